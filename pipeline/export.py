@@ -1,0 +1,34 @@
+"""Stage ``export``: a trained classifier -> one ONNX file and its parity record."""
+
+from pathlib import Path
+
+from pipeline import graph
+from rrcm import classifier, config
+from rrcm.data import shards
+from rrcm.export import export
+from rrcm.files import sha256
+
+
+def main(name: str) -> None:
+    cfg = config.read("export", config.Export)
+    folder = Path("models", name)
+    with graph.running(f"export@{name}") as stage:
+        network, trained = classifier.load(folder)
+        stage.notes["parity"] = export(
+            network,
+            Path(f"onnx/{name}.onnx"),
+            shards.read(Path("shards"), "validation"),
+            {
+                "run": name,
+                "classes": trained["classes"],
+                "sigma": trained["sigma"],
+                "condition": trained["condition"],
+                "input": "noisy pixels, [0, 1] before the noise",
+                "weights": sha256(folder / "model.safetensors"),
+            },
+            cfg,
+        )
+
+
+if __name__ == "__main__":
+    graph.main(main)

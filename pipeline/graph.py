@@ -1,0 +1,118 @@
+"""What a stage needs to know of the DVC graph: the only file that talks to DVC.
+
+A stage runs inside `running`, which gives it a scratch folder to resume from, keyed by all that the
+stage depends on, and refuses a result whose inputs changed while it was made: DVC itself hashes
+dependencies after the command, and would record an edit made in the meantime as the source of it.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dvc.dependency.param import ParamsDependency
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
+
+from rrcm import config
+from rrcm.errors import RrcmError, StageError
+from rrcm.files import sha256, write_json
+
+SCRATCH = Path(".rrcm/resume")
+PACKAGES = ("torch", "timm", "numpy", "scipy", "onnxruntime-gpu", "webdataset")
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """A stage at work: where it keeps what it would resume from, and what it tells of itself."""
+
+    name: str
+    scratch: Path
+    notes: dict[str, Any]
+
+
+def digest(stage_name: str) -> str:
+    """SHA-256 of all that a stage depends on: its command, files and parameters, as they are now.
+
+    Raises:
+        StageError: There is no such stage, or a file that it needs is missing.
+    """
+    try:
+        with Repo(".") as repo:
+            stages = {stage.addressing: stage for stage in repo.index.stages}
+    except DvcException as error:
+        raise StageError(f"dvc.yaml: {' '.join(str(error).split())}") from None
+    if stage_name not in stages:
+        raise StageError(f"dvc.yaml has no stage {stage_name}; `dvc stage list` shows them")
+    stage = stages[stage_name]
+    read: dict[str, Any] = {"cmd": stage.cmd, "files": {}, "params": {}}
+    for dependency in stage.deps:
+        if isinstance(dependency, ParamsDependency):
+            read["params"] |= dependency.read_params()
+        else:
+            read["files"] |= _files(Path(dependency.def_path), stage_name)
+    return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
+
+
+def _files(path: Path, stage_name: str) -> dict[str, str]:
+    if not path.exists():
+        raise StageError(f"{path}: stage {stage_name} needs it, and it is missing; `dvc repro`")
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    return {str(file): sha256(file) for file in files}
+
+
+@contextmanager
+def running(stage_name: str) -> Iterator[Stage]:
+    """Run a stage: checked parameters before, provenance after, and no result of mixed inputs.
+
+    Guarantee: state in ``scratch`` was left by this stage with the very same inputs; when the block
+    succeeds, the inputs at its end are those at its beginning. Then ``provenance/<stage>.json`` is
+    written: the digest of the inputs, versions, machine, seconds, and ``notes``.
+
+    Args:
+        stage_name: As in dvc.yaml, e.g. ``train@tiny-rrcm-s025``.
+
+    Raises:
+        StageError: The inputs changed meanwhile; the scratch folder of the old ones is kept.
+    """
+    config.load()
+    before, began = digest(stage_name), time.time()
+    family = SCRATCH / stage_name
+    stage = Stage(name=stage_name, scratch=family / before[:16], notes={})
+    stage.scratch.mkdir(parents=True, exist_ok=True)
+    yield stage
+    if digest(stage_name) != before:
+        raise StageError(
+            f"{stage_name}: code, parameters or data changed while it ran, so its result belongs "
+            "to neither version; run `dvc repro` again"
+        )
+    write_json(
+        Path("provenance", f"{stage_name}.json"),
+        {
+            "stage": stage_name,
+            "inputs": before,
+            "seconds": round(time.time() - began, 1),
+            "python": platform.python_version(),
+            "packages": {name: version(name) for name in PACKAGES},
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            **stage.notes,
+        },
+    )
+    shutil.rmtree(family)
+
+
+def main(run: Callable[..., None]) -> None:
+    """Call a stage's ``run`` with the command line's arguments; errors of ours take one line."""
+    try:
+        run(*sys.argv[1:])
+    except RrcmError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,25 @@
+"""Stage ``sample``: a classifier and test images -> noisy votes. The only costly stage."""
+
+import shutil
+from pathlib import Path
+
+from pipeline import graph, sampling
+from rrcm import config
+from rrcm.data import shards
+from rrcm.files import atomic
+
+
+def main(name: str) -> None:
+    evaluation = config.read(f"evals.{name}", config.Eval)
+    cfg = config.read("sample", config.Sample)
+    with graph.running(f"sample@{name}") as stage:
+        split = shards.read(Path("shards"), "test")
+        votes = sampling.run(
+            evaluation, cfg, split, stage.scratch / "votes.jsonl", stage.notes, title=stage.name
+        )
+        with atomic(Path(f"votes/{name}.jsonl")) as part:
+            shutil.copyfile(votes, part)
+
+
+if __name__ == "__main__":
+    graph.main(main)

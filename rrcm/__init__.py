@@ -1,0 +1,1 @@
+"""Certified robustness of image classifiers by randomized smoothing, centred on rRCM."""

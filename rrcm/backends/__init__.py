@@ -1,0 +1,1 @@
+"""What runs an exported or trained classifier on noisy batches. One file each."""

@@ -1,0 +1,1 @@
+"""Certificates: votes in, a class and a radius out. One file per theorem."""

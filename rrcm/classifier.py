@@ -1,0 +1,76 @@
+"""The base network of a smoothed classifier, an encoder and a linear head, and its form on disk."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rrcm import checkpoints, noise, registry, schedules
+from rrcm.config import Model, parse
+from rrcm.errors import CheckpointError
+from rrcm.files import write_json
+
+NEAREST = {"points": 81, "t_min": 0.002, "t_max": 80.0, "rho": 7.0}  # the paper's final grid
+
+
+class Classifier(nn.Module):
+    """The contract of the certifier: (noisy pixels [B, C, H, W], sigma [] ) -> scores [B, K]."""
+
+    def __init__(self, encoder: nn.Module, *, width: int, classes: int, condition: str) -> None:
+        """Put a head that starts near uniform on ``encoder``.
+
+        ``condition`` says which noise level the encoder is told: ``exact`` the true one, t = 2
+        sigma; ``nearest`` the closest point of the paper's 81-point grid, as its code does.
+        """
+        super().__init__()
+        self.encoder = encoder
+        self.head = nn.Linear(width, classes)
+        nn.init.trunc_normal_(self.head.weight, std=2e-5)
+        nn.init.zeros_(self.head.bias)
+        grid = schedules.karras_grid(**NEAREST) if condition == "nearest" else torch.empty(0)
+        self.register_buffer("grid", grid.float(), persistent=False)
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Scores [B, K]."""
+        if len(self.grid):
+            sigma = noise.to_sigma(self.grid[(self.grid - noise.to_time(sigma)).abs().argmin()])
+        return self.head(self.encoder(x, sigma))
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Layers from the input to the output, in the form that timm's layer decay asks for."""
+        return {
+            "stem": r"^encoder\.(cls_token|pos_embed|patch_embed)",
+            "blocks": [(r"^encoder\.blocks\.(\d+)", None), (r"^(encoder\.norm|head)", (99999,))],
+        }
+
+
+def build(model: Model, *, classes: int, condition: str) -> Classifier:
+    """An untrained classifier of a declared network (``models.<name>`` in params.yaml)."""
+    module = registry.load("models", model.architecture)
+    cfg = parse(model.shape, module.Config, where="models: shape")
+    return Classifier(module.Encoder(cfg), width=cfg.width, classes=classes, condition=condition)
+
+
+def save(folder: Path, tensors: dict[str, Tensor], *, model: Model, config: dict[str, Any]) -> None:
+    """Write ``model.safetensors`` and, beside it, the ``config.json`` that rebuilds the network.
+
+    ``config`` has ``classes`` (names) and ``condition`` at least; all of it is kept.
+    """
+    checkpoints.save(folder / "model.safetensors", tensors)
+    write_json(folder / "config.json", {"model": dataclasses.asdict(model), **config})
+
+
+def load(folder: Path) -> tuple[Classifier, dict[str, Any]]:
+    """The classifier in ``folder``, in evaluation mode, and its ``config.json``."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder}/config.json: not found") from None
+    model = parse(config["model"], Model, where=f"{folder}/config.json: model")
+    network = build(model, classes=len(config["classes"]), condition=config["condition"])
+    path = folder / "model.safetensors"
+    checkpoints.restore(network, checkpoints.load(path)[0], source=str(path))
+    return network.eval().requires_grad_(False), config

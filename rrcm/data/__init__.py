@@ -1,0 +1,1 @@
+"""Datasets, their shards, and batches as functions of (seed, step)."""

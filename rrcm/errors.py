@@ -1,0 +1,48 @@
+"""Every error that a user can fix, by name. Anything else is a bug and should crash loudly.
+
+RrcmError
+├── ConfigError       params.yaml says something that we do not understand
+├── DataError         the data on disk is not what the configuration promises
+├── CheckpointError   a trained model is missing, damaged or of another architecture
+├── TrainingError     training went wrong in a way that another setting can cure
+├── BackendError      a runtime refused an exported model, or disagrees with it
+├── VotesError        a votes file is damaged, or belongs to another classifier
+├── CertificateError  a certificate was asked outside the conditions of its theorem
+└── StageError        a pipeline stage cannot start, or its inputs changed under it
+"""
+
+
+class RrcmError(Exception):
+    """Base of the family; the command line prints these in one line and exits 1."""
+
+
+class ConfigError(RrcmError):
+    """``params.yaml`` says something that we do not understand."""
+
+
+class DataError(RrcmError):
+    """The data on disk is not what the configuration promises."""
+
+
+class CheckpointError(RrcmError):
+    """A trained model is missing, damaged or of another architecture."""
+
+
+class TrainingError(RrcmError):
+    """Training went wrong in a way that another setting can cure."""
+
+
+class BackendError(RrcmError):
+    """A runtime refused an exported model, or disagrees with it."""
+
+
+class VotesError(RrcmError):
+    """A votes file is damaged, or belongs to another classifier."""
+
+
+class CertificateError(RrcmError):
+    """A certificate was asked outside the conditions of its theorem."""
+
+
+class StageError(RrcmError):
+    """A pipeline stage cannot start, or its inputs changed while it ran."""

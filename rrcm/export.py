@@ -1,0 +1,98 @@
+"""Export: a trained classifier to one ONNX file, and a record of how closely the two agree."""
+
+import io
+import json
+import logging
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+
+from rrcm import noise
+from rrcm.backends.onnx import open_session
+from rrcm.classifier import Classifier
+from rrcm.config import Export
+from rrcm.data.shards import Split
+from rrcm.errors import BackendError
+from rrcm.files import atomic
+
+
+def export(
+    network: Classifier, path: Path, split: Split, metadata: dict[str, Any], cfg: Export
+) -> dict[str, Any]:
+    """Write ``network`` to ``path`` and return its parity record; on disagreement nothing is kept.
+
+    The file maps ``x`` [batch, C, H, W], noisy pixels, and ``sigma`` [], their noise level, to
+    ``scores`` [batch, K]. The same weights give the same bytes.
+
+    Args:
+        network: In evaluation mode, on the CPU.
+        path: Where the file goes.
+        split: Images that parity is checked on, with noise of their own.
+        metadata: Stored in the file, non-text values as JSON; ``sigma`` is needed.
+        cfg: Opset and tolerance.
+
+    Raises:
+        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
+    """
+    pixels = torch.from_numpy(split.pixels(slice(cfg.parity_images)))
+    sigma = torch.tensor(metadata["sigma"])
+    with atomic(path) as part:
+        model = _trace(network, pixels[:2], sigma, opset=cfg.opset)
+        onnx.helper.set_model_props(
+            model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
+        )
+        onnx.save(model, part)
+        record = parity(network, part, pixels, sigma)
+        if not record["max_abs_difference"] <= cfg.tolerance:
+            raise BackendError(
+                f"{path}: ONNX Runtime differs from PyTorch by {record['max_abs_difference']:.2g} "
+                f"on noisy images, export.tolerance is {cfg.tolerance:g}"
+            )
+    return record
+
+
+def _trace(
+    network: Classifier, x: torch.Tensor, sigma: torch.Tensor, *, opset: int
+) -> onnx.ModelProto:
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")  # the exporter's own deprecations are not the user's
+        program = torch.onnx.export(
+            network,
+            (x, sigma),
+            dynamo=True,
+            input_names=["x", "sigma"],
+            output_names=["scores"],
+            dynamic_shapes=({0: torch.export.Dim("batch")}, None),
+            opset_version=opset,
+            verbose=False,
+        )
+    model = program.model_proto
+    for message in (model.graph, *model.graph.node, *model.graph.input, *model.graph.value_info):
+        del message.metadata_props[:]  # stack traces, with the paths of this machine
+    return model
+
+
+@torch.inference_mode()
+def parity(
+    network: Classifier, path: Path, pixels: torch.Tensor, sigma: torch.Tensor
+) -> dict[str, Any]:
+    """How far ONNX Runtime's scores are from PyTorch's on noisy images."""
+    images = torch.arange(len(pixels))
+    z = noise.gaussian(
+        0, images, torch.zeros_like(images), tuple(pixels.shape[1:]), stream=noise.PARITY
+    )
+    x = pixels + sigma * z
+    session = open_session(path, device="cpu")
+    (ours,) = session.run(["scores"], {"x": x.numpy(), "sigma": sigma.numpy()})
+    theirs = network(x, sigma).numpy()
+    return {
+        "images": len(pixels),
+        "max_abs_difference": float(abs(ours - theirs).max()),
+        "max_abs_score": float(abs(theirs).max()),
+        "argmax_agreement": float((ours.argmax(1) == theirs.argmax(1)).mean()),
+    }

@@ -1,0 +1,1 @@
+"""Training methods: labelled images in, loss per example out. One file each."""

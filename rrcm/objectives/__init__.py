@@ -1,0 +1,1 @@
+"""Pre-training objectives: unlabelled views in, loss per example out. One file each."""
