@@ -14,9 +14,8 @@ def main(name: str) -> None:
     cfg = config.read("sample", config.Sample)
     with graph.running(f"sample@{name}") as stage:
         split = shards.read(Path("shards"), "test")
-        votes = sampling.run(
-            evaluation, cfg, split, stage.scratch / "votes.jsonl", stage.notes, title=stage.name
-        )
+        votes = stage.scratch / "votes.jsonl"
+        stage.notes |= sampling.run(evaluation, cfg, split, votes, title=stage.name)
         with atomic(Path(f"votes/{name}.jsonl")) as part:
             shutil.copyfile(votes, part)
 

@@ -1,34 +1,41 @@
-"""Sampling as the stage and the command line both do it: workers, progress, the rate reached."""
+"""Sampling as the stage and the command line both do it: the backend, workers, progress."""
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pipeline import progress
-from rrcm import registry
+from rrcm import registry, sample
 from rrcm.config import Eval, Sample
 from rrcm.data.shards import Split
-from rrcm.sample import header, sample, subset
+from rrcm.sample import Backend
+from rrcm.votes import Header
 
 
-def run(
-    evaluation: Eval, cfg: Sample, split: Split, path: Path, notes: dict[str, Any], *, title: str
-) -> Path:
-    """Sample the votes of one evaluation into ``path``, resuming it; returns ``path``."""
-    cuda = torch.cuda.is_available()
-    workers = 1 if cuda else torch.get_num_threads()
-    make = partial(
-        registry.load("backends", cfg.backend).Backend,
+def backend(evaluation: Eval, cfg: Sample) -> Backend:
+    """The classifier of an evaluation in the configured backend, on the GPU if there is one."""
+    return registry.load("backends", cfg.backend).Backend(
         Path("."),
         evaluation.run,
         precision=cfg.precision,
-        device="cuda" if cuda else "cpu",
+        device="cuda" if torch.cuda.is_available() else "cpu",
     )
-    definition = header(make(), cfg.backend, evaluation.run, evaluation.sigma, cfg)
-    total, draws = len(subset(cfg.subset, len(split.idx))), cfg.n0 + cfg.n
-    counts = sample(make, split, definition, path, workers=workers)
-    progress.images(counts, total=total, draws=draws, title=title)
-    notes |= {"provider": definition.provider, "workers": workers}
-    return path
+
+
+def definition(evaluation: Eval, cfg: Sample) -> Header:
+    """The header of the votes that `run` would write."""
+    return sample.header(
+        backend(evaluation, cfg), cfg.backend, evaluation.run, evaluation.sigma, cfg
+    )
+
+
+def run(
+    evaluation: Eval, cfg: Sample, split: Split, path: Path, *, title: str
+) -> dict[str, object]:
+    """Sample the votes of an evaluation into ``path``, resuming it; says what ran them."""
+    header = definition(evaluation, cfg)
+    workers = 1 if torch.cuda.is_available() else torch.get_num_threads()
+    images = len(sample.subset(cfg.subset, len(split.idx)))
+    counts = sample.sample(lambda: backend(evaluation, cfg), split, header, path, workers=workers)
+    progress.images(counts, total=images, draws=cfg.n0 + cfg.n, title=title)
+    return {"provider": header.provider, "workers": workers}

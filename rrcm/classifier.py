@@ -42,8 +42,8 @@ class Classifier(nn.Module):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Layers from the input to the output, in the form that timm's layer decay asks for."""
         return {
-            "stem": r"^encoder\.(cls_token|pos_embed|patch_embed)",
-            "blocks": [(r"^encoder\.blocks\.(\d+)", None), (r"^(encoder\.norm|head)", (99999,))],
+            "stem": r"^encoder\.(?:cls_token|pos_embed|patch_embed)",
+            "blocks": [(r"^encoder\.blocks\.(\d+)", None), (r"^(?:encoder\.norm|head)", (99999,))],
         }
 
 

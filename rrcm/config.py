@@ -263,6 +263,15 @@ class Params:
     certify: Certify
     report: Report
 
+    def __post_init__(self) -> None:
+        """Some outcome of the draws can certify: n that all agree bound p_A by alpha^(1/n)."""
+        n, alpha = self.sample.n, self.certify.alpha
+        _require(
+            alpha ** (1 / n) > 0.5,
+            f"sample.n: {n} draws can never certify at certify.alpha = {alpha:g}; at least "
+            f"{math.floor(math.log(alpha) / math.log(0.5)) + 1} can",
+        )
+
 
 def check_sigma(sigma: float) -> None:
     """Refuse a sigma that is not a positive, finite number."""
@@ -281,13 +290,27 @@ def load(path: Path = PARAMS) -> Params:
         _refer(run.start, starts, f"{path}: runs.{name}.start", "the starting points")
     for name, evaluation in params.evals.items():
         _refer(evaluation.run, params.runs, f"{path}: evals.{name}.run", "runs")
-    n, alpha = params.sample.n, params.certify.alpha
-    _require(  # n draws that all agree bound p_A by alpha^(1/n) from below
-        alpha ** (1 / n) > 0.5,
-        f"{path}: sample.n: {n} draws can never certify at certify.alpha = {alpha}; at least "
-        f"{math.floor(math.log(alpha) / math.log(0.5)) + 1} can",
-    )
     return params
+
+
+def find_run(params: Params, *, model: str, method: str, sigma: float) -> str:
+    """The name of the run with these values; sigmas are compared as numbers, so 1 is 1.00.
+
+    Raises:
+        ConfigError: There is none; says what there is and how to get it.
+    """
+    check_sigma(sigma)
+    for name, run in params.runs.items():
+        if (run.model, run.method, run.sigma) == (model, method, sigma):
+            return name
+    known = sorted({(run.model, run.method, run.sigma) for run in params.runs.values()})
+    listed = ", ".join(f"{m} {k} σ = {s:g}" for m, k, s in known)
+    name = f"{model}-{method}-s{round(100 * sigma):03d}"
+    raise ConfigError(
+        f"params.yaml has no run of model {model!r} by method {method!r} at sigma {sigma:g}, only "
+        f"{listed}.{suggest(model, [m for m, _, _ in known])} Add {name} under runs and train it "
+        f"with `dvc repro export@{name}`, or `dvc pull` it in a checkout whose params.yaml has it"
+    )
 
 
 def read_model(entry: Pretrain | Run) -> Model:
@@ -321,7 +344,8 @@ def parse(node: dict[str, Any], into: type[T], *, where: str) -> T:
     try:
         return into(**values)
     except ConfigError as error:  # a class checks its own values, and cannot know where they stand
-        raise ConfigError(f"{where}.{error}") from None
+        joint = ": " if into is Params else "."
+        raise ConfigError(f"{where}{joint}{error}") from None
 
 
 def _cast(value: Any, to: Any, *, where: str) -> Any:

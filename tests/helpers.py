@@ -1,0 +1,45 @@
+"""What several test files need."""
+
+import typing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from hypothesis import settings
+from torch import Tensor, nn
+
+from rrcm import config
+
+MINI = config.load(Path(__file__).with_name("mini.yaml"))
+PRETRAIN = MINI.pretrain["tiny"]
+MODEL = config.Model(architecture="vit", shape=MINI.models["tiny"])
+
+few = settings(deadline=None, max_examples=25)
+
+
+class Linear(nn.Module):
+    """The smallest classifier: (x [B, ...], sigma) -> scores [B, K], whatever sigma is."""
+
+    def __init__(self, pixels: int, classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(pixels, classes)
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        return self.linear(x.flatten(1))
+
+
+def constants(component: ModuleType) -> dict[str, Any]:
+    """Some valid constant for each knob of a component's ``Config``."""
+    some = {float: 1.0, int: 2, bool: False}
+    return {knob: some[kind] for knob, kind in typing.get_type_hints(component.Config).items()}
+
+
+def turned(value: float | bool) -> float | bool:
+    """Another valid value of the same knob."""
+    return not value if isinstance(value, bool) else 2 * value
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    """Whether two sets of named tensors are the same, bit for bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -1,0 +1,149 @@
+"""The noise of certification: Philox, Box-Muller, and what a row may depend on."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rrcm import noise
+
+WORD = 2**32 - 1
+words = st.integers(0, WORD)
+
+
+def row(*, seed=0, image=0, draw=0, stream=noise.CERTIFY, shape=(200_000,)):
+    return noise.gaussian(seed, torch.tensor([image]), torch.tensor([draw]), shape, stream=stream)[0]
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [  # Random123's kat_vectors, philox4x32 10
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((WORD,) * 4, (WORD, WORD), (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),  # pi
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_has_the_known_answers_of_random123(counter, key, expected):
+    assert noise.philox(torch.tensor(counter), key).tolist() == list(expected)
+
+
+@few
+@given(st.lists(st.tuples(words, words), min_size=1, max_size=40))
+def test_box_muller_is_its_equation(pairs):
+    """Library logarithm, cosine and sine in float64, on the same words."""
+    a, b = torch.tensor([*pairs, (0, 0), (0, WORD), (WORD, 0), (WORD, WORD)]).unbind(1)
+    u = (a + 1).float().double() / 2**32  # in (0, 1], of which float32 keeps 24 bits
+    radius, angle = torch.sqrt(-2 * u.log()), 2 * math.pi * (b - 2**29).double() / 2**32
+
+    expected = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)
+
+    torch.testing.assert_close(noise.box_muller(a, b).double(), expected, atol=1e-5, rtol=0)
+
+
+def test_extreme_words_are_finite_and_reach_the_tail():
+    """The smallest uniform is 2^-32, never 0: |z| ends at sqrt(64 ln 2) = 6.66."""
+    a, b = torch.tensor([*itertools.product((0, WORD), (0, 2**30 - 1, 2**31, WORD))]).unbind(1)
+
+    norms = noise.box_muller(a, b).norm(dim=-1)
+
+    assert norms.tolist() == pytest.approx(4 * [math.sqrt(64 * math.log(2))] + 4 * [0.0])
+
+
+def test_noise_is_standard_normal():
+    z = row(shape=(1_000_000,)).double()
+
+    assert stats.kstest(z[:200_000], "norm").pvalue > 0.01
+    for power, moment, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        assert abs((z**power).mean() - moment) < 4 * math.sqrt(variance / len(z)), power
+
+
+def test_both_normals_of_a_pair_are_independent():
+    pair = row().double().view(-1, 2)
+
+    assert abs(torch.corrcoef(pair.T)[0, 1]) < 4 / math.sqrt(len(pair))
+    assert abs(torch.corrcoef(pair.T**2)[0, 1]) < 4 / math.sqrt(len(pair))
+    assert stats.kstest(pair.square().sum(dim=1), "chi2", args=(2,)).pvalue > 0.01
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"draw": 1}, {"image": 1}, {"stream": noise.VALIDATE}, {"seed": 1}, {"seed": 2**32}],
+    ids=str,
+)
+def test_changing_one_coordinate_gives_independent_noise(changed):
+    z, other = row().double(), row(**changed).double()
+
+    assert abs(torch.corrcoef(torch.stack([z, other]))[0, 1]) < 4 / math.sqrt(len(z))
+    assert abs(torch.corrcoef(torch.stack([z, other]) ** 2)[0, 1]) < 4 / math.sqrt(len(z))
+
+
+def test_images_and_draws_do_not_collide():
+    """Neither a sum nor a product of indices: (image, draw) = (2, 3) is not (3, 2)."""
+    places = [*itertools.product(range(20), range(20))]
+    images, draws = torch.tensor(places).unbind(1)
+
+    assert len(noise.gaussian(0, images, draws, (2,)).unique(dim=0)) == len(places)
+
+
+@few
+@given(
+    st.integers(0, 2**64 - 1),
+    st.lists(st.tuples(words, words), min_size=1, max_size=40),
+    st.sampled_from([(1, 1, 1), (1, 3, 3), (3, 5, 7), (1, 8, 8)]),
+    st.sampled_from([noise.CERTIFY, noise.VALIDATE, noise.PARITY]),
+)
+def test_a_row_does_not_depend_on_its_batch(seed, places, shape, stream):
+    """Whatever else is in the batch, in any order, of any size: the same bits."""
+    images, draws = torch.tensor(places).unbind(1)
+
+    batch = noise.gaussian(seed, images, draws, shape, stream=stream)
+
+    for z, (image, draw) in zip(batch, places, strict=True):
+        alone = row(seed=seed, image=image, draw=draw, stream=stream, shape=shape)
+        assert torch.equal(z, alone)
+
+
+def test_a_row_does_not_depend_on_threads():
+    images, draws = torch.arange(64), torch.arange(64).flip(0)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = noise.gaussian(0, images, draws, (3, 32, 32))
+        torch.set_num_threads(2)
+        two = noise.gaussian(0, images, draws, (3, 32, 32))
+    finally:
+        torch.set_num_threads(threads)
+
+    assert torch.equal(one, two)
+
+
+def test_noise_has_not_moved():
+    """Golden of this code: votes on disk were drawn with it, so a change needs a new format."""
+    z = row(seed=2**40 + 7, image=123, draw=456, stream=noise.PARITY, shape=(1, 1, 5))
+
+    assert z.flatten().tolist() == [0.0] * 5
+
+
+def test_time_is_sigma_in_model_space():
+    """Noise sigma on pixels in [0, 1] is noise t = 2 sigma on pixels in [-1, 1]."""
+    x, z, sigma = torch.rand(100), torch.randn(100), torch.tensor(0.25)
+
+    in_model_space = noise.to_model_space(x) + noise.to_time(sigma) * z
+
+    torch.testing.assert_close(noise.to_model_space(x + sigma * z), in_model_space)
+    assert noise.to_time(sigma) == 0.5
+    assert noise.to_model_space(torch.tensor([0.0, 0.5, 1.0])).tolist() == [-1, 0, 1]
+
+
+@given(st.floats(1e-3, 1e3, width=32))
+def test_to_sigma_inverts_to_time(t):
+    assert noise.to_time(noise.to_sigma(torch.tensor(t))) == t
