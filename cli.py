@@ -63,13 +63,14 @@ def certify(
     ] = None,
 ) -> None:
     """Certify a trained run on the test images; stopped and started again, it goes on."""
-    from pipeline import ondemand
+    from pipeline import requests
 
-    typer.echo(
-        ondemand.certify(
-            model, method, sigma, eval_sigma=eval_sigma, n=n, alpha=alpha, subset=subset
-        )
+    request = requests.resolve(
+        model, method, sigma, eval_sigma=eval_sigma, n=n, alpha=alpha, subset=subset
     )
+    from pipeline import ondemand  # heavy: what is wrong with a request is said before
+
+    typer.echo(ondemand.certify(*request))
 
 
 @app.command()
@@ -83,11 +84,12 @@ def predict(
     alpha: Alpha = None,
 ) -> None:
     """Classify one image, or abstain, with the radius within which the answer is certified."""
+    from pipeline import requests
+
+    request = requests.resolve(model, method, sigma, eval_sigma=eval_sigma, n=n, alpha=alpha)
     from pipeline import ondemand
 
-    typer.echo(
-        ondemand.predict(model, method, sigma, image, eval_sigma=eval_sigma, n=n, alpha=alpha)
-    )
+    typer.echo(ondemand.predict(*request, image))
 
 
 @app.command()

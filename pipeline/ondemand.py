@@ -1,4 +1,4 @@
-"""What the command line does outside the graph: certify, predict and report on request.
+"""What the command line does outside the graph: certify, predict and report on demand.
 
 Votes are kept under .rrcm/votes by all that defines them, so that the same request goes on where it
 stopped and another one starts afresh; votes that the graph has made already are used as they are.
@@ -20,62 +20,14 @@ from rrcm import report as reporting
 from rrcm.config import Eval, Params
 from rrcm.data import shards
 from rrcm.data.shards import Split
-from rrcm.errors import BackendError, DataError
+from rrcm.errors import DataError
 from rrcm.votes import Header, Row
 
 VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
 
 
-def request(
-    model: str,
-    method: str,
-    sigma: float,
-    *,
-    eval_sigma: float | None,
-    n: int | None,
-    alpha: float | None,
-    subset: str | None = None,
-) -> tuple[Eval, Params]:
-    """The evaluation that a user asks for, and params.yaml with what the user overrides.
-
-    Raises:
-        ConfigError: No such run, or settings under which nothing could be certified.
-        BackendError: The run has not been trained and exported here; says how to get it.
-    """
-    params = config.load()
-    run = config.find_run(params, model=model, method=method, sigma=sigma)
-    evaluation = Eval(run=run, sigma=sigma if eval_sigma is None else eval_sigma)
-    asked = {"n": n, "subset": subset}
-    changed = {key: value for key, value in asked.items() if value is not None}
-    params = dataclasses.replace(
-        params,
-        sample=dataclasses.replace(params.sample, **changed),
-        certify=params.certify
-        if alpha is None
-        else dataclasses.replace(params.certify, alpha=alpha),
-    )
-    if not Path(f"onnx/{run}.onnx").exists():
-        raise BackendError(
-            f"onnx/{run}.onnx is not here; make it with `dvc repro export@{run}`, or fetch it from "
-            f"a remote with `dvc pull export@{run} train@{run} shard`"
-        )
-    return evaluation, params
-
-
-def certify(
-    model: str,
-    method: str,
-    sigma: float,
-    *,
-    eval_sigma: float | None,
-    n: int | None,
-    alpha: float | None,
-    subset: str | None,
-) -> str:
+def certify(evaluation: Eval, params: Params) -> str:
     """Certify the test images with a run; returns the table to show and where it was written."""
-    evaluation, params = request(
-        model, method, sigma, eval_sigma=eval_sigma, n=n, alpha=alpha, subset=subset
-    )
     header, rows, source = _votes(evaluation, params)
     table = certification.certify(
         header, rows, certificate=params.certify.certificate, alpha=params.certify.alpha
@@ -107,18 +59,8 @@ def _votes(evaluation: Eval, params: Params) -> tuple[Header, list[Row], Path]:
     return *votes.read(path), path
 
 
-def predict(
-    model: str,
-    method: str,
-    sigma: float,
-    image: str,
-    *,
-    eval_sigma: float | None,
-    n: int | None,
-    alpha: float | None,
-) -> str:
+def predict(evaluation: Eval, params: Params, image: str) -> str:
     """Classify one image, by index in the raw data or from a picture file; or abstain."""
-    evaluation, params = request(model, method, sigma, eval_sigma=eval_sigma, n=n, alpha=alpha)
     split = shards.read(Path("shards"), "test")
     pixels, idx, truth = _pixels(image, split)
     backend = sampling.backend(evaluation, params.sample)

@@ -22,6 +22,8 @@ def images(done: Iterable[int], *, total: int, draws: int, title: str) -> None:
     """Run through counts of sampled images, showing noisy images per second and the time left."""
     counts = iter(done)
     found = next(counts)
+    if found == total:
+        return
     with _bar(total * draws, found * draws, title, " noisy images") as bar:
         for count in counts:
             bar.update(count * draws - bar.n)

@@ -1,5 +1,6 @@
 """What the stages that train share: resuming, saving now and then, progress, the log."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from pipeline.graph import Stage
 from rrcm.files import atomic
 from rrcm.loop import State
 
-SECONDS_BETWEEN_SAVES = 20
+# Where a worker may vanish at any time, set RRCM_SAVE_SECONDS lower: less is done again.
+SECONDS_BETWEEN_SAVES = float(os.environ.get("RRCM_SAVE_SECONDS", "20"))
 
 
 def device() -> str:
@@ -28,7 +30,7 @@ def run(states: Iterator[State], state: State, stage: Stage, *, total: int) -> N
     stage.notes |= {"device": device(), "resumed_at": state.step}
     saved = time.monotonic()
     for _ in progress.steps(states, total=total, start=state.step, title=stage.name):
-        if time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
+        if time.monotonic() - saved >= SECONDS_BETWEEN_SAVES:
             state.save(path)
             saved = time.monotonic()
     stage.notes["steps_per_second"] = round(

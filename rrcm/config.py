@@ -303,13 +303,13 @@ def find_run(params: Params, *, model: str, method: str, sigma: float) -> str:
     for name, run in params.runs.items():
         if (run.model, run.method, run.sigma) == (model, method, sigma):
             return name
-    known = sorted({(run.model, run.method, run.sigma) for run in params.runs.values()})
-    listed = ", ".join(f"{m} {k} σ = {s:g}" for m, k, s in known)
+    have = {(run.model, run.method, run.sigma) for run in params.runs.values()}
+    listed = ", ".join(f"{m} {k} σ = {s:g}" for m, k, s in sorted(have))
     name = f"{model}-{method}-s{round(100 * sigma):03d}"
     raise ConfigError(
-        f"params.yaml has no run of model {model!r} by method {method!r} at sigma {sigma:g}, only "
-        f"{listed}.{suggest(model, [m for m, _, _ in known])} Add {name} under runs and train it "
-        f"with `dvc repro export@{name}`, or `dvc pull` it in a checkout whose params.yaml has it"
+        f"params.yaml has no {model} {method} σ = {sigma:g}, only {listed}."
+        f"{suggest(model, sorted({m for m, _, _ in have}))} Add {name} under runs, then make it "
+        f"with `dvc repro export@{name}` or fetch it with `dvc pull onnx/{name}.onnx`"
     )
 
 

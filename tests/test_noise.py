@@ -17,7 +17,9 @@ words = st.integers(0, WORD)
 
 
 def row(*, seed=0, image=0, draw=0, stream=noise.CERTIFY, shape=(200_000,)):
-    return noise.gaussian(seed, torch.tensor([image]), torch.tensor([draw]), shape, stream=stream)[0]
+    return noise.gaussian(seed, torch.tensor([image]), torch.tensor([draw]), shape, stream=stream)[
+        0
+    ]
 
 
 @pytest.mark.parametrize(
@@ -113,13 +115,13 @@ def test_a_row_does_not_depend_on_its_batch(seed, places, shape, stream):
 
 
 def test_a_row_does_not_depend_on_threads():
-    images, draws = torch.arange(64), torch.arange(64).flip(0)
+    images, draws, shape = torch.arange(3), torch.arange(3).flip(0), (45_000,)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        one = noise.gaussian(0, images, draws, (3, 32, 32))
+        one = noise.gaussian(0, images, draws, shape)
         torch.set_num_threads(2)
-        two = noise.gaussian(0, images, draws, (3, 32, 32))
+        two = noise.gaussian(0, images, draws, shape)
     finally:
         torch.set_num_threads(threads)
 
@@ -130,7 +132,9 @@ def test_noise_has_not_moved():
     """Golden of this code: votes on disk were drawn with it, so a change needs a new format."""
     z = row(seed=2**40 + 7, image=123, draw=456, stream=noise.PARITY, shape=(1, 1, 5))
 
-    assert z.flatten().tolist() == [0.0] * 5
+    golden = torch.tensor([0.88593066, 1.268335, 0.32036945, 0.55422956, -0.4823296])
+
+    assert torch.equal(z.flatten(), golden)
 
 
 def test_time_is_sigma_in_model_space():
@@ -144,6 +148,7 @@ def test_time_is_sigma_in_model_space():
     assert noise.to_model_space(torch.tensor([0.0, 0.5, 1.0])).tolist() == [-1, 0, 1]
 
 
-@given(st.floats(1e-3, 1e3, width=32))
+@few
+@given(st.floats(2**-10, 2**10, width=32))
 def test_to_sigma_inverts_to_time(t):
     assert noise.to_time(noise.to_sigma(torch.tensor(t))) == t

@@ -1,0 +1,143 @@
+"""What several test files build: digits, votes, classifiers, certificates, and refusals."""
+
+import atexit
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import MODEL
+from ruamel.yaml import YAML
+
+from rrcm import classifier, votes
+from rrcm.config import Export
+from rrcm.data import digits
+from rrcm.data.shards import Example, Split
+from rrcm.errors import RrcmError
+from rrcm.export import export
+from rrcm.files import sha256
+from rrcm.votes import Header
+
+PARAMS = Path(__file__).with_name("mini.yaml")
+SIGMA = 0.5
+
+
+@contextmanager
+def refused(error: type[RrcmError], *words: str) -> Iterator[None]:
+    """The block raises ``error``, in one line that has all of ``words``."""
+    with pytest.raises(error) as caught:
+        yield
+    message = str(caught.value)
+    assert "\n" not in message, f"more than a line: {message!r}"
+    for word in words:
+        assert word in message, f"no {word!r} in {message!r}"
+
+
+@cache
+def _text(path: Path) -> str:
+    return json.dumps(YAML(typ="safe", pure=True).load(path))
+
+
+def plain(path: Path) -> Any:
+    """A YAML file as data in which no two places share a node."""
+    return json.loads(_text(path))
+
+
+def changed(node: Any, dotted: str, value: Any) -> Any:
+    """``node`` with another value at ``dotted``; ``node`` itself stays as it is."""
+    key, _, rest = dotted.partition(".")
+    return node | {key: changed(node[key], rest, value) if rest else value}
+
+
+@cache
+def examples() -> tuple[Example, ...]:
+    """All digits."""
+    with TemporaryDirectory() as root:
+        digits.fetch(Path(root))
+        return tuple(digits.examples(Path(root)))
+
+
+def split(images: int) -> Split:
+    """The first digits, as a split."""
+    chosen = examples()[:images]
+    return Split(
+        idx=np.array([e.idx for e in chosen]),
+        images=np.stack([e.image for e in chosen]),
+        labels=np.array([e.label for e in chosen]),
+        classes=digits.CLASSES,
+        white=digits.WHITE,
+    )
+
+
+def header(**changes: Any) -> Header:
+    """The header of a votes file of three classes."""
+    values = {
+        "format": votes.FORMAT,
+        "noise": votes.NOISE,
+        "run": "a-run",
+        "weights": "0" * 64,
+        "sigma": SIGMA,
+        "n0": 10,
+        "n": 40,
+        "seed": 0,
+        "backend": "onnx",
+        "provider": "CPUExecutionProvider",
+        "precision": "fp32",
+        "batch_size": 16,
+        "subset": "all",
+        "classes": ["0", "1", "2"],
+    }
+    return Header(**values | changes)
+
+
+def save_classifier(root: Path, run: str) -> None:
+    """Save a network of random weights, whose votes go to several classes, as ``models/<run>``."""
+    torch.manual_seed(0)
+    network = classifier.build(MODEL, classes=10, condition="exact")
+    torch.nn.init.normal_(network.head.weight)
+    config = {"classes": list(digits.CLASSES), "condition": "exact", "sigma": SIGMA}
+    classifier.save(root / "models" / run, network.state_dict(), model=MODEL, config=config)
+
+
+def export_classifier(root: Path, run: str, to: Path, *, tolerance: float = 1e-4) -> dict[str, Any]:
+    """Export ``models/<run>`` to ``to`` as the stage does; returns the parity record."""
+    network, config = classifier.load(root / "models" / run)
+    weights = sha256(root / "models" / run / "model.safetensors")
+    metadata = {"run": run, "weights": weights, **{k: config[k] for k in ("classes", "sigma")}}
+    cfg = Export(opset=20, parity_images=16, tolerance=tolerance)
+    return export(network, to, split(16), metadata, cfg)
+
+
+@cache
+def exported() -> Path:
+    """A folder with a classifier, saved and exported as the run ``a-run``; made once."""
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    root = Path(folder.name)
+    save_classifier(root, "a-run")
+    export_classifier(root, "a-run", root / "onnx" / "a-run.onnx")
+    return root
+
+
+def certificates(predict: list[int], radius: list[float]) -> pd.DataFrame:
+    """A table of certificates of images that all are of class 0."""
+    images = len(predict)
+    return pd.DataFrame(
+        {
+            "idx": range(images),
+            "label": 0,
+            "predict": predict,
+            "radius": radius,
+            "correct": [int(p == 0) for p in predict],
+            "n_A": 90,
+            "n": 100,
+            "p_A": 0.75,
+        }
+    )

@@ -1,0 +1,18 @@
+from pathlib import Path
+
+import pytest
+import workspace
+from workspace import Workspace
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Workspace:
+    """A miniature checkout after `dvc repro`; tests must not change it."""
+    base = tmp_path_factory.getbasetemp()
+    return workspace.finished(base if worker_id == "master" else base.parent)
+
+
+@pytest.fixture
+def checkout(finished: Workspace, tmp_path: Path) -> Workspace:
+    """A copy of the finished checkout, to change at will."""
+    return finished.copy(tmp_path / "a copy")

@@ -1,0 +1,202 @@
+"""params.yaml is complete, typed and consistent, and nothing in it is ignored."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from builders import PARAMS, changed, plain, refused
+
+from rrcm import config
+from rrcm.errors import ConfigError
+
+PRESETS = sorted(Path(__file__).parents[1].glob("presets/*.yaml"))
+NAMED = {"pretrain", "recipes", "runs", "evals"}  # their keys are names of the user's own
+OPEN = {"models", "loss"}  # a component knows what belongs in there
+
+
+def keys(node, path=()):
+    """Paths to all keys that config.py declares."""
+    for key, value in node.items():
+        if path[-1:] not in {(name,) for name in NAMED}:
+            yield (*path, key)
+        if isinstance(value, dict) and key not in OPEN:
+            yield from keys(value, (*path, key))
+
+
+KEYS = [".".join(path) for path in keys(plain(PARAMS))]
+MAPPINGS = sorted({key.rpartition(".")[0] for key in KEYS})
+
+
+def at(node, dotted):
+    for key in dotted.split(".") if dotted else ():
+        node = node[key]
+    return node
+
+
+def load(tmp_path, content):
+    """Load a file of this content; JSON is YAML."""
+    path = tmp_path / "params.yaml"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return config.load(path)
+
+
+@pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda path: path.name)
+def test_a_preset_loads_and_holds_what_its_file_says(path):
+    params = config.load(path)
+
+    assert dataclasses.asdict(params) == plain(path)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_is_needed(key):
+    node = plain(PARAMS)
+    section, _, name = key.rpartition(".")
+    del at(node, section)[name]
+
+    with refused(ConfigError, f"here{'.' * bool(section)}{section}: missing {name}"):
+        config.parse(node, config.Params, where="here")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_no_value_may_be_left_empty(key):
+    node = changed(plain(PARAMS), key, None)
+
+    with refused(ConfigError, f"here.{key}: ", "got None"):
+        config.parse(node, config.Params, where="here")
+
+
+@pytest.mark.parametrize("section", MAPPINGS)
+def test_an_unknown_key_is_told_what_it_resembles(section):
+    node = plain(PARAMS)
+    known = next(iter(at(node, section)))
+    at(node, section)[f"{known}s"] = 1
+
+    with refused(ConfigError, f"unknown key '{known}s'. Did you mean '{known}'?", section):
+        config.parse(node, config.Params, where="here")
+
+
+RUN = "runs.tiny-rrcm-s050"
+WRONG = [
+    ("sample.n0", "many", "expected int, got 'many'"),
+    ("sample.n0", 1.5, "expected int, got 1.5"),
+    ("sample.n0", True, "expected int, got True"),
+    ("certify.alpha", True, "expected float, got True"),
+    ("certify.alpha", "1e-3", "expected float"),
+    ("report.radii", [0.0, "far"], "report.radii[1]: expected float"),
+    ("models.tiny", "small", "expected dict"),
+    ("sample", [], "expected a mapping"),
+    ("sample.precision", "fp23", "must be fp32 or bf16, got 'fp23'. Did you mean 'fp32'?"),
+    ("pretrain.tiny.grid.rule", "itc", "Did you mean 'ict'?"),
+    (f"{RUN}.model", "tyny", "not in models (tiny). Did you mean 'tiny'?"),
+    (f"{RUN}.recipe", "finetuned", "Did you mean 'finetune'?"),
+    (f"{RUN}.start", "pretrained/tyny", "Did you mean 'pretrained/tiny'?"),
+    ("pretrain.tiny.model", "huge", "not in models"),
+    ("evals.tiny-rrcm-s050-e050.run", "tiny-rrcm-s05", "Did you mean 'tiny-rrcm-s050'?"),
+    (f"{RUN}.sigma", 0, "must be positive"),
+    (f"{RUN}.sigma", -0.5, "must be positive"),
+    (f"{RUN}.sigma", float("inf"), "must be positive"),
+    (f"{RUN}.sigma", float("nan"), "must be positive"),
+    ("evals.tiny-rrcm-s050-e050.sigma", 0.0, "must be positive"),
+    ("certify.alpha", 0, "must be in (0, 1), got 0.0"),
+    ("certify.alpha", 1, "must be in (0, 1), got 1.0"),
+    ("certify.alpha", float("nan"), "must be in (0, 1)"),
+    ("data.test", 0, "must be positive"),
+    ("data.validation", -1, "must be positive"),
+    ("data.shard_size", 0, "must be positive"),
+    ("pretrain.tiny.steps", 0, "must be positive"),
+    ("pretrain.tiny.batch_size", 1, "must be above 1"),
+    ("pretrain.tiny.optimizer.lr", 0, "must be positive"),
+    ("pretrain.tiny.optimizer.weight_decay", -1, "must be >= 0"),
+    ("pretrain.tiny.optimizer.clip", 0, "must be positive"),
+    ("pretrain.tiny.optimizer.warmup", 1, "in [0, 1)"),
+    ("pretrain.tiny.grid.t_min", 80, "need 0 < t_min < t_max"),
+    ("pretrain.tiny.grid.rho", 0, "must be positive"),
+    ("pretrain.tiny.grid.first", 81, "need 1 <= first <= last"),
+    ("pretrain.tiny.target.start", 1, "need 0 <= start < end <= 1"),
+    ("recipes.scratch.epochs", 0, "must be positive"),
+    ("recipes.scratch.validation_draws", 0, "must be positive"),
+    ("recipes.scratch.layer_decay", 0, "must be in (0, 1]"),
+    ("sample.batch_size", 0, "must be positive"),
+    ("sample.n0", 0, "must be positive"),
+    ("sample.seed", -1, "must be in [0, 2^64)"),
+    ("sample.seed", 2**64, "must be in [0, 2^64)"),
+    ("report.radii", [], "ascending"),
+    ("report.radii", [0.5, 0.25], "ascending"),
+    ("report.radii", [0.25, 0.25], "distinct"),
+    ("report.radii", [-0.25], "not negative"),
+    ("report.confidence", 95, "must be in (0, 1)"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_value_is_refused_where_it_stands(tmp_path, monkeypatch, key, value, words):
+    node = changed(plain(PARAMS), key, value)
+    monkeypatch.setattr(config, "_yaml", lambda path: node)  # infinities are not JSON
+
+    with refused(ConfigError, key, words):
+        config.load(tmp_path)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.25, 0.1, 0.001, 1e-9])
+def test_the_named_number_of_draws_is_the_smallest_that_can_certify(tmp_path, alpha):
+    """n draws that all agree give p_A = alpha^(1/n), which must be above one half."""
+    enough = next(n for n in range(1, 100) if alpha ** (1 / n) > 0.5)
+    node = changed(plain(PARAMS), "certify.alpha", alpha)
+
+    with refused(ConfigError, "sample.n", "can never certify", f"at least {enough} can"):
+        load(tmp_path, changed(node, "sample.n", enough - 1 or 1))
+
+    assert load(tmp_path, changed(node, "sample.n", enough)).sample.n == enough
+
+
+def test_a_thousandth_needs_ten_draws(tmp_path):
+    with refused(ConfigError, "sample.n: 9 draws", "certify.alpha = 0.001", "at least 10 can"):
+        load(tmp_path, changed(plain(PARAMS), "sample.n", 9))
+
+    assert load(tmp_path, changed(plain(PARAMS), "sample.n", 10))
+
+
+def test_numbers_are_those_of_yaml_1_2(tmp_path):
+    """YAML 1.1 reads 1e-4 as text; DVC and we do not. A whole number may stand for a float."""
+    text = PARAMS.read_text().replace("tolerance: 1.0e-4", "tolerance: 1e-4")
+
+    params = load(tmp_path, text.replace("clip: 2.0", "clip: 2"))
+    clip = params.pretrain["tiny"].optimizer.clip
+
+    assert params.export.tolerance == 0.0001
+    assert (clip, type(clip)) == (2.0, float)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1, 2]", "data: [1", "data: 1\ndata: 2", "data: *nowhere", "\ta: 1", "a: 1\n--- 2"],
+)
+def test_what_is_not_a_mapping_of_yaml_is_refused_in_one_line(tmp_path, text):
+    with refused(ConfigError, str(tmp_path / "params.yaml")):
+        load(tmp_path, text)
+
+
+def test_a_missing_file_is_told_where_presets_come_from(tmp_path):
+    with refused(ConfigError, "not found", "rrcm preset digits"):
+        config.load(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("runs.tiny-rrcm-s05", "no 'tiny-rrcm-s05' here. Did you mean 'tiny-rrcm-s050'?"),
+        ("run.tiny-rrcm-s050", "no 'run' here. Did you mean 'runs'?"),
+        ("data.seed.more", "no 'more' here."),
+    ],
+)
+def test_a_missing_section_is_told_what_it_resembles(section, words):
+    with refused(ConfigError, str(PARAMS), section, words):
+        config.read(section, config.Run, PARAMS)
+
+
+def test_a_section_alone_is_the_same_as_in_the_whole():
+    params = config.load(PARAMS)
+
+    assert config.read("sample", config.Sample, PARAMS) == params.sample
+    assert config.read(RUN, config.Run, PARAMS) == params.runs["tiny-rrcm-s050"]

@@ -1,0 +1,176 @@
+"""Losses against their equations, written naively in float64, and against known answers."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from rrcm import losses
+from rrcm.errors import ConfigError
+
+B, M, K = 5, 3, 4
+CONSTANTS = {"lbd": 7.0, "eta": 0.5, "m": M}
+
+
+def embeddings(seed=0, batch=B, dim=6):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, batch, dim, generator=generator, dtype=torch.float64)
+
+
+class Recorder(nn.Module):
+    """A linear classifier that keeps the copies and the sigma it was shown."""
+
+    def __init__(self, scale=1.0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        weight = scale * torch.randn(K, 12, generator=generator, dtype=torch.float64)
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, x, sigma):
+        self.x, self.sigma = x, sigma
+        return x.flatten(1) @ self.weight.T
+
+
+def consistency(model, *, sigma=0.5, **changed):
+    """The loss of the same images, with the same noise, at changed constants."""
+    torch.manual_seed(0)
+    x, y = torch.rand(B, 3, 2, 2, dtype=torch.float64), torch.arange(B) % K
+    cfg = losses.Consistency(**CONSTANTS | changed)
+    return losses.consistency(model, x, y, sigma=torch.tensor(sigma), cfg=cfg)
+
+
+def naive_consistency(logits, label):
+    """Equation 8 for one image: logits of its copies, [m, K]."""
+    p = [row.exp() / row.exp().sum() for row in logits]
+    mean = sum(p) / M
+    loss = -CONSTANTS["eta"] * sum(mean[c] * mean[c].log() for c in range(K))
+    for p_i in p:
+        divergence = sum(mean[c] * (mean[c] / p_i[c]).log() for c in range(K))
+        loss = loss + (-p_i[label].log() + CONSTANTS["lbd"] * divergence) / M
+    return loss
+
+
+@few
+@given(st.integers(0, 1000), st.integers(1, 9), st.floats(0.05, 2.0))
+def test_info_nce_is_its_equation(seed, batch, tau):
+    z, z_pos = embeddings(seed, batch)
+
+    expected = []
+    for i in range(batch):
+        s = [math.exp(F.cosine_similarity(z[i], z_pos[j], dim=0) / tau) for j in range(batch)]
+        expected.append(-math.log(s[i] / sum(s)))
+
+    assert losses.info_nce(z, z_pos, tau=tau).tolist() == pytest.approx(expected, abs=1e-9)
+
+
+def test_info_nce_of_indistinguishable_embeddings_is_log_b():
+    z = torch.ones(8, 3)
+
+    torch.testing.assert_close(losses.info_nce(z, z, tau=0.2), torch.full((8,), math.log(8)))
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.2, 1.0])
+def test_info_nce_knows_right_angles_and_opposites(tau):
+    orthogonal = torch.eye(4, 9, dtype=torch.float64)
+    opposite = torch.tensor([[3.0, 4.0], [-3.0, -4.0]], dtype=torch.float64)
+
+    def one(z, z_pos):
+        return losses.info_nce(z, z_pos, tau=tau)[0].item()
+
+    assert one(orthogonal, orthogonal) == pytest.approx(math.log1p(3 * math.exp(-1 / tau)))
+    assert one(opposite, opposite) == pytest.approx(math.log1p(math.exp(-2 / tau)))
+    assert one(opposite, -opposite) == pytest.approx(math.log1p(math.exp(2 / tau)))
+
+
+@few
+@given(st.permutations(range(B)))
+def test_info_nce_follows_a_permutation_of_the_batch(order):
+    z, z_pos = embeddings()
+    loss = losses.info_nce(z, z_pos, tau=0.2)
+
+    torch.testing.assert_close(losses.info_nce(z[order], z_pos[order], tau=0.2), loss[order])
+    assert not torch.allclose(losses.info_nce(z, z_pos.roll(1, 0), tau=0.2), loss)
+
+
+def test_info_nce_does_not_see_lengths():
+    z, z_pos = embeddings()
+    lengths = torch.linspace(0.1, 10, B, dtype=torch.float64)[:, None]
+
+    longer = losses.info_nce(lengths * z, z_pos / lengths, tau=0.2)
+
+    torch.testing.assert_close(longer, losses.info_nce(z, z_pos, tau=0.2))
+
+
+def test_consistency_is_its_equation_with_its_gradient():
+    """The gradient too: it flows through the mean prediction."""
+    model = Recorder()
+    loss = consistency(model)
+    copies = (model.x.flatten(1) @ model.weight.T).view(M, B, K)
+
+    expected = torch.stack([naive_consistency(copies[:, i], i % K) for i in range(B)])
+
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each.sum(), model.weight)[0] for each in (loss, expected))
+    )
+
+
+def test_consistency_shows_the_model_m_fresh_copies_at_sigma():
+    model = Recorder()
+    consistency(model, sigma=0.5)
+    torch.manual_seed(0)
+    x = torch.rand(B, 3, 2, 2, dtype=torch.float64)
+
+    noise = (model.x.view(M, *x.shape) - x) / 0.5
+
+    assert model.sigma == 0.5
+    assert len(noise.flatten().unique()) == noise.numel(), "a copy repeats another's noise"
+    assert noise.std().item() == pytest.approx(1, abs=0.2)
+
+
+@few
+@given(st.floats(0.0, 100.0), st.integers(2, 4))
+def test_consistency_of_identical_copies_is_cross_entropy_and_entropy(lbd, m):
+    """Without noise nothing can disagree: lbd and m do not matter."""
+    model = Recorder()
+    loss = consistency(model, sigma=0.0, lbd=lbd, m=m)
+    log_p = F.log_softmax(model.x[:B].flatten(1) @ model.weight.T, dim=1)
+
+    wrong, entropy = F.nll_loss(log_p, torch.arange(B) % K), -(log_p.exp() * log_p).sum(dim=1)
+
+    torch.testing.assert_close(loss.mean(), wrong + 0.5 * entropy.mean())
+
+
+def test_consistency_of_an_undecided_model_is_log_k():
+    """Uniform predictions agree; they cost log K once for the label, and eta times as entropy."""
+    loss = consistency(Recorder(scale=0.0), eta=0.25)
+
+    assert loss.tolist() == pytest.approx(B * [1.25 * math.log(K)])
+
+
+@pytest.mark.parametrize(("knob", "value"), [("lbd", 8.0), ("eta", 0.6), ("m", 2)])
+def test_every_constant_of_consistency_turns_something(knob, value):
+    model = Recorder()
+
+    assert not torch.isclose(consistency(model), consistency(model, **{knob: value})).any()
+
+
+def test_consistency_survives_certainty():
+    """Predictions of exactly 0 and 1 in float: the loss and its gradient stay finite."""
+    model = Recorder(scale=1000.0)
+    loss = consistency(model)
+
+    (gradient,) = torch.autograd.grad(loss.sum(), model.weight)
+
+    assert loss.isfinite().all() and gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("m", [1, 0, -2])
+def test_agreement_needs_two_copies(m):
+    with pytest.raises(ConfigError, match=f"^m: must be at least 2, got {m}$"):
+        losses.Consistency(lbd=1.0, eta=1.0, m=m)

@@ -1,0 +1,154 @@
+"""The graph re-runs what changed and nothing else, and survives being killed."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+from workspace import EVAL, RUN, Workspace
+
+
+def downstream(run: str) -> set[str]:
+    """What must run again when a run's recipe changes."""
+    return {f"train@{run}", f"export@{run}", f"sample@{run}-e050", f"certify@{run}-e050", "report"}
+
+
+def test_after_a_run_everything_is_up_to_date(finished: Workspace):
+    assert "up to date" in finished.run("dvc", "status")
+    assert finished.repro() == set()
+
+
+def test_only_small_files_are_left_to_git(finished: Workspace):
+    status = finished.run("git", "status", "--short").split()[1::2]
+
+    assert set(status) == {"dvc.lock", "metrics.json"}
+
+
+def test_a_new_alpha_runs_certify_and_report_only(checkout: Workspace):
+    checkout.edit(lambda p: p["certify"].update(alpha=0.01))
+
+    ran = checkout.repro()
+
+    assert ran == {f"certify@{EVAL}", "certify@tiny-gaussian-s050-e050", "report"}
+
+
+def test_a_changed_loss_runs_that_run_only_and_reverting_trains_nothing(checkout: Workspace):
+    before = checkout.digest("models/*/*"), checkout.digest("votes/*.jsonl")
+    checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=3.0))
+
+    assert checkout.repro() == downstream(RUN)
+    assert checkout.digest("models/*/*") != before[0]
+
+    checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=10.0))
+
+    assert checkout.repro() == set()
+    assert (checkout.digest("models/*/*"), checkout.digest("votes/*.jsonl")) == before
+
+
+def test_a_new_method_invalidates_nothing(checkout: Workspace):
+    (checkout.path / "rrcm/methods/unheard_of.py").write_text('"""New."""\n')
+
+    assert "up to date" in checkout.run("dvc", "status")
+
+
+def interrupt(checkout: Workspace, stage: str, scratch: str, ready: int) -> None:
+    """kill -9 a stage and all its children at a random instant after it has state to resume."""
+    process = checkout.start("dvc", "repro", "--single-item", stage, RRCM_SAVE_SECONDS="0")
+    deadline = time.monotonic() + 120
+    while not any(f.stat().st_size >= ready for f in checkout.path.glob(f".rrcm/resume/{scratch}")):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(random.random() * 0.5)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.parametrize(
+    "stage, folder", [("pretrain@tiny", "pretrained"), (f"train@{RUN}", "models")]
+)
+def test_killed_training_resumes_to_the_same_bytes(checkout: Workspace, stage: str, folder: str):
+    before = checkout.digest(f"{folder}/*/*")
+    slow = {"pretrained": lambda p: p["pretrain"]["tiny"].update(steps=150)}
+    slow["models"] = lambda p: p["recipes"]["finetune"].update(epochs=6)
+    checkout.edit(slow[folder])
+    checkout.run("dvc", "repro", "--single-item", stage)
+    uninterrupted = checkout.digest(f"{folder}/*/*")
+    checkout.forget(folder)
+
+    interrupt(checkout, stage, f"{stage}/*/state.safetensors", ready=1)
+    output = checkout.run("dvc", "repro", "--single-item", stage)
+    note = json.loads((checkout.path / f"provenance/{stage}.json").read_text())
+
+    resumed = checkout.digest(f"{folder}/*/*")
+    assert uninterrupted != before
+    assert "resuming at step" in output and note["resumed_at"] > 0
+    assert resumed and resumed.items() <= uninterrupted.items()
+
+
+def test_killed_sampling_resumes_to_the_same_votes(checkout: Workspace):
+    checkout.edit(lambda p: p["sample"].update(n=6000))
+    stage = f"sample@{EVAL}"
+    checkout.run("dvc", "repro", "--single-item", stage)
+    uninterrupted = (checkout.path / f"votes/{EVAL}.jsonl").read_bytes()
+    checkout.forget("votes")
+
+    interrupt(checkout, stage, f"{stage}/*/votes.jsonl", ready=600)
+    left = next(checkout.path.glob(f".rrcm/resume/{stage}/*/votes.jsonl")).read_bytes()
+    checkout.run("dvc", "repro", "--single-item", stage)
+
+    assert 0 < len(left) < len(uninterrupted)
+    assert (checkout.path / f"votes/{EVAL}.jsonl").read_bytes() == uninterrupted
+
+
+def test_state_of_other_parameters_is_never_resumed(checkout: Workspace):
+    checkout.edit(lambda p: p["pretrain"]["tiny"].update(steps=150))
+    interrupt(checkout, "pretrain@tiny", "pretrain@tiny/*/state.safetensors", ready=1)
+    checkout.edit(lambda p: p["pretrain"]["tiny"]["optimizer"].update(lr=0.001))
+
+    checkout.run("dvc", "repro", "--single-item", "pretrain@tiny")
+
+    note = json.loads((checkout.path / "provenance/pretrain@tiny.json").read_text())
+    assert note["resumed_at"] == 0
+    assert not (checkout.path / ".rrcm/resume/pretrain@tiny").exists()
+
+
+def test_inputs_that_change_under_a_stage_fail_it(checkout: Workspace):
+    """DVC alone would record the edit as the source of a result that it is not the source of."""
+    checkout.edit(lambda p: p["pretrain"]["tiny"].update(steps=150))
+    lock = (checkout.path / "dvc.lock").read_bytes()
+    process = checkout.start(
+        "dvc", "repro", "--single-item", "pretrain@tiny", RRCM_SAVE_SECONDS="0"
+    )
+    while not [*checkout.path.glob(".rrcm/resume/pretrain@tiny/*/state.safetensors")]:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+
+    checkout.edit(lambda p: p["pretrain"]["tiny"].update(steps=151))
+    output, _ = process.communicate()
+
+    assert process.returncode != 0
+    assert "error: pretrain@tiny: code, parameters or data changed while it ran" in output
+    assert (checkout.path / "dvc.lock").read_bytes() == lock
+
+
+def test_a_fresh_checkout_accepts_the_data_and_refuses_a_changed_byte(checkout: Workspace):
+    assert "up to date" in checkout.run("dvc", "status", "data.dvc")
+    pointer, raw = checkout.path / "data.dvc", checkout.path / "data/digits.csv"
+    promised = pointer.read_bytes()
+    (checkout.path / "data/stray").write_text("not of this data set")
+
+    output = checkout.run("rrcm", "data", "digits", fails=True)
+
+    assert output.startswith("error: data/ is not what data.dvc describes")
+    assert pointer.read_bytes() == promised
+    (checkout.path / "data/stray").unlink()
+    raw.chmod(0o644)
+    raw.write_bytes(raw.read_bytes().replace(b"5", b"6", 1))
+    assert "error: data/digits.csv: SHA-256" in checkout.run(
+        "python", "-m", "pipeline.shard", fails=True
+    )
+    checkout.run("rrcm", "data", "digits")
+    assert "up to date" in checkout.run("dvc", "status", "data.dvc")

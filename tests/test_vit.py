@@ -1,0 +1,261 @@
+"""The vision transformer is the paper's: its size, its equations, its names on disk."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import MODEL
+from torch import nn
+
+from rrcm import classifier, config
+from rrcm.errors import ConfigError
+from rrcm.models import vit
+
+TINY = config.parse(MODEL.shape, vit.Config, where="tests/mini.yaml")
+IMAGENET, CIFAR = {"image_size": 224, "patch_size": 16}, {"image_size": 32, "patch_size": 4}
+
+
+def shape(size, projector_width=2048, **image):
+    return vit.Config(
+        size=size,
+        channels=3,
+        position_std=0.02,
+        projector_width=projector_width,
+        projector_dim=256,
+        **image,
+    )
+
+
+def count(*modules):
+    return sum(p.numel() for module in modules for p in module.parameters())
+
+
+@pytest.fixture
+def encoder():
+    torch.manual_seed(0)
+    return vit.Encoder(TINY).eval()
+
+
+@pytest.mark.parametrize(
+    ("size", "image", "parameters", "at_2048", "at_4096"),
+    [  # counted by hand: a block has 12 d^2 + 10 d
+        ("s", IMAGENET, 19_401_728, 25_177_088, 39_341_056),
+        ("b", IMAGENET, 85_771_776, 92_071_424, 106_759_680),
+        ("b_deep", IMAGENET, 170_798_592, 177_098_240, 191_786_496),
+        ("b", CIFAR, 85_117_440, 91_417_088, 106_105_344),
+    ],
+)
+def test_parameters_are_as_many_as_the_paper_s(size, image, parameters, at_2048, at_4096):
+    """25M, 90M (loosely) and 177M are encoder and projector, at a hidden width of 2048."""
+    with torch.device("meta"):
+        encoder = vit.Encoder(shape(size, **image))
+        narrow, wide = (vit.Projector(shape(size, width, **image)) for width in (2048, 4096))
+
+    assert count(encoder) == parameters
+    assert count(encoder, narrow) == at_2048
+    assert count(encoder, wide) == at_4096
+
+
+@pytest.mark.parametrize(
+    ("size", "image", "classes", "parameters"),
+    [
+        ("s", IMAGENET, 1000, 19_914_728),
+        ("b", IMAGENET, 1000, 86_540_776),
+        ("b_deep", IMAGENET, 1000, 171_567_592),
+        ("b", CIFAR, 10, 85_125_130),
+    ],
+)
+def test_classifiers_are_as_large_as_the_paper_s(size, image, classes, parameters):
+    model = config.Model(architecture="vit", shape=dataclasses.asdict(shape(size, **image)))
+    with torch.device("meta"):
+        network = classifier.build(model, classes=classes, condition="exact")
+
+    assert count(network) == parameters
+
+
+@pytest.mark.parametrize(("size", "heads"), [("s", 8), ("b", 12), ("b_deep", 24)])
+def test_heads_are_the_paper_s(size, heads):
+    with torch.device("meta"):
+        encoder = vit.Encoder(shape(size, **IMAGENET))
+
+    assert {block.attn.num_heads for block in encoder.blocks} == {heads}
+
+
+def test_names_and_shapes_are_those_of_the_reference_checkpoints():
+    d, h, p, tokens = 64, TINY.projector_width, TINY.patch_size, 2 + (8 // 4) ** 2
+    expected = {"cls_token": [1, 1, d], "pos_embed": [1, tokens, d]}
+    expected |= {"patch_embed.proj.weight": [d, 1, p, p], "patch_embed.proj.bias": [d]}
+    for i in range(4):
+        for norm in ("norm1", "norm2"):
+            expected |= {f"blocks.{i}.{norm}.{part}": [d] for part in ("weight", "bias")}
+        expected |= {
+            f"blocks.{i}.attn.qkv.weight": [3 * d, d],
+            f"blocks.{i}.attn.proj.weight": [d, d],
+            f"blocks.{i}.attn.proj.bias": [d],
+            f"blocks.{i}.mlp.fc1.weight": [4 * d, d],
+            f"blocks.{i}.mlp.fc1.bias": [4 * d],
+            f"blocks.{i}.mlp.fc2.weight": [d, 4 * d],
+            f"blocks.{i}.mlp.fc2.bias": [d],
+        }
+    expected |= {"norm.weight": [d], "norm.bias": [d]}
+    projection = {"0.weight": [h, d], "3.weight": [h, h], "6.weight": [TINY.projector_dim, h]}
+    for i in (1, 4):
+        parts = ("weight", "bias", "running_mean", "running_var")
+        projection |= {f"{i}.{part}": [h] for part in parts} | {f"{i}.num_batches_tracked": []}
+
+    def shapes(module):
+        return {name: [*tensor.shape] for name, tensor in module.state_dict().items()}
+
+    assert shapes(vit.Encoder(TINY)) == expected
+    assert shapes(vit.Projector(TINY)) == projection
+
+
+def test_encoder_is_its_equations(encoder):
+    """Pre-norm blocks on [cls, time, patches], written naively from the checkpoints' names."""
+    w = {name: tensor.double() for name, tensor in encoder.state_dict().items()}
+    x, sigma = torch.rand(2, 1, 8, 8), torch.tensor([0.3, 1.7])
+    d, heads, t = 64, 4, 2 * sigma.double()
+
+    def norm(h, name):
+        h = (h - h.mean(-1, keepdim=True)) / torch.sqrt(
+            h.var(-1, correction=0, keepdim=True) + 1e-5
+        )
+        return h * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def attend(h, name):
+        q, k, v = (h @ w[f"{name}.qkv.weight"].T).view(2, -1, 3, heads, d // heads).unbind(2)
+        a = (torch.einsum("bnhc, bmhc -> bhnm", q, k) / math.sqrt(d / heads)).softmax(dim=-1)
+        h = torch.einsum("bhnm, bmhc -> bnhc", a, v).flatten(2)
+        return h @ w[f"{name}.proj.weight"].T + w[f"{name}.proj.bias"]
+
+    def mlp(h, name):
+        h = h @ w[f"{name}.fc1.weight"].T + w[f"{name}.fc1.bias"]
+        h = h * (1 + torch.erf(h / math.sqrt(2))) / 2  # the exact GELU
+        return h @ w[f"{name}.fc2.weight"].T + w[f"{name}.fc2.bias"]
+
+    scaled = (2 * x.double() - 1) / (t**2 + 0.25).sqrt().view(-1, 1, 1, 1)
+    kernel = w["patch_embed.proj.weight"]
+    patches = F.conv2d(scaled, kernel, w["patch_embed.proj.bias"], stride=4).flatten(2).mT
+    cls, time = w["cls_token"].expand(2, -1, -1), vit.time_embedding(t, d).double()[:, None]
+    h = torch.cat([cls, time, patches], dim=1) + w["pos_embed"]
+    for i in range(4):
+        h = h + attend(norm(h, f"blocks.{i}.norm1"), f"blocks.{i}.attn")
+        h = h + mlp(norm(h, f"blocks.{i}.norm2"), f"blocks.{i}.mlp")
+
+    torch.testing.assert_close(
+        encoder(x, sigma).double(), norm(h, "norm")[:, 0], atol=1e-4, rtol=1e-4
+    )
+
+
+def test_time_embedding_is_its_equation():
+    times = [0.002, 0.5, 1.0, 2.0, 80.0]
+
+    expected = [
+        [f(250 * math.log(t) * 1e-4 ** (k / 32)) for f in (math.cos, math.sin) for k in range(32)]
+        for t in times
+    ]
+
+    embedded = vit.time_embedding(torch.tensor(times, dtype=torch.float64), 64)
+    torch.testing.assert_close(embedded, torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("t", "tau"), [(0.002, -1553.65), (80.0, 1095.51)])
+def test_time_is_embedded_as_250_times_its_logarithm(t, tau):
+    """Read off the slowest frequency, which never completes a turn."""
+    *_, cos = (embedding := vit.time_embedding(torch.tensor([t]), 512)[0])[:256].tolist()
+
+    angle = math.atan2(embedding[-1], cos)
+
+    assert angle / 1e-4 ** (255 / 256) == pytest.approx(tau, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("t", "c_in"), [(0.002, 1.99998), (80.0, 0.0124998), (math.sqrt(3) / 2, 1)]
+)
+def test_pixels_are_centred_and_scaled_by_c_in(encoder, t, c_in):
+    seen = []
+    encoder.patch_embed.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    pixels = torch.tensor([0.0, 0.5, 1.0, 1.5]).view(-1, 1, 1, 1).expand(-1, 1, 8, 8)
+
+    encoder(pixels, torch.tensor(t / 2))
+
+    assert seen[0].mean(dim=(1, 2, 3)).tolist() == pytest.approx(
+        [-c_in, 0, c_in, 2 * c_in], rel=1e-5
+    )
+
+
+def test_one_sigma_for_all_is_that_sigma_for_each(encoder):
+    x = torch.rand(5, 1, 8, 8)
+
+    assert torch.equal(encoder(x, torch.tensor(0.5)), encoder(x, torch.full((5,), 0.5)))
+
+
+def test_encoder_hears_sigma_apart_from_the_scale(encoder):
+    """On grey, which c_in leaves at 0, the time token is the only witness."""
+    grey = torch.full((1, 1, 8, 8), 0.5)
+
+    assert not torch.allclose(encoder(grey, torch.tensor(0.25)), encoder(grey, torch.tensor(0.3)))
+
+
+def test_an_image_is_encoded_without_its_neighbours(encoder):
+    x, sigma = torch.rand(4, 1, 8, 8), torch.tensor([0.1, 0.5, 1.0, 2.0])
+
+    torch.testing.assert_close(encoder(x, sigma)[2:3], encoder(x[2:3], sigma[2]))
+
+
+def test_positions_start_at_the_declared_scale():
+    cfg = dataclasses.replace(shape("s", **CIFAR), position_std=0.3)
+
+    torch.manual_seed(0)
+    assert vit.Encoder(cfg).pos_embed.std().item() == pytest.approx(0.3, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"size": "b_deap"}, "size: no 'b_deap', only tiny, s, b, b_deep. Did you mean 'b_deep'?"),
+        ({"patch_size": 3}, "patch_size: 3 does not divide image_size 8"),
+    ],
+)
+def test_impossible_shapes_are_refused(changed, message):
+    with pytest.raises(ConfigError) as error:
+        dataclasses.replace(TINY, **changed)
+
+    assert str(error.value) == message
+
+
+class Spy(nn.Module):
+    """An encoder that keeps the sigma it is told."""
+
+    def forward(self, x, sigma):
+        self.sigma = sigma
+        return x.flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ("exact", [0.25, 0.5, 1.0]),
+        ("nearest", [0.49271 / 2, 0.96542 / 2, 2.00365 / 2]),  # on the paper's 81-point grid
+    ],
+)
+def test_condition_decides_which_sigma_the_encoder_is_told(condition, told):
+    network = classifier.Classifier(spy := Spy(), width=64, classes=3, condition=condition)
+
+    def tell(sigma):
+        network(torch.rand(2, 1, 8, 8), torch.tensor(sigma))
+        return spy.sigma.item()
+
+    assert [tell(sigma) for sigma in (0.25, 0.5, 1.0)] == pytest.approx(told, abs=3e-6)
+
+
+def test_an_untrained_classifier_starts_near_uniform():
+    torch.manual_seed(0)
+    network = classifier.build(MODEL, classes=10, condition="exact")
+
+    scores = network(torch.rand(4, 1, 8, 8), torch.tensor(0.5))
+
+    assert scores.shape == (4, 10)
+    assert 0 < scores.abs().max() < 1e-2
