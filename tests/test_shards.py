@@ -4,7 +4,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 import pytest
@@ -20,10 +20,11 @@ from rrcm.errors import DataError
 from rrcm.files import sha256
 
 PRESET = {"test": 500, "validation": 100, "seed": 0}  # of presets/digits.yaml
+SOME = examples()[:150]
 LABELS = [example.label for example in examples()]
 
 
-def write(out, images=examples()[:150], **changes):
+def write(out, images=SOME, **changes):
     arguments = {"test": 40, "validation": 20, "seed": 0, "shard_size": 64} | changes
     shards.write(images, out, classes=digits.CLASSES, white=digits.WHITE, **arguments)
     return out
@@ -98,7 +99,7 @@ def test_certified_images_never_change():
 def test_splits_are_disjoint_balanced_and_complete():
     rows = shards.split(LABELS, **PRESET)
 
-    assert sorted(sum(rows.values(), [])) == list(range(1797))
+    assert sorted(chain(*rows.values())) == list(range(1797))
     assert all(chosen == sorted(chosen) for chosen in rows.values())
     for name in ("test", "validation"):
         assert Counter(LABELS[i] for i in rows[name]) == dict.fromkeys(
@@ -244,7 +245,7 @@ def test_a_failing_build_leaves_what_was_there(built, tmp_path, before):
     broken = Example(idx=150, image=np.array([None]), label=0)  # cannot be saved without pickle
 
     with pytest.raises(ValueError, match="allow_pickle"):
-        write(out, images=[*examples()[:150], broken])
+        write(out, images=[*SOME, broken])
 
     assert [path.name for path in tmp_path.iterdir()] == ["shards"] * before
     assert not before or contents(out) == contents(built)

@@ -1,0 +1,1 @@
+"""What is measured, how, and on what; never timed inside tests."""
