@@ -71,11 +71,12 @@ def predict(evaluation: Eval, params: Params, image: str) -> str:
         *sample.vote(backend, pixels, idx, header), sigma=evaluation.sigma, alpha=alpha
     )
     share = f"{got.n_A:,} of {got.n:,} noisy draws"
+    radius = certification.floor(got.radius, digits=4)
     if got.label == component.ABSTAIN:
         return f"{image}: abstain: no class is certain at alpha = {alpha:g} ({share}){truth}"
     return (
-        f"{image}: class {header.classes[got.label]}, certified within an l2 radius of "
-        f"{certification.floor(got.radius):.4f} with confidence {1 - alpha:g} ({share}){truth}"
+        f"{image}: class {header.classes[got.label]}, certified within an l2 radius of {radius:.4f} "
+        f"with confidence {1 - alpha:g} ({share}){truth}"
     )
 
 

@@ -49,13 +49,14 @@ def certify(header: Header, rows: list[Row], *, certificate: str, alpha: float) 
     return pd.DataFrame(table, columns=[*COLUMNS])
 
 
-def floor(x: float) -> float:
-    """The largest float64 at or below ``x`` among those nearest to ``DIGITS`` decimals.
+def floor(x: float, digits: int = DIGITS) -> float:
+    """A number of ``digits`` decimals at or just below ``x`` >= 0.
 
-    Guarantee: ``floor(x) <= x``, and so is the decimal that is written.
+    Guarantee: ``floor(x) <= x``, and so is the decimal that is written; they are nearer than two
+    steps of the last decimal.
     """
-    # Special functions carry an error of a few units in the last place; step below it first.
-    step = Decimal(1).scaleb(-DIGITS)
+    # The special functions behind x err by some 1e-14 of it; step below that first.
+    step = Decimal(1).scaleb(-digits)
     return float(Decimal(x * (1 - 1e-12)).quantize(step, rounding=ROUND_FLOOR))
 
 

@@ -50,7 +50,7 @@ def consistency(
               + \eta\, H(\bar p), \qquad \bar p = \frac1m \sum_i p_i
 
     The gradient flows through the mean prediction too. Source: Jeong & Shin (2020),
-    arXiv:2006.04062, eq. 9; logarithms of the mean clamp it at 1e-20, as theirs do.
+    arXiv:2006.04062; logarithms of the mean clamp it at 1e-20, as theirs do.
     """
     copies = x.repeat(cfg.m, 1, 1, 1)  # [m B, C, H, W]
     logits = model(copies + sigma * torch.randn_like(copies), sigma)  # [m B, K]

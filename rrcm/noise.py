@@ -59,8 +59,8 @@ def gaussian(
 ) -> Tensor:
     """Standard normal noise for draw ``draws[b]`` of image ``images[b]``, float32 [B, *shape].
 
-    Guarantee: a row depends on (seed, image, draw, stream) and on nothing else: not on the batch
-    it is in, its place there, or the number of threads.
+    Guarantee: a pixel of a row depends on its place, (seed, image, draw) and the stream, and on
+    nothing else: not on the batch it is in, its row there, or the number of threads.
 
     Args:
         seed: 0 <= seed < 2^64.

@@ -24,11 +24,11 @@ def grid_points(step: int, *, steps: int, first: int, last: int, rule: str) -> i
     """How many noise levels the grid has at training step ``step`` (eq. 4).
 
     ``ict`` doubles ``first`` up to ``last`` in stages of equal length (Song & Dhariwal, 2023,
-    arXiv:2310.14189, eq. 15): thirds for 20 -> 80. ``reference`` is what rRCM's released code
+    arXiv:2310.14189): thirds for 20 -> 80. ``reference`` is what rRCM's released code
     does: it rounds the stage up, so that the first stage lasts a single step.
     """
     if rule == "ict":
-        stage_steps = max(1, steps // (int(math.log2(last // first)) + 1))
+        stage_steps = max(1, math.floor(steps / (math.log2(last // first) + 1)))
         stage = step // stage_steps
     else:
         stage_steps = math.ceil(steps / math.log2(math.ceil(last / first) + 1))
@@ -37,7 +37,10 @@ def grid_points(step: int, *, steps: int, first: int, last: int, rule: str) -> i
 
 
 def ema_momentum(step: int, *, steps: int, start: float, end: float, steepness: float) -> float:
-    """Momentum of the contrastive target at ``step``, a sigmoid from start to end (eq. 5)."""
+    """Momentum of the contrastive target at ``step`` (eq. 5).
+
+    A sigmoid from ``start`` to almost ``end``: all but 1 - tanh(steepness / 2) of the way.
+    """
     span = end - start
     level = math.sqrt(min(step, steps) / steps * (end**2 - start**2) + start**2)
     a = 2 / (1 + math.exp(-steepness * (level - start) / span)) - 1

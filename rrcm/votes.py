@@ -1,8 +1,8 @@
 """Votes on disk: what noisy draws of each image were classified as. Radii are derived from them.
 
 The first line of a votes file says all that defines the votes; every other line is one image. Equal
-headers mean equal votes. Lines are appended and synced image by image, so that a crash costs at
-most one image.
+headers mean equal votes for an image, but for the rounding of another processor. Lines are appended
+and synced image by image, so that a crash costs at most one image.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ NOISE = "philox4x32-10, box-muller, fp32"
 class Header:
     """All that defines the votes, in the order in which it is written.
 
-    ``weights`` is the SHA-256 of the weights, ``provider`` the kernels that ran them; ``batch`` is
-    part of the definition because kernels may round differently in another batch shape.
+    ``weights`` is the SHA-256 of the weights, ``provider`` the kernels that ran them;
+    ``batch_size`` is part of it because kernels may round differently in another batch shape.
     """
 
     format: str

@@ -3,10 +3,11 @@
 Symbols are the paper's: c_A the class, n_A its votes among n, p_A a lower bound of its probability.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv, ndtri
+from scipy.special import betainccinv, betaincinv, ndtri
 
 from rrcm.errors import CertificateError
 
@@ -33,6 +34,13 @@ def lower_confidence_bound(k: int, n: int, alpha: float) -> float:
     if k == 0:
         return 0.0
     return alpha ** (1 / n) if k == n else float(betaincinv(k, n - k + 1, alpha))
+
+
+def complement(k: int, n: int, alpha: float) -> float:
+    """``1 - lower_confidence_bound(k, n, alpha)``, without the cancellation where k is near n."""
+    if k == n:
+        return -math.expm1(math.log(alpha) / n)
+    return float(betainccinv(n - k + 1, k, alpha)) if k > 0 else 1.0
 
 
 def certify(counts0: np.ndarray, counts: np.ndarray, *, sigma: float, alpha: float) -> Certified:
@@ -62,4 +70,6 @@ def certify(counts0: np.ndarray, counts: np.ndarray, *, sigma: float, alpha: flo
     p_A = lower_confidence_bound(n_A, n, alpha)
     if p_A <= 0.5:
         return Certified(label=ABSTAIN, radius=0.0, n_A=n_A, n=n, p_A=p_A)
-    return Certified(label=c_A, radius=sigma * float(ndtri(p_A)), n_A=n_A, n=n, p_A=p_A)
+    return Certified(
+        label=c_A, radius=-sigma * float(ndtri(complement(n_A, n, alpha))), n_A=n_A, n=n, p_A=p_A
+    )

@@ -1,4 +1,4 @@
-"""rRCM fine-tuning, Lei et al. (2025), section 3.3: the Consistency objective on an rRCM encoder.
+"""rRCM fine-tuning, Lei et al. (2025), arXiv:2501.13094: Consistency on a pre-trained encoder.
 
 The loss of the paper, which makes that encoder, is rrcm/objectives/rrcm.py.
 """

@@ -1,4 +1,4 @@
-"""rRCM pre-training, Lei et al. (2025), arXiv:2501.13094, section 3.2: the loss of the paper.
+"""rRCM pre-training, Lei et al. (2025), arXiv:2501.13094: the loss of the paper.
 
 Two views of an image agree at the clean end of a diffusion trajectory (contrast, through the
 projector, against an EMA target), and neighbouring points of one trajectory agree with each other
@@ -37,11 +37,11 @@ def loss(
     r"""The two terms of the loss for images ``x`` [B, C, H, W]; each [B], their sum is the loss.
 
     .. math::
-        \ell\big(p(x^1_\epsilon), p^-(x^2_\epsilon)\big)
+        \ell\big(h(x^1_\epsilon), h^-(x^2_\epsilon)\big)
         + w\, \ell\big(f(x_{\sigma_n}), \mathrm{sg}\, f(x_{\sigma_{n+1}})\big),
         \qquad x_\sigma = x + \sigma z
 
-    (docs/theory.md, eq. 7) with f the encoder, p the projector after it, p⁻ their EMA, sg the stop
+    (docs/theory.md, eq. 7) with f the encoder, h the projector after it, h⁻ their EMA, sg the stop
     of the gradient, n uniform and one for the whole batch, and one z for every point. With
     ``symmetric`` the contrast is the mean of both directions.
 
