@@ -75,8 +75,8 @@ def predict(evaluation: Eval, params: Params, image: str) -> str:
     if got.label == component.ABSTAIN:
         return f"{image}: abstain: no class is certain at alpha = {alpha:g} ({share}){truth}"
     return (
-        f"{image}: class {header.classes[got.label]}, certified within an l2 radius of {radius:.4f} "
-        f"with confidence {1 - alpha:g} ({share}){truth}"
+        f"{image}: class {header.classes[got.label]}, certified within an l2 radius of "
+        f"{radius:.4f} with confidence {1 - alpha:g} ({share}){truth}"
     )
 
 

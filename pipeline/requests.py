@@ -5,7 +5,8 @@ from pathlib import Path
 
 from rrcm import config
 from rrcm.config import Eval, Params
-from rrcm.errors import BackendError
+from rrcm.errors import BackendError, ConfigError
+from rrcm.registry import suggest
 
 
 def resolve(
@@ -25,7 +26,7 @@ def resolve(
         BackendError: The run has not been trained and exported here; says how to get it.
     """
     params = config.load()
-    run = config.find_run(params, model=model, method=method, sigma=sigma)
+    run = find_run(params, model=model, method=method, sigma=sigma)
     evaluation = Eval(run=run, sigma=sigma if eval_sigma is None else eval_sigma)
     asked = {"n": n, "subset": subset}
     changed = {key: value for key, value in asked.items() if value is not None}
@@ -42,3 +43,22 @@ def resolve(
             f"a remote with `dvc pull onnx/{run}.onnx shards`"
         )
     return evaluation, params
+
+
+def find_run(params: Params, *, model: str, method: str, sigma: float) -> str:
+    """The name of the run with these values; sigmas are compared as numbers, so 1 is 1.00.
+
+    Raises:
+        ConfigError: There is none; says what there is and how to get it.
+    """
+    for name, run in params.runs.items():
+        if (run.model, run.method, run.sigma) == (model, method, sigma):
+            return name
+    have = {(run.model, run.method, run.sigma) for run in params.runs.values()}
+    listed = ", ".join(f"{m} {k} σ = {s:g}" for m, k, s in sorted(have))
+    name = f"{model}-{method}-s{round(100 * sigma):03d}"
+    raise ConfigError(
+        f"params.yaml has no {model} {method} σ = {sigma:g}, only {listed}."
+        f"{suggest(model, sorted({m for m, _, _ in have}))} Add {name} under runs, then make it "
+        f"with `dvc repro export@{name}` or fetch it with `dvc pull onnx/{name}.onnx`"
+    )

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from rrcm import checkpoints, noise, registry, schedules
-from rrcm.config import Model, parse
+from rrcm.config import Model
 from rrcm.errors import CheckpointError
 from rrcm.files import write_json
+from rrcm.parsing import parse
 
 NEAREST = {"points": 81, "t_min": 0.002, "t_max": 80.0, "rho": 7.0}  # the paper's final grid
 

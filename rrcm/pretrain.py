@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from rrcm import noise, registry, schedules
-from rrcm.config import Model, Pretrain, parse
+from rrcm.config import Model, Pretrain
 from rrcm.data import augment, batches
 from rrcm.data.shards import Split
 from rrcm.loop import State, train
+from rrcm.parsing import parse
 
 
 def start(cfg: Pretrain, model: Model) -> State:

@@ -9,11 +9,12 @@ from torch import Tensor
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
 from rrcm import classifier, noise
 from rrcm.classifier import Classifier
-from rrcm.config import Model, Recipe, Run, parse
+from rrcm.config import Model, Recipe, Run
 from rrcm.data import augment, batches
 from rrcm.data.shards import Split
 from rrcm.loop import State
 from rrcm.loop import train as loop
+from rrcm.parsing import parse
 
 from timm.optim import param_groups_layer_decay  # isort: skip (after _torchvision)
 

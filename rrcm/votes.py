@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from rrcm.config import parse
 from rrcm.errors import ConfigError, VotesError
+from rrcm.parsing import parse
 
 FORMAT = "rrcm-votes-1"
 NOISE = "philox4x32-10, box-muller, fp32"

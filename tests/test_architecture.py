@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [  # a module may import from its own line and the lines above it
     {"errors"},
     {"registry", "files"},
+    {"parsing"},
     {"config"},
     {"noise", "schedules", "losses", "checkpoints", "votes", "statistics"},
     {"models", "data", "certificates"},
@@ -84,9 +85,9 @@ def test_modules_and_functions_fit_in_the_head(path: Path):
     text = path.read_text()
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
 
-    assert len(text.splitlines()) <= 400
-    assert all(n.end_lineno - n.lineno < 70 for n in functions)
-    assert not any(n.args.kwarg for n in functions), "no **kwargs in our own signatures"
+    assert len(text.splitlines()) <= 300
+    assert all(n.end_lineno - n.lineno <= 60 for n in functions)
+    assert not any(n.args.kwarg and n.name[0] != "_" for n in functions), "no public **kwargs"
     assert not re.search(r"except( Exception)?:|# ?TODO", text)
 
 

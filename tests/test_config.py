@@ -132,7 +132,7 @@ WRONG = [
 @pytest.mark.parametrize(("key", "value", "words"), WRONG, ids=lambda value: str(value)[:40])
 def test_a_wrong_value_is_refused_where_it_stands(tmp_path, monkeypatch, key, value, words):
     node = changed(plain(PARAMS), key, value)
-    monkeypatch.setattr(config, "_yaml", lambda path: node)  # infinities are not JSON
+    monkeypatch.setattr(config, "read_yaml", lambda path: node)  # infinities are not JSON
 
     with refused(ConfigError, key, words):
         config.load(tmp_path)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rrcm import config
 from rrcm.errors import ConfigError
+from rrcm.parsing import parse
 from rrcm.registry import suggest
 
 
@@ -70,7 +70,7 @@ def build(declared: list[Any], *, where: str) -> Callable[[Tensor], Tensor]:
                 f"{where}[{i}]: no augmentation {name!r}, only {', '.join(KINDS)}."
                 f"{suggest(name, [*KINDS])}"
             )
-        transforms.append(config.parse(constants, KINDS[name], where=f"{where}[{i}].{name}"))
+        transforms.append(parse(constants, KINDS[name], where=f"{where}[{i}].{name}"))
 
     def apply(x: Tensor) -> Tensor:
         for transform in transforms:

@@ -114,7 +114,7 @@ class Projector(nn.Sequential):
 
 
 def time_embedding(t: Tensor, width: int) -> Tensor:
-    """cos | sin of 250 ln t at ``width / 2`` frequencies from 1 to almost 1e-4, [B, width] (eq. 10).
+    """cos | sin of 250 ln t at ``width / 2`` frequencies, 1 to almost 1e-4, [B, width] (eq. 10).
 
     In float64: the angles reach 1,500 radians, where float32 has four digits left behind the point.
     """
