@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers import MODEL
+from hypothesis import settings
 from ruamel.yaml import YAML
 
 from rrcm import classifier, votes
@@ -27,6 +28,8 @@ from rrcm.votes import Header
 
 PARAMS = Path(__file__).with_name("mini.yaml")
 SIGMA = 0.5
+
+many = settings(deadline=None)  # the machine may be busy
 
 
 @contextmanager

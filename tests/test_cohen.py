@@ -1,10 +1,11 @@
 """The certificate of Cohen et al. (2019) is sound, tight, and keeps to its terms."""
 
+import math
 from functools import cache
 
 import numpy as np
 import pytest
-from builders import refused
+from builders import many, refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ def test_bound_is_sound_and_tight_against_simulation():
         assert (rng.binomial(n, p, size=1_000_000) >= k).mean() == pytest.approx(alpha, rel=0.1)
 
 
+@many
 @given(counts, alphas)
 def test_bound_agrees_with_scipy(kn, alpha):
     k, n = kn
@@ -41,6 +43,7 @@ def test_bound_agrees_with_scipy(kn, alpha):
     assert bound(k, n, alpha) == pytest.approx(expected, abs=1e-9)
 
 
+@many
 @given(counts, alphas)
 def test_more_votes_never_lower_the_bound(kn, alpha):
     k, n = kn
@@ -49,15 +52,34 @@ def test_more_votes_never_lower_the_bound(kn, alpha):
     assert k == n or bound(k, n, alpha) <= bound(k + 1, n, alpha)
 
 
+@many
 @given(counts, alphas, alphas)
 def test_more_certainty_never_raises_the_bound(kn, a, b):
     assert bound(*kn, min(a, b)) <= bound(*kn, max(a, b)) <= kn[0] / kn[1]
 
 
+@many
 @given(st.integers(1, 10**6), alphas)
 def test_bound_has_closed_forms_at_its_ends(n, alpha):
     assert bound(n, n, alpha) == pytest.approx(alpha ** (1 / n), rel=1e-15)
     assert bound(0, n, alpha) == 0
+
+
+@many
+@given(counts, alphas)
+def test_complement_is_one_minus_the_bound(kn, alpha):
+    assert cohen.complement(*kn, alpha) == pytest.approx(1 - bound(*kn, alpha), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [10, 10**4, 10**7])
+def test_complement_is_precise_where_one_minus_the_bound_is_not(n):
+    """With q = complement(n - 1, n), n - 1 or n successes have a probability of alpha exactly."""
+    q = cohen.complement(n - 1, n, 0.001)
+
+    at_least = math.exp(n * math.log1p(-q)) * (1 + n * q / (1 - q))
+
+    assert at_least == pytest.approx(0.001, rel=1e-10)
+    assert cohen.complement(n, n, 0.001) == pytest.approx(-math.expm1(math.log(0.001) / n))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +156,7 @@ def test_it_abstains_exactly_where_half_cannot_be_excluded(alpha):
 
         assert (got.n_A, got.n, got.p_A) == (k, n, bound(k, n, alpha))
         assert (got.label == cohen.ABSTAIN) == (got.p_A <= 0.5)
-        assert got.radius == (0 if got.label == cohen.ABSTAIN else norm.ppf(got.p_A))
+        assert got.radius == pytest.approx(max(0, norm.ppf(got.p_A)) if k else 0, rel=1e-12)
         assert got.label in (cohen.ABSTAIN, 1)
 
 
@@ -146,6 +168,7 @@ def test_the_class_is_chosen_by_the_first_votes_only():
     assert certify([5, 5], [100, 0]).label == 0  # a tie goes to the lowest
 
 
+@many
 @given(tables, tables, st.floats(0.01, 10))
 def test_radius_scales_with_sigma(counts0, counts, sigma):
     """Certification has no unit of length of its own."""
