@@ -14,10 +14,8 @@ def main(name: str) -> None:
     out = Path("pretrained", name)
     with graph.running(f"pretrain@{name}") as stage:
         split = shards.read(Path("shards"), "train")
-        state = start(cfg, model)
-        device = training.device()
-        states = pretrain(state, split, cfg, device=device)
-        training.run(states, state, stage, total=cfg.steps)
+        state = start(cfg, model, device=training.device())
+        training.run(pretrain(state, split, cfg), state, stage, total=cfg.steps)
         encoder = state.modules["online"]["encoder"]
         checkpoints.save(out / "encoder.safetensors", encoder.state_dict())
         training.write_log(out / "log.csv", state)

@@ -18,7 +18,7 @@ def main(name: str) -> None:
     with graph.running(f"train@{name}") as stage:
         data = {split: shards.read(Path("shards"), split) for split in ("train", "validation")}
         classes = data["train"].classes
-        state = start(run, recipe, model, classes=len(classes))
+        state = start(run, recipe, model, classes=len(classes), device=training.device())
         if run.start != "shards":
             path = Path(run.start, "encoder.safetensors")
             checkpoints.restore(
@@ -27,7 +27,7 @@ def main(name: str) -> None:
         elif method.PRETRAINED:
             raise ConfigError(f"runs.{name}.start: {run.method} starts from a pre-trained encoder")
         per_epoch = batches.steps_per_epoch(len(data["train"].idx), batch_size=recipe.batch_size)
-        states = train(state, method, data, run, recipe, device=training.device())
+        states = train(state, method, data, run, recipe)
         training.run(states, state, stage, total=recipe.epochs * per_epoch)
         classifier.save(
             out,

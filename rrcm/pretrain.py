@@ -14,12 +14,13 @@ from rrcm.loop import State, train
 from rrcm.parsing import parse
 
 
-def start(cfg: Pretrain, model: Model) -> State:
+def start(cfg: Pretrain, model: Model, *, device: str = "cpu") -> State:
     """The state before the first step: an online network, its EMA target, and AdamW."""
     torch.manual_seed(cfg.seed)
     module = registry.load("models", model.architecture)
     shape = parse(model.shape, module.Config, where="models: shape")
     online = nn.ModuleDict({"encoder": module.Encoder(shape), "projector": module.Projector(shape)})
+    online.to(device)  # before the optimizer, whose state follows its parameters
     target = copy.deepcopy(online).requires_grad_(False)
     decayed = [p for p in online.parameters() if p.ndim > 1]
     others = [p for p in online.parameters() if p.ndim <= 1]
@@ -33,7 +34,7 @@ def start(cfg: Pretrain, model: Model) -> State:
     return State(modules={"online": online, "target": target}, optimizer=optimizer)
 
 
-def pretrain(state: State, split: Split, cfg: Pretrain, *, device: str = "cpu") -> Iterator[State]:
+def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
     """Run from ``state.step`` to ``cfg.steps``; yields the state after every step.
 
     The result is ``state.modules["online"]["encoder"]``.
@@ -42,8 +43,9 @@ def pretrain(state: State, split: Split, cfg: Pretrain, *, device: str = "cpu") 
     constants = parse(cfg.loss, objective.Config, where="pretrain: loss")
     view = augment.build(cfg.augment.views, where="pretrain: augment.views")
     plain = augment.build(cfg.augment.plain, where="pretrain: augment.plain")
+    online, target = (state.modules[name].train() for name in ("online", "target"))
+    device = next(online.parameters()).device
     pixels = torch.from_numpy(split.pixels()).to(device)
-    online, target = (state.modules[name].to(device).train() for name in ("online", "target"))
     grid = cfg.grid
 
     def loss(step: int) -> dict[str, torch.Tensor]:

@@ -21,10 +21,10 @@ from timm.optim import param_groups_layer_decay  # isort: skip (after _torchvisi
 EVALUATION_BATCH = 512
 
 
-def start(run: Run, recipe: Recipe, model: Model, *, classes: int) -> State:
+def start(run: Run, recipe: Recipe, model: Model, *, classes: int, device: str = "cpu") -> State:
     """The state before the first step: an untrained classifier, and AdamW with layer decay."""
     torch.manual_seed(run.seed)
-    network = classifier.build(model, classes=classes, condition=recipe.condition)
+    network = classifier.build(model, classes=classes, condition=recipe.condition).to(device)
     network.head.requires_grad_(recipe.head == "trainable")
     groups = param_groups_layer_decay(
         network,
@@ -41,8 +41,6 @@ def train(
     data: dict[str, Split],
     run: Run,
     recipe: Recipe,
-    *,
-    device: str = "cpu",
 ) -> Iterator[State]:
     """Train for ``recipe.epochs``; yields the state after every step.
 
@@ -55,11 +53,11 @@ def train(
         data: Splits ``train`` and ``validation``.
         run: The run's own constants.
         recipe: How it is trained.
-        device: Where.
     """
     constants = parse(run.loss, method.Config, where=f"runs: loss of method {run.method}")
     transform = augment.build(recipe.augment, where="recipes: augment")
-    network = state.modules["classifier"].to(device).train()
+    network = state.modules["classifier"].train()
+    device = network.head.weight.device
     pixels = torch.from_numpy(data["train"].pixels()).to(device)
     labels = torch.from_numpy(data["train"].labels).to(device)
     sigma = torch.tensor(run.sigma, device=device)

@@ -122,6 +122,7 @@ WRONG = [
     ("sample.seed", -1, "must be in [0, 2^64)"),
     ("sample.seed", 2**64, "must be in [0, 2^64)"),
     ("report.radii", [], "ascending"),
+    ("report.radii", [0.0, float("nan")], "ascending"),
     ("report.radii", [0.5, 0.25], "ascending"),
     ("report.radii", [0.25, 0.25], "distinct"),
     ("report.radii", [-0.25], "not negative"),
@@ -170,7 +171,17 @@ def test_numbers_are_those_of_yaml_1_2(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1, 2]", "data: [1", "data: 1\ndata: 2", "data: *nowhere", "\ta: 1", "a: 1\n--- 2"],
+    [
+        "",
+        "[1, 2]",
+        "data: [1",
+        "data: 1\ndata: 2",
+        "data: *nowhere",
+        "data: !!int many",
+        "data: 2025-13-32",
+        "\tdata: 1",
+        "data: 1\n--- 2",
+    ],
 )
 def test_what_is_not_a_mapping_of_yaml_is_refused_in_one_line(tmp_path, text):
     with refused(ConfigError, str(tmp_path / "params.yaml")):

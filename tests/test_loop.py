@@ -250,12 +250,17 @@ def test_pretraining_starts_with_the_target_at_the_online_network():
 
 
 def test_pretraining_has_not_moved():
-    """Golden of this code, torch 2.13 on a CPU: ten steps on the synthetic split."""
-    log = uninterrupted("pretrain").log[0]
+    """Golden of this code, torch 2.13 on a CPU: ten steps on the synthetic split.
 
-    assert log["step"] == 10
-    assert [log[name] for name in ("contrast", "consistency", "grad_norm")] == pytest.approx(
-        [2.70008, 1.42839, 7.22845], rel=1e-3
+    At a low rate: at the preset's, AdamW turns rounding, which differs by processor, into 3 %.
+    """
+    cfg = dataclasses.replace(CFG, optimizer=dataclasses.replace(CFG.optimizer, lr=3e-4))
+    states = pretraining.pretrain(pretraining.start(cfg, MODEL), DATA["train"], cfg)
+
+    (row,) = next(state.log for state in states if state.step == 10)
+
+    assert [row[name] for name in ("contrast", "consistency", "grad_norm")] == pytest.approx(
+        [2.29236, 2.34525, 11.19015], rel=1e-3
     )
 
 

@@ -96,6 +96,20 @@ def test_workers_do_not_change_a_byte(workers):
     assert len(whole().splitlines()) == 1 + 6
 
 
+@pytest.mark.parametrize(("workers", "backends"), [(1, 1), (3, 3), (9, 6)])
+def test_each_worker_has_a_backend_of_its_own(tmp_path, workers, backends):
+    """And none is made for which there is no image."""
+    made = []
+
+    def make():
+        made.append(linear())
+        return made[-1]
+
+    list(sample(make, SIX, DEFINITION, tmp_path / "votes", workers=workers))
+
+    assert len(made) == backends
+
+
 @few
 @given(st.data())
 def test_votes_resumed_after_any_cut_are_the_uninterrupted_ones(data):

@@ -83,7 +83,6 @@ def test_grid_only_grows_from_first_to_last(first, doublings, steps, rule):
     assert (points[0], points[-1]) == (first + 1, last + 1)
 
 
-@pytest.mark.xfail(strict=True, reason="grid_points truncates log2(last // first)")
 def test_ict_grid_is_its_equation_when_the_last_is_not_a_doubling_of_the_first():
     """K' = floor(K / (log2 floor(s1 / s0) + 1)): the logarithm itself is not rounded."""
     steps, first, last = 900, 20, 70
