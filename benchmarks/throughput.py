@@ -20,10 +20,10 @@ import torch
 
 from rrcm import classifier, sample
 from rrcm.config import Export, Model, Sample
-from rrcm.data.shards import Split
 from rrcm.export import export
 from rrcm.files import sha256
 from rrcm.registry import load
+from rrcm.shards import Split
 
 SHAPES = {
     "tiny": {"size": "tiny", "image_size": 8, "channels": 1, "patch_size": 2},
@@ -73,6 +73,7 @@ def prepare(root: Path, shape: dict[str, object]) -> float:
     metadata = {
         "classes": CLASSES,
         "sigma": 0.5,
+        "run": "bench",
         "weights": sha256(root / "models/bench/model.safetensors"),
     }
     size, channels = shape["image_size"], shape["channels"]

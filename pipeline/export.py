@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from pipeline import graph
-from rrcm import classifier, config
-from rrcm.data import shards
+from rrcm import classifier, config, shards
 from rrcm.export import export
 from rrcm.files import sha256
 

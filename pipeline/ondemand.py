@@ -15,12 +15,11 @@ from PIL import Image, UnidentifiedImageError
 
 from pipeline import sampling
 from rrcm import certify as certification
-from rrcm import config, registry, sample, votes
+from rrcm import config, registry, sample, shards, votes
 from rrcm import report as reporting
 from rrcm.config import Eval, Params
-from rrcm.data import shards
-from rrcm.data.shards import Split
 from rrcm.errors import DataError
+from rrcm.shards import Split
 from rrcm.votes import Header, Row
 
 VOTES, RESULTS = Path(".rrcm/votes"), Path("results")

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from pipeline import graph, training
-from rrcm import checkpoints, config
-from rrcm.data import shards
+from rrcm import checkpoints, config, shards
 from rrcm.pretrain import pretrain, start
 
 

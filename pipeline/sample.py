@@ -4,8 +4,7 @@ import shutil
 from pathlib import Path
 
 from pipeline import graph, sampling
-from rrcm import config
-from rrcm.data import shards
+from rrcm import config, shards
 from rrcm.files import atomic
 
 

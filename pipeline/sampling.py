@@ -7,8 +7,8 @@ import torch
 from pipeline import progress
 from rrcm import registry, sample
 from rrcm.config import Eval, Sample
-from rrcm.data.shards import Split
 from rrcm.sample import Backend
+from rrcm.shards import Split
 from rrcm.votes import Header
 
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from pipeline import graph
-from rrcm import config, registry
-from rrcm.data import shards
+from rrcm import config, registry, shards
 
 
 def main() -> None:

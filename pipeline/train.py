@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from pipeline import graph, training
-from rrcm import checkpoints, classifier, config, registry
-from rrcm.data import batches, shards
+from rrcm import batches, checkpoints, classifier, config, registry, shards
 from rrcm.errors import ConfigError
 from rrcm.train import start, train
 

@@ -73,11 +73,14 @@ def read(path: Path) -> pd.DataFrame:
         DataError: The file is missing or not a table of certificates.
     """
     try:
-        table = pd.read_csv(path)
+        table = pd.read_csv(path, dtype=COLUMNS)
     except FileNotFoundError:
         raise DataError(f"{path}: not found") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a table of certificates ({error})") from None
+    except ValueError as error:  # all that pandas raises on what it cannot parse
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: not a table of certificates ({reason})") from None
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
-    return table.astype(COLUMNS)
+    if table.isna().any(axis=None) or not isinstance(table.index, pd.RangeIndex):
+        raise DataError(f"{path}: not a table of certificates, a line is too short or too long")
+    return table

@@ -44,7 +44,7 @@ class Classifier(nn.Module):
         """Layers from the input to the output, in the form that timm's layer decay asks for."""
         return {
             "stem": r"^encoder\.(?:cls_token|pos_embed|patch_embed)",
-            "blocks": [(r"^encoder\.blocks\.(\d+)", None), (r"^(?:encoder\.norm|head)", (99999,))],
+            "blocks": r"^encoder\.blocks\.(\d+)",  # what matches neither is the last layer
         }
 
 
@@ -66,12 +66,16 @@ def save(folder: Path, tensors: dict[str, Tensor], *, model: Model, config: dict
 
 def load(folder: Path) -> tuple[Classifier, dict[str, Any]]:
     """The classifier in ``folder``, in evaluation mode, and its ``config.json``."""
+    path = folder / "config.json"
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = json.loads(path.read_text())
+        model = parse(config["model"], Model, where=f"{path}: model")
+        classes, condition = len(config["classes"]), config["condition"]
     except FileNotFoundError:
-        raise CheckpointError(f"{folder}/config.json: not found") from None
-    model = parse(config["model"], Model, where=f"{folder}/config.json: model")
-    network = build(model, classes=len(config["classes"]), condition=config["condition"])
+        raise CheckpointError(f"{path}: not found") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged ({error!r})") from None
+    network = build(model, classes=classes, condition=condition)
     path = folder / "model.safetensors"
     checkpoints.restore(network, checkpoints.load(path)[0], source=str(path))
     return network.eval().requires_grad_(False), config

@@ -229,7 +229,7 @@ class Report:
 
     def __post_init__(self) -> None:
         _require(
-            bool(self.radii) and self.radii == sorted(set(self.radii)) and self.radii[0] >= 0,
+            self.radii == sorted({r for r in self.radii if 0 <= r < math.inf}) != [],
             f"radii: must be distinct, ascending and not negative, got {self.radii}",
         )
         _require(0 < self.confidence < 1, f"confidence: must be in (0, 1), got {self.confidence}")

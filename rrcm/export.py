@@ -15,9 +15,9 @@ from rrcm import noise
 from rrcm.backends.onnx import open_session
 from rrcm.classifier import Classifier
 from rrcm.config import Export
-from rrcm.data.shards import Split
 from rrcm.errors import BackendError
 from rrcm.files import atomic
+from rrcm.shards import Split
 
 
 def export(

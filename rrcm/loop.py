@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rrcm import checkpoints
+from rrcm import checkpoints, noise
 from rrcm.config import Optimizer
 from rrcm.errors import TrainingError
 from rrcm.schedules import warmup_cosine
@@ -85,7 +85,7 @@ def train(
     warmup = math.ceil(optimizer.warmup * steps)
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
     while state.step < steps:
-        torch.manual_seed(seed * 1_000_003 + state.step)
+        torch.manual_seed(noise.torch_seed(seed, noise.STEP, state.step))
         lr = optimizer.lr * warmup_cosine(state.step, steps=steps, warmup=warmup)
         for group in state.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)

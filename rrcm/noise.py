@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 
 MASK = 0xFFFFFFFF
-CERTIFY, VALIDATE, PARITY = 0, 1, 2  # streams: noise for one purpose is never reused for another
+# Streams: what is drawn for one purpose is never used for another.
+CERTIFY, VALIDATE, PARITY, INITIALISE, ORDER, STEP = range(6)
+
+
+def torch_seed(seed: int, stream: int, step: int = 0) -> int:
+    """A seed for torch's generator; distinct for any stream below 2^6 and (seed, step) in use."""
+    return (stream << 56) + seed * 1_000_003 + step
 
 
 def to_model_space(x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(
             f"{path}: not found; run this in a checkout, or `rrcm preset digits`"
         ) from None
-    except YAMLError as error:
+    except (YAMLError, ValueError) as error:  # the latter of a tag or a date that is none
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
 
 

@@ -6,24 +6,24 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from rrcm import noise, registry, schedules
+from rrcm import augment, batches, noise, registry, schedules
 from rrcm.config import Model, Pretrain
-from rrcm.data import augment, batches
-from rrcm.data.shards import Split
 from rrcm.loop import State, train
 from rrcm.parsing import parse
+from rrcm.shards import Split
 
 
 def start(cfg: Pretrain, model: Model, *, device: str = "cpu") -> State:
     """The state before the first step: an online network, its EMA target, and AdamW."""
-    torch.manual_seed(cfg.seed)
+    torch.manual_seed(noise.torch_seed(cfg.seed, noise.INITIALISE))
     module = registry.load("models", model.architecture)
     shape = parse(model.shape, module.Config, where="models: shape")
     online = nn.ModuleDict({"encoder": module.Encoder(shape), "projector": module.Projector(shape)})
     online.to(device)  # before the optimizer, whose state follows its parameters
     target = copy.deepcopy(online).requires_grad_(False)
-    decayed = [p for p in online.parameters() if p.ndim > 1]
-    others = [p for p in online.parameters() if p.ndim <= 1]
+    parameters = [*online.parameters()]
+    decayed = [p for p in parameters if p.ndim in (2, 4)]  # matrices and kernels
+    others = [p for p in parameters if p.ndim not in (2, 4)]  # biases, norms, embeddings
     optimizer = torch.optim.AdamW(
         [
             {"params": decayed, "weight_decay": cfg.optimizer.weight_decay},

@@ -29,7 +29,7 @@ class Entry:
 
 
 def entries(params: Params, tables: dict[str, pd.DataFrame]) -> list[Entry]:
-    """What ``params`` evaluates, by model, sigma, method and seed."""
+    """What ``params`` evaluates, by model, sigma and training sigma, else in its order."""
     found = []
     for name, evaluation in params.evals.items():
         run = params.runs[evaluation.run]
@@ -54,7 +54,7 @@ def metrics(found: list[Entry], *, radii: list[float], confidence: float) -> dic
         accuracy = {}
         for radius in radii:
             share = statistics.certified_accuracy(entry.table, radius, confidence=confidence)
-            accuracy[f"r{round(100 * radius):03d}"] = {
+            accuracy[f"r{100 * radius:03.6g}"] = {
                 "value": round(share.value, 6),
                 "low": round(share.low, 6),
                 "high": round(share.high, 6),
@@ -145,6 +145,12 @@ def write(found: list[Entry], params: Params, out: Path) -> None:
 
 def _label(entry: Entry, found: list[Entry]) -> str:
     """The method, with whatever else is needed to tell entries of one sigma apart."""
+    label = _short(entry, found)
+    twins = [e for e in found if (e.sigma, _short(e, found)) == (entry.sigma, label)]
+    return label if len(twins) == 1 else f"{label} ({entry.name})"
+
+
+def _short(entry: Entry, found: list[Entry]) -> str:
     parts = [entry.method]
     if len({e.model for e in found}) > 1:
         parts.insert(0, entry.model)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from rrcm import noise, votes
 from rrcm.config import Sample
-from rrcm.data.shards import Split
 from rrcm.errors import BackendError, ConfigError
+from rrcm.shards import Split
 from rrcm.votes import Header, Row
 
 

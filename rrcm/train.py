@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
-from rrcm import classifier, noise
+from rrcm import augment, batches, classifier, noise
 from rrcm.classifier import Classifier
 from rrcm.config import Model, Recipe, Run
-from rrcm.data import augment, batches
-from rrcm.data.shards import Split
 from rrcm.loop import State
 from rrcm.loop import train as loop
 from rrcm.parsing import parse
+from rrcm.shards import Split
 
 from timm.optim import param_groups_layer_decay  # isort: skip (after _torchvision)
 
@@ -23,7 +22,7 @@ EVALUATION_BATCH = 512
 
 def start(run: Run, recipe: Recipe, model: Model, *, classes: int, device: str = "cpu") -> State:
     """The state before the first step: an untrained classifier, and AdamW with layer decay."""
-    torch.manual_seed(run.seed)
+    torch.manual_seed(noise.torch_seed(run.seed, noise.INITIALISE))
     network = classifier.build(model, classes=classes, condition=recipe.condition).to(device)
     network.head.requires_grad_(recipe.head == "trainable")
     groups = param_groups_layer_decay(

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import index  # int(), but of whole numbers only
 from pathlib import Path
 from typing import Any
 
@@ -145,13 +146,18 @@ def _scan(path: Path) -> tuple[Header, list[Row], bool]:
 def _row(line: str, header: Header, *, where: str) -> Row:
     try:
         value = json.loads(line)
-        n0, n = ({int(c): int(v) for c, v in value[key].items()} for key in ("n0", "n"))
-        row = Row(idx=int(value["idx"]), label=int(value["label"]), n0=n0, n=n)
+        n0, n = ({int(c): index(v) for c, v in value[key].items()} for key in ("n0", "n"))
+        row = Row(idx=index(value["idx"]), label=index(value["label"]), n0=n0, n=n)
     except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
         raise VotesError(f"{where}: not a line of votes: {line[:60]!r}") from None
+    last = len(header.classes) - 1
+    if not 0 <= row.label <= last:
+        raise VotesError(f"{where}: label {row.label} is outside 0..{last}")
     for votes, draws, key in ((n0, header.n0, "n0"), (n, header.n, "n")):
-        if sum(votes.values()) != draws or min(votes.values(), default=0) < 0:
+        if (fewest := min(votes.values(), default=0)) < 0:
+            raise VotesError(f"{where}: {key} has {fewest} votes for a class")
+        if sum(votes.values()) != draws:
             raise VotesError(f"{where}: {key} has {sum(votes.values())} votes, expected {draws}")
-        if not all(0 <= c < len(header.classes) for c in votes):
-            raise VotesError(f"{where}: {key} votes for a class outside 0..{len(header.classes)}")
+        if not all(0 <= c <= last for c in votes):
+            raise VotesError(f"{where}: {key} votes for a class outside 0..{last}")
     return row

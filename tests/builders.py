@@ -20,10 +20,10 @@ from ruamel.yaml import YAML
 from rrcm import classifier, votes
 from rrcm.config import Export
 from rrcm.data import digits
-from rrcm.data.shards import Example, Split
 from rrcm.errors import RrcmError
 from rrcm.export import export
 from rrcm.files import sha256
+from rrcm.shards import Example, Split
 from rrcm.votes import Header
 
 PARAMS = Path(__file__).with_name("mini.yaml")

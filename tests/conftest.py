@@ -1,8 +1,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 import workspace
 from workspace import Workspace
+
+# Tests run side by side; golden values of training are those of one thread.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

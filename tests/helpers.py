@@ -17,8 +17,6 @@ MODEL = config.Model(architecture="vit", shape=MINI.models["tiny"])
 
 few = settings(deadline=None, max_examples=25)
 
-torch.set_num_threads(1)  # tensors here are small: two threads would only wait for each other
-
 
 class Linear(nn.Module):
     """The smallest classifier: (x [B, ...], sigma) -> scores [B, K], whatever sigma is."""

@@ -16,6 +16,7 @@ LAYERS = [  # a module may import from its own line and the lines above it
     {"parsing"},
     {"config"},
     {"noise", "schedules", "losses", "checkpoints", "votes", "statistics"},
+    {"shards", "batches", "augment"},
     {"models", "data", "certificates"},
     {"classifier", "figures", "loop"},
     {"objectives", "methods", "backends"},

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rrcm.data import augment
+from rrcm import augment
 from rrcm.errors import ConfigError
 
 STILL = {"rotate": 0.0, "translate": 0.0, "scale": 0.0, "shear": 0.0}

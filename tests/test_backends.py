@@ -168,7 +168,9 @@ def test_a_file_that_is_not_ours_is_refused(copy):
 def test_a_file_with_other_classes_than_scores_is_refused(copy):
     path = copy / "onnx/a-run.onnx"
     model = onnx.load(path)
-    onnx.helper.set_model_props(model, {"weights": "0", "classes": '["cat", "dog"]'})
+    onnx.helper.set_model_props(
+        model, {"run": "a-run", "weights": "0", "classes": '["cat", "dog"]'}
+    )
     onnx.save(model, path)
 
     with refused(BackendError, str(path), "10 scores per image, but 2 classes"):

@@ -6,7 +6,7 @@ from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rrcm.data import batches
+from rrcm import batches
 from rrcm.errors import ConfigError
 
 sizes = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))

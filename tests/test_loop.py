@@ -11,14 +11,13 @@ import torch
 from helpers import MINI, MODEL, PRETRAIN, Linear, equal
 from torch import nn
 
-from rrcm import loop, noise, schedules, train
+from rrcm import batches, loop, noise, schedules, train
 from rrcm import pretrain as pretraining
 from rrcm.config import Momentum, Optimizer
-from rrcm.data import batches
-from rrcm.data.shards import Split
 from rrcm.errors import CheckpointError, TrainingError
 from rrcm.methods import gaussian
 from rrcm.objectives import rrcm as objective
+from rrcm.shards import Split
 
 SETTING = Optimizer(lr=0.1, weight_decay=0.0, warmup=0.25, clip=2.0)
 CFG = dataclasses.replace(PRETRAIN, steps=12, batch_size=16, seed=3)
@@ -260,7 +259,7 @@ def test_pretraining_has_not_moved():
     (row,) = next(state.log for state in states if state.step == 10)
 
     assert [row[name] for name in ("contrast", "consistency", "grad_norm")] == pytest.approx(
-        [2.29236, 2.34525, 11.19015], rel=1e-3
+        [2.38157, 2.27095, 7.11686], rel=1e-3
     )
 
 
@@ -351,7 +350,6 @@ def scales(state):
     return {names[id(p)]: group["lr_scale"] for group in groups for p in group["params"]}
 
 
-@pytest.mark.xfail(strict=True, reason="group_matcher puts norm and head in the last block's layer")
 def test_layers_learn_more_slowly_towards_the_input():
     """Head and norm at full rate, the last of four blocks at 0.8, the embeddings at 0.8^5."""
     found = scales(start_train())
@@ -371,10 +369,7 @@ def test_without_layer_decay_all_layers_learn_alike():
     assert found.keys() == dict(start_train().modules["classifier"].named_parameters()).keys()
 
 
-PRETRAIN_DECAYS = pytest.mark.xfail(strict=True, reason="pretrain decays cls_token and pos_embed")
-
-
-@pytest.mark.parametrize("procedure", ["train", pytest.param("pretrain", marks=PRETRAIN_DECAYS)])
+@pytest.mark.parametrize("procedure", ["train", "pretrain"])
 def test_weights_decay_but_not_biases_norms_and_embeddings(procedure):
     optimizer = dataclasses.replace(SETTING, weight_decay=0.5)
     if procedure == "train":

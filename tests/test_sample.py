@@ -20,9 +20,9 @@ from scipy.stats import binom
 from rrcm import noise, registry, votes
 from rrcm.certificates import cohen
 from rrcm.config import Sample
-from rrcm.data.shards import Split
 from rrcm.errors import BackendError, ConfigError, VotesError
 from rrcm.sample import header, sample, subset, vote
+from rrcm.shards import Split
 
 CFG = Sample(
     backend="linear", precision="fp32", batch_size=7, n0=5, n=23, seed=0, subset="all"

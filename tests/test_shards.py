@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from rrcm.data import digits, shards
-from rrcm.data.shards import Example
+from rrcm import shards
+from rrcm.data import digits
 from rrcm.errors import DataError
 from rrcm.files import sha256
+from rrcm.shards import Example
 
 PRESET = {"test": 500, "validation": 100, "seed": 0}  # of presets/digits.yaml
 SOME = examples()[:150]

@@ -1,4 +1,4 @@
-"""ONNX Runtime: runs the exported file, on a GPU where its CUDA libraries load, else the CPU."""
+"""ONNX Runtime: runs the exported file, on the CPU or a GPU."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,11 @@ import torch
 from torch import Tensor
 
 from rrcm.errors import BackendError
+
+REFUSALS = tuple(  # they have no base class of their own
+    getattr(onnxruntime.capi.onnxruntime_pybind11_state, name)
+    for name in ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented")
+)
 
 
 class Backend:
@@ -23,6 +28,8 @@ class Backend:
         metadata = self.session.get_modelmeta().custom_metadata_map
         if "classes" not in metadata or "weights" not in metadata:
             raise BackendError(f"{path}: no metadata of ours; `dvc repro export@{run}` writes it")
+        if metadata.get("run") != run:
+            raise BackendError(f"{path}: exported from run {metadata.get('run')!r}, not {run!r}")
         self.classes: list[str] = json.loads(metadata["classes"])
         self.weights = metadata["weights"]
         self.provider = self.session.get_providers()[0]
@@ -52,8 +59,13 @@ def open_session(path: Path, *, device: str) -> onnxruntime.InferenceSession:
             raise BackendError("this ONNX Runtime has no CUDA provider; `rrcm doctor` shows more")
         providers.insert(0, "CUDAExecutionProvider")
     try:
-        return onnxruntime.InferenceSession(path, options, providers=providers)
-    except onnxruntime.capi.onnxruntime_pybind11_state.Fail as error:
-        raise BackendError(f"{path}: ONNX Runtime refuses it: {str(error).strip()}") from None
-    except onnxruntime.capi.onnxruntime_pybind11_state.InvalidProtobuf as error:
-        raise BackendError(f"{path}: not an ONNX file: {str(error).strip()}") from None
+        session = onnxruntime.InferenceSession(path, options, providers=providers)
+    except REFUSALS as error:
+        raise BackendError(f"{path}: no ONNX file that can run: {_one_line(error)}") from None
+    if session.get_providers()[0] != providers[0]:  # it falls back without a word
+        raise BackendError(f"{path}: {providers[0]} does not load; `rrcm doctor` shows more")
+    return session
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

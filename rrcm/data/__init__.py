@@ -1,1 +1,1 @@
-"""Datasets, their shards, and batches as functions of (seed, step)."""
+"""Datasets: where raw data come from and what is in them. One file each."""

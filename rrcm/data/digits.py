@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rrcm.data.shards import Example
 from rrcm.errors import DataError
 from rrcm.files import atomic, sha256
+from rrcm.shards import Example
 
 CLASSES = tuple("0123456789")
 WHITE = 16  # the largest pixel value

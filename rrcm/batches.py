@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from rrcm import noise
 from rrcm.errors import ConfigError
 
 
@@ -21,6 +22,6 @@ def rows(step: int, *, images: int, batch_size: int, seed: int) -> Tensor:
     Guarantee: within an epoch no row comes twice, and every epoch has an order of its own.
     """
     epoch, place = divmod(step, steps_per_epoch(images, batch_size=batch_size))
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    generator = torch.Generator().manual_seed(noise.torch_seed(seed, noise.ORDER, epoch))
     order = torch.randperm(images, generator=generator)
     return order[place * batch_size : (place + 1) * batch_size]

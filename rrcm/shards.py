@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import webdataset
+from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from rrcm.errors import DataError
 from rrcm.files import sha256, write_json
@@ -139,10 +140,12 @@ def read_index(root: Path) -> dict[str, Any]:
     """The contents of ``root/index.json``."""
     path = root / "index.json"
     try:
-        return json.loads(path.read_text())
+        index = json.loads(path.read_text())
+        index["splits"], index["classes"], index["white"]
+        return index
     except FileNotFoundError:
         raise DataError(f"{path}: not found; `dvc repro shard` writes it") from None
-    except json.JSONDecodeError as error:
+    except (ValueError, KeyError, TypeError) as error:  # no JSON, or not ours
         raise DataError(f"{path}: damaged ({error}); `dvc repro -f shard` rewrites it") from None
 
 
@@ -164,10 +167,12 @@ def read(root: Path, name: str) -> Split:
                 f"{path}: SHA-256 is {got[:12]}…, index.json says {expected[:12]}…: the shard is "
                 "truncated or altered; `dvc checkout shards` or `dvc repro -f shard` restores it"
             )
-        for sample in webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False):
-            idx.append(int(sample["__key__"]))
-            images.append(np.load(io.BytesIO(sample["npy"]), allow_pickle=False))
-            labels.append(int(sample["cls"]))
+        with path.open("rb") as stream:  # WebDataset(path) would leave it open
+            files = tar_file_expander([{"url": str(path), "stream": stream}])
+            for sample in group_by_keys(files):
+                idx.append(int(sample["__key__"]))
+                images.append(np.load(io.BytesIO(sample["npy"]), allow_pickle=False))
+                labels.append(int(sample["cls"]))
     if idx != listed["idx"]:
         raise DataError(f"{root}: the images of split {name!r} are not those of index.json")
     return Split(

@@ -41,7 +41,7 @@ class Affine:
             [torch.stack([cos, shear - sin, right], 1), torch.stack([sin, cos, down], 1)], 1
         )  # [B, 2, 3]
         grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
-        return F.grid_sample(x, grid, align_corners=False)
+        return F.grid_sample(x, grid, align_corners=False).clamp(0, 1)  # rounding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ def build(declared: list[Any], *, where: str) -> Callable[[Tensor], Tensor]:
         if name not in KINDS:
             raise ConfigError(
                 f"{where}[{i}]: no augmentation {name!r}, only {', '.join(KINDS)}."
-                f"{suggest(name, [*KINDS])}"
+                f"{suggest(str(name), [*KINDS])}"
             )
         transforms.append(parse(constants, KINDS[name], where=f"{where}[{i}].{name}"))
 
