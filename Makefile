@@ -25,8 +25,9 @@ check: env                ## format, lint, test
 	$(BIN)/ruff check .
 	$(MAKE) test
 
-bench: env                ## noisy images per second, by backend and precision
+bench: env                ## noisy images per second; after `make demo` also batch-size effects
 	$(BIN)/python -m benchmarks.throughput
+	test ! -d onnx || $(BIN)/python -m benchmarks.batch_size
 
 env: $(BIN)/.installed    ## the environment, as pinned in requirements.lock
 

@@ -8,9 +8,9 @@ from rrcm.errors import VotesError
 
 
 def main(name: str) -> None:
-    evaluation = config.read(f"evals.{name}", config.Eval)
-    cfg = config.read("certify", config.Certify)
     with graph.running(f"certify@{name}") as stage:
+        evaluation = config.read(f"evals.{name}", config.Eval)
+        cfg = config.read("certify", config.Certify)
         path = Path(f"votes/{name}.jsonl")
         header, rows = votes.read(path)
         if (header.run, header.sigma) != (evaluation.run, evaluation.sigma):

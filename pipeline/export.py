@@ -9,9 +9,9 @@ from rrcm.files import sha256
 
 
 def main(name: str) -> None:
-    cfg = config.read("export", config.Export)
-    folder = Path("models", name)
     with graph.running(f"export@{name}") as stage:
+        cfg = config.read("export", config.Export)
+        folder = Path("models", name)
         network, trained = classifier.load(folder)
         stage.notes["parity"] = export(
             network,

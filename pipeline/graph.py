@@ -90,6 +90,8 @@ def accept(pointer: Path) -> None:
 def running(stage_name: str) -> Iterator[Stage]:
     """Run a stage: checked parameters before, provenance after, and no result of mixed inputs.
 
+    Everything that the stage reads, its parameters too, it reads within the block.
+
     Guarantee: state in ``scratch`` was left by this stage with the very same inputs; when the block
     succeeds, the inputs at its end are those at its beginning. Then ``provenance/<stage>.json`` is
     written: the digest of the inputs, versions, machine, seconds, and ``notes``.

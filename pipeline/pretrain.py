@@ -8,10 +8,10 @@ from rrcm.pretrain import pretrain, start
 
 
 def main(name: str) -> None:
-    cfg = config.read(f"pretrain.{name}", config.Pretrain)
-    model = config.read_model(cfg)
-    out = Path("pretrained", name)
     with graph.running(f"pretrain@{name}") as stage:
+        cfg = config.read(f"pretrain.{name}", config.Pretrain)
+        model = config.read_model(cfg)
+        out = Path("pretrained", name)
         split = shards.read(Path("shards"), "train")
         state = start(cfg, model, device=training.device())
         training.run(pretrain(state, split, cfg), state, stage, total=cfg.steps)

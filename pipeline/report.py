@@ -8,8 +8,8 @@ from rrcm.files import write_json
 
 
 def main() -> None:
-    params = config.load()
     with graph.running("report"):
+        params = config.load()
         tables = {name: certify.read(Path(f"certificates/{name}.csv")) for name in params.evals}
         found = report.entries(params, tables)
         report.write(found, params, Path("report"))

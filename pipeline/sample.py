@@ -9,9 +9,9 @@ from rrcm.files import atomic
 
 
 def main(name: str) -> None:
-    evaluation = config.read(f"evals.{name}", config.Eval)
-    cfg = config.read("sample", config.Sample)
     with graph.running(f"sample@{name}") as stage:
+        evaluation = config.read(f"evals.{name}", config.Eval)
+        cfg = config.read("sample", config.Sample)
         split = shards.read(Path("shards"), "test")
         votes = stage.scratch / "votes.jsonl"
         stage.notes |= sampling.run(evaluation, cfg, split, votes, title=stage.name)

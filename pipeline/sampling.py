@@ -38,4 +38,4 @@ def run(
     images = len(sample.subset(cfg.subset, len(split.idx)))
     counts = sample.sample(lambda: backend(evaluation, cfg), split, header, path, workers=workers)
     progress.images(counts, total=images, draws=cfg.n0 + cfg.n, title=title)
-    return {"provider": header.provider, "workers": workers}
+    return {"provider": header.provider, "workers": workers, "images": images}

@@ -7,9 +7,9 @@ from rrcm import config, registry, shards
 
 
 def main() -> None:
-    cfg = config.read("data", config.Data)
-    dataset = registry.load("data", cfg.name)
     with graph.running("shard") as stage:
+        cfg = config.read("data", config.Data)
+        dataset = registry.load("data", cfg.name)
         index = shards.write(
             dataset.examples(Path("data")),
             Path("shards"),

@@ -9,12 +9,12 @@ from rrcm.train import start, train
 
 
 def main(name: str) -> None:
-    run = config.read(f"runs.{name}", config.Run)
-    recipe = config.read(f"recipes.{run.recipe}", config.Recipe)
-    model = config.read_model(run)
-    method = registry.load("methods", run.method)
-    out = Path("models", name)
     with graph.running(f"train@{name}") as stage:
+        run = config.read(f"runs.{name}", config.Run)
+        recipe = config.read(f"recipes.{run.recipe}", config.Recipe)
+        model = config.read_model(run)
+        method = registry.load("methods", run.method)
+        out = Path("models", name)
         data = {split: shards.read(Path("shards"), split) for split in ("train", "validation")}
         classes = data["train"].classes
         state = start(run, recipe, model, classes=len(classes), device=training.device())
