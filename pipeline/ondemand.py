@@ -32,6 +32,8 @@ def certify(evaluation: Eval, params: Params) -> str:
         header, rows, certificate=params.certify.certificate, alpha=params.certify.alpha
     )
     name = f"{evaluation.run}-e{evaluation.sigma:g}-n{header.n}-a{params.certify.alpha:g}"
+    if header.subset != "all":
+        name += f"-{header.subset.replace(':', '')}"
     path = RESULTS / f"{name}.csv"
     certification.write(table, path)
     only = dataclasses.replace(params, evals={name: evaluation})
