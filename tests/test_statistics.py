@@ -52,8 +52,8 @@ def test_certified_accuracy_falls_with_the_radius(table, a, b):
 
 
 @pytest.mark.parametrize(("k", "half"), [(50, 2.6), (150, 4.0), (250, 4.4), (350, 4.0), (400, 3.5)])
-def test_intervals_of_500_images_are_as_wide_as_published(k, half):
-    """Golden: half-widths in percent points, shared/certification.md, section 5."""
+def test_intervals_of_500_images_are_as_wide_as_the_formula_says(k, half):
+    """Golden: half-widths in percent points, Wilson's formula at m = 500 worked by hand."""
     table = certificates([0] * k + [1] * (500 - k), [1.0] * 500)
 
     share = statistics.certified_accuracy(table, 0.5, confidence=0.95)
@@ -121,8 +121,8 @@ def discordant(only_first, only_second, both=7, neither=5):
 @pytest.mark.parametrize(
     ("b", "c", "p"), [(30, 15, 0.036), (20, 10, 0.099), (12, 4, 0.077), (25, 10, 0.017)]
 )
-def test_mcnemar_gives_published_values_whichever_is_first(b, c, p):
-    """Golden: shared/certification.md, section 5."""
+def test_mcnemar_gives_known_values_whichever_is_first(b, c, p):
+    """Golden: min(1, 2 P(Bin(b + c, 1/2) <= min(b, c))), worked apart from this code."""
     first, second = discordant(b, c)
 
     test = statistics.mcnemar(first, second, 0.5)
