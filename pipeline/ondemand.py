@@ -65,7 +65,9 @@ def predict(evaluation: Eval, params: Params, image: str) -> str:
     split = shards.read(Path("shards"), "test")
     pixels, idx, truth = _pixels(image, split)
     backend = sampling.backend(evaluation, params.sample)
-    header = sampling.definition(evaluation, params.sample)
+    header = sample.header(
+        backend, params.sample.backend, evaluation.run, evaluation.sigma, params.sample
+    )
     component = registry.load("certificates", params.certify.certificate)
     alpha = params.certify.alpha
     got = component.certify(
