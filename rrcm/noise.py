@@ -89,7 +89,8 @@ def gaussian(
 
 def box_muller(a: Tensor, b: Tensor) -> Tensor:
     """Two uniform 32-bit words each [...] to two independent normals, float32 [..., 2] (eq. 2)."""
-    radius = torch.sqrt(-2 * _log((a + 1).float() * 2.0**-32))
+    # The root through float64: in float32, PyTorch's CPU build may be off by a unit (its MKL is).
+    radius = torch.sqrt((-2 * _log((a + 1).float() * 2.0**-32)).double()).float()
     # The top two bits of b choose a quadrant, the others an angle in [-pi/4, pi/4) within it.
     quadrant = b >> 30
     angle = ((b & 0x3FFFFFFF) - (1 << 29)).float() * (math.pi / 2 * 2.0**-30)

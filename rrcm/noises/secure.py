@@ -1,0 +1,68 @@
+"""Gaussian noise in float32 from ChaCha20 (RFC 8439): nobody without the seed can foresee it.
+
+Philox stands in for true randomness against accidents, not against an adversary (Dahiya et al.,
+2023, arXiv:2306.14043, who falsify certificates through the generator). Here the words are a
+keystream. A base classifier, image or training set that makes the vote shares stray from those of
+true uniform words would, if it was made without knowledge of the seed and runs in feasible time,
+tell ChaCha20 from random, which nobody is known to do.
+
+What it does not protect against:
+
+- A known seed. Votes files and params.yaml publish it, so choose it at random and only when the
+  model and the images are fixed. Whoever knew the seed first can fit a model to these very draws.
+- A guessed seed: it has 64 bits at most, and a small number has none.
+- Trying seeds and keeping the best; anything done after the votes, such as editing the file.
+- Rounding: float32 noise is that of `gaussian`.
+"""
+
+import hashlib
+import struct
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from torch import Tensor
+
+from rrcm import noise
+
+NAME = "chacha20, box-muller, fp32"
+ON_GRID = False
+DOMAIN = b"rrcm noise of certification, chacha20, 1\0"
+
+
+def noisy(
+    x: Tensor, sigma: float, *, seed: int, images: Tensor, draws: Tensor, white: int
+) -> Tensor:
+    """``x + sigma * z``, float32 [B, C, H, W], with z of theory.md, eq. 2b, from ChaCha20 words.
+
+    Guarantee: row b depends on (x[b], sigma, seed, images[b], draws[b]) alone. The key is
+    SHA-256(DOMAIN, seed), the nonce (image, draw): no two rows of a seed share a keystream.
+
+    Args: as in `rrcm.noises.gaussian.noisy`.
+    """
+    words = keystream(seed, images, draws, x.shape[1:].numel())
+    if x.device.type != "cpu":
+        a, b = torch.from_numpy(words.astype(np.int64)).to(x.device).view(len(x), -1, 2).unbind(-1)
+        z = noise.box_muller(a, b).flatten(1)[:, : x.shape[1:].numel()]
+        return x + sigma * z.reshape(x.shape)
+    from rrcm import philox  # numba takes a while to import
+
+    return philox.add_normals(x, sigma, words)
+
+
+def keystream(seed: int, images: Tensor, draws: Tensor, pixels: int) -> np.ndarray:
+    """ChaCha20 words of each (image, draw), uint32 [B, pixels rounded up to an even number]."""
+    key = hashlib.sha256(DOMAIN + struct.pack("<Q", seed)).digest()
+    out = np.empty((len(draws), pixels + pixels % 2), dtype="<u4")
+    zeros = bytes(out.shape[1] * 4)
+    for row, image, draw in zip(out, images.tolist(), draws.tolist(), strict=True):
+        # 16 bytes: the block counter from 0, then the nonce
+        cipher = Cipher(ChaCha20(key, struct.pack("<QII", 0, image, draw)), mode=None)
+        row[:] = np.frombuffer(cipher.encryptor().update(zeros), dtype="<u4")
+    return out
+
+
+def slack(sigma: float, *, pixels: int, white: int) -> float:
+    """0: by convention, certificates deduct nothing for the rounding of float32 noise."""
+    return 0.0
