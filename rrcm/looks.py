@@ -1,0 +1,60 @@
+"""When votes are looked at, and what stopping rules share."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+
+from scipy.special import ndtr
+
+from rrcm.bounds import complement, lower_confidence_bound
+from rrcm.errors import ConfigError
+from rrcm.evidence import History
+
+R10 = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)  # preferred numbers, ISO 3
+# Tables round radii down to a millionth: who wants a radius in the table must certify a bit more.
+MARGIN = 2e-6
+
+
+def ladder(n: int) -> tuple[int, ...]:
+    """Ten looks to a decade from 100 draws on, all below n, and n itself."""
+    steps = (10**decade * step for decade in range(len(str(n))) for step in R10)
+    return (*(look for look in steps if look < n), n)
+
+
+def target(radius: float, *, sigma: float) -> float:
+    """The complement that shows as ``radius`` in a table: 1 - p for p = Phi(radius / sigma)."""
+    return float(ndtr(-(radius + MARGIN) / sigma))
+
+
+def fewest(draws: int, enough: Callable[[int], bool]) -> int:
+    """The fewest hits among ``draws`` that are enough, or draws + 1; more are enough as well."""
+    return bisect_left(range(draws + 1), True, key=enough)
+
+
+def hope(draws: int, n: int, q: float, *, alpha: float, beta: float) -> int:
+    """The fewest hits with which p > 1 - q may still be certified at n; fewer are futile.
+
+    That is, an upper bound of p at level ``beta`` leaves room for it, and hits alone from now on
+    would show it by Clopper-Pearson at ``alpha``.
+    """
+    plausible = fewest(draws, lambda k: lower_confidence_bound(draws - k, draws, beta) < q)
+    reachable = fewest(n, lambda k: complement(k, n, alpha) < q) - (n - draws)
+    return max(plausible, reachable)
+
+
+def at_the_end(history: History, n: int, alpha: float) -> float:
+    """Clopper-Pearson after exactly n draws, and no claim, 1, after fewer (eq. 11)."""
+    draws, hits = history[-1]
+    return complement(hits, draws, alpha) if draws == n else 1.0
+
+
+def require_level(beta: float) -> None:
+    """Refuse a ``beta`` that is no probability of error."""
+    if not 0 < beta < 1:
+        raise ConfigError(f"beta: must lie in (0, 1), got {beta}")
+
+
+def require_radius(radius: float, *, key: str) -> None:
+    """Refuse a radius that is negative, infinite or not a number."""
+    if not 0 <= radius < math.inf:
+        raise ConfigError(f"{key}: must be 0 or more pixels, got {radius}")
