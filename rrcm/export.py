@@ -10,23 +10,31 @@ from typing import Any
 
 import onnx
 import torch
+from torch import nn
 
-from rrcm import noise
+from rrcm import noise, registry
 from rrcm.backends.onnx import open_session
 from rrcm.classifier import Classifier
-from rrcm.config import Export
 from rrcm.errors import BackendError
 from rrcm.files import atomic
+from rrcm.settings import Export
 from rrcm.shards import Split
 
 
 def export(
-    network: Classifier, path: Path, split: Split, metadata: dict[str, Any], cfg: Export
+    network: Classifier,
+    path: Path,
+    split: Split,
+    metadata: dict[str, Any],
+    cfg: Export,
+    *,
+    architecture: str,
 ) -> dict[str, Any]:
     """Write ``network`` to ``path`` and return its parity record; on disagreement nothing is kept.
 
     The file maps ``x`` [batch, C, H, W], noisy pixels, and ``sigma`` [], their noise level, to
-    ``scores`` [batch, K]. The same weights give the same bytes.
+    ``scores`` [batch, K], in the inference form of rrcm/folding/. The same weights give the same
+    bytes.
 
     Args:
         network: In evaluation mode, on the CPU.
@@ -34,6 +42,7 @@ def export(
         split: Images that parity is checked on, with noise of their own.
         metadata: Stored in the file, non-text values as JSON; ``sigma`` is needed.
         cfg: Opset and tolerance.
+        architecture: Names the file of rrcm/folding/.
 
     Raises:
         BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
@@ -41,7 +50,8 @@ def export(
     pixels = torch.from_numpy(split.pixels(slice(cfg.parity_images)))
     sigma = torch.tensor(metadata["sigma"])
     with atomic(path) as part:
-        model = _trace(network, pixels[:2], sigma, opset=cfg.opset)
+        folded = registry.load("folding", architecture).fold(network).float()
+        model = _trace(folded, pixels[:2], sigma, opset=cfg.opset)
         onnx.helper.set_model_props(
             model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
         )
@@ -56,7 +66,7 @@ def export(
 
 
 def _trace(
-    network: Classifier, x: torch.Tensor, sigma: torch.Tensor, *, opset: int
+    network: nn.Module, x: torch.Tensor, sigma: torch.Tensor, *, opset: int
 ) -> onnx.ModelProto:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -81,13 +91,13 @@ def _trace(
 def parity(
     network: Classifier, path: Path, pixels: torch.Tensor, sigma: torch.Tensor
 ) -> dict[str, Any]:
-    """How far ONNX Runtime's scores are from PyTorch's on noisy images."""
+    """How far ONNX Runtime's scores are from those of ``network`` as trained, on noisy images."""
     images = torch.arange(len(pixels))
     z = noise.gaussian(
         0, images, torch.zeros_like(images), tuple(pixels.shape[1:]), stream=noise.PARITY
     )
     x = pixels + sigma * z
-    session = open_session(path, device="cpu")
+    session = open_session(path.read_bytes(), path, device="cpu")
     (ours,) = session.run(["scores"], {"x": x.numpy(), "sigma": sigma.numpy()})
     theirs = network(x, sigma).numpy()
     return {

@@ -1,7 +1,9 @@
-"""Backends run what was trained: ONNX Runtime as PyTorch does, from a file that says what it is."""
+"""Backends run what was trained, in a precision that they say, one image at a time."""
 
 import json
+import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import onnx
@@ -10,13 +12,13 @@ import torch
 from builders import SIGMA, export_classifier, exported, refused, save_classifier, split
 
 from rrcm import classifier, noise, registry
-from rrcm.backends.onnx import Backend as Onnx
-from rrcm.backends.torch import Backend as Torch
 from rrcm.data import digits
 from rrcm.errors import BackendError
 from rrcm.files import sha256
 
-CPU = {"precision": "fp32", "device": "cpu"}
+FUNCTIONS = [("onnx", "fp32"), ("onnx", "fp16"), ("onnx", "int8"), ("torch", "fp32")]
+FUNCTIONS += [("torch", "bf16")]
+WEIGHTS = "models/a-run/model.safetensors"
 
 
 def noisy(images, sigma):
@@ -33,57 +35,167 @@ def copy(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", registry.names("backends"))
-def test_a_backend_keeps_its_contract(name):
-    """What sample.Backend promises, and nothing that a batch or a caller could disturb."""
-    module = registry.load("backends", name)
-    backend = module.Backend(exported(), "a-run", **CPU)
+def images():
+    return noisy(64, SIGMA)
+
+
+def make(name, precision="fp32", *, root=None, sigma=SIGMA, device="cpu", calibration=images):
+    return registry.load("backends", name).Backend(
+        root or exported(),
+        "a-run",
+        sigma=sigma,
+        precision=precision,
+        device=device,
+        calibration=calibration,
+    )
+
+
+def trained(x, sigma=SIGMA):
+    network, _ = classifier.load(exported() / "models/a-run")
+    return network(x, torch.tensor(sigma))
+
+
+def test_functions_are_of_all_backends():
+    assert sorted({name for name, _ in FUNCTIONS}) == registry.names("backends")
+    for name in registry.names("backends"):
+        assert {p for n, p in FUNCTIONS if n == name} == {
+            *registry.load("backends", name).PRECISIONS
+        }
+
+
+@pytest.mark.parametrize(("name", "precision"), FUNCTIONS)
+def test_a_backend_keeps_its_contract(name, precision):
+    """Float32 in and out, and nothing that a batch or a caller could disturb."""
+    backend = make(name, precision)
     x = noisy(7, SIGMA)
     before = x.clone()
 
-    scores = backend.scores(x, SIGMA)
+    scores = backend.scores(x)
 
-    assert module.__doc__
+    assert registry.load("backends", name).__doc__
     assert backend.classes == list(digits.CLASSES)
-    assert backend.weights == sha256(exported() / "models/a-run/model.safetensors")
-    assert backend.provider and isinstance(backend.provider, str)
-    assert (scores.shape, scores.dtype, scores.device.type) == ((7, 10), torch.float32, "cpu")
-    assert torch.equal(x, before)
-    assert torch.equal(scores, backend.scores(x, SIGMA))
-
-
-@pytest.mark.parametrize("name", registry.names("backends"))
-def test_providers_tell_backends_apart(name):
-    backend = registry.load("backends", name).Backend(exported(), "a-run", **CPU)
-
     assert backend.provider == {"onnx": "CPUExecutionProvider", "torch": "torch-cpu"}[name]
+    assert backend.device == scores.device == torch.device("cpu")
+    assert (scores.shape, scores.dtype) == ((7, 10), torch.float32)
+    assert torch.equal(x, before)
+    assert torch.equal(scores, backend.scores(x))
+    assert torch.equal(scores, backend.scores(x.mT.contiguous().mT))  # whatever the strides
+
+
+@pytest.mark.parametrize(("name", "precision"), FUNCTIONS)
+def test_scores_outlive_the_next_batch(name, precision):
+    backend = make(name, precision)
+    scores = backend.scores(noisy(4, SIGMA))
+    before = scores.clone()
+
+    backend.scores(noisy(8, SIGMA)[4:])
+
+    assert torch.equal(scores, before)
+
+
+@pytest.mark.parametrize("images", [1, 2, 7, 16, 33, 100])
+@pytest.mark.parametrize(("name", "precision"), FUNCTIONS)
+def test_a_row_s_place_and_company_do_not_matter(name, precision, images):
+    """At one batch shape, bit for bit: the engine mixes images as it likes."""
+    backend, x = make(name, precision), noisy(images, SIGMA)
+    order = torch.randperm(images, generator=torch.Generator().manual_seed(0))
+    company = torch.cat([x[: images // 2], 100 * x[images // 2 :].flip(0)])
+
+    scores = backend.scores(x)
+
+    assert torch.equal(backend.scores(x[order]), scores[order])
+    assert torch.equal(backend.scores(company)[: images // 2], scores[: images // 2])
+
+
+@pytest.mark.parametrize(("name", "precision"), FUNCTIONS)
+def test_threads_share_a_backend(name, precision):
+    """Each computes on its own thread, whatever the others do."""
+    backend = make(name, precision)
+    batches = noisy(96, SIGMA).split(8) * 3
+    expected = [backend.scores(x) for x in batches]
+
+    def task(x):
+        torch.set_num_threads(2)  # as a new thread of a machine with two cores has it
+        return backend.scores(x), torch.get_num_threads()
+
+    with ThreadPoolExecutor(4) as pool:
+        results = [*pool.map(task, batches)]
+
+    assert all(torch.equal(s, e) for (s, _), e in zip(results, expected, strict=True))
+    assert name == "onnx" or {threads for _, threads in results} == {1}
 
 
 @pytest.mark.parametrize("sigma", [0.1, SIGMA, 1.0])
 @pytest.mark.parametrize("images", [1, 3, 100])
-def test_onnx_is_torch(sigma, images):
-    """At any noise level and batch size: sigma and the batch are inputs, not constants."""
+@pytest.mark.parametrize("name", registry.names("backends"))
+def test_float32_is_the_trained_network(name, images, sigma):
+    """At any noise level and batch size."""
     x = noisy(images, sigma)
-    ours, theirs = (b(exported(), "a-run", **CPU).scores(x, sigma) for b in (Onnx, Torch))
+    ours, theirs = make(name, sigma=sigma).scores(x), trained(x, sigma)
 
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
     assert (ours.argmax(1) == theirs.argmax(1)).all()
 
 
-def test_torch_is_the_trained_network():
-    network, _ = classifier.load(exported() / "models/a-run")
-    x = noisy(5, SIGMA)
+@pytest.mark.parametrize(
+    ("name", "precision", "low", "high"),
+    [("onnx", "fp16", 1e-5, 0.005), ("onnx", "int8", 1e-3, 0.05), ("torch", "bf16", 1e-3, 0.02)],
+)
+def test_other_precisions_are_close_but_not_the_same(name, precision, low, high):
+    x = noisy(200, SIGMA)
+    exact, rounded = trained(x), make(name, precision).scores(x)
 
-    assert torch.equal(
-        Torch(exported(), "a-run", **CPU).scores(x, SIGMA), network(x, torch.tensor(SIGMA))
-    )
+    assert low < (rounded - exact).std() / exact.std() < high
+    assert (exact.argmax(1) == rounded.argmax(1)).float().mean() > 0.95
 
 
-def test_scores_depend_on_sigma():
+@pytest.mark.parametrize(("name", "precision"), FUNCTIONS)
+def test_scores_depend_on_sigma(name, precision):
     x = noisy(16, SIGMA)
-    backend = Onnx(exported(), "a-run", **CPU)
+    at, beyond = (make(name, precision, sigma=sigma).scores(x) for sigma in (SIGMA, 2 * SIGMA))
 
-    assert (backend.scores(x, SIGMA) - backend.scores(x, 2 * SIGMA)).abs().max() > 0.1
+    assert (at - beyond).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(("name", "precision"), FUNCTIONS)
+def test_weights_say_which_function_it_is(name, precision):
+    """Those that were trained, or, of a converted model, all of it."""
+    weights = make(name, precision).weights
+    own = precision in ("fp16", "int8")
+
+    assert weights == make(name, precision).weights
+    assert re.fullmatch("[0-9a-f]{64}", weights)
+    assert (weights == sha256(exported() / WEIGHTS)) != own
+    assert (weights == make(name, precision, sigma=0.6).weights) != own
+
+
+def test_other_images_calibrate_another_function():
+    bright = make("onnx", "int8", calibration=lambda: 2 * noisy(64, SIGMA))
+
+    assert bright.weights != make("onnx", "int8").weights
+
+
+@pytest.mark.parametrize(("name", "precision"), [f for f in FUNCTIONS if f[1] != "int8"])
+def test_only_int8_asks_for_images(name, precision):
+    make(name, precision, calibration=None)
+
+
+def test_int8_needs_images():
+    with refused(BackendError, "int8 needs images to calibrate on"):
+        make("onnx", "int8", calibration=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "offer"),
+    [
+        ("onnx", "bf16", "onnx offers fp32, fp16, int8, not bf16; torch has bf16"),
+        ("torch", "int8", "torch offers fp32 and bf16, not int8; onnx has fp16 and int8"),
+        ("torch", "fp16", "torch offers fp32 and bf16, not fp16; onnx has fp16 and int8"),
+    ],
+)
+def test_a_precision_of_the_other_backend_is_refused(name, precision, offer):
+    with refused(BackendError, offer):
+        make(name, precision)
 
 
 def test_an_export_is_reproducible_and_has_a_parity_record(tmp_path):
@@ -125,6 +237,16 @@ def test_an_exported_file_says_what_it_is():
     onnx.checker.check_model(model, full_check=True)
 
 
+def test_an_exported_file_has_the_inference_form():
+    """Each linear layer is a Gemm of constants, as int8 wants it; the last block has q alone."""
+    graph = onnx.load(exported() / "onnx/a-run.onnx").graph
+    constants = {tensor.name for tensor in graph.initializer}
+    layers = [node for node in graph.node if node.op_type == "Gemm"]
+
+    assert len(layers) == 4 * 4 + 1
+    assert all(node.input[1] in constants for node in layers)
+
+
 def test_an_exported_file_knows_nothing_of_this_machine():
     content = (exported() / "onnx/a-run.onnx").read_bytes()
     places = [Path(__file__).parents[1], Path.cwd(), Path.home(), exported(), sys.prefix]
@@ -135,7 +257,7 @@ def test_an_exported_file_knows_nothing_of_this_machine():
 
 def test_a_missing_file_is_named(tmp_path):
     with refused(BackendError, f"{tmp_path}/onnx/a-run.onnx: not found"):
-        Onnx(tmp_path, "a-run", **CPU)
+        make("onnx", root=tmp_path)
 
 
 def misspell(content):
@@ -151,8 +273,9 @@ def test_a_damaged_file_is_refused(copy, damage):
     path = copy / "onnx/a-run.onnx"
     path.write_bytes(damage(path.read_bytes()))
 
-    with refused(BackendError, str(path)):
-        Onnx(copy, "a-run", **CPU)
+    for precision in ("fp32", "int8"):
+        with refused(BackendError, str(path)):
+            make("onnx", precision, root=copy)
 
 
 def test_a_file_that_is_not_ours_is_refused(copy):
@@ -162,7 +285,7 @@ def test_a_file_that_is_not_ours_is_refused(copy):
     onnx.save(model, path)
 
     with refused(BackendError, str(path), "no metadata of ours", "`dvc repro export@a-run`"):
-        Onnx(copy, "a-run", **CPU)
+        make("onnx", root=copy)
 
 
 def test_a_file_with_other_classes_than_scores_is_refused(copy):
@@ -174,28 +297,11 @@ def test_a_file_with_other_classes_than_scores_is_refused(copy):
     onnx.save(model, path)
 
     with refused(BackendError, str(path), "10 scores per image, but 2 classes"):
-        Onnx(copy, "a-run", **CPU)
-
-
-def test_bfloat16_is_close_to_float32_but_not_the_same():
-    x = noisy(100, SIGMA)
-    exact = Torch(exported(), "a-run", **CPU).scores(x, SIGMA)
-    rounded = Torch(exported(), "a-run", precision="bf16", device="cpu").scores(x, SIGMA)
-
-    assert rounded.dtype == torch.float32
-    assert not torch.equal(exact, rounded)
-    assert (exact.argmax(1) == rounded.argmax(1)).float().mean() > 0.8
-
-
-def test_an_exported_file_runs_in_its_own_precision():
-    with refused(BackendError, "fp32, not bf16"):
-        Onnx(exported(), "a-run", precision="bf16", device="cpu")
+        make("onnx", root=copy)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @pytest.mark.parametrize("name", registry.names("backends"))
 def test_a_missing_gpu_is_said(name):
     with refused(BackendError, "CUDA", "`rrcm doctor`"):
-        registry.load("backends", name).Backend(
-            exported(), "a-run", precision="fp32", device="cuda"
-        )
+        make(name, device="cuda")

@@ -1,38 +1,69 @@
-"""PyTorch: runs a trained classifier as it was trained, on the CPU or a GPU."""
+"""PyTorch: runs a trained classifier, folded for inference, on the CPU or a GPU."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from rrcm import classifier
+from rrcm import classifier, registry
 from rrcm.errors import BackendError
 from rrcm.files import sha256
 
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
 
 class Backend:
-    """A trained classifier under ``models/<run>``, in evaluation mode."""
+    """A trained classifier under ``models/<run>``, at one sigma, in its form of rrcm/folding/."""
 
-    def __init__(self, root: Path, run: str, *, precision: str, device: str) -> None:
-        """Load ``root/models/<run>``.
+    def __init__(
+        self,
+        root: Path,
+        run: str,
+        *,
+        sigma: float,
+        precision: str,
+        device: str,
+        calibration: Callable[[], Tensor] | None,
+    ) -> None:
+        """Load ``root/models/<run>``; ``calibration`` is not used.
 
-        ``precision`` bf16 runs matrix products in bfloat16; noise has been added in float32 before.
+        ``precision`` bf16 has weights and activations in bfloat16; noise has been added in float32
+        before. fp32 uses no TF32. On a GPU the network is compiled for the first batch's shape, and
+        for each further one.
+
+        Raises:
+            BackendError: The device or the precision is not there.
+            CheckpointError: The classifier is missing or damaged.
         """
-        folder = root / "models" / run
-        self.network, config = classifier.load(folder)
+        if precision not in PRECISIONS:
+            raise BackendError(
+                f"backend torch offers {' and '.join(PRECISIONS)}, not {precision}; onnx has fp16 "
+                "and int8"
+            )
         if device == "cuda" and not torch.cuda.is_available():
             raise BackendError("no CUDA device here; `rrcm doctor` shows what there is")
-        self.network.to(device)
+        folder = root / "models" / run
+        network, config = classifier.load(folder)
+        folding = registry.load("folding", config["model"]["architecture"])
         self.device = torch.device(device)
+        self.network = folding.fold(network).fix(sigma).to(self.device, PRECISIONS[precision])
+        if device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = False
+            self.network = torch.compile(
+                self.network, mode="max-autotune", fullgraph=True, dynamic=False
+            )
         self.classes: list[str] = config["classes"]
         self.weights = sha256(folder / "model.safetensors")
         self.provider = f"torch-{self.device.type}"
-        self.bf16 = precision == "bf16"
 
-    def scores(self, x: Tensor, sigma: float) -> Tensor:
-        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W]; computed on the calling thread."""
+    @torch.inference_mode()
+    def scores(self, x: Tensor) -> Tensor:
+        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
+
+        Computed on the calling thread; on a GPU, in the order of its current stream.
+        """
         if self.device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
-        with torch.inference_mode(), torch.autocast(self.device.type, enabled=self.bf16):
-            level = torch.tensor(sigma, dtype=torch.float32, device=self.device)
-            return self.network(x.to(self.device), level).float().cpu()
+        # A copy, because a CUDA graph writes its next result over this one.
+        return self.network(x).to(torch.float32, copy=True)
