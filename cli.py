@@ -1,6 +1,7 @@
 """``rrcm``: what people type. Only this file knows typer; heavy imports wait for their command."""
 
 import sys
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -61,16 +62,42 @@ def certify(
     subset: Annotated[
         str | None, typer.Option(help="all, every:K or first:K; that of params.yaml.")
     ] = None,
+    stop: Annotated[
+        str | None, typer.Option(help="A stopping rule of params.yaml; its sample.stop.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Stop drawing after so long (90s, 10m, 2h), soundly.")
+    ] = None,
+    shard: Annotated[str, typer.Option(help="Only part i of k of the images, as i/k.")] = "1/1",
+    devices: Annotated[
+        str | None, typer.Option(help="One process on each: GPU numbers, or cpu (0,1 or cpu,cpu).")
+    ] = None,
 ) -> None:
     """Certify a trained run on the test images; stopped and started again, it goes on."""
     from pipeline import requests
 
     request = requests.resolve(
-        model, method, sigma, eval_sigma=eval_sigma, n=n, alpha=alpha, subset=subset
+        model,
+        method,
+        sigma,
+        eval_sigma=eval_sigma,
+        alpha=alpha,
+        sample={"n": n, "subset": subset, "stop": stop},
+        shard=shard,
+        budget=budget,
+        devices=devices,
     )
     from pipeline import ondemand  # heavy: what is wrong with a request is said before
 
-    typer.echo(ondemand.certify(*request))
+    typer.echo(ondemand.share(request) if request.devices else ondemand.certify(request))
+
+
+@app.command()
+def merge(votes: Annotated[list[Path], typer.Argument(help="Votes of all shards.")]) -> None:
+    """Put the votes of `rrcm certify --shard` together, and certify them as one."""
+    from pipeline import ondemand
+
+    typer.echo(ondemand.merge(votes))
 
 
 @app.command()
@@ -86,10 +113,12 @@ def predict(
     """Classify one image, or abstain, with the radius within which the answer is certified."""
     from pipeline import requests
 
-    request = requests.resolve(model, method, sigma, eval_sigma=eval_sigma, n=n, alpha=alpha)
+    request = requests.resolve(
+        model, method, sigma, eval_sigma=eval_sigma, alpha=alpha, sample={"n": n}
+    )
     from pipeline import ondemand
 
-    typer.echo(ondemand.predict(*request, image))
+    typer.echo(ondemand.predict(request, image))
 
 
 @app.command()
@@ -101,11 +130,36 @@ def report() -> None:
 
 
 @app.command()
-def doctor() -> None:
+def bench(
+    model: Annotated[str, typer.Option(help="tiny, s, b or b_deep.")] = "tiny",
+    image_size: Annotated[int, typer.Option(help="8, 32 or 224.")] = 8,
+    repeats: Annotated[int, typer.Option(help="Turns of which the median is taken.")] = 5,
+    seconds: Annotated[float, typer.Option(help="Of each turn of each variant.")] = 2.0,
+    batch_size: Annotated[
+        list[int] | None, typer.Option(help="Instead of the usual ones; may be repeated.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Time the engine by backend, precision and batch, beside the usual loop and the peak."""
+    from benchmarks import throughput
+
+    batches = tuple(batch_size or ())
+    result = throughput.measure(
+        model, image_size, repeats=repeats, seconds=seconds, batches=batches
+    )
+    typer.echo(dumps(result, indent=2) if json else throughput.table(result))
+
+
+@app.command()
+def doctor(
+    rng: Annotated[
+        bool, typer.Option("--rng", help="Test the noise that this machine draws.")
+    ] = False,
+) -> None:
     """Say what is installed, which devices there are, and what is missing."""
     from pipeline import doctor
 
-    typer.echo(doctor.examine())
+    typer.echo(doctor.examine_noise() if rng else doctor.examine())
 
 
 def main() -> None:

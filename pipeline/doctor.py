@@ -10,7 +10,7 @@ import onnxruntime
 import torch
 from packaging.requirements import Requirement
 
-from rrcm import config
+from rrcm import params, randomness, registry
 from rrcm.errors import RrcmError
 
 
@@ -18,6 +18,19 @@ def examine() -> str:
     """One line per finding: ``ok`` or ``--``, what, and for what is missing how to get it."""
     findings = [*_packages(), *_devices(), *_project()]
     return "\n".join(f"{'ok' if ok else '--'}  {text}" for ok, text in findings)
+
+
+def examine_noise() -> str:
+    """Statistical tests of the noise of every component, on the device that would draw it."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    lines = []
+    for name in registry.names("noises"):
+        component = registry.load("noises", name)
+        lines.append(f"{name} on {device}: {component.NAME}")
+        for found in randomness.examine(component.noisy, on_grid=component.ON_GRID, device=device):
+            verdict = "ok" if found.ok else "--"
+            lines.append(f"{verdict}  {found.test:40} {found.statistic:12.5g}  p = {found.p:.2g}")
+    return "\n".join(lines)
 
 
 def _packages() -> list[tuple[bool, str]]:
@@ -55,14 +68,14 @@ def _project() -> list[tuple[bool, str]]:
         place = shutil.which(tool)
         found.append((bool(place), f"{tool}: {place or 'not on PATH; activate .venv'}"))
     try:
-        params = config.load()
+        project = params.load()
     except RrcmError as error:
         return [*found, (False, str(error))]
-    found.append((True, f"params.yaml: {len(params.runs)} runs, {len(params.evals)} evaluations"))
+    found.append((True, f"params.yaml: {len(project.runs)} runs, {len(project.evals)} evaluations"))
     raw = Path("data")
-    cure = "" if raw.exists() else f": not here; `rrcm data {params.data.name}`"
+    cure = "" if raw.exists() else f": not here; `rrcm data {project.data.name}`"
     found.append((raw.exists(), f"raw data in {raw}/{cure}"))
-    for run in params.runs:
+    for run in project.runs:
         path = Path(f"onnx/{run}.onnx")
         cure = "" if path.exists() else f": not here; `dvc repro export@{run}`"
         found.append((path.exists(), f"{path}{cure}"))

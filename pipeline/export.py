@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from pipeline import graph
-from rrcm import classifier, config, shards
+from rrcm import classifier, config, settings, shards
 from rrcm.export import export
 from rrcm.files import sha256
 
 
 def main(name: str) -> None:
     with graph.running(f"export@{name}") as stage:
-        cfg = config.read("export", config.Export)
+        cfg = config.read("export", settings.Export)
         folder = Path("models", name)
         network, trained = classifier.load(folder)
         stage.notes["parity"] = export(
@@ -26,6 +26,7 @@ def main(name: str) -> None:
                 "weights": sha256(folder / "model.safetensors"),
             },
             cfg,
+            architecture=trained["model"]["architecture"],
         )
 
 

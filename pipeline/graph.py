@@ -6,6 +6,7 @@ dependencies after the command, and would record an edit made in the meantime as
 """
 
 import hashlib
+import importlib
 import json
 import os
 import platform
@@ -24,12 +25,11 @@ from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from rrcm import config
 from rrcm.errors import DataError, RrcmError, StageError
 from rrcm.files import sha256, write_json
 
 SCRATCH = Path(".rrcm/resume")
-PACKAGES = ("torch", "timm", "numpy", "scipy", "onnxruntime-gpu", "webdataset")
+PACKAGES = ("torch", "timm", "numpy", "scipy", "numba", "onnxruntime-gpu", "webdataset")
 
 
 @dataclass(kw_only=True)
@@ -102,7 +102,8 @@ def running(stage_name: str) -> Iterator[Stage]:
     Raises:
         StageError: The inputs changed meanwhile; the scratch folder of the old ones is kept.
     """
-    config.load()
+    # Checked as a whole, by what is no dependency: a check can refuse a result, but not change it.
+    importlib.import_module("rrcm.params").load()
     before, began = digest(stage_name), time.time()
     family = SCRATCH / stage_name
     stage = Stage(name=stage_name, scratch=family / before[:16], notes={})

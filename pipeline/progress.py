@@ -10,26 +10,16 @@ SECONDS_BETWEEN_LINES = 15  # where the output is a log and not a terminal
 
 def steps(states: Iterable, *, total: int, start: int, title: str) -> Iterator:
     """Pass training states through, showing steps per second, the loss, and the time left."""
-    with _bar(total, start, title, " steps") as bar:
+    with bar(total, start, title, " steps") as shown:
         for state in states:
             if state.log and state.log[-1]["step"] == state.step:
-                bar.set_postfix(loss=f"{state.log[-1]['loss']:.3f}", refresh=False)
-            bar.update()
+                shown.set_postfix(loss=f"{state.log[-1]['loss']:.3f}", refresh=False)
+            shown.update()
             yield state
 
 
-def images(done: Iterable[int], *, total: int, draws: int, title: str) -> None:
-    """Run through counts of sampled images, showing noisy images per second and the time left."""
-    counts = iter(done)
-    found = next(counts)
-    if found == total:
-        return
-    with _bar(total * draws, found * draws, title, " noisy images") as bar:
-        for count in counts:
-            bar.update(count * draws - bar.n)
-
-
-def _bar(total: int, start: int, title: str, unit: str) -> tqdm:
+def bar(total: int, start: int, title: str, unit: str) -> tqdm:
+    """A bar on a terminal; lines now and then in a log."""
     interval = 0.2 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
     return tqdm(
         total=total,

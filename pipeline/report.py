@@ -3,18 +3,18 @@
 from pathlib import Path
 
 from pipeline import graph
-from rrcm import certify, config, report
+from rrcm import certify, params, report
 from rrcm.files import write_json
 
 
 def main() -> None:
     with graph.running("report"):
-        params = config.load()
-        tables = {name: certify.read(Path(f"certificates/{name}.csv")) for name in params.evals}
-        found = report.entries(params, tables)
-        report.write(found, params, Path("report"))
+        whole = params.load()
+        tables = {name: certify.read(Path(f"certificates/{name}.csv")) for name in whole.evals}
+        found = report.entries(whole, tables)
+        report.write(found, whole, Path("report"))
         numbers = report.metrics(
-            found, radii=params.report.radii, confidence=params.report.confidence
+            found, radii=whole.report.radii, confidence=whole.report.confidence
         )
         write_json(Path("metrics.json"), numbers)
 

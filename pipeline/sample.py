@@ -1,22 +1,30 @@
 """Stage ``sample``: a classifier and test images -> noisy votes. The only costly stage."""
 
-import shutil
 from pathlib import Path
+from typing import Any
 
 from pipeline import graph, sampling
-from rrcm import config, shards
-from rrcm.files import atomic
+from rrcm import config, sample, settings, shards
 
 
 def main(name: str) -> None:
     with graph.running(f"sample@{name}") as stage:
-        evaluation = config.read(f"evals.{name}", config.Eval)
-        cfg = config.read("sample", config.Sample)
+        evaluation = config.read(f"evals.{name}", settings.Eval)
+        cfg = config.read("sample", settings.Sample)
+        stopping = config.read(f"stopping.{cfg.stop}", dict[str, Any])
         split = shards.read(Path("shards"), "test")
-        votes = stage.scratch / "votes.jsonl"
-        stage.notes |= sampling.run(evaluation, cfg, split, votes, title=stage.name)
-        with atomic(Path(f"votes/{name}.jsonl")) as part:
-            shutil.copyfile(votes, part)
+        backend = sampling.backend(evaluation, cfg)
+        header = sample.header(backend, split, evaluation.run, evaluation.sigma, cfg, stopping)
+        stage.notes |= sampling.run(
+            backend,
+            evaluation,
+            cfg,
+            header,
+            split,
+            journal=stage.scratch / "votes.journal",
+            path=Path(f"votes/{name}.jsonl"),
+            title=stage.name,
+        )
 
 
 if __name__ == "__main__":

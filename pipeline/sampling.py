@@ -1,41 +1,110 @@
 """Sampling as the stage and the command line both do it: the backend, workers, progress."""
 
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipeline import progress
-from rrcm import registry, sample
-from rrcm.config import Eval, Sample
-from rrcm.sample import Backend
+from rrcm import noise, registry, sample, shards, voters
+from rrcm.drawing import Progress
+from rrcm.settings import Eval, Sample
 from rrcm.shards import Split
+from rrcm.voters import Backend
 from rrcm.votes import Header
 
+CALIBRATION = 64  # noisy training images that int8 takes its ranges from
 
-def backend(evaluation: Eval, cfg: Sample) -> Backend:
+
+def backend(evaluation: Eval, cfg: Sample, *, precision: str | None = None) -> Backend:
     """The classifier of an evaluation in the configured backend, on the GPU if there is one."""
     return registry.load("backends", cfg.backend).Backend(
         Path("."),
         evaluation.run,
-        precision=cfg.precision,
+        sigma=evaluation.sigma,
+        precision=precision or cfg.precision,
         device="cuda" if torch.cuda.is_available() else "cpu",
+        calibration=partial(_calibration, evaluation.sigma),
     )
 
 
-def definition(evaluation: Eval, cfg: Sample) -> Header:
-    """The header of the votes that `run` would write."""
-    return sample.header(
-        backend(evaluation, cfg), cfg.backend, evaluation.run, evaluation.sigma, cfg
+def reference(evaluation: Eval, cfg: Sample) -> Backend | None:
+    """The float32 form of the function, where ``cfg`` wants its votes compared."""
+    return backend(evaluation, cfg, precision="fp32") if cfg.paired else None
+
+
+def _calibration(sigma: float) -> Tensor:
+    """Noisy images of the training split, with noise that nothing else is drawn with."""
+    split = shards.read(Path("shards"), "train")
+    x, idx = torch.from_numpy(split.pixels(slice(CALIBRATION))), split.idx[:CALIBRATION]
+    images = torch.from_numpy(idx)
+    z = noise.gaussian(
+        0, images, torch.zeros_like(images), tuple(x.shape[1:]), stream=noise.VALIDATE
     )
+    return x + sigma * z
+
+
+def workers() -> int:
+    """Threads that compute batches: the cores that torch would use, or two to keep a GPU busy."""
+    return 2 if torch.cuda.is_available() else torch.get_num_threads()
 
 
 def run(
-    evaluation: Eval, cfg: Sample, split: Split, path: Path, *, title: str
-) -> dict[str, object]:
-    """Sample the votes of an evaluation into ``path``, resuming it; says what ran them."""
-    header = definition(evaluation, cfg)
-    workers = 1 if torch.cuda.is_available() else torch.get_num_threads()
-    images = len(sample.subset(cfg.subset, len(split.idx)))
-    counts = sample.sample(lambda: backend(evaluation, cfg), split, header, path, workers=workers)
-    progress.images(counts, total=images, draws=cfg.n0 + cfg.n, title=title)
-    return {"provider": header.provider, "workers": workers, "images": images}
+    function: Backend,
+    evaluation: Eval,
+    cfg: Sample,
+    header: Header,
+    split: Split,
+    *,
+    journal: Path,
+    path: Path,
+    title: str,
+) -> dict[str, Any]:
+    """Sample the votes that ``header`` defines into ``path``, resuming; says what ran them."""
+    alone = voters.rows_are_alone(function, _batch(split, header.batch_size))
+    if not alone:
+        print(
+            f"note: {header.provider} {header.precision} rounds a row by its place in a batch, so "
+            "votes may differ from run to run where two scores nearly tie",
+            file=sys.stderr,
+        )
+    images = len(sample.subset(header.subset, len(split.idx), shard=header.shard))
+    states = sample.sample(
+        function,
+        split,
+        header,
+        journal,
+        path,
+        workers=workers(),
+        reference=reference(evaluation, cfg),
+    )
+    last = _shown(states, total=images, title=title)
+    return {
+        "provider": header.provider,
+        "workers": workers(),
+        "images": images,
+        "draws": last.draws,
+        "rows_are_alone": alone,
+    }
+
+
+def _shown(states: Iterator[Progress], *, total: int, title: str) -> Progress:
+    """Run through sampling, showing images done, noisy images per second and the time left."""
+    state = next(states)
+    with progress.bar(total, state.images, title, " images") as shown:
+        began = time.monotonic()
+        for state in states:
+            rate = state.draws / max(time.monotonic() - began, 1e-9)
+            shown.set_postfix_str(f"{rate:,.0f} noisy images/s", refresh=False)
+            shown.update(state.images - shown.n)
+    return state
+
+
+def _batch(split: Split, size: int) -> Tensor:
+    rows = torch.arange(size) % len(split.idx)
+    return torch.from_numpy(split.pixels(rows.numpy()))

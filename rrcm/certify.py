@@ -3,10 +3,12 @@
 from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from rrcm import registry
-from rrcm.errors import DataError
+from rrcm.errors import CertificateError, DataError
+from rrcm.evidence import ABSTAIN, Certified, Rule
 from rrcm.files import atomic
 from rrcm.votes import Header, Row
 
@@ -20,33 +22,82 @@ COLUMNS = {
     "n_A": int,
     "n": int,
     "p_A": float,
+    "stop": str,
 }
 
 
-def certify(header: Header, rows: list[Row], *, certificate: str, alpha: float) -> pd.DataFrame:
-    """One row per image in the order of the votes; columns as in ``COLUMNS``.
+def certify(
+    header: Header, rows: list[Row], *, certificates: list[str], alpha: float
+) -> pd.DataFrame:
+    """One row per image in the order of the votes; columns as in ``COLUMNS`` and beyond.
+
+    The first of ``certificates`` fills ``predict``, ``radius`` and what follows from them. Each
+    other one adds ``predict_<name>`` and ``radius_<name>``, and ``alpha`` is its own: the better of
+    two columns is certified at the sum of theirs. ``stop`` says why drawing stopped. The coins that
+    `randomized` tosses are in ``coin``.
 
     ``predict`` is -1 for abstention; ``radius`` and ``p_A`` are rounded **down** (`floor`), so a
     written radius never exceeds the certified one.
     """
-    component = registry.load("certificates", certificate)
+    rule, level = header.rule(), alpha_left(header, alpha)
     table = []
     for row in rows:
-        counts0, counts = row.counts(len(header.classes))
-        got = component.certify(counts0, counts, sigma=header.sigma, alpha=alpha)
-        table.append(
-            {
-                "idx": row.idx,
-                "label": row.label,
-                "predict": got.label,
-                "radius": floor(got.radius),
-                "correct": int(got.label == row.label),
-                "n_A": got.n_A,
-                "n": got.n,
-                "p_A": floor(got.p_A),
-            }
+        toss = coin(header.seed, row.idx)
+        answers = {
+            name: certified(row, header, rule, certificate=name, alpha=level, coin=toss)
+            for name in certificates
+        }
+        (_, got), *others = answers.items()
+        line = {
+            "idx": row.idx,
+            "label": row.label,
+            "predict": got.label,
+            "radius": floor(got.radius),
+            "correct": int(got.label == row.label),
+            "n_A": got.n_A,
+            "n": got.n,
+            "p_A": floor(got.p_A),
+            "stop": row.stop,
+        }
+        for name, other in others:
+            line |= {f"predict_{name}": other.label, f"radius_{name}": floor(other.radius)}
+        table.append(line | ({"coin": toss} if "randomized" in certificates else {}))
+    return pd.DataFrame(table, columns=[*table[0]] if table else [*COLUMNS])
+
+
+def certified(
+    row: Row, header: Header, rule: Rule, *, certificate: str, alpha: float, coin: float
+) -> Certified:
+    """One certificate of one image; it abstains where nothing was drawn after the selection."""
+    component = registry.load("certificates", certificate)
+    evidence = row.evidence(len(header.classes))
+    if not evidence.draws:
+        return Certified(label=ABSTAIN, radius=0.0, n_A=0, n=0, p_A=0.0)
+    return component.certify(evidence, rule, sigma=header.sigma, alpha=alpha, coin=coin)
+
+
+def alpha_left(header: Header, alpha: float) -> float:
+    """What of ``alpha`` is left when the noise is paid for (theory.md, eq. 33).
+
+    A draw falls into any set with a probability within ``header.slack`` of that under Gaussian
+    noise, and so do all draws of an image together, within their number times it.
+
+    Raises:
+        CertificateError: Nothing is left.
+    """
+    left = alpha - header.slack * (header.n0 + header.n + header.paired)
+    if left <= 0:
+        raise CertificateError(
+            f"alpha = {alpha:g} is spent on the difference between {header.noise} and Gaussian "
+            "noise; draw less, or certify at a larger alpha"
         )
-    return pd.DataFrame(table, columns=[*COLUMNS])
+    return left
+
+
+def coin(seed: int, idx: int) -> float:
+    """A number uniform on (0, 1) of its own for each seed and image, the same in every run."""
+    bits = np.random.Generator(np.random.Philox(key=idx << 64 | seed)).integers(2**53)
+    return (int(bits) + 0.5) * 2.0**-53
 
 
 def floor(x: float, digits: int = DIGITS) -> float:

@@ -1,30 +1,33 @@
-"""``params.yaml`` as frozen dataclasses: complete, typed, nothing optional and nothing ignored.
+"""``params.yaml`` up to a trained model, as frozen dataclasses: typed, nothing optional or ignored.
 
 One dataclass per section, with the section's names. Parts that belong to a component (a network's
 shape, a method's constants, augmentations) stay mappings here and are parsed by the component.
+What comes after training is in settings.py, so that a change there trains nothing again.
 """
 
 import math
-import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rrcm.errors import ConfigError
-from rrcm.parsing import T, cast, parse, read_yaml
+from rrcm.parsing import T, cast, read_yaml
 from rrcm.registry import suggest
 
 PARAMS = Path("params.yaml")
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Refuse a value."""
     if not condition:
         raise ConfigError(message)
 
 
-def _positive(**values: float) -> None:
-    for key, value in values.items():
-        _require(math.isfinite(value) and value > 0, f"{key}: must be positive, got {value}")
+def positive(section: object, *keys: str) -> None:
+    """Refuse values that are not finite and positive."""
+    for key in keys:
+        value = getattr(section, key)
+        require(math.isfinite(value) and value > 0, f"{key}: must be positive, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +41,7 @@ class Data:
     shard_size: int
 
     def __post_init__(self) -> None:
-        _positive(test=self.test, validation=self.validation, shard_size=self.shard_size)
+        positive(self, "test", "validation", "shard_size")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +70,9 @@ class Optimizer:
     clip: float
 
     def __post_init__(self) -> None:
-        _positive(lr=self.lr, clip=self.clip)
-        _require(self.weight_decay >= 0, f"weight_decay: must be >= 0, got {self.weight_decay}")
-        _require(0 <= self.warmup < 1, f"warmup: a share of the steps in [0, 1), {self.warmup}")
+        positive(self, "lr", "clip")
+        require(self.weight_decay >= 0, f"weight_decay: must be >= 0, got {self.weight_decay}")
+        require(0 <= self.warmup < 1, f"warmup: a share of the steps in [0, 1), {self.warmup}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,12 +87,12 @@ class Grid:
     rule: Literal["ict", "reference"]
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             0 < self.t_min < self.t_max,
             f"t_min, t_max: need 0 < t_min < t_max, got {self.t_min} and {self.t_max}",
         )
-        _positive(rho=self.rho)
-        _require(
+        positive(self, "rho")
+        require(
             1 <= self.first <= self.last,
             f"first, last: need 1 <= first <= last, got {self.first} and {self.last}",
         )
@@ -104,7 +107,7 @@ class Momentum:
     steepness: float
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             0 <= self.start < self.end <= 1,
             f"start, end: need 0 <= start < end <= 1, got {self.start} and {self.end}",
         )
@@ -127,8 +130,8 @@ class Pretrain:
     augment: Views
 
     def __post_init__(self) -> None:
-        _positive(steps=self.steps)
-        _require(self.batch_size > 1, f"batch_size: must be above 1, got {self.batch_size}")
+        positive(self, "steps")
+        require(self.batch_size > 1, f"batch_size: must be above 1, got {self.batch_size}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,9 +148,8 @@ class Recipe:
     augment: list[Any]
 
     def __post_init__(self) -> None:
-        _positive(epochs=self.epochs, validation_draws=self.validation_draws)
-        _positive(batch_size=self.batch_size)
-        _require(0 < self.layer_decay <= 1, f"layer_decay: must be in (0, 1], {self.layer_decay}")
+        positive(self, "epochs", "batch_size", "validation_draws")
+        require(0 < self.layer_decay <= 1, f"layer_decay: must be in (0, 1], {self.layer_decay}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,109 +171,7 @@ class Run:
     loss: dict[str, Any]
 
     def __post_init__(self) -> None:
-        _positive(sigma=self.sigma)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Eval:
-    """A run, smoothed at a sigma: one row of the report."""
-
-    run: str
-    sigma: float
-
-    def __post_init__(self) -> None:
-        _positive(sigma=self.sigma)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Export:
-    """ONNX export; parity is checked on ``parity_images`` noisy images to ``tolerance``."""
-
-    opset: int
-    parity_images: int
-    tolerance: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """Noisy votes: ``n0`` draws choose the class, ``n`` further ones bound its probability."""
-
-    backend: str
-    precision: Literal["fp32", "bf16"]
-    batch_size: int
-    n0: int
-    n: int
-    seed: int
-    subset: str
-
-    def __post_init__(self) -> None:
-        _positive(batch_size=self.batch_size, n0=self.n0, n=self.n)
-        _require(0 <= self.seed < 2**64, f"seed: must be in [0, 2^64), got {self.seed}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Certify:
-    """Which certificate, at which failure probability per image."""
-
-    certificate: str
-    alpha: float
-
-    def __post_init__(self) -> None:
-        _require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """Radii of the tables, and the confidence of their intervals."""
-
-    radii: list[float]
-    confidence: float
-
-    def __post_init__(self) -> None:
-        _require(
-            self.radii == sorted({r for r in self.radii if 0 <= r < math.inf}) != [],
-            f"radii: must be distinct, ascending and not negative, got {self.radii}",
-        )
-        _require(0 < self.confidence < 1, f"confidence: must be in (0, 1), got {self.confidence}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Params:
-    """The whole file."""
-
-    data: Data
-    models: dict[str, dict[str, Any]]
-    pretrain: dict[str, Pretrain]
-    recipes: dict[str, Recipe]
-    runs: dict[str, Run]
-    evals: dict[str, Eval]
-    export: Export
-    sample: Sample
-    certify: Certify
-    report: Report
-
-    def __post_init__(self) -> None:
-        n, alpha = self.sample.n, self.certify.alpha
-        _require(
-            alpha ** (1 / n) > 0.5,
-            f"sample.n: {n} draws can never certify at certify.alpha = {alpha:g}; at least "
-            f"{math.floor(math.log(alpha) / math.log(0.5)) + 1} can",
-        )
-
-
-def load(path: Path = PARAMS) -> Params:
-    """Read the whole file: every key known, present, typed, and every name referring to another."""
-    params = parse(read_yaml(path), Params, where=str(path))
-    for name, pretrain in params.pretrain.items():
-        _refer(pretrain.model, params.models, f"{path}: pretrain.{name}.model", "models")
-    for name, run in params.runs.items():
-        _refer(run.model, params.models, f"{path}: runs.{name}.model", "models")
-        _refer(run.recipe, params.recipes, f"{path}: runs.{name}.recipe", "recipes")
-        starts = ["shards", *(f"pretrained/{p}" for p in params.pretrain)]
-        _refer(run.start, starts, f"{path}: runs.{name}.start", "the starting points")
-    for name, evaluation in params.evals.items():
-        _refer(evaluation.run, params.runs, f"{path}: evals.{name}.run", "runs")
-    return params
+        positive(self, "sigma")
 
 
 def read_model(entry: Pretrain | Run) -> Model:
@@ -290,11 +190,3 @@ def read(section: str, into: type[T], path: Path = PARAMS) -> T:
             raise ConfigError(f"{path}: {section}: no {key!r} here.{suggest(key, known)}")
         node = node[key]
     return cast(node, into, where=f"{path}: {section}")
-
-
-def _refer(name: str, known: typing.Iterable[str], where: str, section: str) -> None:
-    known = list(known)
-    if name not in known:
-        raise ConfigError(
-            f"{where}: {name!r} is not in {section} ({', '.join(known)}).{suggest(name, known)}"
-        )

@@ -9,8 +9,8 @@ import jinja2
 import pandas as pd
 
 from rrcm import figures, statistics
-from rrcm.config import Params
 from rrcm.files import atomic, write_text
+from rrcm.params import Params
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 

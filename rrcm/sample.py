@@ -1,147 +1,148 @@
 """Sampling: noisy votes of a base classifier, the only costly step of certification.
 
-Guarantee: the noise of a draw depends on (seed, image, draw) alone, every batch has one fixed shape
-and starts at a multiple of it, and each batch is computed on one thread. So votes do not depend on
-the order of images, on restarts or on the number of workers.
+Guarantee: the noise of a draw depends on (seed, image, draw) alone, all batches have one shape and
+are computed on one thread each. So votes do not depend on the order of images, on restarts, on
+shards or on the number of workers, if a row's scores do not depend on the other rows of its batch
+(`rows_are_alone` tests it on the spot).
 """
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import hashlib
+import math
+from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Protocol
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from rrcm import noise, votes
-from rrcm.config import Sample
+from rrcm import registry, votes
+from rrcm.drawing import Drawing, Progress
 from rrcm.errors import BackendError, ConfigError
+from rrcm.journal import Journal
+from rrcm.settings import Sample
 from rrcm.shards import Split
-from rrcm.votes import Header, Row
+from rrcm.voters import Backend
+from rrcm.votes import Header
 
 
-class Backend(Protocol):
-    """What the certifier sees of a classifier; see rrcm/backends/."""
+def header(
+    backend: Backend,
+    split: Split,
+    run: str,
+    sigma: float,
+    cfg: Sample,
+    stopping: dict[str, Any],
+    *,
+    shard: str = "1/1",
+    budget: float = 0.0,
+) -> Header:
+    """The definition of the votes of ``split``; ``stopping`` are the constants of the rule.
 
-    classes: list[str]
-    weights: str
-    provider: str
-
-    def scores(self, x: Tensor, sigma: float) -> Tensor:
-        """Scores [B, K] of noisy pixels [B, C, H, W] on the CPU, computed on this thread."""
-
-
-def header(backend: Backend, name: str, run: str, sigma: float, cfg: Sample) -> Header:
-    """The definition of the votes that `sample` will write."""
+    Raises:
+        ConfigError: ``shard`` is none, or the rule cannot be stopped by a ``budget``.
+    """
+    i, slash, k = shard.partition("/")
+    if not (slash and i.isdecimal() and k.isdecimal() and 1 <= int(i) <= int(k)):
+        raise ConfigError(f"shard: expected i/k with 1 <= i <= k, such as 1/4, got {shard!r}")
+    if budget and cfg.stop not in ("grid", "anytime"):
+        raise ConfigError(
+            f"budget: rule {cfg.stop!r} certifies nothing before its end; use grid or anytime"
+        )
+    places = subset(cfg.subset, len(split.idx))
+    noise, pixels = registry.load("noises", cfg.noise), math.prod(split.images.shape[1:])
     return Header(
         format=votes.FORMAT,
-        noise=votes.NOISE,
+        noise=cfg.noise,
+        stream=noise.NAME,
+        slack=noise.slack(sigma, pixels=pixels, white=split.white),
         run=run,
         weights=backend.weights,
         sigma=sigma,
         n0=cfg.n0,
         n=cfg.n,
         seed=cfg.seed,
-        backend=name,
+        stop=cfg.stop,
+        stopping=stopping,
+        alpha=cfg.alpha,
+        label_aware=cfg.label_aware,
+        soft=cfg.soft,
+        paired=cfg.paired,
+        budget=budget,
+        backend=cfg.backend,
         provider=backend.provider,
         precision=cfg.precision,
         batch_size=cfg.batch_size,
         subset=cfg.subset,
+        images=len(places),
+        pixels=_identity(split, places),
+        shard=f"{int(i)}/{int(k)}",
         classes=list(backend.classes),
     )
 
 
-def subset(rule: str, images: int) -> np.ndarray:
-    """Positions in a split that a rule selects: ``all``, ``every:K`` or ``first:K``."""
+def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:
+    """Positions in a split that a rule selects, ``all``, ``every:K`` or ``first:K``, of a shard."""
     kind, _, number = rule.partition(":")
+    i, k = map(int, shard.split("/"))
+    every = np.arange(images)
     if rule == "all":
-        return np.arange(images)
-    if kind in ("every", "first") and number.isdecimal() and int(number) > 0:
-        return (
-            np.arange(0, images, int(number))
-            if kind == "every"
-            else np.arange(images)[: int(number)]
-        )
-    raise ConfigError(f"sample.subset: expected all, every:K or first:K, got {rule!r}")
+        chosen = every
+    elif kind in ("every", "first") and number.isdecimal() and int(number) > 0:
+        chosen = every[:: int(number)] if kind == "every" else every[: int(number)]
+    else:
+        raise ConfigError(f"sample.subset: expected all, every:K or first:K, got {rule!r}")
+    return chosen[i - 1 :: k]
+
+
+def _identity(split: Split, places: np.ndarray) -> str:
+    """SHA-256 of the images that votes are of, with their names and labels."""
+    digest = hashlib.sha256(str((split.images.shape[1:], split.white)).encode())
+    for place in places:
+        digest.update(np.array([split.idx[place], split.labels[place]], dtype="<i8"))
+        digest.update(np.ascontiguousarray(split.images[place]))
+    return digest.hexdigest()
 
 
 def sample(
-    make_backend: Callable[[], Backend],
+    backend: Backend,
     split: Split,
     header: Header,
+    journal: Path,
     path: Path,
     *,
     workers: int,
-) -> Iterator[int]:
-    """Write votes of the images of ``split`` to ``path``, resuming what is there.
+    reference: Backend | None = None,
+) -> Iterator[Progress]:
+    """Write the votes of the images of ``split`` to ``path``, going on from ``journal``.
 
-    Yields the number of images done, first those found in ``path``, then after each image.
+    Yields the progress: first what the journal has, then whenever there is more.
 
     Args:
-        make_backend: Called once per worker.
+        backend: The function to certify.
         split: Images to certify.
         header: From `header`; says everything else.
-        path: The votes file.
-        workers: Threads, each computing whole images.
+        journal: Where votes are kept meanwhile; removed at the end.
+        path: The votes file; written whole, at the end.
+        workers: Threads.
+        reference: The function that ``header.paired`` draws are compared with.
 
     Raises:
-        VotesError: ``path`` holds votes of another classifier or setting.
-        BackendError: The classifier's classes are not those of ``split``, or a score is NaN.
+        VotesError: ``journal`` holds votes of another classifier or setting.
+        BackendError: The classifier's classes are not those of ``split``, a score is NaN, or there
+            is nothing to compare ``header.paired`` draws with.
     """
     if list(header.classes) != list(split.classes):
         raise BackendError(
             f"run {header.run} has {len(header.classes)} classes ({', '.join(header.classes[:3])}, "
             f"…), the data {len(split.classes)} ({', '.join(split.classes[:3])}, …)"
         )
-    done = votes.resume(path, header)
-    todo = [row for row in subset(header.subset, len(split.idx)) if split.idx[row] not in done]
-    free: SimpleQueue[Backend] = SimpleQueue()
-    for _ in range(min(workers, max(1, len(todo)))):
-        free.put(make_backend())
-
-    def one(row: int) -> Row:
-        backend = free.get()
-        try:
-            x, idx = torch.from_numpy(split.pixels(row)), int(split.idx[row])
-            n0, n = vote(backend, x, idx, header)
-            return Row(
-                idx=idx, label=int(split.labels[row]), n0=votes.sparse(n0), n=votes.sparse(n)
-            )
-        finally:
-            free.put(backend)
-
-    yield len(done)
-    with ThreadPoolExecutor(workers) as pool:
-        try:
-            # map() keeps the order of the images, whichever worker is first
-            for count, _ in enumerate(votes.append(path, header, pool.map(one, todo)), start=1):
-                yield len(done) + count
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def vote(backend: Backend, x: Tensor, idx: int, header: Header) -> tuple[np.ndarray, np.ndarray]:
-    """Counts per class, [K] each, of ``n0`` selection and ``n`` estimation draws on one image.
-
-    Draws 0 .. n0-1 select, n0 .. n0+n-1 estimate. The last batch is filled with draws that are not
-    counted.
-    """
-    total, size, labels = header.n0 + header.n, header.batch_size, []
-    for first in range(0, total, size):
-        draws = torch.arange(first, first + size)
-        z = noise.gaussian(header.seed, torch.full_like(draws, idx), draws, tuple(x.shape))
-        scores = backend.scores(x + header.sigma * z, header.sigma)
-        if bool(scores.isnan().any()):
-            raise BackendError(
-                f"run {header.run}: NaN scores for image {idx} at sigma {header.sigma}; the "
-                "exported weights or the runtime are broken"
-            )
-        labels.append(scores.argmax(dim=1).numpy())  # the lowest class among equals
-    drawn = np.concatenate(labels)[:total]
-    n0, n = (
-        np.bincount(part, minlength=len(header.classes))
-        for part in (drawn[: header.n0], drawn[header.n0 :])
-    )
-    return n0, n
+    if header.paired and reference is None:
+        raise BackendError(f"paired: {header.paired} draws need another function to compare with")
+    places = subset(header.subset, len(split.idx), shard=header.shard)
+    with Journal(journal, header) as kept:
+        drawing = Drawing(split, header, kept, workers=workers)
+        yield from drawing.votes(backend, places)
+        if header.paired:
+            drawing.pairs(backend, reference, places)
+        rows = [kept.rows[int(split.idx[place])] for place in places]
+    votes.write(path, header, rows)
+    journal.unlink()

@@ -1,14 +1,12 @@
 """Votes on disk: what noisy draws of each image were classified as. Radii are derived from them.
 
 The first line of a votes file says all that defines the votes; every other line is one image. Equal
-headers mean equal votes for an image, but for the rounding of another processor. Lines are appended
-and synced image by image, so that a crash costs at most one image.
+headers mean equal votes for an image, but for the rounding of another processor.
 """
 
 import dataclasses
 import json
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index  # int(), but of whole numbers only
 from pathlib import Path
@@ -16,52 +14,100 @@ from typing import Any
 
 import numpy as np
 
+from rrcm import registry
 from rrcm.errors import ConfigError, VotesError
+from rrcm.evidence import SOFT, Evidence, Rule
+from rrcm.files import atomic
 from rrcm.parsing import parse
 
-FORMAT = "rrcm-votes-1"
-NOISE = "philox4x32-10, box-muller, fp32"
+FORMAT = "rrcm-votes-2"
+BUDGET, SKIPPED = "budget", "skipped"  # reasons to stop that are no rule's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
     """All that defines the votes, in the order in which it is written.
 
-    ``weights`` is the SHA-256 of the weights, ``provider`` the kernels that ran them;
+    ``noise`` is a file of rrcm/noises/, ``stream`` what that says of its numbers, ``slack`` how far
+    its probabilities are from those under Gaussian noise.
+    ``weights`` is the SHA-256 of the function's weights, ``provider`` the kernels that ran them;
     ``batch_size`` is part of it because kernels may round differently in another batch shape.
+    ``stopping`` are the constants of the rule ``stop``, ``alpha`` the failure probability that it
+    was laid out for. ``label_aware``: images of which a wrong class was chosen were not drawn
+    further. ``paired``: draws that were also put to the float32 function, to compare the two.
+    ``budget``: seconds after which drawing stopped, or 0 for none. ``subset`` selects ``images``
+    of the data, whose pixels and labels have the SHA-256 ``pixels``. ``shard``: i/k, 1/1 for all.
     """
 
     format: str
     noise: str
+    stream: str
+    slack: float
     run: str
     weights: str
     sigma: float
     n0: int
     n: int
     seed: int
+    stop: str
+    stopping: dict[str, Any]
+    alpha: float
+    label_aware: bool
+    soft: bool
+    paired: int
+    budget: float
     backend: str
     provider: str
     precision: str
     batch_size: int
     subset: str
+    images: int
+    pixels: str
+    shard: str
     classes: list[str]
+
+    def expected(self) -> int:
+        """The number of images in the file: those i, i + k, i + 2k, … of shard i/k."""
+        i, k = map(int, self.shard.split("/"))
+        return len(range(i - 1, self.images, k))
+
+    def rule(self) -> Rule:
+        """The stopping rule under which the votes are drawn."""
+        module = registry.load("stopping", self.stop)
+        constants = parse(self.stopping, module.Config, where=f"stopping.{self.stop}")
+        return module.Rule(constants, n=self.n, alpha=self.alpha, sigma=self.sigma)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """Votes of one image: class -> count, of ``n0`` selection and ``n`` estimation draws."""
+    """Votes of one image.
+
+    ``n0`` are the votes of the selection, class -> count. ``looks`` are (draws, votes), cumulative,
+    wherever drawing could have stopped; ``stop`` says why it did, and is empty while it goes on.
+    ``soft`` and ``paired`` are as in `Evidence`, zeros where the header asks for neither.
+    """
 
     idx: int
     label: int
     n0: dict[int, int]
-    n: dict[int, int]
+    looks: list[tuple[int, dict[int, int]]]
+    stop: str
+    soft: tuple[int, int]
+    paired: tuple[int, int]
 
-    def counts(self, classes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Selection and estimation counts, int64 [K] each."""
-        dense = np.zeros((2, classes), dtype=np.int64)
-        for counts, votes in zip(dense, (self.n0, self.n), strict=True):
-            counts[list(votes)] = list(votes.values())
-        return dense[0], dense[1]
+    def evidence(self, classes: int) -> Evidence:
+        """The same as arrays."""
+        counts = np.zeros((1 + len(self.looks), classes), dtype=np.int64)
+        for dense, votes in zip(counts, (self.n0, *(v for _, v in self.looks)), strict=True):
+            dense[list(votes)] = list(votes.values())
+        return Evidence(
+            idx=self.idx,
+            selection=counts[0],
+            draws=tuple(draws for draws, _ in self.looks),
+            votes=counts[1:],
+            soft=self.soft,
+            paired=self.paired,
+        )
 
 
 def sparse(counts: np.ndarray) -> dict[int, int]:
@@ -75,89 +121,136 @@ def read(path: Path) -> tuple[Header, list[Row]]:
     Raises:
         VotesError: It is missing, unfinished or damaged; names the line.
     """
-    header, rows, torn = _scan(path)
+    header, rows, torn = scan(path)
     if torn:
         raise VotesError(f"{path}: the last line is torn; sampling has not finished")
+    found = {}
+    for number, row in enumerate(rows, start=2):
+        if row.idx in found:
+            raise VotesError(f"{path}:{number}: image {row.idx} comes twice")
+        if not row.stop or row.paired[1] != header.paired:
+            raise VotesError(f"{path}:{number}: image {row.idx} is unfinished")
+        found[row.idx] = row
+    if len(rows) != header.expected():
+        raise VotesError(f"{path}: {len(rows)} images, expected {header.expected()}; was it cut?")
     return header, rows
 
 
-def append(path: Path, header: Header, rows: Iterable[Row]) -> Iterator[Row]:
-    """Append ``rows`` to ``path``, each on the disk before the next is asked for.
-
-    Use `resume` first: it says which images are there already.
-    """
-    with path.open("a", encoding="utf-8", newline="\n") as file:
-        if file.tell() == 0:
-            _write(file, dataclasses.asdict(header))
-        for row in rows:
-            _write(file, dataclasses.asdict(row))
-            yield row
+def write(path: Path, header: Header, rows: Iterable[Row]) -> None:
+    """Write a votes file, atomically; the same votes, the same bytes."""
+    with atomic(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+        for line in (header, *rows):
+            file.write(encode(line))
 
 
-def resume(path: Path, header: Header) -> set[int]:
-    """Images that ``path`` already has; its torn last line, if a crash left one, is cut off.
+def same(path: Path, found: Header, wanted: Header, *, but: tuple[str, ...] = ()) -> None:
+    """Refuse votes of ``path`` that are not defined as ``wanted``, whatever the fields ``but``.
 
     Raises:
-        VotesError: The file was made by another classifier or with other settings.
+        VotesError: Names the first field that differs.
     """
-    if not path.exists():
-        return set()
-    end = path.read_bytes().rfind(b"\n") + 1
-    os.truncate(path, end)
-    if end == 0:
-        return set()
-    found, rows, _ = _scan(path)
     for name in Header.__slots__:
-        was, now = getattr(found, name), getattr(header, name)
-        if was != now:
+        was, now = getattr(found, name), getattr(wanted, name)
+        if was != now and name not in but:
             raise VotesError(
                 f"{path}: holds votes of another classifier or setting: {name} was {was!r}, is "
                 f"{now!r}; move the file away to sample again"
             )
-    return {row.idx for row in rows}
 
 
-def _write(file: Any, value: dict[str, Any]) -> None:
-    file.write(json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n")
-    file.flush()
-    os.fsync(file.fileno())
+def merge(paths: list[Path]) -> tuple[Header, list[Row]]:
+    """Shards of one sampling, put together as if one process had drawn them all.
+
+    Raises:
+        VotesError: A shard is missing, comes twice, or belongs to another sampling.
+    """
+    shards: dict[str, tuple[Header, list[Row]]] = {}
+    for path in paths:
+        header, rows = read(path)
+        if header.shard in shards:
+            raise VotesError(f"{path}: shard {header.shard} was given before")
+        shards[header.shard] = header, rows
+        same(path, header, next(iter(shards.values()))[0], but=("shard",))
+    count = int(header.shard.partition("/")[2])
+    names = [f"{i}/{count}" for i in range(1, count + 1)]
+    if odd := {*names} ^ {*shards}:
+        raise VotesError(f"shard {min(odd)} of 1/{count} … {count}/{count} is missing or foreign")
+    parts = [shards[name][1] for name in names]
+    rows = [parts[i % count][i // count] for i in range(header.images)]
+    return dataclasses.replace(header, shard="1/1"), rows
 
 
-def _scan(path: Path) -> tuple[Header, list[Row], bool]:
+def encode(value: Header | Row) -> str:
+    """A header or an image as it stands in a file."""
+    return json.dumps(dataclasses.asdict(value), separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def scan(path: Path) -> tuple[Header, list[Row], bool]:
+    """What a file has, finished or not, and whether its last line, left out, is torn."""
     if not path.exists():
         raise VotesError(f"{path}: not found")
     text = path.read_bytes().decode(errors="replace")
     lines = text.splitlines()
     torn = not text.endswith("\n")
     try:
-        header = parse(json.loads(lines[0]), Header, where="header")
+        first = json.loads(lines[0])
+        if isinstance(first, dict) and first.get("format", FORMAT) != FORMAT:
+            raise VotesError(
+                f"{path}:1: format {first['format']!r}, this version reads {FORMAT!r}; sample again"
+            )
+        header = parse(first, Header, where="header")
     except (IndexError, json.JSONDecodeError, ConfigError) as error:
         raise VotesError(f"{path}:1: not the header of a votes file ({error})") from None
-    rows, seen = [], set()
-    for number, line in enumerate(lines[1 : len(lines) - torn], start=2):
-        row = _row(line, header, where=f"{path}:{number}")
-        if row.idx in seen:
-            raise VotesError(f"{path}:{number}: image {row.idx} comes twice")
-        seen.add(row.idx)
-        rows.append(row)
+    rows = [
+        _row(line, header, where=f"{path}:{number}")
+        for number, line in enumerate(lines[1 : len(lines) - torn], start=2)
+    ]
     return header, rows, torn
 
 
 def _row(line: str, header: Header, *, where: str) -> Row:
     try:
         value = json.loads(line)
-        n0, n = ({int(c): index(v) for c, v in value[key].items()} for key in ("n0", "n"))
-        row = Row(idx=index(value["idx"]), label=index(value["label"]), n0=n0, n=n)
+        row = Row(
+            idx=index(value["idx"]),
+            label=index(value["label"]),
+            n0=_votes(value["n0"]),
+            looks=[(index(draws), _votes(votes)) for draws, votes in value["looks"]],
+            stop=str(value["stop"]),
+            soft=_pair(value["soft"]),
+            paired=_pair(value["paired"]),
+        )
     except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
         raise VotesError(f"{where}: not a line of votes: {line[:60]!r}") from None
     last = len(header.classes) - 1
     if not 0 <= row.label <= last:
         raise VotesError(f"{where}: label {row.label} is outside 0..{last}")
-    for votes, draws, key in ((n0, header.n0, "n0"), (n, header.n, "n")):
-        if (fewest := min(votes.values(), default=0)) < 0:
-            raise VotesError(f"{where}: {key} has {fewest} votes for a class")
+    before, so_far = 0, dict.fromkeys(range(last + 1), 0)
+    untouched = row.stop == BUDGET and not row.n0 and not row.looks
+    selected = 0 if untouched else header.n0
+    for key, draws, votes in (("n0", selected, row.n0), *(("looks", *look) for look in row.looks)):
         if sum(votes.values()) != draws:
             raise VotesError(f"{where}: {key} has {sum(votes.values())} votes, expected {draws}")
+        if (fewest := min(votes.values(), default=0)) < 0:
+            raise VotesError(f"{where}: {key} has {fewest} votes for a class")
         if not all(0 <= c <= last for c in votes):
             raise VotesError(f"{where}: {key} votes for a class outside 0..{last}")
+        if key == "looks":
+            if not before < draws <= header.n or any(votes.get(c, 0) < so_far[c] for c in so_far):
+                raise VotesError(f"{where}: looks do not add up: {draws} draws after {before}")
+            before, so_far = draws, so_far | votes
+    (total, squares), (unlike, pairs) = row.soft, row.paired
+    if not total <= squares <= header.soft * SOFT * total or total**2 > before * squares:
+        raise VotesError(f"{where}: soft does not add up: {total} and {squares} of {before} draws")
+    if not 0 <= unlike <= pairs or pairs not in (0, header.paired):
+        raise VotesError(f"{where}: paired has {unlike} of {pairs}, expected {header.paired} pairs")
     return row
+
+
+def _votes(value: dict[str, int]) -> dict[int, int]:
+    return {int(c): index(v) for c, v in value.items()}
+
+
+def _pair(value: list[int]) -> tuple[int, int]:
+    first, second = value
+    return index(first), index(second)

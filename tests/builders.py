@@ -4,6 +4,7 @@ import atexit
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,13 +19,14 @@ from hypothesis import settings
 from ruamel.yaml import YAML
 
 from rrcm import classifier, votes
-from rrcm.config import Export
 from rrcm.data import digits
 from rrcm.errors import RrcmError
 from rrcm.export import export
 from rrcm.files import sha256
+from rrcm.noises import gaussian
+from rrcm.settings import Export
 from rrcm.shards import Example, Split
-from rrcm.votes import Header
+from rrcm.votes import Header, Row
 
 PARAMS = Path(__file__).with_name("mini.yaml")
 SIGMA = 0.5
@@ -83,21 +85,95 @@ def header(**changes: Any) -> Header:
     """The header of a votes file of three classes."""
     values = {
         "format": votes.FORMAT,
-        "noise": votes.NOISE,
+        "noise": "gaussian",
+        "stream": gaussian.NAME,
+        "slack": 0.0,
         "run": "a-run",
         "weights": "0" * 64,
         "sigma": SIGMA,
         "n0": 10,
         "n": 40,
         "seed": 0,
+        "stop": "none",
+        "stopping": {},
+        "alpha": 0.001,
+        "label_aware": False,
+        "soft": False,
+        "paired": 0,
+        "budget": 0.0,
         "backend": "onnx",
         "provider": "CPUExecutionProvider",
         "precision": "fp32",
         "batch_size": 16,
         "subset": "all",
+        "images": 0,
+        "pixels": "1" * 64,
+        "shard": "1/1",
         "classes": ["0", "1", "2"],
     }
     return Header(**values | changes)
+
+
+def row(idx: int, label: int, n0: list[int], *looks: list[int], **changes: Any) -> Row:
+    """The row of an image from votes [K] of the selection and, cumulative, of each look."""
+    values = {
+        "idx": idx,
+        "label": label,
+        "n0": votes.sparse(np.array(n0)),
+        "looks": [(int(sum(look)), votes.sparse(np.array(look))) for look in looks],
+        "stop": "n",
+        "soft": (0, 0),
+        "paired": (0, 0),
+    }
+    return Row(**values | changes)
+
+
+class Linear:
+    """Scores x.w + b in float64, one addition after the other: a row never knows its batch.
+
+    ``batches`` are the shapes that were asked for.
+    """
+
+    provider, weights, device = "float64", "0" * 64, torch.device("cpu")
+
+    def __init__(self, w: Any, b: Any) -> None:
+        self.w, self.b = torch.tensor(w).double(), torch.tensor(b).double()  # [D, K], [K]
+        self.classes = [str(k) for k in range(len(b))]
+        self.batches: list[tuple[int, ...]] = []
+
+    def scores(self, x: torch.Tensor) -> torch.Tensor:
+        self.batches.append(tuple(x.shape))
+        scores = self.b.expand(len(x), -1)
+        for pixel, w in zip(x.double().flatten(1).T, self.w, strict=True):
+            scores = scores + pixel[:, None] * w
+        return scores
+
+
+def linear(b: Any = (0.0, 0.1, 0.2)) -> Linear:
+    """A classifier of 2 x 2 pixels, undecided enough that noise moves its votes."""
+    return Linear([[3.0, 0, -1], [-2, 1, 2], [0, 2, -3], [1, -3, 2]], b)
+
+
+def images(
+    count: int, shape: tuple[int, int, int] = (1, 2, 2), *, classes: int = 3, white: int = 16
+) -> Split:
+    """Random images with names in no order."""
+    rng = np.random.default_rng(0)
+    return Split(
+        idx=rng.permutation(10 * count)[:count],
+        images=rng.integers(0, white + 1, (count, *shape), dtype=np.uint8),
+        labels=rng.integers(0, classes, count),
+        classes=tuple(str(k) for k in range(classes)),
+        white=white,
+    )
+
+
+def some(split: Split, places: Any) -> Split:
+    """Images of a split, chosen or in another order."""
+    places = np.asarray(places, dtype=int)
+    return replace(
+        split, idx=split.idx[places], images=split.images[places], labels=split.labels[places]
+    )
 
 
 def save_classifier(root: Path, run: str) -> None:
@@ -115,7 +191,7 @@ def export_classifier(root: Path, run: str, to: Path, *, tolerance: float = 1e-4
     weights = sha256(root / "models" / run / "model.safetensors")
     metadata = {"run": run, "weights": weights, **{k: config[k] for k in ("classes", "sigma")}}
     cfg = Export(opset=20, parity_images=16, tolerance=tolerance)
-    return export(network, to, split(16), metadata, cfg)
+    return export(network, to, split(16), metadata, cfg, architecture="vit")
 
 
 @cache
@@ -142,5 +218,6 @@ def certificates(predict: list[int], radius: list[float]) -> pd.DataFrame:
             "n_A": 90,
             "n": 100,
             "p_A": 0.75,
+            "stop": "n",
         }
     )

@@ -9,9 +9,9 @@ import torch
 from hypothesis import settings
 from torch import Tensor, nn
 
-from rrcm import config
+from rrcm import config, params
 
-MINI = config.load(Path(__file__).with_name("mini.yaml"))
+MINI = params.load(Path(__file__).with_name("mini.yaml"))
 PRETRAIN = MINI.pretrain["tiny"]
 MODEL = config.Model(architecture="vit", shape=MINI.models["tiny"])
 

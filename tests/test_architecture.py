@@ -3,23 +3,31 @@
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 
+from rrcm import registry
+
+Change = Callable[[dict[str, Any]], None]
 ROOT = Path(__file__).parent.parent
 LAYERS = [  # a module may import from its own line and the lines above it
     {"errors"},
     {"registry", "files"},
     {"parsing"},
     {"config"},
-    {"noise", "schedules", "losses", "checkpoints", "votes", "statistics"},
-    {"shards", "batches", "augment"},
-    {"models", "data", "certificates"},
-    {"classifier", "figures", "loop"},
-    {"objectives", "methods", "backends"},
+    {"settings"},
+    {"params"},
+    {"evidence", "bounds", "noise", "schedules", "losses", "checkpoints", "statistics", "philox"},
+    {"looks", "votes", "planner", "engine", "randomness"},
+    {"journal", "shards", "batches", "augment", "quantize"},
+    {"models", "data", "certificates", "stopping", "noises"},
+    {"classifier", "figures", "loop", "voters"},
+    {"folding", "objectives", "methods", "backends", "drawing"},
     {"pretrain", "train", "export", "sample", "certify", "report"},
 ]
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}
@@ -27,7 +35,11 @@ FOREIGN = {"dvc", "typer", "tqdm", "pipeline", "cli"}
 LIBRARY = sorted(ROOT.glob("rrcm/**/*.py"))
 CODE = sorted([*LIBRARY, *ROOT.glob("pipeline/*.py"), ROOT / "cli.py"])
 STAGES = ("shard", "pretrain", "train", "export", "sample", "certify", "report")
-COMPONENTS = re.compile(r"rrcm/(models|data|objectives|methods|certificates|backends)/[a-z]\w*\.py")
+FOLDERS = {
+    *("models", "data", "objectives", "methods", "certificates", "backends"),
+    *("stopping", "noises", "folding"),
+}
+COMPONENTS = re.compile(rf"rrcm/({'|'.join(FOLDERS)})/[a-z]\w*\.py")
 
 
 def relative(path: Path) -> str:
@@ -75,6 +87,18 @@ def test_one_file_each_knows_dvc_and_typer():
     assert users == {"dvc": ["pipeline/graph.py"], "typer": ["cli.py"]}
 
 
+def test_components_are_the_folders_of_the_library():
+    assert {path.parent.name for path in ROOT.glob("rrcm/*/__init__.py")} == FOLDERS
+
+
+@pytest.mark.parametrize("path", [p for p in LIBRARY if p.parent.name in FOLDERS], ids=relative)
+def test_a_component_imports_no_sibling(path: Path):
+    """What several share has a module of its own, or a file that begins with an underscore."""
+    siblings = {f for f in imported_files(path) if COMPONENTS.fullmatch(f)}
+
+    assert not {f for f in siblings if Path(f).parent.name == path.parent.name}
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("rrcm/**/__init__.py")), ids=relative)
 def test_init_files_are_only_a_docstring(path: Path):
     """So that importing one component never runs, or depends on, its siblings."""
@@ -97,37 +121,76 @@ def test_a_stage_is_one_thin_script(stage: str):
     assert len((ROOT / f"pipeline/{stage}.py").read_text().splitlines()) <= 60
 
 
-def repository(preset: str, tmp_path: Path) -> dict[str, tuple[set[str], set[str]]]:
-    """Stage -> (files it depends on, parameters it reads), of dvc.yaml under a preset."""
+def repository(
+    preset: str, folder: Path, change: Change = lambda params: None
+) -> dict[str, tuple[set[str], set[str]]]:
+    """Stage -> (files it depends on, parameters it reads), of dvc.yaml under a changed preset.
+
+    A folder of code stands for all its files.
+    """
+    folder.mkdir(exist_ok=True)
     for file in ("dvc.yaml", "data.dvc"):
-        (tmp_path / file).write_text((ROOT / file).read_text())
-    (tmp_path / "params.yaml").write_text((ROOT / preset).read_text())
-    with Repo.init(str(tmp_path), no_scm=True) as repo:
+        (folder / file).write_text((ROOT / file).read_text())
+    yaml = YAML()
+    params = yaml.load(ROOT / preset)
+    change(params)
+    yaml.dump(params, folder / "params.yaml")
+    with Repo.init(str(folder), no_scm=True) as repo:
         stages = [stage for stage in repo.index.stages if "pipeline." in (stage.cmd or "")]
         return {
             stage.name: (
-                {dep.def_path for dep in stage.deps if dep.def_path != "params.yaml"},
+                set().union(*(files(dep.def_path) for dep in stage.deps)) - {"params.yaml"},
                 {key for dep in stage.deps if hasattr(dep, "params") for key in dep.params},
             )
             for stage in stages
         }
 
 
+def files(dependency: str) -> set[str]:
+    if not dependency.startswith("rrcm/") or not (ROOT / dependency).is_dir():
+        return {dependency}
+    return {relative(path) for path in (ROOT / dependency).glob("[a-z]*.py")}
+
+
+def reach(script: str, listed: set[str]) -> set[str]:
+    """The code that a stage runs: its script, components that params name, and their imports."""
+    reached = {f"pipeline/{script}.py", *(dep for dep in listed if COMPONENTS.fullmatch(dep))}
+    while more := set().union(*(imported_files(ROOT / file) for file in reached)) - reached:
+        reached |= more
+    return reached
+
+
+def sampling_with(backend: str, stop: str, noise: str) -> Change:
+    return lambda params: params["sample"].update(backend=backend, stop=stop, noise=noise)
+
+
+VARIANTS = {
+    "grid on onnx": sampling_with("onnx", "grid", "gaussian"),
+    "none on torch": sampling_with("torch", "none", "sound"),
+    "anytime on torch": sampling_with("torch", "anytime", "secure"),
+}
+
+
 @pytest.mark.parametrize("preset", ["presets/digits.yaml", "tests/mini.yaml"])
 def test_dependencies_are_exactly_what_runs(preset: str, tmp_path: Path):
-    """Too few would leave stale results behind; too many would train again for nothing."""
-    listed_by_some, reached_by_some = defaultdict(set), defaultdict(set)
-    for stage, (deps, _) in repository(preset, tmp_path).items():
-        script = stage.partition("@")[0]
-        listed = {dep for dep in deps if dep.endswith(".py")}
-        reached = {f"pipeline/{script}.py", *(dep for dep in listed if COMPONENTS.fullmatch(dep))}
-        while more := set().union(*(imported_files(ROOT / file) for file in reached)) - reached:
-            reached |= more
-        listed_by_some[script] |= listed
-        reached_by_some[script] |= reached
+    """Too few would leave stale results behind; too many would do it all again for nothing.
 
-        assert reached <= listed, stage
-    assert listed_by_some == reached_by_some
+    A list cannot follow a parameter but by file name, so it serves all values of a parameter: what
+    is listed must be reached under some, and what is reached must be listed under each.
+    """
+    listed_by_some, reached_by_some = defaultdict(set), defaultdict(set)
+    for number, change in enumerate(VARIANTS.values()):
+        for stage, (deps, _) in repository(preset, tmp_path / str(number), change).items():
+            script = stage.partition("@")[0]
+            listed = {dep for dep in deps if dep.endswith(".py")}
+            reached = reach(script, listed)
+            listed_by_some[script] |= listed
+            reached_by_some[script] |= reached
+
+            assert reached <= listed, f"{stage} does not list {sorted(reached - listed)}"
+    for script, listed in listed_by_some.items():
+        spare = listed - reached_by_some[script]
+        assert not spare, f"{script} lists {sorted(spare)} for nothing"
 
 
 def test_stages_depend_on_the_components_that_params_name(tmp_path: Path):
@@ -136,9 +199,15 @@ def test_stages_depend_on_the_components_that_params_name(tmp_path: Path):
         "shard": {"rrcm/data/digits.py"},
         "pretrain@tiny": {"rrcm/objectives/rrcm.py", "rrcm/models/vit.py"},
         "train@tiny-gaussian-s050": {"rrcm/methods/gaussian.py", "rrcm/models/vit.py"},
-        "export@tiny-gaussian-s050": {"rrcm/models/vit.py"},
-        "sample@tiny-rrcm-s050-e050": {"rrcm/backends/onnx.py"},
-        "certify@tiny-rrcm-s050-e050": {"rrcm/certificates/cohen.py"},
+        "export@tiny-gaussian-s050": {"rrcm/models/vit.py", "rrcm/folding/vit.py"},
+        "sample@tiny-rrcm-s050-e050": {
+            *("rrcm/backends/onnx.py", "rrcm/noises/gaussian.py", "rrcm/stopping/grid.py"),
+            *("rrcm/models/vit.py", "rrcm/folding/vit.py"),
+        },
+        "certify@tiny-rrcm-s050-e050": {
+            "rrcm/stopping/grid.py",
+            *(f"rrcm/certificates/{name}.py" for name in registry.names("certificates")),
+        },
     }
 
     for stage, files in wanted.items():
@@ -153,24 +222,36 @@ def test_stages_list_the_parameters_that_they_read():
     for stage in STAGES:
         text = (ROOT / f"pipeline/{stage}.py").read_text()
         read = {
-            s.replace("{name}", "${key}").replace("{run.", "${item.")
+            s.replace("{name}", "${key}").replace("{run.", "${item.").replace("{cfg.", "${sample.")
             for s in re.findall(r'config\.read\(f?"([^"]+)"', text)
         }
         if "config.read_model(" in text:
             read.add("models.${item.model}")
         definition = graph[stage].get("do", graph[stage])
 
-        if stage == "report":  # reads whole sections through config.load()
+        if stage == "report":  # reads whole sections through params.load()
             read = {"certify", "data", "evals", "report", "runs", "sample"}
         assert set(definition["params"]) == read, stage
+
+
+def test_the_check_of_all_parameters_is_no_dependency():
+    """It may refuse a result but not change it: otherwise every edit would run everything again."""
+    assert "rrcm/params.py" not in imported_files(ROOT / "pipeline/graph.py")
+    assert (
+        'importlib.import_module("rrcm.params").load()' in (ROOT / "pipeline/graph.py").read_text()
+    )
+    users = [relative(path) for path in CODE if "rrcm/params.py" in imported_files(path)]
+    stages = {f"pipeline/{stage}.py" for stage in STAGES}
+
+    assert stages & {*users} == {"pipeline/report.py"}
 
 
 def test_the_report_reads_only_the_sections_it_lists():
     used = set()
     for file in ("rrcm/report.py", "rrcm/report.html.jinja", "pipeline/report.py"):
-        used |= set(re.findall(r"params\.(\w+)", (ROOT / file).read_text()))
+        used |= set(re.findall(r"(?:params|whole)\.(\w+)", (ROOT / file).read_text()))
 
-    assert used - {"yaml"} == {"certify", "data", "evals", "report", "runs", "sample"}
+    assert used - {"yaml", "load"} == {"certify", "data", "evals", "report", "runs", "sample"}
 
 
 @pytest.mark.parametrize("path", CODE, ids=relative)

@@ -49,8 +49,9 @@ def seven_classes(model: onnx.ModelProto) -> None:
 
 def nan_weights(model: onnx.ModelProto) -> None:
     for tensor in model.graph.initializer:
-        if tensor.name.endswith("head.bias"):
-            tensor.CopyFrom(numpy_helper.from_array(np.full(10, np.nan, "f4"), tensor.name))
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            values = np.full_like(numpy_helper.to_array(tensor), np.nan)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
 
 
 def votes_of_another_run(checkout: Workspace) -> None:
@@ -105,6 +106,31 @@ CASES = {
         params(lambda p: p["runs"][RUN].update(start="shards")),
         f"train {RUN}",
         "rrcm starts from a pre-trained encoder",
+    ),
+    "stopping rule": (
+        params(lambda p: p["sample"].update(stop="gird")),
+        f"sample {EVAL}",
+        "sample.stop: 'gird' is not in stopping (none, futile, grid, anytime, horvath).",
+    ),
+    "constant of a stopping rule": (
+        params(lambda p: p["stopping"]["grid"].update(beta=2.0)),
+        f"sample {EVAL}",
+        "stopping.grid.beta: must lie in (0, 1), got 2.0",
+    ),
+    "radius that the rule does not settle": (
+        params(lambda p: p["report"].update(radii=[0.0, 0.3])),
+        "report",
+        "report.radii: 0.3 is not in stopping.grid.radii",
+    ),
+    "certificate that needs more": (
+        params(lambda p: p["certify"].update(certificates=["bernstein"])),
+        f"certify {EVAL}",
+        "sample with the stopping rule none or futile",
+    ),
+    "precision that the backend has not": (
+        params(lambda p: p["sample"].update(precision="bf16")),
+        f"sample {EVAL}",
+        "backend onnx",
     ),
     "raw data": (alter_raw_data, "shard", "data/digits.csv: SHA-256 is"),
     "truncated shard": (truncate_shard, f"sample {EVAL}", "shards/test-000000.tar: SHA-256 is"),

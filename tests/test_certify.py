@@ -1,32 +1,33 @@
 """A written radius is never above the certified one, and a table is read as it was written."""
 
+import dataclasses
 from decimal import Decimal
 
 import mpmath
 import numpy as np
 import pytest
-from builders import header, many, refused
+from builders import header, many, refused, row
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 
-from rrcm import certify, votes
+from rrcm import bounds, certify, registry
 from rrcm.errors import CertificateError, ConfigError, DataError
-from rrcm.votes import Row
+from rrcm.evidence import SOFT
 
-COLUMNS = ["idx", "label", "predict", "radius", "correct", "n_A", "n", "p_A"]
+COLUMNS = ["idx", "label", "predict", "radius", "correct", "n_A", "n", "p_A", "stop"]
 HEADER = header(n0=10, n=100, sigma=0.25)
 ROWS = [
-    Row(idx=7, label=2, n0={2: 10}, n={2: 100}),
-    Row(idx=3, label=0, n0={0: 4, 1: 6}, n={0: 1, 1: 99}),
-    Row(idx=11, label=1, n0={0: 5, 1: 5}, n={0: 60, 1: 20, 2: 20}),
+    row(7, 2, [0, 0, 10], [0, 0, 100]),
+    row(3, 0, [4, 6, 0], [1, 99, 0]),
+    row(11, 1, [5, 5, 0], [60, 20, 20]),
 ]
 
 
-def table(rows=ROWS, **changes):
-    arguments = {"certificate": "cohen", "alpha": 0.001} | changes
-    return certify.certify(HEADER, rows, **arguments)
+def table(rows=ROWS, header=HEADER, **changes):
+    arguments = {"certificates": ["cohen"], "alpha": 0.001} | changes
+    return certify.certify(header, rows, **arguments)
 
 
 def written(folder, what):
@@ -49,8 +50,8 @@ def test_every_written_radius_is_true_to_fifty_digits(tmp_path, n, alpha):
     """Were the class as improbable as a written radius r says, p = ndtr(r / sigma), then k or more
     of n votes would have a probability of at most alpha. All k, in arithmetic of 50 digits.
     """
-    rows = [Row(idx=k, label=0, n0={0: 10}, n={0: k, 1: n - k}) for k in range(n + 1)]
-    made = certify.certify(header(n=n, sigma=0.25), rows, certificate="cohen", alpha=alpha)
+    rows = [row(k, 0, [10, 0, 0], [k, n - k, 0]) for k in range(n + 1)]
+    made = table(rows, header(n=n, sigma=0.25), alpha=alpha)
     lines = [line.split(",") for line in written(tmp_path, made).splitlines()[1:]]
     some = 0
     with mpmath.workdps(50):
@@ -72,15 +73,16 @@ def test_a_table_is_what_its_votes_say(tmp_path):
     """Golden: p_A is the `low` of scipy's binomtest(n_A, 100).proportion_ci(0.998, "exact")."""
     assert written(tmp_path, table()) == (
         f"{','.join(COLUMNS)}\n"
-        "7,2,2,0.375118,1,100,100,0.933254\n"
-        "3,0,1,0.337314,0,99,100,0.911373\n"
-        "11,1,-1,0.000000,0,60,100,0.440984\n"
+        "7,2,2,0.375118,1,100,100,0.933254,n\n"
+        "3,0,1,0.337314,0,99,100,0.911373,n\n"
+        "11,1,-1,0.000000,0,60,100,0.440984,n\n"
     )
     assert 0.337314 <= 0.25 * norm.ppf(0.911373) < 0.337315
 
 
 def test_correct_is_predict_equals_label():
-    rows = [Row(idx=i, label=i % 3, n0={i % 2: 10}, n={i % 2: 100}) for i in range(6)]
+    sure = [[10, 0, 0], [100, 0, 0]], [[0, 10, 0], [0, 100, 0]]
+    rows = [row(i, i % 3, *sure[i % 2]) for i in range(6)]
 
     made = table(rows)
 
@@ -89,7 +91,7 @@ def test_correct_is_predict_equals_label():
 
 
 def test_abstaining_is_never_correct():
-    made = table([Row(idx=0, label=0, n0={0: 10}, n={0: 60, 1: 40})])
+    made = table([row(0, 0, [10, 0, 0], [60, 40, 0])])
 
     assert made.loc[0, ["predict", "radius", "correct"]].tolist() == [-1, 0, 0]
 
@@ -98,7 +100,7 @@ def test_abstaining_is_never_correct():
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 100)), max_size=5))
 def test_writing_and_reading_are_inverses(tmp_path_factory, images):
     rows = [
-        Row(idx=idx, label=label, n0={lead: 10}, n=votes.sparse(np.array([k, 100 - k, 0])))
+        row(idx, label, np.eye(3, dtype=int)[lead] * 10, [k, 100 - k, 0])
         for idx, (label, lead, k) in enumerate(images)
     ]
     path = tmp_path_factory.mktemp("table") / "table.csv"
@@ -123,7 +125,143 @@ def test_what_cannot_be_certified_is_refused():
     with refused(CertificateError, "100 votes can never certify"):
         table(alpha=1e-40)
     with refused(ConfigError, "rrcm/certificates/ has no 'coen'", "Did you mean 'cohen'?"):
-        table(certificate="coen")
+        table(certificates=["coen"])
+
+
+# Several certificates.
+
+ALL = registry.names("certificates")
+SOFTLY = header(n0=10, n=100, sigma=0.25, soft=True, paired=100)
+FULL = [
+    dataclasses.replace(one, soft=(k * SOFT, k * SOFT**2), paired=(1, 100))
+    for one, k in zip(ROWS, (100, 99, 60), strict=True)
+]
+
+
+@pytest.mark.parametrize("first", ALL)
+def test_the_first_certificate_fills_the_columns_and_the_others_have_their_own(first):
+    others = [name for name in ALL if name != first]
+
+    made = table(FULL, SOFTLY, certificates=[first, *others], alpha=0.05)
+
+    extra = [f"{what}_{name}" for name in others for what in ("predict", "radius")]
+    assert list(made) == [*COLUMNS, *extra, "coin"]
+    for name in ALL:
+        alone = table(FULL, SOFTLY, certificates=[name], alpha=0.05)
+        assert alone["predict"].tolist() == made[extra_or("predict", name, first)].tolist()
+        assert alone["radius"].tolist() == made[extra_or("radius", name, first)].tolist()
+        assert list(alone) == [*COLUMNS, *["coin"] * (name == "randomized")]
+    assert (made[["radius", *extra[1::2]]] > 0).any().all()
+
+
+def extra_or(what, name, first):
+    return what if name == first else f"{what}_{name}"
+
+
+def test_a_certificate_has_the_level_that_was_asked_for():
+    """No more for its being one of several: alpha is that of each column."""
+    both = table(certificates=["cohen", "two_class"])
+
+    assert both["radius"].tolist() == table()["radius"].tolist()
+    assert both["radius_two_class"].tolist() == table(certificates=["two_class"])["radius"].tolist()
+
+
+def test_more_columns_are_written_and_read(tmp_path):
+    made = table(FULL, SOFTLY, certificates=ALL, alpha=0.05)
+
+    certify.write(made, tmp_path / "table.csv")
+    again = certify.read(tmp_path / "table.csv")
+
+    assert list(again) == list(made)
+    first = (tmp_path / "table.csv").read_bytes()
+    certify.write(again, tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_bytes() == first
+
+
+def test_an_image_of_which_nothing_is_known_abstains():
+    rows = [row(1, 0, [0, 0, 0], stop="budget"), row(2, 0, [9, 1, 0], stop="skipped")]
+    grid = header(stop="grid", stopping={"radii": [0.0], "beta": 0.01}, budget=1.0)
+
+    made = table(rows, grid, certificates=["cohen", "two_class"])
+
+    for line in made.to_dict("records"):
+        assert (line["predict"], line["radius"], line["n"], line["p_A"]) == (-1, 0, 0, 0)
+        assert (line["predict_two_class"], line["radius_two_class"], line["correct"]) == (-1, 0, 0)
+    assert made["stop"].tolist() == ["budget", "skipped"]
+
+
+def test_a_rule_bounds_what_it_stopped():
+    """The radius is that of all looks of the row, under the rule of the header."""
+    definition = header(
+        n=400, sigma=0.25, stop="anytime", stopping={"tolerance": 0.05, "beta": 0.01}
+    )
+    one = row(1, 0, [10, 0, 0], [98, 2, 0], [150, 10, 0], stop="certified")
+
+    (line,) = table([one], definition).to_dict("records")
+
+    history = [(100, 98), (160, 150)]
+    radius = bounds.radius(definition.rule().complement(history, 0.001), sigma=0.25)
+    assert line["radius"] == certify.floor(radius) > 0
+    assert (line["n_A"], line["n"], line["stop"]) == (150, 160, "certified")
+
+
+# What noise is short of Gaussian.
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_slack_of_every_draw_is_taken_off_alpha(name):
+    """10 draws select, 100 bound, 100 are paired: each may fall elsewhere with that chance."""
+    slack, alpha = 1e-4, 0.05
+    short = dataclasses.replace(SOFTLY, slack=slack)
+
+    made = table(FULL, short, certificates=[name], alpha=alpha)
+
+    less = table(FULL, SOFTLY, certificates=[name], alpha=alpha - 210 * slack)
+    assert made.equals(less)
+    assert (
+        made["radius"].sum() < table(FULL, SOFTLY, certificates=[name], alpha=alpha)["radius"].sum()
+    )
+
+
+def test_alpha_that_noise_uses_up_is_refused():
+    with refused(CertificateError, "alpha = 0.001 is spent", "gaussian"):
+        table(header=dataclasses.replace(HEADER, slack=0.001 / 110))
+
+
+# Coins.
+
+
+def test_coins_are_uniform_and_independent_of_each_other():
+    coins = np.array([certify.coin(seed, idx) for seed in range(40) for idx in range(200)])
+
+    assert ((coins > 0) & (coins < 1)).all()
+    assert len({*coins}) == len(coins)
+    assert kstest(coins, "uniform").pvalue > 0.01
+    neighbours = np.corrcoef(coins[:-1], coins[1:])[0, 1], np.corrcoef(*coins.reshape(2, -1))[0, 1]
+    assert max(map(abs, neighbours)) < 4 / np.sqrt(len(coins) / 2)
+
+
+def test_coins_have_not_moved():
+    """Golden of this code: a coin is tossed once, for all who certify these votes again."""
+    assert certify.coin(0, 7) == pytest.approx(0.5844961951513712, abs=1e-15)
+
+
+def test_every_seed_has_coins_of_its_own():
+    seeds = [0, 1, 2**32, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
+
+    assert len({certify.coin(seed, idx) for seed in seeds for idx in (0, 1, 2**32 - 1)}) == 21
+
+
+def test_the_coin_of_a_table_is_that_of_seed_and_image():
+    made = table(certificates=["cohen", "randomized"])
+
+    assert made["coin"].tolist() == [certify.coin(HEADER.seed, one.idx) for one in ROWS]
+    other = table(header=dataclasses.replace(HEADER, seed=1), certificates=["cohen", "randomized"])
+    assert not set(other["coin"]) & set(made["coin"])
+    assert other["radius"].tolist() == made["radius"].tolist()
+
+
+# Reading.
 
 
 def test_a_missing_table_is_named(tmp_path):
@@ -149,11 +287,11 @@ HEAD = ",".join(COLUMNS) + "\n"
         b"\xff\xfe\x00",
         b"\x00\x01\x02",
         b"idx,label\n1,2\n1,2,3\n",
-        f"{HEAD}1,2,3,far,1,99,100,0.9\n".encode(),
-        f"{HEAD}1,2,3,0.5,1,99,100\n".encode(),
-        f"{HEAD}1,2,3,0.5,1,99,100,0.9,1\n".encode(),
-        f"{HEAD}1.5,2,3,0.5,1,99,100,0.9\n".encode(),
-        f"{HEAD}1,2,3,,1,99,100,0.9\n".encode(),
+        f"{HEAD}1,2,3,far,1,99,100,0.9,n\n".encode(),
+        f"{HEAD}1,2,3,0.5,1,99,100,0.9\n".encode(),
+        f"{HEAD}1,2,3,0.5,1,99,100,0.9,n,1\n".encode(),
+        f"{HEAD}1.5,2,3,0.5,1,99,100,0.9,n\n".encode(),
+        f"{HEAD}1,2,3,,1,99,100,0.9,n\n".encode(),
     ],
     ids=["empty", "binary", "zeros", "ragged", "text", "short", "long", "fraction", "gap"],
 )

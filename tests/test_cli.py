@@ -1,34 +1,46 @@
 """What people type: found by value, answered at once, and wrong in one line."""
 
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
+from builders import refused
 from PIL import Image
 from workspace import EVAL, ROOT, RUN, Workspace
 
 import cli
 from pipeline import presets, requests
-from rrcm import certify, config
-from rrcm.errors import ConfigError, RrcmError
+from rrcm import certify
+from rrcm import params as parameters
+from rrcm.errors import BackendError, ConfigError, RrcmError
+from rrcm.params import Params
 
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
-    "certify": {"model", "sigma", "method", "eval-sigma", "n", "alpha", "subset"},
+    "certify": {
+        *("model", "sigma", "method", "eval-sigma", "n", "alpha", "subset"),
+        *("stop", "budget", "shard", "devices"),
+    },
+    "merge": {"votes"},
     "predict": {"model", "sigma", "method", "eval-sigma", "n", "alpha", "image"},
     "preset": {"name", "force", "no-force"},
     "report": set(),
-    "doctor": set(),
+    "doctor": {"rng"},
+    "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
     "data digits": set(),
 }
+HEAVY = {"torch", "pandas", "scipy", "numba", "dvc", "onnxruntime", "matplotlib"}
 RUN_VALUES = ("--model", "tiny", "--sigma", "0.5")
 
 
 @pytest.fixture
-def params() -> config.Params:
-    return config.load(ROOT / "tests/mini.yaml")
+def params() -> Params:
+    return parameters.load(ROOT / "tests/mini.yaml")
 
 
 def commands(group, prefix: str = "") -> dict[str, set[str]]:
@@ -47,14 +59,13 @@ def test_the_surface_is_closed():
 
 
 def test_help_imports_nothing_heavy():
-    heavy = {"torch", "pandas", "scipy", "dvc", "onnxruntime", "matplotlib"}
-    code = f"import sys, cli; sys.exit(bool({heavy} & set(sys.modules)))"
-
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+    for module in ("cli", "pipeline.requests"):
+        code = f"import sys, {module}; sys.exit(bool({HEAVY} & set(sys.modules)))"
+        assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 @pytest.mark.parametrize("written", ["0.5", ".5", "0.50", "5e-1"])
-def test_runs_are_found_by_value(params: config.Params, written: str):
+def test_runs_are_found_by_value(params: Params, written: str):
     found = requests.find_run(params, model="tiny", method="rrcm", sigma=float(written))
 
     assert found == RUN
@@ -75,6 +86,101 @@ def test_a_run_that_is_not_there_says_what_is_and_how_to_get_it(params, wanted, 
         requests.find_run(params, **{"model": "tiny", "method": "rrcm", "sigma": 0.5} | wanted)
 
     assert "\n" not in str(error.value)
+
+
+# What a request is, without a checkout that has models in it.
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder with params.yaml and one exported run."""
+    (tmp_path / "params.yaml").write_bytes((ROOT / "tests/mini.yaml").read_bytes())
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / f"onnx/{RUN}.onnx").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def resolve(sigma: float = 0.5, *, sample: dict | None = None, **options) -> requests.Request:
+    plain = {"eval_sigma": None, "alpha": None}
+    return requests.resolve("tiny", "rrcm", sigma, sample=sample or {}, **plain | options)
+
+
+def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
+    found = resolve(sample={"n": None, "subset": None, "stop": None})
+
+    assert found.params == params
+    assert found.evaluation == params.evals[EVAL]
+    assert (found.shard, found.budget, found.devices) == ("1/1", 0.0, ())
+
+
+def test_options_replace_what_params_yaml_says(here: Path, params: Params):
+    sample = {"n": 300, "subset": "first:5", "stop": "anytime"}
+
+    found = resolve(
+        sample=sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3", devices=None
+    )
+
+    assert found.params.sample == replace(params.sample, **sample)
+    assert found.params.certify == replace(params.certify, alpha=0.01)
+    assert (found.evaluation.sigma, found.evaluation.run) == (0.25, RUN)
+    assert (found.budget, found.shard) == (90.0, "2/3")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sample": {"stop": "grit"}}, "--stop grit: not in params.yaml's stopping"),
+        ({"sample": {"stop": "grit"}}, "Did you mean 'grid'?"),
+        ({"sample": {"n": 0}}, "n: must be positive"),
+        ({"sample": {"n": 9}}, "9 draws can never certify at certify.alpha = 0.001"),
+        ({"alpha": 1.5}, "alpha: must be in (0, 1), got 1.5"),
+        ({"alpha": 1e-40}, "100 draws can never certify"),
+        ({"eval_sigma": -1.0}, "sigma: must be positive"),
+        ({"sigma": 0.25}, "params.yaml has no tiny rrcm σ = 0.25"),
+        ({"budget": "10"}, "--budget: expected a time such as 90s, 10m or 1.5h, got '10'"),
+        ({"budget": ""}, "--budget: expected"),
+        ({"budget": "0s"}, "--budget: expected"),
+        ({"budget": "-5s"}, "--budget: expected"),
+        ({"budget": "5 s"}, "--budget: expected"),
+        ({"budget": "5d"}, "--budget: expected"),
+        ({"devices": "gpu"}, "--devices: expected GPU numbers or cpu, such as 0,1, got 'gpu'"),
+        ({"devices": "0,"}, "--devices: expected"),
+        ({"devices": "-1"}, "--devices: expected"),
+        ({"devices": "0,1", "shard": "1/2"}, "--devices: makes shards of its own"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_asked_for_is_refused_in_one_line(here: Path, options, said):
+    with refused(ConfigError, said):
+        resolve(**options)
+
+
+def test_a_run_that_is_not_exported_says_how_to_get_it(here: Path):
+    (here / f"onnx/{RUN}.onnx").unlink()
+
+    with refused(BackendError, f"onnx/{RUN}.onnx is not here", f"`dvc repro export@{RUN}`"):
+        resolve()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("0.5s", 0.5), ("007m", 420)]
+)
+def test_times_are_seconds(text: str, seconds: float):
+    assert requests.seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("0", ("0",)), ("0,1", ("0", "1")), ("cpu,cpu", ("cpu", "cpu")), ("10,cpu", ("10", "cpu"))],
+)
+def test_devices_are_numbers_or_cpu(text: str, names: tuple[str, ...]):
+    assert requests.device_names(text, shard="1/1") == names
+
+
+def test_no_device_is_this_process(here: Path):
+    """What each process of several is told, so that it does not start others in turn."""
+    assert resolve(devices="", shard="1/2").devices == ()
 
 
 def test_presets_replace_only_what_is_nobodys_work(tmp_path, monkeypatch):
@@ -113,17 +219,39 @@ def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Worksp
 
 def test_certify_with_more_draws_samples_and_resumes(checkout: Workspace):
     command = ("rrcm", "certify", *RUN_VALUES, "--n", "300", "--subset", "first:5")
+    command += ("--stop", "none")
 
     first = checkout.run(*command)
     (votes,) = checkout.path.glob(".rrcm/votes/*.jsonl")
     whole = votes.read_bytes()
-    votes.write_bytes(whole[: len(whole) // 2])
+    votes.rename(votes.with_suffix(".journal")).write_bytes(whole[: len(whole) // 2])
     second = checkout.run(*command)
 
     table = certify.read(next(checkout.path.glob("results/*n300*.csv")))
     assert "noisy images/s" in first and "5 images, n0 = 20, n = 300" in second
     assert len(table) == 5 and set(table["n"]) == {300}
     assert votes.read_bytes() == whole
+
+
+def test_shards_and_devices_make_the_votes_of_one_process(checkout: Workspace):
+    command = ("rrcm", "certify", *RUN_VALUES, "--n", "200")
+    checkout.run(*command)
+    (whole,) = checkout.path.glob(".rrcm/votes/*.jsonl")
+    votes, table = whole.read_bytes(), next(checkout.path.glob("results/*n200*.csv")).read_bytes()
+
+    for devices in ("cpu", "cpu,cpu"):
+        shutil.rmtree(checkout.path / ".rrcm/votes")
+        checkout.run(*command, "--devices", devices)
+        assert whole.read_bytes() == votes
+    shutil.rmtree(checkout.path / ".rrcm/votes")
+    shutil.rmtree(checkout.path / "results")
+    for shard in ("2/2", "1/2"):
+        assert f"shard {shard}" in checkout.run(*command, "--shard", shard)
+    shards = [str(path) for path in checkout.path.glob("results/*.jsonl")]
+    checkout.run("rrcm", "merge", *shards)
+
+    assert whole.read_bytes() == votes
+    assert next(checkout.path.glob("results/*n200*.csv")).read_bytes() == table
 
 
 def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, tmp_path):
@@ -134,7 +262,7 @@ def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, t
 
     said = "abstain" if row.predict == -1 else f"class {row.predict}"
     assert said in answer and f"the label is {row.label}" in answer
-    assert f"{row.n_A} of 100 noisy draws" in answer
+    assert f"{row.n_A} of {row.n} noisy draws" in answer
     assert finished.run("rrcm", "predict", *RUN_VALUES, "--image", f"{tmp_path}/grey.png")
     for image, error in [
         ("large.png", "8 x 9 pixels, but the model takes 8 x 8"),

@@ -3,20 +3,24 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import PARAMS, changed, plain, refused
 
-from rrcm import config
+from rrcm import config, params, registry
 from rrcm.errors import ConfigError
+from rrcm.params import Params
+from rrcm.parsing import parse
+from rrcm.settings import Sample
 
 PRESETS = sorted(Path(__file__).parents[1].glob("presets/*.yaml"))
 NAMED = {"pretrain", "recipes", "runs", "evals"}  # their keys are names of the user's own
-OPEN = {"models", "loss"}  # a component knows what belongs in there
+OPEN = {"models", "loss", "stopping"}  # a component knows what belongs in there
 
 
 def keys(node, path=()):
-    """Paths to all keys that config.py declares."""
+    """Paths to all keys that config.py and settings.py declare."""
     for key, value in node.items():
         if path[-1:] not in {(name,) for name in NAMED}:
             yield (*path, key)
@@ -38,14 +42,12 @@ def load(tmp_path, content):
     """Load a file of this content; JSON is YAML."""
     path = tmp_path / "params.yaml"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return config.load(path)
+    return params.load(path)
 
 
 @pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda path: path.name)
 def test_a_preset_loads_and_holds_what_its_file_says(path):
-    params = config.load(path)
-
-    assert dataclasses.asdict(params) == plain(path)
+    assert dataclasses.asdict(params.load(path)) == plain(path)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -55,7 +57,7 @@ def test_every_key_is_needed(key):
     del at(node, section)[name]
 
     with refused(ConfigError, f"here{'.' * bool(section)}{section}: missing {name}"):
-        config.parse(node, config.Params, where="here")
+        parse(node, Params, where="here")
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -63,7 +65,7 @@ def test_no_value_may_be_left_empty(key):
     node = changed(plain(PARAMS), key, None)
 
     with refused(ConfigError, f"here.{key}: ", "got None"):
-        config.parse(node, config.Params, where="here")
+        parse(node, Params, where="here")
 
 
 @pytest.mark.parametrize("section", MAPPINGS)
@@ -73,7 +75,7 @@ def test_an_unknown_key_is_told_what_it_resembles(section):
     at(node, section)[f"{known}s"] = 1
 
     with refused(ConfigError, f"unknown key '{known}s'. Did you mean '{known}'?", section):
-        config.parse(node, config.Params, where="here")
+        parse(node, Params, where="here")
 
 
 RUN = "runs.tiny-rrcm-s050"
@@ -86,7 +88,20 @@ WRONG = [
     ("report.radii", [0.0, "far"], "report.radii[1]: expected float"),
     ("models.tiny", "small", "expected dict"),
     ("sample", [], "expected a mapping"),
-    ("sample.precision", "fp23", "must be fp32 or bf16, got 'fp23'. Did you mean 'fp32'?"),
+    ("sample.precision", "fp23", "or bf16 or fp16 or int8, got 'fp23'. Did you mean 'fp32'?"),
+    ("sample.soft", 1, "expected bool, got 1"),
+    ("sample.alpha", 0, "must be in (0, 1), got 0.0"),
+    ("sample.alpha", 1.0, "must be in (0, 1), got 1.0"),
+    ("sample.paired", -1, "must be >= 0, got -1"),
+    ("sample.n", 2**32 - 20, f"below 2^32, and n0 + n + paired is {2**32}"),
+    ("sample.stop", "grit", "anytime, horvath). Did you mean 'grid'?"),
+    ("stopping.grid", [0.5], "expected dict"),
+    ("certify.certificates", "cohen", "expected list, got 'cohen'"),
+    ("certify.certificates", [], "need one or more, each once, got []"),
+    ("certify.certificates", ["cohen", "cohen"], "each once"),
+    ("certify.certificates", ["cohen", 1], "certify.certificates[1]: expected str"),
+    ("evals.tiny-rrcm-s050-e050.architecture", "vti", "Did you mean 'vit'?"),
+    ("evals.tiny-rrcm-s050-e050.architecture", "cnn", "not in its run tiny-rrcm-s050 (vit)"),
     ("pretrain.tiny.grid.rule", "itc", "Did you mean 'ict'?"),
     (f"{RUN}.model", "tyny", "not in models (tiny). Did you mean 'tiny'?"),
     (f"{RUN}.recipe", "finetuned", "Did you mean 'finetune'?"),
@@ -133,10 +148,10 @@ WRONG = [
 @pytest.mark.parametrize(("key", "value", "words"), WRONG, ids=lambda value: str(value)[:40])
 def test_a_wrong_value_is_refused_where_it_stands(tmp_path, monkeypatch, key, value, words):
     node = changed(plain(PARAMS), key, value)
-    monkeypatch.setattr(config, "read_yaml", lambda path: node)  # infinities are not JSON
+    monkeypatch.setattr(params, "read_yaml", lambda path: node)  # infinities are not JSON
 
     with refused(ConfigError, key, words):
-        config.load(tmp_path)
+        params.load(tmp_path)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.25, 0.1, 0.001, 1e-9])
@@ -162,10 +177,10 @@ def test_numbers_are_those_of_yaml_1_2(tmp_path):
     """YAML 1.1 reads 1e-4 as text; DVC and we do not. A whole number may stand for a float."""
     text = PARAMS.read_text().replace("tolerance: 1.0e-4", "tolerance: 1e-4")
 
-    params = load(tmp_path, text.replace("clip: 2.0", "clip: 2"))
-    clip = params.pretrain["tiny"].optimizer.clip
+    made = load(tmp_path, text.replace("clip: 2.0", "clip: 2"))
+    clip = made.pretrain["tiny"].optimizer.clip
 
-    assert params.export.tolerance == 0.0001
+    assert made.export.tolerance == 0.0001
     assert (clip, type(clip)) == (2.0, float)
 
 
@@ -190,7 +205,7 @@ def test_what_is_not_a_mapping_of_yaml_is_refused_in_one_line(tmp_path, text):
 
 def test_a_missing_file_is_told_where_presets_come_from(tmp_path):
     with refused(ConfigError, "not found", "rrcm preset digits"):
-        config.load(tmp_path / "params.yaml")
+        params.load(tmp_path / "params.yaml")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +222,49 @@ def test_a_missing_section_is_told_what_it_resembles(section, words):
 
 
 def test_a_section_alone_is_the_same_as_in_the_whole():
-    params = config.load(PARAMS)
+    whole = params.load(PARAMS)
 
-    assert config.read("sample", config.Sample, PARAMS) == params.sample
-    assert config.read(RUN, config.Run, PARAMS) == params.runs["tiny-rrcm-s050"]
+    assert config.read("sample", Sample, PARAMS) == whole.sample
+    assert config.read(RUN, config.Run, PARAMS) == whole.runs["tiny-rrcm-s050"]
+    assert config.read("stopping.grid", dict[str, Any], PARAMS) == whole.stopping["grid"]
+
+
+def test_a_table_shows_only_radii_that_the_grid_settles(tmp_path):
+    """Of others the grid may know less than its draws could have told."""
+    node = changed(plain(PARAMS), "report.radii", [0.0, 0.3])
+
+    with refused(ConfigError, "report.radii: 0.3 is not in stopping.grid.radii", "[0.0, 0.25"):
+        load(tmp_path, node)
+
+    assert load(tmp_path, changed(node, "sample.stop", "anytime"))
+    assert load(tmp_path, changed(node, "stopping.grid.radii", [0, 0.3, 0.7]))  # 0 is 0.0
+
+
+@pytest.mark.parametrize("radii", [0.5, ["far"], None])
+def test_radii_of_the_grid_are_a_list_of_numbers(tmp_path, radii):
+    with refused(ConfigError, "stopping.grid.radii", "expected "):
+        load(tmp_path, changed(plain(PARAMS), "stopping.grid.radii", radii))
+
+
+@pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda path: path.name)
+def test_every_rule_of_a_preset_can_be_asked_for(path):
+    """Its constants are those of the rule, at the preset's n and at each sigma."""
+    whole = params.load(path)
+
+    assert [*whole.stopping] == ["none", "futile", "grid", "anytime", "horvath"]
+    for name, constants in whole.stopping.items():
+        rule = registry.load("stopping", name)
+        cfg = parse(constants, rule.Config, where=name)
+        for evaluation in whole.evals.values():
+            made = rule.Rule(cfg, n=whole.sample.n, alpha=0.001, sigma=evaluation.sigma)
+            assert made.looks[-1] == whole.sample.n
+
+
+@pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda path: path.name)
+def test_every_component_of_a_preset_exists(path):
+    whole = params.load(path)
+
+    for name in whole.certify.certificates:
+        registry.load("certificates", name)
+    registry.load("noises", whole.sample.noise)
+    assert whole.sample.backend in registry.names("backends")

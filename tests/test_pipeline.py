@@ -89,14 +89,14 @@ def test_killed_training_resumes_to_the_same_bytes(checkout: Workspace, stage: s
 
 
 def test_killed_sampling_resumes_to_the_same_votes(checkout: Workspace):
-    checkout.edit(lambda p: p["sample"].update(n=6000))
+    checkout.edit(lambda p: p["sample"].update(n=6000, stop="none"))
     stage = f"sample@{EVAL}"
     checkout.run("dvc", "repro", "--single-item", stage)
     uninterrupted = (checkout.path / f"votes/{EVAL}.jsonl").read_bytes()
     checkout.forget("votes")
 
-    interrupt(checkout, stage, f"{stage}/*/votes.jsonl", ready=600)
-    left = next(checkout.path.glob(f".rrcm/resume/{stage}/*/votes.jsonl")).read_bytes()
+    interrupt(checkout, stage, f"{stage}/*/votes.journal", ready=1500)
+    left = next(checkout.path.glob(f".rrcm/resume/{stage}/*/votes.journal")).read_bytes()
     checkout.run("dvc", "repro", "--single-item", stage)
 
     assert 0 < len(left) < len(uninterrupted)

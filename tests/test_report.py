@@ -12,8 +12,9 @@ import pytest
 from builders import certificates
 from helpers import MINI
 
-from rrcm import config, figures, report, statistics
+from rrcm import figures, report, statistics
 from rrcm.certify import floor
+from rrcm.settings import Eval
 
 RADII, CONFIDENCE = MINI.report.radii, MINI.report.confidence
 
@@ -37,8 +38,8 @@ def variant(name, **changes):
         MINI,
         runs={first: run, name: dataclasses.replace(run, **changes)},
         evals={
-            f"{first}-e": config.Eval(run=first, sigma=0.5),
-            f"{name}-e": config.Eval(run=name, sigma=sigma),
+            f"{first}-e": Eval(run=first, architecture="vit", sigma=0.5),
+            f"{name}-e": Eval(run=name, architecture="vit", sigma=sigma),
         },
     )
     return params, {evaluation: table(seed) for seed, evaluation in enumerate(params.evals)}
@@ -174,7 +175,8 @@ def test_the_page_has_every_method_and_number(written):
 
     assert shown == cells
     assert "digits, 20 test images" in page
-    assert "n₀ = 20, n = 100" in page and "α = 0.001" in page and "cohen" in page
+    assert "n₀ = 20, up to n = 100" in page and "α = 0.001" in page and "cohen" in page
+    assert "stopping rule: grid" in page and "false with probability at most α = 0.001" in page
     assert "onnx, fp32" in page and "95 % Wilson interval" in page
 
 

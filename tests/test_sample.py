@@ -1,8 +1,9 @@
-"""Votes depend on seed, image and draw, and on nothing else: and so certificates are true."""
+"""Votes depend on seed, image and draw, and on nothing else: however they are drawn."""
 
+import itertools
 import json
-import threading
-import time
+import math
+import tracemalloc
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -11,78 +12,69 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-from builders import SIGMA, exported, refused, split
+from builders import SIGMA, exported, images, linear, refused, some, split
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
 
-from rrcm import noise, registry, votes
-from rrcm.certificates import cohen
-from rrcm.config import Sample
+from rrcm import bounds, certify, drawing, journal, registry, sample, votes
 from rrcm.errors import BackendError, ConfigError, VotesError
-from rrcm.sample import header, sample, subset, vote
-from rrcm.shards import Split
+from rrcm.evidence import ABSTAIN, SOFT
+from rrcm.sample import header, subset
+from rrcm.settings import Sample
 
+N = 400
 CFG = Sample(
-    backend="linear", precision="fp32", batch_size=7, n0=5, n=23, seed=0, subset="all"
-)  # four batches of 7 draws
-
-
-class Linear:
-    """Scores x.w + b in float64, one addition after the other: a row never knows its batch."""
-
-    provider, weights = "float64", "0" * 64
-
-    def __init__(self, w, b):
-        self.w, self.b = torch.tensor(w).double(), torch.tensor(b).double()  # [D, K], [K]
-        self.classes = [str(k) for k in range(len(b))]
-        self.busy = threading.Lock()
-
-    def scores(self, x, sigma):
-        assert self.busy.acquire(blocking=False), "two threads share a backend"
-        time.sleep(1e-3 * float(x[0, 0, 0, 0] > 0.5))  # some images take longer
-        scores = self.b
-        for pixel, w in zip(x.double().flatten(1).T, self.w, strict=True):
-            scores = scores + pixel[:, None] * w
-        self.busy.release()
-        return scores
-
-
-def linear():
-    return Linear([[3.0, 0, -1], [-2, 1, 2], [0, 2, -3], [1, -3, 2]], [0.0, 0.1, 0.2])
-
-
-def images(count, shape=(1, 2, 2), classes=3):
-    rng = np.random.default_rng(0)
-    return Split(
-        idx=rng.permutation(10 * count)[:count],
-        images=rng.integers(0, 17, (count, *shape), dtype=np.uint8),
-        labels=rng.integers(0, classes, count),
-        classes=tuple(str(k) for k in range(classes)),
-        white=16,
-    )
-
-
+    backend="linear", precision="fp32", batch_size=16, noise="gaussian", n0=20, n=N, seed=0,
+    subset="all", stop="none", alpha=0.05, label_aware=False, soft=False, paired=0,
+)  # fmt: skip
+CONSTANTS = {
+    "none": {},
+    "futile": {"beta": 0.01},
+    "grid": {"radii": [0.0, 0.25, 0.5], "beta": 0.01},
+    "anytime": {"tolerance": 0.05, "beta": 0.01},
+    "horvath": {"stages": [100, 250], "radius": 0.1, "beta": 0.01},
+}
 SIX = images(6)
-DEFINITION = header(linear(), "linear", "a-run", SIGMA, CFG)
+OTHER = partial(linear, (0.4, 0.0, 0.2))  # what paired draws are compared with
+EXTRAS = {
+    "plain": {},
+    "soft": {"soft": True},
+    "paired": {"paired": 50},
+    "label-aware": {"label_aware": True},
+    "sound": {"noise": "sound"},
+    "all": {"soft": True, "paired": 50, "label_aware": True},
+}
 
 
-def sampled(make=linear, split=SIX, cfg=CFG, *, workers=1, before=b""):
-    """The votes file that sampling makes, from what was there before."""
+def defined(cfg=CFG, split=SIX, *, backend=None, sigma=SIGMA, **how):
+    return header(backend or linear(), split, "a-run", sigma, cfg, CONSTANTS[cfg.stop], **how)
+
+
+def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, before=b"", **how):
+    """The votes file that sampling makes, from a journal that was there before."""
     with TemporaryDirectory() as folder:
-        path = Path(folder, "votes.jsonl")
+        journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
         if before:
-            path.write_bytes(before)
-        definition = header(make(), cfg.backend, "a-run", SIGMA, cfg)
-        list(sample(make, split, definition, path, workers=workers))
-        votes.read(path)  # nothing in it is damaged
+            journal.write_bytes(before)
+        drawn = sample.sample(
+            make(),
+            split,
+            defined(cfg, split, backend=make(), **how),
+            journal,
+            path,
+            workers=workers,
+            reference=OTHER(),
+        )
+        last, (_, found) = list(drawn)[-1], votes.read(path)  # nothing in it is damaged
+        assert last.images == sum(row.stop != "budget" for row in found)
+        assert not journal.exists()
         return path.read_bytes()
 
 
 @cache
-def whole():
-    return sampled()
+def whole(stop="none", extra="plain"):
+    return sampled(replace(CFG, stop=stop, **EXTRAS[extra]))
 
 
 def rows(file):
@@ -90,146 +82,190 @@ def rows(file):
     return {row["idx"]: row for row in map(json.loads, file.splitlines()[1:])}
 
 
-@pytest.mark.parametrize("workers", [2, 3, 9])
-def test_workers_do_not_change_a_byte(workers):
-    assert sampled(workers=workers) == whole()
-    assert len(whole().splitlines()) == 1 + 6
+def journal_of(cfg, split=SIX):
+    """The bytes of a journal that hears of every look, as they are before it is removed."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "JOURNAL", -1.0)
+        patch.setattr(votes, "write", lambda *arguments: None)
+        patch.setattr(Path, "unlink", lambda path: None)
+        journal = Path(folder, "journal")
+        arguments = linear(), split, defined(cfg, split), journal, Path(folder, "votes")
+        list(sample.sample(*arguments, workers=1, reference=OTHER()))
+        return journal.read_bytes()
 
 
-@pytest.mark.parametrize(("workers", "backends"), [(1, 1), (3, 3), (9, 6)])
-def test_each_worker_has_a_backend_of_its_own(tmp_path, workers, backends):
-    """And none is made for which there is no image."""
-    made = []
+every_rule = pytest.mark.parametrize("stop", CONSTANTS)
+every_extra = pytest.mark.parametrize("extra", EXTRAS)
 
-    def make():
-        made.append(linear())
-        return made[-1]
 
-    list(sample(make, SIX, DEFINITION, tmp_path / "votes", workers=workers))
+# One process, or however many.
 
-    assert len(made) == backends
+
+@every_rule
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_do_not_change_a_byte(stop, workers):
+    cfg = replace(CFG, stop=stop, **EXTRAS["all"])
+
+    assert sampled(cfg, workers=workers) == whole(stop, "all")
+    assert len(whole(stop, "all").splitlines()) == 1 + 6
+
+
+@every_rule
+@every_extra
+def test_three_shards_are_one_process(tmp_path, stop, extra):
+    cfg, paths = replace(CFG, stop=stop, **EXTRAS[extra]), []
+    for i in (3, 1, 2):
+        paths.append(tmp_path / f"{i}.jsonl")
+        paths[-1].write_bytes(sampled(cfg, shard=f"{i}/3"))
+
+    votes.write(tmp_path / "merged.jsonl", *votes.merge(paths))
+
+    assert (tmp_path / "merged.jsonl").read_bytes() == whole(stop, extra)
 
 
 @few
-@given(st.data())
-def test_votes_resumed_after_any_cut_are_the_uninterrupted_ones(data):
-    cut = data.draw(st.integers(0, len(whole())))
+@given(st.permutations(range(6)), st.sampled_from([*CONSTANTS]), st.sampled_from(["plain", "all"]))
+def test_an_image_has_the_same_votes_in_any_order(order, stop, extra):
+    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
 
-    assert sampled(before=whole()[:cut], workers=data.draw(st.integers(1, 2))) == whole()
-
-
-@few
-@given(st.permutations(range(6)))
-def test_an_image_has_the_same_votes_in_any_order(order):
-    shuffled = replace(SIX, idx=SIX.idx[order], images=SIX.images[order], labels=SIX.labels[order])
-
-    assert rows(sampled(split=shuffled)) == rows(whole())
+    assert rows(sampled(cfg, some(SIX, order))) == rows(whole(stop, extra))
 
 
-@pytest.mark.parametrize("batch_size", [1, 28, 64])
-def test_batches_do_not_change_a_vote(batch_size):
+@pytest.mark.parametrize("stop", ["none", "grid"])
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 1000])
+def test_batches_do_not_change_a_vote(stop, batch_size):
     """Of a classifier whose kernels do not know their batch; the header says which batch it was."""
-    other = sampled(cfg=replace(CFG, batch_size=batch_size))
+    other = sampled(replace(CFG, stop=stop, batch_size=batch_size, **EXTRAS["all"]))
 
-    assert rows(other) == rows(whole())
-    assert other.splitlines()[0] != whole().splitlines()[0]
+    assert rows(other) == rows(whole(stop, "all"))
+    assert other.splitlines()[0] != whole(stop, "all").splitlines()[0]
 
 
-def test_the_first_draws_select_and_the_next_ones_estimate():
-    """Votes are the argmax of scores of x + sigma z, z as noise.gaussian draws it."""
-    backend, draws = linear(), torch.arange(28)
-    for i, idx in enumerate(SIX.idx):
-        x = torch.from_numpy(SIX.pixels(i))
-        z = noise.gaussian(0, torch.full_like(draws, int(idx)), draws, (1, 2, 2))
-        label = backend.scores(x + SIGMA * z, SIGMA).argmax(dim=1).numpy()
+@cache
+def journal_bytes(stop, extra):
+    return journal_of(replace(CFG, stop=stop, **EXTRAS[extra]))
 
-        n0, n = vote(backend, x, int(idx), DEFINITION)
 
-        assert n0.tolist() == np.bincount(label[:5], minlength=3).tolist()
-        assert n.tolist() == np.bincount(label[5:], minlength=3).tolist()
+@few
+@given(st.data(), st.sampled_from([*CONSTANTS]), st.sampled_from([*EXTRAS]))
+def test_votes_resumed_after_any_cut_are_the_uninterrupted_ones(data, stop, extra):
+    """From a journal that was cut at any byte, with some images in the middle of their draws."""
+    text = journal_bytes(stop, extra)
+    cut = data.draw(st.integers(0, len(text)))
+    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+
+    assert sampled(cfg, before=text[:cut], workers=data.draw(st.integers(1, 3))) == whole(
+        stop, extra
+    )
+
+
+@every_rule
+@every_extra
+def test_votes_resumed_after_any_line_are_the_uninterrupted_ones(stop, extra):
+    """Between the looks of each image, between images, and between the votes and the pairs."""
+    lines = journal_bytes(stop, extra).splitlines(keepends=True)
+    cuts = range(1, len(lines), max(1, len(lines) // 6))
+    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+
+    for cut in cuts:
+        assert sampled(cfg, before=b"".join(lines[:cut])) == whole(stop, extra)
+    assert len(lines) > 1 + 6 + 6 * ("paired" in EXTRAS[extra])
+
+
+def test_a_resumed_image_draws_only_what_is_missing():
+    """A journal with every line has nothing left to draw."""
+    backend = linear()
+
+    sampled(before=journal_bytes("none", "plain"), make=lambda: backend)
+
+    assert backend.batches == []
+
+
+def test_the_journal_hears_of_a_long_image_now_and_then(monkeypatch):
+    """A line for each image at its end, and in between not more often than every few seconds."""
+    lines = []
+    monkeypatch.setattr(journal.Journal, "append", lambda self, row: append(self, row))
+
+    def append(self, row):
+        self.rows[row.idx] = row
+        lines.append(row)
+
+    for interval, counts in ((math.inf, 6), (-1.0, 6 * 8)):  # a selection, and seven looks
+        lines.clear()
+        monkeypatch.setattr(drawing, "JOURNAL", interval)
+        sampled()
+        assert len(lines) == counts
+
+
+# What the votes are.
+
+
+@every_rule
+@every_extra
+def test_the_first_draws_select_and_the_next_ones_estimate(stop, extra):
+    """Everything in a row, by the equations, from all draws of an image at once."""
+    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+    module, rule = registry.load("noises", cfg.noise), defined(cfg).rule()
+    first, last = cfg.n0 + cfg.n, cfg.n0 + cfg.n + cfg.paired
+    for place, idx in enumerate(SIX.idx):
+        d = torch.arange(last)
+        x = torch.from_numpy(SIX.pixels(place)).expand(last, -1, -1, -1)
+        image = torch.full_like(d, int(idx))
+        noisy = module.noisy(x, SIGMA, seed=0, images=image, draws=d, white=16)
+        scores = linear().scores(noisy)
+        label = scores.argmax(dim=1).numpy()
+        selection = np.bincount(label[: cfg.n0], minlength=3)
+        c_A, looks, why = int(selection.argmax()), [], "skipped"
+        if not (cfg.label_aware and c_A != SIX.labels[place]):
+            for look in rule.looks:
+                counts = np.bincount(label[cfg.n0 : cfg.n0 + look], minlength=3)
+                looks.append([look, {str(c): int(k) for c, k in enumerate(counts) if k}])
+                why = rule.stop([(d, votes_.get(str(c_A), 0)) for d, votes_ in looks]) or "n"
+                if why != "n":
+                    break
+        steps = (scores[:, c_A : c_A + 1] * 0).long()
+        if cfg.soft and looks:
+            drawn = scores[cfg.n0 : cfg.n0 + looks[-1][0]]
+            steps = (drawn.softmax(dim=1)[:, c_A] * SOFT).floor().long()
+        unlike = int((label[first:] != OTHER().scores(noisy[first:]).argmax(1).numpy()).sum())
+
+        assert rows(whole(stop, extra))[idx] == {
+            "idx": idx,
+            "label": SIX.labels[place],
+            "n0": {str(c): int(k) for c, k in enumerate(selection) if k},
+            "looks": looks,
+            "stop": why,
+            "soft": [int(steps.sum()), int((steps**2).sum())],
+            "paired": [unlike, cfg.paired],
+        }
+
+
+def test_rules_do_stop_early_and_for_different_reasons():
+    """Otherwise the tests above would compare nothing but full runs."""
+    reasons = {
+        stop: {row["stop"] for row in rows(whole(stop, "plain")).values()} for stop in CONSTANTS
+    }
+
+    assert reasons["none"] == {"n"}
+    assert "futile" in reasons["futile"] and "n" in reasons["futile"]
+    assert {"certified", "futile"} <= set().union(*reasons.values())
+    assert "skipped" in {row["stop"] for row in rows(whole("none", "label-aware")).values()}
 
 
 def test_images_and_seeds_have_noise_of_their_own():
     """The same pixels under another name, or another seed, get other votes."""
-    cfg = replace(CFG, n=1000, batch_size=1005)
     twins = replace(SIX, images=np.repeat(SIX.images[:1], 6, axis=0))
 
-    counts = {str(row["n"]) for row in rows(sampled(split=twins, cfg=cfg)).values()}
+    counts = {str(row["looks"]) for row in rows(sampled(split=twins)).values()}
 
     assert len(counts) == 6
-    assert rows(sampled(cfg=replace(CFG, seed=1))) != rows(whole())
+    assert rows(sampled(replace(CFG, seed=1))) != rows(whole())
 
 
-@pytest.mark.parametrize("field", Sample.__slots__)
-def test_every_setting_is_in_the_header(field):
-    """So that votes of one setting are never continued, or read, as those of another."""
-    value = getattr(CFG, field)
-    cfg = replace(CFG, **{field: f"{value}'" if isinstance(value, str) else value + 1})
+def test_only_the_subset_is_sampled():
+    every_other = rows(sampled(replace(CFG, subset="every:2")))
 
-    assert header(linear(), cfg.backend, "a-run", SIGMA, cfg) != DEFINITION
-
-
-@pytest.mark.parametrize("attribute", ["weights", "provider", "classes"])
-def test_what_a_backend_is_stands_in_the_header(attribute):
-    backend = linear()
-    setattr(backend, attribute, ["other"])
-
-    assert getattr(header(backend, "linear", "a-run", SIGMA, CFG), attribute) == ["other"]
-
-
-def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
-    run = partial(sample, linear, SIX, DEFINITION, tmp_path / "votes", workers=1)
-    stopped = run()
-    seen = [next(stopped), next(stopped), next(stopped)]
-    stopped.close()
-
-    assert seen == [0, 1, 2]
-    assert list(run()) == [2, 3, 4, 5, 6]
-    assert list(run()) == [6]
-    assert (tmp_path / "votes").read_bytes() == whole()
-
-
-def test_a_failing_worker_loses_no_finished_image(tmp_path):
-    path, failing = tmp_path / "votes", linear()
-    batches = [failing.scores] * 14  # four an image: the fourth image fails
-    failing.scores = lambda x, sigma: batches.pop()(x, sigma)
-
-    with pytest.raises(IndexError):
-        list(sample(lambda: failing, SIX, DEFINITION, path, workers=1))
-
-    assert len(votes.read(path)[1]) == 3
-    assert list(sample(linear, SIX, DEFINITION, path, workers=2)) == [3, 4, 5, 6]
-    assert path.read_bytes() == whole()
-
-
-def test_votes_of_other_weights_are_not_continued():
-    stranger = linear()
-    stranger.weights = "1" * 64
-
-    with refused(VotesError, "weights was", "move the file away"):
-        sampled(lambda: stranger, before=whole())
-
-
-def test_a_score_that_is_no_number_is_refused():
-    broken = linear()
-    broken.b[1] = torch.nan
-
-    with refused(BackendError, "run a-run: NaN scores", f"image {SIX.idx[0]}", f"sigma {SIGMA}"):
-        sampled(lambda: broken)
-
-
-@pytest.mark.parametrize("classes", [("0", "1"), ("1", "0", "2"), ("zero", "one", "two")])
-def test_classes_must_be_those_of_the_data(classes):
-    with refused(BackendError, "run a-run has 3 classes", "the data"):
-        sampled(split=replace(SIX, classes=classes))
-
-
-def test_among_equal_scores_the_lowest_class_wins():
-    tied = Linear(np.zeros((4, 3)), [0.0, 1.0, 1.0])
-
-    n0, n = vote(tied, torch.zeros(1, 2, 2), 0, DEFINITION)
-
-    assert (n0.tolist(), n.tolist()) == ([0, 5, 0], [0, 23, 0])
+    assert every_other == {idx: rows(whole())[idx] for idx in SIX.idx[::2]}
 
 
 @pytest.mark.parametrize(
@@ -245,6 +281,8 @@ def test_among_equal_scores_the_lowest_class_wins():
 )
 def test_a_subset_is_what_its_rule_says(rule, chosen):
     assert subset(rule, 7).tolist() == chosen
+    assert subset(rule, 7, shard="1/2").tolist() == chosen[::2]
+    assert subset(rule, 7, shard="2/2").tolist() == chosen[1::2]
 
 
 @pytest.mark.parametrize("rule", ["", "some", "every", "every:", "every:0", "first:-1", "first:x"])
@@ -253,49 +291,297 @@ def test_an_unknown_subset_is_refused(rule):
         subset(rule, 7)
 
 
-def test_only_the_subset_is_sampled():
-    some = rows(sampled(cfg=replace(CFG, subset="every:2")))
+def test_votes_cut_to_fewer_draws_certify_like_fewer_draws():
+    """Looks are cumulative and draws are numbered, so n' < n draws are a part of n draws."""
+    fewer = 250
+    definition, long = header_and_rows(whole())
+    cut = [
+        replace(row, looks=[(draws, v) for draws, v in row.looks if draws <= fewer]) for row in long
+    ]
+    short = header_and_rows(sampled(replace(CFG, n=fewer)))
+    how = {"certificates": ["cohen", "two_class", "randomized"], "alpha": 0.05}
 
-    assert some == {idx: rows(whole())[idx] for idx in SIX.idx[::2]}
+    assert (replace(definition, n=fewer), cut) == short
+    made = certify.certify(replace(definition, n=fewer), cut, **how)
+    assert made.equals(certify.certify(*short, **how))
+    assert (made["radius"] > 0).any()
 
 
-def test_certificates_of_a_linear_classifier_are_true():
-    """End to end, with the noise that certifies: for f = [x.w > b], the smoothed classifier is f
-    and its distance to the boundary is |x.w - b| / |w|. A certificate may exceed it in a share
-    alpha of images; allowing three times alpha, as a control, is seen.
-    """
-    many = images(400, classes=2)
-    w, b, alpha = np.array([0.6, -0.8, 1.0, 0.3]), 0.55, 0.05
-    backend = Linear(np.stack([-w / 2, w / 2], axis=1), [b / 2, -b / 2])
-    definition = header(
-        backend, "linear", "a-run", SIGMA, replace(CFG, n0=20, n=200, batch_size=220)
-    )
-    false = {alpha: 0, 3 * alpha: 0}
-    for i, idx in enumerate(many.idx):
-        x = many.pixels(i)
-        margin = (x.flatten() @ w - b) / np.linalg.norm(w)
-        counts = vote(backend, torch.from_numpy(x), int(idx), definition)
-        for level in false:
-            got = cohen.certify(*counts, sigma=SIGMA, alpha=level)
-            right = got.label in (cohen.ABSTAIN, int(margin > 0))
-            false[level] += not right or got.radius > abs(margin)
+def header_and_rows(file):
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "votes.jsonl")
+        path.write_bytes(file)
+        return votes.read(path)
 
-    assert false[alpha] <= binom.ppf(1 - 1e-4, len(many.idx), alpha) < false[3 * alpha]
+
+# The header.
+
+
+def other(value):
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, float):
+        return value / 2
+    return f"{value}'" if isinstance(value, str) else value + 1
+
+
+CHANGES = {"noise": "sound", "subset": "first:2", "stop": "grid", "paired": 5}
+
+
+@pytest.mark.parametrize("field", Sample.__slots__)
+def test_every_setting_is_in_the_header(field, tmp_path):
+    """So that votes of one setting are never continued, or read, as those of another."""
+    value = CHANGES.get(field, other(getattr(CFG, field)))
+    changed = defined(replace(CFG, **{field: value}))
+
+    assert getattr(changed, field) == value != getattr(defined(), field)
+    with journal.Journal(tmp_path / "journal", defined()):
+        pass
+    with refused(VotesError, " was ", "move the file away"):
+        journal.Journal(tmp_path / "journal", changed)
+
+
+@pytest.mark.parametrize("attribute", ["weights", "provider", "classes"])
+def test_what_a_backend_is_stands_in_the_header(attribute):
+    backend = linear()
+    setattr(backend, attribute, ["other"])
+
+    assert getattr(defined(backend=backend), attribute) == ["other"]
+
+
+def test_what_else_defines_votes_stands_in_the_header():
+    grid = replace(CFG, stop="grid")
+
+    assert defined(sigma=0.25).sigma == 0.25
+    assert defined(grid).stopping == CONSTANTS["grid"]
+    assert defined(grid, budget=3.5).budget == 3.5
+    assert defined(shard="2/3").shard == "2/3"
+    assert defined(shard="02/03").shard == "2/3"
+    assert defined().format == votes.FORMAT
+
+
+@pytest.mark.parametrize("component", registry.names("noises"))
+def test_noise_says_what_it_is_and_how_far_from_the_theorem(component):
+    made, module = defined(replace(CFG, noise=component)), registry.load("noises", component)
+
+    assert (made.noise, made.stream) == (component, module.NAME)
+    assert made.slack == module.slack(SIGMA, pixels=4, white=16)
+    assert (made.slack > 0) == (component == "sound")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sigma": 0.25},
+        {"shard": "1/2"},
+        {"seed": 1},
+        {"n0": 21},
+        {"n": 401},
+        {"alpha": 0.01},
+        {"batch_size": 8},
+        {"stop": "anytime"},
+        {"weights": "1" * 64},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_votes_of_another_definition_are_not_continued(changed):
+    (field,) = changed
+    how = {k: v for k, v in changed.items() if k in ("sigma", "shard")}
+    cfg = replace(CFG, **{k: v for k, v in changed.items() if k in Sample.__slots__})
+    stranger = linear()
+    stranger.weights = changed.get("weights", stranger.weights)
+
+    with refused(VotesError, f"{field} was ", "move the file away"):
+        sampled(cfg, make=lambda: stranger, before=journal_bytes("none", "plain"), **how)
+
+
+@pytest.mark.parametrize("shard", ["", "1", "0/2", "3/2", "1/", "/2", "a/b", "-1/2", "1/2/3"])
+def test_a_shard_is_i_of_k(shard):
+    with refused(ConfigError, "shard: expected i/k", repr(shard)):
+        defined(shard=shard)
+
+
+@pytest.mark.parametrize("stop", ["none", "futile", "horvath"])
+def test_a_rule_that_certifies_at_its_end_only_has_no_budget(stop):
+    with refused(ConfigError, "budget: ", repr(stop), "use grid or anytime"):
+        defined(replace(CFG, stop=stop), budget=1.0)
+
+
+# A budget.
+
+
+class Clock:
+    """Time that passes with every look at it."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.mark.parametrize("stop", ["grid", "anytime"])
+@pytest.mark.parametrize("seconds", [0.5, 25, 40, 80, 10_000])
+def test_a_budget_ends_drawing_soundly(monkeypatch, stop, seconds):
+    """Rows say why they end, and certificates are those of the rule for what was drawn."""
+    cfg, alpha = replace(CFG, stop=stop), 0.05
+    monkeypatch.setattr(drawing, "time", Clock(1.0))
+    definition, found = header_and_rows(sampled(cfg, budget=float(seconds)))
+    rule = definition.rule()
+    table = certify.certify(definition, found, certificates=["cohen"], alpha=alpha)
+    stops = [row.stop for row in found]
+
+    if seconds < 1:
+        assert stops == ["budget"] * 6 and not any(row.n0 or row.looks for row in found)
+        assert (table["predict"] == ABSTAIN).all() and (table["n"] == 0).all()
+    if seconds == 10_000:
+        assert "budget" not in stops
+    if 25 <= seconds <= 80:
+        assert "budget" in stops and any(row.looks for row in found)
+    full = rows(whole(stop))
+    for row, line in zip(found, table.to_dict("records"), strict=True):
+        drawn = [[draws, {str(c): k for c, k in v.items()}] for draws, v in row.looks]
+        assert drawn == full[row.idx]["looks"][: len(drawn)]
+        assert row.stop in ("budget", full[row.idx]["stop"])
+        if row.looks:
+            history = row.evidence(3).history(row.evidence(3).c_A)
+            radius = bounds.radius(rule.complement(history, alpha), sigma=SIGMA)
+            assert line["radius"] == certify.floor(max(radius, 0.0))
+            assert line["n"] == row.looks[-1][0]
+        else:
+            assert (line["predict"], line["radius"], line["n"]) == (ABSTAIN, 0, 0)
+
+
+def test_a_budget_loses_nothing_that_was_drawn(monkeypatch):
+    """Not even what the journal had not yet heard of when time was up."""
+    seen = {}
+    monkeypatch.setattr(drawing, "time", Clock(1.0))
+    decide = drawing.Drawing._wanted
+
+    def wanted(drawing, job):
+        seen[int(SIX.idx[job.row])] = [count.tolist() for count in job.counts]
+        return decide(drawing, job)
+
+    monkeypatch.setattr(drawing.Drawing, "_wanted", wanted)
+    _, found = header_and_rows(sampled(replace(CFG, stop="grid"), budget=30.0))
+
+    assert "budget" in {row.stop for row in found}
+    for row in found:
+        evidence = row.evidence(3)
+        steps = np.diff(evidence.votes, axis=0, prepend=0).tolist()
+        assert [evidence.selection.tolist(), *steps] == seen.get(row.idx, [[0, 0, 0]])
+
+
+def test_under_a_budget_every_image_is_selected_first(monkeypatch):
+    """And then most draws go to those of which a radius may be expected."""
+    monkeypatch.setattr(drawing, "time", Clock(1.0))
+    _, found = header_and_rows(sampled(replace(CFG, stop="grid"), budget=40.0))
+
+    assert all(sum(row.n0.values()) == 20 for row in found)
+    draws = [sum(draws for draws, _ in row.looks[-1:]) for row in found]
+    ahead = [max(row.n0.values()) > 10 for row in found]
+    assert 0 < sum(ahead) < 6
+    assert sum(itertools.compress(draws, ahead)) > sum(draws) / 2
+
+
+# Failures.
+
+
+def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_path):
+    """Nothing stands at the final path, and with a whole classifier the rest goes on."""
+    backend, calls = linear(), itertools.count()
+    scores = backend.scores
+
+    def broken(x):
+        return scores(x) * (math.nan if next(calls) == 60 else 1)
+
+    backend.scores = broken
+    journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
+    arguments = SIX, defined(), journal, path
+
+    with refused(BackendError, "NaN scores for image ", f"sigma {SIGMA}") as _:
+        list(sample.sample(backend, *arguments, workers=1))
+
+    assert not path.exists()
+    assert len(journal.read_bytes().splitlines()) > 1
+    again = list(sample.sample(linear(), *arguments, workers=1))
+    assert again[0].images >= 1
+    assert path.read_bytes() == whole()
+
+
+def test_the_image_with_nan_scores_is_named():
+    broken = linear((0.0, math.nan, 0.2))
+
+    with refused(BackendError, f"NaN scores for image {SIX.idx[0]} at sigma {SIGMA}"):
+        sampled(make=lambda: broken)
+
+
+@pytest.mark.parametrize("classes", [("0", "1"), ("1", "0", "2"), ("zero", "one", "two")])
+def test_classes_must_be_those_of_the_data(classes):
+    with refused(BackendError, "run a-run has 3 classes", "the data"):
+        sampled(split=replace(SIX, classes=classes))
+
+
+def test_pairs_need_something_to_be_compared_with(tmp_path):
+    definition = defined(replace(CFG, paired=5))
+
+    with refused(BackendError, "paired: 5 draws need another function"):
+        list(sample.sample(linear(), SIX, definition, tmp_path / "j", tmp_path / "v", workers=1))
+
+
+def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
+    run = partial(sample.sample, linear(), SIX, defined(), tmp_path / "j", tmp_path / "v")
+    stopped = run(workers=1)
+    seen = [state.images for state in itertools.takewhile(lambda s: s.images < 3, stopped)]
+    stopped.close()
+
+    rest = list(run(workers=1))
+
+    assert sorted({*seen}) == [0, 1, 2]
+    assert (rest[0].images, rest[0].draws) == (3, 0)
+    assert (rest[-1].images, rest[-1].draws) == (6, 3 * 420)  # no line of the others was kept
+    assert (tmp_path / "v").read_bytes() == whole()
+
+
+# Memory.
+
+
+def test_memory_does_not_grow_with_draws(tmp_path):
+    """Forty times the draws, and no more than a few batches of them at any time."""
+
+    def peak(n):
+        backend, cfg = linear(), replace(CFG, n=n, n0=100, batch_size=200)
+        definition = defined(cfg, some(SIX, [0]), backend=backend)
+        tracemalloc.start()
+        arguments = backend, some(SIX, [0]), definition, tmp_path / "j", tmp_path / "v"
+        list(sample.sample(*arguments, workers=1))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert {shape[0] for shape in backend.batches} == {200}
+        return most
+
+    peak(1000)  # warm: what is loaded once
+
+    assert peak(40_000) < peak(1000) + 200_000
 
 
 @pytest.mark.parametrize("name", registry.names("backends"))
 def test_a_real_backend_votes_the_same_however_it_is_driven(name):
     module, digits = registry.load("backends", name), split(5)
-    make = partial(module.Backend, exported(), "a-run", precision="fp32", device="cpu")
+
+    def make():
+        return module.Backend(
+            exported(), "a-run", sigma=SIGMA, precision="fp32", device="cpu", calibration=None
+        )
+
     cfg = replace(CFG, backend=name, batch_size=16, n=43)
-    order = [3, 0, 4, 2, 1]
-    shuffled = replace(
-        digits, idx=digits.idx[order], images=digits.images[order], labels=digits.labels[order]
-    )
+    function = make()
+    run = partial(sampled, cfg, make=lambda: function)
 
-    whole = sampled(make, digits, cfg)
+    one = run(digits)
 
-    assert len({c for row in rows(whole).values() for c in row["n"]}) > 1
-    assert sampled(make, digits, cfg, workers=2) == whole
-    assert sampled(make, digits, cfg, before=whole[: len(whole) // 2]) == whole
-    assert rows(sampled(make, shuffled, cfg, workers=2)) == rows(whole)
+    assert len({c for row in rows(one).values() for _, v in row["looks"] for c in v}) > 1
+    assert run(digits, workers=2) == one
+    assert rows(run(some(digits, [3, 0, 4, 2, 1]), workers=2)) == rows(one)

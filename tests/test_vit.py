@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from helpers import MODEL
 from torch import nn
 
-from rrcm import classifier, config
+from rrcm import classifier, config, parsing
 from rrcm.errors import ConfigError
 from rrcm.models import vit
 
-TINY = config.parse(MODEL.shape, vit.Config, where="tests/mini.yaml")
+TINY = parsing.parse(MODEL.shape, vit.Config, where="tests/mini.yaml")
 IMAGENET, CIFAR = {"image_size": 224, "patch_size": 16}, {"image_size": 32, "patch_size": 4}
 
 

@@ -1,0 +1,172 @@
+"""Drawing: the votes of images as jobs of the engine, kept in a journal, until a rule says stop."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from rrcm import engine, planner, registry, voters, votes
+from rrcm.engine import Job
+from rrcm.journal import Journal
+from rrcm.shards import Split
+from rrcm.voters import Backend
+from rrcm.votes import BUDGET, SKIPPED, Header, Row
+
+JOURNAL = 5.0  # seconds between two lines of an image that is still being drawn
+END = "n"  # why drawing stopped where all draws were made and the rule had nothing to say
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far sampling is: images finished, and draws that were counted, both of this process."""
+
+    images: int
+    draws: int
+
+
+class Drawing:
+    """Votes of images as jobs of the engine: what to draw, when to stop, what to write down."""
+
+    def __init__(self, split: Split, header: Header, journal: Journal, *, workers: int) -> None:
+        """Go on from what ``journal`` has."""
+        self.split = split
+        self.header = header
+        self.journal = journal
+        self.workers = workers
+        self.rule = header.rule()
+        self.classes = len(header.classes)
+        self.stops: dict[int, str] = {}  # place -> why its drawing stopped, empty while it goes on
+        self.written: dict[int, float] = {}  # place -> when the journal last heard of it
+
+    def votes(self, backend: Backend, places: np.ndarray) -> Iterator[Progress]:
+        """Draw for each image until the rule says stop, or until the budget is spent."""
+        header = self.header
+        deadline = time.monotonic() + (header.budget or np.inf)
+        todo = [int(p) for p in places if not ((row := self._row(p)) and row.stop)]
+        finished, draws = len(places) - len(todo), 0
+        going: dict[int, Job] = {}  # place -> what the journal may not have heard of yet
+        yield Progress(images=finished, draws=0)
+        for job in engine.run(
+            map(self._job, todo),
+            self._count(backend, voters.soft(backend) if header.soft else voters.hard(backend)),
+            self._wanted,
+            rows=rows_at_once(backend, header.batch_size),
+            workers=self.workers,
+            priority=self._priority if header.budget else None,
+            expired=lambda: time.monotonic() > deadline,
+        ):
+            self._keep(job)
+            going[job.row] = job
+            if job.done:
+                del going[job.row]
+            finished += job.done
+            draws += int(job.counts[-1][: self.classes].sum())
+            yield Progress(images=finished, draws=draws)
+        for place in todo:  # what a budget left open
+            if not ((row := self._row(place)) and row.stop):
+                job = going.get(place) or self._job(place)
+                self.journal.append(self._as_row(job, stop=BUDGET))
+
+    def pairs(self, backend: Backend, reference: Backend, places: np.ndarray) -> None:
+        """Put ``header.paired`` draws more, of each image, to two functions."""
+        first = self.header.n0 + self.header.n  # draws that no other round has seen
+        bounds = (first, first + self.header.paired)
+        todo = [int(p) for p in places if not any(self._row(p).paired)]
+        for job in engine.run(
+            (Job(row=place, bounds=bounds) for place in todo),
+            self._count(backend, voters.disagreement(backend, reference)),
+            lambda job: False,
+            rows=rows_at_once(backend, self.header.batch_size),
+            workers=self.workers,
+        ):
+            pair = int(job.counts[0][1]), self.header.paired
+            self.journal.append(dataclasses.replace(self._row(job.row), paired=pair))
+
+    def _count(self, backend: Backend, voter: voters.Voter) -> engine.Count:
+        return voters.counting(
+            voter,
+            self.split,
+            noise=registry.load("noises", self.header.noise),
+            sigma=self.header.sigma,
+            seed=self.header.seed,
+            batch_size=self.header.batch_size,
+            device=backend.device,
+        )
+
+    def _row(self, place: int) -> Row | None:
+        return self.journal.rows.get(int(self.split.idx[place]))
+
+    def _job(self, place: int) -> Job:
+        """The job of an image, with the counts that the journal has of it."""
+        first = self.header.n0
+        job = Job(row=place, bounds=(0, first, *(first + look for look in self.rule.looks)))
+        if row := self._row(place):
+            found = row.evidence(self.classes)
+            steps = np.diff(found.votes, axis=0, prepend=0)
+            job.counts = [found.selection, *steps]
+            if self.header.soft:  # whose sums are of all draws so far: the first look's will do
+                job.counts = [np.pad(c, (0, 2 * self.classes)) for c in job.counts]
+                for column, total in zip((1, 2), row.soft, strict=True):
+                    job.counts[min(1, len(steps))][column * self.classes + found.c_A] = total
+        return job
+
+    def _wanted(self, job: Job) -> bool:
+        """Whether another interval of ``job`` is."""
+        selection, *steps = job.counts
+        c_A, stop = int(selection[: self.classes].argmax()), ""
+        if self.header.label_aware and c_A != self.split.labels[job.row]:
+            stop = SKIPPED
+        elif steps:
+            draws = self.rule.looks[: len(steps)]
+            hits = np.cumsum([step[c_A] for step in steps]).tolist()
+            end = END if draws[-1] == self.header.n else ""
+            stop = self.rule.stop(list(zip(draws, hits, strict=True))) or end
+        self.stops[job.row] = stop
+        return not stop
+
+    def _as_row(self, job: Job, *, stop: str) -> Row:
+        place, classes = job.row, self.classes
+        selection, *steps = job.counts or [np.zeros(classes, dtype=np.int64)]
+        looks = np.cumsum([step[:classes] for step in steps], axis=0)
+        soft = (0, 0)
+        if self.header.soft and steps:
+            c_A = int(selection[:classes].argmax())
+            sums = sum(steps)
+            soft = int(sums[classes + c_A]), int(sums[2 * classes + c_A])
+        return Row(
+            idx=int(self.split.idx[place]),
+            label=int(self.split.labels[place]),
+            n0=votes.sparse(selection[:classes]),
+            looks=[
+                (draws, votes.sparse(v)) for draws, v in zip(self.rule.looks, looks, strict=False)
+            ],
+            stop=stop,
+            soft=soft,
+            paired=(0, 0),
+        )
+
+    def _keep(self, job: Job) -> None:
+        """Tell the journal: at the end of an image, and now and then before."""
+        now = time.monotonic()
+        if job.done or now - self.written.setdefault(job.row, now) > JOURNAL:
+            self.journal.append(self._as_row(job, stop=self.stops[job.row]))
+            self.written[job.row] = now
+
+    def _priority(self, job: Job) -> float:
+        """Selections first; then what promises most for a draw."""
+        if not job.counts:
+            return -np.inf
+        found = self._as_row(job, stop="").evidence(self.classes)
+        return -planner.worth(
+            found,
+            self.rule,
+            sigma=self.header.sigma,
+            alpha=self.header.alpha,
+            radii=self.header.stopping.get("radii"),
+        )
+
+
+def rows_at_once(backend: Backend, batch_size: int) -> int:
+    """Draws that a worker takes at a time: a batch; on a GPU several, with one read-back."""
+    return batch_size * (8 if backend.device.type == "cuda" else 1)

@@ -1,0 +1,60 @@
+"""Votes while they are drawn: what was appended survives the death of the process.
+
+The lines are those of a votes file. Each is an image as far as it was drawn; a later line of an
+image replaces an earlier one, and a last line torn by a crash is cut off.
+"""
+
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rrcm.votes import Header, Row, encode, same, scan
+
+SYNC = 1.0  # seconds of drawing that a crash of the machine may cost; of the process, none
+
+
+class Journal:
+    """An open file of votes, to which images are appended."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Open or begin ``path``; ``rows`` is what it has, image -> latest row.
+
+        Raises:
+            VotesError: It was made by another classifier or with other settings, or is damaged.
+        """
+        self.rows: dict[int, Row] = {}
+        if path.exists():
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a line that a crash tore
+        if path.exists() and path.stat().st_size:
+            found, rows, _ = scan(path)
+            same(path, found, header)
+            self.rows = {row.idx: row for row in rows}
+        self.file = path.open("a", encoding="utf-8", newline="\n")
+        self.synced = time.monotonic()
+        if self.file.tell() == 0:
+            self.file.write(encode(header))
+
+    def __enter__(self) -> "Journal":
+        """A context that closes the file."""
+        return self
+
+    def append(self, row: Row) -> None:
+        """Add an image, as far as it has been drawn."""
+        self.rows[row.idx] = row
+        self.file.write(encode(row))
+        self.file.flush()
+        if time.monotonic() - self.synced > SYNC:
+            os.fsync(self.file.fileno())
+            self.synced = time.monotonic()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Sync and close."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()

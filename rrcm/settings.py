@@ -1,0 +1,89 @@
+"""``params.yaml`` from a trained model on: export, votes, certificates, report; see config.py."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from rrcm.config import positive, require
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Eval:
+    """A run, smoothed at a sigma: one row of the report. ``architecture`` is the run's."""
+
+    run: str
+    architecture: str
+    sigma: float
+
+    def __post_init__(self) -> None:
+        positive(self, "sigma")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export:
+    """ONNX export; parity is checked on ``parity_images`` noisy images to ``tolerance``."""
+
+    opset: int
+    parity_images: int
+    tolerance: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """Noisy votes: ``n0`` draws choose the class, up to ``n`` further ones bound its probability.
+
+    ``stop`` names a rule of rrcm/stopping/, whose constants are ``stopping.<stop>``, laid out for
+    the failure probability ``alpha``. ``label_aware`` draws no further where the chosen class is
+    wrong, which no certified accuracy can count. ``soft`` also sums probabilities. ``paired`` draws
+    are put to this function and its float32 form, to certify the latter with votes of the former.
+    """
+
+    backend: str
+    precision: Literal["fp32", "bf16", "fp16", "int8"]
+    batch_size: int
+    noise: str
+    n0: int
+    n: int
+    seed: int
+    subset: str
+    stop: str
+    alpha: float
+    label_aware: bool
+    soft: bool
+    paired: int
+
+    def __post_init__(self) -> None:
+        positive(self, "batch_size", "n0", "n")
+        require(0 <= self.seed < 2**64, f"seed: must be in [0, 2^64), got {self.seed}")
+        require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
+        require(self.paired >= 0, f"paired: must be >= 0, got {self.paired}")
+        top = self.n0 + self.n + self.paired
+        require(top < 2**32, f"n: draws are numbered below 2^32, and n0 + n + paired is {top}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certify:
+    """Which certificates, at which failure probability per image each; the first is reported."""
+
+    certificates: list[str]
+    alpha: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
+        distinct = len({*self.certificates}) == len(self.certificates) > 0
+        require(distinct, f"certificates: need one or more, each once, got {self.certificates}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Radii of the tables, and the confidence of their intervals."""
+
+    radii: list[float]
+    confidence: float
+
+    def __post_init__(self) -> None:
+        require(
+            self.radii == sorted({r for r in self.radii if 0 <= r < math.inf}) != [],
+            f"radii: must be distinct, ascending and not negative, got {self.radii}",
+        )
+        require(0 < self.confidence < 1, f"confidence: must be in (0, 1), got {self.confidence}")
