@@ -25,9 +25,13 @@ check: env                ## format, lint, test
 	$(BIN)/ruff check .
 	$(MAKE) test
 
-bench: env                ## noisy images per second; after `make demo` also batch-size effects
-	$(BIN)/python -m benchmarks.throughput
+bench: env                ## speed and memory of the engine; after `make demo` also on its votes
+	$(BIN)/rrcm bench
+	$(BIN)/rrcm bench --model b --image-size 32 --seconds 5 --batch-size 16
+	$(BIN)/python -m benchmarks.noise
+	$(BIN)/python -m benchmarks.memory
 	test ! -d onnx || $(BIN)/python -m benchmarks.batch_size
+	test ! -d onnx || $(BIN)/python -m benchmarks.stopping
 
 env: $(BIN)/.installed    ## the environment, as pinned in requirements.lock
 

@@ -5,16 +5,17 @@ batch size (a test holds that), so a vote can change only where two scores nearl
 """
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from rrcm import config, noise, shards
-from rrcm.registry import load
+from pipeline import sampling
+from rrcm import noise, params, shards
 
 SIZES = (1, 7, 32, 64, 100, 256)
-VARIANTS = (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"))
+VARIANTS = (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "int8"))
 
 
 def main() -> None:
@@ -23,7 +24,8 @@ def main() -> None:
     options.add_argument("--images", type=int, default=20)
     options.add_argument("--draws", type=int, default=500)
     arguments = options.parse_args()
-    evaluation = config.read(f"evals.{arguments.eval}", config.Eval)
+    whole = params.load()
+    evaluation = whole.evals[arguments.eval]
     split = shards.read(Path("shards"), "test")
     rows = np.arange(arguments.images)
     image = torch.from_numpy(split.idx[rows]).repeat_interleave(arguments.draws)
@@ -34,12 +36,10 @@ def main() -> None:
     print(f"{arguments.eval}: {len(x):,} draws; compared with batches of {SIZES[-1]}")
     print(f"{'variant':12} {'batch':>6} {'votes that differ':>18} {'largest difference':>19}")
     for name, precision in VARIANTS:
-        backend = load("backends", name).Backend(
-            Path("."), evaluation.run, precision=precision, device="cpu"
-        )
+        cfg = dataclasses.replace(whole.sample, backend=name, precision=precision)
+        backend = sampling.backend(evaluation, cfg)
         scores = {
-            size: torch.cat([backend.scores(part, evaluation.sigma) for part in x.split(size)])
-            for size in SIZES
+            size: torch.cat([backend.scores(part) for part in x.split(size)]) for size in SIZES
         }
         reference = scores[SIZES[-1]]
         for size in SIZES[:-1]:

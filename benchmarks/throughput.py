@@ -1,134 +1,169 @@
-"""Noisy images per second of one classifier, by backend and precision, beside the machine's peak.
+"""Noisy images per second of a network: the engine's by backend, precision and batch, and others'.
 
-``python -m benchmarks.throughput`` builds an untrained ViT (speed does not depend on the weights),
-exports it, and runs the inner step of sampling, noise included, on every core. The peak is that of
-a float32 matrix product in the same run on the same threads; a rate's share of it counts two
-operations for each multiply-add of the network's matrix products.
+``rrcm bench`` builds an untrained ViT (speed does not depend on the weights), exports it, and lets
+the engine draw votes of it on all cores or the GPU, noise and counting included. In the same run,
+turn by turn, it times the usual loop (benchmarks/reference.py), adversarial-robustness-toolbox if
+that is installed, and matrix products, the machine's peak. ``peak_fraction`` is the rate times the
+operations of the plain network's matrix products, two to a multiply-add, over the peak of the same
+precision: work that the engine avoids counts as done.
 """
 
-import argparse
-import json
+import itertools
 import os
+import platform
 import statistics
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
-from rrcm import classifier, sample
-from rrcm.config import Export, Model, Sample
+from benchmarks import reference
+from rrcm import classifier, drawing, engine, registry, voters
+from rrcm.backends import onnx
+from rrcm.classifier import Classifier
+from rrcm.config import Model
+from rrcm.engine import Job
+from rrcm.errors import ConfigError
 from rrcm.export import export
 from rrcm.files import sha256
-from rrcm.registry import load
+from rrcm.models.vit import SIZES
+from rrcm.registry import suggest
+from rrcm.settings import Export
 from rrcm.shards import Split
 
-SHAPES = {
-    "tiny": {"size": "tiny", "image_size": 8, "channels": 1, "patch_size": 2},
-    "b": {"size": "b", "image_size": 32, "channels": 3, "patch_size": 4},
+CLASSES = 10
+SIGMA = 0.5
+PATCHES = {8: 2, 32: 4, 224: 16}  # image size -> patch size
+BATCHES = {"cpu": (16, 64, 256), "cuda": (256, 1024, 2048)}
+VARIANTS = {
+    "cpu": (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "int8")),
+    "cuda": (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "fp16")),
 }
-VARIANTS = [("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32")]
-CLASSES = [str(c) for c in range(10)]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--model", choices=SHAPES, default="tiny")
-    options.add_argument("--batch-size", type=int, default=100)
-    options.add_argument("--seconds", type=float, default=6.0, help="per variant and repeat")
-    options.add_argument("--repeats", type=int, default=3)
-    options.add_argument("--json", type=Path)
-    arguments = options.parse_args()
-    workers = 1 if torch.cuda.is_available() else torch.get_num_threads()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """An untrained network on disk, in memory, and the work that it is."""
+
+    root: Path
+    network: Classifier
+    split: Split
+    flops: float  # of one image
+
+
+def measure(
+    model: str, image_size: int, *, repeats: int, seconds: float, batches: tuple[int, ...]
+) -> dict[str, Any]:
+    """All rates, medians of ``repeats`` turns of ``seconds`` each, as `table` shows them."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if model not in SIZES:
+        raise ConfigError(f"--model {model}: only {', '.join(SIZES)}.{suggest(model, [*SIZES])}")
+    if image_size not in PATCHES:
+        raise ConfigError(f"--image-size {image_size}: only {', '.join(map(str, PATCHES))}")
+    threads = torch.get_num_threads()
+    variants = [*itertools.product(VARIANTS[device], batches or BATCHES[device])]
+    rates, peaks = defaultdict(list), defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        flops = prepare(Path(folder), SHAPES[arguments.model])
-        rows = {f"{backend} {precision}": [] for backend, precision in VARIANTS}
-        peaks = []
-        for _ in range(arguments.repeats):  # interleaved: a noisy neighbour hits all alike
-            peaks.append(gemm_peak(workers))
-            for backend, precision in VARIANTS:
-                rate = throughput(
-                    Path(folder),
-                    backend,
-                    precision,
-                    arguments.batch_size,
-                    workers,
-                    arguments.seconds,
-                )
-                rows[f"{backend} {precision}"].append(rate)
-    report(rows, peaks, flops, arguments, workers)
+        subject = prepare(Path(folder), model, image_size)
+        backends = {v: _backend(subject, *v, device) for v in VARIANTS[device]}
+        x = torch.from_numpy(subject.split.pixels(0))
+        turns = itertools.product(range(repeats), range(len(variants) + 1))
+        for _, i in tqdm([*turns], desc=f"bench {model}", unit=" turns"):
+            torch.set_num_threads(threads)  # backends on the CPU leave it at one
+            if i < len(variants):
+                kind, batch = variants[i]
+                rate = engine_rate(backends[kind], subject.split, batch, threads, seconds)
+                rates[*kind, batch].append(rate)
+                continue
+            network = subject.network.to(device)
+            arguments = {"classes": CLASSES, "seconds": max(seconds, 5.0)}
+            rates["reference"].append(reference.rate(network, x, SIGMA, **arguments))
+            if found := reference.toolbox_rate(network, x, SIGMA, **arguments):
+                rates["toolbox"].append(found)
+            for name in {precision for _, precision in VARIANTS[device]} & {*DTYPES}:
+                peaks[name].append(gemm_peak(DTYPES[name], device))
+        return _result(model, image_size, subject.flops, rates, peaks, device, threads)
 
 
-def prepare(root: Path, shape: dict[str, object]) -> float:
-    """An untrained classifier, saved and exported under ``root``; its FLOPs per image."""
+def prepare(root: Path, model: str, image_size: int) -> Subject:
+    """Save and export an untrained network under ``root``."""
     torch.manual_seed(0)
-    shape = shape | {"position_std": 0.5, "projector_width": 8, "projector_dim": 8}
-    model = Model(architecture="vit", shape=shape)
-    network = classifier.build(model, classes=len(CLASSES), condition="exact").eval()
+    patch, channels = PATCHES[image_size], 1 if image_size == 8 else 3
+    shape = {"size": model, "image_size": image_size, "channels": channels, "patch_size": patch}
+    shape |= {"position_std": 0.5, "projector_width": 8, "projector_dim": 8}
+    declared = Model(architecture="vit", shape=shape)
+    network = classifier.build(declared, classes=CLASSES, condition="exact").eval()
     torch.nn.init.normal_(network.head.weight)
-    config = {"classes": CLASSES, "condition": "exact"}
-    classifier.save(root / "models/bench", network.state_dict(), model=model, config=config)
-    metadata = {
-        "classes": CLASSES,
-        "sigma": 0.5,
-        "run": "bench",
-        "weights": sha256(root / "models/bench/model.safetensors"),
-    }
-    size, channels = shape["image_size"], shape["channels"]
-    images = np.zeros((2, channels, size, size), dtype=np.uint8)
-    labels = np.zeros(2, dtype=np.int64)
-    split = Split(idx=labels, images=images, labels=labels, classes=tuple(CLASSES), white=255)
-    settings = Export(opset=20, parity_images=2, tolerance=1e-3)
-    export(network, root / "onnx/bench.onnx", split, metadata, settings)
-    width, tokens = network.head.in_features, 2 + (size // shape["patch_size"]) ** 2
-    linear = 12 * width**2 * tokens + 2 * width * tokens**2  # projections and MLP, attention
-    return 2.0 * linear * len(network.encoder.blocks)
-
-
-def throughput(
-    root: Path, backend: str, precision: str, batch_size: int, workers: int, seconds: float
-) -> float:
-    """Noisy images per second of ``workers`` threads, each voting on images of its own."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    module = load("backends", backend)
-    backends = [
-        module.Backend(root, "bench", precision=precision, device=device) for _ in range(workers)
-    ]
-    cfg = Sample(
-        backend=backend,
-        precision=precision,
-        batch_size=batch_size,
-        n0=batch_size,
-        n=batch_size,
-        seed=0,
-        subset="all",
+    names = tuple(map(str, range(CLASSES)))
+    config = {"classes": names, "condition": "exact"}
+    classifier.save(root / "models/bench", network.state_dict(), model=declared, config=config)
+    images = np.random.default_rng(0).integers(
+        0, 256, (64, channels, image_size, image_size), dtype=np.uint8
     )
-    header = sample.header(backends[0], backend, "bench", 0.5, cfg)
-    shape = json.loads((root / "models/bench/config.json").read_text())["model"]["shape"]
-    x = torch.rand(shape["channels"], shape["image_size"], shape["image_size"])
-
-    def work(worker: int, until: float) -> int:
-        done = 0
-        while time.perf_counter() < until:
-            sample.vote(backends[worker], x, worker, header)
-            done += 2 * batch_size
-        return done
-
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, range(workers), [0.0] * workers))  # start the threads
-        list(pool.map(work, range(workers), [time.perf_counter() + 0.5] * workers))  # warm up
-        began = time.perf_counter()
-        done = sum(pool.map(work, range(workers), [began + seconds] * workers))
-        return done / (time.perf_counter() - began)
+    zero = np.zeros(64, dtype=np.int64)
+    split = Split(idx=np.arange(64), images=images, labels=zero, classes=names, white=255)
+    weights = sha256(root / "models/bench/model.safetensors")
+    metadata = {"classes": names, "sigma": SIGMA, "run": "bench", "weights": weights}
+    settings = Export(opset=20, parity_images=2, tolerance=1e-2)
+    export(network, root / "onnx/bench.onnx", split, metadata, settings, architecture="vit")
+    (width, depth, _), tokens = SIZES[model], 2 + (image_size // patch) ** 2
+    products = 12 * width**2 * tokens + 2 * width * tokens**2  # projections and MLP, attention
+    flops = 2.0 * (products * depth + channels * patch**2 * width * (tokens - 2))
+    return Subject(root=root, network=network, split=split, flops=flops)
 
 
-def gemm_peak(workers: int, size: int = 1024) -> float:
-    """FLOP/s of float32 matrix products on ``workers`` threads, or on the GPU."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.set_num_threads(workers)
-    a, b = torch.rand(2, size, size, device=device)
+def _backend(subject: Subject, name: str, precision: str, device: str) -> voters.Backend:
+    pixels = torch.from_numpy(subject.split.pixels())
+    return registry.load("backends", name).Backend(
+        subject.root,
+        "bench",
+        sigma=SIGMA,
+        precision=precision,
+        device=device,
+        calibration=lambda: pixels + SIGMA * torch.randn_like(pixels),
+    )
+
+
+def engine_rate(
+    backend: voters.Backend, split: Split, batch_size: int, workers: int, seconds: float
+) -> float:
+    """Noisy images per second of the engine, on as many images as it takes."""
+    count = voters.counting(
+        voters.hard(backend),
+        split,
+        noise=registry.load("noises", "gaussian"),
+        sigma=SIGMA,
+        seed=0,
+        batch_size=batch_size,
+        device=backend.device,
+    )
+    rows = drawing.rows_at_once(backend, batch_size)
+    bounds = tuple(range(0, 100 * rows + 1, rows))
+    jobs = (Job(row=i % len(split.idx), bounds=bounds) for i in itertools.count())
+    began, done, first = None, 0, rows * 4 * workers
+    running = engine.run(jobs, count, lambda job: True, rows=rows, workers=workers)
+    for intervals, _ in enumerate(running, start=1):
+        now = time.perf_counter()
+        if began is None and intervals * rows >= first:  # compiled, warm, all workers busy
+            began, done = now, 0
+        elif began is not None:
+            done += rows
+            if now - began >= seconds:
+                break
+    running.close()
+    return done / (now - began)
+
+
+def gemm_peak(dtype: torch.dtype, device: str, size: int = 2048) -> float:
+    """FLOP/s of matrix products, the best of a few, on all threads or the GPU."""
+    a, b = torch.rand(2, size, size, device=device).to(dtype)
 
     def once(n: int) -> float:
         began = time.perf_counter()
@@ -137,44 +172,99 @@ def gemm_peak(workers: int, size: int = 1024) -> float:
         c[0, 0].item()
         return n / (time.perf_counter() - began)
 
-    once(5)
-    return 2 * size**3 * max(once(20) for _ in range(5))
+    once(2)
+    return 2 * size**3 * max(once(5) for _ in range(4))
 
 
-def report(rows: dict, peaks: list[float], flops: float, arguments, workers: int) -> None:
-    """Print medians and their spread, and write them as JSON if asked."""
-    peak = statistics.median(peaks)
-    result = {
-        "model": arguments.model,
-        "batch_size": arguments.batch_size,
-        "workers": workers,
-        "cores": os.cpu_count(),
-        "gemm_peak_gflops": round(peak / 1e9, 1),
-        "mflop_per_image": round(flops / 1e6, 2),
-        "variants": {
-            name: {
-                "images_per_second": round(statistics.median(rates)),
-                "lowest": round(min(rates)),
-                "highest": round(max(rates)),
-                "share_of_peak": round(statistics.median(rates) * flops / peak, 3),
+def _result(
+    model: str,
+    image_size: int,
+    flops: float,
+    rates: dict[Any, list[float]],
+    peaks: dict[str, list[float]],
+    device: str,
+    threads: int,
+) -> dict[str, Any]:
+    peak = {name: statistics.median(found) for name, found in sorted(peaks.items())}
+    others = {name: rates.pop(name) for name in ("reference", "toolbox") if name in rates}
+    usual = statistics.median(others["reference"])
+    rows = []
+    for (backend, precision, batch), found in rates.items():
+        rate = statistics.median(found)
+        rows.append(
+            {
+                "backend": backend,
+                "precision": precision,
+                "batch_size": batch,
+                "per_s": round(rate, 1),
+                "lowest": round(min(found), 1),
+                "highest": round(max(found), 1),
+                "ratio": round(rate / usual, 2),
+                "peak_fraction": round(rate * flops / peak[precision], 3)
+                if precision in peak
+                else None,
             }
-            for name, rates in rows.items()
-        },
-    }
-    print(
-        f"{arguments.model}, batch {arguments.batch_size}, {workers} threads; "
-        f"{result['mflop_per_image']} MFLOP an image; float32 GEMM peak "
-        f"{result['gemm_peak_gflops']} GFLOP/s"
-    )
-    print(f"{'variant':12} {'noisy img/s':>12} {'lowest':>8} {'highest':>8} {'of peak':>8}")
-    for name, row in result["variants"].items():
-        print(
-            f"{name:12} {row['images_per_second']:>12,} {row['lowest']:>8,} {row['highest']:>8,} "
-            f"{100 * row['share_of_peak']:>7.1f}%"
         )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    best = max(rows, key=lambda row: row["per_s"])
+    return {
+        "model": model,
+        "image_size": image_size,
+        "mflop_per_image": round(flops / 1e6, 2),
+        "machine": torch.cuda.get_device_name() if device == "cuda" else _processor(),
+        "threads": threads,
+        "torch": torch.__version__,
+        "onnxruntime": onnx.onnxruntime.__version__,
+        "repeats": len(others["reference"]),
+        "gemm_peak_gflops": {name: round(value / 1e9, 1) for name, value in peak.items()},
+        "engine_per_s": best["per_s"],
+        "engine": f"{best['backend']} {best['precision']}, batch {best['batch_size']}",
+        "reference_per_s": round(usual, 1),
+        "reference_peak_fraction": round(usual * flops / peak["fp32"], 3),
+        "toolbox_per_s": round(statistics.median(others["toolbox"]), 1)
+        if "toolbox" in others
+        else None,
+        "ratio": best["ratio"],
+        "peak_fraction": best["peak_fraction"],
+        "variants": rows,
+    }
 
 
-if __name__ == "__main__":
-    main()
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result for people."""
+    peaks = ", ".join(f"{name} {value:g}" for name, value in result["gemm_peak_gflops"].items())
+    lines = [
+        f"{result['model']} at {result['image_size']} x {result['image_size']}, "
+        f"{result['mflop_per_image']:,} MFLOP an image; {result['machine']}, "
+        f"{result['threads']} threads; medians of {result['repeats']}",
+        f"matrix products, GFLOP/s: {peaks}",
+        "",
+        f"{'':22}{'batch':>6}{'noisy images/s':>16}{'lowest':>10}{'highest':>10}"
+        f"{'ratio':>8}{'of peak':>9}",
+    ]
+    for row in result["variants"]:
+        share = "" if row["peak_fraction"] is None else f"{100 * row['peak_fraction']:.1f} %"
+        lines.append(
+            f"engine, {row['backend'] + ' ' + row['precision']:14}{row['batch_size']:>6}"
+            f"{row['per_s']:>16,.1f}{row['lowest']:>10,.1f}{row['highest']:>10,.1f}"
+            f"{row['ratio']:>8.2f}{share:>9}"
+        )
+    usual, share = result["reference_per_s"], 100 * result["reference_peak_fraction"]
+    lines.append(
+        f"{'the usual loop, fp32':22}{reference.BATCH_SIZE:>6}{usual:>16,.1f}{'':28}{share:>7.1f} %"
+    )
+    if result["toolbox_per_s"] is not None:
+        lines.append(
+            f"{'ART, fp32':22}{reference.BATCH_SIZE:>6}{result['toolbox_per_s']:>16,.1f}{'':20}"
+            f"{result['toolbox_per_s'] / usual:>8.2f}"
+        )
+    lines += ["", f"best: {result['engine']}, {result['ratio']:g} times the usual loop"]
+    return "\n".join(lines)

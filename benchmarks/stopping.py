@@ -1,0 +1,141 @@
+"""What early stopping saves and what it costs, on real votes: `grid` beside a fixed n.
+
+``python -m benchmarks.stopping`` needs what `make demo` made. It draws the same images twice, all n
+draws of each and under `grid`, goes on where it was stopped, and times the usual loop
+(benchmarks/reference.py) on the same network, whose time for all n draws is computed from its rate.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import reference
+from pipeline import sampling
+from rrcm import certify, classifier, params, sample, shards, votes
+from rrcm.statistics import certified
+from rrcm.votes import Header, Row
+
+KEPT = Path(".rrcm/benchmarks")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument(
+        "--eval", nargs="+", default=["tiny-rrcm-s025-e025", "tiny-rrcm-s050-e050"]
+    )
+    options.add_argument("--n", type=int, default=100_000)
+    options.add_argument("--subset", default="first:200")
+    options.add_argument("--backend", default="onnx")
+    options.add_argument("--precision", default="int8")
+    options.add_argument("--batch-size", type=int, default=64)
+    options.add_argument("--json", type=Path)
+    arguments = options.parse_args()
+    found = {name: compare(name, arguments) for name in arguments.eval}
+    for name, result in found.items():
+        print(f"\n{name}: " + text(result))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Draws, seconds and tables of `none` and `grid`, and the usual loop's rate."""
+    whole = params.load()
+    evaluation, radii = whole.evals[name], whole.stopping["grid"]["radii"]
+    split = shards.read(Path("shards"), "test")
+    threads = torch.get_num_threads()
+    tables, seconds, draws = {}, {}, {}
+    for rule in ("grid", "none"):
+        cfg = dataclasses.replace(
+            whole.sample,
+            n=arguments.n,
+            stop=rule,
+            subset=arguments.subset,
+            backend=arguments.backend,
+            precision=arguments.precision,
+            batch_size=arguments.batch_size,
+        )
+        function = sampling.backend(evaluation, cfg)
+        torch.set_num_threads(threads)
+        header = sample.header(
+            function, split, evaluation.run, evaluation.sigma, cfg, whole.stopping[rule]
+        )
+        path = KEPT / f"{name}-{rule}-n{arguments.n}-{cfg.precision}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        began, fresh = time.monotonic(), not path.exists()
+        if fresh:
+            fresh = not path.with_suffix(".journal").exists()
+            sampling.run(
+                function,
+                evaluation,
+                cfg,
+                header,
+                split,
+                journal=path.with_suffix(".journal"),
+                path=path,
+                title=f"{name} {rule}",
+            )
+        header, rows = votes.read(path)
+        if fresh:
+            seconds[rule] = time.monotonic() - began
+        draws[rule] = drawn(header, rows)
+        tables[rule] = certify.certify(
+            header, rows, certificates=["cohen"], alpha=whole.certify.alpha
+        )
+    torch.set_num_threads(threads)
+    network, _ = classifier.load(Path("models", evaluation.run))
+    x, classes = torch.from_numpy(split.pixels(0)), len(split.classes)
+    usual = statistics.median(
+        reference.rate(network, x, evaluation.sigma, classes=classes, seconds=5.0) for _ in range(5)
+    )
+    images = len(tables["none"])
+    lost = {
+        f"{r:g}": int(certified(tables["none"], r).sum() - certified(tables["grid"], r).sum())
+        for r in radii
+    }
+    every = images * (header.n0 + arguments.n)
+    return {
+        "function": f"{arguments.backend} {arguments.precision}, batch {arguments.batch_size}",
+        "images": images,
+        "n": arguments.n,
+        "draws": draws,
+        "draws_ratio": round(every / draws["grid"], 2),
+        "certified": {
+            rule: {f"{r:g}": int(certified(table, r).sum()) for r in radii}
+            for rule, table in tables.items()
+        },
+        "images_lost": lost,
+        "seconds": {rule: round(value, 1) for rule, value in seconds.items()},
+        "reference_per_s": round(usual, 1),
+        "reference_seconds": round(every / usual, 1),
+        "speedup": round(every / usual / seconds["grid"], 1) if "grid" in seconds else None,
+    }
+
+
+def drawn(header: Header, rows: list[Row]) -> int:
+    """All draws of a votes file, selections included."""
+    return sum(header.n0 + (row.looks[-1][0] if row.looks else 0) for row in rows)
+
+
+def text(result: dict[str, Any]) -> str:
+    """The result for people."""
+    grid, none = (result["certified"][rule] for rule in ("grid", "none"))
+    lines = [
+        f"{result['images']} images, n = {result['n']:,}, {result['function']}",
+        f"draws: grid {result['draws']['grid']:,}, fixed {result['draws']['none']:,}: "
+        f"{result['draws_ratio']} times fewer",
+        "images certified, grid of fixed: "
+        + ", ".join(f"r = {r}: {grid[r]} of {none[r]}" for r in grid),
+        f"seconds: {result['seconds']}; the usual loop, {result['reference_per_s']:,.0f} a second, "
+        f"would take {result['reference_seconds']:,.0f}: {result['speedup']} times as long as grid",
+    ]
+    return "\n  ".join(lines)
+
+
+if __name__ == "__main__":
+    main()
