@@ -47,57 +47,22 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Draws, seconds and tables of `none` and `grid`, and the usual loop's rate."""
     whole = params.load()
     evaluation, radii = whole.evals[name], whole.stopping["grid"]["radii"]
-    split = shards.read(Path("shards"), "test")
     threads = torch.get_num_threads()
     tables, seconds, draws = {}, {}, {}
     for rule in ("grid", "none"):
-        cfg = dataclasses.replace(
-            whole.sample,
-            n=arguments.n,
-            stop=rule,
-            subset=arguments.subset,
-            backend=arguments.backend,
-            precision=arguments.precision,
-            batch_size=arguments.batch_size,
-        )
-        function = sampling.backend(evaluation, cfg)
-        torch.set_num_threads(threads)
-        header = sample.header(
-            function, split, evaluation.run, evaluation.sigma, cfg, whole.stopping[rule]
-        )
-        path = KEPT / f"{name}-{rule}-n{arguments.n}-{cfg.precision}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        began, fresh = time.monotonic(), not path.exists()
-        if fresh:
-            fresh = not path.with_suffix(".journal").exists()
-            sampling.run(
-                function,
-                evaluation,
-                cfg,
-                header,
-                split,
-                journal=path.with_suffix(".journal"),
-                path=path,
-                title=f"{name} {rule}",
-            )
-        header, rows = votes.read(path)
-        if fresh:
-            seconds[rule] = time.monotonic() - began
+        header, rows, seconds[rule] = draw(name, rule, arguments)
         draws[rule] = drawn(header, rows)
         tables[rule] = certify.certify(
             header, rows, certificates=["cohen"], alpha=whole.certify.alpha
         )
     torch.set_num_threads(threads)
     network, _ = classifier.load(Path("models", evaluation.run))
+    split = shards.read(Path("shards"), "test")
     x, classes = torch.from_numpy(split.pixels(0)), len(split.classes)
     usual = statistics.median(
         reference.rate(network, x, evaluation.sigma, classes=classes, seconds=5.0) for _ in range(5)
     )
     images = len(tables["none"])
-    lost = {
-        f"{r:g}": int(certified(tables["none"], r).sum() - certified(tables["grid"], r).sum())
-        for r in radii
-    }
     every = images * (header.n0 + arguments.n)
     return {
         "function": f"{arguments.backend} {arguments.precision}, batch {arguments.batch_size}",
@@ -109,12 +74,53 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             rule: {f"{r:g}": int(certified(table, r).sum()) for r in radii}
             for rule, table in tables.items()
         },
-        "images_lost": lost,
-        "seconds": {rule: round(value, 1) for rule, value in seconds.items()},
+        "seconds": seconds,
         "reference_per_s": round(usual, 1),
         "reference_seconds": round(every / usual, 1),
-        "speedup": round(every / usual / seconds["grid"], 1) if "grid" in seconds else None,
+        "speedup": round(every / usual / seconds["grid"], 1) if seconds["grid"] else None,
     }
+
+
+def draw(
+    name: str, rule: str, arguments: argparse.Namespace
+) -> tuple[Header, list[Row], float | None]:
+    """Votes of an evaluation under a rule, and the seconds they took, if they took one go."""
+    whole = params.load()
+    evaluation, threads = whole.evals[name], torch.get_num_threads()
+    cfg = dataclasses.replace(
+        whole.sample,
+        n=arguments.n,
+        stop=rule,
+        subset=arguments.subset,
+        backend=arguments.backend,
+        precision=arguments.precision,
+        batch_size=arguments.batch_size,
+    )
+    split = shards.read(Path("shards"), "test")
+    function = sampling.backend(evaluation, cfg)
+    torch.set_num_threads(threads)
+    header = sample.header(
+        function, split, evaluation.run, evaluation.sigma, cfg, whole.stopping[rule]
+    )
+    path = KEPT / f"{name}-{rule}-n{arguments.n}-{cfg.precision}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    journal, seconds = path.with_suffix(".journal"), None
+    if not path.exists():
+        began, fresh = time.monotonic(), not journal.exists()
+        sampling.run(
+            function,
+            evaluation,
+            cfg,
+            header,
+            split,
+            journal=journal,
+            path=path,
+            title=f"{name} {rule}",
+        )
+        seconds = round(time.monotonic() - began, 1) if fresh else None
+    found, rows = votes.read(path)
+    votes.same(path, found, header)
+    return header, rows, seconds
 
 
 def drawn(header: Header, rows: list[Row]) -> int:

@@ -79,10 +79,7 @@ def run(
         try:
             while True:
                 while len(pending) < 2 * workers and not expired():
-                    # Short batches wait for what is being counted, unless a worker would wait too.
-                    if not (
-                        pieces := queue.take(rows, least=1 if len(pending) < workers else rows)
-                    ):
+                    if not (pieces := queue.take(rows)):
                         break
                     pending[pool.submit(count, pieces)] = pieces
                 if not pending:
@@ -107,25 +104,21 @@ class _Queue:
         while priority and self._start():
             pass
 
-    def take(self, rows: int, *, least: int) -> list[Piece]:
-        """Up to ``rows`` draws; nothing if fewer than ``least`` can be had."""
-        taken: list[tuple[float, int, int, Piece]] = []
+    def take(self, rows: int) -> list[Piece]:
+        """Up to ``rows`` draws; fewer only when no more can be had."""
+        taken: list[Piece] = []
         free = rows
         while free and (self.heap or self._start() or self._ahead()):
             *key, piece = heapq.heappop(self.heap)
             if piece.job.done:  # drawn ahead, and not wanted any more
                 continue
             size = min(free, piece.size)
-            taken.append((*key, Piece(piece.job, piece.interval, piece.first, size)))
+            taken.append(Piece(piece.job, piece.interval, piece.first, size))
             if size < piece.size:
                 rest = Piece(piece.job, piece.interval, piece.first + size, piece.size - size)
                 heapq.heappush(self.heap, (*key, rest))
             free -= size
-        if rows - free < least:
-            for entry in taken:
-                heapq.heappush(self.heap, entry)
-            return []
-        return [entry[-1] for entry in taken]
+        return taken
 
     def counted(self, piece: Piece, counts: np.ndarray, decide: Decide) -> Iterator[Job]:
         """Take in what came back; yields the job for each interval that is now whole."""

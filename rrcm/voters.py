@@ -97,27 +97,21 @@ def counting(
         if device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # of this thread; there is a worker for each core
         places = np.array([piece.job.row for piece in pieces])
-        sizes = np.array([piece.size for piece in pieces])
-        rows = int(sizes.sum())
-        owner, draws, counted = np.zeros((3, rows + -rows % batch_size), dtype=np.int64)
-        owner[:rows] = np.arange(len(pieces)).repeat(sizes)
-        draws[:rows] = np.concatenate([np.arange(p.first, p.first + p.size) for p in pieces])
-        counted[:rows] = 1
-        on_host = (split.pixels(places), split.idx[places], owner, draws, counted)
-        x, idx, owner_, draws_, counted_ = (_there(array, device) for array in on_host)
+        x, idx = (_there(array, device) for array in (split.pixels(places), split.idx[places]))
+        owner, draws, counted = _there(_rows(pieces, batch_size), device)
         counts = None
         for first in range(0, len(owner), batch_size):
             batch = slice(first, first + batch_size)
-            source = owner_[batch]
+            source = owner[batch]
             noisy = noise.noisy(
                 x[source],
                 sigma,
                 seed=seed,
                 images=idx[source],
-                draws=draws_[batch],
+                draws=draws[batch],
                 white=split.white,
             )
-            add = voter(noisy) * counted_[batch, None]
+            add = voter(noisy) * counted[batch, None]
             if counts is None:
                 counts = torch.zeros(len(pieces), add.shape[1], dtype=torch.int64, device=device)
             counts.index_add_(0, source, add)
@@ -131,6 +125,17 @@ def counting(
         return found[:, :-1]
 
     return count
+
+
+def _rows(pieces: list[Piece], batch_size: int) -> np.ndarray:
+    """For each row of whole batches its piece, its draw, and whether it counts, int64 [3, rows]."""
+    sizes = np.array([piece.size for piece in pieces])
+    rows = int(sizes.sum())
+    table = np.zeros((3, rows + -rows % batch_size), dtype=np.int64)
+    table[0, :rows] = np.arange(len(pieces)).repeat(sizes)
+    table[1, :rows] = np.concatenate([np.arange(p.first, p.first + p.size) for p in pieces])
+    table[2, :rows] = 1
+    return table
 
 
 def _there(array: np.ndarray, device: torch.device) -> Tensor:
