@@ -1,5 +1,6 @@
 """Sampling as the stage and the command line both do it: the backend, workers, progress."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -81,6 +82,7 @@ def run(
         journal,
         path,
         workers=workers(),
+        every=float(os.environ.get("RRCM_SAVE_SECONDS", "5")),
         reference=reference(evaluation, cfg),
     )
     last = _shown(states, total=images, title=title)

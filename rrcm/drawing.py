@@ -13,7 +13,6 @@ from rrcm.shards import Split
 from rrcm.voters import Backend
 from rrcm.votes import BUDGET, SKIPPED, Header, Row
 
-JOURNAL = 5.0  # seconds between two lines of an image that is still being drawn
 END = "n"  # why drawing stopped where all draws were made and the rule had nothing to say
 
 
@@ -28,12 +27,15 @@ class Progress:
 class Drawing:
     """Votes of images as jobs of the engine: what to draw, when to stop, what to write down."""
 
-    def __init__(self, split: Split, header: Header, journal: Journal, *, workers: int) -> None:
-        """Go on from what ``journal`` has."""
+    def __init__(
+        self, split: Split, header: Header, journal: Journal, *, workers: int, every: float
+    ) -> None:
+        """Go on from what ``journal`` has; see `rrcm.sample.sample`."""
         self.split = split
         self.header = header
         self.journal = journal
         self.workers = workers
+        self.every = every
         self.rule = header.rule()
         self.classes = len(header.classes)
         self.stops: dict[int, str] = {}  # place -> why its drawing stopped, empty while it goes on
@@ -149,7 +151,7 @@ class Drawing:
     def _keep(self, job: Job) -> None:
         """Tell the journal: at the end of an image, and now and then before."""
         now = time.monotonic()
-        if job.done or now - self.written.setdefault(job.row, now) > JOURNAL:
+        if job.done or now - self.written.setdefault(job.row, now) > self.every:
             self.journal.append(self._as_row(job, stop=self.stops[job.row]))
             self.written[job.row] = now
 

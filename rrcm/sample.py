@@ -110,6 +110,7 @@ def sample(
     path: Path,
     *,
     workers: int,
+    every: float = 5.0,
     reference: Backend | None = None,
 ) -> Iterator[Progress]:
     """Write the votes of the images of ``split`` to ``path``, going on from ``journal``.
@@ -123,6 +124,7 @@ def sample(
         journal: Where votes are kept meanwhile; removed at the end.
         path: The votes file; written whole, at the end.
         workers: Threads.
+        every: Seconds between two lines of an image that is still being drawn: what a kill costs.
         reference: The function that ``header.paired`` draws are compared with.
 
     Raises:
@@ -139,7 +141,7 @@ def sample(
         raise BackendError(f"paired: {header.paired} draws need another function to compare with")
     places = subset(header.subset, len(split.idx), shard=header.shard)
     with Journal(journal, header) as kept:
-        drawing = Drawing(split, header, kept, workers=workers)
+        drawing = Drawing(split, header, kept, workers=workers, every=every)
         yield from drawing.votes(backend, places)
         if header.paired:
             drawing.pairs(backend, reference, places)

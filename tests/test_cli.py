@@ -1,7 +1,6 @@
 """What people type: found by value, answered at once, and wrong in one line."""
 
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -231,27 +230,6 @@ def test_certify_with_more_draws_samples_and_resumes(checkout: Workspace):
     assert "noisy images/s" in first and "5 images, n0 = 20, n = 300" in second
     assert len(table) == 5 and set(table["n"]) == {300}
     assert votes.read_bytes() == whole
-
-
-def test_shards_and_devices_make_the_votes_of_one_process(checkout: Workspace):
-    command = ("rrcm", "certify", *RUN_VALUES, "--n", "200")
-    checkout.run(*command)
-    (whole,) = checkout.path.glob(".rrcm/votes/*.jsonl")
-    votes, table = whole.read_bytes(), next(checkout.path.glob("results/*n200*.csv")).read_bytes()
-
-    for devices in ("cpu", "cpu,cpu"):
-        shutil.rmtree(checkout.path / ".rrcm/votes")
-        checkout.run(*command, "--devices", devices)
-        assert whole.read_bytes() == votes
-    shutil.rmtree(checkout.path / ".rrcm/votes")
-    shutil.rmtree(checkout.path / "results")
-    for shard in ("2/2", "1/2"):
-        assert f"shard {shard}" in checkout.run(*command, "--shard", shard)
-    shards = [str(path) for path in checkout.path.glob("results/*.jsonl")]
-    checkout.run("rrcm", "merge", *shards)
-
-    assert whole.read_bytes() == votes
-    assert next(checkout.path.glob("results/*n200*.csv")).read_bytes() == table
 
 
 def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, tmp_path):

@@ -41,14 +41,14 @@ def test_shards_merge_to_the_votes_of_one_process(checkout: Workspace, tmp_path)
 
 
 def test_devices_make_the_votes_of_one_process(checkout: Workspace):
-    said = checkout.run(*COMMAND, "--devices", "cpu,cpu")
-    shared = drawn(checkout)
-    for path in checkout.path.glob(".rrcm/votes/*"):
-        path.unlink()
-    alone = checkout.run(*COMMAND)
+    made = {}
+    for devices in ((), ("--devices", "cpu"), ("--devices", "cpu,cpu")):
+        for path in checkout.path.glob(".rrcm/votes/*"):
+            path.unlink()
+        said = checkout.run(*COMMAND, *devices)
+        made[drawn(checkout)] = said.splitlines()[-4:]
 
-    assert drawn(checkout) == shared
-    assert said.splitlines()[-3:] == alone.splitlines()[-3:]
+    assert len(made) == 1
 
 
 def test_a_device_that_fails_is_named(checkout: Workspace):
@@ -121,27 +121,28 @@ def test_other_noise_is_drawn_and_named(checkout: Workspace, noise: str):
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_sampling_killed_again_and_again_ends_with_the_same_votes(checkout: Workspace, kills):
-    """kill -9 at a random instant, in sampling or while the program starts."""
-    draws = str(20_000 * (1 + kills // 10))
+    """kill -9 at a random instant after the journal has grown, during one sampling."""
+    draws = str(5_000 * (1 + kills // 2))
     command = ("rrcm", "certify", "--model", "tiny", "--sigma", "0.5", "--stop", "none")
     checkout.run(*command, "--n", draws)
     uninterrupted = drawn(checkout)
     for path in checkout.path.glob(".rrcm/votes/*"):
         path.unlink()
 
-    killed = 0
-    while killed < kills:
-        before = {p: p.stat().st_size for p in checkout.path.glob(".rrcm/votes/*.journal")}
-        process = checkout.start(*command, "--n", draws)
+    def journal() -> list[int]:
+        return [path.stat().st_size for path in checkout.path.glob(".rrcm/votes/*.journal")]
+
+    for _ in range(kills):
+        before = journal()
+        process = checkout.start(*command, "--n", draws, RRCM_SAVE_SECONDS="0")
         deadline = time.monotonic() + 60
-        while before == {p: p.stat().st_size for p in checkout.path.glob(".rrcm/votes/*.journal")}:
+        while journal() == before:
             assert process.poll() is None and time.monotonic() < deadline, "nothing left to kill"
-            time.sleep(0.01)
+            time.sleep(0.005)
         time.sleep(random.random() * 0.2)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        killed += 1
-    assert not [*checkout.path.glob(".rrcm/votes/*.jsonl")], "it was done before the last kill"
+    assert journal(), "it was done before the last kill"
     checkout.run(*command, "--n", draws)
 
     assert drawn(checkout) == uninterrupted

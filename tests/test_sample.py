@@ -51,7 +51,7 @@ def defined(cfg=CFG, split=SIX, *, backend=None, sigma=SIGMA, **how):
     return header(backend or linear(), split, "a-run", sigma, cfg, CONSTANTS[cfg.stop], **how)
 
 
-def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, before=b"", **how):
+def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b"", **how):
     """The votes file that sampling makes, from a journal that was there before."""
     with TemporaryDirectory() as folder:
         journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
@@ -64,6 +64,7 @@ def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, before=b"", **how):
             journal,
             path,
             workers=workers,
+            every=every,
             reference=OTHER(),
         )
         last, (_, found) = list(drawn)[-1], votes.read(path)  # nothing in it is damaged
@@ -85,12 +86,11 @@ def rows(file):
 def journal_of(cfg, split=SIX):
     """The bytes of a journal that hears of every look, as they are before it is removed."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "JOURNAL", -1.0)
         patch.setattr(votes, "write", lambda *arguments: None)
         patch.setattr(Path, "unlink", lambda path: None)
         journal = Path(folder, "journal")
         arguments = linear(), split, defined(cfg, split), journal, Path(folder, "votes")
-        list(sample.sample(*arguments, workers=1, reference=OTHER()))
+        list(sample.sample(*arguments, workers=1, every=-1.0, reference=OTHER()))
         return journal.read_bytes()
 
 
@@ -192,8 +192,7 @@ def test_the_journal_hears_of_a_long_image_now_and_then(monkeypatch):
 
     for interval, counts in ((math.inf, 6), (-1.0, 6 * 8)):  # a selection, and seven looks
         lines.clear()
-        monkeypatch.setattr(drawing, "JOURNAL", interval)
-        sampled()
+        sampled(every=interval)
         assert len(lines) == counts
 
 
