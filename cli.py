@@ -18,10 +18,20 @@ app = typer.Typer(
 data = typer.Typer(help="Put raw data in place, verified.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
-Model = Annotated[str, typer.Option(help="A model of params.yaml, e.g. tiny.")]
-Sigma = Annotated[float, typer.Option(help="Sigma that the run was trained at, pixels in [0, 1].")]
-Method = Annotated[str, typer.Option(help="A method of params.yaml.")]
-EvalSigma = Annotated[float | None, typer.Option(help="Sigma to smooth with; that of training.")]
+Sigma = Annotated[float, typer.Option(help="Sigma of the noise, in pixels of [0, 1].")]
+Model = Annotated[str | None, typer.Option(help="A model of params.yaml, trained at SIGMA.")]
+Onnx = Annotated[str | None, typer.Option(help="Or: anybody's ONNX file.")]
+Timm = Annotated[str | None, typer.Option(help="Or: a network of timm.")]
+Method = Annotated[str | None, typer.Option(help="A method of params.yaml; rrcm.")]
+EvalSigma = Annotated[float | None, typer.Option(help="Smooth a model with another sigma.")]
+Weights = Annotated[Path | None, typer.Option(help="Of a timm network; those that timm has.")]
+Classes = Annotated[Path | None, typer.Option(help="Names of the outputs, one in a line.")]
+Size = Annotated[str | None, typer.Option(help="Of pictures, as 224 or HxW; the network's own.")]
+Resize = Annotated[str | None, typer.Option(help="exact, squash or crop, before the noise; crop.")]
+Mean = Annotated[str | None, typer.Option(help="Of channels in [0, 1], as .485,.456,.406; 0.")]
+Std = Annotated[str | None, typer.Option(help="Of channels, as .229,.224,.225; 1.")]
+Output = Annotated[str | None, typer.Option(help="The ONNX output that is the scores.")]
+Batch = Annotated[int | None, typer.Option(help="Rows of a batch; that of params.yaml.")]
 Draws = Annotated[int | None, typer.Option(help="Noisy draws an image; that of params.yaml.")]
 Alpha = Annotated[float | None, typer.Option(help="Failure probability; that of params.yaml.")]
 
@@ -53,10 +63,26 @@ def preset(
 
 @app.command()
 def certify(
-    model: Model,
+    context: typer.Context,
     sigma: Sigma,
-    method: Method = "rrcm",
+    model: Model = None,
+    method: Method = None,
     eval_sigma: EvalSigma = None,
+    onnx: Onnx = None,
+    timm: Timm = None,
+    weights: Weights = None,
+    images: Annotated[
+        Path | None, typer.Option(help="A folder of pictures, for ONNX and timm.")
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="CSV of file,label for IMAGES.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="No picture may be unreadable.")] = False,
+    classes: Classes = None,
+    size: Size = None,
+    resize: Resize = None,
+    mean: Mean = None,
+    std: Std = None,
+    output: Output = None,
+    batch_size: Batch = None,
     n: Draws = None,
     alpha: Alpha = None,
     subset: Annotated[
@@ -73,20 +99,10 @@ def certify(
         str | None, typer.Option(help="One process on each: GPU numbers, or cpu (0,1 or cpu,cpu).")
     ] = None,
 ) -> None:
-    """Certify a trained run on the test images; stopped and started again, it goes on."""
+    """Certify a run on the test images, or any classifier on a folder; stopped, it goes on."""
     from pipeline import requests
 
-    request = requests.resolve(
-        model,
-        method,
-        sigma,
-        eval_sigma=eval_sigma,
-        alpha=alpha,
-        sample={"n": n, "subset": subset, "stop": stop},
-        shard=shard,
-        budget=budget,
-        devices=devices,
-    )
+    request = requests.resolve(context.params, outside="grid")
     from pipeline import ondemand  # heavy: what is wrong with a request is said before
 
     typer.echo(ondemand.share(request) if request.devices else ondemand.certify(request))
@@ -102,31 +118,144 @@ def merge(votes: Annotated[list[Path], typer.Argument(help="Votes of all shards.
 
 @app.command()
 def predict(
-    model: Model,
+    context: typer.Context,
     sigma: Sigma,
-    image: Annotated[str, typer.Option(help="A test image's index, or a picture file.")],
-    method: Method = "rrcm",
+    image: Annotated[str, typer.Option(help="A picture file, or a test image's index.")],
+    model: Model = None,
+    method: Method = None,
     eval_sigma: EvalSigma = None,
+    onnx: Onnx = None,
+    timm: Timm = None,
+    weights: Weights = None,
+    classes: Classes = None,
+    size: Size = None,
+    resize: Resize = None,
+    mean: Mean = None,
+    std: Std = None,
+    output: Output = None,
+    batch_size: Batch = None,
     n: Draws = None,
     alpha: Alpha = None,
 ) -> None:
     """Classify one image, or abstain, with the radius within which the answer is certified."""
     from pipeline import requests
 
-    request = requests.resolve(
-        model, method, sigma, eval_sigma=eval_sigma, alpha=alpha, sample={"n": n}
-    )
-    from pipeline import ondemand
+    request = requests.resolve(context.params)
+    from pipeline import predict
 
-    typer.echo(ondemand.predict(request, image))
+    typer.echo(predict.predict(request, image))
 
 
 @app.command()
-def report() -> None:
-    """Print the certified accuracy of everything that params.yaml evaluates."""
-    from pipeline import ondemand
+def serve(
+    context: typer.Context,
+    sigma: Sigma,
+    model: Model = None,
+    method: Method = None,
+    eval_sigma: EvalSigma = None,
+    onnx: Onnx = None,
+    timm: Timm = None,
+    weights: Weights = None,
+    classes: Classes = None,
+    size: Size = None,
+    resize: Resize = None,
+    mean: Mean = None,
+    std: Std = None,
+    output: Output = None,
+    batch_size: Batch = None,
+    n: Draws = None,
+    alpha: Alpha = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8000,
+    timeout: Annotated[float, typer.Option(help="Seconds until an answer, from arrival.")] = 30.0,
+    queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 64,
+    max_bytes: Annotated[str, typer.Option(help="The largest picture file.")] = "10M",
+    reproducible: Annotated[
+        bool, typer.Option("--reproducible", help="Let clients, if trusted, choose the noise.")
+    ] = False,
+) -> None:
+    """Answer pictures over HTTP, with a class and a certified radius, until a signal ends it."""
+    from pipeline import requests
 
-    typer.echo(ondemand.report())
+    request = requests.resolve(context.params | {"stop": "anytime"})
+    from pipeline import serve
+
+    serve.serve(
+        request,
+        host=host,
+        port=port,
+        timeout=timeout,
+        queue=queue,
+        max_bytes=max_bytes,
+        reproducible=reproducible,
+    )
+
+
+@app.command()
+def report(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Votes (.jsonl), certificates (.csv) or TSV files.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the page; report-NAME.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Failure probability of FILES.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Sigma of FILES that do not say it.")] = None,
+) -> None:
+    """Print the certified accuracy of all that params.yaml evaluates; or make a page of FILES."""
+    from pipeline import analysis
+
+    if files:
+        typer.echo(analysis.report_files(files, out=out, alpha=alpha, sigma=sigma))
+    else:
+        typer.echo(analysis.overview())
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="An evaluation, or a file.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another, of the same images.")],
+    radii: Annotated[str | None, typer.Option(help="Radii, such as 0,0.25,0.5.")] = None,
+) -> None:
+    """Test whether two classifiers differ, in pairs on the same images."""
+    from pipeline import analysis
+
+    typer.echo(analysis.compare(first, second, radii=radii))
+
+
+@app.command()
+def derive(
+    votes: Annotated[Path, typer.Argument(help="A votes file.")],
+    n: Annotated[int | None, typer.Option(help="Fewer draws; all of them.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Failure probability; that of VOTES.")] = None,
+    certificate: Annotated[
+        list[str] | None, typer.Option(help="A certificate, may be repeated; cohen.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A .csv file, or .tsv for the field's table.")
+    ] = None,
+) -> None:
+    """Certify stored votes again, drawing nothing: fewer draws, another alpha or certificate."""
+    from pipeline import analysis
+
+    typer.echo(
+        analysis.derive(votes, n=n, alpha=alpha, certificates=certificate or ["cohen"], out=out)
+    )
+
+
+@app.command()
+def audit(
+    files: Annotated[
+        list[Path], typer.Argument(help="Certificates (.csv), votes (.jsonl) or the field's TSV.")
+    ],
+    n: Annotated[int | None, typer.Option(help="Draws that are said to have been made.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="The failure probability said.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="The sigma said, in pixels.")] = None,
+) -> None:
+    """Say what made a table of certificates, and whether it can be trusted; exit 1 if not."""
+    from rrcm.auditing.audit import audit
+
+    found = [audit(file, n=n, alpha=alpha, sigma=sigma) for file in files]
+    typer.echo("\n\n".join(map(str, found)))
+    raise typer.Exit(int(any(one.trusted is False for one in found)))
 
 
 @app.command()

@@ -1,8 +1,12 @@
 """What early stopping saves and what it costs, on real votes: `grid` beside a fixed n.
 
-``python -m benchmarks.stopping`` needs what `make demo` made. It draws the same images twice, all n
-draws of each and under `grid`, goes on where it was stopped, and times the usual loop
+``python -m benchmarks.stopping`` needs what `make demo` made. It draws the same images twice, under
+`grid` and all n draws of each, goes on where it was stopped, and times the usual loop
 (benchmarks/reference.py) on the same network, whose time for all n draws is computed from its rate.
+
+``--beta 1e-6`` spares most draws of the fixed n, and bounds what it certifies: `grid` laid out for
+twice alpha claims after n draws what Clopper-Pearson does at alpha, and a radius is given up before
+only where n draws would reach it with a probability of a millionth at a look.
 """
 
 import argparse
@@ -18,7 +22,8 @@ import torch
 from benchmarks import reference
 from pipeline import sampling
 from rrcm import certify, classifier, params, sample, shards, votes
-from rrcm.statistics import certified
+from rrcm.analysis.statistics import certified
+from rrcm.settings import Eval, Sample
 from rrcm.votes import Header, Row
 
 KEPT = Path(".rrcm/benchmarks")
@@ -34,6 +39,7 @@ def main() -> None:
     options.add_argument("--backend", default="onnx")
     options.add_argument("--precision", default="int8")
     options.add_argument("--batch-size", type=int, default=64)
+    options.add_argument("--beta", type=float, help="what the fixed n may give up; nothing")
     options.add_argument("--json", type=Path)
     arguments = options.parse_args()
     found = {name: compare(name, arguments) for name in arguments.eval}
@@ -44,17 +50,28 @@ def main() -> None:
 
 
 def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Draws, seconds and tables of `none` and `grid`, and the usual loop's rate."""
-    whole = params.load()
-    evaluation, radii = whole.evals[name], whole.stopping["grid"]["radii"]
-    threads = torch.get_num_threads()
+    """Draws, seconds and tables of a fixed n and of `grid`, and the usual loop's rate."""
+    whole, threads = params.load(), torch.get_num_threads()
+    evaluation, grid, alpha = whole.evals[name], whole.stopping["grid"], whole.certify.alpha
+    ways = {"grid": ("grid", grid, alpha), "fixed": ("none", {}, alpha)}
+    if arguments.beta:
+        ways["fixed"] = ("grid", grid | {"beta": arguments.beta}, 2 * alpha)
     tables, seconds, draws = {}, {}, {}
-    for rule in ("grid", "none"):
-        header, rows, seconds[rule] = draw(name, rule, arguments)
-        draws[rule] = drawn(header, rows)
-        tables[rule] = certify.certify(
-            header, rows, certificates=["cohen"], alpha=whole.certify.alpha
+    for way, (rule, constants, level) in ways.items():
+        cfg = dataclasses.replace(
+            whole.sample,
+            n=arguments.n,
+            stop=rule,
+            alpha=level,
+            subset=arguments.subset,
+            backend=arguments.backend,
+            precision=arguments.precision,
+            batch_size=arguments.batch_size,
         )
+        path = KEPT / f"{name}-{way}-n{arguments.n}-{cfg.precision}.jsonl"
+        header, rows, seconds[way] = draw(evaluation, cfg, constants, path)
+        draws[way] = drawn(header, rows)
+        tables[way] = certify.certify(header, rows, certificates=["cohen"], alpha=level)
     torch.set_num_threads(threads)
     network, _ = classifier.load(Path("models", evaluation.run))
     split = shards.read(Path("shards"), "test")
@@ -62,7 +79,7 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     usual = statistics.median(
         reference.rate(network, x, evaluation.sigma, classes=classes, seconds=5.0) for _ in range(5)
     )
-    images = len(tables["none"])
+    images = len(tables["grid"])
     every = images * (header.n0 + arguments.n)
     return {
         "function": f"{arguments.backend} {arguments.precision}, batch {arguments.batch_size}",
@@ -71,8 +88,8 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "draws": draws,
         "draws_ratio": round(every / draws["grid"], 2),
         "certified": {
-            rule: {f"{r:g}": int(certified(table, r).sum()) for r in radii}
-            for rule, table in tables.items()
+            way: {f"{r:g}": int(certified(table, r).sum()) for r in grid["radii"]}
+            for way, table in tables.items()
         },
         "seconds": seconds,
         "reference_per_s": round(usual, 1),
@@ -82,40 +99,25 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def draw(
-    name: str, rule: str, arguments: argparse.Namespace
+    evaluation: Eval, cfg: Sample, constants: dict[str, Any], path: Path
 ) -> tuple[Header, list[Row], float | None]:
-    """Votes of an evaluation under a rule, and the seconds they took, if they took one go."""
-    whole = params.load()
-    evaluation, threads = whole.evals[name], torch.get_num_threads()
-    cfg = dataclasses.replace(
-        whole.sample,
-        n=arguments.n,
-        stop=rule,
-        subset=arguments.subset,
-        backend=arguments.backend,
-        precision=arguments.precision,
-        batch_size=arguments.batch_size,
-    )
-    split = shards.read(Path("shards"), "test")
+    """Votes of an evaluation, kept in ``path``, and the seconds they took, if they took one go."""
+    threads, split = torch.get_num_threads(), shards.read(Path("shards"), "test")
     function = sampling.backend(evaluation, cfg)
     torch.set_num_threads(threads)
-    header = sample.header(
-        function, split, evaluation.run, evaluation.sigma, cfg, whole.stopping[rule]
-    )
-    path = KEPT / f"{name}-{rule}-n{arguments.n}-{cfg.precision}.jsonl"
+    header = sample.header(function, split, evaluation.run, evaluation.sigma, cfg, constants)
     path.parent.mkdir(parents=True, exist_ok=True)
     journal, seconds = path.with_suffix(".journal"), None
     if not path.exists():
         began, fresh = time.monotonic(), not journal.exists()
         sampling.run(
             function,
-            evaluation,
-            cfg,
             header,
             split,
+            reference=None,
             journal=journal,
             path=path,
-            title=f"{name} {rule}",
+            title=path.stem,
         )
         seconds = round(time.monotonic() - began, 1) if fresh else None
     found, rows = votes.read(path)
@@ -130,13 +132,13 @@ def drawn(header: Header, rows: list[Row]) -> int:
 
 def text(result: dict[str, Any]) -> str:
     """The result for people."""
-    grid, none = (result["certified"][rule] for rule in ("grid", "none"))
+    grid, fixed = (result["certified"][way] for way in ("grid", "fixed"))
     lines = [
         f"{result['images']} images, n = {result['n']:,}, {result['function']}",
-        f"draws: grid {result['draws']['grid']:,}, fixed {result['draws']['none']:,}: "
-        f"{result['draws_ratio']} times fewer",
+        f"draws: grid {result['draws']['grid']:,}, to know the fixed n's table "
+        f"{result['draws']['fixed']:,}; a fixed n makes {result['draws_ratio']} times grid's",
         "images certified, grid of fixed: "
-        + ", ".join(f"r = {r}: {grid[r]} of {none[r]}" for r in grid),
+        + ", ".join(f"r = {r}: {grid[r]} of {fixed[r]}" for r in grid),
         f"seconds: {result['seconds']}; the usual loop, {result['reference_per_s']:,.0f} a second, "
         f"would take {result['reference_seconds']:,.0f}: {result['speedup']} times as long as grid",
     ]

@@ -68,11 +68,12 @@ def measure(
     if image_size not in PATCHES:
         raise ConfigError(f"--image-size {image_size}: only {', '.join(map(str, PATCHES))}")
     threads = torch.get_num_threads()
-    variants = [*itertools.product(VARIANTS[device], batches or BATCHES[device])]
+    kinds = native(device)
+    variants = [*itertools.product(kinds, batches or BATCHES[device])]
     rates, peaks = defaultdict(list), defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         subject = prepare(Path(folder), model, image_size)
-        backends = {v: _backend(subject, *v, device) for v in VARIANTS[device]}
+        backends = {v: _backend(subject, *v, device) for v in kinds}
         x = torch.from_numpy(subject.split.pixels(0))
         turns = itertools.product(range(repeats), range(len(variants) + 1))
         for _, i in tqdm([*turns], desc=f"bench {model}", unit=" turns"):
@@ -87,9 +88,17 @@ def measure(
             rates["reference"].append(reference.rate(network, x, SIGMA, **arguments))
             if found := reference.toolbox_rate(network, x, SIGMA, **arguments):
                 rates["toolbox"].append(found)
-            for name in {precision for _, precision in VARIANTS[device]} & {*DTYPES}:
+            for name in {precision for _, precision in kinds} & {*DTYPES}:
                 peaks[name].append(gemm_peak(DTYPES[name], device))
         return _result(model, image_size, subject.flops, rates, peaks, device, threads)
+
+
+def native(device: str) -> list[tuple[str, str]]:
+    """The variants whose products the processor has; emulated ones would take hours."""
+    precisions = {precision for _, precision in VARIANTS[device]} & {*DTYPES}
+    peaks = {name: gemm_peak(DTYPES[name], device, size=256) for name in precisions}
+    slow = {name for name, peak in peaks.items() if peak < peaks["fp32"] / 3}
+    return [variant for variant in VARIANTS[device] if variant[1] not in slow]
 
 
 def prepare(root: Path, model: str, image_size: int) -> Subject:

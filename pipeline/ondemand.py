@@ -1,4 +1,4 @@
-"""What the command line does outside the graph: certify, merge, predict and report on demand.
+"""What the command line does outside the graph: certify and merge on demand.
 
 Votes are kept under .rrcm/votes by all that defines them, so that the same request goes on where it
 stopped and another one starts afresh; votes that the graph has made already are used as they are.
@@ -8,35 +8,36 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import numpy as np
-from PIL import Image, UnidentifiedImageError
+import pandas as pd
 
-from pipeline import devices, sampling
+from pipeline import devices, requests, sampling, sources
 from pipeline.requests import Request
+from pipeline.sources import Source
 from rrcm import certify as certification
+from rrcm import guards, registry, sample, votes
 from rrcm import params as parameters
-from rrcm import report as reporting
-from rrcm import sample, shards, votes
+from rrcm.analysis import tables
+from rrcm.analysis.entries import Entry
 from rrcm.certificates import transfer
 from rrcm.errors import DataError
-from rrcm.evidence import ABSTAIN
-from rrcm.params import Params
-from rrcm.settings import Eval, Sample
-from rrcm.shards import Split
-from rrcm.voters import Backend
+from rrcm.evidence import best_complement
+from rrcm.files import write_text
+from rrcm.settings import Certify, Report
 from rrcm.votes import Header, Row
 
 VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
+SHOWN = 5  # files that were left out
+FOREIGN = "foreign/"  # how the backend of a classifier begins that is none of ours
 
 
 def certify(request: Request) -> str:
-    """Certify the test images with a run; returns the table to show and where it was written."""
-    header, rows, source = _votes(request)
+    """Certify the pictures of a request; returns the table to show and where it was written."""
+    source = sources.open_source(request)
+    header, rows, path = _votes(request, source)
     if request.shard == "1/1":
-        return _table(request.params, header, rows, source)
-    path = _shard(request, request.shard)
+        return _results(request.certify, request.report, header, rows, path, source)
+    path = _shard(header)
     votes.write(path, header, rows)
     return (
         f"{len(rows)} images, shard {header.shard}\nvotes: {path}\n"
@@ -48,99 +49,141 @@ def share(request: Request) -> str:
     """Certify on several devices, one process for each, to the votes that one would have made."""
     devices.run(request.devices)
     count = len(request.devices)
-    if count == 1:
-        return certify(request)  # of the votes that the process has made
-    parts = [_shard(request, f"{i}/{count}") for i in range(1, count + 1)]
-    return merge(parts, request.params)
+    if count > 1:
+        whole = _header(request, sources.open_source(request))
+        shards = [f"{i}/{count}" for i in range(1, count + 1)]
+        _merged([_shard(dataclasses.replace(whole, shard=shard)) for shard in shards])
+    return certify(request)  # of the votes that the processes have made
 
 
-def merge(paths: list[Path], params: Params | None = None) -> str:
+def merge(paths: list[Path]) -> str:
     """Put shards of votes together, certify them, and return the table to show."""
-    params = params or parameters.load()
+    certify, report = requests.settings()
+    return _results(certify, report, *_merged(paths), None)
+
+
+def _merged(paths: list[Path]) -> tuple[Header, list[Row], Path]:
     header, rows = votes.merge(paths)
-    if header.run not in params.runs:
-        raise DataError(f"{paths[0]}: votes of run {header.run}, which params.yaml does not have")
     path = VOTES / f"{_key(header)}.jsonl"
     votes.write(path, header, rows)
-    return _table(params, header, rows, path)
+    return header, rows, path
 
 
-def _table(params: Params, header: Header, rows: list[Row], source: Path) -> str:
-    certificates, alpha = params.certify.certificates, params.certify.alpha
+def _results(
+    certify: Certify,
+    report: Report,
+    header: Header,
+    rows: list[Row],
+    path: Path,
+    source: Source | None,
+) -> str:
+    """Write certificates; what there is to show of them, and of the ``source`` if it is at hand."""
+    certificates, alpha = certify.certificates, certify.alpha
     table = certification.certify(header, rows, certificates=certificates, alpha=alpha)
-    name = f"{_name(header.run, header.sigma, header, header.budget)}-a{alpha:g}"
-    path = RESULTS / f"{name}.csv"
-    certification.write(table, path)
-    architecture = params.runs[header.run].architecture
-    evaluation = Eval(run=header.run, architecture=architecture, sigma=header.sigma)
-    only = dataclasses.replace(params, evals={name: evaluation})
-    drawn = int(table["n"].sum()) + header.n0 * sum(bool(row.n0) for row in rows)
-    most = header.n0 + header.n
+    name = f"{_name(header)}-a{alpha:g}"
+    entry = _entry(name, header, rows, table, certify)
     lines = [
-        f"{_accuracy(only, {name: table})}\n",
+        f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha:g}; stopping rule "
-        f"{header.stop}: {drawn:,} draws, {100 * drawn / (len(table) * most):.3g} % of all",
+        f"{header.stop}: {_effort(header, rows, table)}",
         f"the function: {header.backend} {header.precision} on {header.provider}",
-        f"certificates: {path}\nvotes: {source}",
     ]
     if "transfer" in certificates:
-        ceiling = transfer.ceiling(
-            header.rule(), pairs=header.paired, sigma=header.sigma, alpha=alpha
-        )
-        lines.insert(2, ceiling)
-    return "\n".join(lines)
+        rule = header.rule()
+        said = transfer.ceiling(rule, pairs=header.paired, sigma=header.sigma, alpha=alpha)
+        lines.insert(2, said)
+    if source and source.files:
+        table["file"] = table["idx"].map(source.files)
+    certification.write(table, RESULTS / f"{name}.csv")
+    if source:
+        lines += [*source.said, *_left_out(name, source)]
+    return "\n".join([*lines, f"certificates: {RESULTS / name}.csv", f"votes: {path}"])
 
 
-def _name(run: str, sigma: float, draws: Sample | Header, budget: float) -> str:
-    """The name of a request's files, of all that a user may ask for differently."""
-    parts = [run, f"e{sigma:g}", f"n{draws.n}", draws.stop]
-    parts += [draws.subset.replace(":", "")] if draws.subset != "all" else []
-    parts += ["label-aware"] if draws.label_aware else []
-    parts += [f"b{budget:g}s"] if budget else []
-    return "-".join(parts)
+def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:
+    drawn = int(table["n"].sum()) + header.n0 * sum(bool(row.n0) for row in rows)
+    most = len(table) * (header.n0 + header.n)
+    return f"{drawn:,} draws, {100 * drawn / most:.3g} % of all"
 
 
-def _shard(request: Request, shard: str) -> Path:
-    evaluation, draws = request.evaluation, request.params.sample
-    name = _name(evaluation.run, evaluation.sigma, draws, request.budget)
-    return RESULTS / f"{name}-shard{shard.replace('/', 'of')}.jsonl"
+def _left_out(name: str, source: Source) -> list[str]:
+    """Which files were not used, in lines; all of them are named in a file of their own."""
+    if not source.left_out:
+        return []
+    path = RESULTS / f"{name}-left-out.txt"
+    write_text(path, "".join(f"{line}\n" for line in source.left_out))
+    some = [f"left out: {line}" for line in source.left_out[:SHOWN]]
+    count, total = len(source.left_out), len(source.left_out) + len(source.files)
+    return [*some, f"left out: {count} of {total} files, listed in {path}"]
 
 
-def _votes(request: Request) -> tuple[Header, list[Row], Path]:
-    evaluation, params = request.evaluation, request.params
-    split = shards.read(Path("shards"), "test")
-    backend = sampling.backend(evaluation, params.sample)
-    wanted = _header(request, backend, split)
+def _entry(
+    name: str, header: Header, rows: list[Row], table: pd.DataFrame, certify: Certify
+) -> Entry:
+    model, method, trained_at, seed = header.run, "", None, None
+    if not header.backend.startswith(FOREIGN):
+        runs = parameters.load().runs
+        if header.run not in runs:
+            raise DataError(f"{name}: votes of run {header.run}, which params.yaml does not have")
+        run = runs[header.run]
+        model, method, trained_at, seed = run.model, run.method, run.sigma, run.seed
+    return Entry(
+        name=name,
+        model=model,
+        method=method,
+        sigma=header.sigma,
+        table=table,
+        alpha=certify.alpha,
+        sigma_train=trained_at,
+        seed=seed,
+        votes=(header, rows),
+        certificate=certify.certificates[0],
+    )
+
+
+def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
+    wanted = _header(request, source)
     path = VOTES / f"{_key(wanted)}.jsonl"
-    graph = [Path(f"votes/{name}.jsonl") for name, e in params.evals.items() if e == evaluation]
-    for made in (*graph, path):
+    for made in (*source.made, path):
         if made.exists():
             header, rows = votes.read(made)
             if header == wanted:
                 return header, rows, made
+    best_complement(
+        wanted.rule(), certification.alpha_left(wanted, request.certify.alpha)
+    )  # or nothing could ever be certified
+    function = source.smoothed.backend
+    if wanted.backend.startswith(FOREIGN):
+        for line in guards.examine(
+            function,
+            source.split,
+            noise=registry.load("noises", wanted.noise),
+            sigma=wanted.sigma,
+            seed=wanted.seed,
+            batch_size=wanted.batch_size,
+        ):
+            sources.note(line)
     path.parent.mkdir(parents=True, exist_ok=True)
     sampling.run(
-        backend,
-        evaluation,
-        params.sample,
+        function,
         wanted,
-        split,
+        source.split,
         journal=path.with_suffix(".journal"),
         path=path,
-        title=f"certify {evaluation.run}" + (f" {wanted.shard}" if wanted.shard != "1/1" else ""),
+        title=f"certify {source.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else ""),
+        reference=source.reference,
     )
     return *votes.read(path), path
 
 
-def _header(request: Request, backend: Backend, split: Split) -> Header:
-    evaluation, params = request.evaluation, request.params
+def _header(request: Request, source: Source) -> Header:
     return sample.header(
-        backend,
-        split,
-        evaluation.run,
-        evaluation.sigma,
-        params.sample,
-        params.stopping[params.sample.stop],
+        source.smoothed.backend,
+        source.split,
+        source.name,
+        source.smoothed.sigma,
+        source.smoothed.draws,
+        request.stopping,
         shard=request.shard,
         budget=request.budget,
     )
@@ -150,86 +193,16 @@ def _key(header: Header) -> str:
     return hashlib.sha256(json.dumps(dataclasses.asdict(header)).encode()).hexdigest()[:16]
 
 
-def predict(request: Request, image: str) -> str:
-    """Classify one image, by index in the raw data or from a picture file; or abstain."""
-    test = shards.read(Path("shards"), "test")
-    split, truth = _picture(image, test)
-    backend = sampling.backend(request.evaluation, request.params.sample)
-    alone = dataclasses.replace(request.params.sample, subset="all", label_aware=False)
-    request = dataclasses.replace(request, params=dataclasses.replace(request.params, sample=alone))
-    header = _header(request, backend, split)
-    certificate, alpha = request.params.certify.certificates[0], request.params.certify.alpha
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "votes.jsonl")
-        journal = path.with_suffix(".journal")
-        reference = sampling.reference(request.evaluation, request.params.sample)
-        workers = sampling.workers()
-        states = sample.sample(
-            backend, split, header, journal, path, workers=workers, reference=reference
-        )
-        *_, _ = states
-        _, (row,) = votes.read(path)
-    got = certification.certified(
-        row,
-        header,
-        header.rule(),
-        certificate=certificate,
-        alpha=certification.alpha_left(header, alpha),
-        coin=certification.coin(header.seed, row.idx),
-    )
-    drawn = f"{got.n_A:,} of {got.n:,} noisy draws"
-    radius = certification.floor(got.radius, digits=4)
-    if got.label == ABSTAIN:
-        return f"{image}: abstain: no class is certain at alpha = {alpha:g} ({drawn}){truth}"
-    return (
-        f"{image}: class {header.classes[got.label]}, certified within an l2 radius of "
-        f"{radius:.4f} with confidence {1 - alpha:g} ({drawn}){truth}"
-    )
+def _name(header: Header) -> str:
+    """The name of a request's files, of all that a user may ask for differently."""
+    parts = [header.run, f"e{header.sigma:g}", f"n{header.n}", header.stop]
+    parts += [header.subset.replace(":", "")] if header.subset != "all" else []
+    parts += ["label-aware"] if header.label_aware else []
+    parts += [f"b{header.budget:g}s"] if header.budget else []
+    if header.backend.startswith(FOREIGN):  # of which a name says too little
+        parts += [_key(dataclasses.replace(header, shard="1/1"))[:8]]
+    return "-".join(parts)
 
 
-def _picture(image: str, split: Split) -> tuple[Split, str]:
-    """One image as a split, whose index keys the noise, and the true label if it is known."""
-    channels, height, width = split.images.shape[1:]
-    if image.isdecimal():
-        found = np.flatnonzero(split.idx == int(image))
-        if len(found) == 0:
-            some = ", ".join(map(str, split.idx[:5]))
-            raise DataError(f"--image {image}: not a test image; test images are {some}, …")
-        one = dataclasses.replace(
-            split, idx=split.idx[found], images=split.images[found], labels=split.labels[found]
-        )
-        return one, f"; the label is {split.classes[one.labels[0]]}"
-    try:
-        picture = Image.open(image).convert("L" if channels == 1 else "RGB")
-    except FileNotFoundError:
-        raise DataError(f"--image {image}: neither a file nor an index") from None
-    except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"--image {image}: not a picture ({error})") from None
-    if picture.size != (width, height):
-        raise DataError(
-            f"--image {image}: {picture.width} x {picture.height} pixels, but the model takes "
-            f"{width} x {height}"
-        )
-    array = np.asarray(picture, dtype=np.uint8).reshape(1, height, width, channels)
-    zero = np.zeros(1, dtype=np.int64)
-    images = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
-    return Split(idx=zero, images=images, labels=zero, classes=split.classes, white=255), ""
-
-
-def report() -> str:
-    """The certified-accuracy table of everything that params.yaml evaluates, and the page."""
-    params = parameters.load()
-    page = Path("report/index.html")
-    paths = {name: Path(f"certificates/{name}.csv") for name in params.evals}
-    if missing := [path for path in (*paths.values(), page) if not path.exists()]:
-        raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
-    tables = {name: certification.read(path) for name, path in paths.items()}
-    return f"{_accuracy(params, tables)}\n\nthe report: {page}"
-
-
-def _accuracy(params: Params, tables: dict) -> str:
-    found = reporting.entries(params, tables)
-    radii, confidence = params.report.radii, params.report.confidence
-    table = reporting.accuracy_table(found, radii=radii, confidence=confidence)
-    title = f"certified accuracy, % [{100 * confidence:g} % Wilson interval]"
-    return f"{title}\n\n{table.to_string(index=False)}"
+def _shard(header: Header) -> Path:
+    return RESULTS / f"{_name(header)}-shard{header.shard.replace('/', 'of')}.jsonl"

@@ -1,9 +1,10 @@
-"""Stage ``report``: all certificates -> metrics, tables, curves and one HTML page."""
+"""Stage ``report``: all certificates and votes -> metrics, tables, figures and one HTML page."""
 
 from pathlib import Path
 
 from pipeline import graph
-from rrcm import certify, params, report
+from rrcm import certify, params, votes
+from rrcm.analysis import entries, report
 from rrcm.files import write_json
 
 
@@ -11,12 +12,12 @@ def main() -> None:
     with graph.running("report"):
         whole = params.load()
         tables = {name: certify.read(Path(f"certificates/{name}.csv")) for name in whole.evals}
-        found = report.entries(whole, tables)
-        report.write(found, whole, Path("report"))
-        numbers = report.metrics(
-            found, radii=whole.report.radii, confidence=whole.report.confidence
-        )
-        write_json(Path("metrics.json"), numbers)
+        drawn = {name: votes.read(Path(f"votes/{name}.jsonl")) for name in whole.evals}
+        found = entries.entries(whole, tables, drawn)
+        shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
+        subject = f"{whole.data.name}, test images · certificate: {whole.certify.certificates[0]}"
+        report.write(found, Path("report"), subject=subject, **shown)
+        write_json(Path("metrics.json"), report.metrics(found, **shown))
 
 
 if __name__ == "__main__":

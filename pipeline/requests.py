@@ -1,82 +1,195 @@
 """What a user asks for on the command line, resolved against params.yaml; imports nothing heavy."""
 
 import dataclasses
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rrcm.errors import BackendError, ConfigError
+from rrcm import defaults
+from rrcm.config import PARAMS, require
+from rrcm.errors import BackendError, ConfigError, DataError
 from rrcm.params import Params, load
 from rrcm.registry import suggest
-from rrcm.settings import Eval
+from rrcm.settings import Certify, Eval, Report, Sample
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
+SAMPLE = ("n", "subset", "stop", "batch_size")  # options that override keys of `sample`
+OURS = {"method", "eval_sigma"}  # options of --model alone
+THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
+ONLY = {"model": OURS, "onnx": {*THEIRS, "output"}, "timm": {*THEIRS, "weights"}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A run of params.yaml, smoothed at the sigma of ``evaluation``; ``votes`` the graph made."""
+
+    evaluation: Eval
+    trained_at: float
+    votes: tuple[Path, ...]
+
+    @property
+    def sigma(self) -> float:
+        """The sigma to smooth with."""
+        return self.evaluation.sigma
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Foreign:
+    """Somebody's classifier, ``kind`` (of rrcm/foreign/) and ``name`` or file, and its pictures.
+
+    None is what the classifier says itself.
+    """
+
+    kind: str
+    name: str
+    sigma: float
+    images: Path | None
+    labels: Path | None
+    classes: Path | None
+    weights: Path | None
+    output: str | None
+    size: tuple[int, int] | None
+    resize: str
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    strict: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """An evaluation, params.yaml with what the user overrides, and how to go about it.
+    """A classifier, how to draw, certify and report, and how to go about it.
 
-    ``shard`` is i/k, ``budget`` in seconds or 0 for none, ``devices`` more than this process has.
+    ``stopping`` are the constants of the rule ``sample.stop``, ``shard`` is i/k, ``budget`` in
+    seconds or 0 for none, ``devices`` more than this process has.
     """
 
-    evaluation: Eval
-    params: Params
+    source: Trained | Foreign
+    sample: Sample
+    stopping: dict[str, Any]
+    certify: Certify
+    report: Report
     shard: str = "1/1"
     budget: float = 0.0
     devices: tuple[str, ...] = ()
 
 
-def resolve(
-    model: str,
-    method: str,
-    sigma: float,
-    *,
-    eval_sigma: float | None,
-    alpha: float | None,
-    sample: dict[str, object],
-    shard: str = "1/1",
-    budget: str | None = None,
-    devices: str | None = None,
-) -> Request:
-    """What a user asks for; ``sample`` overrides keys of params.yaml's ``sample``, None does not.
+def resolve(options: Mapping[str, Any], *, outside: str = "anytime") -> Request:
+    """What a user asks for by the options of `rrcm certify`, by name; None is not given.
+
+    ``outside`` is the stopping rule where there is no params.yaml.
 
     Raises:
-        ConfigError: No such run, or settings under which nothing could be certified.
+        ConfigError: No such run, options that contradict each other, or settings under which
+            nothing could be certified.
         BackendError: The run has not been trained and exported here; says how to get it.
+        DataError: There is no such folder of pictures.
     """
+    given = {k: value for k, value in options.items() if value is not None and value is not False}
+    kinds = [kind for kind in ONLY if kind in given]
+    if len(kinds) != 1:
+        got = " and ".join(f"--{kind}" for kind in kinds) or "none"
+        raise ConfigError(f"give one of --model, --onnx and --timm; got {got}")
+    (kind,) = kinds
+    if odd := sorted({*given} & set().union(*ONLY.values()) - ONLY[kind]):
+        raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")
+    inside = kind == "model" or PARAMS.exists()
+    params = load() if inside else None
+    source = _trained(params, given) if kind == "model" else _foreign(kind, given)
+    sample = params.sample if params else dataclasses.replace(defaults.DRAWS, stop=outside)
+    stopping = params.stopping if params else defaults.STOPPING
+    sample = dataclasses.replace(sample, **{key: given[key] for key in SAMPLE if key in given})
+    certify = params.certify if params else defaults.CERTIFY
+    if "alpha" in given:
+        certify = dataclasses.replace(certify, alpha=given["alpha"])
+    if params:
+        params = dataclasses.replace(params, sample=sample, certify=certify)  # which checks both
+    where = "params.yaml's stopping" if params else "what works without a params.yaml"
+    require(
+        sample.stop in stopping,
+        f"--stop {sample.stop}: not in {where}, only {', '.join(stopping)}."
+        f"{suggest(sample.stop, [*stopping])}",
+    )
+    shard = given.get("shard", "1/1")
+    return Request(
+        source=source,
+        sample=sample,
+        stopping=stopping[sample.stop],
+        certify=certify,
+        report=params.report if params else defaults.REPORT,
+        shard=shard,
+        budget=0.0 if options.get("budget") is None else seconds(options["budget"]),
+        devices=device_names(given["devices"], shard=shard) if given.get("devices") else (),
+    )
+
+
+def settings() -> tuple[Certify, Report]:
+    """How to certify and report: as params.yaml says, if there is one."""
+    if not PARAMS.exists():
+        return defaults.CERTIFY, defaults.REPORT
     params = load()
-    run = find_run(params, model=model, method=method, sigma=sigma)
+    return params.certify, params.report
+
+
+def _trained(params: Params, given: Mapping[str, Any]) -> Trained:
+    method, sigma = given.get("method", "rrcm"), given["sigma"]
+    run = find_run(params, model=given["model"], method=method, sigma=sigma)
     evaluation = Eval(
-        run=run,
-        architecture=params.runs[run].architecture,
-        sigma=sigma if eval_sigma is None else eval_sigma,
+        run=run, architecture=params.runs[run].architecture, sigma=given.get("eval_sigma", sigma)
     )
-    changed = {key: value for key, value in sample.items() if value is not None}
-    params = dataclasses.replace(
-        params,
-        sample=dataclasses.replace(params.sample, **changed),
-        certify=params.certify
-        if alpha is None
-        else dataclasses.replace(params.certify, alpha=alpha),
-    )
-    if params.sample.stop not in params.stopping:
-        raise ConfigError(
-            f"--stop {params.sample.stop}: not in params.yaml's stopping, only "
-            f"{', '.join(params.stopping)}.{suggest(params.sample.stop, [*params.stopping])}"
-        )
     if not Path(f"onnx/{run}.onnx").exists():
         raise BackendError(
             f"onnx/{run}.onnx is not here; make it with `dvc repro export@{run}`, or fetch it from "
             f"a remote with `dvc pull onnx/{run}.onnx shards`"
         )
-    return Request(
+    return Trained(
         evaluation=evaluation,
-        params=params,
-        shard=shard,
-        budget=0.0 if budget is None else seconds(budget),
-        devices=() if not devices else device_names(devices, shard=shard),
+        trained_at=sigma,
+        votes=tuple(Path(f"votes/{k}.jsonl") for k, e in params.evals.items() if e == evaluation),
     )
+
+
+def _foreign(kind: str, given: Mapping[str, Any]) -> Foreign:
+    sigma = given["sigma"]
+    require(0 < sigma < math.inf, f"--sigma: must be positive, got {sigma:g}")
+    images = given.get("images")
+    if images is not None and not images.is_dir():
+        raise DataError(f"--images {images}: no such folder")
+    return Foreign(
+        kind=kind,
+        name=given[kind],
+        sigma=sigma,
+        images=images,
+        labels=given.get("labels"),
+        classes=given.get("classes"),
+        weights=given.get("weights"),
+        output=given.get("output"),
+        size=_size(given["size"]) if "size" in given else None,
+        resize=given.get("resize", "crop"),
+        mean=_numbers("mean", given["mean"]) if "mean" in given else None,
+        std=_numbers("std", given["std"]) if "std" in given else None,
+        strict=given.get("strict", False),
+    )
+
+
+def _size(text: str) -> tuple[int, int]:
+    """``224``, or height x width as ``224x160``."""
+    found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text)
+    if not found:
+        raise ConfigError(f"--size: expected pixels, such as 224 or 224x160, got {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    """``0.485,0.456,0.406``."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--{name}: expected a number for each channel, such as 0.485,0.456,0.406, got {text!r}"
+        ) from None
 
 
 def device_names(text: str, *, shard: str) -> tuple[str, ...]:

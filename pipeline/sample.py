@@ -17,13 +17,12 @@ def main(name: str) -> None:
         header = sample.header(backend, split, evaluation.run, evaluation.sigma, cfg, stopping)
         stage.notes |= sampling.run(
             backend,
-            evaluation,
-            cfg,
             header,
             split,
             journal=stage.scratch / "votes.journal",
             path=Path(f"votes/{name}.jsonl"),
             title=stage.name,
+            reference=sampling.reference(evaluation, cfg),
         )
 
 

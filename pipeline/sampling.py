@@ -57,14 +57,13 @@ def workers() -> int:
 
 def run(
     function: Backend,
-    evaluation: Eval,
-    cfg: Sample,
     header: Header,
     split: Split,
     *,
     journal: Path,
     path: Path,
     title: str,
+    reference: Backend | None,
 ) -> dict[str, Any]:
     """Sample the votes that ``header`` defines into ``path``, resuming; says what ran them."""
     alone = voters.rows_are_alone(function, _batch(split, header.batch_size))
@@ -83,7 +82,7 @@ def run(
         path,
         workers=workers(),
         every=float(os.environ.get("RRCM_SAVE_SECONDS", "5")),
-        reference=reference(evaluation, cfg),
+        reference=reference,
     )
     last = _shown(states, total=images, title=title)
     return {

@@ -1,7 +1,9 @@
 """Certification: votes to a table of certificates, one row per image. Seconds on a CPU."""
 
 from decimal import ROUND_FLOOR, Decimal
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -10,7 +12,7 @@ from rrcm import registry
 from rrcm.errors import CertificateError, DataError
 from rrcm.evidence import ABSTAIN, Certified, Rule
 from rrcm.files import atomic
-from rrcm.votes import Header, Row
+from rrcm.votes import UNKNOWN, Header, Row
 
 DIGITS = 6  # decimals of a written radius: a millionth of the pixel range
 COLUMNS = {
@@ -34,7 +36,7 @@ def certify(
     The first of ``certificates`` fills ``predict``, ``radius`` and what follows from them. Each
     other one adds ``predict_<name>`` and ``radius_<name>``, and ``alpha`` is its own: the better of
     two columns is certified at the sum of theirs. ``stop`` says why drawing stopped. The coins that
-    `randomized` tosses are in ``coin``.
+    `randomized` tosses are in ``coin``. An image of unknown ``label`` is never ``correct``.
 
     ``predict`` is -1 for abstention; ``radius`` and ``p_A`` are rounded **down** (`floor`), so a
     written radius never exceeds the certified one.
@@ -53,7 +55,7 @@ def certify(
             "label": row.label,
             "predict": got.label,
             "radius": floor(got.radius),
-            "correct": int(got.label == row.label),
+            "correct": int(got.label == row.label != UNKNOWN),
             "n_A": got.n_A,
             "n": got.n,
             "p_A": floor(got.p_A),
@@ -69,11 +71,16 @@ def certified(
     row: Row, header: Header, rule: Rule, *, certificate: str, alpha: float, coin: float
 ) -> Certified:
     """One certificate of one image; it abstains where nothing was drawn after the selection."""
-    component = registry.load("certificates", certificate)
+    component = _component(certificate)
     evidence = row.evidence(len(header.classes))
     if not evidence.draws:
         return Certified(label=ABSTAIN, radius=0.0, n_A=0, n=0, p_A=0.0)
     return component.certify(evidence, rule, sigma=header.sigma, alpha=alpha, coin=coin)
+
+
+@cache
+def _component(certificate: str) -> ModuleType:
+    return registry.load("certificates", certificate)  # which looks into the folder every time
 
 
 def alpha_left(header: Header, alpha: float) -> float:
@@ -124,11 +131,14 @@ def read(path: Path) -> pd.DataFrame:
         DataError: The file is missing or not a table of certificates.
     """
     try:
-        table = pd.read_csv(path, dtype=COLUMNS)
+        with np.errstate(invalid="ignore"):  # an infinite whole number, which it then refuses
+            table = pd.read_csv(path, dtype=COLUMNS)
     except FileNotFoundError:
         raise DataError(f"{path}: not found") from None
-    except ValueError as error:  # all that pandas raises on what it cannot parse
-        reason = " ".join(str(error).split())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, OverflowError) as error:  # what pandas raises on what it cannot parse
+        reason = " ".join(str(error).split())[:300]
         raise DataError(f"{path}: not a table of certificates ({reason})") from None
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")

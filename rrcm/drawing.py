@@ -8,12 +8,10 @@ import numpy as np
 
 from rrcm import engine, planner, registry, voters, votes
 from rrcm.engine import Job
-from rrcm.journal import Journal
+from rrcm.journal import Memory
 from rrcm.shards import Split
 from rrcm.voters import Backend
-from rrcm.votes import BUDGET, SKIPPED, Header, Row
-
-END = "n"  # why drawing stopped where all draws were made and the rule had nothing to say
+from rrcm.votes import BUDGET, END, SKIPPED, Header, Row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +26,7 @@ class Drawing:
     """Votes of images as jobs of the engine: what to draw, when to stop, what to write down."""
 
     def __init__(
-        self, split: Split, header: Header, journal: Journal, *, workers: int, every: float
+        self, split: Split, header: Header, journal: Memory, *, workers: int, every: float
     ) -> None:
         """Go on from what ``journal`` has; see `rrcm.sample.sample`."""
         self.split = split
@@ -55,7 +53,7 @@ class Drawing:
             self._wanted,
             rows=rows_at_once(backend, header.batch_size),
             workers=self.workers,
-            priority=self._priority if header.budget else None,
+            priority=self._priority if header.budget and len(todo) > 1 else None,
             expired=lambda: time.monotonic() > deadline,
         ):
             self._keep(job)

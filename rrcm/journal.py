@@ -14,7 +14,19 @@ from rrcm.votes import Header, Row, encode, same, scan
 SYNC = 1.0  # seconds of drawing that a crash of the machine may cost; of the process, none
 
 
-class Journal:
+class Memory:
+    """What a `Journal` has, of votes that nobody will go on from."""
+
+    def __init__(self) -> None:
+        """Begin without any image."""
+        self.rows: dict[int, Row] = {}
+
+    def append(self, row: Row) -> None:
+        """Add an image, as far as it has been drawn."""
+        self.rows[row.idx] = row
+
+
+class Journal(Memory):
     """An open file of votes, to which images are appended."""
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -23,7 +35,7 @@ class Journal:
         Raises:
             VotesError: It was made by another classifier or with other settings, or is damaged.
         """
-        self.rows: dict[int, Row] = {}
+        super().__init__()
         if path.exists():
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a line that a crash tore
         if path.exists() and path.stat().st_size:
@@ -41,7 +53,7 @@ class Journal:
 
     def append(self, row: Row) -> None:
         """Add an image, as far as it has been drawn."""
-        self.rows[row.idx] = row
+        super().append(row)
         self.file.write(encode(row))
         self.file.flush()
         if time.monotonic() - self.synced > SYNC:

@@ -6,6 +6,8 @@ headers mean equal votes for an image, but for the rounding of another processor
 
 import dataclasses
 import json
+import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index  # int(), but of whole numbers only
@@ -21,7 +23,9 @@ from rrcm.files import atomic
 from rrcm.parsing import parse
 
 FORMAT = "rrcm-votes-2"
-BUDGET, SKIPPED = "budget", "skipped"  # reasons to stop that are no rule's
+END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop that are no rule's
+MOST = 10**12  # draws or images of a file
+UNKNOWN = -1  # the label of an image of which nobody knows the class
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +84,7 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """Votes of one image.
+    """Votes of one image; ``label`` is its class, or UNKNOWN.
 
     ``n0`` are the votes of the selection, class -> count. ``looks`` are (draws, votes), cumulative,
     wherever drawing could have stopped; ``stop`` says why it did, and is empty while it goes on.
@@ -187,20 +191,25 @@ def encode(value: Header | Row) -> str:
 
 def scan(path: Path) -> tuple[Header, list[Row], bool]:
     """What a file has, finished or not, and whether its last line, left out, is torn."""
-    if not path.exists():
-        raise VotesError(f"{path}: not found")
-    text = path.read_bytes().decode(errors="replace")
+    try:
+        text = path.read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        raise VotesError(f"{path}: not found") from None
+    except OSError as error:
+        raise VotesError(f"{path}: cannot be read ({error.strerror})") from None
     lines = text.splitlines()
     torn = not text.endswith("\n")
     try:
-        first = json.loads(lines[0])
+        first = _decode(lines[0])
         if isinstance(first, dict) and first.get("format", FORMAT) != FORMAT:
             raise VotesError(
-                f"{path}:1: format {first['format']!r}, this version reads {FORMAT!r}; sample again"
+                f"{path}:1: format {str(first['format'])[:60]!r}, this version reads {FORMAT!r}; "
+                "sample again"
             )
         header = parse(first, Header, where="header")
-    except (IndexError, json.JSONDecodeError, ConfigError) as error:
-        raise VotesError(f"{path}:1: not the header of a votes file ({error})") from None
+    except (IndexError, ValueError, RecursionError, ConfigError) as error:
+        raise VotesError(f"{path}:1: not the header of a votes file ({str(error)[:300]})") from None
+    _require(header, where=f"{path}:1")
     rows = [
         _row(line, header, where=f"{path}:{number}")
         for number, line in enumerate(lines[1 : len(lines) - torn], start=2)
@@ -208,9 +217,44 @@ def scan(path: Path) -> tuple[Header, list[Row], bool]:
     return header, rows, torn
 
 
+def _decode(line: str) -> Any:
+    """JSON of numbers that machines have; ValueError or RecursionError for anything else."""
+    return json.loads(line, parse_float=_finite, parse_constant=_finite, parse_int=_whole)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:30]} is not finite")
+    return value
+
+
+def _whole(text: str) -> int:
+    if abs(value := int(text)) >= 2**64:
+        raise ValueError(f"{text[:30]} is beyond any count, seed or image")
+    return value
+
+
+def _require(header: Header, *, where: str) -> None:
+    """Refuse a header under which no votes can have been drawn."""
+    part = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", header.shard)
+    valid = {
+        **{name: getattr(header, name) >= 0 for name in ("slack", "budget")},
+        **{name: 0 <= getattr(header, name) <= MOST for name in ("n0", "paired", "images")},
+        "sigma": header.sigma > 0,
+        "n": 0 < header.n <= MOST,
+        "seed": 0 <= header.seed < 2**64,
+        "alpha": 0 < header.alpha < 1,
+        "shard": part is not None and int(part[1]) <= int(part[2]),
+        "classes": len(header.classes) > 0,
+    }
+    for name in (name for name, good in valid.items() if not good):
+        value = str(getattr(header, name))[:60]
+        raise VotesError(f"{where}: {name} is {value!r}, with which nothing can be drawn")
+
+
 def _row(line: str, header: Header, *, where: str) -> Row:
     try:
-        value = json.loads(line)
+        value = _decode(line)
         row = Row(
             idx=index(value["idx"]),
             label=index(value["label"]),
@@ -220,10 +264,10 @@ def _row(line: str, header: Header, *, where: str) -> Row:
             soft=_pair(value["soft"]),
             paired=_pair(value["paired"]),
         )
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise VotesError(f"{where}: not a line of votes: {line[:60]!r}") from None
     last = len(header.classes) - 1
-    if not 0 <= row.label <= last:
+    if row.label != UNKNOWN and not 0 <= row.label <= last:
         raise VotesError(f"{where}: label {row.label} is outside 0..{last}")
     before, so_far = 0, dict.fromkeys(range(last + 1), 0)
     untouched = row.stop == BUDGET and not row.n0 and not row.looks

@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -221,3 +222,41 @@ def certificates(predict: list[int], radius: list[float]) -> pd.DataFrame:
             "stop": "n",
         }
     )
+
+
+def random_votes(seed: int, *, images: int = 1, **changes: Any) -> tuple[Header, list[Row]]:
+    """Votes of images, right two times of three, that the rule of ``changes`` has stopped."""
+    rng = np.random.default_rng(seed)
+    head = header(images=images, **changes)
+    rule, rows = head.rule(), []
+    for idx in range(images):
+        p, label, chosen = rng.beta(4, 1), idx % 3, (idx + (rng.random() < 1 / 3)) % 3
+        history, looks, hits = [], [], 0
+        for look in rule.looks:
+            hits += int(rng.binomial(look - (history[-1][0] if history else 0), p))
+            history.append((look, hits))
+            looks.append(
+                np.bincount([chosen, (chosen + 1) % 3], [hits, look - hits], 3).astype(int)
+            )
+            if reason := rule.stop(history) or (votes.END if look == head.n else ""):
+                break
+        selection = head.n0 * np.eye(3, dtype=int)[chosen]
+        rows.append(row(idx, label, selection.tolist(), *looks, stop=reason))
+    return head, rows
+
+
+def export_elsewhere(network: torch.nn.Module, x: torch.Tensor, path: Path, *, fixed: bool) -> None:
+    """Export a network as others do: torch's old exporter, names and batch unlike ours."""
+    axes = {} if fixed else {"image": {0: "batch"}, "logits": {0: "batch"}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is a newer one
+        torch.onnx.export(
+            network.eval(),
+            (x,),
+            path,
+            dynamo=False,
+            opset_version=17,
+            input_names=["image"],
+            output_names=["logits"],
+            dynamic_axes=axes,
+        )

@@ -15,6 +15,7 @@ from scipy.stats import kstest, norm
 from rrcm import bounds, certify, registry
 from rrcm.errors import CertificateError, ConfigError, DataError
 from rrcm.evidence import SOFT
+from rrcm.votes import UNKNOWN
 
 COLUMNS = ["idx", "label", "predict", "radius", "correct", "n_A", "n", "p_A", "stop"]
 HEADER = header(n0=10, n=100, sigma=0.25)
@@ -94,6 +95,16 @@ def test_abstaining_is_never_correct():
     made = table([row(0, 0, [10, 0, 0], [60, 40, 0])])
 
     assert made.loc[0, ["predict", "radius", "correct"]].tolist() == [-1, 0, 0]
+
+
+def test_nobody_is_right_about_an_image_of_unknown_class():
+    """Least of all by abstaining, which is -1, too."""
+    rows = [row(0, UNKNOWN, [10, 0, 0], [60, 40, 0]), row(1, UNKNOWN, [10, 0, 0], [100, 0, 0])]
+
+    made = table(rows)
+
+    assert made["predict"].tolist() == [-1, 0]
+    assert made["correct"].tolist() == [0, 0]
 
 
 @few

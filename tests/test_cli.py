@@ -20,15 +20,23 @@ from rrcm import params as parameters
 from rrcm.errors import BackendError, ConfigError, RrcmError
 from rrcm.params import Params
 
+SOURCE = {  # options of all that asks a classifier
+    *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
+    *("resize", "mean", "std", "output", "batch-size", "n", "alpha"),
+}
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "certify": {
-        *("model", "sigma", "method", "eval-sigma", "n", "alpha", "subset"),
-        *("stop", "budget", "shard", "devices"),
+        *SOURCE,
+        *("images", "labels", "strict", "subset", "stop", "budget", "shard", "devices"),
     },
     "merge": {"votes"},
-    "predict": {"model", "sigma", "method", "eval-sigma", "n", "alpha", "image"},
+    "predict": {*SOURCE, "image"},
+    "serve": {*SOURCE, "host", "port", "timeout", "queue", "max-bytes", "reproducible"},
     "preset": {"name", "force", "no-force"},
-    "report": set(),
+    "report": {"files", "out", "alpha", "sigma"},
+    "compare": {"first", "second", "radii"},
+    "derive": {"votes", "n", "alpha", "certificate", "out"},
+    "audit": {"files", "n", "alpha", "sigma"},
     "doctor": {"rng"},
     "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
     "data digits": set(),
@@ -100,39 +108,44 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def resolve(sigma: float = 0.5, *, sample: dict | None = None, **options) -> requests.Request:
-    plain = {"eval_sigma": None, "alpha": None}
-    return requests.resolve("tiny", "rrcm", sigma, sample=sample or {}, **plain | options)
+def resolve(sigma: float = 0.5, **options) -> requests.Request:
+    return requests.resolve({"model": "tiny", "sigma": sigma, "method": None} | options)
 
 
 def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
-    found = resolve(sample={"n": None, "subset": None, "stop": None})
+    found = resolve(n=None, subset=None, stop=None, strict=False)
 
-    assert found.params == params
-    assert found.evaluation == params.evals[EVAL]
+    assert (found.sample, found.certify, found.report) == (
+        params.sample,
+        params.certify,
+        params.report,
+    )
+    assert found.stopping == params.stopping[params.sample.stop]
+    assert found.source.evaluation == params.evals[EVAL]
+    assert found.source.votes == (Path(f"votes/{EVAL}.jsonl"),)
     assert (found.shard, found.budget, found.devices) == ("1/1", 0.0, ())
 
 
 def test_options_replace_what_params_yaml_says(here: Path, params: Params):
-    sample = {"n": 300, "subset": "first:5", "stop": "anytime"}
+    sample = {"n": 300, "subset": "first:5", "stop": "anytime", "batch_size": 7}
 
-    found = resolve(
-        sample=sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3", devices=None
-    )
+    found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3", devices=None)
 
-    assert found.params.sample == replace(params.sample, **sample)
-    assert found.params.certify == replace(params.certify, alpha=0.01)
-    assert (found.evaluation.sigma, found.evaluation.run) == (0.25, RUN)
+    assert found.sample == replace(params.sample, **sample)
+    assert found.stopping == params.stopping["anytime"]
+    assert found.certify == replace(params.certify, alpha=0.01)
+    assert (found.source.sigma, found.source.evaluation.run) == (0.25, RUN)
+    assert (found.source.trained_at, found.source.votes) == (0.5, ())
     assert (found.budget, found.shard) == (90.0, "2/3")
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"sample": {"stop": "grit"}}, "--stop grit: not in params.yaml's stopping"),
-        ({"sample": {"stop": "grit"}}, "Did you mean 'grid'?"),
-        ({"sample": {"n": 0}}, "n: must be positive"),
-        ({"sample": {"n": 9}}, "9 draws can never certify at certify.alpha = 0.001"),
+        ({"stop": "grit"}, "--stop grit: not in params.yaml's stopping"),
+        ({"stop": "grit"}, "Did you mean 'grid'?"),
+        ({"n": 0}, "n: must be positive"),
+        ({"n": 9}, "9 draws can never certify at certify.alpha = 0.001"),
         ({"alpha": 1.5}, "alpha: must be in (0, 1), got 1.5"),
         ({"alpha": 1e-40}, "100 draws can never certify"),
         ({"eval_sigma": -1.0}, "sigma: must be positive"),
@@ -147,6 +160,14 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         ({"devices": "0,"}, "--devices: expected"),
         ({"devices": "-1"}, "--devices: expected"),
         ({"devices": "0,1", "shard": "1/2"}, "--devices: makes shards of its own"),
+        ({"model": None}, "give one of --model, --onnx and --timm; got none"),
+        ({"onnx": "a.onnx"}, "got --model and --onnx"),
+        ({"mean": ".5"}, "--mean does not go with --model"),
+        ({"model": None, "onnx": "a", "eval_sigma": 1.0}, "--eval-sigma does not go with --onnx"),
+        ({"model": None, "timm": "a", "output": "x"}, "--output does not go with --timm"),
+        ({"model": None, "timm": "a", "size": "big"}, "--size: expected pixels, such as 224"),
+        ({"model": None, "timm": "a", "std": "1,x"}, "--std: expected a number for each channel"),
+        ({"model": None, "timm": "a", "sigma": 0.0}, "--sigma: must be positive, got 0"),
     ],
     ids=str,
 )
@@ -263,6 +284,24 @@ def test_report_and_doctor_say_what_there_is(checkout: Workspace):
     doctor = checkout.run("rrcm", "doctor")
     assert f"--  onnx/{RUN}.onnx: not here; `dvc repro export@{RUN}`" in doctor
     assert "ok  onnx/tiny-gaussian-s050.onnx" in doctor
+
+
+def test_results_that_are_there_are_analysed_without_drawing(finished: Workspace, tmp_path):
+    other = "tiny-gaussian-s050-e050"
+    compared = finished.run("rrcm", "compare", EVAL, other, "--radii", "0,0.25")
+    files = [f"votes/{name}.jsonl" for name in (EVAL, other)]
+    page = finished.run("rrcm", "report", *files, "--out", f"{tmp_path}/page")
+    kinds = ("--certificate", "cohen", "--certificate", "two_class")
+    derived = finished.run("rrcm", "derive", files[0], *kinds, "--out", f"{tmp_path}/again.csv")
+
+    assert "20 images" in compared and "B: tiny-gaussian" in compared and "p, Holm" in compared
+    assert (tmp_path / "page/index.html").exists() and "tiny-gaussian-s050" in page
+    again = (tmp_path / "again.csv").read_bytes()
+    assert again == (finished.path / f"certificates/{EVAL}.csv").read_bytes()
+    assert "nothing was drawn" in derived
+    wrong = finished.run("rrcm", "compare", EVAL, "no-such", fails=True)
+    assert wrong.startswith("error: no-such: neither a file nor an evaluation")
+    assert len(wrong.splitlines()) == 1
 
 
 def test_every_error_of_ours_is_caught_by_the_command_line(monkeypatch):

@@ -9,11 +9,13 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from builders import certificates
+from builders import certificates, random_votes, refused
 from helpers import MINI
 
-from rrcm import figures, report, statistics
+from rrcm import certify
+from rrcm.analysis import entries, figures, intervals, markup, report, statistics, tables
 from rrcm.certify import floor
+from rrcm.errors import DataError
 from rrcm.settings import Eval
 
 RADII, CONFIDENCE = MINI.report.radii, MINI.report.confidence
@@ -26,8 +28,18 @@ def table(seed, images=20):
     return certificates(predict, [floor(rng.uniform(0, 0.8)) * (p != -1) for p in predict])
 
 
-TABLES = {name: table(seed) for seed, name in enumerate(MINI.evals)}
-ENTRIES = report.entries(MINI, TABLES)
+GRID = {"radii": RADII, "beta": 0.001}
+VOTES = {
+    name: random_votes(seed, images=20, n=200, n0=20, stop="grid", stopping=GRID, run=name)
+    for seed, name in enumerate(MINI.evals)
+}
+TABLES = {
+    name: certify.certify(*votes, certificates=["cohen"], alpha=0.001)
+    for name, votes in VOTES.items()
+}
+ENTRIES = entries.entries(MINI, TABLES, VOTES)
+SUBJECT = "digits <test> images"
+SHOWN = {"radii": RADII, "confidence": CONFIDENCE}
 
 
 def variant(name, **changes):
@@ -48,7 +60,7 @@ def variant(name, **changes):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     out = tmp_path_factory.mktemp("report")
-    report.write(ENTRIES, MINI, out)
+    report.write(ENTRIES, out, subject=SUBJECT, **SHOWN)
     return out
 
 
@@ -73,6 +85,10 @@ def test_metrics_are_the_statistics():
         assert got["average_certified_radius"] == pytest.approx(acr, abs=5e-7)
         assert got["abstention"] == pytest.approx(statistics.abstention(TABLES[name]), abs=5e-7)
         assert got["images"] == 20
+        mean = intervals.mean(statistics.credited(TABLES[name]), confidence=CONFIDENCE)
+        assert got["average_certified_radius_interval"] == pytest.approx(
+            {"low": mean.low, "high": mean.high}, abs=5e-7
+        )
 
 
 def test_radii_that_differ_are_metrics_that_differ():
@@ -81,67 +97,41 @@ def test_radii_that_differ_are_metrics_that_differ():
     assert all(len(numbers["certified_accuracy"]) == 3 for numbers in fine.values())
 
 
-def test_every_evaluation_is_a_row():
-    made = report.accuracy_table(ENTRIES, radii=RADII, confidence=CONFIDENCE)
-
-    assert list(made) == ["σ", "method", "r = 0", "r = 0.25", "r = 0.5", "ACR", "abstain %"]
-    assert made["method"].tolist() == [entry.method for entry in ENTRIES]
-    for entry, row in zip(ENTRIES, made.to_dict("records"), strict=True):
-        for radius in RADII:
-            share = statistics.certified_accuracy(entry.table, radius, confidence=CONFIDENCE)
-            numbers = [100 * share.value, 100 * share.low, 100 * share.high]
-            assert row[f"r = {radius:g}"] == "{:.1f} [{:.1f}, {:.1f}]".format(*numbers)
-        assert row["ACR"] == f"{statistics.average_certified_radius(entry.table):.3f}"
-        assert row["abstain %"] == f"{100 * statistics.abstention(entry.table):.1f}"
-
-
-def test_methods_of_one_sigma_are_compared_in_pairs():
-    made = report.comparison_table(ENTRIES, radii=RADII)
-    first, second = (entry.table for entry in ENTRIES)
-
-    assert {(row["A"], row["B"]) for row in made.to_dict("records")} == {
-        tuple(entry.method for entry in ENTRIES)
-    }
-    for row in made.to_dict("records"):
-        test = statistics.mcnemar(first, second, float(row["r"]))
-        assert (row["only A"], row["only B"]) == (test.only_first, test.only_second)
-        assert row["p"] == f"{test.p:.2g}"
-
-
-def test_what_cannot_be_compared_is_not():
-    """Other sigmas are other questions; twins do not differ; beyond all radii nothing does."""
-    apart = report.entries(*variant("other", eval_sigma=0.25))
-    twins = [dataclasses.replace(entry, table=table(0)) for entry in ENTRIES]
-
-    assert report.comparison_table(apart, radii=RADII).empty
-    assert report.comparison_table(twins, radii=RADII).empty
-    assert report.comparison_table(ENTRIES, radii=[9.0]).empty
-
-
-def test_markdown_has_a_line_per_row_and_a_cell_per_column():
-    made = report.accuracy_table(ENTRIES, radii=RADII, confidence=CONFIDENCE)
-
-    head, rule, *lines = report.markdown(made).splitlines()
-    cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in (head, *lines)]
-
-    assert cells == [list(made), *made.to_numpy().tolist()]
-    assert rule == "|" + " --- |" * len(made.columns)
+FIGURES = ("certified_accuracy", "probabilities", "budget", "per_class")
 
 
 def test_a_report_is_these_files(written):
+    """No envelope here, as there is one sigma."""
     curves = {f"curves/{name}.csv" for name in MINI.evals}
+    numbers = {"table.csv", "comparisons.csv", "per_class.csv", "budget.csv"}
+    drawings = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
 
-    assert contents(written).keys() == curves | {
-        "index.html",
-        "table.md",
-        "certified_accuracy.png",
-        "certified_accuracy.svg",
+    assert contents(written).keys() == {
+        *curves,
+        *numbers,
+        *drawings,
+        *("index.html", "table.md", "table.tex"),
     }
-    assert (written / "certified_accuracy.png").read_bytes().startswith(b"\x89PNG")
-    assert ElementTree.parse(written / "certified_accuracy.svg").getroot().tag.endswith("svg")
-    assert (written / "table.md").read_text() == report.markdown(
-        report.accuracy_table(ENTRIES, radii=RADII, confidence=CONFIDENCE)
-    )
+    for name in FIGURES:
+        assert (written / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert ElementTree.parse(written / f"{name}.svg").getroot().tag.endswith("svg")
+    accuracy = tables.accuracy_table(ENTRIES, **SHOWN)
+    assert (written / "table.md").read_text() == markup.markdown(accuracy)
+    assert (written / "table.tex").read_text() == markup.latex(accuracy)
+
+
+def test_files_for_machines_are_the_tables(written):
+    made = {
+        "table.csv": tables.accuracy(ENTRIES, **SHOWN),
+        "comparisons.csv": tables.comparisons(ENTRIES, **SHOWN),
+        "per_class.csv": tables.class_numbers(ENTRIES, **SHOWN),
+        "budget.csv": tables.budget_numbers(ENTRIES, **SHOWN),
+    }
+    for name, table in made.items():
+        read = pd.read_csv(written / name, dtype={"class": str})
+        pd.testing.assert_frame_equal(
+            read, table.reset_index(drop=True), rtol=1e-8, check_dtype=False
+        )
 
 
 def test_curves_are_written_as_computed(written):
@@ -159,52 +149,70 @@ def test_the_page_needs_nothing_else(written):
     page = (written / "index.html").read_text()
     targets = re.findall(r"""(?:\b(?:src|href)="?|\burl\("?)([^")>\s]*)""", page)
 
-    assert targets and all(target.startswith("#") for target in targets)
+    assert targets
+    assert all(target.startswith(("#", "data:image/png;base64,")) for target in targets)
     assert not re.search(r"<(script|link|img|iframe|object|embed)\b|@import", page)
-    assert page.count("<svg") == page.count("</svg>") == 1
+    assert page.count("<svg") == page.count("</svg>") == len(FIGURES)
     assert page.startswith("<!doctype html>")
 
 
-def test_the_page_has_every_method_and_number(written):
+def test_drawings_of_one_page_share_no_name(written):
+    """Whatever a drawing refers to is in it: two of them may call different shapes the same."""
+    page = (written / "index.html").read_text()
+    drawings = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    names = [set(re.findall(r'\bid="([^"]+)"', drawing)) for drawing in drawings]
+
+    assert sum(map(len, names)) == len(set().union(*names))
+    for drawing, known in zip(drawings, names, strict=True):
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawing)) <= known
+
+
+def test_the_page_has_every_table(written):
     page = (written / "index.html").read_text()
     shown = [unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", page)]
-    accuracy = report.accuracy_table(ENTRIES, radii=RADII, confidence=CONFIDENCE)
-    comparison = report.comparison_table(ENTRIES, radii=RADII)
+    made = (
+        tables.accuracy_table(ENTRIES, **SHOWN),
+        tables.comparison_table(ENTRIES, tables.comparisons(ENTRIES, **SHOWN)),
+        tables.radius_table(ENTRIES, confidence=CONFIDENCE),
+        tables.failure_table(ENTRIES),
+        tables.drawing_table(ENTRIES),
+    )
 
-    cells = [str(cell) for made in (accuracy, comparison) for cell in made.to_numpy().ravel()]
-
-    assert shown == cells
-    assert "digits, 20 test images" in page
-    assert "n₀ = 20, up to n = 100" in page and "α = 0.001" in page and "cohen" in page
-    assert "stopping rule: grid" in page and "false with probability at most α = 0.001" in page
+    assert shown == [str(cell) for table in made for cell in table.to_numpy().ravel()]
+    assert "digits &lt;test&gt; images · 20 images" in page and "α = 0.001" in page
+    assert "n₀ = 20, up to n = 200" in page and "stopping rule: grid" in page
     assert "onnx, fp32" in page and "95 % Wilson interval" in page
 
 
 def test_two_reports_are_the_same_bytes(written, tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")  # as if at another time
     with matplotlib.rc_context({"svg.hashsalt": "another", "font.size": 30, "axes.grid": True}):
-        report.write(ENTRIES, MINI, tmp_path)
+        report.write(ENTRIES, tmp_path, subject=SUBJECT, **SHOWN)
 
     assert contents(tmp_path) == contents(written)
 
 
-def labels(params, tables):
-    found = report.entries(params, tables)
-    return report.accuracy_table(found, radii=[0.0], confidence=CONFIDENCE)["method"].tolist()
+def test_tables_of_others_make_a_page_of_what_they_have(tmp_path):
+    """Without sigma, alpha, p_A, votes, labels: no figure and no sentence that needs them."""
+    known = ["idx", "label", "predict", "radius", "correct"]
+    bare = table(0)[known].assign(label=-1, correct=0)
+    entry = entries.Entry(name="a-b", model="a-b", method="", sigma=None, table=bare, alpha=None)
+
+    report.write([entry], tmp_path, subject="of others", radii=[0.0, 0.25], confidence=0.95)
+
+    page = (tmp_path / "index.html").read_text()
+    figures = {path.stem for path in tmp_path.glob("*.svg")}
+    assert figures == {"certified_accuracy"} and "Certified share" in page
+    assert "α unknown" in page and "have no labels" in page and "What may be false" not in page
+    assert pd.read_csv(tmp_path / "budget.csv").empty
+    assert pd.read_csv(tmp_path / "per_class.csv").empty
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"method": "gaussian"}, ["rrcm", "gaussian"]),
-        ({"seed": 1}, ["rrcm seed 0", "rrcm seed 1"]),
-        ({"model": "small"}, ["small rrcm", "tiny rrcm"]),
-        ({"sigma": 0.25}, ["rrcm (trained at σ = 0.25)", "rrcm"]),
-    ],
-    ids=["method", "seed", "model", "sigma"],
-)
-def test_labels_tell_entries_apart(changes, expected):
-    assert labels(*variant("other", **changes)) == expected
+def test_a_refused_report_writes_nothing(tmp_path):
+    unlabelled = dataclasses.replace(ENTRIES[0], name="blind", table=table(0).assign(label=-1))
+    with refused(DataError, "blind has no labels"):
+        report.write([ENTRIES[1], unlabelled], tmp_path, subject="", **SHOWN)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(
@@ -213,27 +221,13 @@ def test_labels_tell_entries_apart(changes, expected):
 def test_no_entry_hides_another(tmp_path, monkeypatch, changes):
     """Whatever they differ in, entries of one sigma have labels of their own, and curves."""
     drawn, draw = {}, figures.certified_accuracy
-    monkeypatch.setattr(figures, "certified_accuracy", lambda c: drawn.update(c) or draw(c))
-    params, tables = variant("other", **changes)
+    monkeypatch.setattr(
+        figures, "certified_accuracy", lambda c, what: drawn.update(c) or draw(c, what=what)
+    )
+    params, made = variant("other", **changes)
+    found = entries.entries(params, made, {})
 
-    report.write(report.entries(params, tables), params, tmp_path)
+    report.write(found, tmp_path, subject="", **SHOWN)
 
-    assert len(drawn[0.5]) == 2
-    assert len(set(labels(params, tables))) == 2
-
-
-def test_the_figure_has_a_panel_per_sigma_and_a_staircase_per_method():
-    """Drawn up to and including a radius: a step before its point."""
-    curves = {sigma: {e.method: statistics.curve(e.table) for e in ENTRIES} for sigma in (1, 0.25)}
-
-    axes = figures.certified_accuracy(curves).axes
-
-    assert [axis.get_title() for axis in axes] == ["σ = 0.25", "σ = 1"]
-    for axis in axes:
-        for entry, line in zip(ENTRIES, axis.get_lines(), strict=True):
-            x, y = line.get_xdata(), line.get_ydata()
-            assert (line.get_label(), line.get_drawstyle()) == (entry.method, "steps-pre")
-            for radius in (0.0, 0.1, 0.33, 0.7, x[-1]):
-                share = statistics.certified(entry.table, radius).mean()
-                assert y[np.searchsorted(x, radius)] == pytest.approx(100 * share)
-            assert y[-1] == 0
+    assert len(drawn["0.5"]) == 2
+    assert len({entries.label(entry, found) for entry in found}) == 2

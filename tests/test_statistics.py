@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from builders import certificates, many, refused
+from builders import certificates, many
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import ndtr
 
-from rrcm import statistics
-from rrcm.errors import DataError
+from rrcm.analysis import intervals, statistics
 
 answers = st.tuples(st.sampled_from([-1, 0, 1]), st.integers(0, 8).map(lambda i: i / 4))
 tables = st.lists(answers, min_size=1, max_size=40).map(
@@ -109,50 +109,80 @@ def test_the_curve_is_a_staircase_from_radius_zero(table):
     assert len(curve) <= 1 + len(table)
 
 
-def discordant(only_first, only_second, both=7, neither=5):
-    """Two tables: images that the first, the second, both or none of them certify."""
-    sides = (
-        [0] * only_first + [1] * only_second + [0] * both + [1] * neither,
-        [1] * only_first + [0] * only_second + [0] * both + [1] * neither,
-    )
-    return [certificates(predict, [1.0] * len(predict)) for predict in sides]
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_the_bands_are_those_of_every_radius(confidence):
+    """Wilson's at each step, and a constant to either side that is cut off at 0 and 1."""
+    table = certificates([0, 0, 0, 1, -1], [0.1, 0.5, 0.5, 0.4, 0.0])
 
+    band = statistics.band(table, confidence=confidence)
 
-@pytest.mark.parametrize(
-    ("b", "c", "p"), [(30, 15, 0.036), (20, 10, 0.099), (12, 4, 0.077), (25, 10, 0.017)]
-)
-def test_mcnemar_gives_known_values_whichever_is_first(b, c, p):
-    """Golden: min(1, 2 P(Bin(b + c, 1/2) <= min(b, c))), worked apart from this code."""
-    first, second = discordant(b, c)
-
-    test = statistics.mcnemar(first, second, 0.5)
-    swapped = statistics.mcnemar(second, first, 0.5)
-
-    assert (test.only_first, test.only_second) == (b, c)
-    assert (swapped.only_first, swapped.only_second) == (c, b)
-    assert test.p == swapped.p == pytest.approx(p, abs=5e-4)
+    assert band["radius"].tolist() == [0.0, 0.1, 0.5]
+    for step in band.to_dict("records"):
+        share = statistics.certified_accuracy(table, step["radius"], confidence=confidence)
+        assert (step["low"], step["high"]) == pytest.approx((share.low, share.high))
+    apart = intervals.dkw(5, confidence=confidence)
+    assert band["all_low"].tolist() == pytest.approx([max(0, v - apart) for v in (0.6, 0.6, 0.4)])
+    assert band["all_high"].tolist() == pytest.approx([min(1, v + apart) for v in (0.6, 0.6, 0.4)])
 
 
 @many
-@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 9), st.integers(0, 9))
-def test_mcnemar_is_a_fair_coin_tossed_over_the_disagreements(b, c, both, neither):
-    """p = min(1, 2 P[Binomial(b + c, 1/2) <= min(b, c)]), whatever the two agree on."""
-    tail = sum(math.comb(b + c, i) for i in range(min(b, c) + 1)) / 2 ** (b + c)
+@given(tables, st.floats(0.5, 0.999))
+def test_the_distribution_of_p_A_is_certified_accuracy_in_other_units(table, p):
+    """With R = sigma Phi^-1(p_A), at most p means not certified beyond sigma Phi^-1(p)."""
+    sigma = 0.5
+    table = table.assign(p_A=ndtr(table["radius"] / sigma))
+    steps = statistics.distribution(table)
+    place = np.searchsorted(steps["p_A"], p, side="right") - 1
 
-    test = statistics.mcnemar(*discordant(b, c, both, neither), 0.5)
+    beyond = ((table["correct"] == 1) & (table["p_A"] > p)).mean()
 
-    assert test.p == pytest.approx(min(1, 2 * tail))
-
-
-def test_mcnemar_looks_at_one_radius():
-    first, second = certificates([0, 0], [0.2, 0.9]), certificates([0, 0], [0.9, 0.9])
-
-    assert statistics.mcnemar(first, second, 0.1).only_second == 0
-    assert statistics.mcnemar(first, second, 0.5).only_second == 1
+    assert steps["share"].iloc[place] == pytest.approx(1 - beyond)
+    assert steps["p_A"].iloc[0] == 0.5 and steps["share"].is_monotonic_increasing
 
 
-def test_only_tables_of_the_same_images_are_compared():
-    table = certificates([0, 1, 0], [1.0, 1.0, 1.0])
-    for other in (table.iloc[:2], table.iloc[::-1], table.assign(idx=[0, 1, 3])):
-        with refused(DataError, "the same images", "`idx`"):
-            statistics.mcnemar(table, other, 0.5)
+@many
+@given(tables, radii)
+def test_without_labels_any_answer_counts_and_no_abstention(table, radius):
+    hits = ((table["predict"] != -1) & (table["radius"] >= radius)).sum()
+    unlabelled = table.assign(label=-1, correct=0)
+
+    share = statistics.certified_share(unlabelled, radius, confidence=0.95)
+
+    assert share == intervals.wilson(int(hits), len(table), confidence=0.95)
+    assert statistics.certified_accuracy(unlabelled, radius, confidence=0.95).value == 0
+
+
+@many
+@given(st.lists(st.tuples(st.integers(0, 3), answers), min_size=1, max_size=40), radii)
+def test_classes_add_up_to_all_images(rows, radius):
+    labels, found = zip(*rows, strict=True)
+    table = certificates(*map(list, zip(*found, strict=True))).assign(label=labels)
+
+    parts = statistics.per_class(table, radii=[radius], confidence=0.95)
+
+    assert parts["label"].tolist() == sorted({*labels})
+    assert parts["images"].sum() == len(table)
+    assert (parts["value"] * parts["images"]).sum() / len(table) == pytest.approx(
+        accuracy(table, radius)
+    )
+
+
+def test_a_class_has_an_interval_of_its_own():
+    table = certificates([0, 0, 1, 1], [1.0, 0.2, 1.0, 1.0]).assign(label=[0, 0, 1, 1])
+
+    parts = statistics.per_class(table.assign(correct=1), radii=[0.0, 0.5], confidence=0.95)
+
+    assert parts[["label", "radius", "value"]].to_numpy().tolist() == [
+        *([0, 0.0, 1.0], [0, 0.5, 0.5], [1, 0.0, 1.0], [1, 0.5, 1.0])
+    ]
+    assert tuple(parts.loc[1, ["low", "high"]]) == pytest.approx(wilson(1, 2))
+
+
+@many
+@given(st.lists(tables, min_size=1, max_size=4), radii)
+def test_the_envelope_is_the_best_of_its_curves_at_every_radius(found, radius):
+    best = statistics.envelope([statistics.curve(table) for table in found])
+    right = np.searchsorted(best["radius"], radius)
+    value = best["certified_accuracy"].iloc[right] if right < len(best) else 0
+
+    assert value == pytest.approx(max(accuracy(table, radius) for table in found))

@@ -156,7 +156,7 @@ BAD = [
     ({"n0": {"-1": 10}}, "n0 votes for a class outside 0..2"),
     ({"n0": {"0": 11, "1": -1}}, "n0 has -1 votes for a class"),
     ({"label": 3}, "label 3 is outside 0..2"),
-    ({"label": -1}, "label -1 is outside 0..2"),
+    ({"label": -2}, "label -2 is outside 0..2"),
     ({"looks": [[20, {"0": 19}]]}, "looks has 19 votes, expected 20"),
     ({"looks": [[20, {"0": 21}]]}, "looks has 21 votes, expected 20"),
     ({"looks": [[20, {"0": 50, "1": -30}]]}, "looks has -30 votes for a class"),
@@ -192,6 +192,12 @@ def test_the_line_that_is_damaged_below_is_good(path):
     damaged(path, json.dumps(GOOD))
 
     assert [one.idx for one in votes.read(path)[1]] == [7, 3, 8, 11]
+
+
+def test_a_label_may_be_unknown(path):
+    damaged(path, json.dumps(GOOD | {"label": votes.UNKNOWN}))
+
+    assert votes.UNKNOWN in [row.label for row in votes.read(path)[1]]
 
 
 @pytest.mark.parametrize(("change", "words"), BAD, ids=[str(change) for change, _ in BAD])

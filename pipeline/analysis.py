@@ -1,0 +1,186 @@
+"""What the command line does with results that are there: report, compare, derive."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from rrcm import certify, params, votes
+from rrcm.analysis import entries, paired, report, sources, statistics, tables
+from rrcm.analysis.entries import Entry
+from rrcm.analysis.truncation import truncate
+from rrcm.config import PARAMS, require
+from rrcm.errors import ConfigError, DataError
+
+RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
+CONFIDENCE = 0.95  # of intervals, where no params.yaml says another
+RESULTS = Path("results")
+
+
+def overview() -> str:
+    """The certified-accuracy table of everything that params.yaml evaluates, and the page."""
+    whole = params.load()
+    page = Path("report/index.html")
+    paths = {name: Path(f"certificates/{name}.csv") for name in whole.evals}
+    if missing := [path for path in (*paths.values(), page) if not path.exists()]:
+        raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
+    loaded = {name: certify.read(path) for name, path in paths.items()}
+    found = entries.entries(whole, loaded, {})
+    shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
+    return f"{tables.text(found, **shown)}\n\nthe report: {page}"
+
+
+def report_files(
+    files: list[Path], *, out: Path | None, alpha: float | None, sigma: float | None
+) -> str:
+    """A report of results of any kind; returns the table to show and where the page is."""
+    _require_level(alpha)
+    require(sigma is None or sigma > 0, f"--sigma: must be positive, got {sigma}")
+    found = [sources.read(path, alpha=alpha, sigma=sigma) for path in files]
+    if twins := [entry.name for entry in found if _names(found).count(entry.name) > 1]:
+        raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
+    out = out or Path(f"report-{found[0].name}")
+    shown = {"radii": default_radii(found), "confidence": CONFIDENCE}
+    report.write(found, out, subject=", ".join(_names(found)), **shown)
+    return f"{tables.text(found, **shown)}\n\nthe report: {out / 'index.html'}"
+
+
+def derive(
+    path: Path,
+    *,
+    n: int | None,
+    alpha: float | None,
+    certificates: list[str],
+    out: Path | None,
+) -> str:
+    """Certificates again, from votes: at fewer draws, another alpha, or of another kind."""
+    _require_level(alpha)
+    header, rows = votes.read(path)
+    header, rows = truncate(header, rows, header.n if n is None else n)
+    level = header.alpha if alpha is None else alpha
+    table = certify.certify(header, rows, certificates=certificates, alpha=level)
+    out = out or RESULTS / f"{path.stem}-n{header.n}-a{level:g}.csv"
+    if out.suffix == ".tsv":
+        from rrcm import tsv
+
+        tsv.write(table, out)
+    else:
+        certify.write(table, out)
+    entry = sources.from_votes(path.stem, header, rows, alpha=level, certificate=certificates[0])
+    shown = tables.text([entry], radii=default_radii([entry]), confidence=CONFIDENCE)
+    return (
+        f"{shown}\n\n{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {level:g}; "
+        f"stopping rule {header.stop}, laid out for alpha = {header.alpha:g}; nothing was drawn\n"
+        f"certificates: {out}"
+    )
+
+
+def compare(first: str, second: str, *, radii: str | None) -> str:
+    """Two classifiers on the same images, in pairs, and what may be concluded of them."""
+    a, b = _source(first), _source(second)
+    entries.require_alike([a, b])
+    if not paired.same_images(a.table, b.table):
+        raise DataError(
+            f"{first} and {second} are not of the same images in the same order; a comparison in "
+            "pairs needs them"
+        )
+    chosen = parse_radii(radii) if radii else default_radii([a, b])
+    found = paired.compare(a.judged, b.judged, radii=chosen, confidence=CONFIDENCE)
+    apart = paired.acr_difference(a.judged, b.judged, confidence=CONFIDENCE)
+    alike = paired.agreement(a.table, b.table)
+    acr = [statistics.average_certified_radius(entry.judged) for entry in (a, b)]
+    percent = f"{100 * CONFIDENCE:g} %"
+    lines = [
+        f"A: {first}, σ = {entries.sigma(a)}",
+        f"B: {second}, σ = {entries.sigma(b)}",
+        f"{len(a.table)} images; the same answer on {100 * alike:.1f} %",
+        "",
+        tables.pair_table(found).to_string(index=False),
+        "",
+        f"ACR {acr[0]:.3f} and {acr[1]:.3f}: A − B = {apart.value:+.3f} [{apart.low:+.3f}, "
+        f"{apart.high:+.3f}] ({percent} BCa bootstrap of the differences by image)",
+        "",
+        *_conclusion(found, images=len(a.table)),
+    ]
+    if None not in (a.sigma, b.sigma) and a.sigma != b.sigma:
+        lines.append("They are smoothed at different σ: each may be better at radii of its own.")
+    return "\n".join(lines)
+
+
+def _conclusion(found: list[paired.Comparison], *, images: int) -> list[str]:
+    """What the tests allow to say, in words."""
+    level = 1 - CONFIDENCE
+    sure = [c for c in found if c.p_holm <= level]
+    lines = []
+    for letter, sign in (("A", 1), ("B", -1)):
+        if better := [f"{c.radius:g}" for c in sure if sign * c.difference.value > 0]:
+            lines.append(
+                f"{letter} certifies more images at r = {', '.join(better)}: chance alone leads to "
+                f"such a claim, at any radius, in at most {100 * level:.2g} % of tables (Holm)."
+            )
+    rest = [f"{c.radius:g}" for c in found if c.p_holm > level]
+    if rest:
+        lines.append(
+            f"At r = {', '.join(rest)} these {images} images do not tell A and B apart; that is no "
+            "proof that they are alike."
+        )
+    lines.append(
+        "This is about these two classifiers on images like these, not about how they were trained."
+    )
+    return lines
+
+
+def default_radii(found: list[Entry]) -> list[float]:
+    """Radii of a table nobody has chosen: those that a rule settled, or a series up to the largest.
+
+    A rule such as `grid` may have left others short of what all draws would show.
+    """
+    settled = {
+        radius
+        for entry in found
+        if entry.votes and entry.votes[0].stop == "grid"
+        for radius in entry.votes[0].stopping["radii"]
+    }
+    if settled:
+        return sorted(settled)
+    largest = max(float(entry.table["radius"].max()) for entry in found)
+    return [radius for radius in RADII if radius <= largest] or RADII[:1]
+
+
+def parse_radii(text: str) -> list[float]:
+    """``0,0.25,0.5`` as numbers.
+
+    Raises:
+        ConfigError: It is none of that.
+    """
+    try:
+        radii = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        radii = [-1.0]
+    if not all(0 <= radius < np.inf for radius in radii):
+        raise ConfigError(f"--radii: expected radii such as 0,0.25,0.5, got {text!r}")
+    return radii
+
+
+def _source(name: str) -> Entry:
+    """An evaluation of params.yaml by name, or a file."""
+    if Path(name).is_file():
+        return sources.read(Path(name))
+    whole = params.load() if PARAMS.exists() else None
+    if whole is None or name not in whole.evals:
+        known = ", ".join(whole.evals) if whole else "not here"
+        raise DataError(f"{name}: neither a file nor an evaluation of params.yaml ({known})")
+    certificates, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
+    if missing := [path for path in (certificates, drawn) if not path.exists()]:
+        raise DataError(f"{missing[0]} is not here; `dvc repro certify@{name}` makes it")
+    only = dataclasses.replace(whole, evals={name: whole.evals[name]})
+    (entry,) = entries.entries(only, {name: certify.read(certificates)}, {name: votes.read(drawn)})
+    return entry
+
+
+def _require_level(alpha: float | None) -> None:
+    require(alpha is None or 0 < alpha < 1, f"--alpha: must lie in (0, 1), got {alpha}")
+
+
+def _names(found: list[Entry]) -> list[str]:
+    return [entry.name for entry in found]

@@ -1,0 +1,48 @@
+"""``rrcm predict``: the certified answer for one picture, or abstention."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import sources
+from pipeline.requests import Request, Trained
+from rrcm import certify, shards
+from rrcm.errors import DataError
+from rrcm.evidence import ABSTAIN
+from rrcm.smoothed import Answer
+
+
+def predict(request: Request, image: str) -> str:
+    """Classify a picture file, or a test image by its index in the raw data; or abstain."""
+    if isinstance(request.source, Trained) and image.isdecimal():
+        answer, truth = _test_image(request, int(image))
+    else:
+        if not Path(image).exists():
+            raise DataError(f"--image {image}: neither a file nor an index")
+        answer, truth = _certify(request, Path(image)), ""
+    drawn = f"{answer.n_A:,} of {answer.n:,} noisy draws"
+    if answer.label == ABSTAIN:
+        return f"{image}: abstain: no class is certain at alpha = {answer.alpha:g} ({drawn}){truth}"
+    radius = certify.floor(answer.radius, digits=4)
+    return (
+        f"{image}: class {answer.name}, certified within an l2 radius of {radius:.4f} with "
+        f"confidence {1 - answer.alpha:g} ({drawn}){truth}"
+    )
+
+
+def _test_image(request: Request, image: int) -> tuple[Answer, str]:
+    split = shards.read(Path("shards"), "test")
+    found = np.flatnonzero(split.idx == image)
+    if len(found) == 0:
+        some = ", ".join(map(str, split.idx[:5]))
+        raise DataError(f"--image {image}: not a test image; test images are {some}, …")
+    smoothed = sources.classifier(request, white=split.white)
+    answer = smoothed.certify(split.images[found[0]], idx=image, seed=request.sample.seed)
+    return answer, f"; the label is {split.classes[split.labels[found[0]]]}"
+
+
+def _certify(request: Request, path: Path) -> Answer:
+    try:
+        return sources.classifier(request).certify(path, seed=request.sample.seed)
+    except DataError as error:
+        raise DataError(f"--image {error}") from None

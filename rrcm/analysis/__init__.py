@@ -1,0 +1,1 @@
+"""From certificates to numbers, tables, figures and a page."""

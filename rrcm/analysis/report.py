@@ -1,0 +1,157 @@
+"""The report: certificates of every evaluation -> metrics, tables, curves and one HTML page."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from matplotlib.figure import Figure
+
+from rrcm.analysis import entries, figures, intervals, markup, statistics, tables
+from rrcm.analysis.entries import Entry
+from rrcm.files import atomic, write_text
+
+TEMPLATE = Path(__file__).with_name("report.html.jinja")
+DIGITS = 6  # decimals of a metric
+
+
+def metrics(found: list[Entry], *, radii: list[float], confidence: float) -> dict[str, Any]:
+    """The numbers of every entry, for `dvc metrics`; shares in [0, 1], rounded to 6 digits."""
+    numbers = {}
+    for entry in found:
+        accuracy = {}
+        for radius in radii:
+            share = statistics.certified_accuracy(entry.table, radius, confidence=confidence)
+            accuracy[f"r{100 * radius:03.6g}"] = {
+                "value": round(share.value, DIGITS),
+                "low": round(share.low, DIGITS),
+                "high": round(share.high, DIGITS),
+            }
+        mean = intervals.mean(statistics.credited(entry.table), confidence=confidence)
+        numbers[entry.name] = {
+            "certified_accuracy": accuracy,
+            "average_certified_radius": round(mean.value, DIGITS),
+            "average_certified_radius_interval": {
+                "low": round(mean.low, DIGITS),
+                "high": round(mean.high, DIGITS),
+            },
+            "abstention": round(statistics.abstention(entry.table), DIGITS),
+            "images": len(entry.table),
+        }
+    return numbers
+
+
+def write(
+    found: list[Entry], out: Path, *, radii: list[float], confidence: float, subject: str
+) -> None:
+    """Write the page, its tables and its figures to the folder ``out``.
+
+    ``index.html`` needs nothing else. ``table.md`` and ``table.tex`` are the table of a paper;
+    ``table.csv``, ``comparisons.csv``, ``per_class.csv``, ``budget.csv`` and ``curves/`` have the
+    numbers; every figure is there as PNG and SVG. The same entries give the same bytes.
+
+    Args:
+        found: Entries, all with labels or all without.
+        out: A folder; files of other names in it are left alone.
+        radii: Radii of the tables, in pixels of [0, 1].
+        confidence: That of all intervals.
+        subject: What was certified, in words.
+
+    Raises:
+        DataError: Some entries have labels and others do not.
+    """
+    entries.require_alike(found)
+    chosen = {"radii": radii, "confidence": confidence}
+    accuracy = tables.accuracy_table(found, **chosen)
+    compared = tables.comparisons(found, **chosen)
+    budget = tables.budget_numbers(found, **chosen)
+    classes = tables.class_numbers(found, **chosen)
+    write_text(out / "table.md", markup.markdown(accuracy))
+    write_text(out / "table.tex", markup.latex(accuracy))
+    _csv(tables.accuracy(found, **chosen), out / "table.csv")
+    _csv(compared, out / "comparisons.csv")
+    _csv(classes, out / "per_class.csv")
+    _csv(budget, out / "budget.csv")
+    for entry in found:
+        _csv(statistics.curve(entry.judged), out / "curves" / f"{entry.name}.csv")
+    drawings = {}
+    for name, figure in _figures(found, confidence, classes=classes, budget=budget).items():
+        for suffix in (".png", ".svg"):
+            figures.save(figure, out / f"{name}{suffix}")
+        drawings[name] = _inline((out / f"{name}.svg").read_text(encoding="utf-8"), name)
+    page = jinja2.Template(
+        TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    write_text(
+        out / "index.html",
+        page.render(
+            accuracy=accuracy,
+            apart=100 * intervals.dkw(max(len(e.table) for e in found), confidence=confidence),
+            comparison=tables.comparison_table(found, compared),
+            confidence=f"{100 * confidence:g}",
+            drawing=tables.drawing_table(found),
+            facts=_facts(found),
+            failures=tables.failure_table(found),
+            figures=drawings,
+            labelled=found[0].labelled,
+            radius=tables.radius_table(found, confidence=confidence),
+            settled=any(e.votes and e.votes[0].stop != "none" for e in found),
+            subject=subject,
+            title=tables.title(found, confidence=confidence),
+        ),
+    )
+
+
+def _figures(
+    found: list[Entry], confidence: float, *, classes: pd.DataFrame, budget: pd.DataFrame
+) -> dict[str, Figure]:
+    """Name -> figure, of what the entries have the numbers for."""
+    labels = {e.name: entries.label(e, found) for e in found}
+    titles = {e.name: f"σ = {entries.sigma(e)}, {labels[e.name]}" for e in found}
+    what = "certified accuracy" if found[0].labelled else "certified share"
+    panels: dict[str, dict[str, pd.DataFrame]] = {}
+    for entry in sorted(found, key=lambda e: e.group[1]):
+        curve = statistics.band(entry.judged, confidence=confidence)
+        panels.setdefault(entries.sigma(entry), {})[labels[entry.name]] = curve
+    made = {"certified_accuracy": figures.certified_accuracy(panels, what=what)}
+    bounded = [e for e in found if "p_A" in e.table]
+    if bounded:
+        made["probabilities"] = figures.probabilities(
+            {(entries.sigma(e), labels[e.name]): statistics.distribution(e.judged) for e in bounded}
+        )
+    if best := tables.envelopes(found):
+        made["envelopes"] = figures.envelopes(best)
+    if budget["n"].nunique() > 1:
+        made["budget"] = figures.budget(_by_entry(budget, titles))
+    if classes["label"].nunique() > 1:
+        made["per_class"] = figures.per_class(_by_entry(classes, titles))
+    return made
+
+
+def _by_entry(numbers: pd.DataFrame, titles: dict[str, str]) -> dict[str, pd.DataFrame]:
+    return {titles[name]: part for name, part in numbers.groupby("entry", sort=False)}
+
+
+def _facts(found: list[Entry]) -> list[str]:
+    """What all entries have in common, in words."""
+    said = {f"{len(entry.table):,} images" for entry in found}
+    facts = [said]
+    facts.append({"α unknown" if e.alpha is None else f"α = {e.alpha:g}" for e in found})
+    headers = [entry.votes[0] for entry in found if entry.votes]
+    if len(headers) == len(found):
+        facts.append({f"n₀ = {h.n0:,}, up to n = {h.n:,} noisy draws an image" for h in headers})
+        facts.append({f"stopping rule: {h.stop}" for h in headers})
+        facts.append({f"backend: {h.backend}, {h.precision}" for h in headers})
+    return [fact for same in facts if len(same) == 1 for fact in same]
+
+
+def _inline(svg: str, name: str) -> str:
+    """A drawing as part of a page, with names that no other drawing has."""
+    drawing = svg[svg.index("<svg") :]
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", drawing)
+
+
+def _csv(table: pd.DataFrame, path: Path) -> None:
+    with atomic(path) as part:
+        table.to_csv(part, index=False, float_format="%.9g", lineterminator="\n")

@@ -1,0 +1,66 @@
+"""Votes of fewer draws: those that sampling with a smaller n would have made, drawn already."""
+
+import dataclasses
+
+from rrcm.errors import ConfigError, VotesError
+from rrcm.evidence import Rule
+from rrcm.votes import BUDGET, END, SKIPPED, Header, Row
+
+
+def truncate(header: Header, rows: list[Row], n: int) -> tuple[Header, list[Row]]:
+    """The votes that sampling with ``n`` draws instead of ``header.n`` and the same seed makes.
+
+    Guarantee: the same bytes, because draws are numbered from the first one on, the looks up to
+    ``n`` are those of both, and the rule laid out for ``n`` is asked at each of them in turn. Rules
+    stop no later for a smaller n, so no draw is missing. What a budget of time left open stays so.
+
+    Raises:
+        VotesError: ``n`` is no look at which these votes can be cut (names the nearest that is), or
+            they hold sums over all draws, soft or paired, which cannot be undone.
+    """
+    if n == header.n:
+        return header, rows
+    if header.soft or header.paired:
+        kind = "soft" if header.soft else "paired"
+        raise VotesError(f"n = {n}: {kind} votes are sums over all draws and cannot be cut")
+    rule = _rule(header, n)
+    if rule is None:
+        looks = sorted(header.rule().looks, key=lambda look: abs(look - n))
+        nearest = next(look for look in looks if _rule(header, look))
+        raise VotesError(
+            f"n = {n}: votes of {header.n} draws can be cut where they were looked at only; the "
+            f"nearest is {nearest}"
+        )
+    return dataclasses.replace(header, n=n), [_replay(row, header, rule) for row in rows]
+
+
+def budgets(header: Header) -> list[int]:
+    """The n of a series 1-2-5 at which votes can be cut, and their own n, ascending."""
+    if header.soft or header.paired:
+        return [header.n]
+    series = (look for look in header.rule().looks if str(look).rstrip("0") in ("1", "2", "5"))
+    return [*(n for n in series if n < header.n and _rule(header, n)), header.n]
+
+
+def _rule(header: Header, n: int) -> Rule | None:
+    """The rule laid out for ``n``, or None where it would not look when these votes were."""
+    try:
+        rule = dataclasses.replace(header, n=n).rule()
+    except ConfigError:  # a stage of it would come after n
+        return None
+    return rule if rule.looks == tuple(t for t in header.rule().looks if t <= n) else None
+
+
+def _replay(row: Row, header: Header, rule: Rule) -> Row:
+    evidence, n = row.evidence(len(header.classes)), rule.looks[-1]
+    history = [look for look in evidence.history(evidence.c_A) if look[0] <= n]
+    for seen in range(1, len(history) + 1):
+        end = END if history[seen - 1][0] == n else ""
+        if stop := rule.stop(history[:seen]) or end:
+            return dataclasses.replace(row, looks=row.looks[:seen], stop=stop)
+    if row.stop not in (BUDGET, SKIPPED):
+        raise VotesError(
+            f"image {row.idx}: drawing stopped after {history[-1][0]} draws, where the rule laid "
+            f"out for {n} would have gone on"
+        )
+    return row

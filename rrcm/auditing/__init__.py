@@ -1,0 +1,1 @@
+"""Whether a table of certificates can be trusted, from the table alone."""

@@ -1,0 +1,160 @@
+"""Can a table of certificates be trusted? What its numbers say of how they were made.
+
+An auditor sees a table, not the noise: it finds what no honest computation could have written, and
+is silent otherwise. docs/auditing.md has what it can see, and how often it does.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rrcm import certify, tsv, votes
+from rrcm.auditing import radii, replay
+from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Inferred, Stated, of_rows
+from rrcm.auditing.recount import Recount, recount
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audit:
+    """What a file was found to be; ``inferred`` are equally good explanations, the best first.
+
+    ``trusted`` is False after any error, and None where too little could be checked.
+    """
+
+    path: Path
+    rows: int
+    inferred: list[Inferred]
+    findings: list[Finding]
+    trusted: bool | None
+    verdict: str
+
+    def __str__(self) -> str:
+        """For people: what made the file, what was found, the verdict."""
+        lines = [f"{self.path}: {self.rows} images"]
+        for number, one in enumerate(self.inferred):
+            lines.append(f"  {'or ' * (number > 0)}{one} ({one.rows} rows)")
+        lines += [f"  {finding}" for finding in self.findings]
+        return "\n".join([*lines, f"  verdict: {self.verdict}"])
+
+
+def audit(
+    path: Path, *, n: int | None = None, alpha: float | None = None, sigma: float | None = None
+) -> Audit:
+    """Examine certificates (.csv), votes (.jsonl), or the field's table (any other name).
+
+    Guarantee: an error is something that no honest run writes, with the false alarms that
+    docs/auditing.md counts. Silence is no proof.
+
+    Args:
+        path: The file.
+        n: Draws of an image that somebody says were made; also tried if unusual.
+        alpha: Likewise, the failure probability.
+        sigma: Likewise, the noise level, in pixels of [0, 1].
+
+    Raises:
+        DataError, VotesError: The file is missing or cannot be read.
+        CertificateError: n, alpha or sigma make no sense.
+    """
+    stated = Stated(n=n, alpha=alpha, sigma=sigma)
+    kinds: dict[str, Callable[[Path, Stated], Audit]] = {".csv": _ours, ".jsonl": _votes}
+    return kinds.get(path.suffix.lower(), _field)(path, stated)
+
+
+def _field(path: Path, stated: Stated) -> Audit:
+    """The field's table: only the ladder of its radii says how it was made."""
+    table = tsv.scan(path)
+    lines = np.array([tsv.line(table, row) for row in range(len(table))], dtype=np.int64)
+    header, numbered = table.attrs["header"], table.attrs["numbered"]
+    found = []
+    if header is None:
+        text = "there is no header: readers that expect one lose the first image"
+        found.append(Finding(level=WARNING, text=text))
+    elif header[:5] != tsv.COLUMNS[:5]:
+        text = f"the header is not {' '.join(tsv.COLUMNS)}: readers that count columns err"
+        found.append(Finding(level=WARNING, text=text))
+    if numbered:
+        text = "there is no `idx`: rows cannot be matched with another table's"
+        found.append(Finding(level=NOTE, text=text))
+    found += of_rows(table, lines, numbered=numbered)
+    inferred, more = radii.explain(table, lines, stated)
+    why = "its radii do not tell n, alpha and sigma" if not inferred else None
+    return _conclude(path, len(table), inferred, found + more, why)
+
+
+def _ours(path: Path, stated: Stated) -> Audit:
+    """Our certificates: every row can be computed again."""
+    table = certify.read(path)
+    lines = np.arange(2, len(table) + 2)
+    again = recount(table, lines)
+    found = [*of_rows(table, lines, numbered=False), *again.findings, *_apart(again, stated)]
+    middle = [
+        None if interval is None else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
+        for interval in (again.level, again.sigma)
+    ]
+    if again.adaptive:
+        text = (
+            "draws stopped early, so bounds hold at several numbers of draws, some of them from "
+            "earlier draws: p_A is only compared with the share of votes"
+        )
+        found.append(Finding(level=NOTE, text=text))
+    inferred = [Inferred(n=again.n, alpha=middle[0], sigma=middle[1], rows=again.rows)]
+    why = None if again.rows and again.sigma else "no image has a radius that votes explain"
+    return _conclude(path, len(table), inferred if again.rows else [], found, why)
+
+
+def _apart(again: Recount, stated: Stated) -> list[Finding]:
+    """Differences of our table from what was stated."""
+    result = []
+    if stated.n is not None and again.rows and again.n != stated.n:
+        text = f"up to {again.n:,} draws were made, not {stated.n:,} as stated"
+        result.append(Finding(level=ERROR, text=text))
+    if stated.alpha is not None and again.level is not None:
+        low, high = again.level
+        if low > stated.alpha * (1 + 1e-6):
+            text = f"bounds are at alpha = {low:.4g}, not at {stated.alpha:g} as stated"
+            result.append(Finding(level=ERROR, text=text))
+        elif high < 0.9 * stated.alpha and not again.adaptive:
+            text = f"bounds are at alpha = {high:.4g}, less than the {stated.alpha:g} stated"
+            result.append(Finding(level=WARNING, text=text))
+    if stated.sigma is not None and again.sigma is not None:
+        low, high = again.sigma
+        if not low * (1 - 1e-6) <= stated.sigma <= high * (1 + 1e-6):
+            text = f"radii are of sigma = {low:.6g}, not of {stated.sigma:g} as stated"
+            result.append(Finding(level=ERROR, text=text))
+    return result
+
+
+def _votes(path: Path, stated: Stated) -> Audit:
+    """Votes: the header says how they were made, and every decision to stop can be repeated."""
+    header, rows = votes.read(path)
+    found = replay.replay(header, rows)
+    for name in ("n", "alpha", "sigma"):
+        said, written = getattr(stated, name), getattr(header, name)
+        if said is not None and not math.isclose(said, written, rel_tol=1e-9):
+            text = f"votes are of {name} = {written:g}, not of {said:g} as stated"
+            found.append(Finding(level=ERROR, text=text))
+    inferred = [Inferred(n=header.n, alpha=header.alpha, sigma=header.sigma, rows=len(rows))]
+    return _conclude(path, len(rows), inferred, found, None if rows else "there are no images")
+
+
+def _conclude(
+    path: Path, rows: int, inferred: list[Inferred], found: list[Finding], why: str | None
+) -> Audit:
+    """The verdict: errors first, then ``why`` nothing could be checked."""
+    order = [
+        finding for level in (ERROR, WARNING, NOTE) for finding in found if finding.level == level
+    ]
+    errors = sum(finding.level == ERROR for finding in found)
+    if errors:
+        more = f", and {errors - 1} more" if errors > 1 else ""
+        trusted, verdict = False, f"cannot be trusted: {order[0].text}{more}"
+    elif why:
+        trusted, verdict = None, f"cannot be checked: {why}"
+    else:
+        trusted, verdict = True, "can be trusted as far as a table shows"
+    return Audit(
+        path=path, rows=rows, inferred=inferred, findings=order, trusted=trusted, verdict=verdict
+    )

@@ -1,0 +1,193 @@
+"""What is wrong with a table of certificates, as far as its rows alone show it."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from statsmodels.stats.proportion import proportion_confint
+
+from rrcm.errors import CertificateError
+from rrcm.evidence import ABSTAIN
+from rrcm.votes import UNKNOWN
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+REGULAR = 0.9  # share of steps from row to row that are alike where a rule made the rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A sentence about lines of a file, all of them if none is named.
+
+    An ``error`` is a reason not to trust the table, a ``warning`` one to look closer; a ``note``
+    says what the table does not show.
+    """
+
+    level: str
+    lines: tuple[int, ...] = ()
+    text: str
+
+    def __str__(self) -> str:
+        """The level, the lines and the sentence."""
+        where = f"{some(self.lines, 'line')}: " if self.lines else ""
+        return f"{self.level}: {where}{self.text}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inferred:
+    """What seems to have made ``rows`` rows of a table; None is what cannot be told."""
+
+    n: int | None
+    alpha: float | None
+    sigma: float | None
+    rows: int
+
+    def __str__(self) -> str:
+        """As people write it."""
+        draws = f"n = {self.n:,}" if self.n is not None else "n unknown"
+        values = (
+            f"{name} = {value:g}" if value is not None else f"{name} unknown"
+            for name, value in (("alpha", self.alpha), ("sigma", self.sigma))
+        )
+        return ", ".join((draws, *values))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stated:
+    """What somebody says of a table; None is not said."""
+
+    n: int | None
+    alpha: float | None
+    sigma: float | None
+
+    def __post_init__(self) -> None:
+        if not (
+            (self.n is None or 0 < self.n <= 10**9)
+            and (self.alpha is None or 0 < self.alpha < 1)
+            and (self.sigma is None or 0 < self.sigma < math.inf)
+        ):
+            raise CertificateError(
+                f"need 0 < n <= 10^9, 0 < alpha < 1 and sigma > 0; got n={self.n}, "
+                f"alpha={self.alpha}, sigma={self.sigma}"
+            )
+
+
+def some(numbers: tuple[int, ...], noun: str) -> str:
+    """Whole numbers for people: runs as a – b, and no more than eight of them."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = [f"{a}" if a == b else f"{a}–{b}" for a, b in runs[:8]]
+    more = sum(b - a + 1 for a, b in runs[8:])
+    text = ", ".join(shown) + (f" and {more} more" if more else "")
+    return f"{noun}{'s' * (len(numbers) > 1)} {text}"
+
+
+def of_rows(table: pd.DataFrame, lines: np.ndarray, *, numbered: bool) -> list[Finding]:
+    """Findings that need ``idx, label, predict, radius, correct`` only.
+
+    Args:
+        table: Certificates, one row per image, of any values.
+        lines: Where the rows stand in their file, [N].
+        numbered: ``idx`` was counted, and says nothing about images.
+    """
+    found = [*_impossible(table, lines), *_correct(table, lines)]
+    if not numbered:
+        found += _images(table, lines)
+    return found + _coverage(table, numbered=numbered)
+
+
+def at(level: str, lines: np.ndarray, wrong: np.ndarray, text: str) -> list[Finding]:
+    """One finding about the rows that are ``wrong``, bool [N], if there are any."""
+    where = tuple(lines[np.asarray(wrong)].tolist())
+    return [Finding(level=level, lines=where, text=text)] if where else []
+
+
+def _impossible(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+    radius, predict = table["radius"].to_numpy(), table["predict"].to_numpy()
+    finite = np.isfinite(radius)
+    return [
+        *at(ERROR, lines, ~finite, "the radius is not a finite number"),
+        *at(ERROR, lines, finite & (radius < 0), "the radius is negative"),
+        *at(
+            ERROR, lines, finite & (radius > 0) & (predict == ABSTAIN), "an abstention has a radius"
+        ),
+        *at(ERROR, lines, predict < ABSTAIN, "the prediction is no class"),
+        *at(ERROR, lines, table["label"].to_numpy() < UNKNOWN, "the label is no class"),
+    ]
+
+
+def _correct(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+    correct = table["correct"].to_numpy().astype(np.float64)
+    known = table["label"] != UNKNOWN
+    right = (known & (table["predict"] == table["label"])).to_numpy()
+    odd = (correct != 0) & (correct != 1)
+    if not odd.any():
+        text = "`correct` contradicts label and prediction"
+        return at(ERROR, lines, (correct == 1) != right, text)
+    steps = np.diff(correct, prepend=0.0)
+    if (steps >= 0).all() and np.isin(steps, (0, 1)).mean() >= REGULAR:  # rows may be missing
+        text = "`correct` is a running total, not 0 or 1: who averages it gets nonsense"
+        wrong = "; it also contradicts label and prediction"
+        text += wrong * int(((steps == 1) != right)[steps <= 1].any())
+        return at(ERROR, lines, odd, text)
+    return at(ERROR, lines, odd, "`correct` is neither 0 nor 1")
+
+
+def _images(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+    idx = table["idx"].to_numpy()
+    again = table["idx"].duplicated(keep=False).to_numpy()
+    found = at(ERROR, lines, again, "an image comes more than once")
+    found += at(ERROR, lines, idx < 0, "`idx` is negative")
+    images = np.unique(idx).tolist()
+    steps = np.array([b - a for a, b in pairwise(images)], dtype=np.float64)
+    if len(steps) < 10:
+        return found
+    values, counts = np.unique(steps, return_counts=True)
+    usual = values[counts.argmax()]
+    holes = np.flatnonzero(steps != usual)
+    whole = (steps % usual == 0).all() and steps.sum() / usual - len(steps) <= len(steps) / 10
+    if len(holes) and whole and counts.max() >= REGULAR * len(steps):
+        step = int(usual)
+        missing = [i for h in holes for i in range(images[h] + step, images[h + 1], step)]
+        text = (
+            f"{some(tuple(missing), 'image')} missing from an otherwise regular selection, every "
+            f"{step}: left out for a reason?"
+            if step > 1
+            else f"{some(tuple(missing), 'image')} missing from an otherwise gapless selection: "
+            "left out for a reason?"
+        )
+        found.append(Finding(level=WARNING, text=text))
+    return found
+
+
+def _coverage(table: pd.DataFrame, *, numbered: bool) -> list[Finding]:
+    images = len(table)
+    if not images:
+        return []
+    low, high = proportion_confint(images // 2, images, alpha=0.05, method="wilson")
+    half = 50 * (high - low)
+    found = [
+        Finding(
+            level=NOTE,
+            text=f"{images} images: a certified accuracy is known to ±{half:.1f} points at most",
+        )
+    ]
+    labels = table["label"].to_numpy()
+    if not numbered:
+        labels = labels[np.argsort(table["idx"].to_numpy(), kind="stable")]
+    classes, seen = np.unique(labels), np.unique(table["predict"])
+    outside = np.setdiff1d(seen[seen >= 0], classes)
+    if images >= 20 and (len(outside) > len(classes) or (np.diff(labels) >= 0).all()):
+        text = (
+            f"the images are of {len(classes)} classes, {classes[0]} to {classes[-1]}, though "
+            f"{len(outside)} others were predicted"
+            if len(outside) > len(classes)
+            else f"the images are sorted by class, and of {len(classes)} classes only"
+        )
+        found.append(Finding(level=NOTE, text=text + ": do they stand for the data?"))
+    return found

@@ -1,0 +1,98 @@
+"""Votes, examined: what their header admits, and whether drawing stopped where its rule says."""
+
+from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding
+from rrcm.certify import alpha_left
+from rrcm.errors import CertificateError
+from rrcm.evidence import Rule, best_complement
+from rrcm.votes import BUDGET, END, SKIPPED, Header, Row
+
+IMAGES = 200  # of which every decision to stop is made again
+
+
+def replay(header: Header, rows: list[Row]) -> list[Finding]:
+    """Findings about votes that `votes.read` accepts; lines count from the header's, 1.
+
+    Raises:
+        ConfigError: The header names a rule, or constants of one, that there is not.
+    """
+    rule = header.rule()
+    return [
+        *_hopeless(header, rule),
+        *(Finding(level=level, text=text) for level, text in _admitted(header)),
+        *_reused(header, rows),
+        *_stopping(header, rows, rule),
+    ]
+
+
+def _hopeless(header: Header, rule: Rule) -> list[Finding]:
+    """An error where no votes could certify anything."""
+    try:
+        best_complement(rule, alpha_left(header, header.alpha))
+    except CertificateError as error:
+        return [Finding(level=ERROR, text=str(error))]
+    return []
+
+
+def _admitted(header: Header) -> list[tuple[str, str]]:
+    """What the header says that a reader of radii should know."""
+    total = header.n0 + header.n + header.paired
+    conditions = {
+        f"only part {header.shard} of the images": (WARNING, header.shard != "1/1"),
+        "images of a wrongly selected class were not drawn further: no way to use a classifier": (
+            NOTE,
+            header.label_aware,
+        ),
+        f"drawing stopped after {header.budget:g} seconds: radii depend on the machine": (
+            NOTE,
+            header.budget > 0,
+        ),
+        f"noise {header.noise} takes {header.slack * total:.2g} of alpha": (NOTE, header.slack > 0),
+        f"the function is {header.precision}, and certificates are of that function": (
+            NOTE,
+            header.precision != "fp32",
+        ),
+        f"{header.paired} draws compare it with the float32 function": (NOTE, header.paired > 0),
+        f"subset {header.subset}: the first images need not stand for the data": (
+            NOTE,
+            header.subset.startswith("first:"),
+        ),
+    }
+    return [(level, text) for text, (level, holds) in conditions.items() if holds]
+
+
+def _reused(header: Header, rows: list[Row]) -> list[Finding]:
+    """An error where the draws that chose the class seem to be counted again."""
+    pairs = [
+        (row.n0, votes)
+        for row in rows
+        for draws, votes in row.looks
+        if draws == header.n0 and (len(row.n0) > 1 or len(votes) > 1)
+    ]
+    if len(pairs) >= 5 and all(selection == votes for selection, votes in pairs):
+        text = "the votes that chose the class are also among those that bound its probability"
+        return [Finding(level=ERROR, text=text)]
+    return []
+
+
+def _stopping(header: Header, rows: list[Row], rule: Rule) -> list[Finding]:
+    """An error about images that stopped where the rule would not have, or the reverse."""
+    wrong = [
+        line
+        for line, row in enumerate(rows[:IMAGES], start=2)
+        if row.stop != BUDGET and row.stop != _reason(header, row, rule)
+    ]
+    text = f"drawing did not stop where the rule {header.stop} says: bounds may not hold"
+    return [Finding(level=ERROR, lines=tuple(wrong), text=text)] if wrong else []
+
+
+def _reason(header: Header, row: Row, rule: Rule) -> str | None:
+    """Why the rule stops at the last look of an image and at none before; None if it does not."""
+    evidence = row.evidence(len(header.classes))
+    if header.label_aware and evidence.c_A != row.label:
+        return SKIPPED if not row.looks else None
+    history = evidence.history(evidence.c_A)
+    if not history or evidence.draws != rule.looks[: len(history)]:
+        return None
+    if any(rule.stop(history[:end]) for end in range(1, len(history))):
+        return None
+    return rule.stop(history) or (END if history[-1][0] == header.n else None)

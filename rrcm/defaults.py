@@ -1,0 +1,28 @@
+"""What holds where there is no params.yaml: outside a checkout, and in Python."""
+
+from rrcm.settings import Certify, Report, Sample
+
+DRAWS = Sample(
+    backend="onnx",
+    precision="fp32",
+    batch_size=64,
+    noise="gaussian",
+    n0=100,
+    n=10_000,
+    seed=0,
+    subset="all",
+    stop="anytime",
+    alpha=0.001,
+    label_aware=False,
+    soft=False,
+    paired=0,
+)
+RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]
+STOPPING = {  # constants of each rule
+    "none": {},
+    "futile": {"beta": 1e-3},
+    "grid": {"radii": RADII, "beta": 0.05},
+    "anytime": {"tolerance": 0.05, "beta": 1e-3},
+}
+CERTIFY = Certify(certificates=["cohen", "two_class"], alpha=0.001)
+REPORT = Report(radii=RADII, confidence=0.95)

@@ -1,0 +1,1 @@
+"""Classifiers that were trained elsewhere, as backends. One file each."""

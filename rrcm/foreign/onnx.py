@@ -1,0 +1,193 @@
+"""Any ONNX file that maps pictures to scores, whoever exported it."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from google.protobuf.message import DecodeError, EncodeError
+from torch import Tensor
+
+from rrcm.backends.onnx import REFUSALS, open_session
+from rrcm.errors import BackendError
+from rrcm.foreign._normalisation import Normalisation
+
+FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+BROKEN = (  # what onnx and its runtime raise on a file that is damaged
+    *(DecodeError, EncodeError, onnx.checker.ValidationError, *REFUSALS),
+    *(ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, OSError),
+)
+TRAINING = "it normalises by, or drops out of, the batch at hand; export the network after eval()"
+
+
+class Backend:
+    """A classifier in an ONNX file, in a session that any number of threads may share.
+
+    ``shape`` [C, H, W] is what it takes, ``fixed`` the only batch size that it takes, or 0. How its
+    pictures were prepared, the file does not say: ``crop_pct`` and ``interpolation`` are the usual.
+    """
+
+    crop_pct, interpolation = 0.875, "bicubic"
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        size: tuple[int, int] | None = None,
+        output: str | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """Load a file that has one input, pictures, and scores among its outputs.
+
+        Pictures are [N, C, H, W], or [N, H, W, C] where only the last axis can be channels (1 or
+        3), float32, or cast to float16 or float64. ``weights`` is the SHA-256 of the whole model,
+        with weights that lie in files beside it, and of what is done before and after.
+
+        Args:
+            path: The file.
+            mean: Of each channel, of pixels in [0, 1]; subtracted after the noise was added. 0.
+            std: Of each channel; divided by then. 1.
+            size: Height and width, where the file leaves them open.
+            output: The name of the scores, where the file has several outputs of two axes.
+            device: ``cpu`` or ``cuda``.
+
+        Raises:
+            BackendError: The file is missing, damaged, not for pictures, or trains.
+            ConfigError: ``mean`` or ``std`` makes no sense.
+        """
+        content = _read(path)
+        self.path, self.device = path, torch.device(device)
+        self.stream = (
+            torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
+        )
+        try:
+            self.session = open_session(content, path, device=device, stream=self.stream)
+        except BROKEN as error:
+            raise BackendError(f"{path}: no ONNX file that can run: {_one_line(error)}") from None
+        self.provider = self.session.get_providers()[0]
+        self._take(self.session.get_inputs(), size)
+        self._give(self.session.get_outputs(), output)
+        self.normalise = Normalisation(
+            mean or (0.0,), std or (1.0,), channels=self.shape[0], device=device
+        )
+        self.classes = [str(k) for k in range(self._probe())]
+        around = json.dumps([self.input, self.output, self.last, str(self.normalise)])
+        self.weights = sha256(content + around.encode()).hexdigest()
+
+    def _take(self, inputs: list[onnxruntime.NodeArg], size: tuple[int, int] | None) -> None:
+        """The one input: its name, type, layout and shape."""
+        if len(inputs) != 1:
+            names = ", ".join(value.name for value in inputs) or "none"
+            raise BackendError(f"{self.path}: expected one input, a picture, got {names}")
+        (value,) = inputs
+        said = f"{self.path}: input {value.name} is {value.type} {value.shape}"
+        if value.type not in FLOATS or len(value.shape) != 4:
+            raise BackendError(f"{said}, not a batch of pictures [N, C, H, W] of floats")
+        batch, *sides = (side if isinstance(side, int) and side > 0 else 0 for side in value.shape)
+        self.last = sides[0] not in (1, 3) and sides[2] in (1, 3)  # channels are
+        channels, height, width = (sides[2], *sides[:2]) if self.last else sides
+        if not channels:
+            raise BackendError(f"{said}, and does not say how many channels")
+        if not (height and width) and size is None:
+            raise BackendError(f"{said}, of any size; give the one it was trained at with --size")
+        wanted = size or (height, width)
+        if height not in (0, wanted[0]) or width not in (0, wanted[1]):
+            raise BackendError(f"{said}, and was asked for {wanted[0]} x {wanted[1]} with --size")
+        self.input, self.dtype, self.fixed = value.name, FLOATS[value.type], batch
+        self.shape = (channels, *wanted)
+
+    def _give(self, outputs: list[onnxruntime.NodeArg], name: str | None) -> None:
+        """The scores: the only output of two axes, or the one of that name."""
+        listed = ", ".join(f"{value.name} {value.shape}" for value in outputs)
+        if name is None:
+            found = [value.name for value in outputs if len(value.shape or ()) == 2]
+        else:
+            found = [value.name for value in outputs if value.name == name]
+        if len(found) != 1:
+            wanted = "one output [N, K], or its name with --output" if name is None else repr(name)
+            raise BackendError(f"{self.path}: expected {wanted} among the outputs {listed}")
+        (self.output,) = found
+
+    def _probe(self) -> int:
+        """Classes, counted on a grey picture; the first run, which may fail."""
+        grey = torch.full((self.fixed or 2, *self.shape), 0.5, device=self.device)
+        try:
+            scores = self.scores(grey)
+        except BROKEN as error:
+            raise BackendError(f"{self.path}: does not run: {_one_line(error)}") from None
+        if scores.ndim != 2 or len(scores) != len(grey) or scores.shape[1] < 2:
+            raise BackendError(
+                f"{self.path}: {self.output} of {len(grey)} pictures is {list(scores.shape)}, not "
+                "the scores of two classes or more for each"
+            )
+        return scores.shape[1]
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
+
+        Computed on the calling thread; on a GPU, in the order of its current stream.
+        """
+        x = self.normalise(x)
+        x = (x.permute(0, 2, 3, 1) if self.last else x).contiguous()
+        if self.device.type == "cpu":
+            (scores,) = self.session.run([self.output], {self.input: x.numpy().astype(self.dtype)})
+            return torch.from_numpy(scores.astype(np.float32, copy=False))
+        x = x.to(getattr(torch, np.dtype(self.dtype).name))
+        binding = self.session.io_binding()  # of this call alone: threads share the session
+        shape, kind = tuple(x.shape), self.device.type
+        binding.bind_input(self.input, kind, 0, self.dtype, shape, x.data_ptr())
+        binding.bind_output(self.output, kind)
+        torch.cuda.current_stream().synchronize()  # the session has a stream of its own
+        self.session.run_with_iobinding(binding)
+        (scores,) = binding.get_outputs()
+        return torch.from_numpy(scores.numpy().astype(np.float32, copy=False)).to(self.device)
+
+
+def _read(path: Path) -> bytes:
+    """The model, with all its weights in it."""
+    try:
+        model = onnx.load_model_from_string(path.read_bytes())
+        onnx.load_external_data_for_model(model, str(path.parent))  # refuses to leave the folder
+        onnx.checker.check_model(model)
+        content = model.SerializeToString(deterministic=True)
+    except FileNotFoundError as error:
+        raise BackendError(f"{path}: {_missing(path, error)}") from None
+    except BROKEN as error:
+        raise BackendError(f"{path}: no ONNX file that can run: {_one_line(error)}") from None
+    _refuse_training(model.graph, path)
+    return content
+
+
+def _missing(path: Path, error: FileNotFoundError) -> str:
+    return "not found" if not path.exists() else f"its weights are not beside it: {error}"
+
+
+def _refuse_training(graph: onnx.GraphProto, path: Path) -> None:
+    """Refuse nodes that still train; a graph inside a node is looked at, too."""
+    constants = {value.name: value for value in graph.initializer}
+    for node in graph.node:
+        known = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type == "Constant" and "value" in known:
+            constants[node.output[0]] = known["value"].t
+        mode = known["training_mode"].i if "training_mode" in known else 0
+        if node.op_type == "BatchNormalization" and len([*filter(None, node.output)]) > 1:
+            mode = 1
+        if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
+            flag = constants.get(node.input[2])
+            mode = flag is None or bool(onnx.numpy_helper.to_array(flag).any())
+        if mode:
+            raise BackendError(
+                f"{path}: {node.op_type} {node.name} is in training mode: {TRAINING}"
+            )
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                _refuse_training(inner, path)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,149 @@
+"""Any classifier of timm, with weights of its own, somebody's file, or timm's."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from pickle import UnpicklingError
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
+from rrcm.errors import BackendError
+from rrcm.foreign._normalisation import Normalisation
+from rrcm.registry import suggest
+
+import timm  # isort: skip (after _torchvision)
+
+PREFIXES = ("module.", "model.", "_orig_mod.")  # what wrappers put before every name
+NESTED = ("state_dict", "model")  # keys under which training programs keep the weights
+
+
+class Backend:
+    """A network of timm in evaluation mode; ``shape`` [C, H, W] is what it takes.
+
+    ``crop_pct`` and ``interpolation`` are how its pictures were prepared. ``fixed`` is 0: it takes
+    batches of any size.
+    """
+
+    fixed = 0
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        weights: Path | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        size: tuple[int, int] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """Build ``name``, and load ``weights``, or else those that timm has for it.
+
+        ``weights`` is a safetensors file, or a file of torch that holds tensors only; the number of
+        classes is theirs. ``mean``, ``std`` and ``size`` default to those of timm's weights; the
+        former are of pixels in [0, 1], and applied after the noise. The backend's ``weights`` is
+        the SHA-256 of the name, all tensors, and the normalisation.
+
+        Raises:
+            BackendError: There is no such network, its weights are missing or not its own.
+            ConfigError: ``mean`` or ``std`` makes no sense.
+        """
+        if not timm.is_model(name):
+            known = timm.list_models()
+            raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
+        self.device = torch.device(device)
+        if device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        state = None if weights is None else _read(weights)
+        self.network = _build(name, state, weights, size).eval().to(self.device)
+        found = self.network.pretrained_cfg
+        channels, *own = found["input_size"]
+        self.shape = (channels, *(size or own))
+        self.crop_pct: float = found["crop_pct"] or 0.875
+        self.interpolation: str = found["interpolation"]
+        self.normalise = Normalisation(
+            mean or found["mean"], std or found["std"], channels=channels, device=device
+        )
+        self.provider = f"torch-{self.device.type}"
+        self.classes = [str(k) for k in range(self._probe(name))]
+        self.weights = self._digest(name)
+
+    def _probe(self, name: str) -> int:
+        """Classes, counted on a grey picture; the first run, which may fail."""
+        try:
+            scores = self.scores(torch.full((2, *self.shape), 0.5, device=self.device))
+        except (RuntimeError, AssertionError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            _, height, width = self.shape
+            raise BackendError(f"{name} does not run at {height} x {width}: {reason}") from None
+        if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
+            raise BackendError(f"{name} gives no scores of two classes or more")
+        return scores.shape[1]
+
+    def _digest(self, name: str) -> str:
+        digest = sha256(json.dumps([name, self.shape, str(self.normalise)]).encode())
+        for key, tensor in sorted(self.network.state_dict().items()):
+            digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+    @torch.inference_mode()
+    def scores(self, x: Tensor) -> Tensor:
+        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
+
+        Computed on the calling thread; on a GPU, in the order of its current stream.
+        """
+        if self.device.type == "cpu" and torch.get_num_threads() != 1:
+            torch.set_num_threads(1)  # sample() runs one such thread per core
+        return self.network(self.normalise(x)).float()
+
+
+def _build(
+    name: str, state: dict[str, Tensor] | None, path: Path | None, size: tuple[int, int] | None
+) -> nn.Module:
+    config = timm.get_pretrained_cfg(name) or timm.models.PretrainedCfg()
+    shape = {"img_size": size} if size and config.fixed_input_size else {}
+    try:
+        if state is None:
+            return timm.create_model(name, pretrained=True, **shape)
+        head = f"{config.classifier}.weight"
+        classes = {"num_classes": len(state[head])} if head in state else {}
+        network = timm.create_model(name, pretrained=False, **classes, **shape)
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        hint = "give a file with --weights" if state is None else "is --size one that it takes?"
+        raise BackendError(f"timm cannot make {name}: {_one_line(error)}; {hint}") from None
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise BackendError(f"{path}: not the weights of {name}: {_one_line(error)}") from None
+    return network
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, under the network's own names."""
+    try:
+        if path.suffix == ".safetensors":
+            state = safetensors.torch.load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise BackendError(f"{path}: not found") from None
+    except (safetensors.SafetensorError, UnpicklingError, RuntimeError, OSError, EOFError) as error:
+        raise BackendError(f"{path}: no weights that can be read: {_one_line(error)}") from None
+    for key in NESTED:
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+        raise BackendError(f"{path}: no weights, that is, tensors by name")
+    while prefix := next(
+        (p for p in PREFIXES if state and all(k.startswith(p) for k in state)), ""
+    ):
+        state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
+    return state
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

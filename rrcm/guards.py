@@ -1,0 +1,131 @@
+"""Guards: what is wrong with somebody's classifier, found before hours are spent on drawing.
+
+A certificate holds for whatever function was sampled, as long as it is one: a row's scores must
+depend on that row alone, and be the same every time. The rest are signs that the function is not
+the one that was meant.
+"""
+
+from types import ModuleType
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from rrcm.errors import BackendError
+from rrcm.shards import Split
+from rrcm.voters import Backend
+from rrcm.votes import UNKNOWN
+
+PICTURES = 64  # on which answers are counted
+ROUNDING = 2e-3  # of the range of scores: what float16 may lose, and no dependence is as small as
+LARGEST = 1e30  # instead of infinite scores, of classes that are ruled out
+SAME = 1e-6  # of the largest score: what float32 may lose
+LEVEL = 0.01  # a share of right answers that chance exceeds no more often is above chance
+DRAW = 2**32 - 1  # of the noise: one that no sampling makes
+
+
+def examine(
+    backend: Backend, split: Split, *, noise: ModuleType, sigma: float, seed: int, batch_size: int
+) -> list[str]:
+    """What there is to say of a classifier on pictures of ``split``, in a line each.
+
+    Raises:
+        BackendError: The scores are no function of the picture alone, are NaN, or do not depend on
+            it at all.
+    """
+    places = np.unique(np.linspace(0, len(split.idx) - 1, PICTURES).astype(int))
+    clean = torch.from_numpy(split.pixels(places))
+    noisy = noise.noisy(
+        clean,
+        sigma,
+        seed=seed,
+        images=torch.from_numpy(split.idx[places]),
+        draws=torch.full((len(places),), DRAW),
+        white=split.white,
+    )
+    function(backend, noisy[torch.arange(batch_size) % len(places)])
+    black_and_white = torch.stack([torch.zeros_like(clean[0]), torch.ones_like(clean[0])])
+    scores = _scores(backend, torch.cat([clean, noisy, black_and_white]), batch_size)
+    if float((scores.amax(0) - scores.amin(0)).max()) <= SAME * float(_finite(scores).abs().max()):
+        raise BackendError("the scores are the same whatever the picture; was anything trained?")
+    plain, shaken = scores[: len(places)], scores[len(places) : -2]
+    return _answers(plain.argmax(1), shaken.argmax(1), split.labels[places], backend, sigma)
+
+
+def function(backend: Backend, x: Tensor) -> None:
+    """Refuse a classifier that is no function of each picture alone; ``x`` is a batch [B, C, H, W].
+
+    Differences that rounding makes are let pass: of kernels that differ by the place in a batch.
+
+    Raises:
+        BackendError: Says whether the same batch gave other scores, or other batch mates did.
+    """
+    first = _ask(backend, x)
+    scale = ROUNDING * float(_finite(first).max() - _finite(first).min())
+    if not torch.allclose(first, _ask(backend, x), rtol=0, atol=scale):
+        raise BackendError(
+            "the same batch gave other scores when it was asked again: there is randomness inside, "
+            "such as dropout, and nothing can be certified; export the network after eval()"
+        )
+    half = len(x) // 2
+    moved = _ask(backend, x.flip(0)).flip(0)
+    agree = [torch.allclose(first, moved, rtol=0, atol=scale)]
+    for alone in (slice(None, half), slice(half, None)):
+        mates = torch.ones_like(x)  # as unlike the others as pixels can be
+        mates[1::2] = 0
+        mates[alone] = x[alone]
+        found = _ask(backend, mates)[alone]
+        agree.append(torch.allclose(first[alone], found, rtol=0, atol=scale))
+    if not all(agree):
+        raise BackendError(
+            "a picture's scores depend on the other pictures of its batch, and nothing can be "
+            "certified; batch norm is training, or quantisation takes its scale from the "
+            "batch: export after eval(), with static scales, or with a fixed batch of 1"
+        )
+
+
+def _ask(backend: Backend, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        scores = backend.scores(x.to(backend.device)).cpu()
+    if scores.isnan().any():
+        raise BackendError("scores are NaN; the weights or the runtime are broken")
+    return scores.double().clamp(-LARGEST, LARGEST)
+
+
+def _finite(scores: Tensor) -> Tensor:
+    return scores.masked_fill(scores.abs() == LARGEST, 0)
+
+
+def _scores(backend: Backend, x: Tensor, batch_size: int) -> Tensor:
+    """Scores in batches of one size, which may be the only one that the classifier takes."""
+    rows = torch.arange(len(x) + -len(x) % batch_size) % len(x)
+    return torch.cat([_ask(backend, x[batch]) for batch in rows.split(batch_size)])[: len(x)]
+
+
+def _answers(
+    plain: Tensor, shaken: Tensor, labels: np.ndarray, backend: Backend, sigma: float
+) -> list[str]:
+    """How many answers are right, with and without noise, and what that may mean."""
+    under = f"under noise of sigma = {sigma:g}"
+    known = labels != UNKNOWN
+    if not known.any():
+        same = int((plain == shaken).sum())
+        return [f"{same} of {len(labels)} pictures keep their answer {under}"]
+    right = [int((answer.numpy() == labels)[known].sum()) for answer in (plain, shaken)]
+    total, chance = int(known.sum()), 1 / len(backend.classes)
+    lines = [f"{right[0]} of {total} right without noise, {right[1]} of {total} {under}"]
+    if chance**total > LEVEL:
+        return lines  # too few to tell
+    luck = [stats.binom.sf(count - 1, total, chance) > LEVEL for count in right]
+    if luck[0]:
+        lines.append(
+            "no better than chance without noise: are mean, std, size and the order of the classes "
+            "what the network was trained with?"
+        )
+    elif luck[1]:
+        lines.append(
+            f"no better than chance {under}: it seems not to have been trained for so much noise, "
+            "and most pictures will abstain"
+        )
+    return lines

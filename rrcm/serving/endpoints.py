@@ -1,0 +1,249 @@
+"""The endpoints of a server of certified answers, and within which limits they work."""
+
+import asyncio
+import dataclasses
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from typing import Annotated
+
+import numpy as np
+from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.responses import Response
+from PIL import Image
+from starlette.requests import ClientDisconnect
+
+from rrcm import pictures
+from rrcm.errors import ConfigError, DataError
+from rrcm.evidence import ABSTAIN
+from rrcm.pictures import Fit
+from rrcm.serving.replies import Health, Reply, Served
+from rrcm.serving.waiting import Full, Late, Left, Line
+from rrcm.smoothed import Smoothed
+
+FORMATS = ("PNG", "JPEG")
+TYPES = ("image/png", "image/jpeg", "application/octet-stream")
+UNITS = "l2 distance between pictures whose pixels are in [0, 1]"
+LEFT = 499  # nobody reads it; what logs call a client that closed its connection
+NAME = "the picture"  # in errors
+PATIENCE = 4  # times the longest body, until a client is cut off rather than told why
+
+Seed = Annotated[
+    int | None,
+    Query(ge=0, lt=2**64, description="Of the noise; only where the server lets clients choose."),
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a server takes: ``bytes`` of a body, ``pixels`` of a picture, requests that wait.
+
+    ``seconds`` after its arrival a request that waits is refused, and one that is computed is
+    answered with what was drawn. ``workers`` are computed at a time, on a thread each.
+    """
+
+    workers: int
+    bytes: int = 10 * 2**20
+    pixels: int = 2**24
+    queue: int = 64
+    seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("bytes", 1), ("pixels", 1), ("queue", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
+        if not 0 < self.seconds < float("inf"):
+            raise ConfigError(f"timeout: must be a positive time, got {self.seconds:g} s")
+
+
+class Service:
+    """The endpoints of one smoothed classifier."""
+
+    def __init__(
+        self, smoothed: Smoothed, *, name: str, limits: Limits, reproducible: bool
+    ) -> None:
+        """See `rrcm.serving.application.app`."""
+        self.smoothed = dataclasses.replace(smoothed, white=pictures.WHITE)
+        self.fit = smoothed.fit or Fit(shape=smoothed.shape)
+        self.name = name
+        self.limits = limits
+        self.reproducible = reproducible
+        self.answered = 0
+        self.line = Line(workers=limits.workers, queue=limits.queue)
+
+    @asynccontextmanager
+    async def life(self, api: FastAPI) -> AsyncIterator[None]:
+        """From startup to shutdown."""
+        yield
+        self.line.close()
+
+    async def certify(self, request: Request, seed: Seed = None) -> Reply:
+        """Certify the picture in the body, under noise that was drawn for this request alone."""
+        arrival = time.monotonic()
+        until = arrival + self.limits.seconds
+        self._refuse_early(request, seed)
+        try:
+            with self.line.place():
+                body = await self._body(request, until)
+                reply = await self.line.run(
+                    partial(self._reply, body, seed, arrival), until=until, gone=_gone(request)
+                )
+        except Full as full:
+            raise HTTPException(
+                503,
+                f"{self.limits.queue} requests are waiting already; come back later",
+                headers={"Retry-After": str(full.seconds)},
+            ) from None
+        except Late:
+            raise HTTPException(
+                503,
+                f"no thread was free within {self.limits.seconds:g} s; come back later",
+                headers={"Retry-After": "1"},
+            ) from None
+        except DataError as error:
+            raise HTTPException(422, str(error)) from None
+        except (Left, ClientDisconnect):
+            return Response(status_code=LEFT)
+        self.answered += 1
+        request.scope["rrcm.said"] = (
+            f"{reply.name if reply.label is not None else 'abstained'}, radius {reply.radius:g}, "
+            f"n {reply.n}, stop {reply.stop}, seed {reply.seed}"
+        )
+        return reply
+
+    async def health(self) -> Health:
+        """How many wait, are computed, and were answered."""
+        line = self.line
+        return Health(
+            ready=line.inside < line.places,
+            waiting=line.inside - line.working,
+            computing=line.working,
+            answered=self.answered,
+        )
+
+    async def model(self) -> Served:
+        """What is served: all that defines a certificate but the picture and the seed."""
+        smoothed, draws, limits = self.smoothed, self.smoothed.draws, self.limits
+        return Served(
+            model=self.name,
+            weights=smoothed.backend.weights,
+            sigma=smoothed.sigma,
+            units=UNITS,
+            shape=smoothed.shape,
+            pictures=str(self.fit),
+            classes=list(smoothed.backend.classes),
+            backend=draws.backend,
+            precision=draws.precision,
+            provider=smoothed.backend.provider,
+            noise=draws.noise,
+            n0=draws.n0,
+            n=draws.n,
+            batch_size=draws.batch_size,
+            rule=draws.stop,
+            stopping=smoothed.stopping,
+            certificate=smoothed.certificate,
+            alpha=draws.alpha if smoothed.alpha is None else smoothed.alpha,
+            reproducible=self.reproducible,
+            max_bytes=limits.bytes,
+            max_pixels=limits.pixels,
+            timeout=limits.seconds,
+            queue=limits.queue,
+            workers=limits.workers,
+        )
+
+    def _refuse_early(self, request: Request, seed: int | None) -> None:
+        """Refuse what can be refused without a place and without the body."""
+        kind = request.headers.get("content-type", TYPES[-1]).partition(";")[0].strip().lower()
+        if kind not in TYPES:
+            raise HTTPException(
+                415,
+                f"Content-Type {kind!r}: send the bytes of the picture alone, as "
+                f"{', '.join(TYPES[:-1])} or {TYPES[-1]}",
+            )
+        if seed is not None and not self.reproducible:
+            raise HTTPException(
+                403,
+                "seed: who knows the noise beforehand can make a picture whose certificate is "
+                "false; the operator may allow it with --reproducible",
+            )
+
+    async def _body(self, request: Request, until: float) -> bytes:
+        """The body; one that is too long is thrown away as it comes."""
+        most, body, length = self.limits.bytes, bytearray(), 0
+        too_long = HTTPException(
+            413, f"the body is longer than {most:,} bytes", headers={"Connection": "close"}
+        )
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > most and "expect" in request.headers:
+            raise too_long  # and the body will not be sent
+        try:
+            async with asyncio.timeout(until - time.monotonic()):
+                async for chunk in request.stream():
+                    length += len(chunk)
+                    if length <= most:
+                        body += chunk
+                    elif length > PATIENCE * most:
+                        raise too_long
+                    else:
+                        body.clear()
+        except TimeoutError:
+            raise HTTPException(
+                408,
+                f"the picture did not arrive within {self.limits.seconds:g} s",
+                headers={"Connection": "close"},
+            ) from None
+        if length > most:
+            raise too_long
+        if not body:
+            raise HTTPException(422, "an empty body; send the bytes of a picture")
+        return bytes(body)
+
+    def _reply(self, body: bytes, seed: int | None, arrival: float) -> Reply:
+        """Decode and certify; on a thread of the line."""
+        image = self._pixels(body)
+        left = arrival + self.limits.seconds - time.monotonic()
+        if left <= 0:
+            raise Late
+        seed = secrets.randbits(64) if seed is None else seed
+        got = self.smoothed.certify(image, seed=seed, budget=left)
+        abstained = got.label == ABSTAIN
+        return Reply(
+            abstained=abstained,
+            label=None if abstained else got.label,
+            name=None if abstained else got.name,
+            radius=got.radius,
+            p_A=got.p_A,
+            n_A=got.n_A,
+            n=got.n,
+            draws=got.draws,
+            stop=got.stop,
+            sigma=self.smoothed.sigma,
+            alpha=got.alpha,
+            seed=str(got.seed),
+            seconds=round(time.monotonic() - arrival, 6),
+            model=self.name,
+            weights=self.smoothed.backend.weights,
+        )
+
+    def _pixels(self, body: bytes) -> np.ndarray:
+        """The picture as what the classifier takes; its size is read before anything is decoded."""
+        try:
+            with Image.open(BytesIO(body), formats=FORMATS) as picture:
+                size = picture.width * picture.height
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            size = pictures.MOST
+        except pictures.BROKEN:
+            raise DataError(f"{NAME}: not a {' or '.join(FORMATS)} file") from None
+        if size > self.limits.pixels:
+            raise HTTPException(413, f"{NAME}: more than {self.limits.pixels:,} pixels")
+        return pictures.read(BytesIO(body), self.fit, name=NAME)
+
+
+async def _gone(request: Request) -> None:
+    """Ends when the client has closed its connection; for a request whose body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

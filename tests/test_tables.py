@@ -1,0 +1,198 @@
+"""Tables of a report are the statistics, as numbers and as text."""
+
+import dataclasses
+
+import pandas as pd
+import pytest
+from builders import certificates, random_votes, refused
+
+from rrcm import certify
+from rrcm.analysis import intervals, paired, statistics, tables, truncation
+from rrcm.analysis.entries import Entry
+from rrcm.errors import DataError
+
+RADII = [0.0, 0.25, 0.5]
+SHOWN = {"radii": RADII, "confidence": 0.95}
+GRID = {"radii": RADII, "beta": 0.001}
+
+
+def entry(seed, *, name=None, method="rrcm", sigma=0.5, alpha=0.001, **changes):
+    drawn = random_votes(
+        seed, images=15, n=500, n0=20, sigma=sigma, stop="grid", stopping=GRID, **changes
+    )
+    table = certify.certify(*drawn, certificates=["cohen"], alpha=alpha)
+    name = name or f"{method}-{sigma:g}"
+    return Entry(
+        name=name, model="tiny", method=method, sigma=sigma, table=table, alpha=alpha, votes=drawn
+    )
+
+
+PAIR = [entry(0), entry(1, method="gaussian")]
+
+
+def test_every_entry_is_a_row():
+    made = tables.accuracy_table(PAIR, **SHOWN)
+
+    assert list(made) == ["σ", "method", "r = 0", "r = 0.25", "r = 0.5", "ACR", "abstain %"]
+    assert made["method"].tolist() == ["rrcm", "gaussian"]
+    for one, row in zip(PAIR, made.to_dict("records"), strict=True):
+        for radius in RADII:
+            share = statistics.certified_accuracy(one.table, radius, confidence=0.95)
+            numbers = [100 * share.value, 100 * share.low, 100 * share.high]
+            assert row[f"r = {radius:g}"] == "{:.1f} [{:.1f}, {:.1f}]".format(*numbers)
+        assert row["ACR"] == f"{statistics.average_certified_radius(one.table):.3f}"
+        assert row["abstain %"] == f"{100 * statistics.abstention(one.table):.1f}"
+    assert tables.text(PAIR, **SHOWN).startswith("certified accuracy, % [95 % Wilson interval]\n\n")
+
+
+def test_without_labels_nothing_is_called_accuracy():
+    """Neither is it reported as 0: it is the share with an answer."""
+    blind = dataclasses.replace(PAIR[0], table=PAIR[0].table.assign(label=-1, correct=0))
+
+    (row,) = tables.accuracy_table([blind], **SHOWN).to_dict("records")
+
+    share = statistics.certified_share(blind.table, 0.25, confidence=0.95)
+    assert row["answered, r = 0.25"].startswith(f"{100 * share.value:.1f} [") and share.value > 0
+    assert float(row["mean radius"]) == pytest.approx(blind.table["radius"].mean(), abs=5e-4)
+    assert not {"ACR", "r = 0"} & {*row}
+    assert "share (no labels)" in tables.title([blind], confidence=0.95)
+    with refused(DataError, "has no labels", "report them apart"):
+        tables.accuracy_table([PAIR[1], blind], **SHOWN)
+
+
+def test_numbers_are_a_row_for_each_entry_and_radius():
+    made = tables.accuracy(PAIR, **SHOWN)
+
+    assert len(made) == 6 and made["entry"].tolist()[::3] == ["rrcm-0.5", "gaussian-0.5"]
+    for row in made.to_dict("records"):
+        (one,) = [e for e in PAIR if e.name == row["entry"]]
+        share = statistics.certified_accuracy(one.table, row["radius"], confidence=0.95)
+        assert (row["value"], row["low"], row["high"]) == (share.value, share.low, share.high)
+        assert (row["sigma"], row["images"]) == (0.5, 15)
+
+
+def test_entries_of_one_model_and_sigma_are_compared():
+    numbers = tables.comparisons(PAIR, **SHOWN)
+    text = tables.comparison_table(PAIR, numbers)
+
+    want = paired.compare(*(e.table for e in PAIR), **SHOWN)
+    for row, c in zip(numbers.to_dict("records"), want, strict=True):
+        assert (row["only_first"], row["only_second"]) == (c.only_first, c.only_second)
+        assert (row["both"], row["neither"], row["radius"]) == (c.both, c.neither, c.radius)
+        assert (row["difference"], row["low"]) == (c.difference.value, c.difference.low)
+        assert (row["p"], row["p_holm"]) == (c.p, c.p_holm)
+    shown = [c for c in want if c.only_first + c.only_second]
+    assert text["r"].tolist() == [f"{c.radius:g}" for c in shown] != []
+    assert text["p, Holm"].tolist() == [f"{c.p_holm:.2g}" for c in shown]
+    assert {*zip(text["A"], text["B"], strict=True)} == {("rrcm", "gaussian")}
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        entry(1, method="gaussian", sigma=0.25),
+        dataclasses.replace(PAIR[1], model="b"),
+        dataclasses.replace(PAIR[1], table=PAIR[1].table.iloc[::-1]),
+    ],
+    ids=["sigma", "model", "images"],
+)
+def test_what_cannot_be_compared_is_not(second):
+    """Other sigmas and models are other questions, other images have no pairs."""
+    found = [PAIR[0], second]
+
+    assert tables.comparisons(found, **SHOWN).empty
+    assert tables.comparison_table(found, tables.comparisons(found, **SHOWN)).empty
+    assert len(tables.radius_table(found, confidence=0.95)) == 2
+
+
+def test_twins_and_radii_beyond_all_are_no_rows():
+    twins = [PAIR[0], dataclasses.replace(PAIR[1], table=PAIR[0].table)]
+
+    assert tables.comparison_table(twins, tables.comparisons(twins, **SHOWN)).empty
+    far = tables.comparisons(PAIR, radii=[9.0], confidence=0.95)
+    assert far["p"].tolist() == [1.0] and tables.comparison_table(PAIR, far).empty
+
+
+def test_acr_has_an_interval_and_so_has_its_difference():
+    first, second, apart = tables.radius_table(PAIR, confidence=0.95).to_dict("records")
+
+    mean = intervals.mean(statistics.credited(PAIR[0].table), confidence=0.95)
+    gap = paired.acr_difference(*(e.table for e in PAIR), confidence=0.95)
+    assert first["is"] == f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
+    assert second["ACR of"] == "gaussian" and apart["ACR of"] == "rrcm − gaussian"
+    assert apart["is"] == f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+
+
+def test_what_may_be_false_is_said_once_for_each_alpha():
+    """Golden: 39 %, 4 images, .8 points for 500 images at .001."""
+    many = dataclasses.replace(PAIR[0], table=certificates([0] * 500, [1.0] * 500))
+    unknown = dataclasses.replace(PAIR[0], alpha=None)
+
+    (row,) = tables.failure_table([many, many, unknown]).to_dict("records")
+
+    assert [*row.values()] == ["500", "0.001", "0.5", "39 %", "4", "0.8"]
+    assert tables.failure_table([unknown]).empty
+
+
+def test_why_drawing_stopped_is_counted():
+    (row, _) = tables.drawing_table(PAIR).to_dict("records")
+
+    for why, count in PAIR[0].table["stop"].value_counts().items():
+        assert f"{why} {100 * count / 15:.1f} %" in row["why drawing stopped"]
+    assert row["draws an image"] == f"{PAIR[0].table['n'].mean():,.0f}"
+    assert (row["of at most"], row["rule"]) == ("500", "grid")
+    foreign = dataclasses.replace(PAIR[0], table=PAIR[0].table.drop(columns=["n"]), votes=None)
+    assert tables.drawing_table([foreign]).empty
+
+
+def test_fewer_draws_are_certified_from_the_votes():
+    made = tables.budget_numbers(PAIR[:1], **SHOWN)
+
+    assert made["n"].unique().tolist() == [100, 200, 500]
+    for n, part in made.groupby("n"):
+        cut = truncation.truncate(*PAIR[0].votes, n)
+        table = certify.certify(*cut, certificates=["cohen"], alpha=0.001)
+        want = [statistics.certified(table, radius).mean() for radius in RADII]
+        assert part["value"].tolist() == pytest.approx(want)
+        assert part["acr"].unique() == pytest.approx(statistics.average_certified_radius(table))
+        assert part["mean_draws"].unique() == pytest.approx(table["n"].mean())
+
+
+def test_budgets_at_which_nothing_can_be_certified_are_left_out():
+    """Unanimous votes of 100 draws certify nothing at alpha = 2^-150."""
+    made = tables.budget_numbers([entry(0, alpha=2.0**-150)], **SHOWN)
+
+    assert made["n"].unique().tolist() == [200, 500]
+
+
+def test_classes_have_the_names_that_the_votes_know():
+    named = entry(0, classes=["cat", "dog", "eel"])
+    nameless = dataclasses.replace(named, name="b", votes=None)
+
+    made = tables.class_numbers([named, nameless], **SHOWN)
+
+    assert made["class"].unique().tolist() == ["cat", "dog", "eel", "0", "1", "2"]
+    part = statistics.per_class(named.table, **SHOWN)
+    assert made["value"].tolist() == [*part["value"], *part["value"]]
+
+
+def test_envelopes_are_of_families_with_several_sigmas():
+    found = [*PAIR, entry(2, sigma=0.25)]
+
+    (name, curve), *others = tables.envelopes(found).items()
+
+    assert name == "tiny rrcm" and not others
+    want = statistics.envelope([statistics.curve(e.table) for e in (found[0], found[2])])
+    pd.testing.assert_frame_equal(curve, want)
+
+
+def test_pairs_are_shown_in_percent_and_points():
+    tables_of = (certificates([0, 0, 0, 1], [1.0] * 4), certificates([0, 1, 1, 1], [1.0] * 4))
+    found = paired.compare(*tables_of, radii=[0.5], confidence=0.95)
+
+    (row,) = tables.pair_table(found).to_dict("records")
+
+    apart = found[0].difference
+    assert (row["A %"], row["B %"], row["only A"], row["only B"]) == ("75.0", "25.0", 2, 0)
+    points = [100 * x for x in (apart.value, apart.low, apart.high)]
+    assert row["A − B, points"] == "{:+.1f} [{:+.1f}, {:+.1f}]".format(*points)
