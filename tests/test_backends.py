@@ -146,7 +146,7 @@ def test_other_precisions_are_close_but_not_the_same(name, precision, low, high)
     exact, rounded = trained(x), make(name, precision).scores(x)
 
     assert low < (rounded - exact).std() / exact.std() < high
-    assert (exact.argmax(1) == rounded.argmax(1)).float().mean() > 0.95
+    assert (exact.argmax(1) == rounded.argmax(1)).float().mean() > 0.9
 
 
 @pytest.mark.parametrize(("name", "precision"), FUNCTIONS)

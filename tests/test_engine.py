@@ -185,17 +185,17 @@ def test_what_was_drawn_ahead_is_dropped_when_it_is_not_wanted():
     """A long interval is begun to fill a batch, and not gone on with when its image stops."""
     recorder = Recorder()
 
-    finish(jobs([[0, 10, 10_000]] * 2), [1] * 2, count=recorder, rows=16, workers=2)
+    finish(jobs([[0, 10, 10_000]] * 2), [1] * 2, count=recorder, rows=16, workers=1)
 
-    assert sum(recorder.sizes()) <= 20 + (2 * 2 + 1) * 16
+    assert sum(recorder.sizes()) <= 20 + (2 + 1) * 16
 
 
 def test_the_next_image_is_better_than_what_may_not_be_wanted():
     recorder = Recorder()
 
-    finish(jobs([[0, 10, 10_000]] * 200), [1] * 200, count=recorder, rows=16, workers=2)
+    finish(jobs([[0, 10, 10_000]] * 200), [1] * 200, count=recorder, rows=16, workers=1)
 
-    assert sum(recorder.sizes()) <= 200 * 10 + (2 * 2 + 1) * 16
+    assert sum(recorder.sizes()) <= 200 * 10 + (2 + 1) * 16
 
 
 @pytest.mark.parametrize("count_of_jobs", [50, 500])

@@ -67,7 +67,7 @@ def on_grid(value, low, high):
 
 
 def weights_on_grid(w):
-    scale = abs(w).max(axis=1, keepdims=True).astype("d") / 127
+    scale = abs(w).max(axis=1, keepdims=True).astype("d") / 64
     return np.rint(w / scale) * scale
 
 
@@ -147,7 +147,7 @@ def test_a_layer_of_zeros_and_a_large_bias_survive():
 
     scores = run(quantize.int8(network(weights), PIXELS), PIXELS)
 
-    assert abs(scores - exact(PIXELS, weights)[2]).max() < 0.02 * abs(scores).max()
+    assert abs(scores - exact(PIXELS, weights)[2]).max() < 0.04 * abs(scores).max()
     assert not run(quantize.int8(network(nothing), PIXELS), PIXELS).any()
 
 
