@@ -5,15 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from rrcm import certify, params, votes
+from rrcm import certify, params, tsv, votes
 from rrcm.analysis import entries, paired, report, sources, statistics, tables
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.truncation import truncate
 from rrcm.config import PARAMS, require
+from rrcm.defaults import REPORT
 from rrcm.errors import ConfigError, DataError
 
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
-CONFIDENCE = 0.95  # of intervals, where no params.yaml says another
+CONFIDENCE = REPORT.confidence  # of intervals, where no params.yaml says another
 RESULTS = Path("results")
 
 
@@ -57,19 +58,13 @@ def derive(
     _require_level(alpha)
     header, rows = votes.read(path)
     header, rows = truncate(header, rows, header.n if n is None else n)
-    level = header.alpha if alpha is None else alpha
-    table = certify.certify(header, rows, certificates=certificates, alpha=level)
-    out = out or RESULTS / f"{path.stem}-n{header.n}-a{level:g}.csv"
-    if out.suffix == ".tsv":
-        from rrcm import tsv
-
-        tsv.write(table, out)
-    else:
-        certify.write(table, out)
-    entry = sources.from_votes(path.stem, header, rows, alpha=level, certificate=certificates[0])
+    entry = sources.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
+    out = out or RESULTS / f"{path.stem}-n{header.n}-a{entry.alpha:g}.csv"
+    (tsv if out.suffix == ".tsv" else certify).write(entry.table, out)
     shown = tables.text([entry], radii=default_radii([entry]), confidence=CONFIDENCE)
     return (
-        f"{shown}\n\n{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {level:g}; "
+        f"{shown}\n\n{len(entry.table)} images, n0 = {header.n0}, n = {header.n}, "
+        f"alpha = {entry.alpha:g}; "
         f"stopping rule {header.stop}, laid out for alpha = {header.alpha:g}; nothing was drawn\n"
         f"certificates: {out}"
     )

@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pipeline import sampling
 from pipeline.requests import Foreign, Request
@@ -69,30 +70,18 @@ def classifier(request: Request, *, white: int = WHITE) -> Smoothed:
 
 
 def _opened(source: Foreign, draws: Sample) -> Smoothed:
-    names = None if source.classes is None else class_names(source.classes)
+    told: dict[str, Any] = {
+        "sigma": source.sigma,
+        "mean": source.mean,
+        "std": source.std,
+        "size": source.size,
+        "classes": None if source.classes is None else class_names(source.classes),
+        "resize": source.resize,
+        "draws": draws,
+    }
     if source.kind == "onnx":
-        return smoothed.onnx(
-            source.name,
-            sigma=source.sigma,
-            mean=source.mean,
-            std=source.std,
-            size=source.size,
-            output=source.output,
-            classes=names,
-            resize=source.resize,
-            draws=draws,
-        )
-    return smoothed.timm(
-        source.name,
-        sigma=source.sigma,
-        weights=source.weights,
-        mean=source.mean,
-        std=source.std,
-        size=source.size,
-        classes=names,
-        resize=source.resize,
-        draws=draws,
-    )
+        return smoothed.onnx(source.name, output=source.output, **told)
+    return smoothed.timm(source.name, weights=source.weights, **told)
 
 
 def class_names(path: Path) -> list[str]:

@@ -80,6 +80,11 @@ class Smoothed:
         if self.fit is None:
             object.__setattr__(self, "fit", Fit(shape=self.shape))
 
+    @property
+    def level(self) -> float:
+        """The failure probability of an answer."""
+        return self.draws.alpha if self.alpha is None else self.alpha
+
     def certify(
         self,
         image: Picture,
@@ -114,9 +119,8 @@ class Smoothed:
             classes=tuple(classes),
             white=self.white,
         )
-        alpha = self.draws.alpha if self.alpha is None else self.alpha
         header = self._header(split, secrets.randbits(64) if seed is None else seed, budget)
-        rule, level = header.rule(), certify.alpha_left(header, alpha)
+        rule, level = header.rule(), certify.alpha_left(header, self.level)
         best_complement(rule, level)
         row = self._drawn(split, header, workers)
         got = certify.certified(
@@ -136,7 +140,7 @@ class Smoothed:
             n=got.n,
             draws=got.n + sum(row.n0.values()),
             stop=row.stop,
-            alpha=alpha,
+            alpha=self.level,
             idx=idx,
             seed=header.seed,
         )

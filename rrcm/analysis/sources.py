@@ -1,5 +1,6 @@
 """Certificates from a file of any kind: our votes, our certificates, or the field's table."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rrcm import certify, tsv, votes
@@ -29,11 +30,14 @@ def from_votes(
     rows: list[votes.Row],
     *,
     alpha: float | None = None,
-    certificate: str = "cohen",
+    certificates: Sequence[str] = ("cohen",),
 ) -> Entry:
-    """Votes, certified at ``alpha`` or else at what their rule was laid out for."""
+    """Votes, certified at ``alpha`` or else at what their rule was laid out for.
+
+    ``certificates`` are those of `rrcm.certify.certify`; the first is the entry's.
+    """
     level = header.alpha if alpha is None else alpha
-    table = certify.certify(header, rows, certificates=[certificate], alpha=level)
+    table = certify.certify(header, rows, certificates=[*certificates], alpha=level)
     return Entry(
         name=name,
         model="",
@@ -42,5 +46,5 @@ def from_votes(
         table=table,
         alpha=level,
         votes=(header, rows),
-        certificate=certificate,
+        certificate=certificates[0],
     )

@@ -146,7 +146,7 @@ class Service:
             rule=draws.stop,
             stopping=smoothed.stopping,
             certificate=smoothed.certificate,
-            alpha=draws.alpha if smoothed.alpha is None else smoothed.alpha,
+            alpha=smoothed.level,
             reproducible=self.reproducible,
             max_bytes=limits.bytes,
             max_pixels=limits.pixels,
