@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.options import asks
 from rrcm.errors import RrcmError
 
 app = typer.Typer(
@@ -19,32 +20,43 @@ data = typer.Typer(help="Put raw data in place, verified.", no_args_is_help=True
 app.add_typer(data, name="data")
 
 Sigma = Annotated[float, typer.Option(help="Sigma of the noise, in pixels of [0, 1].")]
-Model = Annotated[str | None, typer.Option(help="A model of params.yaml, trained at SIGMA.")]
-Onnx = Annotated[str | None, typer.Option(help="Or: anybody's ONNX file.")]
-Timm = Annotated[str | None, typer.Option(help="Or: a network of timm.")]
-Method = Annotated[str | None, typer.Option(help="A method of params.yaml; rrcm.")]
-EvalSigma = Annotated[float | None, typer.Option(help="Smooth a model with another sigma.")]
-Weights = Annotated[Path | None, typer.Option(help="Of a timm network; those that timm has.")]
-Classes = Annotated[Path | None, typer.Option(help="Names of the outputs, one in a line.")]
-Size = Annotated[str | None, typer.Option(help="Of pictures, as 224 or HxW; the network's own.")]
-Resize = Annotated[str | None, typer.Option(help="exact, squash or crop, before the noise; crop.")]
-Mean = Annotated[str | None, typer.Option(help="Of channels in [0, 1], as .485,.456,.406; 0.")]
-Std = Annotated[str | None, typer.Option(help="Of channels, as .229,.224,.225; 1.")]
-Output = Annotated[str | None, typer.Option(help="The ONNX output that is the scores.")]
-Batch = Annotated[int | None, typer.Option(help="Rows of a batch; that of params.yaml.")]
-Draws = Annotated[int | None, typer.Option(help="Noisy draws an image; that of params.yaml.")]
-Alpha = Annotated[float | None, typer.Option(help="Failure probability; that of params.yaml.")]
+Source = Annotated[Path, typer.Option("--from", help="The files, or the folder that has them.")]
+NoVerify = Annotated[bool, typer.Option("--no-verify", help="Take other files than the official.")]
+Skip = Annotated[
+    bool, typer.Option("--skip-unreadable", help="Leave such pictures out, and list them.")
+]
 
 
 @data.command("digits")
 def data_digits() -> None:
     """Write scikit-learn's 1,797 digits to data/ and check them against data.dvc."""
-    from pipeline import graph
-    from rrcm.data import digits
+    from pipeline import acquire
 
-    path = digits.fetch(Path("data"))
-    graph.accept(Path("data.dvc"))
-    typer.echo(f"{path}: 1,797 images, as data.dvc has them")
+    typer.echo(acquire.digits())
+
+
+@data.command("cifar10")
+def data_cifar10(source: Source, no_verify: NoVerify = False) -> None:
+    """Copy the batches of cifar-10-python.tar.gz, or of its folder, to data/."""
+    from pipeline import acquire
+
+    typer.echo(acquire.cifar10(source, verify=not no_verify))
+
+
+@data.command("imagenet")
+def data_imagenet(source: Source, no_verify: NoVerify = False, skip: Skip = False) -> None:
+    """Examine ILSVRC2012, folders or archives, where it is; data/ gets a manifest."""
+    from pipeline import acquire
+
+    typer.echo(acquire.pictures("imagenet", source, verify=not no_verify, skip_unreadable=skip))
+
+
+@data.command("folder")
+def data_folder(source: Source, skip: Skip = False) -> None:
+    """Examine pictures in a folder for each class, where they are; data/ gets a manifest."""
+    from pipeline import acquire
+
+    typer.echo(acquire.pictures("folder", source, verify=False, skip_unreadable=skip))
 
 
 @app.command()
@@ -61,30 +73,47 @@ def preset(
     typer.echo(f"params.yaml is now presets/{name}.yaml; `dvc repro` makes what it describes")
 
 
+@app.command("import")
+def import_checkpoint(
+    file: Annotated[Path, typer.Argument(help="A state dict: .pth, .pt or .net.")],
+    classes: Annotated[int, typer.Option(help="How many classes it knows.")],
+    sigma: Sigma,
+    arch: Annotated[str | None, typer.Option(help="s, b or b_deep; from the shapes.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads; those of ARCH.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Checked against the shapes.")] = None,
+    skip_norm: Annotated[
+        bool, typer.Option("--skip-norm", help="The head reads no LayerNorm (CIFAR-10).")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Of the run; ARCH-imported-sSIGMA.")] = None,
+) -> None:
+    """Make a run of a checkpoint of the reference implementation of rRCM."""
+    from pipeline import imports
+
+    typer.echo(
+        imports.import_checkpoint(
+            file,
+            arch=arch,
+            classes=classes,
+            sigma=sigma,
+            name=name,
+            skip_norm=skip_norm,
+            heads=heads,
+            image_size=image_size,
+        )
+    )
+
+
 @app.command()
+@asks(typer.Option)
 def certify(
     context: typer.Context,
     sigma: Sigma,
-    model: Model = None,
-    method: Method = None,
-    eval_sigma: EvalSigma = None,
-    onnx: Onnx = None,
-    timm: Timm = None,
-    weights: Weights = None,
     images: Annotated[
         Path | None, typer.Option(help="A folder of pictures, for ONNX and timm.")
     ] = None,
     labels: Annotated[Path | None, typer.Option(help="CSV of file,label for IMAGES.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="No picture may be unreadable.")] = False,
-    classes: Classes = None,
-    size: Size = None,
-    resize: Resize = None,
-    mean: Mean = None,
-    std: Std = None,
-    output: Output = None,
-    batch_size: Batch = None,
-    n: Draws = None,
-    alpha: Alpha = None,
+    _: None = None,
     subset: Annotated[
         str | None, typer.Option(help="all, every:K or first:K; that of params.yaml.")
     ] = None,
@@ -117,25 +146,12 @@ def merge(votes: Annotated[list[Path], typer.Argument(help="Votes of all shards.
 
 
 @app.command()
+@asks(typer.Option)
 def predict(
     context: typer.Context,
     sigma: Sigma,
     image: Annotated[str, typer.Option(help="A picture file, or a test image's index.")],
-    model: Model = None,
-    method: Method = None,
-    eval_sigma: EvalSigma = None,
-    onnx: Onnx = None,
-    timm: Timm = None,
-    weights: Weights = None,
-    classes: Classes = None,
-    size: Size = None,
-    resize: Resize = None,
-    mean: Mean = None,
-    std: Std = None,
-    output: Output = None,
-    batch_size: Batch = None,
-    n: Draws = None,
-    alpha: Alpha = None,
+    _: None = None,
 ) -> None:
     """Classify one image, or abstain, with the radius within which the answer is certified."""
     from pipeline import requests
@@ -147,24 +163,11 @@ def predict(
 
 
 @app.command()
+@asks(typer.Option)
 def serve(
     context: typer.Context,
     sigma: Sigma,
-    model: Model = None,
-    method: Method = None,
-    eval_sigma: EvalSigma = None,
-    onnx: Onnx = None,
-    timm: Timm = None,
-    weights: Weights = None,
-    classes: Classes = None,
-    size: Size = None,
-    resize: Resize = None,
-    mean: Mean = None,
-    std: Std = None,
-    output: Output = None,
-    batch_size: Batch = None,
-    n: Draws = None,
-    alpha: Alpha = None,
+    _: None = None,
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8000,
     timeout: Annotated[float, typer.Option(help="Seconds until an answer, from arrival.")] = 30.0,
@@ -180,15 +183,8 @@ def serve(
     request = requests.resolve(context.params | {"stop": "anytime"})
     from pipeline import serve
 
-    serve.serve(
-        request,
-        host=host,
-        port=port,
-        timeout=timeout,
-        queue=queue,
-        max_bytes=max_bytes,
-        reproducible=reproducible,
-    )
+    own = ("host", "port", "timeout", "queue", "max_bytes", "reproducible")
+    serve.serve(request, **{key: context.params[key] for key in own})
 
 
 @app.command()

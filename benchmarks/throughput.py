@@ -106,12 +106,12 @@ def prepare(root: Path, model: str, image_size: int) -> Subject:
     torch.manual_seed(0)
     patch, channels = PATCHES[image_size], 1 if image_size == 8 else 3
     shape = {"size": model, "image_size": image_size, "channels": channels, "patch_size": patch}
-    shape |= {"position_std": 0.5, "projector_width": 8, "projector_dim": 8}
+    shape |= {"position_std": 0.5, "init": "pytorch", "projector_width": 8, "projector_dim": 8}
     declared = Model(architecture="vit", shape=shape)
-    network = classifier.build(declared, classes=CLASSES, condition="exact").eval()
+    network = classifier.build(declared, classes=CLASSES, condition="exact", final_norm=True).eval()
     torch.nn.init.normal_(network.head.weight)
     names = tuple(map(str, range(CLASSES)))
-    config = {"classes": names, "condition": "exact"}
+    config = {"classes": names, "condition": "exact", "final_norm": True}
     classifier.save(root / "models/bench", network.state_dict(), model=declared, config=config)
     images = np.random.default_rng(0).integers(
         0, 256, (64, channels, image_size, image_size), dtype=np.uint8

@@ -21,14 +21,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dvc.dependency import Dependency
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from rrcm.errors import DataError, RrcmError, StageError
-from rrcm.files import sha256, write_json
+from rrcm.files import write_json
 
 SCRATCH = Path(".rrcm/resume")
+DATA = Path(".rrcm/data")  # where raw pictures are on this machine, a file for each dataset
 PACKAGES = ("torch", "timm", "numpy", "scipy", "numba", "onnxruntime-gpu", "webdataset")
 
 
@@ -44,46 +46,51 @@ class Stage:
 def digest(stage_name: str) -> str:
     """SHA-256 of all that a stage depends on: its command, files and parameters, as they are now.
 
+    Files count by DVC's own hashes. DVC reads a file again only if its inode, size or time of
+    change is another than when it was last hashed, so that large data cost nothing here.
+
     Raises:
         StageError: There is no such stage, or a file that it needs is missing.
     """
     try:
         with Repo(".") as repo:
             stages = {stage.addressing: stage for stage in repo.index.stages}
+            if stage_name not in stages:
+                raise StageError(f"dvc.yaml has no stage {stage_name}; `dvc stage list` shows them")
+            stage = stages[stage_name]
+            read: dict[str, Any] = {"cmd": stage.cmd, "files": {}, "params": {}}
+            for dependency in stage.deps:
+                if isinstance(dependency, ParamsDependency):
+                    read["params"] |= dependency.read_params()
+                else:
+                    read["files"][dependency.def_path] = _hash(dependency, stage_name)
     except DvcException as error:
         raise StageError(f"dvc.yaml: {' '.join(str(error).split())}") from None
-    if stage_name not in stages:
-        raise StageError(f"dvc.yaml has no stage {stage_name}; `dvc stage list` shows them")
-    stage = stages[stage_name]
-    read: dict[str, Any] = {"cmd": stage.cmd, "files": {}, "params": {}}
-    for dependency in stage.deps:
-        if isinstance(dependency, ParamsDependency):
-            read["params"] |= dependency.read_params()
-        else:
-            read["files"] |= _files(Path(dependency.def_path), stage_name)
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 
-def _files(path: Path, stage_name: str) -> dict[str, str]:
-    if not path.exists():
+def _hash(dependency: Dependency, stage_name: str) -> str:
+    path = dependency.def_path
+    if not dependency.exists:
         raise StageError(f"{path}: stage {stage_name} needs it, and it is missing; `dvc repro`")
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    return {str(file): sha256(file) for file in files}
+    return dependency.get_hash().value
 
 
-def accept(pointer: Path) -> None:
-    """Check the files that ``pointer`` (a .dvc file) describes against it, and cache them.
+def track(folder: Path) -> bool:
+    """Have DVC keep ``folder`` as it is now; whether its pointer, ``<folder>.dvc``, changed.
+
+    A pointer that describes these very bytes already keeps its own.
 
     Raises:
-        DataError: They are not the bytes that ``pointer`` promises; it is left as it was.
+        DataError: DVC could not read the folder, or not keep it.
     """
-    command = [sys.executable, "-m", "dvc", "commit", "--quiet", str(pointer)]
+    pointer = folder.with_name(f"{folder.name}.dvc")
+    before = pointer.read_bytes() if pointer.exists() else None
+    command = [sys.executable, "-m", "dvc", "add", "--quiet", str(folder)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
-        raise DataError(
-            f"{pointer.stem}/ is not what {pointer} describes ({done.stderr.strip()}); restore it "
-            f"with `git checkout {pointer}`, or accept new data with `dvc add {pointer.stem}`"
-        )
+        raise DataError(f"{folder}/: DVC cannot keep it ({' '.join(done.stderr.split())})")
+    return pointer.read_bytes() != before
 
 
 @contextmanager

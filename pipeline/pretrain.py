@@ -3,21 +3,34 @@
 from pathlib import Path
 
 from pipeline import graph, training
-from rrcm import checkpoints, config, shards
+from rrcm import checkpoints, config, distributed, shards
 from rrcm.pretrain import pretrain, start
 
 
 def main(name: str) -> None:
-    with graph.running(f"pretrain@{name}") as stage:
+    with training.running(f"pretrain@{name}") as stage:
         cfg = config.read(f"pretrain.{name}", config.Pretrain)
         model = config.read_model(cfg)
-        out = Path("pretrained", name)
         split = shards.read(Path("shards"), "train")
-        state = start(cfg, model, device=training.device())
-        training.run(pretrain(state, split, cfg), state, stage, total=cfg.steps)
+        training.on_devices(stage, cfg.compute)
+        state = start(cfg, model, device=distributed.device())
         encoder = state.modules["online"]["encoder"]
+        training.run(
+            pretrain(state, split, cfg),
+            state,
+            stage,
+            network=encoder,
+            size=split.images.shape[1:],
+            batch_size=cfg.batch_size,
+            total=cfg.steps,
+            compute=cfg.compute,
+        )
+        if distributed.launched():
+            return  # the stage that started this process goes on
+        out = Path("pretrained", name)
         checkpoints.save(out / "encoder.safetensors", encoder.state_dict())
-        training.write_log(out / "log.csv", state)
+        training.write_logs(out, state, stage)
+        stage.notes |= {"seed": cfg.seed, "data": training.data_digests("train")}
 
 
 if __name__ == "__main__":

@@ -8,13 +8,18 @@ from tqdm import tqdm
 SECONDS_BETWEEN_LINES = 15  # where the output is a log and not a terminal
 
 
-def steps(states: Iterable, *, total: int, start: int, title: str) -> Iterator:
-    """Pass training states through, showing steps per second, the loss, and the time left."""
+def steps(states: Iterable, *, total: int, start: int, title: str, images: int) -> Iterator:
+    """Pass training states through, showing images per second, the loss, and the time left.
+
+    ``images`` are those of a step.
+    """
     with bar(total, start, title, " steps") as shown:
         for state in states:
-            if state.log and state.log[-1]["step"] == state.step:
-                shown.set_postfix(loss=f"{state.log[-1]['loss']:.3f}", refresh=False)
             shown.update()
+            if state.log and state.log[-1]["step"] == state.step:
+                rate = images * (shown.n - start) / shown.format_dict["elapsed"]
+                loss = f"{state.log[-1]['loss']:.3f}"
+                shown.set_postfix({"loss": loss, "images/s": f"{rate:,.0f}"}, refresh=False)
             yield state
 
 

@@ -19,7 +19,7 @@ from rrcm.shards import Split
 from rrcm.voters import Backend
 from rrcm.votes import Header
 
-CALIBRATION = 64  # noisy training images that int8 takes its ranges from
+CALIBRATION = 64  # noisy validation images that int8 takes its ranges from
 
 
 def backend(evaluation: Eval, cfg: Sample, *, precision: str | None = None) -> Backend:
@@ -40,8 +40,8 @@ def reference(evaluation: Eval, cfg: Sample) -> Backend | None:
 
 
 def _calibration(sigma: float) -> Tensor:
-    """Noisy images of the training split, with noise that nothing else is drawn with."""
-    split = shards.read(Path("shards"), "train")
+    """Noisy images of the validation split, with noise that nothing else is drawn with."""
+    split = shards.read(Path("shards"), "validation")
     x, idx = torch.from_numpy(split.pixels(slice(CALIBRATION))), split.idx[:CALIBRATION]
     images = torch.from_numpy(idx)
     z = noise.gaussian(

@@ -1,26 +1,25 @@
 """Stage ``shard``: raw data -> WebDataset shards of train, validation and test."""
 
+import os
 from pathlib import Path
 
-from pipeline import graph
-from rrcm import config, registry, shards
+from pipeline import graph, progress
+from rrcm import config, registry, sharding, shards
 
 
 def main() -> None:
     with graph.running("shard") as stage:
         cfg = config.read("data", config.Data)
         dataset = registry.load("data", cfg.name)
-        index = shards.write(
-            dataset.examples(Path("data")),
-            Path("shards"),
-            classes=dataset.CLASSES,
-            white=dataset.WHITE,
-            test=cfg.test,
-            validation=cfg.validation,
-            seed=cfg.seed,
-            shard_size=cfg.shard_size,
-        )
-        stage.notes["images"] = {name: len(s["idx"]) for name, s in index["splits"].items()}
+        listing = dataset.listing(Path("data") / cfg.name, graph.DATA / cfg.name)
+        out, scratch = Path("shards"), stage.scratch / "shards"
+        done = sharding.write(listing, out, cfg, scratch=scratch, workers=os.cpu_count() or 1)
+        with progress.bar(len(listing.labels), 0, "shard", " images") as shown:
+            for images in done:
+                shown.update(images - shown.n)
+        stage.notes["images"] = {
+            name: shards.read_index(out / name)["images"] for name in shards.SPLITS
+        }
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from pipeline import sampling
 from pipeline.requests import Foreign, Request
 from rrcm import shards, smoothed
 from rrcm.errors import ConfigError, DataError
-from rrcm.pictures import WHITE, folder
+from rrcm.folders import folder
+from rrcm.pictures import WHITE
 from rrcm.settings import Sample
 from rrcm.shards import Split
 from rrcm.smoothed import Smoothed
@@ -58,8 +59,8 @@ def classifier(request: Request, *, white: int = WHITE) -> Smoothed:
         found = _opened(source, draws)
     else:
         backend = sampling.backend(source.evaluation, draws)
-        shape = shards.read(Path("shards"), "test").images.shape[1:]
-        found = Smoothed(backend, sigma=source.sigma, shape=shape, draws=draws)
+        fit = shards.fit(shards.read_index(Path("shards/test")))
+        found = Smoothed(backend, sigma=source.sigma, shape=fit.shape, draws=draws, fit=fit)
     return dataclasses.replace(
         found,
         stopping=request.stopping,

@@ -1,44 +1,134 @@
-"""What the stages that train share: resuming, saving now and then, progress, the log."""
+"""What the stages that train share: devices, resuming, saving now and then, progress, logs."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
 import torch
+from torch import nn
 
-from pipeline import progress
+from pipeline import graph, launching, progress
 from pipeline.graph import Stage
-from rrcm.files import atomic
+from pipeline.speed import SPEED, Meter
+from rrcm import distributed
+from rrcm.config import Compute
+from rrcm.files import atomic, sha256, write_json
 from rrcm.loop import State
 
 # Where a worker may vanish at any time, set RRCM_SAVE_SECONDS lower: less is done again.
 SECONDS_BETWEEN_SAVES = float(os.environ.get("RRCM_SAVE_SECONDS", "20"))
+STATE, NOTES = "state.safetensors", "notes.json"
 
 
-def device() -> str:
-    """Where training runs: the GPU if there is one."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+@contextmanager
+def running(stage_name: str) -> Iterator[Stage]:
+    """`graph.running`; in a process that `on_devices` started, a part of the stage there.
+
+    Such a process has no outputs of its own: it leaves the trained state in ``scratch``.
+    """
+    if not distributed.launched():
+        with graph.running(stage_name) as stage:
+            yield stage
+        return
+    with launching.telling(), distributed.joined():
+        yield Stage(name=stage_name, scratch=launching.scratch(), notes={})
 
 
-def run(states: Iterator[State], state: State, stage: Stage, *, total: int) -> None:
-    """Drive training to its end, resuming ``state`` from the stage's scratch folder."""
-    path, began = stage.scratch / "state.safetensors", time.monotonic()
-    if state.resume(path):
-        print(f"{stage.name}: resuming at step {state.step} of {total}", flush=True)
-    stage.notes |= {"device": device(), "resumed_at": state.step}
+def on_devices(stage: Stage, compute: Compute) -> None:
+    """Where several devices are wanted, train on them, each in a process that runs this script.
+
+    What follows in the script then resumes at the end of training, which leaves the outputs to it.
+    """
+    if launching.wanted(compute):
+        launching.launch(stage, compute)
+
+
+def run(
+    states: Iterator[State],
+    state: State,
+    stage: Stage,
+    *,
+    network: nn.Module,
+    size: tuple[int, ...],
+    batch_size: int,
+    total: int,
+    compute: Compute,
+) -> None:
+    """Drive training to its end, resuming ``state`` from the stage's scratch folder.
+
+    Args:
+        states: What `pretrain` or `train` yields.
+        state: The state that they train.
+        stage: Whose scratch folder is saved to, now and then and at the end.
+        network: What the operations of a step are counted of.
+        size: Of one image, (C, H, W).
+        batch_size: Images of a step, over all devices.
+        total: Steps.
+        compute: How it is computed.
+    """
+    resumed, notes = state.resume(stage.scratch / STATE), stage.scratch / NOTES
+    if resumed and state.step == total:
+        if notes.exists():  # on the host of process 0
+            stage.notes |= json.loads(notes.read_text())
+        return
+    first, start, began = distributed.rank() == 0, state.step, time.monotonic()
+    if resumed and first:
+        print(f"{stage.name}: resuming at step {start} of {total}", flush=True)
+    if first:
+        meter = Meter(
+            stage.scratch, network, step=start, size=size, batch_size=batch_size, compute=compute
+        )
+        shown = progress.steps(
+            states, total=total, start=start, title=stage.name, images=batch_size
+        )
+        _drive(shown, state, stage, meter)
+    else:
+        for _ in states:
+            launching.require_parent()
+    stage.notes |= {
+        "device": torch.device(distributed.device()).type,
+        "devices": distributed.world(),
+        "precision": compute.precision,
+        "resumed_at": start,
+        "steps_per_second": round((total - start) / (time.monotonic() - began), 2),
+    }
+    if first:
+        write_json(notes, stage.notes)
+        state.save(stage.scratch / STATE)
+
+
+def _drive(states: Iterator[State], state: State, stage: Stage, meter: Meter) -> None:
+    """Run to the end, and save now and then: the figures first, whose rows may be ahead."""
     saved = time.monotonic()
-    for _ in progress.steps(states, total=total, start=state.step, title=stage.name):
+    for _ in states:
+        launching.require_parent()
+        meter.look(state)
         if time.monotonic() - saved >= SECONDS_BETWEEN_SAVES:
-            state.save(path)
+            meter.save()
+            state.save(stage.scratch / STATE)
             saved = time.monotonic()
-    stage.notes["steps_per_second"] = round(
-        (total - stage.notes["resumed_at"]) / (time.monotonic() - began), 2
-    )
+    meter.save()
 
 
-def write_log(path: Path, state: State) -> None:
-    """Write the training log as CSV, for `dvc plots`."""
-    with atomic(path) as part:
-        pd.DataFrame(state.log).to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+def write_logs(folder: Path, state: State, stage: Stage) -> None:
+    """Write what was computed, step by step, to ``log.csv``, for `dvc plots`.
+
+    How fast it was goes beside the provenance: no stage may depend on that.
+    """
+    speed = json.loads((stage.scratch / SPEED).read_text())
+    for path, rows, columns in (
+        (folder / "log.csv", state.log, ["step", "lr", "loss"]),
+        (Path("provenance", f"{stage.name}.csv"), speed, ["step", "images_per_second"]),
+    ):
+        table = pd.DataFrame(rows, columns=None if rows else columns)  # no rows without epochs
+        with atomic(path) as part:
+            table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def data_digests(*splits: str) -> dict[str, str]:
+    """SHA-256 of the index of each split, which has those of its shards."""
+    return {name: sha256(Path("shards", name, "index.json")) for name in splits}

@@ -1,84 +1,240 @@
-"""Augmentations, declared as a list in ``params.yaml`` and applied to whole batches of pixels.
+"""Augmentations, declared as a list in ``params.yaml``, and the mixing of images and labels.
 
-An entry is a name with its constants, e.g. ``- affine: {rotate: 15, ...}``; the name is a class of
-this file in lower case. Each image of a batch gets a draw of its own from torch's generator.
+An entry is a name with its constants, e.g. ``- flip: {p: 0.5}``. Most work on batches, on the
+device that trains (transforms.py). Some work on one picture at a time, where it is decoded, and
+come first in a list. ``resized_crop`` does the one for arrays and the other for picture files, of
+which it then sees every pixel; a list that does not begin with it starts from the picture as
+evaluation sees it.
 """
 
 import math
-from collections.abc import Callable
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
+import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
+from rrcm import pictures, transforms
+from rrcm.config import Mix, require
+from rrcm.draws import Draws
 from rrcm.errors import ConfigError
 from rrcm.parsing import parse
+from rrcm.pictures import Fit
 from rrcm.registry import suggest
 
+from timm.data import auto_augment  # isort: skip (after _torchvision)
+from timm.data.mixup import Mixup, mixup_target  # isort: skip
+
+SEEDS = 2**32  # of numpy's generator
+# timm skips what it does not know
+POLICY = re.compile(r"rand(-(m|n|mmax|inc)\d+|-(p|mstd)\d+(\.\d+)?)*")
+TRANSLATE = 0.45  # of the shorter side, as timm has it
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Affine:
-    """Rotate, shift, scale and shear, each uniformly up to plus or minus its amount.
+class RandAugment:
+    """timm's RandAugment of one picture, by its ``policy``, such as rand-m9-mstd0.5-inc1.
 
-    ``rotate`` is in degrees, ``translate`` a share of the image, ``scale`` and ``shear`` are added
-    to 1 and 0. Outside is black.
+    Operations and their order are as timm draws them; grey pictures are shown to it as RGB.
+    Source: Cubuk et al. (2020), arXiv:1909.13719.
     """
 
-    rotate: float
-    translate: float
-    scale: float
-    shear: float
+    policy: str
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Transform ``x`` [B, C, H, W]; shape and range are kept."""
-        angle = _uniform(x, math.radians(self.rotate))
-        scale, shear = 1 + _uniform(x, self.scale), _uniform(x, self.shear)
-        right, down = _uniform(x, 2 * self.translate), _uniform(x, 2 * self.translate)
-        cos, sin = scale * angle.cos(), scale * angle.sin()
-        matrix = torch.stack(
-            [torch.stack([cos, shear - sin, right], 1), torch.stack([sin, cos, down], 1)], 1
-        )  # [B, 2, 3]
-        grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
-        return F.grid_sample(x, grid, align_corners=False).clamp(0, 1)  # rounding
+    def __post_init__(self) -> None:
+        require(
+            POLICY.fullmatch(self.policy) is not None,
+            f"policy: {self.policy!r} is not of the form rand-m9-n2-mstd0.5-inc1",
+        )
+
+    def __call__(
+        self, picture: Image.Image, size: tuple[int, int], rng: random.Random
+    ) -> Image.Image:
+        """``picture``, changed; its size is kept."""
+        change = _rand_augment(self.policy, int(TRANSLATE * min(size)))
+        with _global_seed(rng.randrange(SEEDS)):
+            return change(picture.convert("RGB")).convert(picture.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureCrop:
+    """`transforms.ResizedCrop` of a picture: whole pixels, antialiased bicubic scaling.
+
+    As torchvision's ``RandomResizedCrop``, which takes the largest central rectangle of an allowed
+    shape where none of ten fits.
+    """
+
+    cfg: transforms.ResizedCrop
+
+    def __call__(
+        self, picture: Image.Image, size: tuple[int, int], rng: random.Random
+    ) -> Image.Image:
+        """A random rectangle of ``picture`` at ``size``, (width, height)."""
+        cut_out = picture.crop(self._box(*picture.size, rng))
+        return cut_out.resize(size, Image.Resampling.BICUBIC)
+
+    def _box(self, width: int, height: int, rng: random.Random) -> tuple[int, int, int, int]:
+        low, high = self.cfg.ratio
+        for _ in range(transforms.TRIES):
+            area = width * height * rng.uniform(*self.cfg.scale)
+            ratio = math.exp(rng.uniform(math.log(low), math.log(high)))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                left, top = rng.randint(0, width - w), rng.randint(0, height - h)
+                return left, top, left + w, top + h
+        w = min(width, max(1, round(height * high)))
+        h = min(height, max(1, round(width / low)))
+        left, top = (width - w) // 2, (height - h) // 2
+        return left, top, left + w, top + h
+
+
+KINDS = {
+    "affine": transforms.Affine,
+    "blur": transforms.Blur,
+    "crop": transforms.Crop,
+    "flip": transforms.Flip,
+    "gain": transforms.Gain,
+    "grey": transforms.Grey,
+    "jitter": transforms.Jitter,
+    "randaugment": RandAugment,
+    "resized_crop": transforms.ResizedCrop,
+    "solarize": transforms.Solarize,
+}
+Picture = PictureCrop | RandAugment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gain:
-    """Multiply brightness by 1 plus or minus ``amount``; stays in [0, 1]."""
+class Augmentation:
+    """What happens to the images of a view, in order: to each picture, then to the batch."""
 
-    amount: float
+    to_pictures: tuple[Picture, ...]
+    to_batches: tuple[Callable[[Tensor, Draws], Tensor], ...]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Transform ``x`` [B, C, H, W]; shape and range are kept."""
-        return (x * (1 + _uniform(x, self.amount)).view(-1, 1, 1, 1)).clamp(0, 1)
-
-
-KINDS = {kind.__name__.lower(): kind for kind in (Affine, Gain)}
-
-
-def build(declared: list[Any], *, where: str) -> Callable[[Tensor], Tensor]:
-    """The declared augmentations in order, as one function of a batch; ``[]`` is the identity."""
-    transforms = []
-    for i, entry in enumerate(declared):
-        if not (isinstance(entry, dict) and len(entry) == 1):
-            raise ConfigError(f"{where}[{i}]: expected one name with its constants, got {entry!r}")
-        (name, constants), *_ = entry.items()
-        if name not in KINDS:
-            raise ConfigError(
-                f"{where}[{i}]: no augmentation {name!r}, only {', '.join(KINDS)}."
-                f"{suggest(str(name), [*KINDS])}"
-            )
-        transforms.append(parse(constants, KINDS[name], where=f"{where}[{i}].{name}"))
-
-    def apply(x: Tensor) -> Tensor:
-        for transform in transforms:
-            x = transform(x)
+    def __call__(self, x: Tensor, draw: Draws) -> Tensor:
+        """The part that is done to a batch, ``x`` in [0, 1], [B, C, H, W]; shape and range stay."""
+        for transform in self.to_batches:
+            x = transform(x, draw)
         return x
 
-    return apply
+    def render(
+        self, picture: Image.Image, fit: Fit, rng: random.Random, *, name: str
+    ) -> np.ndarray:
+        """The part that is done to a picture, which evaluation fits by ``fit``: uint8 [C, H, W]."""
+        if not self.to_pictures or isinstance(self.to_pictures[0], RandAugment):
+            picture = pictures.fitted(picture, fit, name=name)
+        _, height, width = fit.shape
+        for transform in self.to_pictures:
+            picture = transform(picture, (width, height), rng)
+        return pictures.as_array(picture)
 
 
-def _uniform(x: Tensor, amount: float) -> Tensor:
-    return (2 * torch.rand(len(x), device=x.device) - 1) * amount
+def build(declared: list[Any], *, where: str, encoded: bool = False) -> Augmentation:
+    """The declared augmentations of ``encoded`` pictures, or of arrays; ``[]`` changes nothing.
+
+    Raises:
+        ConfigError: A name or a constant is unknown, or what works on pictures comes too late.
+    """
+    parsed = [_parse(entry, where=f"{where}[{i}]") for i, entry in enumerate(declared)]
+    leading, kinds = 0, (RandAugment, transforms.ResizedCrop)
+    if encoded or any(isinstance(transform, RandAugment) for transform in parsed):
+        while leading < len(parsed) and isinstance(parsed[leading], kinds):
+            leading += 1
+    late = kinds if encoded else RandAugment
+    for i, transform in enumerate(parsed[leading:], leading):
+        if isinstance(transform, late):
+            raise ConfigError(
+                f"{where}[{i}]: {_name(transform)} works on single pictures; put it before "
+                f"{_name(parsed[leading])}, which works on batches"
+            )
+    return Augmentation(
+        to_pictures=tuple(
+            PictureCrop(t) if isinstance(t, transforms.ResizedCrop) else t for t in parsed[:leading]
+        ),
+        to_batches=tuple(parsed[leading:]),
+    )
+
+
+class Mixer:
+    """Mixup and CutMix of the images and labels of a batch, and label smoothing, through timm.
+
+    One draw serves the batch. Rows 2i and 2i + 1 are mixed with each other, so that devices that
+    share a batch mix what one device would have mixed.
+    Sources: Zhang et al. (2018), arXiv:1710.09412; Yun et al. (2019), arXiv:1905.04899.
+    """
+
+    def __init__(self, mix: Mix, classes: int) -> None:
+        """``classes`` is the width K of the probabilities."""
+        self._mix, self._classes = mix, classes
+        self._mixup = Mixup(
+            mixup_alpha=mix.mixup,
+            cutmix_alpha=mix.cutmix,
+            prob=mix.prob,
+            switch_prob=mix.switch,
+            label_smoothing=mix.smoothing,
+            num_classes=classes,
+        )
+
+    def __call__(self, x: Tensor, y: Tensor, draw: Draws) -> tuple[Tensor, Tensor]:
+        """Mixed images ``x`` [B, C, H, W], and probabilities [B, K] of classes ``y``, int64 [B].
+
+        Where nothing is asked for, both come back as they are.
+
+        Raises:
+            ConfigError: The number of rows is odd.
+        """
+        if not (self._mix.mixup or self._mix.cutmix):
+            if not self._mix.smoothing:
+                return x, y
+            return x, mixup_target(y, self._classes, smoothing=self._mix.smoothing)
+        if len(x) % 2:
+            raise ConfigError(
+                f"batch_size: mixing pairs images, and {len(x)} on a device is an odd number"
+            )
+        place = torch.arange(len(x), device=x.device)
+        order = torch.cat([place[::2], place[1::2].flip(0)])  # timm mixes row i with row B - 1 - i
+        with _global_seed(draw.integer(SEEDS)):
+            mixed, probabilities = self._mixup(x[order], y[order])
+        back = order.argsort()
+        return mixed[back], probabilities[back]
+
+
+def _parse(entry: Any, *, where: str) -> Any:
+    if not (isinstance(entry, dict) and len(entry) == 1):
+        raise ConfigError(f"{where}: expected one name with its constants, got {entry!r}")
+    (name, constants), *_ = entry.items()
+    if name not in KINDS:
+        raise ConfigError(
+            f"{where}: no augmentation {name!r}, only {', '.join(KINDS)}."
+            f"{suggest(str(name), [*KINDS])}"
+        )
+    return parse(constants, KINDS[name], where=f"{where}.{name}")
+
+
+def _name(transform: object) -> str:
+    return next(name for name, kind in KINDS.items() if isinstance(transform, kind))
+
+
+@cache
+def _rand_augment(policy: str, translate: int) -> auto_augment.RandAugment:
+    return auto_augment.rand_augment_transform(policy, {"translate_const": translate})
+
+
+@contextmanager
+def _global_seed(seed: int) -> Iterator[None]:
+    """Seeds the generators that timm draws from, Python's and numpy's, for a while."""
+    before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])

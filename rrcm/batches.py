@@ -1,10 +1,15 @@
 """Which images a training step sees: a function of (seed, step), so that resuming is exact."""
 
+from functools import lru_cache
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 
 from rrcm import noise
 from rrcm.errors import ConfigError
+
+WINDOW = 16  # shards that are shuffled together, and so read at the same time
 
 
 def steps_per_epoch(images: int, *, batch_size: int) -> int:
@@ -16,12 +21,27 @@ def steps_per_epoch(images: int, *, batch_size: int) -> int:
     return images // batch_size
 
 
-def rows(step: int, *, images: int, batch_size: int, seed: int) -> Tensor:
+def rows(step: int, *, shards: tuple[int, ...], batch_size: int, seed: int) -> Tensor:
     """Rows of the training split at ``step``, int64 [batch_size].
 
-    Guarantee: within an epoch no row comes twice, and every epoch has an order of its own.
+    ``shards`` counts the images of each shard; images in memory are one. Shards are shuffled, then
+    the images of every `WINDOW` of them together, so that a step reads from a few files only.
+
+    Guarantee: within an epoch no row comes twice, and every epoch has an order of its own. Steps in
+    between are not visited.
     """
-    epoch, place = divmod(step, steps_per_epoch(images, batch_size=batch_size))
+    epoch, place = divmod(step, steps_per_epoch(sum(shards), batch_size=batch_size))
+    return _order(shards, seed, epoch)[place * batch_size : (place + 1) * batch_size]
+
+
+@lru_cache(maxsize=2)  # the order of a million images takes longer than to train on a few of them
+def _order(shards: tuple[int, ...], seed: int, epoch: int) -> Tensor:
     generator = torch.Generator().manual_seed(noise.torch_seed(seed, noise.ORDER, epoch))
-    order = torch.randperm(images, generator=generator)
-    return order[place * batch_size : (place + 1) * batch_size]
+    if len(shards) <= WINDOW:
+        return torch.randperm(sum(shards), generator=generator)
+    ends = [*accumulate(shards)]
+    parts = []
+    for window in torch.randperm(len(shards), generator=generator).split(WINDOW):
+        images = torch.cat([torch.arange(ends[i] - shards[i], ends[i]) for i in window.tolist()])
+        parts.append(images[torch.randperm(len(images), generator=generator)])
+    return torch.cat(parts)

@@ -48,17 +48,47 @@ class Classifier(nn.Module):
         }
 
 
-def build(model: Model, *, classes: int, condition: str) -> Classifier:
-    """An untrained classifier of a declared network (``models.<name>`` in params.yaml)."""
+def build(model: Model, *, classes: int, condition: str, final_norm: bool) -> Classifier:
+    """An untrained classifier of a declared network (``models.<name>`` in params.yaml).
+
+    Without ``final_norm`` the head reads the cls token as the last block leaves it.
+    """
     module = registry.load("models", model.architecture)
     cfg = parse(model.shape, module.Config, where="models: shape")
-    return Classifier(module.Encoder(cfg), width=cfg.width, classes=classes, condition=condition)
+    encoder = module.Encoder(cfg, final_norm=final_norm)
+    return Classifier(encoder, width=cfg.width, classes=classes, condition=condition)
+
+
+def begin(network: Classifier, folder: Path) -> None:
+    """Give ``network`` the weights that a training starts from.
+
+    ``folder`` holds ``model.safetensors``, a whole classifier, or ``encoder.safetensors``, whose
+    last LayerNorm is left out where ``network`` has none.
+
+    Raises:
+        CheckpointError: There is neither, or it is of another architecture; ``network`` is as it
+            was.
+    """
+    whole, encoder = folder / "model.safetensors", folder / "encoder.safetensors"
+    if whole.exists():
+        checkpoints.restore(network, checkpoints.load(whole)[0], source=str(whole))
+    elif encoder.exists():
+        tensors, _ = checkpoints.load(encoder)
+        if isinstance(network.encoder.norm, nn.Identity):
+            tensors = {name: t for name, t in tensors.items() if not name.startswith("norm.")}
+        checkpoints.restore(network.encoder, tensors, source=str(encoder))
+    else:
+        raise CheckpointError(
+            f"{folder}: holds neither model.safetensors nor encoder.safetensors; make it with "
+            "`dvc repro` or `rrcm import`"
+        )
 
 
 def save(folder: Path, tensors: dict[str, Tensor], *, model: Model, config: dict[str, Any]) -> None:
     """Write ``model.safetensors`` and, beside it, the ``config.json`` that rebuilds the network.
 
-    ``config`` has ``classes`` (names) and ``condition`` at least; all of it is kept.
+    ``config`` has ``classes`` (names), ``condition`` and ``final_norm`` at least; all of it is
+    kept.
     """
     checkpoints.save(folder / "model.safetensors", tensors)
     write_json(folder / "config.json", {"model": dataclasses.asdict(model), **config})
@@ -71,11 +101,12 @@ def load(folder: Path) -> tuple[Classifier, dict[str, Any]]:
         config = json.loads(path.read_text())
         model = parse(config["model"], Model, where=f"{path}: model")
         classes, condition = len(config["classes"]), config["condition"]
+        final_norm = config["final_norm"]
     except FileNotFoundError:
         raise CheckpointError(f"{path}: not found") from None
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error!r})") from None
-    network = build(model, classes=classes, condition=condition)
+    network = build(model, classes=classes, condition=condition, final_norm=final_norm)
     path = folder / "model.safetensors"
     checkpoints.restore(network, checkpoints.load(path)[0], source=str(path))
     return network.eval().requires_grad_(False), config

@@ -32,16 +32,26 @@ def positive(section: object, *keys: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Data:
-    """Which dataset, and how it is split; ``test`` and ``validation`` count images."""
+    """Which dataset, how it is split, and how large its images are.
+
+    ``validation`` images are held out of training, for selection; so are ``test`` images, but 0
+    where the dataset has a test split of its own. Evaluation scales a picture until it just covers
+    ``size / crop`` pixels a side and cuts out the central ``size``; images that are arrays have
+    ``size`` already.
+    """
 
     name: str
     seed: int
     test: int
     validation: int
     shard_size: int
+    size: int
+    crop: float
 
     def __post_init__(self) -> None:
-        positive(self, "test", "validation", "shard_size")
+        positive(self, "validation", "shard_size", "size")
+        require(self.test >= 0, f"test: must be >= 0, got {self.test}")
+        require(0 < self.crop <= 1, f"crop: a share in (0, 1], got {self.crop}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,31 +63,60 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Views:
-    """Augmentations: of the contrasted ``views``, and of the ``plain`` image of a trajectory."""
+class Compute:
+    """How a training is computed. What it computes is the same, but for rounding.
 
-    views: list[Any]
-    plain: list[Any]
+    ``devices`` processes share each batch, one GPU each; 0 is every GPU of the machine. A batch is
+    computed in ``accumulate`` parts one after the other. ``recompute`` trades activations kept in
+    memory for a second forward pass. ``workers`` processes for each device decode pictures.
+    """
+
+    devices: int
+    precision: Literal["fp32", "bf16"]
+    accumulate: int
+    compile: bool
+    recompute: bool
+    workers: int
+
+    def __post_init__(self) -> None:
+        positive(self, "accumulate")
+        for key in ("devices", "workers"):
+            require(getattr(self, key) >= 0, f"{key}: must be >= 0, got {getattr(self, key)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
-    """AdamW, with linear warm-up to ``lr`` and half a cosine to zero; ``clip`` bounds the norm."""
+    """AdamW. The rate rises linearly to ``lr`` in a share ``warmup`` of the steps, then falls by
+    half a cosine, which takes ``horizon`` times the steps to reach zero.
+
+    ``warmup_by`` says whether the rate rises with every step or every epoch (from 0, so that the
+    first epoch is lost, as in the reference implementation). Gradients are clipped to the norm
+    ``clip`` (``.inf`` does not clip), and in the warm-up only if ``clip_warmup``.
+    """
 
     lr: float
     weight_decay: float
     warmup: float
+    warmup_by: Literal["step", "epoch"]
+    horizon: float
     clip: float
+    clip_warmup: bool
 
     def __post_init__(self) -> None:
-        positive(self, "lr", "clip")
+        positive(self, "lr", "horizon")
+        require(self.clip > 0, f"clip: must be positive, got {self.clip}")
         require(self.weight_decay >= 0, f"weight_decay: must be >= 0, got {self.weight_decay}")
         require(0 <= self.warmup < 1, f"warmup: a share of the steps in [0, 1), {self.warmup}")
+        require(self.horizon >= 1, f"horizon: must be at least 1, got {self.horizon}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """Noise levels of pre-training, in model space (pixels in [-1, 1]), and their number."""
+    """Noise levels of pre-training, in model space (pixels in [-1, 1]), and their number.
+
+    A pair of neighbours is drawn uniformly, or with ``sampling: lognormal`` where ln t is normal
+    with ``mean`` and ``std`` (docs/theory.md, eq. 38): more often where certification lives.
+    """
 
     t_min: float
     t_max: float
@@ -85,6 +124,9 @@ class Grid:
     first: int
     last: int
     rule: Literal["ict", "reference"]
+    sampling: Literal["uniform", "lognormal"]
+    mean: float
+    std: float
 
     def __post_init__(self) -> None:
         require(
@@ -96,15 +138,20 @@ class Grid:
             1 <= self.first <= self.last,
             f"first, last: need 1 <= first <= last, got {self.first} and {self.last}",
         )
+        positive(self, "std")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Momentum:
-    """Momentum of the EMA target: a sigmoid from ``start`` to ``end``."""
+    """Momentum of the EMA target: a sigmoid from ``start`` to ``end``.
+
+    ``buffers`` averages BatchNorm's statistics too; without, the target keeps its own.
+    """
 
     start: float
     end: float
     steepness: float
+    buffers: bool
 
     def __post_init__(self) -> None:
         require(
@@ -115,7 +162,12 @@ class Momentum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pretrain:
-    """One pre-training; ``loss`` holds the objective's own constants."""
+    """One pre-training; ``loss`` holds the objective's own constants.
+
+    ``batch_size`` counts images of all devices. ``freeze_patches`` leaves the patch embedding at
+    its random start, as MoCo-v3 does. ``augment`` has a list for each view that the objective asks
+    for (its ``VIEWS``).
+    """
 
     architecture: str
     model: str
@@ -123,11 +175,13 @@ class Pretrain:
     seed: int
     steps: int
     batch_size: int
+    freeze_patches: bool
     optimizer: Optimizer
     grid: Grid
     target: Momentum
     loss: dict[str, Any]
-    augment: Views
+    augment: dict[str, list[Any]]
+    compute: Compute
 
     def __post_init__(self) -> None:
         positive(self, "steps")
@@ -135,20 +189,52 @@ class Pretrain:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Mix:
+    """Mixup and CutMix of images and labels (their Beta constants; 0 is neither), and smoothing.
+
+    A batch is mixed with probability ``prob``, and cut with probability ``switch`` where both are
+    asked for. ``smoothing`` is the share of a label that goes to all classes alike.
+    """
+
+    mixup: float
+    cutmix: float
+    prob: float
+    switch: float
+    smoothing: float
+
+    def __post_init__(self) -> None:
+        for key in ("mixup", "cutmix"):
+            require(getattr(self, key) >= 0, f"{key}: must be >= 0, got {getattr(self, key)}")
+        for key in ("prob", "switch"):
+            require(0 <= getattr(self, key) <= 1, f"{key}: must be in [0, 1]")
+        require(0 <= self.smoothing < 1, f"smoothing: must be in [0, 1), got {self.smoothing}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """How a classifier is trained; ``layer_decay`` scales the rate of each earlier layer."""
+    """How a classifier is trained; ``layer_decay`` scales the rate of each earlier layer.
+
+    No epochs leave the weights as they start. ``final_norm`` says whether the head reads the
+    encoder's output behind its last LayerNorm. ``selection`` keeps the weights of the epoch that is
+    best on the validation split, or of the last one.
+    """
 
     epochs: int
     batch_size: int
     optimizer: Optimizer
     layer_decay: float
     head: Literal["trainable", "frozen"]
+    final_norm: bool
     condition: Literal["exact", "nearest"]
+    selection: Literal["validation", "last"]
     validation_draws: int
     augment: list[Any]
+    mix: Mix
+    compute: Compute
 
     def __post_init__(self) -> None:
-        positive(self, "epochs", "batch_size", "validation_draws")
+        positive(self, "batch_size", "validation_draws")
+        require(self.epochs >= 0, f"epochs: must be >= 0, got {self.epochs}")
         require(0 < self.layer_decay <= 1, f"layer_decay: must be in (0, 1], {self.layer_decay}")
 
 
@@ -157,8 +243,9 @@ class Run:
     """A named smoothed classifier: model x method x training sigma (x seed).
 
     ``architecture`` names a file of rrcm/models/, ``model`` its shape in ``models``. ``start`` is
-    the artifact that training starts from: ``pretrained/<name>``, or ``shards`` for the data alone,
-    that is, from scratch. ``loss`` holds the method's own constants.
+    the artifact that training starts from: ``pretrained/<name>``, ``imported/<name>``, or
+    ``shards/train`` for the data alone, that is, from scratch. ``loss`` holds the method's own
+    constants.
     """
 
     architecture: str

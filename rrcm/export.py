@@ -1,5 +1,6 @@
 """Export: a trained classifier to one ONNX file, and a record of how closely the two agree."""
 
+import gc
 import io
 import json
 import logging
@@ -50,12 +51,9 @@ def export(
     pixels = torch.from_numpy(split.pixels(slice(cfg.parity_images)))
     sigma = torch.tensor(metadata["sigma"])
     with atomic(path) as part:
-        folded = registry.load("folding", architecture).fold(network).float()
-        model = _trace(folded, pixels[:2], sigma, opset=cfg.opset)
-        onnx.helper.set_model_props(
-            model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
-        )
-        onnx.save(model, part)
+        fold = registry.load("folding", architecture).fold
+        _write(part, fold(network).float(), pixels[:2], sigma, metadata, opset=cfg.opset)
+        gc.collect()  # the exporter's copies of the weights, before ONNX Runtime makes its own
         record = parity(network, part, pixels, sigma)
         if not record["max_abs_difference"] <= cfg.tolerance:
             raise BackendError(
@@ -63,6 +61,22 @@ def export(
                 f"on noisy images, export.tolerance is {cfg.tolerance:g}"
             )
     return record
+
+
+def _write(
+    path: Path,
+    network: nn.Module,
+    x: torch.Tensor,
+    sigma: torch.Tensor,
+    metadata: dict[str, Any],
+    *,
+    opset: int,
+) -> None:
+    model = _trace(network, x, sigma, opset=opset)
+    onnx.helper.set_model_props(
+        model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
+    )
+    onnx.save(model, path)
 
 
 def _trace(
@@ -97,7 +111,7 @@ def parity(
         0, images, torch.zeros_like(images), tuple(pixels.shape[1:]), stream=noise.PARITY
     )
     x = pixels + sigma * z
-    session = open_session(path.read_bytes(), path, device="cpu")
+    session = open_session(str(path), path, device="cpu")
     (ours,) = session.run(["scores"], {"x": x.numpy(), "sigma": sigma.numpy()})
     theirs = network(x, sigma).numpy()
     return {

@@ -1,21 +1,26 @@
 """The one training loop: pre-training and training of every method run through it.
 
-Batches and noise depend on (seed, step) only, so on a CPU a run that was interrupted and resumed is
-the run that was never interrupted, bit for bit.
+Batches and noise depend on (seed, step) and a row's place in the batch only. So on a CPU a run that
+was interrupted and resumed is the run that was never interrupted, bit for bit, and neither parts of
+a batch nor processes that share it change what is trained, but for rounding.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from rrcm import checkpoints, noise
+from rrcm import checkpoints, distributed
 from rrcm.config import Optimizer
-from rrcm.errors import TrainingError
+from rrcm.draws import Draws
+from rrcm.errors import ConfigError, TrainingError
+from rrcm.loading import Batch
 from rrcm.schedules import warmup_cosine
 
 LOG_EVERY = 10
@@ -23,7 +28,11 @@ LOG_EVERY = 10
 
 @dataclass(kw_only=True)
 class State:
-    """All that changes during training; saving it and loading it is resuming."""
+    """All that changes during training; saving it and loading it is resuming.
+
+    ``passes`` of the network, known after a step, are made for each image of a batch; a backward
+    one counts as two.
+    """
 
     modules: dict[str, nn.Module]
     optimizer: torch.optim.Optimizer
@@ -31,6 +40,7 @@ class State:
     log: list[dict[str, float]] = field(default_factory=list)
     best_score: float = -math.inf
     best: dict[str, Tensor] = field(default_factory=dict)
+    passes: float = 0.0  # not saved
 
     def save(self, path: Path) -> None:
         """Write everything to ``path``, atomically."""
@@ -43,10 +53,16 @@ class State:
         checkpoints.save(path, tensors, {"state": json.dumps(numbers)})
 
     def resume(self, path: Path) -> bool:
-        """Continue from ``path`` if it exists; says whether it did."""
-        if not path.exists():
+        """Continue from ``path`` if it exists; says whether it did.
+
+        Of several processes, only the first one needs the file; the others hear from it.
+        """
+        ours = distributed.rank() == 0 and path.exists()
+        device = next((str(p.device) for m in self.modules.values() for p in m.parameters()), "cpu")
+        found = distributed.from_first(checkpoints.load(path) if ours else None, device=device)
+        if found is None:
             return False
-        tensors, text = checkpoints.load(path)
+        tensors, text = found
         parts: dict[str, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             owner, _, key = name.partition("/")
@@ -65,46 +81,117 @@ class State:
         return True
 
 
+Loss = Callable[[Batch, Draws], dict[str, Tensor]]
+
+
 def train(
     state: State,
-    loss: Callable[[int], dict[str, Tensor]],
+    batches: Iterable[Batch],
+    loss: Loss,
     *,
+    network: nn.Module,
     steps: int,
+    per_epoch: int,
     optimizer: Optimizer,
+    accumulate: int,
     seed: int,
 ) -> Iterator[State]:
-    """Run from ``state.step`` to ``steps``, updating ``state`` in place and yielding it each step.
+    """Run over ``batches`` up to ``steps``, updating ``state`` in place and yielding it each step.
 
-    ``loss(step)`` gives the terms of the loss, [B] each; it may draw from torch's global generator,
-    which is seeded by (seed, step) here. Parameter groups may carry an ``lr_scale``. The caller
-    saves, validates and stops between steps as it likes.
+    The caller saves, validates and stops between steps as it likes. Of several processes each gets
+    its rows of every batch, and all arrive at the same state.
+
+    Args:
+        state: Where to start; parameter groups of its optimizer may carry an ``lr_scale``.
+        batches: One for each step from ``state.step`` on.
+        loss: (part of a batch, randomness) to the terms of the loss, [rows] each.
+        network: What is trained.
+        steps: When to stop.
+        per_epoch: Steps of an epoch, for a rate that rises with epochs.
+        optimizer: The schedule of the rate, and clipping.
+        accumulate: In how many parts each batch is computed.
+        seed: Of the randomness that ``loss`` draws from.
 
     Raises:
+        ConfigError: A batch cannot be computed in so many parts.
         TrainingError: The loss is not finite any more.
     """
-    warmup = math.ceil(optimizer.warmup * steps)
+    shared = distributed.averaging(_Terms(network, loss))
     parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
-    while state.step < steps:
-        torch.manual_seed(noise.torch_seed(seed, noise.STEP, state.step))
-        lr = optimizer.lr * warmup_cosine(state.step, steps=steps, warmup=warmup)
+    warmup = 0 if optimizer.clip_warmup else math.ceil(optimizer.warmup * steps)
+    for batch in batches:
+        lr = optimizer.lr * rate(state.step, optimizer, steps=steps, per_epoch=per_epoch)
         for group in state.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
 
-        terms = {name: term.mean() for name, term in loss(state.step).items()}
-        total = torch.stack([*terms.values()]).sum()
         state.optimizer.zero_grad()
-        total.backward()
-        grad_norm = nn.utils.clip_grad_norm_(parameters, optimizer.clip)
+        terms = _backward(shared, batch, accumulate=accumulate, seed=seed)
+        clip = optimizer.clip if state.step >= warmup else math.inf
+        grad_norm = nn.utils.clip_grad_norm_(parameters, clip)
         state.optimizer.step()
         state.step += 1
 
         if state.step % LOG_EVERY == 0 or state.step == steps:
-            numbers = {"loss": total, **terms, "grad_norm": grad_norm}
-            row = {"step": state.step, "lr": lr} | {k: v.item() for k, v in numbers.items()}
-            if not math.isfinite(row["loss"] + row["grad_norm"]):
-                raise TrainingError(
-                    f"the loss is not finite at step {state.step} (loss {row['loss']}, gradient "
-                    f"norm {row['grad_norm']}); lower optimizer.lr or optimizer.clip"
-                )
+            row = {"step": state.step, "lr": lr} | _numbers(terms, grad_norm)
+            _require_finite(row)
             state.log.append(row)
         yield state
+
+
+def rate(step: int, optimizer: Optimizer, *, steps: int, per_epoch: int) -> float:
+    """Share of the peak learning rate at ``step`` of ``steps``, as `Optimizer` describes it."""
+    warmup = math.ceil(optimizer.warmup * steps)
+    if optimizer.warmup_by == "epoch" and step < warmup:
+        return step // per_epoch * per_epoch / warmup
+    return warmup_cosine(step, steps=round(optimizer.horizon * steps), warmup=warmup)
+
+
+class _Terms(nn.Module):
+    """The terms of the loss as a module, which is what gradients are averaged for."""
+
+    def __init__(self, network: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.network, self.loss = network, loss
+
+    def forward(self, batch: Batch, draw: Draws) -> dict[str, Tensor]:
+        return self.loss(batch, draw)
+
+
+def _backward(shared: nn.Module, batch: Batch, *, accumulate: int, seed: int) -> dict[str, Tensor]:
+    """Add up the gradients of a batch, part by part; the terms of the loss, averaged over it."""
+    rows = len(batch.labels)
+    if rows % accumulate:
+        raise ConfigError(
+            f"compute.accumulate: {rows} images a device cannot be computed in {accumulate} "
+            "equal parts"
+        )
+    size, sums = rows // accumulate, {}
+    for start in range(0, rows, size):
+        part = Batch(
+            step=batch.step,
+            views={name: x[start : start + size] for name, x in batch.views.items()},
+            labels=batch.labels[start : start + size],
+        )
+        draw = Draws(seed, batch.step, first=distributed.rank() * rows + start)
+        more = start + size < rows and isinstance(shared, DistributedDataParallel)
+        with shared.no_sync() if more else nullcontext():  # processes meet once a batch
+            terms = {name: term.mean() / accumulate for name, term in shared(part, draw).items()}
+            torch.stack([*terms.values()]).sum().backward()
+        for name, term in terms.items():
+            sums[name] = sums.get(name, 0) + term.detach()
+    return sums
+
+
+def _numbers(terms: dict[str, Tensor], grad_norm: Tensor) -> dict[str, float]:
+    """A row of the log: means over the batch of all processes."""
+    values = distributed.mean(torch.stack([*terms.values()]))
+    numbers = {"loss": values.sum(), **dict(zip(terms, values, strict=True))}
+    return {name: value.item() for name, value in (numbers | {"grad_norm": grad_norm}).items()}
+
+
+def _require_finite(row: dict[str, float]) -> None:
+    if not math.isfinite(row["loss"] + row["grad_norm"]):
+        raise TrainingError(
+            f"the loss is not finite at step {row['step']} (loss {row['loss']}, gradient "
+            f"norm {row['grad_norm']}); lower optimizer.lr or optimizer.clip"
+        )

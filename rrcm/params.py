@@ -55,7 +55,7 @@ def load(path: Path = PARAMS) -> Params:
     for name, run in params.runs.items():
         _refer(run.model, params.models, f"{path}: runs.{name}.model", "models")
         _refer(run.recipe, params.recipes, f"{path}: runs.{name}.recipe", "recipes")
-        starts = ["shards", *(f"pretrained/{p}" for p in params.pretrain)]
+        starts = ["shards/train", *(f"pretrained/{p}" for p in params.pretrain), *imported()]
         _refer(run.start, starts, f"{path}: runs.{name}.start", "the starting points")
     for name, evaluation in params.evals.items():
         _refer(evaluation.run, params.runs, f"{path}: evals.{name}.run", "runs")
@@ -64,6 +64,12 @@ def load(path: Path = PARAMS) -> Params:
         _refer(evaluation.architecture, known, where, f"its run {evaluation.run}")
     _refer(params.sample.stop, params.stopping, f"{path}: sample.stop", "stopping")
     return params
+
+
+def imported() -> list[str]:
+    """What `rrcm import` has brought in, here or only as pointers to fetch: ``imported/<name>``."""
+    found = [p for p in Path("imported").glob("[!.]*") if p.is_dir() or p.suffix == ".dvc"]
+    return sorted({p.with_suffix("").as_posix() for p in found})
 
 
 def _refer(name: str, known: Iterable[str], where: str, section: str) -> None:

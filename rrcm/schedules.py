@@ -9,6 +9,8 @@ import math
 import torch
 from torch import Tensor
 
+from rrcm.errors import ConfigError
+
 
 def karras_grid(points: int, *, t_min: float, t_max: float, rho: float) -> Tensor:
     """Noise levels from ``t_max`` down to ``t_min``, float64 [points] (eq. 3).
@@ -18,6 +20,19 @@ def karras_grid(points: int, *, t_min: float, t_max: float, rho: float) -> Tenso
     i = torch.arange(points, dtype=torch.float64) / (points - 1)
     top, bottom = t_max ** (1 / rho), t_min ** (1 / rho)
     return (top + i * (bottom - top)) ** rho
+
+
+def lognormal_weights(levels: Tensor, *, mean: float, std: float) -> Tensor:
+    """How often each pair of neighbours is drawn, float64 [points - 1], sum 1 (eq. 38).
+
+    A weight is the probability that a normal ln t lies between the two. ``levels`` [points] are
+    noise levels t, descending. Source: Song & Dhariwal (2023), arXiv:2310.14189, whose mean is
+    -1.1 and whose std is 2.
+    """
+    weights = -torch.special.ndtr((levels.double().log() - mean) / std).diff()
+    if not weights.sum() > 0:
+        raise ConfigError(f"mean, std: ln t = {mean} +- {std} is on no part of the grid of levels")
+    return weights / weights.sum()
 
 
 def grid_points(step: int, *, steps: int, first: int, last: int, rule: str) -> int:

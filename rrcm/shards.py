@@ -1,184 +1,183 @@
-"""WebDataset shards: bit-identical on every rebuild, verified on every read.
+"""Splits as they lie on disk, verified on every read; rrcm/sharding.py writes them.
 
-A shard is a tar of ``<idx>.npy`` (uint8 [C, H, W]) and ``<idx>.cls``. ``index.json`` beside the
-shards holds the classes, the shape, the white level, the images of each split and the rule that
-chose them, and each shard's SHA-256.
+A split is a folder of WebDataset tars. Each holds ``<idx>.cls``, the label, and beside it an image:
+``<idx>.npy``, uint8 [C, H, W], or a picture file as it came, such as ``<idx>.jpeg``. ``images.npy``
+says where each image lies, in the order of the shards; ``index.json`` holds the classes, the rule
+that chose the images, how large they are, and the SHA-256 of every other file.
 """
 
-import hashlib
 import io
 import json
 import os
-import shutil
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import webdataset
-from webdataset.tariterators import group_by_keys, tar_file_expander
 
+from rrcm import pictures
 from rrcm.errors import DataError
-from rrcm.files import sha256, write_json
+from rrcm.files import sha256
+from rrcm.pictures import Fit
 
 SPLITS = ("train", "validation", "test")
+ROWS = "images.npy"  # of KIND; shard, offset and size are of the image's bytes within a tar
+KIND = np.dtype(
+    [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
+)
+KEYS = ("classes", "shape", "white", "size", "crop", "images", "sha256")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Example:
-    """One labelled image; ``idx`` is its place in the raw data, its name for ever."""
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """The picture files of a split: like an array uint8 [N, C, H, W], decoded when asked for.
 
-    idx: int
-    image: np.ndarray  # uint8 [C, H, W]
-    label: int
+    Threads and forked processes may share one: it keeps no file open.
+    """
+
+    folder: Path
+    tars: tuple[str, ...]
+    rows: np.ndarray  # of KIND, [N]
+    fit: Fit
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """[N, C, H, W]."""
+        return len(self), *self.fit.shape
+
+    def __len__(self) -> int:
+        """How many pictures there are, N."""
+        return len(self.rows)
+
+    def __getitem__(self, rows: np.ndarray | slice | int) -> np.ndarray:
+        """Some pictures as evaluation sees them, uint8 [n, C, H, W]; [C, H, W] of one number."""
+        chosen = np.arange(len(self))[rows]
+        if chosen.ndim == 0:
+            return self._decoded(int(chosen))
+        decoded = np.empty((len(chosen), *self.fit.shape), dtype=np.uint8)
+        for place, i in enumerate(chosen.tolist()):
+            decoded[place] = self._decoded(i)
+        return decoded
+
+    def encoded(self, i: int) -> bytes:
+        """The bytes of picture ``i`` as its file had them.
+
+        Raises:
+            DataError: The shard is gone, or was cut short since it was read.
+        """
+        shard, offset, size = (int(self.rows[i][key]) for key in ("shard", "offset", "size"))
+        path = self.folder / self.tars[shard]
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror}; `dvc repro -f shard`") from None
+        try:
+            raw = os.pread(file, size, offset)
+        finally:
+            os.close(file)
+        if len(raw) != size:
+            raise DataError(f"{path}: cut short while it was in use; `dvc repro -f shard`")
+        return raw
+
+    def name(self, i: int) -> str:
+        """What to call picture ``i`` in a message: its shard and its key there."""
+        return f"{self.folder / self.tars[self.rows[i]['shard']]}:{self.rows[i]['idx']:08d}"
+
+    def _decoded(self, i: int) -> np.ndarray:
+        return pictures.read(io.BytesIO(self.encoded(i)), self.fit, name=self.name(i))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """The images of one split, decoded; N in the order of the shards."""
+    """The labelled images of one split, N in the order of the shards.
+
+    ``idx`` is an image's place in its part (train or test) of the raw data, its name for ever.
+    """
 
     idx: np.ndarray  # int64 [N]
-    images: np.ndarray  # uint8 [N, C, H, W]
+    images: np.ndarray | Pictures  # uint8 [N, C, H, W]
     labels: np.ndarray  # int64 [N]
     classes: tuple[str, ...]
     white: int  # the pixel value that becomes 1.0
 
-    def pixels(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Float32 pixels in [0, 1] of some rows, [n, C, H, W]."""
+    def pixels(self, rows: np.ndarray | slice | int = slice(None)) -> np.ndarray:
+        """Float32 pixels in [0, 1] of some rows, [n, C, H, W]; pictures as evaluation sees them."""
         return self.images[rows].astype(np.float32) / np.float32(self.white)
 
 
-def split(labels: Sequence[int], *, test: int, validation: int, seed: int) -> dict[str, list[int]]:
-    """Assign each position of ``labels`` to a split; test and validation are class-balanced.
-
-    Within a class, images are ranked by SHA-256 of "seed/position": the rule needs no random
-    generator, so it is the same in every version of every library.
+def read_index(folder: Path) -> dict[str, Any]:
+    """The contents of ``index.json`` of a split.
 
     Raises:
-        DataError: A class has fewer images than test and validation take.
+        DataError: It is missing or damaged.
     """
-    ranked = defaultdict(list)
-    for i in sorted(
-        range(len(labels)), key=lambda i: hashlib.sha256(b"%d/%d" % (seed, i)).digest()
-    ):
-        ranked[labels[i]].append(i)
-    chosen: dict[str, list[int]] = {name: [] for name in SPLITS}
-    for c, label in enumerate(sorted(ranked)):
-        n_test, n_validation = (
-            total // len(ranked) + (c < total % len(ranked)) for total in (test, validation)
-        )
-        if n_test + n_validation >= len(ranked[label]):
-            raise DataError(
-                f"class {label} has {len(ranked[label])} images: too few for {n_test} test and "
-                f"{n_validation} validation images; lower data.test or data.validation"
-            )
-        chosen["test"] += ranked[label][:n_test]
-        chosen["validation"] += ranked[label][n_test : n_test + n_validation]
-        chosen["train"] += ranked[label][n_test + n_validation :]
-    return {name: sorted(rows) for name, rows in chosen.items()}
-
-
-def write(
-    examples: Iterable[Example],
-    out: Path,
-    *,
-    classes: tuple[str, ...],
-    white: int,
-    test: int,
-    validation: int,
-    seed: int,
-    shard_size: int,
-) -> dict[str, Any]:
-    """Write all splits and ``index.json`` to the folder ``out``; whole, or not at all.
-
-    Guarantee: the same examples and arguments give the same bytes, wherever and whenever.
-    """
-    examples = list(examples)
-    rows = split([e.label for e in examples], test=test, validation=validation, seed=seed)
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        index: dict[str, Any] = {
-            "classes": list(classes),
-            "shape": list(examples[0].image.shape),
-            "white": white,
-            "rule": {"name": "class-balanced", "seed": seed},
-            "splits": {},
-        }
-        for name, chosen in rows.items():
-            with webdataset.ShardWriter(
-                f"{part}/{name}-%06d.tar", maxcount=shard_size, mtime=0, verbose=0
-            ) as writer:
-                for i in chosen:
-                    writer.write(_member(examples[i]))
-            index["splits"][name] = {
-                "idx": [examples[i].idx for i in chosen],
-                "sha256": {tar.name: sha256(tar) for tar in sorted(part.glob(f"{name}-*.tar"))},
-            }
-        write_json(part / "index.json", index)
-        shutil.rmtree(out, ignore_errors=True)
-        part.replace(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return index
-
-
-def _member(example: Example) -> dict[str, Any]:
-    array = io.BytesIO()
-    np.save(array, example.image, allow_pickle=False)
-    return {
-        "__key__": f"{example.idx:08d}",
-        "cls": str(example.label).encode(),
-        "npy": array.getvalue(),
-    }
-
-
-def read_index(root: Path) -> dict[str, Any]:
-    """The contents of ``root/index.json``."""
-    path = root / "index.json"
+    path = folder / "index.json"
     try:
         index = json.loads(path.read_text())
-        index["splits"], index["classes"], index["white"]
-        return index
+        return {key: index[key] for key in KEYS}
     except FileNotFoundError:
         raise DataError(f"{path}: not found; `dvc repro shard` writes it") from None
     except (ValueError, KeyError, TypeError) as error:  # no JSON, or not ours
         raise DataError(f"{path}: damaged ({error}); `dvc repro -f shard` rewrites it") from None
 
 
+def fit(index: dict[str, Any]) -> Fit:
+    """How a picture file comes to the shape of a split's images: as its own do at evaluation.
+
+    Images that were arrays have no rule, and a file must have their shape.
+    """
+    if index["shape"] is not None:
+        return Fit(shape=tuple(index["shape"]))
+    return Fit(shape=(3, index["size"], index["size"]), resize="crop", ratio=index["crop"])
+
+
 def read(root: Path, name: str) -> Split:
-    """Decode the split ``name`` of the shards in ``root``, every shard checked first.
+    """The split ``name`` of the shards in ``root``, every byte of it checked first.
 
     Raises:
-        DataError: A shard is missing, truncated or altered, or images are not those of the index.
+        DataError: A shard is missing, truncated or altered.
     """
-    index = read_index(root)
-    listed = index["splits"][name]
-    idx, images, labels = [], [], []
-    for file, expected in listed["sha256"].items():
-        path = root / file
-        if not path.exists():
-            raise DataError(f"{path}: listed in index.json, but missing; `dvc repro -f shard`")
-        if (got := sha256(path)) != expected:
-            raise DataError(
-                f"{path}: SHA-256 is {got[:12]}…, index.json says {expected[:12]}…: the shard is "
-                "truncated or altered; `dvc checkout shards` or `dvc repro -f shard` restores it"
-            )
-        with path.open("rb") as stream:  # WebDataset(path) would leave it open
-            files = tar_file_expander([{"url": str(path), "stream": stream}])
-            for sample in group_by_keys(files):
-                idx.append(int(sample["__key__"]))
-                images.append(np.load(io.BytesIO(sample["npy"]), allow_pickle=False))
-                labels.append(int(sample["cls"]))
-    if idx != listed["idx"]:
-        raise DataError(f"{root}: the images of split {name!r} are not those of index.json")
+    folder = root / name
+    index = read_index(folder)
+    tars = tuple(file for file in index["sha256"] if file != ROWS)
+    with ThreadPoolExecutor() as threads:  # hashing leaves the interpreter to the others
+        for _ in threads.map(
+            lambda file: _check(folder / file, index["sha256"][file]), [*tars, ROWS]
+        ):
+            pass
+    rows = np.load(folder / ROWS, allow_pickle=False)
+    if index["shape"] is None:
+        images = Pictures(folder, tars, rows, fit(index))
+    else:
+        images = _arrays(folder, tars, rows, tuple(index["shape"]))
     return Split(
-        idx=np.array(idx),
-        images=np.stack(images),
-        labels=np.array(labels),
+        idx=rows["idx"].copy(),
+        images=images,
+        labels=rows["label"].copy(),
         classes=tuple(index["classes"]),
         white=index["white"],
     )
+
+
+def _check(path: Path, expected: str) -> None:
+    if not path.exists():
+        raise DataError(f"{path}: listed in index.json, but missing; `dvc repro -f shard`")
+    if (got := sha256(path)) != expected:
+        raise DataError(
+            f"{path}: SHA-256 is {got[:12]}…, index.json says {expected[:12]}…: it is truncated or "
+            f"altered; `dvc checkout {path.parent}` or `dvc repro -f shard` restores it"
+        )
+
+
+def _arrays(
+    folder: Path, tars: tuple[str, ...], rows: np.ndarray, shape: tuple[int, int, int]
+) -> np.ndarray:
+    """The images of tars of ``.npy`` files, each of which ends in its pixels."""
+    images = np.empty((len(rows), *shape), dtype=np.uint8)
+    for number, tar in enumerate(tars):
+        raw = np.fromfile(folder / tar, dtype=np.uint8)
+        for place in np.flatnonzero(rows["shard"] == number):
+            end = rows["offset"][place] + rows["size"][place]
+            images[place] = raw[end - images[place].size : end].reshape(shape)
+    return images

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,9 +24,10 @@ from rrcm.data import digits
 from rrcm.errors import RrcmError
 from rrcm.export import export
 from rrcm.files import sha256
+from rrcm.listing import Listing
 from rrcm.noises import gaussian
 from rrcm.settings import Export
-from rrcm.shards import Example, Split
+from rrcm.shards import Split
 from rrcm.votes import Header, Row
 
 PARAMS = Path(__file__).with_name("mini.yaml")
@@ -62,12 +63,27 @@ def changed(node: Any, dotted: str, value: Any) -> Any:
     return node | {key: changed(node[key], rest, value) if rest else value}
 
 
+class Example(NamedTuple):
+    """One labelled image, uint8 [C, H, W]."""
+
+    idx: int
+    image: np.ndarray
+    label: int
+
+
 @cache
-def examples() -> tuple[Example, ...]:
+def listing() -> Listing:
     """All digits."""
     with TemporaryDirectory() as root:
         digits.fetch(Path(root))
-        return tuple(digits.examples(Path(root)))
+        return digits.listing(Path(root), Path(root) / "link")
+
+
+@cache
+def examples() -> tuple[Example, ...]:
+    """All digits, one by one."""
+    found = listing()
+    return tuple(map(Example, found.idx.tolist(), found.images, found.labels.tolist()))
 
 
 def split(images: int) -> Split:
@@ -180,9 +196,10 @@ def some(split: Split, places: Any) -> Split:
 def save_classifier(root: Path, run: str) -> None:
     """Save a network of random weights, whose votes go to several classes, as ``models/<run>``."""
     torch.manual_seed(0)
-    network = classifier.build(MODEL, classes=10, condition="exact")
+    network = classifier.build(MODEL, classes=10, condition="exact", final_norm=True)
     torch.nn.init.normal_(network.head.weight)
-    config = {"classes": list(digits.CLASSES), "condition": "exact", "sigma": SIGMA}
+    config = {"classes": list(digits.CLASSES), "sigma": SIGMA}
+    config |= {"condition": "exact", "final_norm": True}
     classifier.save(root / "models" / run, network.state_dict(), model=MODEL, config=config)
 
 

@@ -18,15 +18,17 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [  # a module may import from its own line and the lines above it
     {"errors"},
     {"registry", "files"},
-    {"parsing"},
+    {"parsing", "listing", "pictures", "processes"},
     {"config"},
     {"settings"},
     {"params", "defaults"},
+    {"draws", "distributed", "computing"},
     {"evidence", "bounds", "noise", "schedules", "losses", "checkpoints", "philox"},
     {"looks", "votes", "planner", "engine", "randomness"},
-    {"journal", "shards", "batches", "augment", "quantize"},
+    {"journal", "shards", "sharding", "manifest", "batches", "transforms", "quantize"},
     {"models", "data", "certificates", "stopping", "noises"},
-    {"classifier", "loop", "voters", "pictures"},
+    {"classifier", "voters", "folders", "reference"},
+    {"augment", "loading", "loop"},
     {"folding", "objectives", "methods", "backends", "drawing"},
     {"foreign", "guards"},
     {"pretrain", "train", "export", "sample", "certify"},
@@ -164,14 +166,18 @@ def reach(script: str, listed: set[str]) -> set[str]:
     return reached
 
 
-def sampling_with(backend: str, stop: str, noise: str) -> Change:
-    return lambda params: params["sample"].update(backend=backend, stop=stop, noise=noise)
+def using(backend: str, stop: str, noise: str, data: str) -> Change:
+    def change(params: dict[str, Any]) -> None:
+        params["sample"].update(backend=backend, stop=stop, noise=noise)
+        params["data"].update(name=data)
+
+    return change
 
 
 VARIANTS = {
-    "grid on onnx": sampling_with("onnx", "grid", "gaussian"),
-    "none on torch": sampling_with("torch", "none", "sound"),
-    "anytime on torch": sampling_with("torch", "anytime", "secure"),
+    "grid on onnx": using("onnx", "grid", "gaussian", "digits"),
+    "none on torch": using("torch", "none", "sound", "cifar10"),
+    "anytime on torch": using("torch", "anytime", "secure", "imagenet"),
 }
 
 

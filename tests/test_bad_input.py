@@ -15,13 +15,13 @@ def params(change: Callable) -> Callable[[Workspace], None]:
 
 
 def truncate_shard(checkout: Workspace) -> None:
-    shard = checkout.path / "shards/test-000000.tar"
+    shard = checkout.path / "shards/test/000000.tar"
     shard.chmod(0o644)
     shard.write_bytes(shard.read_bytes()[:-2048])
 
 
 def alter_shard(checkout: Workspace) -> None:
-    shard = checkout.path / "shards/train-000000.tar"
+    shard = checkout.path / "shards/train/000000.tar"
     shard.chmod(0o644)
     content = bytearray(shard.read_bytes())
     content[700] ^= 1
@@ -29,7 +29,7 @@ def alter_shard(checkout: Workspace) -> None:
 
 
 def alter_raw_data(checkout: Workspace) -> None:
-    raw = checkout.path / "data/digits.csv"
+    raw = checkout.path / "data/digits/digits.csv"
     raw.chmod(0o644)
     raw.write_bytes(raw.read_bytes()[:-1] + b"!")
 
@@ -132,9 +132,9 @@ CASES = {
         f"sample {EVAL}",
         "backend onnx",
     ),
-    "raw data": (alter_raw_data, "shard", "data/digits.csv: SHA-256 is"),
-    "truncated shard": (truncate_shard, f"sample {EVAL}", "shards/test-000000.tar: SHA-256 is"),
-    "altered shard": (alter_shard, f"train {RUN}", "shards/train-000000.tar: SHA-256 is"),
+    "raw data": (alter_raw_data, "shard", "data/digits/digits.csv: SHA-256 is"),
+    "truncated shard": (truncate_shard, f"sample {EVAL}", "shards/test/000000.tar: SHA-256 is"),
+    "altered shard": (alter_shard, f"train {RUN}", "shards/train/000000.tar: SHA-256 is"),
     "checkpoint of another architecture": (
         params(lambda p: p["models"]["tiny"].update(patch_size=2)),
         f"train {RUN}",

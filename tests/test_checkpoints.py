@@ -114,12 +114,61 @@ def test_a_save_that_fails_leaves_what_was_there(path, monkeypatch, existed):
     assert not existed or path.read_bytes() == before
 
 
+def untrained(*, final_norm, classes=3):
+    network = classifier.build(MODEL, classes=classes, condition="exact", final_norm=final_norm)
+    nn.init.normal_(network.head.weight)
+    return network
+
+
+@pytest.mark.parametrize("final_norm", [False, True])
+def test_training_begins_with_an_encoder_or_with_a_whole_classifier(tmp_path, final_norm):
+    """An encoder keeps its last norm where the classifier has one; the head is the classifier's."""
+    theirs, ours = (untrained(final_norm=norm) for norm in (True, final_norm))
+    head = ours.head.weight.clone()
+    checkpoints.save(tmp_path / "a/encoder.safetensors", theirs.encoder.state_dict())
+
+    classifier.begin(ours, tmp_path / "a")
+
+    encoder = {
+        n: t for n, t in theirs.encoder.state_dict().items() if final_norm or "norm." != n[:5]
+    }
+    assert equal(ours.encoder.state_dict(), encoder) and torch.equal(ours.head.weight, head)
+
+    whole = untrained(final_norm=final_norm)
+    checkpoints.save(tmp_path / "b/model.safetensors", whole.state_dict())
+    classifier.begin(ours, tmp_path / "b")
+
+    assert equal(ours.state_dict(), whole.state_dict())
+
+
+def test_training_cannot_begin_with_nothing_or_with_another_classifier(tmp_path):
+    network = untrained(final_norm=False)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+    with pytest.raises(CheckpointError) as error:
+        classifier.begin(network, tmp_path)
+
+    assert one_line(error).startswith(
+        f"{tmp_path}: holds neither model.safetensors nor encoder.safetensors"
+    )
+    for other, difference in [
+        (untrained(final_norm=True), "is [64] in the file, absent in the model"),
+        (untrained(final_norm=False, classes=4), "head.weight is [4, 64] in the file, [3, 64] in"),
+    ]:
+        checkpoints.save(tmp_path / "model.safetensors", other.state_dict())
+        with pytest.raises(CheckpointError) as error:
+            classifier.begin(network, tmp_path)
+        assert difference in one_line(error)
+    assert equal(network.state_dict(), before)
+
+
 @pytest.mark.parametrize("condition", ["exact", "nearest"])
 def test_a_saved_classifier_is_the_classifier(tmp_path, condition):
     """Rebuilt from its folder alone: the same scores, ready to be certified."""
     torch.manual_seed(0)
-    network = classifier.build(MODEL, classes=3, condition=condition).eval()
-    config = {"classes": ["a", "b", "c"], "condition": condition, "sigma": 0.5}
+    network = classifier.build(MODEL, classes=3, condition=condition, final_norm=True).eval()
+    network.requires_grad_(False)
+    config = {"classes": [*"abc"], "condition": condition, "final_norm": True, "sigma": 0.5}
     classifier.save(tmp_path, network.state_dict(), model=MODEL, config=config)
 
     loaded, found = classifier.load(tmp_path)

@@ -39,7 +39,11 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "audit": {"files", "n", "alpha", "sigma"},
     "doctor": {"rng"},
     "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
+    "import": {"file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"},
     "data digits": set(),
+    "data cifar10": {"from", "no-verify"},
+    "data imagenet": {"from", "no-verify", "skip-unreadable"},
+    "data folder": {"from", "skip-unreadable"},
 }
 HEAVY = {"torch", "pandas", "scipy", "numba", "dvc", "onnxruntime", "matplotlib"}
 RUN_VALUES = ("--model", "tiny", "--sigma", "0.5")

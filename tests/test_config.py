@@ -16,7 +16,7 @@ from rrcm.settings import Sample
 
 PRESETS = sorted(Path(__file__).parents[1].glob("presets/*.yaml"))
 NAMED = {"pretrain", "recipes", "runs", "evals"}  # their keys are names of the user's own
-OPEN = {"models", "loss", "stopping"}  # a component knows what belongs in there
+OPEN = {"models", "loss", "stopping", "augment"}  # a component knows what belongs in there
 
 
 def keys(node, path=()):
@@ -116,7 +116,10 @@ WRONG = [
     ("certify.alpha", 0, "must be in (0, 1), got 0.0"),
     ("certify.alpha", 1, "must be in (0, 1), got 1.0"),
     ("certify.alpha", float("nan"), "must be in (0, 1)"),
-    ("data.test", 0, "must be positive"),
+    ("data.test", -1, "must be >= 0"),
+    ("data.size", 0, "must be positive"),
+    ("data.crop", 0, "a share in (0, 1]"),
+    ("data.crop", 1.1, "a share in (0, 1]"),
     ("data.validation", -1, "must be positive"),
     ("data.shard_size", 0, "must be positive"),
     ("pretrain.tiny.steps", 0, "must be positive"),
@@ -124,12 +127,25 @@ WRONG = [
     ("pretrain.tiny.optimizer.lr", 0, "must be positive"),
     ("pretrain.tiny.optimizer.weight_decay", -1, "must be >= 0"),
     ("pretrain.tiny.optimizer.clip", 0, "must be positive"),
+    ("pretrain.tiny.optimizer.clip", float("nan"), "must be positive"),
+    ("pretrain.tiny.optimizer.horizon", 0.5, "must be at least 1"),
+    ("pretrain.tiny.optimizer.warmup_by", "steps", "Did you mean 'step'?"),
+    ("pretrain.tiny.grid.sampling", "lognormals", "Did you mean 'lognormal'?"),
+    ("pretrain.tiny.grid.std", 0, "must be positive"),
+    ("pretrain.tiny.compute.devices", -1, "must be >= 0"),
+    ("pretrain.tiny.compute.workers", -1, "must be >= 0"),
+    ("pretrain.tiny.compute.accumulate", 0, "must be positive"),
+    ("pretrain.tiny.compute.precision", "fp16", "must be fp32 or bf16"),
+    ("recipes.scratch.mix.mixup", -0.1, "must be >= 0"),
+    ("recipes.scratch.mix.prob", 1.1, "must be in [0, 1]"),
+    ("recipes.scratch.mix.smoothing", 1, "must be in [0, 1)"),
+    ("recipes.scratch.selection", "test", "must be validation or last"),
     ("pretrain.tiny.optimizer.warmup", 1, "in [0, 1)"),
     ("pretrain.tiny.grid.t_min", 80, "need 0 < t_min < t_max"),
     ("pretrain.tiny.grid.rho", 0, "must be positive"),
     ("pretrain.tiny.grid.first", 81, "need 1 <= first <= last"),
     ("pretrain.tiny.target.start", 1, "need 0 <= start < end <= 1"),
-    ("recipes.scratch.epochs", 0, "must be positive"),
+    ("recipes.scratch.epochs", -1, "must be >= 0"),
     ("recipes.scratch.validation_draws", 0, "must be positive"),
     ("recipes.scratch.layer_decay", 0, "must be in (0, 1]"),
     ("sample.batch_size", 0, "must be positive"),

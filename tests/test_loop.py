@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -9,19 +10,31 @@ import numpy as np
 import pytest
 import torch
 from helpers import MINI, MODEL, PRETRAIN, Linear, equal
+from lookalikes import encoded
 from torch import nn
 
-from rrcm import batches, loop, noise, schedules, train
+from rrcm import batches, loop, noise, schedules, shards, train
 from rrcm import pretrain as pretraining
-from rrcm.config import Momentum, Optimizer
-from rrcm.errors import CheckpointError, TrainingError
+from rrcm.config import Mix, Momentum, Optimizer
+from rrcm.errors import CheckpointError, ConfigError, TrainingError
+from rrcm.loading import Batch
 from rrcm.methods import gaussian
 from rrcm.objectives import rrcm as objective
+from rrcm.pictures import Fit
 from rrcm.shards import Split
 
-SETTING = Optimizer(lr=0.1, weight_decay=0.0, warmup=0.25, clip=2.0)
+SETTING = Optimizer(
+    lr=0.1,
+    weight_decay=0.0,
+    warmup=0.25,
+    warmup_by="step",
+    horizon=1.0,
+    clip=2.0,
+    clip_warmup=True,
+)
 CFG = dataclasses.replace(PRETRAIN, steps=12, batch_size=16, seed=3)
 RUN = dataclasses.replace(MINI.runs["tiny-gaussian-s050"], seed=3)
+MIX = Mix(mixup=0.8, cutmix=1.0, prob=1.0, switch=0.5, smoothing=0.1)
 RECIPE = dataclasses.replace(MINI.recipes["finetune"], epochs=3, batch_size=16)  # 4 steps each
 
 
@@ -52,11 +65,29 @@ def begin_loop():
     )
 
 
-def run_loop(state):
-    def loss(step):
-        return {"fit": state.modules["network"](torch.randn(16, 4)).square().sum(dim=1)}
+def stream(start, stop, rows=16):
+    """Batches of nothing: what these losses see, they draw."""
+    for step in range(start, stop):
+        yield Batch(step=step, views={"x": torch.zeros(rows, 4)}, labels=torch.zeros(rows))
 
-    return loop.train(state, loss, steps=12, optimizer=SETTING, seed=0)
+
+def run_loop(state, loss=None, *, steps=12, setting=SETTING, rows=16, accumulate=1, per_epoch=1):
+    network = state.modules["network"]
+
+    def drawn(batch, draw):
+        return {"fit": network(draw.normal(batch.views["x"])).square().sum(dim=1)}
+
+    return loop.train(
+        state,
+        stream(state.step, steps, rows),
+        loss or drawn,
+        network=network,
+        steps=steps,
+        per_epoch=per_epoch,
+        optimizer=setting,
+        accumulate=accumulate,
+        seed=0,
+    )
 
 
 def start_train(**changed):
@@ -107,6 +138,49 @@ def test_resumed_is_uninterrupted_bit_for_bit(procedure, stop, tmp_path):
     assert same, "resuming changed the run"
 
 
+def test_resuming_amid_an_epoch_of_pictures_is_exact_however_many_decode_them(tmp_path):
+    """Steps of epochs of three; two processes decode before the interruption, none after."""
+    pictures, crop = (
+        photos(tmp_path),
+        {"resized_crop": {"scale": [0.3, 1.0], "ratio": [0.75, 1.33]}},
+    )
+    model = dataclasses.replace(MODEL, shape=MODEL.shape | {"image_size": 16, "channels": 3})
+    views = {"first": [crop], "second": [crop, {"gain": {"amount": 0.1}}], "plain": []}
+    cfg = dataclasses.replace(CFG, steps=5, batch_size=4, augment=views)
+
+    def states(state, workers):
+        compute = dataclasses.replace(CFG.compute, workers=workers)
+        return pretraining.pretrain(state, pictures, dataclasses.replace(cfg, compute=compute))
+
+    interrupted = states(pretraining.start(cfg, model), workers=2)
+    next(state for state in interrupted if state.step == 2).save(tmp_path / "interrupted")
+    interrupted.close()
+    resumed = pretraining.start(cfg, model)
+    resumed.resume(tmp_path / "interrupted")
+    finish(states(resumed, workers=0)).save(tmp_path / "resumed")
+    finish(states(pretraining.start(cfg, model), workers=0)).save(tmp_path / "uninterrupted")
+
+    same = (tmp_path / "resumed").read_bytes() == (tmp_path / "uninterrupted").read_bytes()
+    assert same, "resuming changed the run"
+
+
+def photos(folder):
+    """A split of 12 picture files of different sizes, one after the other in one file."""
+    raw = [encoded(i % 4, i) for i in range(12)]
+    rows = np.zeros(12, dtype=shards.KIND)
+    for i, content in enumerate(raw):
+        rows[i] = (i, i % 4, 0, sum(map(len, raw[:i])), len(content))
+    (folder / "0.tar").write_bytes(b"".join(raw))
+    fit = Fit(shape=(3, 16, 16), resize="crop", ratio=0.875)
+    return Split(
+        idx=rows["idx"].copy(),
+        images=shards.Pictures(folder, ("0.tar",), rows, fit),
+        labels=rows["label"].copy(),
+        classes=("a", "b", "c", "d"),
+        white=255,
+    )
+
+
 def test_a_saved_state_is_the_state(tmp_path):
     state, again = uninterrupted("train"), start_train()
     state.save(tmp_path / "state")
@@ -138,29 +212,68 @@ def test_a_damaged_state_is_refused(tmp_path):
 
 def descend(slope, *, steps=1, **changed):
     """Weights [3] from 0 under plain SGD on ``slope`` times their sum, and the state, each step."""
-    weights = nn.Parameter(torch.zeros(3))
-    state = loop.State(modules={}, optimizer=torch.optim.SGD([{"params": [weights]}]))
-    setting = dataclasses.replace(SETTING, lr=1.0, warmup=0.0, **changed)
+    network = nn.ParameterList([torch.zeros(3)])
+    (weights,) = network
+    state = loop.State(
+        modules={"network": network}, optimizer=torch.optim.SGD([{"params": [weights]}])
+    )
+    setting = dataclasses.replace(SETTING, **{"lr": 1.0, "warmup": 0.0} | changed)
 
-    def loss(step):
+    def loss(batch, draw):
         return {"first": slope * weights.sum()[None] / 2, "second": slope * weights * 3 / 2}
 
-    for each in loop.train(state, loss, steps=steps, optimizer=setting, seed=0):
+    for each in run_loop(state, loss, steps=steps, setting=setting):
         yield weights.detach().clone(), each
 
 
-def test_each_group_learns_at_the_schedule_times_its_scale():
+def rates(setting, *, steps, per_epoch=1):
+    """Learning rates of two groups, one of which is scaled by a half, at every step."""
     layers = nn.Linear(2, 2)
     groups = [{"params": [layers.weight], "lr_scale": 0.5}, {"params": [layers.bias]}]
-    state = loop.State(modules={}, optimizer=torch.optim.SGD(groups, lr=1.0))
-    states = loop.train(
-        state, lambda _: {"loss": layers(torch.ones(1, 2))}, steps=8, optimizer=SETTING, seed=0
-    )
+    state = loop.State(modules={"network": layers}, optimizer=torch.optim.SGD(groups, lr=1.0))
 
-    rates = [[group["lr"] for group in each.optimizer.param_groups] for each in states]
+    def loss(batch, draw):
+        return {"loss": layers(torch.ones(1, 2))}
 
+    states = run_loop(state, loss, steps=steps, setting=setting, per_epoch=per_epoch)
+    return [[group["lr"] for group in each.optimizer.param_groups] for each in states]
+
+
+def test_each_group_learns_at_the_schedule_times_its_scale():
     shares = [schedules.warmup_cosine(step, steps=8, warmup=2) for step in range(8)]  # 0.25 of 8
-    assert rates == [[0.5 * 0.1 * share, 0.1 * share] for share in shares]
+
+    assert rates(SETTING, steps=8) == [[0.5 * 0.1 * share, 0.1 * share] for share in shares]
+
+
+def test_a_longer_horizon_leaves_the_rate_high():
+    """The reference fine-tunes 50 epochs on a cosine of 150, and so ends at 0.78 of the peak."""
+    setting = dataclasses.replace(SETTING, lr=1.0, warmup=0.1, horizon=3.0)
+
+    last = rates(setting, steps=50)[-1][1]
+
+    assert last == 0.5 * (1 + math.cos(math.pi * (49 - 5) / (150 - 5)))
+    assert last == pytest.approx(0.78, abs=0.01)
+
+
+def test_a_rate_that_rises_by_epochs_loses_the_first():
+    setting = dataclasses.replace(SETTING, lr=1.0, warmup=0.25, warmup_by="epoch")
+
+    found = [rate for _, rate in rates(setting, steps=16, per_epoch=2)]
+
+    assert found[:4] == [0, 0, 0.5, 0.5]
+    assert found[4:] == [schedules.warmup_cosine(step, steps=16, warmup=4) for step in range(4, 16)]
+
+
+def test_clipping_may_wait_for_the_end_of_the_warm_up():
+    def lengths(**changed):
+        path = [torch.zeros(3), *(w for w, _ in descend(100.0, steps=4, warmup=0.5, **changed))]
+        steps = [(b - a).norm().item() for a, b in itertools.pairwise(path)]
+        return [length / rate for length, rate in zip(steps, [0.5, 1.0, 1.0, 0.5], strict=True)]
+
+    gradient = 100 * math.sqrt(3)
+    assert lengths(clip_warmup=True) == pytest.approx([2, 2, 2, 2], rel=1e-4)
+    assert lengths(clip_warmup=False) == pytest.approx([gradient, gradient, 2, 2], rel=1e-4)
+    assert lengths(clip=math.inf) == pytest.approx(4 * [gradient])
 
 
 @pytest.mark.parametrize(("slope", "length"), [(1000.0, 2.0), (0.1, 0.1 * math.sqrt(3))])
@@ -185,60 +298,132 @@ def test_the_loss_is_the_sum_of_its_terms_each_averaged():
 def test_a_loss_that_is_not_finite_stops_training_where_it_is_next_logged(bad):
     state = begin_loop()
 
-    def loss(step):
-        x = torch.randn(16, 4) * (bad if step >= 12 else 1.0)
+    def loss(batch, draw):
+        x = draw.normal(batch.views["x"]) * (bad if batch.step >= 12 else 1.0)
         return {"fit": state.modules["network"](x).square().sum(dim=1)}
 
     with pytest.raises(TrainingError, match=r"not finite at step 20 .*lower optimizer\.lr"):
-        finish(loop.train(state, loss, steps=40, optimizer=SETTING, seed=0))
+        finish(run_loop(state, loss, steps=40))
     assert [row["step"] for row in state.log] == [10]
 
 
 def test_a_gradient_that_is_not_finite_stops_training_too():
-    weight = nn.Parameter(torch.zeros(1))
-    state = loop.State(modules={}, optimizer=torch.optim.SGD([weight]))
+    network = nn.ParameterList([torch.zeros(1)])
+    state = loop.State(
+        modules={"network": network}, optimizer=torch.optim.SGD(network.parameters())
+    )
 
     with pytest.raises(TrainingError, match=r"\(loss 0\.0, gradient norm"):
-        finish(
-            loop.train(state, lambda _: {"root": weight.sqrt()}, steps=1, optimizer=SETTING, seed=0)
+        finish(run_loop(state, lambda *_: {"root": network[0].sqrt()}, steps=1))
+
+
+def test_parts_of_a_batch_add_up_to_its_gradient():
+    """Every row draws what it would have drawn in the whole batch."""
+
+    def gradient(accumulate):
+        torch.manual_seed(0)
+        network = nn.Linear(4, 3, dtype=torch.float64)
+        state = loop.State(
+            modules={"network": network},
+            optimizer=torch.optim.SGD([{"params": [*network.parameters()]}]),
         )
 
+        def loss(batch, draw):
+            x = draw.normal(batch.views["x"].double())
+            seen.append((len(x), len(batch.labels)))
+            return {"a": network(x).square().sum(dim=1), "b": draw.uniform(x, 1)[:, 0]}
 
-def test_the_target_follows_the_online_parameters():
-    """After every step, theta- becomes mu theta- + (1 - mu) theta, with the mu of that step."""
-    cfg = dataclasses.replace(CFG, target=Momentum(start=0.5, end=0.9, steepness=10.0))
+        finish(run_loop(state, loss, steps=1, rows=12, accumulate=accumulate))
+        return {"log": torch.tensor([*state.log[0].values()])} | {
+            name: p.grad for name, p in network.named_parameters()
+        }
+
+    seen = []
+    torch.testing.assert_close(gradient(3), gradient(1))
+    assert seen == [(4, 4)] * 3 + [(12, 12)]
+
+
+def test_parts_of_a_batch_are_equal():
+    with pytest.raises(ConfigError, match=r"compute\.accumulate: 16 images .* in 3 equal parts"):
+        finish(run_loop(begin_loop(), accumulate=3))
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+def test_the_target_follows_the_online_network(buffers):
+    """After every step, theta- becomes mu theta- + (1 - mu) theta, with the mu of that step.
+
+    BatchNorm's statistics do so only where asked for; its counter never.
+    """
+    momentum = Momentum(start=0.5, end=0.9, steepness=10.0, buffers=buffers)
+    cfg = dataclasses.replace(CFG, target=momentum)
     state = pretraining.start(cfg, MODEL)
     online, target = (state.modules[name] for name in ("online", "target"))
-    expected = {name: p.clone() for name, p in target.named_parameters()}
 
+    def followed(network):
+        statistics = {n: b for n, b in network.named_buffers() if b.is_floating_point()}
+        return dict(network.named_parameters()) | (statistics if buffers else {})
+
+    expected = {name: x.clone() for name, x in followed(target).items()}
     for _ in pretraining.pretrain(state, DATA["train"], cfg):
         mu = schedules.ema_momentum(state.step - 1, steps=12, start=0.5, end=0.9, steepness=10.0)
-        for name, p in online.named_parameters():
-            expected[name] = mu * expected[name] + (1 - mu) * p.detach()
+        for name, x in followed(online).items():
+            expected[name] = mu * expected[name] + (1 - mu) * x.detach()
 
-        torch.testing.assert_close(dict(target.named_parameters()), expected)
+        torch.testing.assert_close(followed(target), expected)
+    assert target["projector"][1].num_batches_tracked == 12
 
 
-def test_pretraining_sees_the_batch_and_the_grid_of_its_step(monkeypatch):
-    """And only the views are augmented: the mini preset declares nothing for the plain image."""
-    seen = []
+def test_patches_stay_random_where_they_are_frozen():
+    cfg = dataclasses.replace(CFG, freeze_patches=True, steps=2)
+    state = pretraining.start(cfg, MODEL)
+    before = {name: x.clone() for name, x in state.modules["online"].named_parameters()}
 
-    def loss(online, target, x, **named):
-        assert named["plain"](x) is x and not torch.equal(named["view"](x), x)
-        seen.append((x, named["sigmas"]))
-        return original(online, target, x, **named)
+    finish(pretraining.pretrain(state, DATA["train"], cfg))
 
-    original = objective.loss
+    for name, x in state.modules["online"].named_parameters():
+        assert torch.equal(x, before[name]) == name.startswith("encoder.patch_embed"), name
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "lognormal"])
+def test_pretraining_sees_the_batch_and_the_grid_of_its_step(monkeypatch, sampling):
+    """And logs the noise level of the pair that the objective compared."""
+    cfg = dataclasses.replace(CFG, grid=dataclasses.replace(CFG.grid, sampling=sampling))
+    seen, pairs = [], []
+
+    def loss(online, target, views, **named):
+        seen.append((views, named["sigmas"], named["weights"]))
+        return original(online, target, views, **named)
+
+    def pair(points, weights, draw):
+        pairs.append(original_pair(points, weights, draw))
+        return pairs[-1]
+
+    original, original_pair = objective.loss, objective.pair
     monkeypatch.setattr(objective, "loss", loss)
-    finish(pretraining.pretrain(pretraining.start(CFG, MODEL), DATA["train"], CFG))
+    monkeypatch.setattr(objective, "pair", pair)
+    state = finish(pretraining.pretrain(pretraining.start(cfg, MODEL), DATA["train"], cfg))
 
     pixels = torch.from_numpy(DATA["train"].pixels())
     assert len(seen) == 12
-    for step, (x, sigmas) in enumerate(seen):
+    for step, (views, sigmas, weights) in enumerate(seen):
         grid = schedules.karras_grid([21, 41, 81][step // 4], t_min=0.002, t_max=80.0, rho=7.0)
         torch.testing.assert_close(sigmas, (grid / 2).float())
-        rows = batches.rows(step, images=64, batch_size=16, seed=CFG.seed)
-        assert torch.equal(x, pixels[rows])
+        wanted = schedules.lognormal_weights(grid, mean=cfg.grid.mean, std=cfg.grid.std)
+        assert weights is None if sampling == "uniform" else torch.equal(weights, wanted)
+        rows = batches.rows(step, shards=(64,), batch_size=16, seed=CFG.seed)
+        assert torch.equal(views["plain"], pixels[rows])  # the mini preset leaves it as it is
+        assert not torch.equal(views["first"], views["second"])
+    for row in state.log:  # the objective's pair of that step, drawn again for the log
+        grid = 2 * seen[row["step"] - 1][1]
+        assert row["points"] == len(grid)
+        assert row["t"] == pytest.approx(grid[pairs[row["step"] - 1 + (row["step"] > 10)]].item())
+
+
+def test_pretraining_wants_the_views_of_its_objective():
+    cfg = dataclasses.replace(CFG, augment={"first": [], "plain": []})
+
+    with pytest.raises(ConfigError, match="asks for the views first, second, plain; got first, pl"):
+        next(pretraining.pretrain(pretraining.start(cfg, MODEL), DATA["train"], cfg))
 
 
 def test_pretraining_starts_with_the_target_at_the_online_network():
@@ -259,28 +444,80 @@ def test_pretraining_has_not_moved():
     (row,) = next(state.log for state in states if state.step == 10)
 
     assert [row[name] for name in ("contrast", "consistency", "grad_norm")] == pytest.approx(
-        [2.38157, 2.27095, 7.11686], rel=1e-3
+        [2.18248, 2.16771, 6.21493], rel=1e-3
     )
 
 
 @pytest.mark.parametrize("augment", [[], [{"gain": {"amount": 0.5}}]], ids=str)
 def test_training_sees_the_labelled_batch_of_its_step(augment):
-    seen = []
-
-    def loss(model, x, y, *, sigma, cfg):
-        seen.append((x, y, sigma))
-        return gaussian.loss(model, x, y, sigma=sigma, cfg=cfg)
-
-    method = SimpleNamespace(Config=gaussian.Config, loss=loss)
-    finish(run_train(start_train(), method, augment=augment))
+    seen = spy(augment=augment)
 
     pixels = torch.from_numpy(DATA["train"].pixels())
     labels = torch.from_numpy(DATA["train"].labels)
     assert len(seen) == 12
     for step, (x, y, sigma) in enumerate(seen):
-        rows = batches.rows(step, images=64, batch_size=16, seed=RUN.seed)
+        rows = batches.rows(step, shards=(64,), batch_size=16, seed=RUN.seed)
         assert torch.equal(y, labels[rows]) and sigma == RUN.sigma
         assert torch.equal(x, pixels[rows]) != bool(augment)
+
+
+def spy(**changed):
+    """The images, labels and sigma that a method is given, step by step."""
+    seen = []
+
+    def loss(model, x, y, *, sigma, draw, cfg):
+        seen.append((x, y, sigma))
+        return gaussian.loss(model, x, y, sigma=sigma, draw=draw, cfg=cfg)
+
+    method = SimpleNamespace(Config=gaussian.Config, loss=loss)
+    finish(run_train(start_train(), method, **changed))
+    return seen
+
+
+def test_images_and_labels_are_mixed_alike():
+    """A label's share is its image's: here, of pixels that came from either partner."""
+    mix = Mix(mixup=0.0, cutmix=1.0, prob=1.0, switch=0.5, smoothing=0.0)
+
+    for (x, y, _), (plain, labels, _) in zip(spy(mix=mix), spy(), strict=True):
+        own = (x == plain).flatten(1).double().mean(dim=1)
+        assert y.shape == (16, 4) and torch.allclose(y.sum(dim=1), torch.ones(16))
+        share = y.gather(1, labels[:, None])[:, 0]
+        assert (own >= share - 1e-6)[share < 1].all(), "pixels may agree by chance, not differ"
+
+
+def test_accumulated_fine_tuning_is_the_same_training():
+    """To rounding, under plain SGD: AdamW would turn rounding into steps."""
+    found = []
+    for accumulate in (1, 4):
+        state = start_train()
+        groups = [{k: g[k] for k in ("params", "lr_scale")} for g in state.optimizer.param_groups]
+        state.optimizer = torch.optim.SGD(groups)
+        compute = dataclasses.replace(RECIPE.compute, accumulate=accumulate)
+        optimizer = dataclasses.replace(RECIPE.optimizer, lr=0.5)
+        finish(run_train(state, compute=compute, optimizer=optimizer, mix=MIX))
+        found.append(state.modules["classifier"].state_dict())
+
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+def test_without_epochs_the_weights_are_those_at_the_start():
+    state = start_train()
+    before = {name: x.clone() for name, x in state.modules["classifier"].state_dict().items()}
+
+    assert [*run_train(state, epochs=0)] == []
+
+    assert equal(state.best, before)
+    assert 0 < state.best_score < 1
+
+
+def test_the_last_epoch_is_kept_where_nothing_selects(monkeypatch):
+    scores = iter([0.5])  # scored once
+    monkeypatch.setattr(train, "accuracy", lambda *_, **named: next(scores))
+
+    state = finish(run_train(start_train(), selection="last"))
+
+    assert state.best_score == 0.5
+    assert equal(state.best, state.modules["classifier"].state_dict())
 
 
 def test_the_last_of_the_best_epochs_is_kept(monkeypatch):

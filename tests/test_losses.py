@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rrcm import losses
+from rrcm.draws import Draws
 from rrcm.errors import ConfigError
 
 B, M, K = 5, 3, 4
 CONSTANTS = {"lbd": 7.0, "eta": 0.5, "m": M}
+LABELS = torch.arange(B) % K
 
 
 def embeddings(seed=0, batch=B, dim=6):
@@ -36,12 +38,16 @@ class Recorder(nn.Module):
         return x.flatten(1) @ self.weight.T
 
 
-def consistency(model, *, sigma=0.5, **changed):
+def images():
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(B, 3, 2, 2, generator=generator, dtype=torch.float64)
+
+
+def consistency(model, *, sigma=0.5, y=LABELS, **changed):
     """The loss of the same images, with the same noise, at changed constants."""
-    torch.manual_seed(0)
-    x, y = torch.rand(B, 3, 2, 2, dtype=torch.float64), torch.arange(B) % K
     cfg = losses.Consistency(**CONSTANTS | changed)
-    return losses.consistency(model, x, y, sigma=torch.tensor(sigma), cfg=cfg)
+    arguments = {"sigma": torch.tensor(sigma), "draw": Draws(0, 0), "cfg": cfg}
+    return losses.consistency(model, images(), y, **arguments)
 
 
 def naive_consistency(logits, label):
@@ -87,6 +93,37 @@ def test_info_nce_knows_right_angles_and_opposites(tau):
     assert one(opposite, -opposite) == pytest.approx(math.log1p(math.exp(2 / tau)))
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+def test_info_nce_of_parts_of_a_batch_is_that_of_the_whole(parts):
+    """Each process has some rows, and the positives and negatives of all."""
+    z, z_pos = embeddings(batch=8)
+    size = 8 // parts
+
+    found = [losses.info_nce(z[i : i + size], z_pos, tau=0.2, first=i) for i in range(0, 8, size)]
+
+    torch.testing.assert_close(torch.cat(found), losses.info_nce(z, z_pos, tau=0.2))
+
+
+def test_losses_are_computed_in_float32_under_autocast():
+    """A bfloat16 product would be off by hundredths, as much as the loss differs between rows."""
+    z, z_pos = embeddings().float()
+    network = Recorder().float()
+    expected = losses.info_nce(z.bfloat16().float(), z_pos, tau=0.2)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = losses.info_nce(z.bfloat16(), z_pos, tau=0.2)
+        agreed = losses.consistency(
+            network,
+            images().float(),
+            LABELS,
+            sigma=torch.tensor(0.5),
+            draw=Draws(0, 0),
+            cfg=losses.Consistency(**CONSTANTS),
+        )
+
+    torch.testing.assert_close(found, expected)
+    assert found.dtype == agreed.dtype == torch.float32
+
+
 @few
 @given(st.permutations(range(B)))
 def test_info_nce_follows_a_permutation_of_the_batch(order):
@@ -123,14 +160,28 @@ def test_consistency_is_its_equation_with_its_gradient():
 def test_consistency_shows_the_model_m_fresh_copies_at_sigma():
     model = Recorder()
     consistency(model, sigma=0.5)
-    torch.manual_seed(0)
-    x = torch.rand(B, 3, 2, 2, dtype=torch.float64)
 
-    noise = (model.x.view(M, *x.shape) - x) / 0.5
+    noise = (model.x.view(M, *images().shape) - images()) / 0.5
 
     assert model.sigma == 0.5
     assert len(noise.flatten().unique()) == noise.numel(), "a copy repeats another's noise"
     assert noise.std().item() == pytest.approx(1, abs=0.2)
+
+
+def test_consistency_of_certain_probabilities_is_that_of_their_labels():
+    model = Recorder()
+    certain = F.one_hot(LABELS, K).double()
+
+    torch.testing.assert_close(consistency(model, y=certain), consistency(model))
+
+
+def test_consistency_is_linear_in_the_probabilities_of_labels():
+    """Half a label costs half its cross-entropy: what mixup asks for."""
+    model = Recorder()
+    mixed = (F.one_hot(LABELS, K) + F.one_hot(LABELS.flip(0), K)).double() / 2
+    one, other = consistency(model), consistency(model, y=LABELS.flip(0))
+
+    torch.testing.assert_close(consistency(model, y=mixed), (one + other) / 2)
 
 
 @few

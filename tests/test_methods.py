@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from helpers import Linear, constants, turned
 
 from rrcm import losses, registry
+from rrcm.draws import Draws
 from rrcm.methods import consistency, gaussian, rrcm
 
 B, K = 64, 3
@@ -25,10 +26,11 @@ def model():
     return Linear(12, K)
 
 
-def method_loss(method, network, **changed):
-    torch.manual_seed(0)
+def method_loss(method, network, *, y=None, **changed):
     cfg = method.Config(**constants(method) | changed)
-    return method.loss(network, *batch(), sigma=SIGMA, cfg=cfg)
+    x, labels = batch()
+    y = labels if y is None else y
+    return method.loss(network, x, y, sigma=SIGMA, draw=Draws(0, 0), cfg=cfg)
 
 
 @pytest.mark.parametrize("name", registry.names("methods"))
@@ -59,6 +61,31 @@ def test_every_knob_of_a_method_turns_something(name):
 
 
 @pytest.mark.parametrize("name", registry.names("methods"))
+def test_method_takes_probabilities_for_labels(name):
+    """Certain ones are the labels; mixed ones cost the mean of both."""
+    method, network, (_, y) = registry.load("methods", name), model(), batch()
+    one, other = F.one_hot(y, K).float(), F.one_hot(y.flip(0), K).float()
+    found = [method_loss(method, network, y=each) for each in (one, other, (one + other) / 2)]
+
+    torch.testing.assert_close(found[0], method_loss(method, network))
+    torch.testing.assert_close(found[2], (found[0] + found[1]) / 2)
+
+
+@pytest.mark.parametrize("name", registry.names("methods"))
+def test_method_draws_for_its_part_of_a_batch_what_one_process_would(name):
+    method, network, (x, y) = registry.load("methods", name), model(), batch()
+    cfg = method.Config(**constants(method))
+
+    def loss(rows):
+        draw = Draws(3, 5, first=rows.start)
+        return method.loss(network, x[rows], y[rows], sigma=SIGMA, draw=draw, cfg=cfg)
+
+    parts = [loss(slice(0, 24)), loss(slice(24, B))]
+
+    torch.testing.assert_close(torch.cat(parts), loss(slice(0, B)))
+
+
+@pytest.mark.parametrize("name", registry.names("methods"))
 def test_method_trains_at_sigma_and_says_so_to_the_model(name):
     """Noise of sigma is drawn afresh for every image, and the model is told that sigma."""
     method, seen = registry.load("methods", name), []
@@ -72,6 +99,7 @@ def test_method_trains_at_sigma_and_says_so_to_the_model(name):
         torch.full((1000, 3, 2, 2), 0.5),
         torch.zeros(1000, dtype=torch.int64),
         sigma=torch.tensor(0.7),
+        draw=Draws(0, 0),
         cfg=method.Config(**constants(method)),
     )
 
@@ -84,8 +112,7 @@ def test_method_trains_at_sigma_and_says_so_to_the_model(name):
 
 def test_gaussian_is_cross_entropy_on_one_noisy_copy():
     network, (x, y) = model().double(), batch()
-    torch.manual_seed(0)
-    noisy = x + SIGMA * torch.randn_like(x)
+    noisy = x + SIGMA * Draws(0, 0).normal(x)
 
     p = network(noisy.double(), SIGMA).softmax(dim=1)
     expected = [-torch.log(p[i, y[i]]).item() for i in range(B)]
@@ -108,8 +135,8 @@ def test_consistency_with_no_weights_is_cross_entropy():
     """lbd = eta = 0 leaves the mean over copies of what `gaussian` does with one."""
     network, (x, y) = model(), batch()
     loss = method_loss(consistency, network, lbd=0.0, eta=0.0)
-    torch.manual_seed(0)
-    noisy = x + SIGMA * torch.randn(2, *x.shape)
+    draw = Draws(0, 0)
+    noisy = [x + SIGMA * draw.normal(x) for _ in range(2)]
 
     expected = [F.cross_entropy(network(copy, SIGMA), y, reduction="none") for copy in noisy]
 

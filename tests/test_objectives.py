@@ -7,7 +7,9 @@ import torch
 from helpers import constants, turned
 from torch import nn
 
-from rrcm import registry
+from benchmarks import training
+from rrcm import distributed, registry
+from rrcm.draws import Draws
 from rrcm.losses import info_nce
 from rrcm.models import vit
 from rrcm.objectives import rrcm
@@ -38,6 +40,7 @@ def networks(seed=0):
             channels=1,
             patch_size=4,
             position_std=0.5,
+            init="pytorch",
             projector_width=16,
             projector_dim=5,
         )
@@ -50,16 +53,24 @@ def images():
     return torch.rand(B, 1, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def terms(objective, online, target, cfg):
-    """The terms of an objective's loss, with views that are moved by noise of their own."""
-    torch.manual_seed(0)
+def views(objective):
+    """Views of the images, each moved by noise of its own."""
+    generator = torch.Generator().manual_seed(1)
+    return {
+        name: images() + 0.3 * torch.randn(images().shape, generator=generator).double()
+        for name in objective.VIEWS
+    }
+
+
+def terms(objective, online, target, cfg, *, weights=None, rows=slice(0, B)):
+    """The terms of an objective's loss, of all images or of a part."""
     return objective.loss(
         online,
         target,
-        images(),
-        view=lambda x: x + 0.3 * torch.randn_like(x),
-        plain=lambda x: x.flip(-1),
+        {name: view[rows] for name, view in views(objective).items()},
         sigmas=SIGMAS,
+        weights=weights,
+        draw=Draws(0, 0, first=rows.start),
         cfg=objective.Config(**cfg),
     )
 
@@ -95,7 +106,7 @@ class SpyProjector(nn.Module):
         return h
 
 
-def spy(*, symmetric, seed=0):
+def spy(*, symmetric, step=0, weights=None):
     """What was encoded, as {(owner, image, sigma, grad): z [B, ...]}, and what was projected."""
     encoded, projected = [], []
     online, target = (
@@ -104,15 +115,14 @@ def spy(*, symmetric, seed=0):
         )
         for who in ("online", "target")
     )
-    views = iter([VIEW_1, VIEW_2])
-    torch.manual_seed(seed)
+    tags = {"first": VIEW_1, "second": VIEW_2, "plain": PLAIN}
     rrcm.loss(
         online,
         target,
-        torch.zeros(B, 1, 4, 4, dtype=torch.float64),
-        view=lambda x: x + next(views),
-        plain=lambda x: x + PLAIN,
+        {name: torch.full((B, 1, 4, 4), tag, dtype=torch.float64) for name, tag in tags.items()},
         sigmas=SIGMAS,
+        weights=weights,
+        draw=Draws(0, step),
         cfg=rrcm.Config(**CFG | {"symmetric": symmetric}),
     )
     places = {}
@@ -152,23 +162,32 @@ def test_every_point_shares_the_noise_of_its_image(symmetric):
         torch.testing.assert_close(other, z, atol=1e-9, rtol=0)
 
 
+def levels(weights=None, steps=60):
+    """The noisier level of each step's pair."""
+    found = [spy(symmetric=False, step=step, weights=weights)[0] for step in range(steps)]
+    return [level for each in found for _, tag, level, grad in each if tag == PLAIN and grad]
+
+
 def test_one_n_serves_the_batch_and_every_n_is_reached():
-    levels = []
-    for seed in range(60):
-        encoded, _ = spy(symmetric=False, seed=seed)
-        levels += [level for _, tag, level, grad in encoded if tag == PLAIN and grad]
+    found = levels()
 
-    assert len(levels) == 60
-    assert {*levels} == {*SIGMAS[:-1].tolist()}
+    assert len(found) == 60
+    assert {*found} == {*SIGMAS[:-1].tolist()}
 
 
-def naive(online, target, x, *, symmetric):
+def test_weights_say_how_often_a_pair_is_drawn():
+    found = levels(torch.tensor([0.0, 3.0, 0.0, 1.0]))
+
+    assert {*found} == {SIGMAS[1].item(), SIGMAS[3].item()}
+    assert found.count(SIGMAS[1].item()) / 60 == pytest.approx(0.75, abs=0.15)
+
+
+def naive(online, target, *, symmetric):
     """Equation 7 in separate passes: four, or six."""
-    torch.manual_seed(0)
-    x1, x2 = (x + 0.3 * torch.randn_like(x) for _ in range(2))
-    x = x.flip(-1)
-    n = int(torch.randint(len(SIGMAS) - 1, ()))
-    z = torch.randn_like(x)
+    x1, x2, x = views(rrcm).values()
+    draw = Draws(0, 0)
+    n = draw.integer(len(SIGMAS) - 1)
+    z = draw.normal(x)
 
     def f(network, x, sigma):
         return network["encoder"](x + sigma * z, sigma.repeat(B))
@@ -189,10 +208,47 @@ def test_loss_is_its_equation_with_its_gradient(symmetric):
 
     loss = sum(terms(rrcm, online, target, CFG | {"symmetric": symmetric}).values())
 
-    expected = naive(online, target, images(), symmetric=symmetric)
+    expected = naive(online, target, symmetric=symmetric)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(
         *(torch.autograd.grad(each.sum(), [*online.parameters()]) for each in (loss, expected))
+    )
+
+
+@pytest.mark.parametrize("cfg", [training.LOSS, training.ONE_WAY], ids=["both ways", "one way"])
+def test_the_benchmark_s_reference_step_computes_the_same_loss(cfg):
+    """Value and gradient: what it is slower at changes nothing."""
+    declared = training.shape("12x2x2", 8)
+    shape = vit.Config(**declared.shape | {"projector_width": 16, "projector_dim": 5})
+    torch.manual_seed(0)
+    online, target = (
+        nn.ModuleDict({"encoder": vit.Encoder(shape), "projector": vit.Projector(shape)}).double()
+        for _ in range(2)
+    )
+    generator = torch.Generator().manual_seed(0)
+    seen = {
+        name: torch.rand(B, 3, 8, 8, generator=generator, dtype=torch.float64)
+        for name in rrcm.VIEWS
+    }
+
+    ours = rrcm.loss(
+        online,
+        target,
+        seen,
+        sigmas=SIGMAS,
+        weights=None,
+        draw=Draws(0, 0),
+        cfg=cfg,
+    )
+    theirs = training.reference_loss(online, target, seen, sigmas=SIGMAS, draw=Draws(0, 0), cfg=cfg)
+
+    torch.testing.assert_close(sum(ours.values()), theirs)
+    parameters = [*online.parameters()]
+    torch.testing.assert_close(
+        *(
+            torch.autograd.grad(each.sum(), parameters, allow_unused=True, materialize_grads=True)
+            for each in (sum(ours.values()), theirs)
+        )
     )
 
 
@@ -202,6 +258,41 @@ def test_consistency_leaves_the_projector_alone():
     terms(rrcm, online, target, CFG)
 
     assert [network["projector"][1].num_batches_tracked for network in (online, target)] == [1, 1]
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_processes_that_share_a_batch_compute_the_loss_of_one(symmetric, monkeypatch):
+    """Each has half the rows; what it contrasts with is gathered, without a gradient.
+
+    Without BatchNorm, whose statistics are another file's affair.
+    """
+    online, target = networks(0), networks(1)
+    for network in (online, target):
+        network["projector"] = nn.Linear(8, 5, dtype=torch.float64)
+    cfg = CFG | {"symmetric": symmetric}
+    whole = terms(rrcm, online, target, cfg)
+
+    def shared(rank, answers):
+        """The loss of one process; what it gives to the others, or gets instead of its own."""
+        given = []
+
+        def gather(x):
+            given.append(x)
+            return torch.cat([x, x]) if answers is None else answers[len(given) - 1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(distributed, "rank", lambda: rank)
+            patch.setattr(distributed, "gather", gather)
+            rows = slice(3 * rank, 3 * rank + 3)
+            return given, terms(rrcm, online, target, cfg, rows=rows)
+
+    given = [shared(rank, None)[0] for rank in range(2)]
+    answers = [torch.cat(both) for both in zip(*given, strict=True)]
+    parts = [shared(rank, answers)[1] for rank in range(2)]
+
+    assert not any(answer.requires_grad for answer in answers)
+    for name, term in whole.items():
+        torch.testing.assert_close(torch.cat([part[name] for part in parts]), term)
 
 
 @pytest.mark.parametrize("name", registry.names("objectives"))

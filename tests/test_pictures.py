@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
-from rrcm import pictures
+from rrcm import folders, pictures
 from rrcm.errors import ConfigError, DataError
 from rrcm.pictures import Fit
 from rrcm.votes import UNKNOWN
@@ -311,9 +311,9 @@ def fill(root: Path, *names: str, broken: tuple[str, ...] = ()) -> None:
             Image.new("L", (5, 6), value).save(path)
 
 
-def folder(root: Path, classes="012", **changes) -> pictures.Folder:
+def folder(root: Path, classes="012", **changes) -> folders.Folder:
     options = {"classes": list(classes), "named": False, "labels": None, "strict": False}
-    return pictures.folder(root, GREY, **options | changes)
+    return folders.folder(root, GREY, **options | changes)
 
 
 def test_a_folder_for_each_class_in_the_order_of_their_names(tmp_path: Path):

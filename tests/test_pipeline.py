@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from workspace import EVAL, RUN, Workspace
+from workspace import EVAL, ROOT, RUN, Workspace
 
 
 def downstream(run: str) -> set[str]:
@@ -134,21 +134,22 @@ def test_inputs_that_change_under_a_stage_fail_it(checkout: Workspace):
     assert (checkout.path / "dvc.lock").read_bytes() == lock
 
 
-def test_a_fresh_checkout_accepts_the_data_and_refuses_a_changed_byte(checkout: Workspace):
+def test_data_are_what_their_pointer_says_and_new_ones_are_told(checkout: Workspace):
     assert "up to date" in checkout.run("dvc", "status", "data.dvc")
-    pointer, raw = checkout.path / "data.dvc", checkout.path / "data/digits.csv"
+    pointer, raw = checkout.path / "data.dvc", checkout.path / "data/digits/digits.csv"
     promised = pointer.read_bytes()
+
+    assert promised == (ROOT / "data.dvc").read_bytes()
+    assert "as data.dvc has them" in checkout.run("rrcm", "data", "digits")
     (checkout.path / "data/stray").write_text("not of this data set")
-
-    output = checkout.run("rrcm", "data", "digits", fails=True)
-
-    assert output.startswith("error: data/ is not what data.dvc describes")
-    assert pointer.read_bytes() == promised
+    assert "new to data.dvc: commit it" in checkout.run("rrcm", "data", "digits")
+    assert pointer.read_bytes() != promised
     (checkout.path / "data/stray").unlink()
     raw.chmod(0o644)
     raw.write_bytes(raw.read_bytes().replace(b"5", b"6", 1))
-    assert "error: data/digits.csv: SHA-256" in checkout.run(
+    assert "error: data/digits/digits.csv: SHA-256" in checkout.run(
         "python", "-m", "pipeline.shard", fails=True
     )
     checkout.run("rrcm", "data", "digits")
+    assert pointer.read_bytes() == promised
     assert "up to date" in checkout.run("dvc", "status", "data.dvc")

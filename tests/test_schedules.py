@@ -1,5 +1,6 @@
 """Schedules against the golden numbers of the literature, and what holds for any setting."""
 
+import itertools
 import math
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rrcm import schedules
+from rrcm.errors import ConfigError
 
 PAPER = {"t_min": 0.002, "t_max": 80.0, "rho": 7.0}
 STEPS = 600_000
@@ -50,6 +52,44 @@ def test_karras_grid_descends_between_its_ends(points, t_min, t_max, rho):
     assert grid.shape == (points,) and grid.dtype == torch.float64
     assert (grid.diff() < 0).all()
     assert grid[[0, -1]].tolist() == pytest.approx([t_max, t_min])
+
+
+def test_lognormal_weights_are_their_equation():
+    """p_i in proportion to a difference of error functions, as iCT writes it."""
+    grid = schedules.karras_grid(21, **PAPER)
+    place = [math.erf((math.log(t) + 1.1) / (math.sqrt(2) * 2.0)) for t in grid.tolist()]
+    share = [upper - lower for upper, lower in itertools.pairwise(place)]
+
+    found = schedules.lognormal_weights(grid, mean=-1.1, std=2.0)
+
+    assert found.tolist() == pytest.approx([each / sum(share) for each in share], abs=1e-12)
+
+
+def test_lognormal_weights_are_where_certification_lives():
+    """Uniform pairs of the last grid lie above t = 2 (sigma = 1) half the time, these hardly."""
+    grid = schedules.karras_grid(81, **PAPER)
+    weights = schedules.lognormal_weights(grid, mean=-1.1, std=2.0)
+
+    assert weights[grid[:-1] > 2].sum().item() == pytest.approx(0.2, abs=0.03)
+    assert (grid[:-1] > 2).double().mean().item() == pytest.approx(0.53, abs=0.02)
+
+
+@few
+@given(st.integers(2, 100), st.floats(-3.0, 3.0), st.floats(0.3, 5.0))
+def test_lognormal_weights_are_probabilities(points, mean, std):
+    weights = schedules.lognormal_weights(
+        schedules.karras_grid(points, **PAPER), mean=mean, std=std
+    )
+
+    assert weights.shape == (points - 1,) and (weights >= 0).all()
+    assert weights.sum().item() == pytest.approx(1)
+
+
+def test_lognormal_weights_that_miss_the_grid_are_refused():
+    grid = schedules.karras_grid(21, **PAPER)
+
+    with pytest.raises(ConfigError, match=r"^mean, std: ln t = 90.0 \+- 0.1 is on no part of"):
+        schedules.lognormal_weights(grid, mean=90.0, std=0.1)
 
 
 @pytest.mark.parametrize(

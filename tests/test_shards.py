@@ -1,51 +1,97 @@
 """Raw data is what it was, shards are the same wherever they are built, and damage is noticed."""
 
+import errno
 import hashlib
+import io
 import os
+import shutil
+import signal
+import tarfile
 import time
+import tracemalloc
 from collections import Counter
+from dataclasses import replace
 from itertools import chain, combinations
+from multiprocessing import get_context
+from pathlib import Path
 
+import lookalikes
 import numpy as np
 import pytest
-from builders import examples, refused
+from builders import examples, listing, refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from sklearn.datasets import load_digits
+from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from rrcm import shards
+from rrcm import pictures, sharding, shards
+from rrcm.config import Data
 from rrcm.data import digits
-from rrcm.errors import DataError
+from rrcm.errors import ConfigError, DataError
 from rrcm.files import sha256
-from rrcm.shards import Example
+from rrcm.listing import Listing, Place
+from rrcm.pictures import Fit
 
 PRESET = {"test": 500, "validation": 100, "seed": 0}  # of presets/digits.yaml
-SOME = examples()[:150]
 LABELS = [example.label for example in examples()]
+CFG = Data(name="digits", seed=0, test=40, validation=20, shard_size=64, size=8, crop=1.0)
+SEEN = Data(name="folder", seed=0, test=0, validation=3, shard_size=5, size=24, crop=0.75)
 
 
-def write(out, images=SOME, **changes):
-    arguments = {"test": 40, "validation": 20, "seed": 0, "shard_size": 64} | changes
-    shards.write(images, out, classes=digits.CLASSES, white=digits.WHITE, **arguments)
+def part(some: slice) -> Listing:
+    """Some of the digits."""
+    whole = listing()
+    keys = ("idx", "labels", "held", "images")
+    return replace(whole, **{key: getattr(whole, key)[some] for key in keys})
+
+
+SOME = part(slice(150))
+
+
+def write(out: Path, images: Listing = SOME, cfg: Data = CFG, workers: int = 1, **changes) -> Path:
+    cfg, scratch = replace(cfg, **changes), out.with_name("scratch")
+    counts = [*sharding.write(images, out, cfg, scratch=scratch, workers=workers)]
+
+    assert counts == sorted(counts) and counts[-1] == len(images.labels)
+    assert not scratch.exists()
     return out
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def pictured(root: Path, count: int = 24) -> Listing:
+    """Picture files of three classes, the last quarter of them of a test split."""
+    lookalikes.folders(root, parts=(("", count // 3),))
+    files = sorted(root.rglob("*.*"))
+    held = np.arange(len(files)) % 4 == 3
+    return Listing(
+        classes=("cat", "dog", "owl"),
+        white=255,
+        idx=np.where(held, np.cumsum(held), np.cumsum(~held)) - 1,
+        labels=np.array([("cat", "dog", "owl").index(path.parent.name) for path in files]),
+        held=held,
+        images=[Place(path.name, str(path)) for path in files],
+        size=sum(path.stat().st_size for path in files),
+    )
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built(tmp_path_factory) -> Path:
     return write(tmp_path_factory.mktemp("built") / "shards")
 
 
 @pytest.fixture
-def copy(built, tmp_path):
+def copy(built: Path, tmp_path: Path) -> Path:
     """Shards to damage."""
-    for path in built.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    return tmp_path
+    return shutil.copytree(built, tmp_path / "shards")
 
 
 def test_raw_data_is_the_pinned_one(tmp_path):
@@ -67,15 +113,15 @@ def test_altered_raw_data_is_refused_with_the_cure(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
 
     with refused(DataError, str(path), "SHA-256", "`rrcm data digits` restores it"):
-        next(digits.examples(tmp_path))
+        digits.listing(tmp_path, tmp_path)
     digits.fetch(tmp_path)
 
-    assert next(digits.examples(tmp_path)).label == 0
+    assert digits.listing(tmp_path, tmp_path).labels[0] == 0
 
 
 def test_missing_raw_data_names_the_command(tmp_path):
     with refused(DataError, "digits.csv: not found", "`rrcm data digits`"):
-        next(digits.examples(tmp_path))
+        digits.listing(tmp_path, tmp_path)
 
 
 def test_an_altered_scikit_learn_is_refused(tmp_path, monkeypatch):
@@ -89,7 +135,7 @@ def test_an_altered_scikit_learn_is_refused(tmp_path, monkeypatch):
 
 def test_certified_images_never_change():
     """Golden: computed once, by the rule of `split`, for presets/digits.yaml."""
-    test = shards.split(LABELS, **PRESET)["test"]
+    test = sharding.split(LABELS, **PRESET)["test"]
 
     assert test[:5] == [0, 10, 16, 26, 28]
     assert hashlib.sha256(str(test).encode()).hexdigest() == (
@@ -98,7 +144,7 @@ def test_certified_images_never_change():
 
 
 def test_splits_are_disjoint_balanced_and_complete():
-    rows = shards.split(LABELS, **PRESET)
+    rows = sharding.split(LABELS, **PRESET)
 
     assert sorted(chain(*rows.values())) == list(range(1797))
     assert all(chosen == sorted(chosen) for chosen in rows.values())
@@ -111,7 +157,7 @@ def test_splits_are_disjoint_balanced_and_complete():
 def test_the_rule_is_the_documented_one():
     """Within a class, positions are ranked by SHA-256 of "seed/position"."""
     for seed in (0, 7):
-        rows = shards.split(LABELS, test=30, validation=20, seed=seed)
+        rows = sharding.split(LABELS, test=30, validation=20, seed=seed)
         threes = sorted(
             (i for i, label in enumerate(LABELS) if label == 3),
             key=lambda i: hashlib.sha256(f"{seed}/{i}".encode()).hexdigest(),
@@ -122,7 +168,7 @@ def test_the_rule_is_the_documented_one():
 
 
 def test_seeds_split_differently():
-    tests = [set(shards.split(LABELS, **PRESET | {"seed": s})["test"]) for s in range(4)]
+    tests = [set(sharding.split(LABELS, **PRESET | {"seed": s})["test"]) for s in range(4)]
 
     for a, b in combinations(tests, 2):
         assert len(a & b) < 200  # 139 are expected, with a deviation of 8
@@ -133,13 +179,13 @@ def test_seeds_split_differently():
 def test_renaming_classes_moves_no_image(names):
     renamed = [names[label] for label in LABELS]
 
-    assert shards.split(renamed, **PRESET) == shards.split(LABELS, **PRESET)
+    assert sharding.split(renamed, **PRESET) == sharding.split(LABELS, **PRESET)
 
 
 @few
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**64))
 def test_counts_that_classes_do_not_divide_are_met(test, validation, seed):
-    rows = shards.split(LABELS[:300], test=test, validation=validation, seed=seed)
+    rows = sharding.split(LABELS[:300], test=test, validation=validation, seed=seed)
 
     for name, total in (("test", test), ("validation", validation)):
         share = Counter(LABELS[i] for i in rows[name])
@@ -149,14 +195,14 @@ def test_counts_that_classes_do_not_divide_are_met(test, validation, seed):
 
 def test_every_class_keeps_an_image_to_train_on():
     with refused(DataError, "class 8 has 174 images", "lower data.test or data.validation"):
-        shards.split(LABELS, test=1640, validation=100, seed=0)
+        sharding.split(LABELS, test=1640, validation=100, seed=0)
 
     assert min(Counter(LABELS).values()) == 174
-    assert shards.split(LABELS, test=1630, validation=100, seed=0)
+    assert sharding.split(LABELS, test=1630, validation=100, seed=0)
 
 
 def test_reading_gives_back_what_was_written(built):
-    rows = shards.split(LABELS[:150], test=40, validation=20, seed=0)
+    rows = sharding.split(LABELS[:150], test=40, validation=20, seed=0)
     for name in shards.SPLITS:
         got = shards.read(built, name)
         want = [examples()[i] for i in rows[name]]
@@ -168,9 +214,23 @@ def test_reading_gives_back_what_was_written(built):
         assert got.images.dtype == np.uint8
 
 
+def test_webdataset_reads_them(built: Path):
+    """The format is that of the library, whose own reader finds the same images and labels."""
+    got = shards.read(built, "train")
+    samples = []
+    for path in sorted((built / "train").glob("*.tar")):
+        with path.open("rb") as stream:
+            samples += group_by_keys(tar_file_expander([{"url": str(path), "stream": stream}]))
+
+    assert [int(sample["__key__"]) for sample in samples] == got.idx.tolist()
+    assert [int(sample["cls"]) for sample in samples] == got.labels.tolist()
+    images = [np.load(io.BytesIO(sample["npy"])) for sample in samples]
+    np.testing.assert_array_equal(images, got.images)
+
+
 def test_names_are_places_in_the_raw_data(tmp_path):
     """An image keeps its `idx` even where only some of the images are written."""
-    out = write(tmp_path / "shards", images=examples()[1000:1150])
+    out = write(tmp_path / "shards", images=part(slice(1000, 1150)))
 
     assert min(shards.read(out, "test").idx) >= 1000
 
@@ -188,7 +248,7 @@ def test_shards_are_the_same_wherever_and_whenever_they_are_built(built, tmp_pat
         time.tzset()
 
     assert contents(again) == contents(built)
-    assert len(contents(built)) == 5  # 90 + 20 + 40 images in shards of 64, and the index
+    assert len(contents(built)) == 4 + 3 + 3  # 90, 20 and 40 images in shards of 64; two files more
 
 
 def test_another_seed_is_another_build(built, tmp_path):
@@ -207,10 +267,17 @@ def alter(path):
     ("damage", "words"),
     [(truncate, "truncated or altered"), (alter, "truncated or altered"), (os.unlink, "missing")],
 )
-def test_a_damaged_shard_is_refused(copy, damage, words):
-    damage(copy / "train-000001.tar")
+@pytest.mark.parametrize("file", ["000001.tar", "images.npy"])
+def test_a_damaged_split_is_refused(copy: Path, damage, words: str, file: str):
+    path = copy / "train" / file
+    if file == "images.npy" and damage is truncate:
+        os.truncate(path, path.stat().st_size - 8)
+    elif file == "images.npy" and damage is alter:
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    else:
+        damage(path)
 
-    with refused(DataError, "train-000001.tar", words, "dvc repro -f shard"):
+    with refused(DataError, str(path), words, "dvc repro -f shard"):
         shards.read(copy, "train")
 
     assert len(shards.read(copy, "test").idx) == 40  # the other splits are as good as ever
@@ -223,32 +290,30 @@ def test_a_missing_index_is_refused(tmp_path):
 
 @pytest.mark.parametrize("text", [b"", b'{"classes": [', b"\xff\xfe", b"{}", b"[]"])
 def test_a_damaged_index_is_refused(copy, text):
-    (copy / "index.json").write_bytes(text)
+    (copy / "test/index.json").write_bytes(text)
 
     with refused(DataError, "index.json: damaged", "dvc repro -f shard"):
         shards.read(copy, "test")
 
 
-def test_an_index_of_other_images_is_refused(copy):
-    path = copy / "index.json"
-    first = shards.read_index(copy)["splits"]["test"]["idx"][0]
-    path.write_text(path.read_text().replace(f"        {first},\n", "", 1))
-
-    with refused(DataError, "images of split 'test' are not those of index.json"):
-        shards.read(copy, "test")
+class Broken(RuntimeError):
+    """What no code foresees."""
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_failing_build_leaves_what_was_there(built, tmp_path, before):
+def test_a_failing_build_leaves_what_was_there(built, tmp_path, monkeypatch, before):
     out = tmp_path / "shards"
     if before:
         write(out)
-    broken = Example(idx=150, image=np.array([None]), label=0)  # cannot be saved without pickle
 
-    with pytest.raises(ValueError, match="allow_pickle"):
-        write(out, images=[*SOME, broken])
+    def fail(*_):
+        raise Broken
 
-    assert [path.name for path in tmp_path.iterdir()] == ["shards"] * before
+    monkeypatch.setattr(sharding, "_index", fail)
+    with pytest.raises(Broken):
+        write(out, seed=1)
+
+    assert out.exists() == before
     assert not before or contents(out) == contents(built)
 
 
@@ -267,3 +332,210 @@ def test_pixels_are_shares_of_white(built):
     np.testing.assert_array_equal(got.pixels() * 16, got.images)
     np.testing.assert_array_equal(got.pixels(slice(3)), got.pixels()[:3])
     np.testing.assert_array_equal(got.pixels(5), got.pixels()[5])
+
+
+# However many processes, and whatever happens to them.
+
+
+@pytest.mark.parametrize("kind", ["arrays", "pictures"])
+def test_processes_do_not_matter(tmp_path: Path, kind: str):
+    images, cfg = (SOME, CFG) if kind == "arrays" else (pictured(tmp_path / "raw"), SEEN)
+    one, three = (
+        contents(write(tmp_path / f"{n}/shards", images, replace(cfg, shard_size=5), workers=n))
+        for n in (1, 3)
+    )
+
+    assert one == three
+
+
+def killed_after(images: Listing, out: Path, scratch: Path, shards_: int) -> None:
+    for done, _ in enumerate(sharding.write(images, out, CFG, scratch=scratch, workers=1), 1):
+        if done == shards_:
+            (scratch / "whole/validation").mkdir(exist_ok=True)
+            (scratch / "whole/validation/.000000.tar.1.part").write_bytes(b"half of")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_build_goes_on_to_the_same_bytes(built: Path, tmp_path: Path):
+    out, scratch = tmp_path / "shards", tmp_path / "scratch"
+    process = get_context("fork").Process(target=killed_after, args=(SOME, out, scratch, 2))
+    process.start()
+    process.join()
+
+    assert process.exitcode == -signal.SIGKILL and not out.exists()
+    left = {path: path.stat().st_ino for path in scratch.rglob("*.tar")}
+    written = [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+
+    assert len(left) == 2 and contents(out) == contents(built) and written[-1] == 150
+    again = {path.stat().st_ino for path in out.rglob("*.tar")}
+    assert {*left.values()} <= again, "a whole shard was written again"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG])
+@pytest.mark.parametrize("where", ["_pack", "_index"])
+def test_a_full_disk_is_told_and_made_room_on(built, tmp_path, monkeypatch, code, where):
+    out, scratch, real, calls = tmp_path / "shards", tmp_path / "scratch", sharding.atomic, []
+
+    def atomic(path):
+        calls.append(path)
+        if (len(calls) == 2) if where == "_pack" else (path.name == "images.npy"):
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path)
+
+    monkeypatch.setattr(sharding, "atomic", atomic)
+    with refused(DataError, str(scratch), os.strerror(code), "GB. Make room", "where it stopped"):
+        [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+    assert not out.exists() and not [*scratch.rglob("*.part")]
+    kept = len([*scratch.rglob("*.tar")])
+    monkeypatch.undo()
+
+    assert kept == (1 if where == "_pack" else 4)
+    [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+    assert contents(out) == contents(built)
+
+
+def test_other_errors_of_the_system_are_not_taken_for_a_full_disk(tmp_path, monkeypatch):
+    def atomic(path):
+        raise OSError(errno.EIO, "trouble")
+
+    monkeypatch.setattr(sharding, "atomic", atomic)
+    with pytest.raises(OSError, match="trouble"):
+        write(tmp_path / "shards")
+
+
+def test_memory_does_not_grow_with_the_data(tmp_path: Path):
+    """Of 96 pictures of a quarter of a megabyte each, no more than a few are in memory."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    one = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
+    Image.fromarray(one).save(raw / "0.bmp")
+    size = (raw / "0.bmp").stat().st_size
+    for i in range(1, 96):
+        os.link(raw / "0.bmp", raw / f"{i}.bmp")
+    many = Listing(
+        classes=("a", "b"),
+        white=255,
+        idx=np.arange(96),
+        labels=np.arange(96) % 2,
+        held=np.zeros(96, dtype=bool),
+        images=[Place(f"{i}.bmp", str(raw / f"{i}.bmp")) for i in range(96)],
+        size=96 * size,
+    )
+    tracemalloc.start()
+    try:
+        write(tmp_path / "shards", many, replace(SEEN, test=2, validation=2, shard_size=50))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 12 * size, f"{peak / size:.1f} pictures were in memory"
+
+
+# Picture files.
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory) -> tuple[Listing, Path]:
+    """Picture files, and their shards."""
+    root = tmp_path_factory.mktemp("pictures")
+    images = pictured(root / "raw")
+    return images, write(root / "shards", images, SEEN)
+
+
+def test_picture_files_keep_their_bytes(seen: tuple[Listing, Path]):
+    images, out = seen
+    by_name = {(held, i): n for n, (held, i) in enumerate(zip(images.held, images.idx))}  # noqa: B905
+    for name in shards.SPLITS:
+        split = shards.read(out, name)
+        for row, idx in enumerate(split.idx):
+            n = by_name[name == "test", idx]
+            assert split.images.encoded(row) == Path(images.images[n].file).read_bytes()
+            assert split.labels[row] == images.labels[n]
+            assert split.images.name(row).endswith(f"{idx:08d}")
+
+
+def test_offsets_are_those_of_the_tars(seen: tuple[Listing, Path]):
+    _, out = seen
+    for name in shards.SPLITS:
+        rows = np.load(out / name / "images.npy")
+        for path, shard in zip(sorted((out / name).glob("*.tar")), range(99), strict=False):
+            with tarfile.open(path) as tar:
+                members = [m for m in tar if not m.name.endswith(".cls")]
+            own = rows[rows["shard"] == shard]
+
+            assert own["offset"].tolist() == [m.offset_data for m in members]
+            assert own["size"].tolist() == [m.size for m in members]
+            assert [f"{idx:08d}" for idx in own["idx"]] == [m.name[:8] for m in members]
+            assert {Path(m.name).suffix for m in members} <= {".jpg", ".png", ".bmp"}
+
+
+def test_pictures_are_an_array_of_what_evaluation_sees(seen: tuple[Listing, Path]):
+    """Scaled to cover size / crop = 32 pixels, the central 24 cut out."""
+    split = shards.read(seen[1], "test")
+    fit = Fit(shape=(3, 24, 24), resize="crop", ratio=0.75)
+    files = [split.images.encoded(i) for i in range(len(split.idx))]
+    whole = np.stack([pictures.read(io.BytesIO(raw), fit, name="it") for raw in files])
+
+    assert split.images.shape == whole.shape == (6, 3, 24, 24) and len(split.images) == 6
+    np.testing.assert_array_equal(split.images[:], whole)
+    np.testing.assert_array_equal(split.images[2], whole[2])
+    np.testing.assert_array_equal(split.images[-1], whole[-1])
+    np.testing.assert_array_equal(split.images[np.array([4, 0, 4])], whole[[4, 0, 4]])
+    np.testing.assert_array_equal(split.images[np.arange(6) % 2 == 0], whole[::2])
+    np.testing.assert_array_equal(split.pixels([1]), whole[[1]].astype(np.float32) / 255)
+    assert split.pixels().max() <= 1 and split.images[1:1].shape == (0, 3, 24, 24)
+
+
+def test_only_training_pictures_are_shuffled_by_the_documented_rule(seen: tuple[Listing, Path]):
+    images, out = seen
+    free = np.flatnonzero(~images.held)
+    chosen = sharding.split(images.labels[free].tolist(), test=0, validation=3, seed=0)
+    order = sorted(chosen["train"], key=lambda i: hashlib.sha256(f"order/0/{i}".encode()).digest())
+
+    assert shards.read(out, "train").idx.tolist() == images.idx[free[order]].tolist()
+    assert order != sorted(order)
+    assert shards.read(out, "test").idx.tolist() == [0, 1, 2, 3, 4, 5]
+    assert (
+        shards.read(out, "validation").idx.tolist()
+        == images.idx[free[chosen["validation"]]].tolist()
+    )
+
+
+def test_a_shard_that_shrinks_under_its_reader_is_named(seen, tmp_path: Path):
+    copy = shutil.copytree(seen[1], tmp_path / "shards")
+    split = shards.read(copy, "test")
+    path = copy / "test/000000.tar"
+    os.truncate(path, 1600)
+
+    with refused(DataError, str(path), "cut short", "dvc repro -f shard"):
+        split.images.encoded(0)
+    path.unlink()
+    with refused(DataError, str(path), "No such file"):
+        split.images.encoded(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"test": 0}, ("data.test: digits has no test split of its own",)),
+        ({"size": 32}, ("data.size, data.crop", "8 x 8 pixels", "got 32 and 1")),
+        ({"crop": 0.875}, ("data.size, data.crop", "got 8 and 0.875")),
+    ],
+)
+def test_settings_that_do_not_go_with_the_images_are_refused(tmp_path, changes, words):
+    with refused(ConfigError, *words):
+        write(tmp_path / "shards", **changes)
+
+
+def test_a_second_test_split_is_refused(seen, tmp_path: Path):
+    with refused(ConfigError, "data.test: folder has a test split of its own, so this must be 0"):
+        write(tmp_path / "shards", seen[0], replace(SEEN, test=3))
+
+
+def test_a_picture_file_comes_to_the_shape_as_those_of_the_split_do(built, seen):
+    """What `rrcm predict` does with a file: arrays have no rule, pictures the one of evaluation."""
+    exact = shards.fit(shards.read_index(built / "test"))
+    assert exact == Fit(shape=(1, 8, 8), resize="exact")
+    assert (
+        shards.fit(shards.read_index(seen[1] / "test")) == shards.read(seen[1], "test").images.fit
+    )

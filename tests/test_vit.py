@@ -22,6 +22,7 @@ def shape(size, projector_width=2048, **image):
         size=size,
         channels=3,
         position_std=0.02,
+        init="pytorch",
         projector_width=projector_width,
         projector_dim=256,
         **image,
@@ -70,7 +71,7 @@ def test_parameters_are_as_many_as_the_paper_s(size, image, parameters, at_2048,
 def test_classifiers_are_as_large_as_the_paper_s(size, image, classes, parameters):
     model = config.Model(architecture="vit", shape=dataclasses.asdict(shape(size, **image)))
     with torch.device("meta"):
-        network = classifier.build(model, classes=classes, condition="exact")
+        network = classifier.build(model, classes=classes, condition="exact", final_norm=True)
 
     assert count(network) == parameters
 
@@ -147,6 +148,105 @@ def test_encoder_is_its_equations(encoder):
     torch.testing.assert_close(encoder.double()(x, sigma), norm(h, "norm")[:, 0])
 
 
+def plainly(encoder, x, sigma):
+    """Every block for every token, as timm has them."""
+    seen = []
+    hook = encoder.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    encoder(x, sigma)
+    hook.remove()
+    (tokens,) = seen
+    for block in encoder.blocks:
+        tokens = block(tokens)
+    return encoder.norm(tokens[:, 0])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("final_norm", [False, True])
+def test_leaving_tokens_out_of_the_last_block_changes_nothing(recompute, final_norm):
+    """Values and gradients of all parameters and of the input, in float64."""
+    torch.manual_seed(0)
+    encoder = vit.Encoder(dataclasses.replace(TINY, size="24x3x4"), final_norm=final_norm).double()
+    encoder.recompute = recompute
+    x, sigma = torch.rand(3, 1, 8, 8).double().requires_grad_(), torch.tensor([0.1, 0.5, 1.0])
+    weigh = torch.randn(3, 24).double()
+
+    def grown(function):
+        y = function(encoder, x, sigma)
+        parameters = dict(encoder.named_parameters())
+        grads = torch.autograd.grad((weigh * y).sum(), [x, *parameters.values()])
+        return dict(zip(["y", "x", *parameters], [y, *grads], strict=True))
+
+    torch.testing.assert_close(grown(vit.Encoder.__call__), grown(plainly), atol=1e-12, rtol=1e-10)
+
+
+def test_recomputing_keeps_less_for_the_backward_pass():
+    cfg, x = dataclasses.replace(TINY, size="24x3x4"), torch.rand(3, 1, 8, 8)
+    kept = {}
+    for recompute in (False, True):
+        encoder = vit.Encoder(cfg)
+        encoder.recompute = recompute
+        tensors = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, tensors=tensors: tensors.append(tensor.numel()) or tensor, lambda t: t
+        ):
+            encoder(x, torch.tensor(0.5))
+        kept[recompute] = sum(tensors)
+
+    assert kept[True] < kept[False] / 4
+
+
+def test_the_encoder_without_its_last_norm_has_no_weights_of_it():
+    with_it, without = (vit.Encoder(TINY, final_norm=f).state_dict().keys() for f in (True, False))
+
+    assert with_it - without == {"norm.weight", "norm.bias"}
+    assert without < with_it
+
+
+def test_a_size_may_be_spelled_out():
+    def shapes(size):
+        with torch.device("meta"):
+            encoder = vit.Encoder(dataclasses.replace(TINY, size=size))
+        heads = {block.attn.num_heads for block in encoder.blocks}
+        return heads, {name: t.shape for name, t in encoder.state_dict().items()}
+
+    assert shapes("512x6x8") == shapes("s")
+
+
+def test_xavier_is_moco_s():
+    """Uniform within a bound of its own for each matrix; a uniform's deviation is bound / sqrt 3.
+
+    Source: Chen et al. (2021), arXiv:2104.02057, and Glorot & Bengio (2010).
+    """
+    torch.manual_seed(0)
+    d, p, c = 96, 8, 3
+    cfg = vit.Config(
+        size=f"{d}x2x4",
+        image_size=32,
+        channels=c,
+        patch_size=p,
+        position_std=0.02,
+        init="xavier",
+        projector_width=8,
+        projector_dim=8,
+    )
+    encoder = vit.Encoder(cfg)
+    matrices = {"patch": (encoder.patch_embed.proj.weight, math.sqrt(6 / (p * p * c + d)))}
+    for i, block in enumerate(encoder.blocks):
+        for part, matrix in zip("qkv", block.attn.qkv.weight.chunk(3), strict=True):
+            matrices[f"{part}{i}"] = matrix, math.sqrt(6 / (2 * d))
+        matrices[f"proj{i}"] = block.attn.proj.weight, math.sqrt(6 / (2 * d))
+        matrices[f"fc1 {i}"] = block.mlp.fc1.weight, math.sqrt(6 / (5 * d))
+        matrices[f"fc2 {i}"] = block.mlp.fc2.weight, math.sqrt(6 / (5 * d))
+
+    for name, (matrix, bound) in matrices.items():
+        assert 0.98 * bound < matrix.abs().max().item() <= bound, name
+        assert matrix.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.03), name
+    biases = [t for n, t in encoder.named_parameters() if n.endswith("bias")]
+    assert not any(bias.any() for bias in biases)
+    assert 0 < encoder.cls_token.abs().max() < 1e-5
+    assert encoder.pos_embed.std().item() == pytest.approx(0.02, rel=0.05)
+
+
 def test_time_embedding_is_its_equation():
     times = [0.002, 0.5, 1.0, 2.0, 80.0]
 
@@ -213,7 +313,18 @@ def test_positions_start_at_the_declared_scale():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"size": "b_deap"}, "size: no 'b_deap', only tiny, s, b, b_deep. Did you mean 'b_deep'?"),
+        (
+            {"size": "b_deap"},
+            "size: no 'b_deap', only tiny, s, b, b_deep, or WIDTHxDEPTHxHEADS such as 48x2x4. "
+            "Did you mean 'b_deep'?",
+        ),
+        (
+            {"size": "48x0x4"},
+            "size: no '48x0x4', only tiny, s, b, b_deep, or WIDTHxDEPTHxHEADS such as 48x2x4.",
+        ),
+        ({"size": "48x2x5"}, "size: width 48 must be even and a multiple of 5 heads"),
+        ({"size": "15x2x5"}, "size: width 15 must be even and a multiple of 5 heads"),
+        ({"image_size": 0}, "patch_size: 4 does not divide image_size 0"),
         ({"patch_size": 3}, "patch_size: 3 does not divide image_size 8"),
     ],
 )
@@ -251,7 +362,7 @@ def test_condition_decides_which_sigma_the_encoder_is_told(condition, told):
 
 def test_an_untrained_classifier_starts_near_uniform():
     torch.manual_seed(0)
-    network = classifier.build(MODEL, classes=10, condition="exact")
+    network = classifier.build(MODEL, classes=10, condition="exact", final_norm=True)
 
     scores = network(torch.rand(4, 1, 8, 8), torch.tensor(0.5))
 

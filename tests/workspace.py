@@ -64,6 +64,12 @@ class Workspace:
         change(params)
         yaml.dump(params, self.path / file)
 
+    def commit(self, message: str) -> None:
+        """Give git everything that it does not ignore."""
+        author = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        self.run("git", "add", "--all")
+        self.run("git", *author, "commit", "--quiet", "--message", message)
+
     def digest(self, pattern: str) -> dict[str, str]:
         """SHA-256 of the files that match."""
         return {
@@ -100,9 +106,7 @@ def create(path: Path) -> Workspace:
     shutil.copyfile(ROOT / "tests/mini.yaml", path / "params.yaml")
     workspace = Workspace(path)
     workspace.run("git", "init", "--quiet")
-    workspace.run("git", "add", "--all")
-    author = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-    workspace.run("git", *author, "commit", "--quiet", "--message", "checkout")
+    workspace.commit("checkout")
     return workspace
 
 

@@ -98,11 +98,12 @@ class Backend:
 
 
 def open_session(
-    content: bytes, path: Path, *, device: str, stream: "torch.cuda.Stream | None" = None
+    content: bytes | str, path: Path, *, device: str, stream: "torch.cuda.Stream | None" = None
 ) -> onnxruntime.InferenceSession:
     """A session of a model, read from ``path``, on the calling thread or on a GPU's ``stream``.
 
-    It asks only for what can load, and uses no TF32.
+    ``content`` is the model's bytes, of which the session keeps a copy, or a file's name. It asks
+    only for what can load, and uses no TF32.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

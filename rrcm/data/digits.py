@@ -6,7 +6,6 @@ copy is the one of the installed scikit-learn, so nothing is downloaded.
 
 import gzip
 import hashlib
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from rrcm.errors import DataError
 from rrcm.files import atomic, sha256
-from rrcm.shards import Example
+from rrcm.listing import Listing
 
 CLASSES = tuple("0123456789")
 WHITE = 16  # the largest pixel value
@@ -36,7 +35,7 @@ def fetch(root: Path) -> Path:
     return root / FILE
 
 
-def examples(root: Path) -> Iterator[Example]:
+def listing(root: Path, link: Path) -> Listing:
     """Every image of ``root/digits.csv``, uint8 [1, 8, 8], in the file's order."""
     path = root / FILE
     if not path.exists():
@@ -47,5 +46,13 @@ def examples(root: Path) -> Iterator[Example]:
             "`rrcm data digits` restores it"
         )
     rows = np.loadtxt(path, delimiter=",", dtype=np.uint8)  # [N, 65]
-    for idx, row in enumerate(rows):
-        yield Example(idx=idx, image=row[:64].reshape(1, 8, 8), label=int(row[64]))
+    images = rows[:, :64].reshape(-1, 1, 8, 8)
+    return Listing(
+        classes=CLASSES,
+        white=WHITE,
+        idx=np.arange(len(rows)),
+        labels=rows[:, 64].astype(np.int64),
+        held=np.zeros(len(rows), dtype=bool),
+        images=images,
+        size=images.nbytes,
+    )

@@ -90,8 +90,10 @@ class Trunk(nn.Module):
         self.patch_size = encoder.patch_embed.patch_size[0]
         self.blocks = nn.ModuleList(Block(block) for block in blocks)
         self.last = LastBlock(last)
-        self.norm = _norm(encoder.norm)
-        self.head = _linear(*_after(encoder.norm, network.head))
+        last = isinstance(encoder.norm, nn.LayerNorm)  # or no norm before the head
+        self.norm = _norm(encoder.norm) if last else nn.Identity()
+        head = network.head.weight.double(), network.head.bias.double()
+        self.head = _linear(*_after(encoder.norm, network.head) if last else head)
 
     def forward(self, x: Tensor, kernel: Tensor, start: Tensor) -> Tensor:
         """Scores [B, K] of noisy pixels ``x`` [B, C, H, W]."""

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from rrcm.draws import Draws
 
 PRETRAINED = False  # starts from any weights
 
@@ -14,7 +15,9 @@ class Config:
     """No constants."""
 
 
-def loss(model: nn.Module, x: Tensor, y: Tensor, *, sigma: Tensor, cfg: Config) -> Tensor:
-    """Cross-entropy on one noisy copy of each image, [B]."""
-    logits = model(x + sigma * torch.randn_like(x), sigma)  # [B, K]
-    return F.cross_entropy(logits, y, reduction="none")
+def loss(
+    model: nn.Module, x: Tensor, y: Tensor, *, sigma: Tensor, draw: Draws, cfg: Config
+) -> Tensor:
+    """Cross-entropy on one noisy copy of each image, [B]; ``y`` are classes or probabilities."""
+    logits = model(x + sigma * draw.normal(x), sigma)  # [B, K]
+    return F.cross_entropy(logits.to(x.dtype), y, reduction="none")

@@ -7,11 +7,15 @@ and 10), so that everything outside speaks of pixels in [0, 1].
 """
 
 import math
+import re
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
 from rrcm import noise
@@ -32,10 +36,12 @@ SIGMA_DATA = 0.5  # standard deviation of natural images in model space (Karras 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Shape of the network: a named size, its input, and the projector used in pre-training.
+    """Shape of the network: its size, its input, and the projector used in pre-training.
 
-    ``position_std`` is the scale at which learned positions start. The paper's 0.02 is small beside
-    patches of many pixels after many steps; on digits, positions must be heard from step 1.
+    ``size`` is a name (`SIZES`) or WIDTHxDEPTHxHEADS, such as ``48x2x4``. ``position_std`` is the
+    scale at which learned positions start. The paper's 0.02 is small beside patches of many pixels
+    after many steps; on digits, positions must be heard from step 1. ``init`` is PyTorch's, or that
+    of MoCo-v3 (Chen et al., 2021, arXiv:2104.02057): Xavier's.
     """
 
     size: str
@@ -43,16 +49,22 @@ class Config:
     channels: int
     patch_size: int
     position_std: float
+    init: Literal["pytorch", "xavier"]
     projector_width: int
     projector_dim: int
 
     def __post_init__(self) -> None:
-        """Refuse an unknown size and patches that do not tile the image."""
-        if self.size not in SIZES:
+        """Refuse an unknown or impossible size, and patches that do not tile the image."""
+        if self.size not in SIZES and not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", self.size):
             raise ConfigError(
-                f"size: no {self.size!r}, only {', '.join(SIZES)}.{suggest(self.size, [*SIZES])}"
+                f"size: no {self.size!r}, only {', '.join(SIZES)}, or WIDTHxDEPTHxHEADS such as "
+                f"48x2x4.{suggest(self.size, [*SIZES])}"
             )
-        if self.image_size % self.patch_size:
+        if self.width % 2 or self.width % self.heads:
+            raise ConfigError(
+                f"size: width {self.width} must be even and a multiple of {self.heads} heads"
+            )
+        if self.patch_size < 1 or self.image_size < 1 or self.image_size % self.patch_size:
             raise ConfigError(
                 f"patch_size: {self.patch_size} does not divide image_size {self.image_size}"
             )
@@ -60,31 +72,51 @@ class Config:
     @property
     def width(self) -> int:
         """Dimension D of the representation."""
-        return SIZES[self.size][0]
+        return self._dimensions[0]
 
     @property
     def depth(self) -> int:
         """Number of transformer blocks."""
-        return SIZES[self.size][1]
+        return self._dimensions[1]
+
+    @property
+    def heads(self) -> int:
+        """Number of attention heads in each block."""
+        return self._dimensions[2]
+
+    @property
+    def _dimensions(self) -> tuple[int, ...]:
+        return SIZES.get(self.size) or tuple(int(n) for n in self.size.split("x"))
 
 
 class Encoder(nn.Module):
-    """Noisy pixels and their noise level to a representation."""
+    """Noisy pixels and their noise level to a representation.
 
-    def __init__(self, cfg: Config) -> None:
-        """Initialise as PyTorch does by default, but for the embeddings."""
+    ``recompute`` keeps no activations inside a block for the backward pass, but computes them again
+    there: the same gradients, in less memory and more time.
+    """
+
+    recompute: bool = False
+
+    def __init__(self, cfg: Config, *, final_norm: bool = True) -> None:
+        """Initialise as ``cfg.init`` says; without ``final_norm`` the last LayerNorm is not there.
+
+        The paper's CIFAR-10 classifiers read the cls token without it.
+        """
         super().__init__()
-        width, depth, heads = SIZES[cfg.size]
-        norm = partial(nn.LayerNorm, eps=1e-5)
+        width, norm = cfg.width, partial(nn.LayerNorm, eps=1e-5)
         self.patch_embed = PatchEmbed(cfg.image_size, cfg.patch_size, cfg.channels, width)
         self.cls_token = nn.Parameter(trunc_normal_(torch.empty(1, 1, width), std=0.02))
         self.pos_embed = nn.Parameter(
             torch.randn(1, 2 + self.patch_embed.num_patches, width) * cfg.position_std
         )
         self.blocks = nn.ModuleList(
-            Block(width, heads, mlp_ratio=4, qkv_bias=False, norm_layer=norm) for _ in range(depth)
+            Block(width, cfg.heads, mlp_ratio=4, qkv_bias=False, norm_layer=norm)
+            for _ in range(cfg.depth)
         )
-        self.norm = norm(width)
+        self.norm = norm(width) if final_norm else nn.Identity()
+        if cfg.init == "xavier":
+            xavier(self)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels, at ``sigma`` [B] or []."""
@@ -95,9 +127,55 @@ class Encoder(nn.Module):
         cls = self.cls_token.expand(batch, -1, -1)
         time = time_embedding(t, self.cls_token.shape[-1])[:, None]
         tokens = torch.cat([cls, time, patches], dim=1) + self.pos_embed  # [B, 2 + L, D]
-        for block in self.blocks:
-            tokens = block(tokens)
-        return self.norm(tokens[:, 0])
+        *blocks, last = self.blocks
+        for block in blocks:
+            tokens = self._run(block, tokens)
+        return self.norm(self._run(partial(cls_after, last), tokens))
+
+    def _run(self, block, tokens: Tensor) -> Tensor:  # noqa: ANN001 (a module or a function)
+        if not (self.recompute and torch.is_grad_enabled()):
+            return block(tokens)
+        # Nothing in a block is random, so there is no generator to restore.
+        return checkpoint(block, tokens, use_reentrant=False, preserve_rng_state=False)
+
+
+def cls_after(block: nn.Module, tokens: Tensor) -> Tensor:
+    """The cls token [B, D] after timm's ``block`` of ``tokens`` [B, N, D], and no other token.
+
+    Nothing looks at the others after the last block, so they are keys and values there, and not
+    queries; neither are they projected or sent through the MLP.
+    """
+    attention, width = block.attn, tokens.shape[-1]
+    normed = block.norm1(tokens)
+    weight_q, weight_kv = attention.qkv.weight.split([width, 2 * width])
+    split = (attention.num_heads, width // attention.num_heads)
+    q = F.linear(normed[:, :1], weight_q).unflatten(-1, split).transpose(1, 2)  # [B, heads, 1, .]
+    kv = F.linear(normed, weight_kv).unflatten(-1, (2, *split))  # [B, N, 2, heads, .]
+    k, v = (part.transpose(1, 2) for part in kv.unbind(2))  # [B, heads, N, .] each
+    looked = F.scaled_dot_product_attention(q, k, v)[:, :, 0].flatten(1)  # [B, D]
+    cls = tokens[:, 0] + attention.proj(looked)
+    return cls + block.mlp(block.norm2(cls))
+
+
+@torch.no_grad()
+def xavier(encoder: Encoder) -> None:
+    """Start as MoCo-v3 does; positions stay as they are, since ours are learned.
+
+    Weights are uniform in ±sqrt(6 / (in + out)), where q, k and v count as three matrices, and
+    biases 0; the cls token is as good as 0.
+    """
+    for module in encoder.blocks.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for block in encoder.blocks:
+        for matrix in block.attn.qkv.weight.chunk(3):
+            nn.init.xavier_uniform_(matrix)
+    projection = encoder.patch_embed.proj
+    nn.init.xavier_uniform_(projection.weight.flatten(1))  # a view: patches are rows of pixels
+    nn.init.zeros_(projection.bias)
+    nn.init.normal_(encoder.cls_token, std=1e-6)
 
 
 class Projector(nn.Sequential):

@@ -5,13 +5,15 @@ projector, against an EMA target), and neighbouring points of one trajectory agr
 (consistency, on the representation itself, against the online network without gradient).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from rrcm import losses
+from rrcm import distributed, losses
+from rrcm.draws import Draws
+
+VIEWS = ("first", "second", "plain")  # what `augment` declares: two to contrast, a trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,59 +29,70 @@ class Config:
 def loss(
     online: nn.ModuleDict,
     target: nn.ModuleDict,
-    x: Tensor,
+    views: dict[str, Tensor],
     *,
-    view: Callable[[Tensor], Tensor],
-    plain: Callable[[Tensor], Tensor],
     sigmas: Tensor,
+    weights: Tensor | None,
+    draw: Draws,
     cfg: Config,
 ) -> dict[str, Tensor]:
-    r"""The two terms of the loss for images ``x`` [B, C, H, W]; each [B], their sum is the loss.
+    r"""The two terms of the loss for the images of this process, [b] each; their sum is the loss.
 
     .. math::
-        \ell\big(h(x^1_\epsilon), h^-(x^2_\epsilon)\big)
-        + w\, \ell\big(f(x_{\sigma_n}), \mathrm{sg}\, f(x_{\sigma_{n+1}})\big),
+        \ell\big(h(v_\epsilon), h^-(v'_\epsilon)\big)
+        + w\, \ell\big(f(y_{\sigma_n}), \mathrm{sg}\, f(y_{\sigma_{n+1}})\big),
         \qquad x_\sigma = x + \sigma z
 
     (docs/theory.md, eq. 7) with f the encoder, h the projector after it, h⁻ their EMA, sg the stop
-    of the gradient, n uniform and one for the whole batch, and one z for every point. With
-    ``symmetric`` the contrast is the mean of both directions.
+    of the gradient, one n for the whole batch, and one z for every point of an image. With
+    ``symmetric`` the contrast is the mean of both directions. Negatives are those of all processes.
 
     Args:
-        online: ``encoder`` (pixels, sigma) -> [B, D] and ``projector`` [B, D] -> [B, P].
+        online: ``encoder`` (pixels, sigma) -> [b, D] and ``projector`` [b, D] -> [b, P].
         target: The same, an EMA of ``online``; it gets no gradient.
-        x: Pixels in [0, 1].
-        view: Draws strongly augmented views, which are contrasted.
-        plain: Draws the images of the trajectories.
-        sigmas: Noise levels in pixel units, descending; the last one is ε, the clean end.
+        views: Pixels in [0, 1], [b, C, H, W] for each of `VIEWS`: v, v' and y.
+        sigmas: Noise levels in pixel units, descending, [N]; the last one is ε, the clean end.
+        weights: How often each n is drawn, [N - 1], in proportion; None is uniform.
+        draw: The randomness of the step.
         cfg: Constants.
     """
-    views, x = [view(x), view(x)], plain(x)
-    n = int(torch.randint(len(sigmas) - 1, ()))
-    z = torch.randn_like(x)
+    two, plain = [views["first"], views["second"]], views["plain"]
+    n = pair(len(sigmas), weights, draw)
+    z = draw.normal(plain)
 
     # One pass per network: the points that share weights and mode share a batch.
-    contrasted = views if cfg.symmetric else views[:1]
+    contrasted = two if cfg.symmetric else two[:1]
     *anchors, f_n = _encode(
         online["encoder"],
-        [(view, sigmas[-1]) for view in contrasted] + [(x, sigmas[n])],
+        [(view, sigmas[-1]) for view in contrasted] + [(plain, sigmas[n])],
         z,
     )
     with torch.no_grad():
-        (f_next,) = _encode(online["encoder"], [(x, sigmas[n + 1])], z)
+        (f_next,) = _encode(online["encoder"], [(plain, sigmas[n + 1])], z)
         others = _encode(
-            target["encoder"], [(view, sigmas[-1]) for view in views[::-1][: len(contrasted)]], z
+            target["encoder"], [(view, sigmas[-1]) for view in two[::-1][: len(contrasted)]], z
         )
         positives = [target["projector"](other) for other in others]
 
     contrast = torch.stack(
         [
-            losses.info_nce(online["projector"](anchor), positive, tau=cfg.tau_contrast)
+            _contrast(online["projector"](anchor), positive, tau=cfg.tau_contrast)
             for anchor, positive in zip(anchors, positives, strict=True)
         ]
     ).mean(dim=0)
-    consistency = losses.info_nce(f_n, f_next, tau=cfg.tau_consistency)
+    consistency = _contrast(f_n, f_next, tau=cfg.tau_consistency)
     return {"contrast": contrast, "consistency": cfg.consistency * consistency}
+
+
+def pair(points: int, weights: Tensor | None, draw: Draws) -> int:
+    """Which neighbours a step compares, n and n + 1 of ``points``: the first thing `loss` draws."""
+    return draw.integer(points - 1) if weights is None else draw.index(weights)
+
+
+def _contrast(z: Tensor, z_pos: Tensor, *, tau: float) -> Tensor:
+    """`losses.info_nce` of this process's rows against the rows of all, which get no gradient."""
+    first = distributed.rank() * len(z)
+    return losses.info_nce(z, distributed.gather(z_pos), tau=tau, first=first)
 
 
 def _encode(encoder: nn.Module, points: list[tuple[Tensor, Tensor]], z: Tensor) -> list[Tensor]:

@@ -1,0 +1,66 @@
+"""The options of every command that asks a classifier, once; imports nothing heavy."""
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+Command = Callable[..., None]
+
+NETWORK: dict[str, tuple[type, str]] = {
+    "model": (str, "A model of params.yaml, trained at SIGMA."),
+    "method": (str, "A method of params.yaml; rrcm."),
+    "eval_sigma": (float, "Smooth a model with another sigma."),
+    "onnx": (str, "Or: anybody's ONNX file."),
+    "timm": (str, "Or: a network of timm."),
+    "weights": (Path, "Of a timm network; those that timm has."),
+}
+FUNCTION: dict[str, tuple[type, str]] = {
+    "classes": (Path, "Names of the outputs, one in a line."),
+    "size": (str, "Of pictures, as 224 or HxW; the network's own."),
+    "resize": (str, "exact, squash or crop, before the noise; crop."),
+    "mean": (str, "Of channels in [0, 1], as .485,.456,.406; 0."),
+    "std": (str, "Of channels, as .229,.224,.225; 1."),
+    "output": (str, "The ONNX output that is the scores."),
+    "batch_size": (int, "Rows of a batch; that of params.yaml."),
+    "n": (int, "Noisy draws an image; that of params.yaml."),
+    "alpha": (float, "Failure probability; that of params.yaml."),
+}
+
+
+def asks(option: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Give a command the options NETWORK, ahead of its own, and FUNCTION, in place of ``_``.
+
+    They are in the ``context.params`` of the command, for `requests.resolve`; ``option(help=…)``
+    makes one of them.
+    """
+
+    def shared(options: dict[str, tuple[type, str]]) -> list[Parameter]:
+        return [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[kind | None, option(help=text)],
+            )
+            for name, (kind, text) in options.items()
+        ]
+
+    def decorated(command: Command) -> Command:
+        found = signature(command).parameters.values()
+        own = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in found]
+        first = next(i for i, parameter in enumerate(own) if parameter.default is not own[0].empty)
+        place = next(i for i, parameter in enumerate(own) if parameter.name == "_")
+
+        @wraps(command)
+        def _command(**given: Any) -> None:
+            command(**{parameter.name: given.get(parameter.name) for parameter in own})
+
+        before, between, after = own[:first], own[first:place], own[place + 1 :]
+        _command.__signature__ = Signature(
+            [*before, *shared(NETWORK), *between, *shared(FUNCTION), *after]
+        )
+        return _command
+
+    return decorated

@@ -1,0 +1,165 @@
+"""The processes that share a training: who they are, and what they tell one another.
+
+They are started by torchrun, one for each device (docs/training.md). Every function is right in a
+process that is alone, too, where it does nothing. Processes share each batch evenly and start with
+the same weights; since gradients, BatchNorm's statistics and negatives are those of the whole
+batch, they reach the weights that one process would.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.nn.parallel import DistributedDataParallel
+
+from rrcm.errors import ConfigError
+
+Tensors = dict[str, Tensor]
+
+
+def launched() -> bool:
+    """Whether torchrun started this process, as one of several."""
+    return dist.is_available() and dist.is_torchelastic_launched()
+
+
+def device() -> str:
+    """Where this process computes: a GPU of its own if there are any."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return f"cuda:{os.environ['LOCAL_RANK']}" if launched() else "cuda"
+
+
+@contextmanager
+def joined() -> Iterator[None]:
+    """Meet the other processes, where torchrun started this one, and part from them at the end."""
+    if not launched():
+        yield
+        return
+    if device() != "cpu":
+        torch.cuda.set_device(device())
+    dist.init_process_group("gloo" if device() == "cpu" else "nccl")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def world() -> int:
+    """How many processes share the work; 1 alone."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Which of the processes this is, from 0."""
+    return dist.get_rank() if world() > 1 else 0
+
+
+def part(batch_size: int, *, where: str) -> int:
+    """How many rows of a batch each process gets.
+
+    Raises:
+        ConfigError: They cannot be shared evenly.
+    """
+    if batch_size % world():
+        raise ConfigError(
+            f"{where}: a batch_size of {batch_size} cannot be shared evenly by {world()} devices"
+        )
+    return batch_size // world()
+
+
+def gather(x: Tensor) -> Tensor:
+    """The rows of all processes, [world * b, ...], in order of rank, from ``x`` [b, ...] of each.
+
+    No gradient flows through it; ``x`` itself where there is one process.
+    """
+    if world() == 1:
+        return x
+    x = x.detach().contiguous()
+    parts = [torch.empty_like(x) for _ in range(world())]
+    dist.all_gather(parts, x)
+    return torch.cat(parts)
+
+
+def total(x: Tensor) -> Tensor:
+    """The sum of ``x`` over all processes; its gradient is the sum of theirs."""
+    return x if world() == 1 else _Total.apply(x)
+
+
+def mean(x: Tensor) -> Tensor:
+    """The mean of ``x`` over all processes."""
+    return total(x) / world()
+
+
+def from_first(found: tuple[Tensors, str] | None, *, device: str) -> tuple[Tensors, str] | None:
+    """What process 0 passes in, in every process; what the others pass in is not looked at."""
+    if world() == 1:
+        return found
+    tensors, text = found or ({}, "")
+    form = [(name, [*t.shape], str(t.dtype).split(".")[1]) for name, t in tensors.items()]
+    told = [json.dumps([found is not None, text, form])]
+    dist.broadcast_object_list(told, device=torch.device(device))
+    exists, text, form = json.loads(told[0])
+    received = {}
+    for name, shape, kind in form:
+        tensor = torch.empty(shape, dtype=getattr(torch, kind), device=device)
+        if rank() == 0:
+            tensor.copy_(tensors[name])
+        dist.broadcast(tensor, src=0)
+        received[name] = tensor
+    return (received, text) if exists else None
+
+
+def averaging(module: nn.Module) -> nn.Module:
+    """``module``, called in its stead: gradients become the mean of those of all processes."""
+    if world() == 1:
+        return module
+    return DistributedDataParallel(module, forward_sync_buffers=False, gradient_as_bucket_view=True)
+
+
+def synchronise(module: nn.Module) -> None:
+    """Let every BatchNorm1d within ``module`` see the whole batch, in place; names stay."""
+    for child in module.modules():
+        if type(child) is nn.BatchNorm1d:
+            child.__class__ = BatchNorm  # no state of its own, so nothing else has to change
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """BatchNorm1d whose statistics are those of the rows of all processes, of [b, D] each.
+
+    nn.SyncBatchNorm does the same and refuses tensors of a CPU.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x`` [b, D], updating the running statistics; [b, D]."""
+        if world() == 1 or not self.training:
+            return super().forward(x)
+        x = x.to(self.weight.dtype)
+        rows = len(x) * world()
+        centre = total(x.sum(dim=0)) / rows  # [D]
+        variance = total((x - centre).square().sum(dim=0)) / rows  # [D]
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(centre, self.momentum)
+            self.running_var.lerp_(variance * rows / (rows - 1), self.momentum)
+        return (x - centre) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+
+
+class _Total(torch.autograd.Function):
+    """Sum over processes, forwards and backwards."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient

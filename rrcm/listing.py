@@ -1,0 +1,67 @@
+"""What is in a dataset, before any of its pictures is read."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rrcm.errors import DataError
+
+
+class Place(NamedTuple):
+    """Where the bytes of a picture are: ``size`` bytes of ``file`` from ``offset``, -1 for all.
+
+    ``name`` is the picture's among those of its class.
+    """
+
+    name: str
+    file: str
+    offset: int = 0
+    size: int = -1
+
+    def __str__(self) -> str:
+        """The path, and the name where the path is that of an archive."""
+        return self.file if self.size < 0 else f"{self.file}:{self.name}"
+
+    def read(self) -> bytes:
+        """The bytes.
+
+        Raises:
+            DataError: They are not there.
+        """
+        try:
+            with open(self.file, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size if self.size < 0 else self.size
+                raw = os.pread(file.fileno(), size, self.offset)
+        except OSError as error:
+            raise DataError(f"{self}: {error.strerror}") from None
+        if len(raw) != size:
+            raise DataError(f"{self}: {size - len(raw)} bytes are missing at its end")
+        return raw
+
+
+def anything(_: list[str]) -> None:
+    """Bytes that were verified when they were listed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """The N labelled images of a dataset.
+
+    ``held`` says which belong to the test split that the dataset comes with; it is all False where
+    there is none. ``idx`` is an image's place in its part, train or test, its name for ever.
+    ``images`` are pixels, of which ``white`` is 1.0, or the places of picture files. ``size`` is
+    the sum of their bytes. ``check`` is given the SHA-256 of every picture file, [N], once they
+    have been read, and raises a DataError if they are not what they were.
+    """
+
+    classes: tuple[str, ...]
+    white: int
+    idx: np.ndarray  # int64 [N]
+    labels: np.ndarray  # int64 [N]
+    held: np.ndarray  # bool [N]
+    images: np.ndarray | list[Place]  # uint8 [N, C, H, W], or [N]
+    size: int
+    check: Callable[[list[str]], None] = anything

@@ -1,0 +1,208 @@
+"""Batches of a training split, augmented and on the device, step by step.
+
+Guarantee: what a row of a batch holds is a function of the seed, the step and the row's place in
+the batch of all processes. The number of worker processes, of processes that share the batch, and
+the step at which training was resumed do not matter.
+"""
+
+import io
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from rrcm import batches as order
+from rrcm import distributed, pictures
+from rrcm.augment import Augmentation, build
+from rrcm.draws import Draws
+from rrcm.errors import DataError
+from rrcm.pictures import WHITE, Fit
+from rrcm.shards import Pictures, Split
+
+AHEAD = 2  # batches that each worker prepares before they are asked for
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """The images of one step that this process trains on.
+
+    Mixing (`augment.Mixer`) makes probabilities, [b, K], of labels.
+    """
+
+    step: int
+    views: dict[str, Tensor]  # float32 in [0, 1], [b, C, H, W] each
+    labels: Tensor  # int64 [b]
+
+
+def batches(
+    split: Split,
+    augment: dict[str, list[Any]],
+    *,
+    batch_size: int,
+    seed: int,
+    start: int,
+    stop: int,
+    device: torch.device | str,
+    workers: int,
+    where: str,
+) -> Iterator[Batch]:
+    """The batches of steps ``start`` to ``stop`` - 1, in order.
+
+    Arrays are put on the device once and augmented there. Pictures, and arrays that an
+    augmentation wants as pictures, are made by ``workers`` processes that run ahead, or in this one
+    (0), and go to the device as bytes.
+
+    Args:
+        split: The images.
+        augment: For each view its list of augmentations.
+        batch_size: Images of a step, of all processes together; each gets an equal part.
+        seed: Of the order and of all augmentations.
+        start: The first step.
+        stop: The step before which to end.
+        device: Where the batches are wanted.
+        workers: Processes that decode; no more are started than there are cores.
+        where: What to call ``augment`` in an error; a view's name is added where there are several.
+
+    Raises:
+        ConfigError: ``augment`` is not understood, or ``batch_size`` cannot be shared out evenly.
+        DataError: A picture cannot be decoded.
+    """
+    rows, encoded = distributed.part(batch_size, where=where), isinstance(split.images, Pictures)
+    places = {name: f"{where}.{name}" if len(augment) > 1 else where for name in augment}
+    part = _Part(
+        split=split,
+        views={
+            name: build(declared, where=places[name], encoded=encoded)
+            for name, declared in augment.items()
+        },
+        shards=_shards(split),
+        batch_size=batch_size,
+        rows=rows,
+        first=distributed.rank() * rows,
+        seed=seed,
+    )
+    order.steps_per_epoch(len(split.labels), batch_size=batch_size)  # refuses, before the first
+    steps = range(start, stop)
+    if encoded or any(view.to_pictures for view in part.views.values()):
+        found = _rendered(part, steps, device, workers)
+    else:
+        found = _in_memory(part, steps, device)
+    return _augmented(part, steps, found, device)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part(Dataset[dict[str, Tensor] | DataError]):
+    """The rows of each step that are this process's: ``rows``, from ``first`` in the batch."""
+
+    split: Split
+    views: dict[str, Augmentation]
+    shards: tuple[int, ...]
+    batch_size: int
+    rows: int
+    first: int
+    seed: int
+
+    def chosen(self, step: int) -> Tensor:
+        """Rows of the split, int64 [b]."""
+        rows = order.rows(step, shards=self.shards, batch_size=self.batch_size, seed=self.seed)
+        return rows[self.first : self.first + self.rows]
+
+    def white(self, view: str) -> int:
+        """The value of a pixel of a view that becomes 1.0."""
+        return WHITE if self.views[view].to_pictures else self.split.white
+
+    def __getitem__(self, step: int) -> dict[str, Tensor] | DataError:
+        """Every view after what is done to pictures, uint8 [b, C, H, W]; an error is an answer.
+
+        Raised in a worker process, an error would arrive as its traceback.
+        """
+        shape = self.split.images.shape[1:]
+        views = {name: np.empty((self.rows, *shape), dtype=np.uint8) for name in self.views}
+        try:
+            for place, row in enumerate(self.chosen(step).tolist()):
+                self._render(row, f"{self.seed}/{step}/{self.first + place}", place, views)
+        except DataError as error:
+            return error
+        return {name: torch.from_numpy(images) for name, images in views.items()}
+
+    def _render(self, row: int, key: str, place: int, views: dict[str, np.ndarray]) -> None:
+        """Write each view of one image to ``place`` of the view's batch."""
+        images = self.split.images
+        if isinstance(images, Pictures):
+            fit, name = images.fit, images.name(row)
+            picture = pictures.decode(io.BytesIO(images.encoded(row)), fit.shape[0], name=name)
+        else:
+            fit, name = Fit(shape=images.shape[1:]), f"image {self.split.idx[row]}"
+            picture = _as_picture(images[row], white=self.split.white)
+        for view, augmentation in self.views.items():
+            if augmentation.to_pictures or isinstance(images, Pictures):
+                rng = random.Random(f"{key}/{view}")
+                views[view][place] = augmentation.render(picture, fit, rng, name=name)
+            else:
+                views[view][place] = images[row]
+
+
+def _shards(split: Split) -> tuple[int, ...]:
+    """How many images each shard has; arrays are in memory, and are one."""
+    if isinstance(split.images, Pictures):
+        return tuple(np.bincount(split.images.rows["shard"]).tolist())
+    return (len(split.labels),)
+
+
+def _as_picture(image: np.ndarray, *, white: int) -> Image.Image:
+    """An array [C, H, W] as a picture of eight bits."""
+    image = ((image.astype(np.int64) * WHITE + white // 2) // white).astype(np.uint8)
+    return Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0))
+
+
+def _in_memory(
+    part: _Part, steps: range, device: torch.device | str
+) -> Iterator[dict[str, Tensor]]:
+    images = torch.from_numpy(part.split.images).to(device)
+    for step in steps:
+        yield dict.fromkeys(part.views, images[part.chosen(step).to(device)])
+
+
+def _rendered(
+    part: _Part, steps: range, device: torch.device | str, workers: int
+) -> Iterator[dict[str, Tensor]]:
+    workers = min(workers, os.cpu_count() or 1)  # more only wait for one another
+    loader = DataLoader(
+        part,
+        batch_size=None,  # a step is a batch already
+        sampler=steps,
+        num_workers=workers,  # of one thread each, as torch starts them
+        prefetch_factor=AHEAD if workers else None,
+        pin_memory=torch.device(device).type == "cuda",
+        generator=torch.Generator(),  # or it would draw from the global one
+    )
+    for views in loader:
+        if isinstance(views, DataError):
+            raise views
+        yield {name: images.to(device, non_blocking=True) for name, images in views.items()}
+
+
+def _augmented(
+    part: _Part, steps: range, found: Iterator[dict[str, Tensor]], device: torch.device | str
+) -> Iterator[Batch]:
+    labels = torch.from_numpy(part.split.labels)
+    for step, views in zip(steps, found, strict=True):
+        draws = {
+            name: Draws(part.seed, step, first=part.first, purpose=f"augment/{name}")
+            for name in part.views
+        }
+        yield Batch(
+            step=step,
+            views={
+                name: part.views[name](images.float() / part.white(name), draws[name])
+                for name, images in views.items()
+            },
+            labels=labels[part.chosen(step)].to(device),
+        )

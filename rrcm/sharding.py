@@ -1,0 +1,236 @@
+"""Raw images to splits (rrcm/shards.py), the same bytes on every rebuild, with all cores."""
+
+import errno
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import numpy as np
+import webdataset
+
+from rrcm import processes
+from rrcm.config import Data
+from rrcm.errors import ConfigError, DataError
+from rrcm.files import atomic, sha256, write_json
+from rrcm.listing import Listing, Place
+from rrcm.shards import KIND, ROWS, SPLITS
+
+OVERHEAD = 2048  # bytes of a tar beside those of an image, about
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Task(NamedTuple):
+    """A shard to write."""
+
+    tar: Path
+    note: Path
+    idx: list[int]
+    labels: list[int]
+    images: np.ndarray | list[Place]
+
+
+def split(labels: Sequence[int], *, test: int, validation: int, seed: int) -> dict[str, list[int]]:
+    """Assign each position of ``labels`` to a split; test and validation are class-balanced.
+
+    Within a class, images are ranked by SHA-256 of "seed/position": the rule needs no random
+    generator, so it is the same in every version of every library.
+
+    Raises:
+        DataError: A class has fewer images than test and validation take.
+    """
+    ranked = defaultdict(list)
+    for i in _ranked(range(len(labels)), b"%d/%%d" % seed):
+        ranked[labels[i]].append(i)
+    chosen: dict[str, list[int]] = {name: [] for name in SPLITS}
+    for c, label in enumerate(sorted(ranked)):
+        n_test, n_validation = (
+            total // len(ranked) + (c < total % len(ranked)) for total in (test, validation)
+        )
+        if n_test + n_validation >= len(ranked[label]):
+            raise DataError(
+                f"class {label} has {len(ranked[label])} images: too few for {n_test} test and "
+                f"{n_validation} validation images; lower data.test or data.validation"
+            )
+        chosen["test"] += ranked[label][:n_test]
+        chosen["validation"] += ranked[label][n_test : n_test + n_validation]
+        chosen["train"] += ranked[label][n_test + n_validation :]
+    return {name: sorted(rows) for name, rows in chosen.items()}
+
+
+def _ranked(positions: Sequence[int], form: bytes) -> list[int]:
+    return sorted(positions, key=lambda i: hashlib.sha256(form % i).digest())
+
+
+def choose(listing: Listing, cfg: Data) -> dict[str, np.ndarray]:
+    """The positions in ``listing`` of each split, in the order of its shards.
+
+    Pixels are in the order of the raw data. Picture files of the training split are in an order of
+    their own, ranked by SHA-256 of "order/seed/position", because they are read shard by shard.
+
+    Raises:
+        ConfigError: ``data.test``, ``data.size`` or ``data.crop`` do not go with the dataset.
+        DataError: See `split`.
+    """
+    own = bool(listing.held.any())
+    if own != (cfg.test == 0):
+        raise ConfigError(
+            f"data.test: {cfg.name} has a test split of its own, so this must be 0; got {cfg.test}"
+            if own
+            else f"data.test: {cfg.name} has no test split of its own; hold some images out"
+        )
+    pixels = isinstance(listing.images, np.ndarray)
+    if pixels and (*listing.images.shape[2:], 1.0) != (cfg.size, cfg.size, cfg.crop):
+        height, width = listing.images.shape[2:]
+        raise ConfigError(
+            f"data.size, data.crop: images of {cfg.name} are {height} x {width} pixels and are not "
+            f"scaled, so that these are {height} and 1.0; got {cfg.size} and {cfg.crop:g}"
+        )
+    free, held = np.flatnonzero(~listing.held), np.flatnonzero(listing.held)
+    labels = listing.labels[free].tolist()
+    chosen = split(labels, test=cfg.test, validation=cfg.validation, seed=cfg.seed)
+    if not pixels:
+        chosen["train"] = _ranked(chosen["train"], b"order/%d/%%d" % cfg.seed)
+    found = {name: free[rows] for name, rows in chosen.items()}
+    return found | {"test": held} if own else found
+
+
+def write(listing: Listing, out: Path, cfg: Data, *, scratch: Path, workers: int) -> Iterator[int]:
+    """Write all splits of a dataset to the folder ``out``; whole, or not at all.
+
+    Guarantee: the same images and settings give the same bytes, wherever, whenever and with however
+    many ``workers`` (processes). Shards that a killed run left whole in ``scratch`` are not
+    written again. No more than one picture file a worker is in memory.
+
+    Yields how many images are in shards so far.
+
+    Args:
+        listing: What there is.
+        out: The folder; what it held before is gone.
+        cfg: How to split, and shards of how many images.
+        scratch: A folder on the file system of ``out``, of this dataset with these settings alone.
+        workers: Processes.
+
+    Raises:
+        ConfigError: See `choose`.
+        DataError: An image cannot be read or is not what it was, or the disk is full.
+    """
+    chosen, done, notes = choose(listing, cfg), 0, []
+    for stale in scratch.rglob(".*.part"):
+        stale.unlink()
+    try:
+        for note in processes.spread(_pack, _tasks(listing, chosen, cfg, scratch), workers=workers):
+            notes.append(note)
+            yield (done := done + len(note["images"]))
+        digests = [digest for note in notes for digest in note["images"]]
+        _verify(listing, np.concatenate([*chosen.values()]), digests, scratch)
+        for name, rows in chosen.items():
+            own = [note for note in notes if note["split"] == name]
+            _index(scratch / "whole" / name, listing, rows, own, cfg)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        size = listing.size + OVERHEAD * len(listing.labels)
+        raise DataError(
+            f"{scratch}: {error.strerror}; the shards take about {size / 1e9:.3g} GB. Make room "
+            "and run this again: it goes on where it stopped"
+        ) from None
+    shutil.rmtree(out, ignore_errors=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    (scratch / "whole").replace(out)
+    shutil.rmtree(scratch)
+
+
+def _tasks(
+    listing: Listing, chosen: dict[str, np.ndarray], cfg: Data, scratch: Path
+) -> Iterator[Task]:
+    for name, rows in chosen.items():
+        for number, first in enumerate(range(0, len(rows), cfg.shard_size)):
+            some = rows[first : first + cfg.shard_size]
+            pixels = isinstance(listing.images, np.ndarray)
+            yield Task(
+                tar=scratch / "whole" / name / f"{number:06d}.tar",
+                note=scratch / "notes" / name / f"{number:06d}.json",
+                idx=listing.idx[some].tolist(),
+                labels=listing.labels[some].tolist(),
+                images=listing.images[some] if pixels else [listing.images[i] for i in some],
+            )
+
+
+def _pack(task: Task) -> dict[str, Any]:
+    """Write a shard, and a note of what is where in it; only the note if it was written before."""
+    if task.note.exists():
+        return json.loads(task.note.read_text())
+    digests = []
+    with atomic(task.tar) as part:
+        with (
+            part.open("wb") as stream,
+            webdataset.TarWriter(stream, encoder=False, mtime=0) as tar,
+        ):
+            for idx, label, image in zip(task.idx, task.labels, task.images, strict=True):
+                suffix, raw = _encoded(image)
+                digests.append(hashlib.sha256(raw).hexdigest())
+                tar.write({"__key__": f"{idx:08d}", "cls": str(label).encode(), suffix: raw})
+        with tarfile.open(part, "r:") as tar:
+            images = [member for member in tar if not member.name.endswith(".cls")]
+        note = {
+            "split": task.tar.parent.name,
+            "sha256": sha256(part),
+            "offset": [member.offset_data for member in images],
+            "size": [member.size for member in images],
+            "images": digests,
+        }
+    write_json(task.note, note)
+    return note
+
+
+def _encoded(image: np.ndarray | Place) -> tuple[str, bytes]:
+    if isinstance(image, Place):
+        return PurePath(image.name).suffix[1:].lower(), image.read()
+    file = io.BytesIO()
+    np.save(file, image, allow_pickle=False)
+    return "npy", file.getvalue()
+
+
+def _verify(listing: Listing, rows: np.ndarray, digests: list[str], scratch: Path) -> None:
+    """Hold what was read to what was listed, in the order of the listing."""
+    order = np.argsort(rows)
+    try:
+        listing.check([digests[place] for place in order])
+    except DataError:
+        shutil.rmtree(scratch)  # nothing in there may be gone on from
+        raise
+
+
+def _index(
+    folder: Path, listing: Listing, rows: np.ndarray, notes: list[dict[str, Any]], cfg: Data
+) -> None:
+    """Write what makes a folder of tars a split."""
+    table = np.empty(len(rows), dtype=KIND)
+    table["idx"], table["label"] = listing.idx[rows], listing.labels[rows]
+    table["shard"] = np.arange(len(rows)) // cfg.shard_size
+    for key in ("offset", "size"):
+        table[key] = [value for note in notes for value in note[key]]
+    with atomic(folder / ROWS) as part, part.open("wb") as file:
+        np.save(file, table, allow_pickle=False)
+    pixels = isinstance(listing.images, np.ndarray)
+    own = bool(listing.held.any()) and folder.name == "test"
+    index = {
+        "classes": list(listing.classes),
+        "shape": list(listing.images.shape[1:]) if pixels else None,
+        "white": listing.white,
+        "size": cfg.size,
+        "crop": cfg.crop,
+        "rule": {"name": "the dataset's own" if own else "class-balanced", "seed": cfg.seed},
+        "images": len(rows),
+        "sha256": {
+            ROWS: sha256(folder / ROWS),
+            **{f"{number:06d}.tar": note["sha256"] for number, note in enumerate(notes)},
+        },
+    }
+    write_json(folder / "index.json", index)

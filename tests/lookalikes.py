@@ -1,0 +1,205 @@
+"""Small data sets in exactly the formats of the large ones, written from their descriptions.
+
+Pictures are noise over a colour of their class, so that a network can learn them. The same
+arguments give the same bytes.
+"""
+
+import gzip
+import hashlib
+import io
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from PIL import Image
+from scipy.io import savemat
+
+CIFAR_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+WNIDS = ["n02119789", "n01440764", "n03000684", "n04328186", "n07697313", "n02102040"]  # not sorted
+
+
+def pixels(label: int, number: int, size: tuple[int, int] = (32, 32)) -> np.ndarray:
+    """Picture ``number`` of a class, uint8 [H, W, 3]."""
+    rng = np.random.default_rng((label, number))
+    colour = np.random.default_rng(label).integers(40, 216, 3)
+    return (colour + rng.integers(-40, 40, (*size, 3))).astype(np.uint8)
+
+
+class Python2Pickler(pickle._Pickler):
+    """Protocol 2 as Python 2's cPickle wrote it: byte strings, and numpy under its old names."""
+
+    dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
+
+    def save_string(self, text: str | bytes) -> None:
+        raw = text.encode("latin-1") if isinstance(text, str) else text
+        head = b"U" + bytes([len(raw)]) if len(raw) < 256 else b"T" + struct.pack("<i", len(raw))
+        self.write(head + raw)
+        self.memoize(text)
+
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        module = obj.__module__.replace("numpy._core", "numpy.core")
+        self.write(f"c{module}\n{name or obj.__qualname__}\n".encode())
+        self.memoize(obj)
+
+    dispatch[str] = dispatch[bytes] = save_string
+    dispatch[type] = save_global
+    dispatch[type(save_string)] = save_global
+
+
+def python2_pickle(value: object) -> bytes:
+    """``value`` as Python 2 would have pickled it."""
+    file = io.BytesIO()
+    Python2Pickler(file, protocol=2).dump(value)
+    return file.getvalue()
+
+
+def cifar10(folder: Path, *, images: int = 10, test: int = 20) -> Path:
+    """CIFAR-10 with ``images`` in each of five batches and ``test`` in the sixth; the tar.gz.
+
+    The same batches lie unpacked beside it, in cifar-10-batches-py/.
+    """
+    batches = folder / "cifar-10-batches-py"
+    batches.mkdir(parents=True)
+    names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+    first = 0
+    for i, name in enumerate(names, 1):
+        numbers = range(first, first + (test if name == "test_batch" else images))
+        labels = [number % 10 for number in numbers]
+        rows = [pixels(n % 10, n).transpose(2, 0, 1).ravel() for n in numbers]
+        content = {
+            "batch_label": "testing batch 1 of 1" if i == 6 else f"training batch {i} of 5",
+            "labels": labels,
+            "data": np.stack(rows),
+            "filenames": [f"{CIFAR_CLASSES[n % 10]}_s_{n:06d}.png" for n in numbers],
+        }
+        (batches / name).write_bytes(python2_pickle(content))
+        first = numbers.stop
+    meta = {"num_cases_per_batch": images, "label_names": CIFAR_CLASSES, "num_vis": 3072}
+    (batches / "batches.meta").write_bytes(python2_pickle(meta))
+    (batches / "readme.html").write_text('<meta HTTP-EQUIV="REFRESH" content="0; url=...">\n')
+    return packed(batches, folder / "cifar-10-python.tar.gz")
+
+
+def packed(source: Path, archive: Path) -> Path:
+    """A folder as a tar.gz with its name at the top."""
+    with archive.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packer:
+        with tarfile.open(fileobj=packer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            tar.add(source, source.name)
+    return archive
+
+
+def encoded(label: int, number: int, kind: str = "JPEG") -> bytes:
+    """A picture file, of sizes and proportions that differ."""
+    size = (40 + 7 * (number % 3), 48 - 5 * (number % 2))
+    file = io.BytesIO()
+    Image.fromarray(pixels(label, number, size)).save(file, kind)
+    return file.getvalue()
+
+
+def imagenet(
+    folder: Path,
+    *,
+    classes: int = 3,
+    train: int = 8,
+    val: int = 2,
+    layout: Literal["folders", "flat", "tars"] = "folders",
+) -> Path:
+    """ILSVRC2012 with ``train`` and ``val`` pictures a class, in one of the forms it comes in.
+
+    ``folders``: train/<wnid>/ and val/<wnid>/; ``flat``: val/ without folders, and the devkit's
+    archive; ``tars``: the three archives. The pictures and their names are the same.
+    """
+    wnids = WNIDS[:classes]  # number k of ILSVRC is wnids[k - 1]
+    folder.mkdir(parents=True, exist_ok=True)
+    trained = {
+        wnid: {f"{wnid}_{n}.JPEG": encoded(label, n) for n in range(train)}
+        for label, wnid in enumerate(wnids)
+    }
+    truth = np.random.default_rng(0).permutation(np.repeat(np.arange(classes), val)).tolist()
+    validated = {
+        f"ILSVRC2012_val_{n + 1:08d}.JPEG": encoded(label, 1000 + n)
+        for n, label in enumerate(truth)
+    }
+    if layout == "tars":
+        classed = {f"{wnid}.tar": tar(files) for wnid, files in sorted(trained.items())}
+        (folder / "ILSVRC2012_img_train.tar").write_bytes(tar(classed))
+        (folder / "ILSVRC2012_img_val.tar").write_bytes(tar(validated))
+    else:
+        for wnid, files in trained.items():
+            write(folder / "train" / wnid, files)
+        for (name, raw), label in zip(validated.items(), truth, strict=True):
+            below = folder / "val" if layout == "flat" else folder / "val" / wnids[label]
+            write(below, {name: raw})
+    if layout != "folders":
+        devkit(folder, wnids, [label + 1 for label in truth])
+    return folder
+
+
+def devkit(folder: Path, wnids: list[str], truth: list[int]) -> Path:
+    """ILSVRC2012_devkit_t12.tar.gz: the synsets, one of them no class, and the ground truth."""
+    names = ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children")
+    kinds = [(name, object) for name in (*names, "wordnet_height", "num_train_images")]
+    rows = [(k, w, f"thing {k}, it", "a thing", 0, [], 0, 8) for k, w in enumerate(wnids, 1)]
+    rows.append((len(wnids) + 1, "n00001740", "entity", "what is", len(wnids), [1, 2], 18, 0))
+    synsets = np.array([[row] for row in rows], dtype=kinds)
+    mat = io.BytesIO()
+    savemat(mat, {"synsets": synsets})
+    root = folder / "ILSVRC2012_devkit_t12"
+    lines = "".join(f"{k}\n" for k in truth)
+    write(
+        root / "data",
+        {
+            "meta.mat": mat.getvalue(),
+            "ILSVRC2012_validation_ground_truth.txt": lines.encode(),
+        },
+    )
+    return packed(root, folder / "ILSVRC2012_devkit_t12.tar.gz")
+
+
+def folders(
+    root: Path,
+    *,
+    classes: tuple[str, ...] = ("cat", "dog", "owl"),
+    parts: tuple[tuple[str, int], ...] = (("train", 8), ("test", 2)),
+) -> Path:
+    """Pictures of several kinds in ``root/<part>/<class>/``; ("", n) is the part without a name."""
+    kinds = {".jpg": "JPEG", ".png": "PNG", ".bmp": "BMP"}
+    first = 0
+    for part, count in parts:
+        for label, name in enumerate(classes):
+            chosen = [[*kinds][n % len(kinds)] for n in range(count)]
+            write(
+                root / part / name,
+                {
+                    f"{n:03d}{suffix}": encoded(label, first + n, kinds[suffix])
+                    for n, suffix in enumerate(chosen)
+                },
+            )
+        first += count
+    return root
+
+
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, raw in files.items():
+        (folder / name).write_bytes(raw)
+
+
+def tar(files: dict[str, bytes]) -> bytes:
+    """A plain tar of files, as GNU tar writes it."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, raw in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(raw)
+            archive.addfile(member, io.BytesIO(raw))
+    return made.getvalue()
+
+
+def md5(path: Path) -> str:
+    """Hex MD5 of a file."""
+    return hashlib.md5(path.read_bytes()).hexdigest()

@@ -1,0 +1,176 @@
+"""``rrcm import``: a checkpoint becomes a run like any other, and nothing else changes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_reference import CLASSES, HEADS, encoder, tuned
+from workspace import ROOT
+
+from pipeline import imports
+from rrcm import checkpoints, classifier, params, parsing
+from rrcm.errors import CheckpointError, ConfigError
+
+SIGMA = 0.5
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout without code, its params.yaml about images of 12 pixels, and two checkpoints."""
+    text = (ROOT / "tests/mini.yaml").read_text().replace("size: 8, crop", "size: 12, crop")
+    (tmp_path / "params.yaml").write_text(text)
+    (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text())
+    torch.save(tuned(), tmp_path / "best.pt")
+    torch.save(encoder(), tmp_path / "nnet.pth")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def bring(file, **changes):
+    asked = {"arch": None, "classes": CLASSES, "sigma": SIGMA, "name": "mine", "skip_norm": False}
+    asked |= {"heads": HEADS, "image_size": None}
+    return imports.import_checkpoint(Path(file), **asked | changes)
+
+
+@pytest.fixture
+def dvc(checkout):
+    for command in (["git", "init", "--quiet"], [sys.executable, "-m", "dvc", "init", "--quiet"]):
+        subprocess.run(command, cwd=checkout, check=True)
+
+
+@pytest.mark.usefixtures("dvc")
+def test_a_classifier_becomes_a_run(checkout):
+    """Whole on disk, kept by DVC, a run of no epochs, and params.yaml only longer."""
+    before = (checkout / "params.yaml").read_text().splitlines()
+
+    said = bring("best.pt", skip_norm=True)
+
+    assert "dvc repro certify@mine-e050" in said
+    after = (checkout / "params.yaml").read_text().splitlines()
+    added = [*after]
+    for line in before:
+        added.remove(line)
+    assert len(added) == len(after) - len(before) and "  mine:" in added
+    whole = params.load()
+    run = whole.runs["mine"]
+    assert (run.start, run.sigma, run.method) == ("imported/mine", SIGMA, "rrcm")
+    recipe = whole.recipes[run.recipe]
+    assert (recipe.epochs, recipe.condition, recipe.final_norm) == (0, "nearest", False)
+    assert whole.evals["mine-e050"].run == "mine"
+    network, described = classifier.load(Path("imported/mine"))
+    assert described["final_norm"] is False and len(described["classes"]) == CLASSES
+    assert described["model"]["shape"] == whole.models["mine"]
+    assert torch.equal(network.head.bias, tuned()["linear_head.bias"])
+    assert sorted(p.name for p in Path("imported").iterdir()) == ["mine", "mine.dvc"]
+    ignored = subprocess.run(
+        ["git", "status", "--short", "--untracked-files=all", "imported"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ignored.stdout == "?? imported/mine.dvc\n"
+
+    bring("best.pt", skip_norm=True, name="again")  # shares the recipe
+    with pytest.raises(ConfigError, match=r"imported/mine: is there already; import under another"):
+        bring("best.pt", skip_norm=True)
+
+    assert params.load().runs["again"].recipe == run.recipe
+
+
+@pytest.mark.usefixtures("dvc")
+def test_an_encoder_is_kept_and_its_run_is_shown(checkout):
+    before = (checkout / "params.yaml").read_bytes()
+
+    said = bring("nnet.pth")
+
+    assert (checkout / "params.yaml").read_bytes() == before
+    shown = parsing.read_yaml(_written(checkout / "shown.yaml", said.partition("\n\n")[2]))
+    assert shown["runs"]["mine"]["start"] == "imported/mine"
+    assert shown["models"]["mine"]["size"] == "48x2x4"
+    tensors, _ = checkpoints.load(Path("imported/mine/encoder.safetensors"))
+    assert tensors.keys() == {n for n in encoder() if not n.startswith("projection_head")}
+
+
+def _written(path, text):
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "kind", "message"),
+    [
+        ("best.pt", {"classes": 10}, ConfigError, "--classes: best.pt knows 5 classes, not 10"),
+        ("best.pt", {"image_size": 32}, ConfigError, "best.pt is for images of 12 pixels, not 32"),
+        ("best.pt", {"name": "s0.5"}, ConfigError, "--name: 's0.5': a letter, then letters"),
+        ("best.pt", {"name": "../x"}, ConfigError, "--name: '../x': a letter"),
+        ("best.pt", {"name": "tiny"}, ConfigError, "models.tiny is there already; import under"),
+        ("best.pt", {"heads": 0}, CheckpointError, "size: no '48x2x0'"),
+        ("best.pt", {"sigma": 0.0}, ConfigError, "--sigma: must be positive, got 0.0"),
+        ("best.pt", {"heads": None}, CheckpointError, "give --heads or --arch"),
+        ("best.pt", {"arch": "bb"}, CheckpointError, "--arch: no 'bb', only tiny, s, b, b_deep"),
+        ("gone.pt", {}, CheckpointError, "gone.pt: not found"),
+    ],
+)
+def test_what_is_refused_leaves_nothing_behind(checkout, file, changes, kind, message):
+    before = (checkout / "params.yaml").read_bytes()
+
+    with pytest.raises(kind) as error:
+        bring(file, **changes)
+
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert (checkout / "params.yaml").read_bytes() == before
+    assert not (checkout / "imported").exists()
+
+
+def test_images_of_another_size_need_another_preset(checkout):
+    text = (checkout / "params.yaml").read_text()
+    (checkout / "params.yaml").write_text(text.replace("size: 12, crop", "size: 8, crop"))
+
+    with pytest.raises(ConfigError, match=r"data\.size: 8 in params\.yaml, but best\.pt is for"):
+        bring("best.pt")
+
+
+@pytest.mark.parametrize("where", ["track", "atomic"])
+def test_an_import_that_fails_halfway_leaves_nothing(checkout, monkeypatch, where):
+    def track(folder):
+        folder.with_suffix(".dvc").touch()
+        if where == "track":
+            raise KeyboardInterrupt
+
+    def atomic(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(imports.graph, "track", track)
+    if where == "atomic":
+        monkeypatch.setattr(imports, "atomic", atomic)
+    with pytest.raises(KeyboardInterrupt):
+        bring("best.pt")
+
+    assert [*(checkout / "imported").iterdir()] == []
+    assert "mine" not in (checkout / "params.yaml").read_text()
+
+
+def test_a_params_file_in_another_style_is_left_alone(checkout):
+    text = (checkout / "params.yaml").read_text()
+    flow = text.replace("evals:\n", "evals: {\n").replace("export:", "}\nexport:")
+    flow = flow.replace("}\n  tiny-gaussian-s050-e050", "},\n  tiny-gaussian-s050-e050")
+    (checkout / "params.yaml").write_text(flow)
+
+    with pytest.raises(ConfigError, match="an entry cannot be added to it as it is written"):
+        bring("best.pt")
+    assert (checkout / "params.yaml").read_text() == flow
+
+
+def test_every_preset_takes_an_import(checkout):
+    """Inserted into the text, then read back: each section of each preset is written so."""
+    found = imports.reference.read(Path("best.pt"), arch=None, heads=HEADS, final_norm=True)
+    for preset in sorted(ROOT.glob("presets/*.yaml")):
+        (checkout / "params.yaml").write_text(preset.read_text())
+        edited = imports._edited(imports._entries("mine", found, sigma=0.25))
+        (checkout / "imported/mine").mkdir(parents=True, exist_ok=True)
+
+        whole = params.load(_written(checkout / "edited.yaml", edited))
+
+        assert whole.runs["mine"].loss == {"lbd": 10.0, "eta": 0.5, "m": 2}
