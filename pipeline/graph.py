@@ -26,7 +26,7 @@ from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
-from rrcm.errors import DataError, RrcmError, StageError
+from rrcm.errors import DataError, RrcmError, StageError, one_line
 from rrcm.files import write_json
 
 SCRATCH = Path(".rrcm/resume")
@@ -65,7 +65,7 @@ def digest(stage_name: str) -> str:
                 else:
                     read["files"][dependency.def_path] = _hash(dependency, stage_name)
     except DvcException as error:
-        raise StageError(f"dvc.yaml: {' '.join(str(error).split())}") from None
+        raise StageError(f"dvc.yaml: {one_line(error)}") from None
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 

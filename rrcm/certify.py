@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from rrcm import registry
-from rrcm.errors import CertificateError, DataError
+from rrcm.errors import CertificateError, DataError, one_line
 from rrcm.evidence import ABSTAIN, Certified, Rule
 from rrcm.files import atomic
 from rrcm.votes import UNKNOWN, Header, Row
@@ -138,7 +138,7 @@ def read(path: Path) -> pd.DataFrame:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, OverflowError) as error:  # what pandas raises on what it cannot parse
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error)
         raise DataError(f"{path}: not a table of certificates ({reason})") from None
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")

@@ -46,3 +46,8 @@ class CertificateError(RrcmError):
 
 class StageError(RrcmError):
     """A pipeline stage cannot start, or its inputs changed while it ran."""
+
+
+def one_line(error: Exception, *, most: int = 300) -> str:
+    """What another library's error says, in one line of at most so many characters."""
+    return " ".join(str(error).split())[:most]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from rrcm.errors import ConfigError
+from rrcm.errors import ConfigError, one_line
 from rrcm.registry import suggest
 
 T = typing.TypeVar("T")
@@ -23,7 +23,7 @@ def read_yaml(path: Path) -> Any:
             f"{path}: not found; run this in a checkout, or `rrcm preset digits`"
         ) from None
     except (YAMLError, ValueError) as error:  # the latter of a tag or a date that is none
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path}: {one_line(error)}") from None
 
 
 def parse(node: dict[str, Any], into: type[T], *, where: str) -> T:

@@ -14,7 +14,7 @@ from typing import IO, Literal
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from rrcm.errors import ConfigError, DataError
+from rrcm.errors import ConfigError, DataError, one_line
 from rrcm.registry import suggest
 
 WHITE = 255  # the pixel value that becomes 1.0
@@ -104,7 +104,7 @@ def decode(source: Path | IO[bytes], channels: int, *, name: str) -> Image.Image
     except UnidentifiedImageError:
         raise DataError(f"{name}: not a picture, or of a kind that is not read") from None
     except BROKEN as error:
-        raise DataError(f"{name}: a damaged picture ({' '.join(str(error).split())})") from None
+        raise DataError(f"{name}: a damaged picture ({one_line(error)})") from None
 
 
 def pixels(picture: Image.Image, fit: Fit, *, name: str) -> np.ndarray:

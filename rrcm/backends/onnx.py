@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from rrcm import quantize
-from rrcm.errors import BackendError
+from rrcm.errors import BackendError, one_line
 
 PRECISIONS = ("fp32", "fp16", "int8")
 REFUSALS = tuple(  # they have no base class of their own
@@ -65,7 +65,7 @@ class Backend:
             content = _converted(model, sigma, precision, calibration).SerializeToString()
             self.session = open_session(content, path, device=device, stream=self.stream)
         except REFUSALS as error:
-            raise BackendError(f"{path}: no ONNX file that can run: {_one_line(error)}") from None
+            raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.weights = metadata["weights"] if precision == "fp32" else sha256(content).hexdigest()
         self.provider = self.session.get_providers()[0]
         width = self.session.get_outputs()[0].shape[1]
@@ -126,7 +126,7 @@ def _read(path: Path) -> onnx.ModelProto:
     except FileNotFoundError:
         raise BackendError(f"{path}: not found") from None
     except DecodeError as error:
-        raise BackendError(f"{path}: no ONNX file that can run: {_one_line(error)}") from None
+        raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
 
 
 def _converted(
@@ -148,7 +148,3 @@ def _converted(
             raise BackendError("precision int8 needs images to calibrate on, and got none")
         return quantize.int8(model, calibration().cpu().numpy())
     return model
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -22,7 +22,7 @@ from scipy.io.matlab import MatReadError
 
 from rrcm import manifest
 from rrcm.data import _trees
-from rrcm.errors import DataError
+from rrcm.errors import DataError, one_line
 from rrcm.listing import Listing, Place
 from rrcm.manifest import Tree
 
@@ -134,7 +134,7 @@ def _ground_truth(source: Path) -> list[str]:
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{packed}: truncated or damaged ({error})") from None
     except (ValueError, KeyError, TypeError, IndexError, MatReadError) as error:
-        said = " ".join(str(error).split())
+        said = one_line(error)
         raise DataError(f"{source}: the devkit's {META} or {TRUTH} is damaged ({said})") from None
 
 

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from torch import Tensor
 
 from rrcm.backends.onnx import REFUSALS, open_session
-from rrcm.errors import BackendError
+from rrcm.errors import BackendError, one_line
 from rrcm.foreign._normalisation import Normalisation
 
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
@@ -68,7 +68,7 @@ class Backend:
         try:
             self.session = open_session(content, path, device=device, stream=self.stream)
         except BROKEN as error:
-            raise BackendError(f"{path}: no ONNX file that can run: {_one_line(error)}") from None
+            raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.provider = self.session.get_providers()[0]
         self._take(self.session.get_inputs(), size)
         self._give(self.session.get_outputs(), output)
@@ -119,7 +119,7 @@ class Backend:
         try:
             scores = self.scores(grey)
         except BROKEN as error:
-            raise BackendError(f"{self.path}: does not run: {_one_line(error)}") from None
+            raise BackendError(f"{self.path}: does not run: {one_line(error)}") from None
         if scores.ndim != 2 or len(scores) != len(grey) or scores.shape[1] < 2:
             raise BackendError(
                 f"{self.path}: {self.output} of {len(grey)} pictures is {list(scores.shape)}, not "
@@ -158,7 +158,7 @@ def _read(path: Path) -> bytes:
     except FileNotFoundError as error:
         raise BackendError(f"{path}: {_missing(path, error)}") from None
     except BROKEN as error:
-        raise BackendError(f"{path}: no ONNX file that can run: {_one_line(error)}") from None
+        raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
     _refuse_training(model.graph, path)
     return content
 
@@ -187,7 +187,3 @@ def _refuse_training(graph: onnx.GraphProto, path: Path) -> None:
         for attribute in node.attribute:
             for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
                 _refuse_training(inner, path)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

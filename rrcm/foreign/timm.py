@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
-from rrcm.errors import BackendError
+from rrcm.errors import BackendError, one_line
 from rrcm.foreign._normalisation import Normalisation
 from rrcm.registry import suggest
 
@@ -76,7 +76,7 @@ class Backend:
         try:
             scores = self.scores(torch.full((2, *self.shape), 0.5, device=self.device))
         except (RuntimeError, AssertionError, ValueError) as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             _, height, width = self.shape
             raise BackendError(f"{name} does not run at {height} x {width}: {reason}") from None
         if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
@@ -114,11 +114,11 @@ def _build(
         network = timm.create_model(name, pretrained=False, **classes, **shape)
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         hint = "give a file with --weights" if state is None else "is --size one that it takes?"
-        raise BackendError(f"timm cannot make {name}: {_one_line(error)}; {hint}") from None
+        raise BackendError(f"timm cannot make {name}: {one_line(error)}; {hint}") from None
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        raise BackendError(f"{path}: not the weights of {name}: {_one_line(error)}") from None
+        raise BackendError(f"{path}: not the weights of {name}: {one_line(error)}") from None
     return network
 
 
@@ -132,7 +132,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise BackendError(f"{path}: not found") from None
     except (safetensors.SafetensorError, UnpicklingError, RuntimeError, OSError, EOFError) as error:
-        raise BackendError(f"{path}: no weights that can be read: {_one_line(error)}") from None
+        raise BackendError(f"{path}: no weights that can be read: {one_line(error)}") from None
     for key in NESTED:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
@@ -143,7 +143,3 @@ def _read(path: Path) -> dict[str, Tensor]:
     ):
         state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
     return state
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
