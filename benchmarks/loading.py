@@ -23,10 +23,11 @@ from torch.utils.data import DataLoader
 
 import rrcm.models._torchvision  # noqa: F401 (torchvision comes after it)
 from benchmarks.training import settings, shape
-from rrcm import loading, pretrain, sharding, shards
+from rrcm import loading, pretrain, shards
 from rrcm.config import Data
 from rrcm.data import _trees
-from rrcm.listing import Listing
+from rrcm.raw import sharding
+from rrcm.raw.listing import Listing
 from rrcm.shards import Split
 
 from torchvision import datasets, transforms  # isort: skip

@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 
 from pipeline import graph, progress
-from rrcm import manifest, registry
+from rrcm import registry
 from rrcm.data import cifar10 as cifar10_batches
 from rrcm.data import digits as scanned
 from rrcm.data import imagenet
 from rrcm.errors import DataError
 from rrcm.files import write_text
+from rrcm.raw import manifest
 
 DATA = Path("data")
 

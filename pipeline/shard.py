@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from pipeline import graph, progress
-from rrcm import config, registry, sharding, shards
+from rrcm import config, registry, shards
+from rrcm.raw import sharding
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Splits as they lie on disk, verified on every read; rrcm/sharding.py writes them.
+"""Splits as they lie on disk, verified on every read; rrcm/raw/sharding.py writes them.
 
 A split is a folder of WebDataset tars. Each holds ``<idx>.cls``, the label, and beside it an image:
 ``<idx>.npy``, uint8 [C, H, W], or a picture file as it came, such as ``<idx>.jpeg``. ``images.npy``

@@ -24,8 +24,8 @@ from rrcm.data import digits
 from rrcm.errors import RrcmError
 from rrcm.export import export
 from rrcm.files import sha256
-from rrcm.listing import Listing
 from rrcm.noises import gaussian
+from rrcm.raw.listing import Listing
 from rrcm.settings import Export
 from rrcm.shards import Split
 from rrcm.votes import Header, Row

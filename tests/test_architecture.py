@@ -18,14 +18,14 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [  # a module may import from its own line and the lines above it
     {"errors"},
     {"registry", "files"},
-    {"parsing", "listing", "pictures", "processes"},
+    {"parsing", "pictures"},
     {"config"},
     {"settings"},
     {"params", "defaults"},
     {"draws", "distributed", "computing"},
     {"evidence", "bounds", "noise", "schedules", "losses", "checkpoints", "philox"},
     {"looks", "votes", "planner", "engine", "randomness"},
-    {"journal", "shards", "sharding", "manifest", "batches", "transforms", "quantize"},
+    {"journal", "shards", "raw", "batches", "transforms", "quantize"},
     {"models", "data", "certificates", "stopping", "noises"},
     {"classifier", "voters", "folders", "reference"},
     {"augment", "loading", "loop"},
@@ -44,7 +44,7 @@ FOLDERS = {
     *("models", "data", "objectives", "methods", "certificates", "backends"),
     *("stopping", "noises", "folding", "foreign"),
 }
-PACKAGES = {"analysis", "auditing", "serving"}  # of modules that belong together
+PACKAGES = {"raw", "analysis", "auditing", "serving"}  # of modules that belong together
 COMPONENTS = re.compile(rf"rrcm/({'|'.join(FOLDERS)})/[a-z]\w*\.py")
 
 

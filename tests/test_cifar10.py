@@ -1,4 +1,4 @@
-"""`rrcm preset cifar10` on look-alike batches: the whole graph, from the archive to a 3 x 3 table."""
+"""`rrcm preset cifar10` on look-alike batches: the whole graph, down to a 3 x 3 table."""
 
 from pathlib import Path
 

@@ -26,13 +26,14 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from rrcm import pictures, sharding, shards
+from rrcm import pictures, shards
 from rrcm.config import Data
 from rrcm.data import digits
 from rrcm.errors import ConfigError, DataError
 from rrcm.files import sha256
-from rrcm.listing import Listing, Place
 from rrcm.pictures import Fit
+from rrcm.raw import sharding
+from rrcm.raw.listing import Listing, Place
 
 PRESET = {"test": 500, "validation": 100, "seed": 0}  # of presets/digits.yaml
 LABELS = [example.label for example in examples()]

@@ -3,5 +3,5 @@
 A dataset has ``listing(root, link) -> Listing``: the images that ``root``, data/<name>, holds or
 describes, verified, or a DataError that names the command which puts them there. ``link`` is a file
 that says where picture files are on this machine, if they stay where they are; such a dataset has
-``tree(source) -> Tree`` as well, the pictures of a folder (rrcm/manifest.py).
+``tree(source) -> Tree`` as well, the pictures of a folder (rrcm/raw/manifest.py).
 """

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from rrcm.errors import DataError
-from rrcm.listing import Place
-from rrcm.manifest import Tree
 from rrcm.pictures import SUFFIXES
+from rrcm.raw.listing import Place
+from rrcm.raw.manifest import Tree
 
 
 def classes(root: Path) -> dict[str, list[Place]]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from rrcm.errors import DataError
 from rrcm.files import atomic
-from rrcm.listing import Listing
+from rrcm.raw.listing import Listing
 
 CLASSES = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 WHITE, SHAPE = 255, (3, 32, 32)

@@ -13,7 +13,7 @@ import numpy as np
 
 from rrcm.errors import DataError
 from rrcm.files import atomic, sha256
-from rrcm.listing import Listing
+from rrcm.raw.listing import Listing
 
 CLASSES = tuple("0123456789")
 WHITE = 16  # the largest pixel value

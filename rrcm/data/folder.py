@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from rrcm import manifest
 from rrcm.data import _trees
 from rrcm.errors import DataError
-from rrcm.listing import Listing
-from rrcm.manifest import Tree
+from rrcm.raw import manifest
+from rrcm.raw.listing import Listing
+from rrcm.raw.manifest import Tree
 
 
 def tree(source: Path) -> Tree:

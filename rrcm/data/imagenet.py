@@ -20,11 +20,11 @@ from typing import IO
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
-from rrcm import manifest
 from rrcm.data import _trees
 from rrcm.errors import DataError, one_line
-from rrcm.listing import Listing, Place
-from rrcm.manifest import Tree
+from rrcm.raw import manifest
+from rrcm.raw.listing import Listing, Place
+from rrcm.raw.manifest import Tree
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import webdataset
 
-from rrcm import processes
 from rrcm.config import Data
 from rrcm.errors import ConfigError, DataError
 from rrcm.files import atomic, sha256, write_json
-from rrcm.listing import Listing, Place
+from rrcm.raw import processes
+from rrcm.raw.listing import Listing, Place
 from rrcm.shards import KIND, ROWS, SPLITS
 
 OVERHEAD = 2048  # bytes of a tar beside those of an image, about
