@@ -16,6 +16,7 @@ CUT = {  # the preset's graph, with fewer steps, draws and images, on a narrow n
     **{f"{recipe}.epochs": "1" for recipe in RECIPES},
     **{f"{recipe}.batch_size": "64" for recipe in RECIPES},
     **{f"{part}.compute.compile": "false" for part in ["pretrain.b", *RECIPES]},
+    **{f"{part}.compute.precision": "fp32" for part in ["pretrain.b", *RECIPES]},
     "data.validation": "40",
     "sample.n": "200",
     "sample.batch_size": "50",

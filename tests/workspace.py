@@ -48,7 +48,7 @@ class Workspace:
     def run(self, *command: str, fails: bool = False, **environment: str) -> str:
         """Run a command to its end; its output, standard error included."""
         process = self.start(*command, **environment)
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=900)
         assert (process.returncode != 0) == fails, output
         return output
 
