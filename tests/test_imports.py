@@ -4,20 +4,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from test_reference import CLASSES, HEADS, encoder, tuned
-from workspace import ROOT
+from workspace import ROOT, Workspace
 
 from pipeline import imports
 from rrcm import checkpoints, classifier, params, parsing
+from rrcm.config import Model
 from rrcm.errors import CheckpointError, ConfigError
 
 SIGMA = 0.5
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     """A checkout without code, its params.yaml about images of 12 pixels, and two checkpoints."""
     text = (ROOT / "tests/mini.yaml").read_text().replace("size: 8, crop", "size: 12, crop")
     (tmp_path / "params.yaml").write_text(text)
@@ -35,20 +37,20 @@ def bring(file, **changes):
 
 
 @pytest.fixture
-def dvc(checkout):
+def dvc(folder):
     for command in (["git", "init", "--quiet"], [sys.executable, "-m", "dvc", "init", "--quiet"]):
-        subprocess.run(command, cwd=checkout, check=True)
+        subprocess.run(command, cwd=folder, check=True)
 
 
 @pytest.mark.usefixtures("dvc")
-def test_a_classifier_becomes_a_run(checkout):
+def test_a_classifier_becomes_a_run(folder):
     """Whole on disk, kept by DVC, a run of no epochs, and params.yaml only longer."""
-    before = (checkout / "params.yaml").read_text().splitlines()
+    before = (folder / "params.yaml").read_text().splitlines()
 
     said = bring("best.pt", skip_norm=True)
 
     assert "dvc repro certify@mine-e050" in said
-    after = (checkout / "params.yaml").read_text().splitlines()
+    after = (folder / "params.yaml").read_text().splitlines()
     added = [*after]
     for line in before:
         added.remove(line)
@@ -80,17 +82,42 @@ def test_a_classifier_becomes_a_run(checkout):
 
 
 @pytest.mark.usefixtures("dvc")
-def test_an_encoder_is_kept_and_its_run_is_shown(checkout):
-    before = (checkout / "params.yaml").read_bytes()
+def test_an_encoder_is_kept_and_its_run_is_shown(folder):
+    before = (folder / "params.yaml").read_bytes()
 
     said = bring("nnet.pth")
 
-    assert (checkout / "params.yaml").read_bytes() == before
-    shown = parsing.read_yaml(_written(checkout / "shown.yaml", said.partition("\n\n")[2]))
+    assert (folder / "params.yaml").read_bytes() == before
+    shown = parsing.read_yaml(_written(folder / "shown.yaml", said.partition("\n\n")[2]))
     assert shown["runs"]["mine"]["start"] == "imported/mine"
     assert shown["models"]["mine"]["size"] == "48x2x4"
     tensors, _ = checkpoints.load(Path("imported/mine/encoder.safetensors"))
     assert tensors.keys() == {n for n in encoder() if not n.startswith("projection_head")}
+
+
+def test_a_run_of_theirs_is_exported_and_certified_like_any_other(checkout: Workspace):
+    """A wrapped classifier of the miniature's shape; what was there does not run again."""
+    shape = parsing.read_yaml(ROOT / "tests/mini.yaml")["models"]["tiny"]
+    network = classifier.build(
+        Model(architecture="vit", shape=shape), classes=10, condition="nearest", final_norm=True
+    )
+    theirs = {
+        name.replace("head.", "linear_head.").replace("encoder.", "base_model."): tensor
+        for name, tensor in network.state_dict().items()
+    }
+    torch.save({f"module.{name}": t for name, t in theirs.items()}, checkout.path / "best.pt")
+
+    ours = ("--arch", "tiny", "--classes", "10", "--sigma", "0.50", "--name", "theirs")
+    checkout.run("rrcm", "import", "best.pt", *ours)
+    ran = checkout.repro("certify@theirs-e050")
+
+    stages = {"train@theirs", "export@theirs", "sample@theirs-e050", "certify@theirs-e050"}
+    assert ran == stages
+    kept, _ = checkpoints.load(checkout.path / "models/theirs/model.safetensors")
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in network.state_dict().items())
+    table = pd.read_csv(checkout.path / "certificates/theirs-e050.csv")
+    assert len(table) == 20
+    assert "theirs" in checkout.run("rrcm", "certify", "--model", "theirs", "--sigma", "0.5")
 
 
 def _written(path, text):
@@ -113,27 +140,27 @@ def _written(path, text):
         ("gone.pt", {}, CheckpointError, "gone.pt: not found"),
     ],
 )
-def test_what_is_refused_leaves_nothing_behind(checkout, file, changes, kind, message):
-    before = (checkout / "params.yaml").read_bytes()
+def test_what_is_refused_leaves_nothing_behind(folder, file, changes, kind, message):
+    before = (folder / "params.yaml").read_bytes()
 
     with pytest.raises(kind) as error:
         bring(file, **changes)
 
     assert message in str(error.value) and "\n" not in str(error.value)
-    assert (checkout / "params.yaml").read_bytes() == before
-    assert not (checkout / "imported").exists()
+    assert (folder / "params.yaml").read_bytes() == before
+    assert not (folder / "imported").exists()
 
 
-def test_images_of_another_size_need_another_preset(checkout):
-    text = (checkout / "params.yaml").read_text()
-    (checkout / "params.yaml").write_text(text.replace("size: 12, crop", "size: 8, crop"))
+def test_images_of_another_size_need_another_preset(folder):
+    text = (folder / "params.yaml").read_text()
+    (folder / "params.yaml").write_text(text.replace("size: 12, crop", "size: 8, crop"))
 
     with pytest.raises(ConfigError, match=r"data\.size: 8 in params\.yaml, but best\.pt is for"):
         bring("best.pt")
 
 
 @pytest.mark.parametrize("where", ["track", "atomic"])
-def test_an_import_that_fails_halfway_leaves_nothing(checkout, monkeypatch, where):
+def test_an_import_that_fails_halfway_leaves_nothing(folder, monkeypatch, where):
     def track(folder):
         folder.with_suffix(".dvc").touch()
         if where == "track":
@@ -148,29 +175,29 @@ def test_an_import_that_fails_halfway_leaves_nothing(checkout, monkeypatch, wher
     with pytest.raises(KeyboardInterrupt):
         bring("best.pt")
 
-    assert [*(checkout / "imported").iterdir()] == []
-    assert "mine" not in (checkout / "params.yaml").read_text()
+    assert [*(folder / "imported").iterdir()] == []
+    assert "mine" not in (folder / "params.yaml").read_text()
 
 
-def test_a_params_file_in_another_style_is_left_alone(checkout):
-    text = (checkout / "params.yaml").read_text()
+def test_a_params_file_in_another_style_is_left_alone(folder):
+    text = (folder / "params.yaml").read_text()
     flow = text.replace("evals:\n", "evals: {\n").replace("export:", "}\nexport:")
     flow = flow.replace("}\n  tiny-gaussian-s050-e050", "},\n  tiny-gaussian-s050-e050")
-    (checkout / "params.yaml").write_text(flow)
+    (folder / "params.yaml").write_text(flow)
 
     with pytest.raises(ConfigError, match="an entry cannot be added to it as it is written"):
         bring("best.pt")
-    assert (checkout / "params.yaml").read_text() == flow
+    assert (folder / "params.yaml").read_text() == flow
 
 
-def test_every_preset_takes_an_import(checkout):
+def test_every_preset_takes_an_import(folder):
     """Inserted into the text, then read back: each section of each preset is written so."""
     found = imports.reference.read(Path("best.pt"), arch=None, heads=HEADS, final_norm=True)
     for preset in sorted(ROOT.glob("presets/*.yaml")):
-        (checkout / "params.yaml").write_text(preset.read_text())
+        (folder / "params.yaml").write_text(preset.read_text())
         edited = imports._edited(imports._entries("mine", found, sigma=0.25))
-        (checkout / "imported/mine").mkdir(parents=True, exist_ok=True)
+        (folder / "imported/mine").mkdir(parents=True, exist_ok=True)
 
-        whole = params.load(_written(checkout / "edited.yaml", edited))
+        whole = params.load(_written(folder / "edited.yaml", edited))
 
         assert whole.runs["mine"].loss == {"lbd": 10.0, "eta": 0.5, "m": 2}
