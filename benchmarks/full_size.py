@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ import torch
 
 from rrcm import certify, classifier, registry, sample, votes
 from rrcm.config import Model
+from rrcm.defaults import DRAWS
 from rrcm.export import export
 from rrcm.files import sha256
-from rrcm.settings import Export, Sample
+from rrcm.settings import Export
 from rrcm.shards import Split
 
 CASES = ("b:32", "b_deep:32", "b:224")
@@ -29,21 +31,7 @@ STEPS = ("nothing", "save", "load", "export", "certify")
 PATCHES = {32: 4, 224: 16}  # image size -> patch size
 SIGMA, IMAGES, WORKERS = 0.5, 2, 2
 PARITY = Export(opset=20, parity_images=4, tolerance=1e-3)
-DRAWS = Sample(
-    backend="onnx",
-    precision="fp32",
-    batch_size=10,
-    noise="gaussian",
-    n0=10,
-    n=100,
-    seed=0,
-    subset="all",
-    stop="none",
-    alpha=0.001,
-    label_aware=False,
-    soft=False,
-    paired=0,
-)
+SAMPLE = replace(DRAWS, batch_size=10, n0=10, n=100, stop="none")
 
 
 def main(cases: list[str]) -> None:
@@ -139,15 +127,15 @@ def certified(root: Path, split: Split) -> str:
         classes=split.classes,
         white=split.white,
     )
-    backend = registry.load("backends", DRAWS.backend).Backend(
-        root, "run", sigma=SIGMA, precision=DRAWS.precision, device="cpu", calibration=None
+    backend = registry.load("backends", SAMPLE.backend).Backend(
+        root, "run", sigma=SIGMA, precision=SAMPLE.precision, device="cpu", calibration=None
     )
-    header = sample.header(backend, few, "run", SIGMA, DRAWS, {})
+    header = sample.header(backend, few, "run", SIGMA, SAMPLE, {})
     journal, path = root / "journal", root / "votes.jsonl"
     for _ in sample.sample(backend, few, header, journal, path, workers=WORKERS):
         pass
     header, rows = votes.read(path)
-    table = certify.certify(header, rows, certificates=["cohen"], alpha=DRAWS.alpha)
+    table = certify.certify(header, rows, certificates=["cohen"], alpha=SAMPLE.alpha)
     return ", ".join(f"{r.predict} within {r.radius}" for r in table.itertuples())
 
 

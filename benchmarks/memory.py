@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def peak(images: int, n: int) -> float:
     import torch
 
     from rrcm import sample, voters
-    from rrcm.settings import Sample
+    from rrcm.defaults import DRAWS
     from rrcm.shards import Split
 
     class Null(voters.Backend):
@@ -47,21 +48,7 @@ def peak(images: int, n: int) -> float:
         classes=tuple(Null.classes),
         white=16,
     )
-    cfg = Sample(
-        backend="null",
-        precision="fp32",
-        batch_size=256,
-        noise="gaussian",
-        n0=100,
-        n=n,
-        seed=0,
-        subset="all",
-        stop="none",
-        alpha=0.001,
-        label_aware=False,
-        soft=False,
-        paired=0,
-    )
+    cfg = replace(DRAWS, backend="null", batch_size=256, n=n, stop="none")
     header = sample.header(Null(), split, "null", 0.5, cfg, {})
     with tempfile.TemporaryDirectory() as folder:
         journal, path = Path(folder, "journal"), Path(folder, "votes")

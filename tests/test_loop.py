@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import MINI, MODEL, PRETRAIN, Linear, equal
+from helpers import MINI, MODEL, PRETRAIN, Linear, equal, split
 from lookalikes import encoded
 from torch import nn
 
@@ -36,23 +36,6 @@ CFG = dataclasses.replace(PRETRAIN, steps=12, batch_size=16, seed=3)
 RUN = dataclasses.replace(MINI.runs["tiny-gaussian-s050"], seed=3)
 MIX = Mix(mixup=0.8, cutmix=1.0, prob=1.0, switch=0.5, smoothing=0.1)
 RECIPE = dataclasses.replace(MINI.recipes["finetune"], epochs=3, batch_size=16)  # 4 steps each
-
-
-def split(images, seed):
-    """Noisy digits of a kind: class c is bright in two rows of its own."""
-    rng = np.random.default_rng(seed)
-    labels = np.arange(images) % 4
-    pixels = rng.integers(0, 6, size=(images, 1, 8, 8))
-    for i, c in enumerate(labels):
-        pixels[i, :, 2 * c : 2 * c + 2] += 11
-    return Split(
-        idx=np.arange(images),
-        images=pixels.astype(np.uint8),
-        labels=labels,
-        classes=("a", "b", "c", "d"),
-        white=16,
-    )
-
 
 DATA = {"train": split(64, seed=0), "validation": split(20, seed=1)}  # there is no test split
 

@@ -4,34 +4,15 @@ import dataclasses
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
-from helpers import MINI, MODEL, PRETRAIN
+from helpers import MINI, MODEL, PRETRAIN, split
 from torch import Tensor, nn
 
 from rrcm import checkpoints, distributed, loop, pretrain, registry, train
 from rrcm.config import Mix
-from rrcm.shards import Split
 
 SYMMETRIC = PRETRAIN.loss | {"symmetric": True}
 MIX = Mix(mixup=0.8, cutmix=1.0, prob=1.0, switch=0.5, smoothing=0.1)
-
-
-def split(images: int, seed: int) -> Split:
-    """Noisy digits of a kind: class c is bright in two rows of its own."""
-    rng = np.random.default_rng(seed)
-    labels = np.arange(images) % 4
-    pixels = rng.integers(0, 6, size=(images, 1, 8, 8))
-    for i, c in enumerate(labels):
-        pixels[i, :, 2 * c : 2 * c + 2] += 11
-    return Split(
-        idx=np.arange(images),
-        images=pixels.astype(np.uint8),
-        labels=labels,
-        classes=("a", "b", "c", "d"),
-        white=16,
-    )
-
 
 DATA = {"train": split(128, seed=0), "validation": split(20, seed=1)}
 COMMON = dataclasses.replace(PRETRAIN, steps=6, batch_size=16, seed=3)
