@@ -1,4 +1,4 @@
-"""``rrcm``: what people type. Only this file knows typer; heavy imports wait for their command."""
+"""``rrcm``: what people type. Heavy imports wait for their command."""
 
 import sys
 from json import dumps
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline import cli_data, cli_flow
 from pipeline.options import asks
 from rrcm.errors import RrcmError
 
@@ -16,47 +17,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(help="Put raw data in place, verified.", no_args_is_help=True)
-app.add_typer(data, name="data")
+app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_flow.app, name="flow")
 
 Sigma = Annotated[float, typer.Option(help="Sigma of the noise, in pixels of [0, 1].")]
-Source = Annotated[Path, typer.Option("--from", help="The files, or the folder that has them.")]
-NoVerify = Annotated[bool, typer.Option("--no-verify", help="Take other files than the official.")]
-Skip = Annotated[
-    bool, typer.Option("--skip-unreadable", help="Leave such pictures out, and list them.")
-]
-
-
-@data.command("digits")
-def data_digits() -> None:
-    """Write scikit-learn's 1,797 digits to data/ and check them against data.dvc."""
-    from pipeline import acquire
-
-    typer.echo(acquire.digits())
-
-
-@data.command("cifar10")
-def data_cifar10(source: Source, no_verify: NoVerify = False) -> None:
-    """Copy the batches of cifar-10-python.tar.gz, or of its folder, to data/."""
-    from pipeline import acquire
-
-    typer.echo(acquire.cifar10(source, verify=not no_verify))
-
-
-@data.command("imagenet")
-def data_imagenet(source: Source, no_verify: NoVerify = False, skip: Skip = False) -> None:
-    """Examine ILSVRC2012, folders or archives, where it is; data/ gets a manifest."""
-    from pipeline import acquire
-
-    typer.echo(acquire.pictures("imagenet", source, verify=not no_verify, skip_unreadable=skip))
-
-
-@data.command("folder")
-def data_folder(source: Source, skip: Skip = False) -> None:
-    """Examine pictures in a folder for each class, where they are; data/ gets a manifest."""
-    from pipeline import acquire
-
-    typer.echo(acquire.pictures("folder", source, verify=False, skip_unreadable=skip))
 
 
 @app.command()

@@ -36,9 +36,9 @@ LAYERS = [  # a module may import from its own line and the lines above it
     {"analysis", "auditing", "serving"},
 ]
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}
-FOREIGN = {"dvc", "typer", "tqdm", "pipeline", "cli"}
+FOREIGN = {"dvc", "prefect", "typer", "tqdm", "pipeline", "cli"}
 LIBRARY = sorted(ROOT.glob("rrcm/**/*.py"))
-CODE = sorted([*LIBRARY, *ROOT.glob("pipeline/*.py"), ROOT / "cli.py"])
+CODE = sorted([*LIBRARY, *ROOT.glob("pipeline/**/*.py"), ROOT / "cli.py"])
 STAGES = ("shard", "pretrain", "train", "export", "sample", "certify", "report")
 FOLDERS = {
     *("models", "data", "objectives", "methods", "certificates", "backends"),
@@ -84,13 +84,15 @@ def test_the_trainer_does_not_know_the_methods():
         assert not any("methods" in name for name in imports(ROOT / f"rrcm/{module}.py"))
 
 
-def test_one_file_each_knows_dvc_and_typer():
+def test_few_files_know_dvc_prefect_and_typer():
     users = {
         tool: [relative(p) for p in CODE if any(n.split(".")[0] == tool for n in imports(p))]
-        for tool in ("dvc", "typer")
+        for tool in ("dvc", "prefect", "typer")
     }
 
-    assert users == {"dvc": ["pipeline/graph.py"], "typer": ["cli.py"]}
+    assert users["dvc"] == ["pipeline/flow/plan.py", "pipeline/graph.py"]
+    assert {Path(user).parent.as_posix() for user in users["prefect"]} == {"pipeline/flow"}
+    assert users["typer"] == ["cli.py", "pipeline/cli_data.py", "pipeline/cli_flow.py"]
 
 
 def test_components_are_the_folders_of_the_library():
