@@ -37,6 +37,21 @@ def preset(
     typer.echo(f"params.yaml is now presets/{name}.yaml; `dvc repro` makes what it describes")
 
 
+@app.command()
+def pull(
+    names: Annotated[
+        list[str], typer.Argument(help="Runs, evaluations or pre-trainings; or report.")
+    ],
+    remote: Annotated[
+        str | None, typer.Option(help="A remote of `dvc remote list`; the default one.")
+    ] = None,
+) -> None:
+    """Fetch what certifies a run, or what came of it, from a DVC remote."""
+    from pipeline import pulling
+
+    typer.echo(pulling.pull(names, remote=remote))
+
+
 @app.command("import")
 def import_checkpoint(
     file: Annotated[Path, typer.Argument(help="A state dict: .pth, .pt or .net.")],

@@ -17,7 +17,8 @@ def main() -> None:
         shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
         subject = f"{whole.data.name}, test images · certificate: {whole.certify.certificates[0]}"
         report.write(found, Path("report"), subject=subject, **shown)
-        write_json(Path("metrics.json"), report.metrics(found, **shown))
+        for name, numbers in report.metrics(found, radii=whole.report.radii).items():
+            write_json(Path(f"metrics/{name}.json"), numbers)
 
 
 if __name__ == "__main__":

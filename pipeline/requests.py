@@ -142,7 +142,7 @@ def _trained(params: Params, given: Mapping[str, Any]) -> Trained:
     if not Path(f"onnx/{run}.onnx").exists():
         raise BackendError(
             f"onnx/{run}.onnx is not here; make it with `dvc repro export@{run}`, or fetch it from "
-            f"a remote with `dvc pull onnx/{run}.onnx shards`"
+            f"a remote with `rrcm pull {run}`"
         )
     return Trained(
         evaluation=evaluation,
@@ -233,5 +233,5 @@ def find_run(params: Params, *, model: str, method: str, sigma: float) -> str:
     raise ConfigError(
         f"params.yaml has no {model} {method} σ = {sigma:g}, only {listed}."
         f"{suggest(model, sorted({m for m, _, _ in have}))} Add {name} under runs, then make it "
-        f"with `dvc repro export@{name}` or fetch it with `dvc pull onnx/{name}.onnx`"
+        f"with `dvc repro export@{name}` or fetch it with `rrcm pull {name}`"
     )

@@ -90,7 +90,7 @@ def test_few_files_know_dvc_prefect_and_typer():
         for tool in ("dvc", "prefect", "typer")
     }
 
-    assert users["dvc"] == ["pipeline/flow/plan.py", "pipeline/graph.py"]
+    assert users["dvc"] == ["pipeline/flow/plan.py", "pipeline/flow/repro.py", "pipeline/graph.py"]
     assert {Path(user).parent.as_posix() for user in users["prefect"]} == {"pipeline/flow"}
     assert users["typer"] == ["cli.py", "pipeline/cli_data.py", "pipeline/cli_flow.py"]
 

@@ -33,6 +33,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "predict": {*SOURCE, "image"},
     "serve": {*SOURCE, "host", "port", "timeout", "queue", "max-bytes", "reproducible"},
     "preset": {"name", "force", "no-force"},
+    "pull": {"names", "remote"},
     "report": {"files", "out", "alpha", "sigma"},
     "compare": {"first", "second", "radii"},
     "derive": {"votes", "n", "alpha", "certificate", "out"},
@@ -40,12 +41,16 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "doctor": {"rng"},
     "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
     "import": {"file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"},
+    "flow run": {"targets", "force", "retries", "hosts", "commit", "publish"},
+    "flow up": {"host", "port", "schedules", "no-schedules"},
+    "flow worker": {"queue", "name", "limit"},
+    "flow deploy": {"schedules", "no-schedules"},
     "data digits": set(),
     "data cifar10": {"from", "no-verify"},
     "data imagenet": {"from", "no-verify", "skip-unreadable"},
     "data folder": {"from", "skip-unreadable"},
 }
-HEAVY = {"torch", "pandas", "scipy", "numba", "dvc", "onnxruntime", "matplotlib"}
+HEAVY = {"torch", "pandas", "scipy", "numba", "dvc", "prefect", "onnxruntime", "matplotlib"}
 RUN_VALUES = ("--model", "tiny", "--sigma", "0.5")
 
 
@@ -87,7 +92,7 @@ def test_runs_are_found_by_value(params: Params, written: str):
     [
         ({"model": "tinny"}, "Did you mean 'tiny'?"),
         ({"model": "b_deep", "sigma": 1.0}, "dvc repro export@b_deep-rrcm-s100"),
-        ({"model": "b_deep", "sigma": 1.0}, "dvc pull onnx/b_deep-rrcm-s100.onnx"),
+        ({"model": "b_deep", "sigma": 1.0}, "rrcm pull b_deep-rrcm-s100"),
         ({"method": "macer"}, "only tiny gaussian σ = 0.5, tiny rrcm σ = 0.5"),
         ({"sigma": 0.25}, "params.yaml has no tiny rrcm σ = 0.25"),
     ],

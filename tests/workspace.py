@@ -84,6 +84,11 @@ class Workspace:
         shutil.rmtree(self.path / ".dvc/cache/runs")
         (self.path / "dvc.lock").unlink()
 
+    def clone(self, path: Path) -> "Workspace":
+        """What git has of this checkout, somewhere else."""
+        self.run("git", "clone", "--quiet", ".", str(path))
+        return Workspace(path)
+
     def copy(self, path: Path) -> "Workspace":
         """This checkout, with its results and cache, somewhere else."""
         shutil.copytree(self.path, path, symlinks=True)
@@ -100,7 +105,8 @@ def create(path: Path) -> Workspace:
         text=True,
     )
     for name in filter(None, listing.stdout.split("\0")):
-        if (source := ROOT / name).is_file() and name != "dvc.lock":
+        made = name == "dvc.lock" or name.startswith("metrics/")  # of the preset, not of this one
+        if (source := ROOT / name).is_file() and not made:
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, path / name)
     shutil.copyfile(ROOT / "tests/mini.yaml", path / "params.yaml")

@@ -1,0 +1,65 @@
+"""`dvc`, called so that a stop at any moment loses nothing: ``python -m pipeline.flow.repro``.
+
+The command line is DVC's own, and so is what it does, but for two things. Its files are written in
+one piece, so that neither a signal nor a reader ever meets half a dvc.lock. And SIGTERM to all of
+us is for the command of the stage: DVC waits for it, and then saves what it made, or cleans up;
+otherwise a result of hours would lie there unknown, to be deleted by the next run.
+"""
+
+import io
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dvc import rwlock
+from dvc.cli import main
+from dvc.stage import run
+from dvc.utils.serialize import _common
+
+from pipeline.flow import lockfile
+
+cmd_run, edit_rwlock = run.cmd_run, rwlock._edit_rwlock
+
+
+def _dump_whole(
+    path: str, data: Any, dumper: Callable[[Any, io.StringIO], Any], fs: object = None
+) -> None:
+    stream = io.StringIO()
+    dumper(data, stream)
+    lockfile.write(stream.getvalue(), to=Path(path))
+
+
+@contextmanager
+def _edit_undisturbed(*arguments: Any) -> Iterator[Any]:
+    """Half a file of DVC's path locks would stop every DVC command from then on."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        with edit_rwlock(*arguments) as lock:
+            yield lock
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _wait_for_command(stage: Any, *, dry: bool, run_env: dict[str, str] | None) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: None)  # to ignore it would be inherited
+    cmd_run(stage, dry=dry, run_env=run_env)
+
+
+def _leave(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
+def prepare() -> None:
+    """Make this process such a `dvc`."""
+    _common._dump_data = _dump_whole
+    rwlock._edit_rwlock = _edit_undisturbed
+    run.cmd_run = _wait_for_command
+    signal.signal(signal.SIGTERM, _leave)
+
+
+if __name__ == "__main__":
+    prepare()
+    sys.exit(main(sys.argv[1:]))

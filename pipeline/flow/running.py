@@ -1,0 +1,254 @@
+"""One stage, run in this checkout: its slots, its command, its lines, and how it ended."""
+
+import codecs
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from threading import Event
+
+from pipeline.flow import slots, supervise
+from pipeline.flow.slots import Stopped
+from rrcm.errors import StageError
+
+__all__ = ["Done", "Failed", "Outcome", "Stopped", "run"]
+
+LOCKS = Path(".rrcm/flow")
+POLL = 0.2
+TAIL = 20  # lines that a failure tells
+BAR = re.compile(r"(?P<title>.*?):? +(?P<percent>\d+)%\|.*?\| *(?P<rest>.*)")
+ERROR = "error: "
+EXITED = re.compile(r"ERROR: .*failed to run: .*, exited with (-?\d+)")  # DVC, of the command
+GOES_ON = "the same command"  # an error that says so is one of this try only
+
+
+class Outcome(StrEnum):
+    """What `dvc repro` did."""
+
+    RAN = "ran"
+    RESTORED = "restored"  # from DVC's cache of runs
+    CACHED = "cached"  # nothing had changed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done:
+    """A stage that ended well; ``seconds`` do not count waiting for slots."""
+
+    outcome: Outcome
+    seconds: float
+
+
+class Failed(StageError):
+    """A stage failed; ``final``: by an error of its own, which no second try can mend."""
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        """Say why; it can be pickled, as every error may have to."""
+        super().__init__(message)
+        self.final = final
+
+
+def run(
+    node_name: str,
+    *,
+    devices: int,
+    forced: bool = False,
+    pull: bool = False,
+    stop: Event,
+    say: Callable[[str], None],
+    progressed: Callable[[float, str], None],
+) -> Done:
+    """Have DVC bring one stage up to date, and only that one.
+
+    Guarantee: when this returns or raises, no process of the stage is left. If this process dies
+    instead, even of SIGKILL, they are stopped at once, and the slots are taken until they are gone.
+    Of two runs of a stage in one checkout, the second waits, and then finds what the first made.
+
+    Args:
+        node_name: As in dvc.yaml.
+        devices: Slots of this host to take; 0: all.
+        forced: Run it even if nothing changed.
+        pull: Take what it makes from the remote, if a run of the very same inputs left it there.
+        stop: May be set at any time: the stage is stopped, what it saved is kept.
+        say: Called with each line of output that is not blank; a bar's next state is a line.
+        progressed: Called with the percentage and the text of a bar, as it proceeds.
+
+    Raises:
+        Stopped: ``stop`` was set before it was done.
+        Failed: The stage failed, or DVC did.
+        StageError: This host has not as many slots.
+    """
+    with ExitStack() as stack:
+        lock = stack.enter_context(_alone(node_name, stop=stop, say=say))
+        held = stack.enter_context(slots.taken(devices, stop=stop, say=say))
+        began = time.monotonic()
+        output = Output(node_name, say=say, progressed=progressed)
+        code = _supervised(
+            _command(node_name, forced=forced, pull=pull),
+            environment=held.environment,
+            files=(lock, *held.files),
+            stop=stop,
+            output=output,
+        )
+        if code == 0:
+            return Done(outcome=output.outcome, seconds=time.monotonic() - began)
+        if stop.is_set():
+            raise Stopped(f"{node_name}: stopped; what it saved is kept, and a new run goes on")
+        raise output.failure(code)
+
+
+def _command(node_name: str, *, forced: bool, pull: bool) -> list[str]:
+    repro = [sys.executable, "-m", "pipeline.flow.repro", "--wait-for-lock", "repro"]
+    options = [*(["--force"] if forced else []), *(["--pull"] if pull else [])]
+    return [*repro, "--single-item", *options, node_name]
+
+
+@contextmanager
+def _alone(node_name: str, *, stop: Event, say: Callable[[str], None]) -> Iterator[int]:
+    """Hold the lock of a stage of this checkout."""
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    with (LOCKS / f"{node_name}.lock").open("ab") as file:
+        told = False
+        while not slots.lock(file.fileno()):
+            if not told:
+                told = True
+                say(f"waiting for another run of {node_name} in this checkout")
+            if stop.wait(POLL):
+                raise Stopped(f"{node_name}: stopped while another run of it was at work")
+        yield file.fileno()
+
+
+def _supervised(
+    command: list[str],
+    *,
+    environment: dict[str, str],
+    files: tuple[int, ...],
+    stop: Event,
+    output: "Output",
+) -> int:
+    """Run a command under supervision, and hear it to its end; its exit code."""
+    ours, theirs = os.pipe()
+    module = [sys.executable, "-m", supervise.__name__]
+    options = ["--drain", str(ours), "--"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    with os.fdopen(ours, "rb", buffering=0):
+        try:
+            process = subprocess.Popen(
+                [*module, *options, *command],
+                stdin=subprocess.PIPE,
+                stdout=theirs,
+                stderr=theirs,
+                env=os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"} | environment,
+                pass_fds=(ours, *files),
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        try:
+            _hear(process, ours, stop=stop, output=output)
+        finally:  # an error of ours, or Ctrl-C, must not leave it running
+            process.stdin.close()
+            process.wait()
+    return process.returncode
+
+
+def _hear(process: subprocess.Popen, file: int, *, stop: Event, output: "Output") -> None:
+    asked = False
+    while True:
+        if stop.is_set() and not asked:
+            asked = True
+            process.send_signal(signal.SIGTERM)
+        if not select.select([file], [], [], POLL)[0]:
+            output.rest()
+        elif data := os.read(file, 1 << 16):
+            output.feed(data)
+        else:
+            output.end()
+            return
+
+
+class Output:
+    """The output of a stage, as lines."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        say: Callable[[str], None],
+        progressed: Callable[[float, str], None],
+    ) -> None:
+        self.name, self._say, self._progressed = name, say, progressed
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._part = ""
+        self._bar = ""
+        self._began = False  # the command of the stage
+        self.outcome = Outcome.RAN
+        self._error = ""
+        self._exit: int | None = None
+        self.tail: deque[str] = deque(maxlen=TAIL)
+
+    def feed(self, data: bytes) -> None:
+        """Take some output; a line is heard when it has ended, by a return or a line feed."""
+        *lines, self._part = re.split(r"[\r\n]+", self._part + self._decode(data))
+        for line in lines:
+            self._line(line)
+
+    def rest(self) -> None:
+        """Nothing comes for now: a bar is as far as it says, though its line has not ended."""
+        self._progress(self._part)
+
+    def end(self) -> None:
+        """There is no more."""
+        self._line(self._part + self._decode(b"", True))
+
+    def _line(self, line: str) -> None:
+        if not line.strip():
+            return
+        self._say(line)
+        if self._progress(line):
+            return
+        self.tail.append(line)
+        if line.startswith(ERROR):
+            self._error = line.removeprefix(ERROR)
+        if found := EXITED.fullmatch(line):
+            self._exit = int(found[1])
+        if not self._began:
+            self._dvc(line)
+
+    def _dvc(self, line: str) -> None:
+        if line == f"Running stage '{self.name}':":
+            self._began, self.outcome = True, Outcome.RAN
+        elif line == f"Stage '{self.name}' didn't change, skipping":
+            self.outcome = Outcome.CACHED
+        elif line.startswith(
+            (
+                f"Stage '{self.name}' is cached - skipping run",
+                f"Pulling data for stage: '{self.name}'",
+            )
+        ):
+            self.outcome = Outcome.RESTORED
+
+    def _progress(self, line: str) -> bool:
+        if not (found := BAR.fullmatch(line)):
+            return False
+        if line != self._bar:
+            self._bar = line
+            self._progressed(float(found["percent"]), f"{found['title']}: {found['rest']}")
+        return True
+
+    def failure(self, code: int) -> Failed:
+        """Why it failed: by its own error, if it told one, or by what it last said."""
+        if self._error and self._exit == 1:
+            told = self._error.removeprefix(f"{self.name}: ")
+            return Failed(f"{self.name}: {told}", final=GOES_ON not in self._error)
+        killed = {128 + number: f"killed by {number.name}" for number in signal.Signals}
+        how = killed.get(code, "failed")
+        return Failed(f"{self.name}: {how}\n" + "\n".join(self.tail))

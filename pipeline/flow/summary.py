@@ -1,0 +1,90 @@
+"""How a run of the graph ended, stage by stage, as tables and in one line."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+PROVENANCE = "provenance/"  # says how long a stage took, and so differs from run to run
+
+
+class Ended(StrEnum):
+    """How a stage ended."""
+
+    RAN = "ran"
+    RESTORED = "restored"  # from what DVC keeps of earlier runs
+    CACHED = "cached"  # it is up to date
+    FAILED = "failed"
+    SKIPPED = "skipped"  # what it needs failed
+    STOPPED = "stopped"
+
+
+GOOD = (Ended.RAN, Ended.RESTORED, Ended.CACHED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """A stage's end; ``note`` says why, or which outputs are new."""
+
+    stage: str
+    ended: Ended
+    seconds: float = 0.0
+    tries: int = 0
+    note: str = ""
+
+
+def rows(results: Sequence[Result]) -> list[dict[str, str]]:
+    """A table: a row for each stage."""
+    return [
+        {
+            "stage": result.stage,
+            "state": str(result.ended),
+            "seconds": f"{result.seconds:.1f}" if result.seconds else "",
+            "tries": str(result.tries or ""),
+            "note": result.note.partition("\n")[0],
+        }
+        for result in results
+    ]
+
+
+def text(results: Sequence[Result]) -> str:
+    """`rows` for a terminal."""
+    shown = rows(results)
+    table = [[*shown[0]], *([*row.values()] for row in shown)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) for row in table]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def sentence(results: Sequence[Result]) -> str:
+    """How it all ended, in one line: what failed and why, or how many did what."""
+    counts = Counter(result.ended for result in results)
+    done = ", ".join(f"{counts[how]} {how}" for how in Ended if counts[how])
+    if failed := [result for result in results if result.ended == Ended.FAILED]:
+        why = "; ".join(" ".join(result.note.split("\n")[:2]) for result in failed)
+        return f"failed: {why} (of {_count(results)}: {done})"
+    return f"{_count(results)}: {done}" if results else "dvc.yaml has no stages"
+
+
+def _count(results: Sequence[Result]) -> str:
+    return f"{len(results)} stage{'s'[: len(results) != 1]}"
+
+
+def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The outputs of an entry of dvc.lock that another one of the same stage has not, or not so."""
+    known = {out["path"]: _content(out) for out in before.get("outs", [])}
+    return [
+        out["path"]
+        for out in after.get("outs", [])
+        if not out["path"].startswith(PROVENANCE) and known.get(out["path"]) != _content(out)
+    ]
+
+
+def same_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether two entries of dvc.lock are of the same command, parameters and dependencies."""
+    return all(before.get(key) == after.get(key) for key in ("cmd", "params", "deps"))
+
+
+def _content(out: Mapping[str, Any]) -> Any:
+    return out.get(str(out.get("hash", "md5")))

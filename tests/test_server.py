@@ -1,0 +1,114 @@
+"""`rrcm flow up`: a server with this project's deployments, and nothing left of it afterwards."""
+
+import os
+import signal
+import sqlite3
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import clones
+import pytest
+import workspace
+from clones import Service, alive, until
+from workspace import Workspace
+
+
+def states(checkout: Path) -> dict[str, str]:
+    """Id -> state of each run of a flow, as the database has it."""
+    with sqlite3.connect(checkout / ".rrcm/prefect/prefect.db") as database:
+        rows = database.execute("select id, state_type from flow_run").fetchall()
+    database.close()
+    return {str(row[0]).replace("-", ""): row[1] for row in rows}
+
+
+def report_address(service: Service) -> str:
+    """As the worker's runs are told it."""
+    (worker,) = [p for p in clones.processes(service.process.pid) if "worker" in p.cmdline()][-1:]
+    return worker.environ()["RRCM_REPORT_URL"]
+
+
+def refuses(address: str) -> int:
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def test_up_serves_schedules_and_survives_being_killed_without_leaving_a_process(tmp_path: Path):
+    team = clones.make(tmp_path / "team")
+    checkout = team.clone("coordinator")
+    hold = team.hold("big")
+    (checkout.path / "report").mkdir()
+    (checkout.path / "report/index.html").write_text("a report")
+    (checkout.path / "secret").write_text("not of the report")
+
+    often = {"PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "3"}
+    service = Service(team, checkout, "--schedules", **often)
+    names = {f"{one['name']}" for one in service.ask("deployments/filter", {})}
+    queues = {one["name"] for one in service.ask("work_pools/rrcm/queues/filter", {})}
+    planned = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    scheduled = until(lambda: service.ask("flow_runs/filter", planned))
+    page = report_address(service)
+
+    assert names == {"rebuild", "recertify", "on-demand", "stage"}
+    assert {"flows", "stages"} <= queues
+    assert all(run["auto_scheduled"] for run in scheduled)
+    assert refuses(f"{page}index.html") == 200
+    assert {refuses(page + path) for path in ("../secret", "%2e%2e/secret", "curves")} == {404}
+    again = checkout.run("rrcm", "flow", "up", fails=True, **service.environment)
+    assert again == f"error: `rrcm flow up` runs in this checkout already: {service.url}\n"
+
+    run = service.start("rebuild/on-demand", targets=["left"])
+    until(lambda: team.began() == [("big", "coordinator")])
+    service.process.kill()
+    service.process.wait()
+    until(lambda: not alive(team), seconds=60)
+
+    service = Service(team, checkout)
+    assert states(checkout.path)[run.replace("-", "")] == "CRASHED"
+    active = [
+        one["schedules"][0]["active"]
+        for one in service.ask("deployments/filter", {})
+        if one["schedules"]
+    ]
+    assert active == [True, True]  # as they were
+
+    run = service.start("rebuild/on-demand", targets=["left"])
+    until(lambda: len(team.began()) == 2)
+    os.kill(service.process.pid, signal.SIGTERM)
+    assert service.process.wait(60) == 0
+    assert not alive(team)
+    assert states(checkout.path)[run.replace("-", "")] == "CRASHED"  # told by itself
+    assert not (checkout.path / ".rrcm/prefect/server.json").exists()
+    hold.unlink()
+
+
+@pytest.fixture
+def nearly(tmp_path: Path) -> Workspace:
+    """All of a checkout that is looked at before anything starts."""
+    (tmp_path / "dvc.yaml").touch()
+    return Workspace(tmp_path)
+
+
+@pytest.mark.parametrize("address", [("192.0.2.1", "0"), ("127.0.0.1", "99999")])
+def test_an_address_that_cannot_be_had_is_said_in_one_line(nearly: Workspace, address: tuple):
+    host, port = address
+    command = ("rrcm", "flow", "up", "--host", host, "--port", port)
+    output = nearly.run(*command, fails=True, PREFECT_API_URL="", PYTHONPATH=str(workspace.ROOT))
+
+    assert output.startswith(f"error: --host {host} --port {port}: cannot listen there")
+    assert output.count("\n") == 1
+
+
+def test_a_server_that_is_meant_is_not_started_again(nearly: Workspace):
+    url = "http://127.0.0.1:9/api"
+    environment = {"PREFECT_API_URL": url, "PYTHONPATH": str(workspace.ROOT)}
+
+    up = nearly.run("rrcm", "flow", "up", fails=True, **environment)
+    worker = nearly.run("rrcm", "flow", "worker", fails=True, **environment)
+
+    assert up.startswith(f"error: PREFECT_API_URL: {url} is a server already; ")
+    assert worker.startswith(f"error: {url}: ") and worker.count("\n") == 1
