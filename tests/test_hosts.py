@@ -69,7 +69,7 @@ def hosts(folder: Path) -> Iterator[Hosts]:
 def alone(team: Clones) -> str:
     """dvc.lock after `dvc repro` in one clone."""
     one = team.clone("alone")
-    one.run("dvc", "repro", "left", "right", **team.environment)
+    one.run("dvc", "repro", **team.environment)
     (team.folder / "began").unlink()
     return (one.path / "dvc.lock").read_text()
 
@@ -92,23 +92,23 @@ def test_two_workers_run_each_stage_once_and_dvc_lock_is_that_of_repro(
         for name in names:
             all_.worker(Workspace(team.folder / name))
         holds = [team.hold("left"), team.hold("right")]
-        run = all_.service.start(
-            "rebuild/on-demand", targets=["left", "right"], hosts=True, publish="results"
-        )
+        run = all_.service.start("rebuild/on-demand", hosts=True, publish="results")
         until(lambda: len(team.began()) == 3)  # both wait at once, so on both workers
         for hold in holds:
             hold.unlink()
         ended = all_.ended(run)
 
         assert ended["state_type"] == "COMPLETED", ended
-        assert sorted(stage for stage, _ in team.began()) == ["big", "left", "right"]
+        assert sorted(stage for stage, _ in team.began()) == ["big", "last", "left", "right"]
         assert {clone for stage, clone in team.began() if stage in ("left", "right")} == {*names}
         assert (coordinator.path / "dvc.lock").read_text() == wanted
         assert not (coordinator.path / "made").exists()
         origin = str(team.folder / "origin")
         assert git("-C", origin, "show", "results:dvc.lock") == wanted.strip()
+        told = (team.folder / "alone/told/last").read_text()
+        assert git("-C", origin, "show", "results:told/last") == told
         coordinator.run("dvc", "pull", "left", "right", "big")
-        assert "up to date" in coordinator.run("dvc", "status", "left", "right", "big")
+        assert "up to date" in coordinator.run("dvc", "status")
 
 
 @pytest.mark.slow

@@ -6,8 +6,6 @@ with edits is refused, a branch is never forced, and a remote that goes away is 
 
 import fcntl
 import os
-import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +14,8 @@ from pathlib import Path
 from threading import Event
 from typing import IO
 
-from pipeline.flow import commands
+from pipeline.flow import commands, git, results
 from rrcm.errors import StageError
-from rrcm.parsing import read_yaml
 
 LOCK = Path(".rrcm/flow/checkout.lock")  # shared by who needs HEAD where it is
 TURN = Path(".rrcm/flow/checkout.turn")  # so that who waits to move it is not overtaken for ever
@@ -28,6 +25,7 @@ NOBODY = {  # who commits where git was not told; a service seldom has a name
     **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "rrcm"),
     **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "rrcm@localhost"),
 }
+MISSING = "Some of the cache files do not exist"  # says `dvc push`, and ends well
 POLL = 0.2
 SHORT = 12  # digits of a commit in a message
 
@@ -36,28 +34,10 @@ Say = Callable[[str], None]
 
 def edited() -> list[str]:
     """Files of git's that were changed here, but for those that stages write: no result is lost."""
-    status = _git("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=no")
+    status = git.run("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=no")
     names = [entry[3:] for entry in status.split("\0") if entry]
-    results = _results() if names else set()
-    return [name for name in names if name not in results]
-
-
-def _results() -> set[str]:
-    """dvc.lock, and what dvc.yaml leaves to git: outputs with ``cache: false``."""
-    paths = ["dvc.lock"]
-    for stage in read_yaml(Path("dvc.yaml")).get("stages", {}).values():
-        body = stage.get("do", stage)
-        for output in [one for kind in ("outs", "metrics", "plots") for one in body.get(kind, ())]:
-            if isinstance(output, dict):
-                paths += [
-                    path for path, said in output.items() if (said or {}).get("cache") is False
-                ]
-    known = (re.sub(r"\\\$\\\{.*?\\\}", ".*", re.escape(path)) for path in paths)
-    names = re.compile("|".join(known))
-    tracked = _git("ls-files", "-z").split("\0")
-    return {path for path in paths if Path(path).exists()} | {
-        name for name in tracked if names.fullmatch(name)
-    }
+    ours = results.names() if names else set()
+    return [name for name in names if name not in ours]
 
 
 def asked(commit: str = "") -> str:
@@ -73,13 +53,13 @@ def asked(commit: str = "") -> str:
     elif changed := edited():
         raise StageError(f"{_some(changed)}: edited; workers run a commit: commit and push it")
     name = commit or "HEAD"
-    found = _try("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    found = git.attempt("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if found is None:
         raise StageError(f"{name}: git knows no such commit, here or at {REMOTE}")
     places = ("for-each-ref", "--contains", found, "refs/remotes", "refs/tags")
-    if not _git(*places):
+    if not git.run(*places):
         fetch()
-        if not _git(*places):
+        if not git.run(*places):
             raise StageError(
                 f"{found[:SHORT]}: on no branch of {REMOTE}, so no worker can have it; push it"
             )
@@ -92,7 +72,7 @@ def fetch() -> None:
     Raises:
         StageError: It does not answer.
     """
-    _git("fetch", "--quiet", "--tags", REMOTE)
+    git.run("fetch", "--quiet", "--tags", REMOTE)
 
 
 @contextmanager
@@ -152,14 +132,14 @@ def _clean() -> None:
 
 def _switch(commit: str) -> None:
     _clean()  # nobody else of ours is here now
-    if _try("cat-file", "-e", f"{commit}^{{commit}}") is None:
+    if git.attempt("cat-file", "-e", f"{commit}^{{commit}}") is None:
         fetch()
     # What git would overwrite are results, which it compares with another version of them.
-    _git("-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit)
+    git.run("-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit)
 
 
 def _head() -> str:
-    return _git("rev-parse", "HEAD")
+    return git.run("rev-parse", "HEAD")
 
 
 def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
@@ -195,6 +175,8 @@ def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> None:
     code, lines = commands.run(command, environment=os.environ, stop=stop, say=say)
     if stop.is_set():
         raise StageError(f"stopped during `dvc {verb}`")
+    if missing := [line for line in lines if MISSING in line]:
+        raise StageError(f"`dvc {verb}`: {missing[0].removeprefix('WARNING: ')}")
     if code != 0:
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
         raise StageError(
@@ -214,24 +196,27 @@ def publish(branch: str, *, message: str) -> str:
             kept, and named.
     """
     fetch()
-    head, tip = _head(), _try("rev-parse", "--verify", "--quiet", f"refs/remotes/{REMOTE}/{branch}")
+    head, tip = (
+        _head(),
+        git.attempt("rev-parse", "--verify", "--quiet", f"refs/remotes/{REMOTE}/{branch}"),
+    )
     parents = [head]
-    if tip is not None and _try("merge-base", "--is-ancestor", tip, head) is None:
-        base = _try("merge-base", tip, head) or head
-        newer = {*_git("diff", "--name-only", "-z", base, tip).split("\0")} - {""}
-        if code := sorted(newer - _results()):
+    if tip is not None and git.attempt("merge-base", "--is-ancestor", tip, head) is None:
+        base = git.attempt("merge-base", tip, head) or head
+        newer = {*git.run("diff", "--name-only", "-z", base, tip).split("\0")} - {""}
+        if code := sorted(newer - results.names()):
             raise StageError(
                 f"{REMOTE}/{branch}: has changes of {_some(code)} that this run does not know; "
                 "results stay in dvc.lock here; run that branch, or publish to another"
             )
         parents = [tip] if base == head else [tip, head]
     tree = _tree(head)
-    if tree == _git("rev-parse", f"{parents[0]}^{{tree}}"):
+    if tree == git.run("rev-parse", f"{parents[0]}^{{tree}}"):
         return f"{REMOTE}/{branch} has these results"
-    author = {} if _try("config", "user.email") else NOBODY
-    commit = _git("commit-tree", tree, *(f"-p{one}" for one in parents), "-m", message, **author)
-    _git("update-ref", f"refs/rrcm/{branch}", commit)  # so that nothing collects it
-    if _try("push", "--quiet", REMOTE, f"{commit}:refs/heads/{branch}") is None:
+    author = {} if git.attempt("config", "user.email") else NOBODY
+    commit = git.run("commit-tree", tree, *(f"-p{one}" for one in parents), "-m", message, **author)
+    git.run("update-ref", f"refs/rrcm/{branch}", commit)  # so that nothing collects it
+    if git.attempt("push", "--quiet", REMOTE, f"{commit}:refs/heads/{branch}") is None:
         raise StageError(
             f"{REMOTE}/{branch}: did not take the results, perhaps because somebody pushed first; "
             f"they are commit {commit[:SHORT]} here, and published again with the next run"
@@ -243,41 +228,11 @@ def _tree(head: str) -> str:
     """Of HEAD with the results of this checkout: made in an index of its own."""
     with tempfile.TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
-        _git("read-tree", head, **index)
-        for name in sorted(_results()):
+        git.run("read-tree", head, **index)
+        for name in sorted(results.names()):
             change = ["--add", name] if Path(name).exists() else ["--force-remove", name]
-            _git("update-index", *change, **index)
-        return _git("write-tree", **index)
-
-
-def _git(*arguments: str, **environment: str) -> str:
-    """What git prints.
-
-    Raises:
-        StageError: It failed.
-    """
-    done = _call(arguments, environment)
-    if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise StageError(f"{Path.cwd()}: git {arguments[0]}: {said}")
-    return done.stdout.removesuffix("\n")
-
-
-def _try(*arguments: str) -> str | None:
-    """What git prints, or None where it fails."""
-    done = _call(arguments, {})
-    return done.stdout.removesuffix("\n") if done.returncode == 0 else None
-
-
-def _call(arguments: Sequence[str], more: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"GIT_TERMINAL_PROMPT": "0"} | more
-    return subprocess.run(
-        ["git", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+            git.run("update-index", *change, **index)
+        return git.run("write-tree", **index)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ from prefect.runtime import flow_run as own
 from prefect.states import Cancelled, Cancelling, Completed, Crashed
 from prefect.states import Failed as FailedState
 
-from pipeline.flow import checkouts, environment, plan, running, signals
+from pipeline.flow import checkouts, environment, plan, results, running, signals
 from pipeline.flow.plan import Node
 from pipeline.flow.running import Done, Failed, Outcome, Stopped
 from rrcm.errors import RrcmError, StageError
@@ -96,12 +96,13 @@ def stage(
                 )
                 checkouts.push(name, stop=stop, say=log.info)
                 entry = plan.entries([name])[name]
+                made = {"entry": entry, "files": results.made_by(entry)}
         except RrcmError as error:
             if stop.is_set():
                 return _stopped(stop)
             final = isinstance(error, Failed) and error.final
             return FailedState(name=FINAL if final else "Failed", message=str(error))
-        _leave(asdict(done) | {"entry": entry})
+        _leave(asdict(done) | made)
     return Completed(name=done.outcome.value.capitalize())
 
 
@@ -167,6 +168,8 @@ def there(
     progressed: Progressed,
 ) -> tuple[Done, dict[str, Any]]:
     """Have a worker run a stage; how it ended, and its entry for dvc.lock, which is left alone.
+
+    What git keeps of its outputs, such as metrics, is here then; DVC's remote does not have it.
 
     Args:
         node: The stage.
@@ -238,6 +241,7 @@ class _Watch:
         if state.is_completed():
             found = json.loads(self._artifact(client, "result").data)
             done = Done(outcome=Outcome(found["outcome"]), seconds=found["seconds"])
+            results.put(found["entry"], found["files"])
             return done, found["entry"]
         if self._asked:
             raise Stopped(f"{self.name}: stopped; what it saved is kept, and a new run goes on")

@@ -7,6 +7,7 @@ otherwise a result of hours would lie there unknown, to be deleted by the next r
 """
 
 import io
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -58,6 +59,9 @@ def prepare() -> None:
     rwlock._edit_rwlock = _edit_undisturbed
     run.cmd_run = _wait_for_command
     signal.signal(signal.SIGTERM, _leave)
+    logging.getLogger("dvc.repo.scm_context").setLevel(
+        logging.WARNING
+    )  # what to give git, each time
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ POLL = 0.2
 TAIL = 20  # lines that a failure tells
 BAR = re.compile(r"(?P<title>.*?):? +(?P<percent>\d+)%\|.*?\| *(?P<rest>.*)")
 ERROR = "error: "
+UNKEPT = "ERROR: failed to transfer "
 EXITED = re.compile(r"ERROR: .*failed to run: .*, exited with (-?\d+)")  # DVC, of the command
 GOES_ON = "the same command"  # an error that says so is one of this try only
 
@@ -98,7 +99,7 @@ def run(
             stop=stop,
             output=output,
         )
-        if code == 0:
+        if code == 0 and not output.unkept:
             return Done(outcome=output.outcome, seconds=time.monotonic() - began)
         if stop.is_set():
             raise Stopped(f"{node_name}: stopped; what it saved is kept, and a new run goes on")
@@ -193,6 +194,7 @@ class Output:
         self.outcome = Outcome.RAN
         self._error = ""
         self._exit: int | None = None
+        self.unkept = False  # DVC ends well, and has entered in dvc.lock what it could not keep
         self.tail: deque[str] = deque(maxlen=TAIL)
 
     def feed(self, data: bytes) -> None:
@@ -218,6 +220,7 @@ class Output:
         self.tail.append(line)
         if line.startswith(ERROR):
             self._error = line.removeprefix(ERROR)
+        self.unkept |= line.startswith(UNKEPT)
         if found := EXITED.fullmatch(line):
             self._exit = int(found[1])
         if not self._began:
