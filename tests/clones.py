@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import databases
 import psutil
 import workspace
 from ruamel.yaml import YAML
@@ -65,6 +66,7 @@ class Clones:
         git("clone", "--quiet", str(self.folder / "origin"), str(path))
         git("-C", str(path), "config", "user.email", "test@example.org")
         git("-C", str(path), "config", "user.name", "test")
+        databases.place(path / ".rrcm/prefect")
         return Workspace(path)
 
     def began(self) -> list[tuple[str, str]]:

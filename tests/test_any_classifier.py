@@ -86,6 +86,7 @@ def test_a_folder_of_mixed_pictures_is_certified(elsewhere: Workspace, name: str
     assert CORRUPT in path.read_text()
 
 
+@pytest.mark.slow
 def test_resumed_and_shared_votes_are_the_same(elsewhere: Workspace):
     command = ("certify", "--timm", "resnet10t", "--weights", "resnet.pt", "--size", "32")
     command += ("--images", "pictures", *SETTINGS)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import databases
 import httpx
 import pytest
 from dvc.repo import Repo
@@ -137,7 +138,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """Prefect's server, as `rrcm flow run` would start it for itself."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    home = tmp_path_factory.mktemp("prefect")
+    databases.place(home := tmp_path_factory.mktemp("prefect"))
     settings = {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     command = [sys.executable, "-m", "uvicorn", "--factory", local.APPLICATION, "--port", port]
     with (home / "log").open("wb") as log:
@@ -356,6 +357,7 @@ def without_provenance(checkout: Workspace) -> dict[str, Any]:
     return lock
 
 
+@pytest.mark.slow
 def test_the_real_graph_ends_as_with_dvc_and_unchanged_it_costs_seconds(
     finished: Workspace, tmp_path: Path, survivors: dict[str, str]
 ):
@@ -376,5 +378,5 @@ def test_the_real_graph_ends_as_with_dvc_and_unchanged_it_costs_seconds(
     assert [*without_provenance(by_flow)["stages"]] == [*without_provenance(by_dvc)["stages"]]
     assert without_provenance(by_flow) == without_provenance(by_dvc)
     assert "Finished in state Completed('11 stages: 11 cached')" in second
-    assert spent < 15, f"{spent:.1f} s"
+    assert spent < 40, f"{spent:.1f} s"  # some 13 (benchmarks/results.md); no stage's process
     assert not marked(survivors)

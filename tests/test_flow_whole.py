@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import databases
 import httpx
 import psutil
 import screens
@@ -136,12 +137,13 @@ def step_saved(checkout: Workspace) -> int:
 def test_a_stage_killed_twice_goes_on_where_it_was_and_the_run_is_seen(
     checkout: Workspace, tmp_path: Path
 ):
-    checkout.edit(lambda p: p["recipes"]["finetune"].update(epochs=10))
+    checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=3.0))
     lock = (checkout.path / "dvc.lock").read_bytes()
     checkout.run("dvc", "repro", "--single-item", STAGE)
     uninterrupted = checkout.digest(f"models/{RUN}/model.safetensors")
     (checkout.path / "dvc.lock").write_bytes(lock)
     shutil.rmtree(checkout.path / ".dvc/cache/runs")
+    databases.place(checkout.path / ".rrcm/prefect")
 
     with up(checkout, tmp_path / "slots") as api:
         assert scheduled(api, "rebuild/rebuild") > 0

@@ -95,6 +95,7 @@ def test_an_encoder_is_kept_and_its_run_is_shown(folder):
     assert tensors.keys() == {n for n in encoder() if not n.startswith("projection_head")}
 
 
+@pytest.mark.slow
 def test_a_run_of_theirs_is_exported_and_certified_like_any_other(checkout: Workspace):
     """A wrapped classifier of the miniature's shape; what was there does not run again."""
     shape = parsing.read_yaml(ROOT / "tests/mini.yaml")["models"]["tiny"]

@@ -37,6 +37,7 @@ def refuses(address: str) -> int:
         return error.code
 
 
+@pytest.mark.slow
 def test_up_serves_schedules_and_survives_being_killed_without_leaving_a_process(tmp_path: Path):
     team = clones.make(tmp_path / "team")
     checkout = team.clone("coordinator")

@@ -56,6 +56,7 @@ def up(*, host: str, port: int, schedules: bool | None, say: Callable[[str], Non
     with signals.heeded(stop, say), _alone():
         environment.prepare()
         url = _server_settings(host, port)
+        say("starting Prefect's server; the first time in a checkout takes half a minute")
         with _serving_report() as report, _running("server", _prefect("server", "start")) as server:
             _until_it_answers(url, server, stop)
             if stop.is_set():
