@@ -214,7 +214,9 @@ def publish(branch: str, *, message: str) -> str:
     if tree == git.run("rev-parse", f"{parents[0]}^{{tree}}"):
         return f"{REMOTE}/{branch} has these results"
     author = {} if git.attempt("config", "user.email") else NOBODY
-    commit = git.run("commit-tree", tree, *(f"-p{one}" for one in parents), "-m", message, **author)
+    commit = git.run(
+        "commit-tree", tree, *(f"-p{one}" for one in parents), "-m", message, environment=author
+    )
     git.run("update-ref", f"refs/rrcm/{branch}", commit)  # so that nothing collects it
     if git.attempt("push", "--quiet", REMOTE, f"{commit}:refs/heads/{branch}") is None:
         raise StageError(
@@ -228,11 +230,11 @@ def _tree(head: str) -> str:
     """Of HEAD with the results of this checkout: made in an index of its own."""
     with tempfile.TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
-        git.run("read-tree", head, **index)
+        git.run("read-tree", head, environment=index)
         for name in sorted(results.names()):
             change = ["--add", name] if Path(name).exists() else ["--force-remove", name]
-            git.run("update-index", *change, **index)
-        return git.run("write-tree", **index)
+            git.run("update-index", *change, environment=index)
+        return git.run("write-tree", environment=index)
 
 
 def _some(names: Sequence[str]) -> str:
