@@ -181,6 +181,16 @@ def test_a_remote_that_goes_away_is_waited_for(
     assert (clone.path / "made/big").exists()
 
 
+def test_what_the_cache_has_lost_is_not_taken_for_pushed(clone: Workspace, tmp_path: Path):
+    """DVC only warns of it, and ends well."""
+    clone.run("dvc", "remote", "modify", "--local", "shared", "url", str(tmp_path / "remote"))
+    clone.run("dvc", "repro", "--single-item", "big")
+    shutil.rmtree(clone.path / ".dvc/cache/files")
+
+    with pytest.raises(StageError, match=r"^`dvc push big`: Some of the cache files do not exist"):
+        checkouts.push("big", stop=Event(), say=quiet)
+
+
 def test_results_are_published_without_touching_the_checkout(team: Clones, clone: Workspace):
     name, origin = "results", str(team.folder / "origin")
     before = head(clone), git("status", "--short"), git("branch")

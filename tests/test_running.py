@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import pickle
+import resource
 import shutil
 import signal
 import subprocess
@@ -47,6 +48,9 @@ stages:
     cmd: python careful.py
     deps: [raw]
     outs: [careful]
+  folder:
+    cmd: ulimit -S -f unlimited && mkdir -p folder && head -c 3000000 /dev/zero > folder/large
+    outs: [folder]
 """
 SCRIPTS = {
     "slow": """
@@ -304,6 +308,23 @@ def test_an_error_of_the_stage_itself_is_final_and_takes_a_line(here: Path):
     with refused(Failed, "careful: code, parameters or data changed while it ran"):
         run.end()
     assert run.result.final
+
+
+def test_what_the_cache_could_not_keep_is_a_failure_though_dvc_ends_well(here: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))  # as a full disk
+    try:
+        run = Run("folder")
+        with pytest.raises(Failed, match="failed to transfer"):
+            run.end()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert not run.result.final
+    again = Run("folder")
+    again.end()
+    assert [*here.glob(".dvc/cache/files/md5/??/*.dir")]
+    assert again.result.outcome == Outcome.RAN
 
 
 def test_a_stage_that_dvc_finds_busy_may_be_tried_again(here: Path):

@@ -162,26 +162,28 @@ def push(stage: str, *, stop: Event, say: Say) -> None:
     """
     for pause in (*PAUSES, None):
         try:
-            return _dvc("push", "--run-cache", stage, stop=stop, say=say)
+            lines = _dvc("push", "--run-cache", stage, stop=stop, say=say)
+            break
         except StageError as error:
             if pause is None or stop.is_set():
                 raise
             say(f"{error}; trying again in {pause} s")
             stop.wait(pause)
+    if missing := [line.removeprefix("WARNING: ") for line in lines if MISSING in line]:
+        raise StageError(f"`dvc push {stage}`: {missing[0]}")
 
 
-def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> None:
+def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> list[str]:
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", verb, *arguments]
     code, lines = commands.run(command, environment=os.environ, stop=stop, say=say)
     if stop.is_set():
         raise StageError(f"stopped during `dvc {verb}`")
-    if missing := [line for line in lines if MISSING in line]:
-        raise StageError(f"`dvc {verb}`: {missing[0].removeprefix('WARNING: ')}")
     if code != 0:
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
         raise StageError(
             f"`dvc {verb} {' '.join(arguments)}`: {(errors or lines or ['failed'])[-1]}"
         )
+    return lines
 
 
 def publish(branch: str, *, message: str) -> str:
