@@ -10,6 +10,7 @@ HOME = Path(".rrcm/prefect")  # Prefect's database and files, of this checkout a
 SERVER = HOME / "server.json"  # the server of `rrcm flow up`, while it runs
 CHECKOUT = "RRCM_CHECKOUT"  # where a worker's flows go, which start in a folder of their own
 ADDRESS = "PREFECT_API_URL"
+POOL, FLOWS, STAGES = "rrcm", "flows", "stages"  # the work pool and its queues, as in prefect.yaml
 LINES = "%(asctime)s  "
 
 QUIET = {  # nothing is told to anybody, and no page asks for more

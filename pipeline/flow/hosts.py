@@ -35,11 +35,12 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed
 from prefect.states import Failed as FailedState
 
 from pipeline.flow import checkouts, environment, plan, results, running, signals
+from pipeline.flow.environment import POOL, STAGES
 from pipeline.flow.plan import Node
 from pipeline.flow.running import Done, Failed, Outcome, Stopped
 from rrcm.errors import RrcmError, StageError
 
-DEPLOYMENT, POOL, QUEUE = "stage/stage", "rrcm", "stages"
+DEPLOYMENT = "stage/stage"
 POLL, LOOK = 1.0, 3.0  # seconds between two questions whether a run is over; how far it is
 SILENCE = float(os.environ.get("RRCM_SILENCE_SECONDS", 180.0))  # after which a run is given up
 BEAT = SILENCE / 12  # between signs of life of a run that has nothing to tell
@@ -286,7 +287,7 @@ class _Watch:
 
 
 def _nobody(client: SyncPrefectClient) -> str:
-    queue = client.read_work_queue_by_name(QUEUE, work_pool_name=POOL)
+    queue = client.read_work_queue_by_name(STAGES, work_pool_name=POOL)
     if queue.status is not None and queue.status.value == "READY":
         return "waiting: all workers are busy"
     return "waiting: no worker is there; `rrcm flow worker`, in a clone of a host, starts one"

@@ -22,7 +22,7 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import Crashed
 
 from pipeline.flow import commands
-from pipeline.flow.services import FLOWS, POOL, STAGES
+from pipeline.flow.environment import FLOWS, POOL, STAGES
 from rrcm.errors import StageError, one_line
 
 AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]

@@ -23,10 +23,10 @@ from threading import Thread
 import psutil
 
 from pipeline.flow import commands, environment, signals, slots
+from pipeline.flow.environment import FLOWS, POOL, STAGES
 from rrcm.errors import ConfigError, StageError
 from rrcm.files import write_json
 
-POOL, FLOWS, STAGES = "rrcm", "flows", "stages"
 REPORT = Path("report")
 LOCK = environment.HOME / "up.lock"
 START = 120.0  # seconds until the server must answer
