@@ -163,8 +163,11 @@ def test_a_stage_killed_twice_goes_on_where_it_was_and_the_run_is_seen(
         shown = post(api, "/artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
         logs = post(api, "/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200})
         if folder := os.environ.get("RRCM_SCREENS"):
-            page = f"{str(api.base_url).removesuffix('/api/')}/runs/flow-run/{run}"
-            screens.take(page, Path(folder, "flow.png"))
+            pages = str(api.base_url).removesuffix("/api/")
+            screens.take(f"{pages}/runs/flow-run/{run}", Path(folder, "flow.png"))
+            (shown_as,) = (each["id"] for each in shown if each["key"] == "certified-accuracy")
+            page = f"{pages}/artifacts/artifact/{shown_as}"
+            screens.take(page, Path(folder, "flow-accuracy.png"), size=(1500, 1700))
 
     note = json.loads((checkout.path / f"provenance/{STAGE}.json").read_text())
     attempts = {task["name"]: task["run_count"] for task in tasks}
