@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
 
-REPEATS = 5
+REPEATS = 3
 BIN = Path(sys.executable).parent
 COMMANDS = (("rrcm", "--help"), ("dvc", "repro"), ("rrcm", "flow", "run"))
 

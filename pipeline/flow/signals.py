@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -63,6 +63,7 @@ def _pass(number: int, frame: FrameType | None) -> None:
 def _watch(pipe: int, stop: Stop, say: Callable[[str], None]) -> None:
     while byte := os.read(pipe, 1):
         if byte[0] in ENDING:
-            name = signal.Signals(byte[0]).name
-            say(f"{name}: {'still ' if stop.is_set() else ''}stopping; what was saved is kept")
+            name, still = signal.Signals(byte[0]).name, "still " if stop.is_set() else ""
             stop.ask(f"stopped by {name}", crashed=byte[0] != signal.SIGINT)
+            with suppress(OSError):  # whoever listened may be gone
+                say(f"{name}: {still}stopping; what was saved is kept")
