@@ -16,6 +16,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes would take half of the time of --help
+    context_settings={"max_content_width": 120},
 )
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_flow.app, name="flow")
