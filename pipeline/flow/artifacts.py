@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID
 
 import httpx
@@ -25,13 +24,12 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.exceptions import PrefectException
 
 from pipeline.flow import summary
+from pipeline.flow.environment import REPORT, REPORT_ADDRESS
 from pipeline.flow.summary import Result
 from rrcm.settings import Report
 
 SECONDS = 5.0  # between two updates of a stage's progress
-REPORT = Path("report")
 TABLE, CURVE, PAGE = REPORT / "table.md", REPORT / "certified_accuracy.png", REPORT / "index.html"
-ADDRESS = "RRCM_REPORT_URL"  # where REPORT is served
 REFUSED = (httpx.HTTPError, PrefectException)
 
 
@@ -110,7 +108,7 @@ def show(
         _tried(logger, lambda: _stages(results))
     if not report:
         return
-    address = os.environ.get(ADDRESS, "").rstrip("/")
+    address = os.environ.get(REPORT_ADDRESS, "").rstrip("/")
     page = f"{address}/{PAGE.name}" if address else ""
     if TABLE.is_file():
         _tried(logger, lambda: _accuracy(settings, page))

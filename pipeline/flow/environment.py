@@ -10,6 +10,8 @@ HOME = Path(".rrcm/prefect")  # Prefect's database and files, of this checkout a
 SERVER = HOME / "server.json"  # the server of `rrcm flow up`, while it runs
 CHECKOUT = "RRCM_CHECKOUT"  # where a worker's flows go, which start in a folder of their own
 ADDRESS = "PREFECT_API_URL"
+REPORT = Path("report")  # of a checkout, and where it is served
+REPORT_ADDRESS = "RRCM_REPORT_URL"
 POOL, FLOWS, STAGES = "rrcm", "flows", "stages"  # the work pool and its queues, as in prefect.yaml
 LINES = "%(asctime)s  "
 

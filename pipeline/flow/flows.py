@@ -92,7 +92,7 @@ def _tell(nodes: Sequence[Node], results: Sequence[Result]) -> None:
     good = {result.stage for result in results if result.ended in GOOD}
     outputs = {out for node in nodes if node.name in good for out in node.outputs}
     artifacts.show(
-        results, params.load().report, report=str(artifacts.REPORT) in outputs, logger=logger
+        results, params.load().report, report=str(environment.REPORT) in outputs, logger=logger
     )
 
 

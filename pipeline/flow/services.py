@@ -5,7 +5,6 @@ for; then worker and server end. If this process is killed, even by SIGKILL, all
 ends too; runs then do not tell, and the next `rrcm flow up` does it for them.
 """
 
-import fcntl
 import os
 import socket
 import sys
@@ -23,11 +22,10 @@ from threading import Thread
 import psutil
 
 from pipeline.flow import commands, environment, signals, slots
-from pipeline.flow.environment import FLOWS, POOL, STAGES
+from pipeline.flow.environment import FLOWS, POOL, REPORT, REPORT_ADDRESS, STAGES
 from rrcm.errors import ConfigError, StageError
 from rrcm.files import write_json
 
-REPORT = Path("report")
 LOCK = environment.HOME / "up.lock"
 START = 120.0  # seconds until the server must answer
 FAREWELL = 60.0  # for a run to end that was told to; its stage has 30
@@ -62,7 +60,7 @@ def up(*, host: str, port: int, schedules: bool | None, say: Callable[[str], Non
             if stop.is_set():
                 return
             told = _told(schedules)
-            os.environ.update({"RRCM_REPORT_URL": report} | _worker_settings())
+            os.environ.update({REPORT_ADDRESS: report} | _worker_settings())
             name = f"{socket.gethostname()}-{Path.cwd().name}-{FLOWS}"
             with _running("worker", _worker(FLOWS, name=name, limit=1)) as worker, _known(url):
                 say(f"{told}\n{url.removesuffix('/api')} shows runs; Ctrl-C ends it")
@@ -108,11 +106,9 @@ def work(*, queue: str, name: str, limit: int, say: Callable[[str], None]) -> No
 def _alone() -> Iterator[None]:
     LOCK.parent.mkdir(parents=True, exist_ok=True)
     with LOCK.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not slots.lock(file.fileno()):
             address = environment.running() or "it is starting"
-            raise StageError(f"`rrcm flow up` runs in this checkout already: {address}") from None
+            raise StageError(f"`rrcm flow up` runs in this checkout already: {address}")
         environment.SERVER.unlink(missing_ok=True)  # of one that was killed
         yield
 
