@@ -28,15 +28,18 @@ Sigma = Annotated[float, typer.Option(help="Sigma of the noise, in pixels of [0,
 @app.command()
 def preset(
     name: str,
+    base: Annotated[
+        str | None, typer.Option(help="Of an ablation: the preset that it varies; digits.")
+    ] = None,
     force: Annotated[
         bool, typer.Option(help="Overwrite params.yaml even if it was edited.")
     ] = False,
 ) -> None:
-    """Make presets/NAME.yaml the current params.yaml."""
+    """Make presets/NAME.yaml, or an ablation of one, the current params.yaml."""
     from pipeline import presets
 
-    presets.use(name, force=force)
-    typer.echo(f"params.yaml is now presets/{name}.yaml; `dvc repro` makes what it describes")
+    described = presets.use(name, base=base, force=force)
+    typer.echo(f"params.yaml is now {described}; `dvc repro` makes what it describes")
 
 
 @app.command()
@@ -108,6 +111,9 @@ def certify(
     devices: Annotated[
         str | None, typer.Option(help="One process on each: GPU numbers, or cpu (0,1 or cpu,cpu).")
     ] = None,
+    prefixes: Annotated[
+        bool, typer.Option("--prefixes", help="Of an ensemble: its first 1, 2, … members, too.")
+    ] = False,
 ) -> None:
     """Certify a run on the test images, or any classifier on a folder; stopped, it goes on."""
     from pipeline import requests
@@ -115,6 +121,11 @@ def certify(
     request = requests.resolve(context.params, outside="grid")
     from pipeline import ondemand  # heavy: what is wrong with a request is said before
 
+    if request.prefixes:
+        from pipeline import prefixes as first
+
+        typer.echo(first.certify(request))
+        return
     typer.echo(ondemand.share(request) if request.devices else ondemand.certify(request))
 
 

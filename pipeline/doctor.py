@@ -75,8 +75,8 @@ def _project() -> list[tuple[bool, str]]:
     raw = Path("data")
     cure = "" if raw.exists() else f": not here; `rrcm data {project.data.name}`"
     found.append((raw.exists(), f"raw data in {raw}/{cure}"))
-    for run in project.runs:
-        path = Path(f"onnx/{run}.onnx")
-        cure = "" if path.exists() else f": not here; `dvc repro export@{run}`"
+    for run in project.classifiers():
+        path, stage = Path(f"onnx/{run}.onnx"), "combine" if run in project.ensembles else "export"
+        cure = "" if path.exists() else f": not here; `dvc repro {stage}@{run}`"
         found.append((path.exists(), f"{path}{cure}"))
     return found

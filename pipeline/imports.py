@@ -1,6 +1,5 @@
 """``rrcm import``: a checkpoint of the reference implementation becomes a run of params.yaml."""
 
-import io
 import math
 import re
 import shutil
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
 
 from pipeline import graph
+from pipeline.presets import written
 from rrcm import checkpoints, classifier, config, params, reference
 from rrcm.config import Model
 from rrcm.errors import ConfigError
@@ -70,7 +69,7 @@ def import_checkpoint(
         out.with_suffix(".dvc").unlink(missing_ok=True)
         raise
     if edited is None:
-        return f"{out}: an encoder. To fine-tune it, add to params.yaml:\n\n{_yaml(entries)}"
+        return f"{out}: an encoder. To fine-tune it, add to params.yaml:\n\n{written(entries)}"
     evaluation = next(iter(entries["evals"]))
     return f"{out}: a classifier of {found.classes} classes; `dvc repro certify@{evaluation}`"
 
@@ -119,7 +118,7 @@ def _entries(name: str, found: Checkpoint, *, sigma: float) -> dict[str, dict[st
         "seed": 0,
         "start": f"{FOLDER}/{name}",
         "recipe": recipe,
-        "loss": {"lbd": 10.0 if sigma < 0.5 else 20.0, "eta": 0.5, "m": 2},  # the paper's
+        "loss": {"lbd": 10.0 if sigma < 0.5 else 20.0, "eta": 0.5, "m": 2, "measure": "kl"},
     }
     evaluation = {"run": name, "architecture": "vit", "sigma": sigma}
     entries = {
@@ -136,11 +135,15 @@ def _untrained(final_norm: bool) -> dict[str, Any]:
         "epochs": 0,
         "batch_size": 1,
         "optimizer": {
+            "algorithm": "adamw",
             "lr": 1.0e-4,
+            "momentum": 0.9,
             "weight_decay": 0.0,
             "warmup": 0.0,
             "warmup_by": "step",
             "horizon": 1.0,
+            "milestones": [],
+            "gamma": 0.1,
             "clip": 1.0,
             "clip_warmup": True,
         },
@@ -181,7 +184,7 @@ def _edited(entries: dict[str, dict[str, Any]]) -> str:
                 )
             if there is None:
                 wanted[section][key] = value
-                text = _inserted(text, section, _yaml({key: value}))
+                text = _inserted(text, section, written({key: value}))
     try:
         as_wanted = YAML(typ="safe", pure=True).load(text) == wanted
     except YAMLError:
@@ -203,20 +206,3 @@ def _inserted(text: str, section: str, entry: str) -> str:
     while end > start + 1 and not re.match(r"\s+[^\s#]", lines[end - 1]):
         end -= 1
     return "\n".join([*lines[:end], textwrap.indent(entry, "  "), *lines[end:]]) + "\n"
-
-
-def _yaml(entries: dict[str, Any]) -> str:
-    """Entries as the presets write them: what has no more levels below is in one line."""
-
-    def flow(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        mapped = CommentedMap({key: flow(v) for key, v in value.items()})
-        if len(mapped) < 7 and not any(isinstance(v, dict) for v in value.values()):
-            mapped.fa.set_flow_style()
-        return mapped
-
-    yaml, text = YAML(), io.StringIO()
-    yaml.width = 100
-    yaml.dump(flow(entries), text)
-    return text.getvalue().rstrip()

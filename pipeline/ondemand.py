@@ -15,7 +15,7 @@ from pipeline import devices, requests, sampling, sources
 from pipeline.requests import Request
 from pipeline.sources import Source
 from rrcm import certify as certification
-from rrcm import guards, registry, sample, votes
+from rrcm import guards, prefixes, registry, sample, votes
 from rrcm import params as parameters
 from rrcm.analysis import tables
 from rrcm.analysis.entries import Entry
@@ -50,7 +50,7 @@ def share(request: Request) -> str:
     devices.run(request.devices)
     count = len(request.devices)
     if count > 1:
-        whole = _header(request, sources.open_source(request))
+        whole = header_of(request, sources.open_source(request))
         shards = [f"{i}/{count}" for i in range(1, count + 1)]
         _merged([_shard(dataclasses.replace(whole, shard=shard)) for shard in shards])
     return certify(request)  # of the votes that the processes have made
@@ -64,7 +64,7 @@ def merge(paths: list[Path]) -> str:
 
 def _merged(paths: list[Path]) -> tuple[Header, list[Row], Path]:
     header, rows = votes.merge(paths)
-    path = VOTES / f"{_key(header)}.jsonl"
+    path = VOTES / f"{key_of(header)}.jsonl"
     votes.write(path, header, rows)
     return header, rows, path
 
@@ -79,9 +79,8 @@ def _results(
 ) -> str:
     """Write certificates; what there is to show of them, and of the ``source`` if it is at hand."""
     certificates, alpha = certify.certificates, certify.alpha
-    table = certification.certify(header, rows, certificates=certificates, alpha=alpha)
-    name = f"{_name(header)}-a{alpha:g}"
-    entry = _entry(name, header, rows, table, certify)
+    entry, written = certified(certify, header, rows)
+    name, table = entry.name, entry.table
     lines = [
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha:g}; stopping rule "
@@ -94,10 +93,19 @@ def _results(
         lines.insert(2, said)
     if source and source.files:
         table["file"] = table["idx"].map(source.files)
-    certification.write(table, RESULTS / f"{name}.csv")
+    certification.write(table, written)
     if source:
         lines += [*source.said, *_left_out(name, source)]
-    return "\n".join([*lines, f"certificates: {RESULTS / name}.csv", f"votes: {path}"])
+    return "\n".join([*lines, f"certificates: {written}", f"votes: {path}"])
+
+
+def certified(certify: Certify, header: Header, rows: list[Row]) -> tuple[Entry, Path]:
+    """Votes as an entry of a table, and where its certificates are to be written."""
+    table = certification.certify(
+        header, rows, certificates=certify.certificates, alpha=certify.alpha
+    )
+    name = f"{_name(header)}-a{certify.alpha:g}"
+    return _entry(name, header, rows, table, certify), RESULTS / f"{name}.csv"
 
 
 def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:
@@ -122,11 +130,14 @@ def _entry(
 ) -> Entry:
     model, method, trained_at, seed = header.run, "", None, None
     if not header.backend.startswith(FOREIGN):
-        runs = parameters.load().runs
-        if header.run not in runs:
+        known = parameters.load().classifiers()
+        whole, first = prefixes.parts(header.run)
+        whole, first = (header.run, None) if header.run in known else (whole, first)
+        if whole not in known:
             raise DataError(f"{name}: votes of run {header.run}, which params.yaml does not have")
-        run = runs[header.run]
+        run = known[whole]
         model, method, trained_at, seed = run.model, run.method, run.sigma, run.seed
+        method = f"{method}, first {first}" if first else method
     return Entry(
         name=name,
         model=model,
@@ -142,8 +153,8 @@ def _entry(
 
 
 def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
-    wanted = _header(request, source)
-    path = VOTES / f"{_key(wanted)}.jsonl"
+    wanted = header_of(request, source)
+    path = VOTES / f"{key_of(wanted)}.jsonl"
     for made in (*source.made, path):
         if made.exists():
             header, rows = votes.read(made)
@@ -176,7 +187,8 @@ def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
     return *votes.read(path), path
 
 
-def _header(request: Request, source: Source) -> Header:
+def header_of(request: Request, source: Source) -> Header:
+    """The definition of the votes that a request asks for."""
     return sample.header(
         source.smoothed.backend,
         source.split,
@@ -189,7 +201,8 @@ def _header(request: Request, source: Source) -> Header:
     )
 
 
-def _key(header: Header) -> str:
+def key_of(header: Header) -> str:
+    """What votes are kept under."""
     return hashlib.sha256(json.dumps(dataclasses.asdict(header)).encode()).hexdigest()[:16]
 
 
@@ -200,7 +213,7 @@ def _name(header: Header) -> str:
     parts += ["label-aware"] if header.label_aware else []
     parts += [f"b{header.budget:g}s"] if header.budget else []
     if header.backend.startswith(FOREIGN):  # of which a name says too little
-        parts += [_key(dataclasses.replace(header, shard="1/1"))[:8]]
+        parts += [key_of(dataclasses.replace(header, shard="1/1"))[:8]]
     return "-".join(parts)
 
 

@@ -1,31 +1,137 @@
-"""Presets: complete params.yaml files, one of which is the current one."""
+"""Presets: complete params.yaml files, one of which is the current one.
 
+``presets/<name>.yaml`` is whole. ``ablation-<name>`` is made when it is asked for, of a whole
+preset and of what presets/ablations/<name>.yaml varies in it.
+"""
+
+import io
+import re
+import tempfile
 from pathlib import Path
+from typing import Any
 
-from rrcm import config
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from pipeline import variants
+from rrcm import config, params
+from rrcm.config import require
 from rrcm.errors import ConfigError
 from rrcm.files import write_text
+from rrcm.parsing import read_yaml
 from rrcm.registry import suggest
 
 PRESETS = Path("presets")
+PREFIX = "ablation-"
+BASE = "digits"
+MADE = re.compile(r"`rrcm preset (\S+) --base (\S+)`")
 
 
-def use(name: str, *, force: bool) -> None:
-    """Make ``presets/<name>.yaml`` the current params.yaml.
+def use(name: str, *, base: str | None, force: bool) -> str:
+    """Make a preset the current params.yaml; returns what that now is, in words.
+
+    Args:
+        name: A whole preset, or ``ablation-`` and the name of a file of presets/ablations/.
+        base: The whole preset that an ablation is made of; None is ``digits``.
+        force: Overwrite params.yaml even if it was edited.
 
     Raises:
-        ConfigError: There is no such preset, or params.yaml is nobody's copy and would be lost.
+        ConfigError: There is no such preset, what it is made of does not fit together, or
+            params.yaml is nobody's copy and would be lost. Nothing is written then.
     """
-    known = {path.stem: path.read_text(encoding="utf-8") for path in PRESETS.glob("*.yaml")}
+    whole = sorted(path.stem for path in PRESETS.glob("*.yaml"))
+    known = [*whole, *sorted(PREFIX + path.stem for path in PRESETS.glob("ablations/*.yaml"))]
     if name not in known:
-        listed = ", ".join(sorted(known)) or "nothing; run this in a checkout"
+        listed = ", ".join(known) or "nothing; run this in a checkout"
+        raise ConfigError(f"{PRESETS}/ has no {name!r}, only {listed}.{suggest(name, known)}")
+    if name in whole:
+        require(base is None, f"--base: {name} is whole; only an ablation is made of a base")
+        text, described = _read(name), f"presets/{name}.yaml"
+    else:
+        text = composed(name, base or BASE)
+        described = f"presets/{base or BASE}.yaml as {_file(name)} varies it"
+    if config.PARAMS.exists() and not force and _edited(config.PARAMS, whole):
         raise ConfigError(
-            f"{PRESETS}/ has no {name!r}, only {listed}.{suggest(name, sorted(known))}"
+            f"{config.PARAMS} has been edited: save it elsewhere, or overwrite it with --force"
         )
-    current = config.PARAMS
-    edited = current.exists() and current.read_text(encoding="utf-8") not in known.values()
-    if edited and not force:
+    write_text(config.PARAMS, text)
+    return described
+
+
+def composed(name: str, base: str) -> str:
+    """The text of an ablation's params.yaml; it loads, and the same files give the same text.
+
+    Raises:
+        ConfigError: ``base`` is not one of the presets that the ablation varies, or a variant of
+            it is no valid params.yaml.
+    """
+    file = _file(name)
+    found = variants.read(file)
+    if base not in found:
         raise ConfigError(
-            f"{current} has been edited: save it elsewhere, or overwrite it with --force"
+            f"--base: {file} varies {', '.join(found)}, and not {base!r}.{suggest(base, [*found])}"
         )
-    write_text(current, known[name])
+    source = PRESETS / f"{base}.yaml"
+    made = variants.compose(read_yaml(source), found[base], where=f"{file}: {base}")
+    text = (
+        f"# {found[base].run} of {source}, and its variants of {file}.\n"
+        f"# Made by `rrcm preset {name} --base {base}`; the two files say what the keys mean\n"
+        "# and why these values are tried.\n\n"
+    )
+    text += "\n\n".join(written({section: node}) for section, node in made.items()) + "\n"
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder, "params.yaml")
+        write_text(trial, text)
+        try:
+            params.load(trial)
+        except ConfigError as error:
+            said = str(error).removeprefix(str(trial)).lstrip(":. ")
+            raise ConfigError(f"{file}: {base}: what comes of it is refused: {said}") from None
+    return text
+
+
+def written(entries: dict[str, Any]) -> str:
+    """Entries as the presets write them: what has no more levels below is in one line."""
+
+    def flow(value: Any) -> Any:
+        if isinstance(value, list):
+            made, parts, short = CommentedSeq(flow(each) for each in value), value, True
+        elif isinstance(value, dict):
+            made = CommentedMap({key: flow(each) for key, each in value.items()})
+            parts, short = value.values(), len(value) < 7
+        else:
+            return value
+        if short and not any(_levels(each) for each in parts):
+            made.fa.set_flow_style()
+        return made
+
+    yaml, text = YAML(), io.StringIO()
+    yaml.width = 120
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump(flow(entries), text)
+    return text.getvalue().rstrip()
+
+
+def _levels(value: Any) -> bool:
+    """Whether a value is, or lists, mappings."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(map(_levels, value)))
+
+
+def _edited(current: Path, whole: list[str]) -> bool:
+    """Whether a file is neither a whole preset nor what making an ablation again would give."""
+    text = current.read_text(encoding="utf-8")
+    if any(text == _read(name) for name in whole):
+        return False
+    made = MADE.search(text)
+    try:
+        return not (made and composed(*made.groups()) == text)
+    except ConfigError:  # made of files that are no longer what they were, or nowhere
+        return True
+
+
+def _read(name: str) -> str:
+    return (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _file(name: str) -> Path:
+    return PRESETS / "ablations" / f"{name.removeprefix(PREFIX)}.yaml"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline import graph, training
-from rrcm import checkpoints, config, distributed, shards
+from rrcm import checkpoints, config, distributed
 from rrcm.pretrain import pretrain, start
 
 
@@ -11,7 +11,7 @@ def main(name: str) -> None:
     with training.running(f"pretrain@{name}") as stage:
         cfg = config.read(f"pretrain.{name}", config.Pretrain)
         model = config.read_model(cfg)
-        split = shards.read(Path("shards"), "train")
+        split = training.read("train")
         training.on_devices(stage, cfg.compute)
         state = start(cfg, model, device=distributed.device())
         encoder = state.modules["online"]["encoder"]

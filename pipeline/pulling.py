@@ -37,8 +37,10 @@ def pull(names: list[str], *, remote: str | None) -> str:
     counted = _pulled({path: made[path] for path in sorted(paths)}, remote)
     lines = [f"{', '.join(names)}: {counted}"]
     for name in names:
-        if run := params.runs.get(name):
+        if run := params.classifiers().get(name):
             asked = f"--model {run.model} --method {run.method} --sigma {run.sigma:g}"
+            if name in params.ensembles:
+                asked = f"--model {name} --sigma {run.sigma:g}"
             lines.append(f"`rrcm certify {asked}` certifies it")
     return "\n".join(lines)
 
@@ -53,15 +55,17 @@ def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
         ConfigError: The name is none of these.
         StageError: dvc.lock does not know what has to be there.
     """
-    known = [*params.runs, *params.evals, *params.pretrain, "report"]
+    runs = params.classifiers()
+    known = [*runs, *params.evals, *params.pretrain, "report"]
     if name not in known:
         raise ConfigError(
             f"{name}: params.yaml has no run, evaluation or pre-training of this name."
-            f"{suggest(name, known)} Its runs are {', '.join(params.runs)}"
+            f"{suggest(name, known)} Its runs are {', '.join(runs)}"
         )
     needed: dict[str, str] = {}  # path -> the stage that makes it
-    if name in params.runs:
-        needed[f"onnx/{name}.onnx"] = f"export@{name}"
+    if name in runs:
+        stage = "combine" if name in params.ensembles else "export"
+        needed[f"onnx/{name}.onnx"] = f"{stage}@{name}"
         needed["shards/test"] = "shard"
         if params.sample.precision == "int8":
             needed["shards/validation"] = "shard"

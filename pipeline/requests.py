@@ -63,7 +63,8 @@ class Request:
     """A classifier, how to draw, certify and report, and how to go about it.
 
     ``stopping`` are the constants of the rule ``sample.stop``, ``shard`` is i/k, ``budget`` in
-    seconds or 0 for none, ``devices`` more than this process has.
+    seconds or 0 for none, ``devices`` more than this process has. ``prefixes`` asks for those of an
+    ensemble, too.
     """
 
     source: Trained | Foreign
@@ -74,6 +75,7 @@ class Request:
     shard: str = "1/1"
     budget: float = 0.0
     devices: tuple[str, ...] = ()
+    prefixes: bool = False
 
 
 def resolve(options: Mapping[str, Any], *, outside: str = "anytime") -> Request:
@@ -122,6 +124,7 @@ def resolve(options: Mapping[str, Any], *, outside: str = "anytime") -> Request:
         shard=shard,
         budget=0.0 if options.get("budget") is None else seconds(options["budget"]),
         devices=device_names(given["devices"], shard=shard) if given.get("devices") else (),
+        prefixes=_prefixes(params, source, given),
     )
 
 
@@ -133,16 +136,32 @@ def settings() -> tuple[Certify, Report]:
     return params.certify, params.report
 
 
+def _prefixes(params: Params | None, source: Trained | Foreign, given: Mapping[str, Any]) -> bool:
+    """Whether prefixes are asked for, of what has some, and with nothing that would cut them."""
+    if not given.get("prefixes"):
+        return False
+    run = source.evaluation.run if isinstance(source, Trained) else given.get("onnx", "timm")
+    known = params.ensembles if params else {}
+    require(
+        isinstance(source, Trained) and run in known,
+        f"--prefixes: {run} is no ensemble of params.yaml ({', '.join(known) or 'it has none'})",
+    )
+    for option in ("budget", "devices"):
+        require(not given.get(option), f"--prefixes does not go with --{option}")
+    require(given.get("shard", "1/1") == "1/1", "--prefixes does not go with --shard")
+    return True
+
+
 def _trained(params: Params, given: Mapping[str, Any]) -> Trained:
     method, sigma = given.get("method", "rrcm"), given["sigma"]
     run = find_run(params, model=given["model"], method=method, sigma=sigma)
-    evaluation = Eval(
-        run=run, architecture=params.runs[run].architecture, sigma=given.get("eval_sigma", sigma)
-    )
+    architecture = params.classifiers()[run].architecture
+    evaluation = Eval(run=run, architecture=architecture, sigma=given.get("eval_sigma", sigma))
     if not Path(f"onnx/{run}.onnx").exists():
+        stage = "combine" if run in params.ensembles else "export"
         raise BackendError(
-            f"onnx/{run}.onnx is not here; make it with `dvc repro export@{run}`, or fetch it from "
-            f"a remote with `rrcm pull {run}`"
+            f"onnx/{run}.onnx is not here; make it with `dvc repro {stage}@{run}`, or fetch it "
+            f"from a remote with `rrcm pull {run}`"
         )
     return Trained(
         evaluation=evaluation,
@@ -221,13 +240,19 @@ def seconds(text: str) -> float:
 def find_run(params: Params, *, model: str, method: str, sigma: float) -> str:
     """The name of the run with these values; sigmas are compared as numbers, so 1 is 1.00.
 
+    ``model`` may also be the name of a run or of an ensemble, with or without sigma at its end.
+
     Raises:
         ConfigError: There is none; says what there is and how to get it.
     """
-    for name, run in params.runs.items():
+    found = params.classifiers()
+    for name, run in found.items():
         if (run.model, run.method, run.sigma) == (model, method, sigma):
             return name
-    have = {(run.model, run.method, run.sigma) for run in params.runs.values()}
+    for name in (model, f"{model}-s{round(100 * sigma):03d}"):
+        if name in found and found[name].sigma == sigma:
+            return name
+    have = {(run.model, run.method, run.sigma) for run in found.values()}
     listed = ", ".join(f"{m} {k} σ = {s:g}" for m, k, s in sorted(have))
     name = f"{model}-{method}-s{round(100 * sigma):03d}"
     raise ConfigError(

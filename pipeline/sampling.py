@@ -22,8 +22,13 @@ from rrcm.votes import Header
 CALIBRATION = 64  # noisy validation images that int8 takes its ranges from
 
 
-def backend(evaluation: Eval, cfg: Sample, *, precision: str | None = None) -> Backend:
-    """The classifier of an evaluation in the configured backend, on the GPU if there is one."""
+def backend(
+    evaluation: Eval, cfg: Sample, *, precision: str | None = None, prefixes: bool = False
+) -> Backend:
+    """The classifier of an evaluation in the configured backend, on the GPU if there is one.
+
+    With ``prefixes``, its scores are those of all prefixes of an ensemble.
+    """
     return registry.load("backends", cfg.backend).Backend(
         Path("."),
         evaluation.run,
@@ -31,6 +36,7 @@ def backend(evaluation: Eval, cfg: Sample, *, precision: str | None = None) -> B
         precision=precision or cfg.precision,
         device="cuda" if torch.cuda.is_available() else "cpu",
         calibration=partial(_calibration, evaluation.sigma),
+        prefixes=prefixes,
     )
 
 
@@ -66,13 +72,7 @@ def run(
     reference: Backend | None,
 ) -> dict[str, Any]:
     """Sample the votes that ``header`` defines into ``path``, resuming; says what ran them."""
-    alone = voters.rows_are_alone(function, _batch(split, header.batch_size))
-    if not alone:
-        print(
-            f"note: {header.provider} {header.precision} rounds a row by its place in a batch, so "
-            "votes may differ from run to run where two scores nearly tie",
-            file=sys.stderr,
-        )
+    alone = rows_are_alone(function, header, split)
     images = len(sample.subset(header.subset, len(split.idx), shard=header.shard))
     states = sample.sample(
         function,
@@ -81,10 +81,10 @@ def run(
         journal,
         path,
         workers=workers(),
-        every=float(os.environ.get("RRCM_SAVE_SECONDS", "5")),
+        every=save_every(),
         reference=reference,
     )
-    last = _shown(states, total=images, title=title)
+    last = shown(states, total=images, title=title)
     return {
         "provider": header.provider,
         "workers": workers(),
@@ -94,7 +94,24 @@ def run(
     }
 
 
-def _shown(states: Iterator[Progress], *, total: int, title: str) -> Progress:
+def rows_are_alone(function: Backend, header: Header, split: Split) -> bool:
+    """Whether a row's scores depend on that row alone; says so if they do not."""
+    alone = voters.rows_are_alone(function, batch(split, header.batch_size))
+    if not alone:
+        print(
+            f"note: {header.provider} {header.precision} rounds a row by its place in a batch, so "
+            "votes may differ from run to run where two scores nearly tie",
+            file=sys.stderr,
+        )
+    return alone
+
+
+def save_every() -> float:
+    """Seconds of drawing that a kill may cost."""
+    return float(os.environ.get("RRCM_SAVE_SECONDS", "5"))
+
+
+def shown(states: Iterator[Progress], *, total: int, title: str) -> Progress:
     """Run through sampling, showing images done, noisy images per second and the time left."""
     state = next(states)
     with progress.bar(total, state.images, title, " images") as shown:
@@ -106,6 +123,7 @@ def _shown(states: Iterator[Progress], *, total: int, title: str) -> Progress:
     return state
 
 
-def _batch(split: Split, size: int) -> Tensor:
+def batch(split: Split, size: int) -> Tensor:
+    """The first ``size`` images, or those that there are again and again, as pixels."""
     rows = torch.arange(size) % len(split.idx)
     return torch.from_numpy(split.pixels(rows.numpy()))

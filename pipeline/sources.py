@@ -58,7 +58,7 @@ def classifier(request: Request, *, white: int = WHITE) -> Smoothed:
         draws = dataclasses.replace(draws, precision="fp32", paired=0)
         found = _opened(source, draws)
     else:
-        backend = sampling.backend(source.evaluation, draws)
+        backend = sampling.backend(source.evaluation, draws, prefixes=request.prefixes)
         fit = shards.fit(shards.read_index(Path("shards/test")))
         found = Smoothed(backend, sigma=source.sigma, shape=fit.shape, draws=draws, fit=fit)
     return dataclasses.replace(

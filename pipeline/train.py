@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline import graph, training
-from rrcm import batches, classifier, config, distributed, registry, shards
+from rrcm import batches, classifier, config, distributed, registry
 from rrcm.errors import ConfigError
 from rrcm.train import start, train
 
@@ -14,7 +14,7 @@ def main(name: str) -> None:
         recipe = config.read(f"recipes.{run.recipe}", config.Recipe)
         model = config.read_model(run)
         method = registry.load("methods", run.method)
-        data = {split: shards.read(Path("shards"), split) for split in ("train", "validation")}
+        data = {name: training.read(name) for name in ("train", "validation")}
         classes, images = data["train"].classes, data["train"].images
         if method.PRETRAINED and run.start == "shards/train":
             raise ConfigError(f"runs.{name}.start: {run.method} starts from a pre-trained encoder")

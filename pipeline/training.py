@@ -14,10 +14,11 @@ from torch import nn
 from pipeline import graph, launching, progress
 from pipeline.graph import Stage
 from pipeline.speed import SPEED, Meter
-from rrcm import distributed
+from rrcm import distributed, shards
 from rrcm.config import Compute
 from rrcm.files import atomic, sha256, write_json
 from rrcm.loop import State
+from rrcm.shards import Split
 
 # Where a worker may vanish at any time, set RRCM_SAVE_SECONDS lower: less is done again.
 SECONDS_BETWEEN_SAVES = float(os.environ.get("RRCM_SAVE_SECONDS", "20"))
@@ -36,6 +37,11 @@ def running(stage_name: str) -> Iterator[Stage]:
         return
     with launching.telling(), distributed.joined():
         yield Stage(name=stage_name, scratch=launching.scratch(), notes={})
+
+
+def read(split: str) -> Split:
+    """A split of the data; the processes that `on_devices` starts trust the one that did."""
+    return shards.read(Path("shards"), split, verify=not distributed.launched())
 
 
 def on_devices(stage: Stage, compute: Compute) -> None:
@@ -94,6 +100,7 @@ def run(
         "devices": distributed.world(),
         "precision": compute.precision,
         "resumed_at": start,
+        "gradient_evaluations": state.gradients,
         "steps_per_second": round((total - start) / (time.monotonic() - began), 2),
     }
     if first:

@@ -42,10 +42,7 @@ class Classifier(nn.Module):
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Layers from the input to the output, in the form that timm's layer decay asks for."""
-        return {
-            "stem": r"^encoder\.(?:cls_token|pos_embed|patch_embed)",
-            "blocks": r"^encoder\.blocks\.(\d+)",  # what matches neither is the last layer
-        }
+        return {name: rf"^encoder\.{pattern}" for name, pattern in self.encoder.LAYERS.items()}
 
 
 def build(model: Model, *, classes: int, condition: str, final_norm: bool) -> Classifier:

@@ -17,19 +17,28 @@ class Computed(nn.Module):
         """Compile ``module`` in place if asked to."""
         super().__init__()
         self.module, self.half = module, compute.precision == "bf16"
-        self._rows = 0
+        self._passes = self._gradients = 0
         if compute.compile:
             module.compile()
 
     def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
         """What ``module`` makes of the rows ``x``."""
-        if self.module.training:
-            self._rows += len(x) * (3 if torch.is_grad_enabled() else 1)
+        gradient, training = torch.is_grad_enabled(), self.module.training
+        if gradient:  # an attack's, in evaluation mode, goes to the input only
+            self._passes += len(x) * (3 if training else 2)
+            self._gradients += len(x)
+        elif training:
+            self._passes += len(x)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half):
             y = self.module(x, *rest)
         return y.to(x.dtype)
 
-    def taken(self) -> int:
-        """Rows computed in training since this was last asked; a backward pass counts as two."""
-        rows, self._rows = self._rows, 0
-        return rows
+    def taken(self) -> tuple[int, int]:
+        """What training took since this was last asked: passes of a row, and gradients of one.
+
+        A backward pass counts as two, and as one where it goes to the input only, as in an attack.
+        Validation takes nothing.
+        """
+        taken = self._passes, self._gradients
+        self._passes = self._gradients = 0
+        return taken

@@ -64,7 +64,8 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compute:
-    """How a training is computed. What it computes is the same, but for rounding.
+    """How a training is computed. What it computes is the same, but for rounding, and but for
+    parts of a batch where rows depend on each other: in a BatchNorm, and as negatives.
 
     ``devices`` processes share each batch, one GPU each; 0 is every GPU of the machine. A batch is
     computed in ``accumulate`` parts one after the other. ``recompute`` trades activations kept in
@@ -86,24 +87,38 @@ class Compute:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
-    """AdamW. The rate rises linearly to ``lr`` in a share ``warmup`` of the steps, then falls by
-    half a cosine, which takes ``horizon`` times the steps to reach zero.
+    """AdamW or SGD; ``momentum`` is that of SGD and beta_1 of AdamW.
+
+    The rate rises linearly to ``lr`` in a share ``warmup`` of the steps. Then it falls by half a
+    cosine, which takes ``horizon`` times the steps to reach zero, or, where there are
+    ``milestones``, to ``gamma`` of itself after each of these shares of the steps.
 
     ``warmup_by`` says whether the rate rises with every step or every epoch (from 0, so that the
     first epoch is lost, as in the reference implementation). Gradients are clipped to the norm
     ``clip`` (``.inf`` does not clip), and in the warm-up only if ``clip_warmup``.
     """
 
+    algorithm: Literal["adamw", "sgd"]
     lr: float
+    momentum: float
     weight_decay: float
     warmup: float
     warmup_by: Literal["step", "epoch"]
     horizon: float
+    milestones: list[float]
+    gamma: float
     clip: float
     clip_warmup: bool
 
     def __post_init__(self) -> None:
         positive(self, "lr", "horizon")
+        require(0 <= self.momentum < 1, f"momentum: must be in [0, 1), got {self.momentum}")
+        require(0 < self.gamma <= 1, f"gamma: must be in (0, 1], got {self.gamma}")
+        require(
+            self.milestones == sorted(self.milestones)
+            and all(0 < share < 1 for share in self.milestones),
+            f"milestones: shares of the steps in (0, 1), ascending, got {self.milestones}",
+        )
         require(self.clip > 0, f"clip: must be positive, got {self.clip}")
         require(self.weight_decay >= 0, f"weight_decay: must be >= 0, got {self.weight_decay}")
         require(0 <= self.warmup < 1, f"warmup: a share of the steps in [0, 1), {self.warmup}")

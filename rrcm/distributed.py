@@ -122,31 +122,59 @@ def averaging(module: nn.Module) -> nn.Module:
 
 
 def synchronise(module: nn.Module) -> None:
-    """Let every BatchNorm1d within ``module`` see the whole batch, in place; names stay."""
-    for child in module.modules():
-        if type(child) is nn.BatchNorm1d:
-            child.__class__ = BatchNorm  # no state of its own, so nothing else has to change
+    """Let every BatchNorm within ``module`` see the whole batch, in place; names stay.
+
+    Raises:
+        ConfigError: One is of a kind that may compute something else, such as one with an
+            activation inside; ``module`` is as it was.
+    """
+    norms = {
+        n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
+    }
+    for name, norm in norms.items():
+        if type(norm) not in SHARED and not isinstance(norm, _Shared):
+            raise ConfigError(
+                f"compute.devices: {name} is a {type(norm).__name__}, which would see a part of "
+                "each batch; take nn.BatchNorm2d in its place, or 1 device"
+            )
+    for norm in norms.values():
+        # No state of its own, so nothing else has to change.
+        norm.__class__ = SHARED.get(type(norm), type(norm))
 
 
-class BatchNorm(nn.BatchNorm1d):
-    """BatchNorm1d whose statistics are those of the rows of all processes, of [b, D] each.
+class _Shared(nn.modules.batchnorm._BatchNorm):
+    """BatchNorm whose statistics are those of the rows of all processes, of [b, D, ...] each.
 
     nn.SyncBatchNorm does the same and refuses tensors of a CPU.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``x`` [b, D], updating the running statistics; [b, D]."""
+        """Normalise ``x`` [b, D, ...], updating the running statistics; of its shape and type."""
         if world() == 1 or not self.training:
             return super().forward(x)
-        x = x.to(self.weight.dtype)
-        rows = len(x) * world()
-        centre = total(x.sum(dim=0)) / rows  # [D]
-        variance = total((x - centre).square().sum(dim=0)) / rows  # [D]
+        wide = x.to(self.weight.dtype)  # under autocast, as torch has it inside
+        others, shape = [0, *range(2, x.ndim)], [-1] + [1] * (x.ndim - 2)
+        rows = world() * x.numel() // x.shape[1]
+        centre = total(wide.sum(dim=others)) / rows  # [D]
+        wide = wide - centre.view(shape)
+        variance = total(wide.square().sum(dim=others)) / rows  # [D]
         with torch.no_grad():
             self.num_batches_tracked += 1
             self.running_mean.lerp_(centre, self.momentum)
             self.running_var.lerp_(variance * rows / (rows - 1), self.momentum)
-        return (x - centre) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+        slope = torch.rsqrt(variance + self.eps) * self.weight
+        return (wide * slope.view(shape) + self.bias.view(shape)).to(x.dtype)
+
+
+class BatchNorm1d(_Shared, nn.BatchNorm1d):
+    """Of rows [b, D]."""
+
+
+class BatchNorm2d(_Shared, nn.BatchNorm2d):
+    """Of pictures [b, D, H, W]: every pixel of every picture counts."""
+
+
+SHARED = {nn.BatchNorm1d: BatchNorm1d, nn.BatchNorm2d: BatchNorm2d}
 
 
 class _Total(torch.autograd.Function):

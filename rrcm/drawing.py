@@ -43,14 +43,14 @@ class Drawing:
         """Draw for each image until the rule says stop, or until the budget is spent."""
         header = self.header
         deadline = time.monotonic() + (header.budget or np.inf)
-        todo = [int(p) for p in places if not ((row := self._row(p)) and row.stop)]
+        todo = [int(p) for p in places if not ((row := self.row_of(p)) and row.stop)]
         finished, draws = len(places) - len(todo), 0
         going: dict[int, Job] = {}  # place -> what the journal may not have heard of yet
         yield Progress(images=finished, draws=0)
         for job in engine.run(
-            map(self._job, todo),
-            self._count(backend, voters.soft(backend) if header.soft else voters.hard(backend)),
-            self._wanted,
+            map(self.job_of, todo),
+            self.count(backend, voters.soft(backend) if header.soft else voters.hard(backend)),
+            self.wanted,
             rows=rows_at_once(backend, header.batch_size),
             workers=self.workers,
             priority=self._priority if header.budget and len(todo) > 1 else None,
@@ -64,26 +64,27 @@ class Drawing:
             draws += int(job.counts[-1][: self.classes].sum())
             yield Progress(images=finished, draws=draws)
         for place in todo:  # what a budget left open
-            if not ((row := self._row(place)) and row.stop):
-                job = going.get(place) or self._job(place)
-                self.journal.append(self._as_row(job, stop=BUDGET))
+            if not ((row := self.row_of(place)) and row.stop):
+                job = going.get(place) or self.job_of(place)
+                self.journal.append(self.as_row(job, stop=BUDGET))
 
     def pairs(self, backend: Backend, reference: Backend, places: np.ndarray) -> None:
         """Put ``header.paired`` draws more, of each image, to two functions."""
         first = self.header.n0 + self.header.n  # draws that no other round has seen
         bounds = (first, first + self.header.paired)
-        todo = [int(p) for p in places if not any(self._row(p).paired)]
+        todo = [int(p) for p in places if not any(self.row_of(p).paired)]
         for job in engine.run(
             (Job(row=place, bounds=bounds) for place in todo),
-            self._count(backend, voters.disagreement(backend, reference)),
+            self.count(backend, voters.disagreement(backend, reference)),
             lambda job: False,
             rows=rows_at_once(backend, self.header.batch_size),
             workers=self.workers,
         ):
             pair = int(job.counts[0][1]), self.header.paired
-            self.journal.append(dataclasses.replace(self._row(job.row), paired=pair))
+            self.journal.append(dataclasses.replace(self.row_of(job.row), paired=pair))
 
-    def _count(self, backend: Backend, voter: voters.Voter) -> engine.Count:
+    def count(self, backend: Backend, voter: voters.Voter) -> engine.Count:
+        """What the engine calls to have draws counted."""
         return voters.counting(
             voter,
             self.split,
@@ -94,14 +95,15 @@ class Drawing:
             device=backend.device,
         )
 
-    def _row(self, place: int) -> Row | None:
+    def row_of(self, place: int) -> Row | None:
+        """What the journal has of an image."""
         return self.journal.rows.get(int(self.split.idx[place]))
 
-    def _job(self, place: int) -> Job:
+    def job_of(self, place: int) -> Job:
         """The job of an image, with the counts that the journal has of it."""
         first = self.header.n0
         job = Job(row=place, bounds=(0, first, *(first + look for look in self.rule.looks)))
-        if row := self._row(place):
+        if row := self.row_of(place):
             found = row.evidence(self.classes)
             steps = np.diff(found.votes, axis=0, prepend=0)
             job.counts = [found.selection, *steps]
@@ -111,7 +113,7 @@ class Drawing:
                     job.counts[min(1, len(steps))][column * self.classes + found.c_A] = total
         return job
 
-    def _wanted(self, job: Job) -> bool:
+    def wanted(self, job: Job) -> bool:
         """Whether another interval of ``job`` is."""
         selection, *steps = job.counts
         c_A, stop = int(selection[: self.classes].argmax()), ""
@@ -125,7 +127,8 @@ class Drawing:
         self.stops[job.row] = stop
         return not stop
 
-    def _as_row(self, job: Job, *, stop: str) -> Row:
+    def as_row(self, job: Job, *, stop: str) -> Row:
+        """The votes of an image as far as they are counted; ``stop`` says why drawing stopped."""
         place, classes = job.row, self.classes
         selection, *steps = job.counts or [np.zeros(classes, dtype=np.int64)]
         looks = np.cumsum([step[:classes] for step in steps], axis=0)
@@ -150,14 +153,14 @@ class Drawing:
         """Tell the journal: at the end of an image, and now and then before."""
         now = time.monotonic()
         if job.done or now - self.written.setdefault(job.row, now) > self.every:
-            self.journal.append(self._as_row(job, stop=self.stops[job.row]))
+            self.journal.append(self.as_row(job, stop=self.stops[job.row]))
             self.written[job.row] = now
 
     def _priority(self, job: Job) -> float:
         """Selections first; then what promises most for a draw."""
         if not job.counts:
             return -np.inf
-        found = self._as_row(job, stop="").evidence(self.classes)
+        found = self.as_row(job, stop="").evidence(self.classes)
         return -planner.worth(
             found,
             self.rule,

@@ -16,6 +16,7 @@ from torch import nn
 from rrcm import noise, registry
 from rrcm.backends.onnx import open_session
 from rrcm.classifier import Classifier
+from rrcm.ensembles import Combined
 from rrcm.errors import BackendError
 from rrcm.files import atomic
 from rrcm.settings import Export
@@ -48,13 +49,58 @@ def export(
     Raises:
         BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
     """
+    folded = registry.load("folding", architecture).fold(network).float()
+    return _export(network, folded, path, split, metadata, cfg)
+
+
+def export_ensemble(
+    network: Combined,
+    folded: Combined,
+    path: Path,
+    split: Split,
+    metadata: dict[str, Any],
+    cfg: Export,
+) -> dict[str, Any]:
+    """As `export`, of an ensemble: ``folded``, as `ensembles.load` gives it, of ``network``.
+
+    The file has further outputs: ``prefixes`` [batch, k, K], the scores of the first 1, 2, …, k
+    members, and those of each, ``member_1`` … [batch, K]. Whoever asks for one of them cuts out
+    what it does not need (rrcm/backends/onnx.py).
+
+    Raises:
+        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
+    """
+    return _export(network, _Outputs(folded.float()), path, split, metadata, cfg)
+
+
+class _Outputs(nn.Module):
+    """All outputs of an ensemble: its scores, those of prefixes, those of each member."""
+
+    def __init__(self, network: Combined) -> None:
+        super().__init__()
+        self.network = network
+        members = range(1, len(network.members) + 1)
+        self.names = ["scores", "prefixes", *(f"member_{place}" for place in members)]
+
+    def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        network = self.network
+        return network(x, sigma), network.prefixes(x, sigma), *network.each(x, sigma)
+
+
+def _export(
+    network: nn.Module,
+    folded: nn.Module,
+    path: Path,
+    split: Split,
+    metadata: dict[str, Any],
+    cfg: Export,
+) -> dict[str, Any]:
     pixels = torch.from_numpy(split.pixels(slice(cfg.parity_images)))
     sigma = torch.tensor(metadata["sigma"])
     with atomic(path) as part:
-        fold = registry.load("folding", architecture).fold
-        _write(part, fold(network).float(), pixels[:2], sigma, metadata, opset=cfg.opset)
+        _write(part, folded, pixels[:2], sigma, metadata, opset=cfg.opset)
         gc.collect()  # the exporter's copies of the weights, before ONNX Runtime makes its own
-        record = parity(network, part, pixels, sigma)
+        record = parity(network, part, pixels, sigma, tolerance=cfg.tolerance)
         if not record["max_abs_difference"] <= cfg.tolerance:
             raise BackendError(
                 f"{path}: ONNX Runtime differs from PyTorch by {record['max_abs_difference']:.2g} "
@@ -90,7 +136,7 @@ def _trace(
             (x, sigma),
             dynamo=True,
             input_names=["x", "sigma"],
-            output_names=["scores"],
+            output_names=network.names if isinstance(network, _Outputs) else ["scores"],
             dynamic_shapes=({0: torch.export.Dim("batch")}, None),
             opset_version=opset,
             verbose=False,
@@ -103,20 +149,42 @@ def _trace(
 
 @torch.inference_mode()
 def parity(
-    network: Classifier, path: Path, pixels: torch.Tensor, sigma: torch.Tensor
+    network: nn.Module, path: Path, pixels: torch.Tensor, sigma: torch.Tensor, *, tolerance: float
 ) -> dict[str, Any]:
-    """How far ONNX Runtime's scores are from those of ``network`` as trained, on noisy images."""
+    """How far ONNX Runtime's scores are from those of ``network`` as trained, on noisy images.
+
+    Of an ensemble, those of its members and its prefixes count, too. Where one of its members is
+    within ``tolerance`` of another vote, rounding may change the ensemble's scores by a whole vote.
+    Such images are counted as ``undecided``, and there only the members' scores are compared.
+    """
     images = torch.arange(len(pixels))
     z = noise.gaussian(
         0, images, torch.zeros_like(images), tuple(pixels.shape[1:]), stream=noise.PARITY
     )
     x = pixels + sigma * z
     session = open_session(str(path), path, device="cpu")
-    (ours,) = session.run(["scores"], {"x": x.numpy(), "sigma": sigma.numpy()})
-    theirs = network(x, sigma).numpy()
+    found = session.run(None, {"x": x.numpy(), "sigma": sigma.numpy()})
+    ours, theirs = [torch.from_numpy(scores) for scores in found], [network(x, sigma)]
+    if isinstance(network, Combined):
+        theirs += [network.prefixes(x, sigma), *network.each(x, sigma)]
+    apart, more = [a - b for a, b in zip(ours, theirs, strict=True)], {}
+    if isinstance(network, Combined):
+        decided = _decided(theirs[2:], network, tolerance)
+        apart[:2] = [scores[decided] for scores in apart[:2]]
+        more = {"undecided": int((~decided).sum())}
     return {
         "images": len(pixels),
-        "max_abs_difference": float(abs(ours - theirs).max()),
-        "max_abs_score": float(abs(theirs).max()),
-        "argmax_agreement": float((ours.argmax(1) == theirs.argmax(1)).mean()),
+        "max_abs_difference": float(torch.cat([a.flatten() for a in apart]).abs().max()),
+        "max_abs_score": float(theirs[0].abs().max()),
+        "argmax_agreement": float((ours[0].argmax(1) == theirs[0].argmax(1)).float().mean()),
+        **more,
     }
+
+
+def _decided(members: list[torch.Tensor], network: Combined, tolerance: float) -> torch.Tensor:
+    """Images [B] on which rounding cannot change a vote, where votes count; NaN is decided."""
+    scores = torch.stack(members)
+    if network.cfg.rule != "plurality" and not network.cfg.consensus:
+        return torch.ones(scores.shape[1], dtype=torch.bool)
+    best = scores.topk(min(2, scores.shape[2])).values
+    return ~(best[..., 0] - best[..., -1] <= 2 * tolerance).any(dim=0)

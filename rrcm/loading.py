@@ -68,14 +68,15 @@ def batches(
         stop: The step before which to end.
         device: Where the batches are wanted.
         workers: Processes that decode; no more are started than there are cores.
-        where: What to call ``augment`` in an error; a view's name is added where there are several.
+        where: The section of params.yaml that asks for them, for errors.
 
     Raises:
         ConfigError: ``augment`` is not understood, or ``batch_size`` cannot be shared out evenly.
         DataError: A picture cannot be decoded.
     """
     rows, encoded = distributed.part(batch_size, where=where), isinstance(split.images, Pictures)
-    places = {name: f"{where}.{name}" if len(augment) > 1 else where for name in augment}
+    declared_at = f"{where}: augment"
+    places = {n: f"{declared_at}.{n}" if len(augment) > 1 else declared_at for n in augment}
     part = _Part(
         split=split,
         views={

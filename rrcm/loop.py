@@ -11,19 +11,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rrcm import checkpoints, distributed
+from rrcm.computing import Computed
 from rrcm.config import Optimizer
 from rrcm.draws import Draws
 from rrcm.errors import ConfigError, TrainingError
 from rrcm.loading import Batch
-from rrcm.schedules import warmup_cosine
+from rrcm.schedules import multi_step, warmup_cosine
 
 LOG_EVERY = 10
+BETA_2 = 0.999  # of AdamW
 
 
 @dataclass(kw_only=True)
@@ -31,7 +34,8 @@ class State:
     """All that changes during training; saving it and loading it is resuming.
 
     ``passes`` of the network, known after a step, are made for each image of a batch; a backward
-    one counts as two.
+    one counts as two. ``gradients`` counts what all steps together cost: forward passes of the
+    network, of one image each, that were followed by a backward one.
     """
 
     modules: dict[str, nn.Module]
@@ -40,7 +44,14 @@ class State:
     log: list[dict[str, float]] = field(default_factory=list)
     best_score: float = -math.inf
     best: dict[str, Tensor] = field(default_factory=dict)
+    gradients: int = 0
     passes: float = 0.0  # not saved
+
+    def took(self, called: Iterable[Computed], *, batch_size: int) -> None:
+        """Note what a step cost, of which every process had an equal part."""
+        passes, gradients = map(sum, zip(*(each.taken() for each in called), strict=True))
+        self.passes = passes * distributed.world() / batch_size
+        self.gradients += gradients * distributed.world()
 
     def save(self, path: Path) -> None:
         """Write everything to ``path``, atomically."""
@@ -50,6 +61,7 @@ class State:
         for i, moments in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{i}/{key}": tensor for key, tensor in moments.items()}
         numbers = {"step": self.step, "log": self.log, "best_score": self.best_score}
+        numbers["gradients"] = self.gradients
         checkpoints.save(path, tensors, {"state": json.dumps(numbers)})
 
     def resume(self, path: Path) -> bool:
@@ -77,11 +89,19 @@ class State:
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         numbers = json.loads(text["state"])
         self.step, self.log = numbers["step"], numbers["log"]
+        self.gradients = numbers["gradients"]
         self.best_score, self.best = numbers["best_score"], parts.get("best", {})
         return True
 
 
 Loss = Callable[[Batch, Draws], dict[str, Tensor]]
+
+
+def optimise(groups: list[dict[str, Any]], cfg: Optimizer) -> torch.optim.Optimizer:
+    """The optimizer of ``groups`` of parameters; its rate is set at every step."""
+    if cfg.algorithm == "sgd":
+        return torch.optim.SGD(groups, lr=cfg.lr, momentum=cfg.momentum, fused=True)
+    return torch.optim.AdamW(groups, betas=(cfg.momentum, BETA_2), fused=True)
 
 
 def train(
@@ -143,6 +163,8 @@ def rate(step: int, optimizer: Optimizer, *, steps: int, per_epoch: int) -> floa
     warmup = math.ceil(optimizer.warmup * steps)
     if optimizer.warmup_by == "epoch" and step < warmup:
         return step // per_epoch * per_epoch / warmup
+    if optimizer.milestones and step >= warmup:
+        return multi_step(step / steps, milestones=optimizer.milestones, gamma=optimizer.gamma)
     return warmup_cosine(step, steps=round(optimizer.horizon * steps), warmup=warmup)
 
 

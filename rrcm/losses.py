@@ -4,12 +4,15 @@ B = batch, D = features, K = classes, m = noisy copies per image. Losses are per
 trainer averages. Equation numbers are those of docs/theory.md.
 """
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rrcm import distributed
 from rrcm.draws import Draws
 from rrcm.errors import ConfigError
 
@@ -37,13 +40,61 @@ def info_nce(z: Tensor, z_pos: Tensor, *, tau: float, first: int = 0) -> Tensor:
     return torch.logsumexp(logits, dim=1) - own  # [b]
 
 
+def contrast(z: Tensor, z_pos: Tensor, *, tau: float) -> Tensor:
+    """`info_nce` of this process's rows against the rows of all, which get no gradient, [b]."""
+    first = distributed.rank() * len(z)
+    return info_nce(z, distributed.gather(z_pos), tau=tau, first=first)
+
+
+def copies(x: Tensor, m: int, *, sigma: Tensor, draw: Draws) -> Tensor:
+    """``m`` noisy copies of each image, [m, B, C, H, W]."""
+    return torch.stack([x + sigma * draw.normal(x) for _ in range(m)])
+
+
+def log_probabilities(model: nn.Module, noisy: Tensor, sigma: Tensor) -> Tensor:
+    """log p of ``noisy`` [m, B, C, H, W] by one call of ``model``, float32 at least, [m, B, K]."""
+    logits = _wide(model(noisy.flatten(0, 1), sigma))  # [m B, K]
+    return F.log_softmax(logits, dim=1).unflatten(0, noisy.shape[:2])
+
+
+def wrong(log_p: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of ``log_p`` [..., B, K] to classes [B] or probabilities [B, K], [..., B]."""
+    if y.ndim == 2:
+        return -(y * log_p).sum(dim=-1)
+    return -log_p.gather(-1, y.expand(log_p.shape[:-1])[..., None])[..., 0]
+
+
+def log_mean(log_p: Tensor) -> Tensor:
+    """The logarithm of the mean of m predictions, of ``log_p`` [m, B, K], [B, K].
+
+    Of logarithms, so that it stays finite, and keeps a gradient, where all of them are 0 in float.
+    """
+    return torch.logsumexp(log_p, dim=0) - math.log(len(log_p))
+
+
+def classes(y: Tensor) -> Tensor:
+    """Classes [B] of labels that are classes or probabilities [B, K], whose largest it is."""
+    return y.argmax(dim=1) if y.ndim == 2 else y
+
+
+def clamped_log(p: Tensor) -> Tensor:
+    """log p of probabilities that are an average, and may be 0: at least that of 1e-20."""
+    return p.clamp_min(1e-20).log()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consistency:
-    """Constants of `consistency`: ``lbd`` weighs agreement, ``eta`` entropy; ``m`` noisy copies."""
+    """Constants of `consistency`: ``lbd`` weighs agreement, ``eta`` entropy; ``m`` noisy copies.
+
+    ``measure`` is how far a prediction is from the mean: ``kl``, or ``mse``, the squared distance.
+    With ``eta = lbd`` the former is the cross-entropy between them (``xent`` of the authors' code),
+    with ``eta = 0`` the divergence alone.
+    """
 
     lbd: float
     eta: float
     m: int
+    measure: Literal["kl", "mse"]
 
     def __post_init__(self) -> None:
         """Agreement needs two copies."""
@@ -52,27 +103,40 @@ class Consistency:
 
 
 def consistency(
-    model: nn.Module, x: Tensor, y: Tensor, *, sigma: Tensor, draw: Draws, cfg: Consistency
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    sigma: Tensor,
+    draw: Draws,
+    done: float,
+    cfg: Consistency,
 ) -> Tensor:
-    r"""Be right on ``m`` noisy copies of each image, and predict the same on all (eq. 8), [B].
+    """Be right on ``m`` noisy copies of each image, and predict the same on all (eq. 8), [B].
 
-    .. math:: \frac1m \sum_i \Big( -\log p_i(y) + \lambda\, \mathrm{KL}(\bar p \,\|\, p_i) \Big)
-              + \eta\, H(\bar p), \qquad \bar p = \frac1m \sum_i p_i
-
-    The gradient flows through the mean prediction too. Labels ``y`` are classes [B], or
-    probabilities [B, K], and then the cross-entropy to them takes the place of -log p_i(y).
-    Source: Jeong & Shin (2020), arXiv:2006.04062; logarithms of the mean clamp it at 1e-20, as
-    theirs do.
+    Labels ``y`` are classes [B], or probabilities [B, K]; ``done`` changes nothing.
+    Source: Jeong & Shin (2020), arXiv:2006.04062.
     """
-    copies = torch.cat([x + sigma * draw.normal(x) for _ in range(cfg.m)])  # [m B, C, H, W]
-    logits = _wide(model(copies, sigma))  # [m B, K]
-    log_p = F.log_softmax(logits, dim=1).view(cfg.m, len(x), -1)  # [m, B, K]
-    mean = log_p.exp().mean(dim=0)  # [B, K]
-    log_mean = mean.clamp_min(1e-20).log()  # [B, K]
-    wrong = F.cross_entropy(logits, torch.cat([y] * cfg.m), reduction="none")  # [m B]
-    divergence = (mean * (log_mean - log_p)).sum(dim=2).mean(dim=0)  # [B]
-    entropy = -(mean * log_mean).sum(dim=1)  # [B]
-    return wrong.view(cfg.m, -1).mean(dim=0) + cfg.lbd * divergence + cfg.eta * entropy
+    log_p = log_probabilities(model, copies(x, cfg.m, sigma=sigma, draw=draw), sigma)  # [m, B, K]
+    return wrong(log_p, y).mean(dim=0) + agreement(
+        log_p, lbd=cfg.lbd, eta=cfg.eta, measure=cfg.measure
+    )
+
+
+def agreement(log_p: Tensor, *, lbd: float, eta: float, measure: str) -> Tensor:
+    r"""What consistency adds to being right on noisy copies, of ``log_p`` [m, B, K], [B] (eq. 8).
+
+    .. math:: \frac{\lambda}{m} \sum_i D(\bar p, p_i) + \eta\, H(\bar p), \qquad
+              \bar p = \frac1m \sum_i p_i
+
+    D is KL(p̄ ‖ p_i), or the squared distance with ``measure`` mse. The gradient flows through the
+    mean prediction too. Logarithms of the mean clamp it at 1e-20, as the authors' code does.
+    """
+    p = log_p.exp()
+    mean = p.mean(dim=0)  # [B, K]
+    log_p_bar = clamped_log(mean)
+    apart = (p - mean).square() if measure == "mse" else mean * (log_p_bar - log_p)  # [m, B, K]
+    return lbd * apart.sum(dim=2).mean(dim=0) - eta * (mean * log_p_bar).sum(dim=1)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The whole of ``params.yaml``: every section, and what they owe each other."""
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from rrcm.config import PARAMS, Data, Pretrain, Recipe, Run, require
 from rrcm.errors import ConfigError
 from rrcm.parsing import cast, parse, read_yaml
 from rrcm.registry import suggest
-from rrcm.settings import Certify, Eval, Export, Report, Sample
+from rrcm.settings import Certify, Ensemble, Eval, Export, Member, Report, Sample
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +23,8 @@ class Params:
     pretrain: dict[str, Pretrain]
     recipes: dict[str, Recipe]
     runs: dict[str, Run]
+    ensembles: dict[str, Ensemble]
+    members: dict[str, Member]
     evals: dict[str, Eval]
     export: Export
     stopping: dict[str, dict[str, Any]]
@@ -46,6 +49,25 @@ class Params:
                     "may show only radii that the rule settles",
                 )
 
+    def runs_of(self, ensemble: str) -> list[str]:
+        """The runs of an ensemble, in the order of their places."""
+        found = [member for member in self.members.values() if member.ensemble == ensemble]
+        return [member.run for member in sorted(found, key=lambda member: member.place)]
+
+    def classifiers(self) -> dict[str, Run]:
+        """All that can be certified by name: the runs, and the ensembles as runs are described.
+
+        An ensemble has the method ``boosting``, the model of its members, or ``ensemble`` if they
+        differ, and all else from its first member.
+        """
+        found = dict(self.runs)
+        for name in self.ensembles:
+            members = [self.runs[run] for run in self.runs_of(name)]
+            models = {run.model for run in members}
+            model = models.pop() if len(models) == 1 else "ensemble"
+            found[name] = dataclasses.replace(members[0], model=model, method="boosting")
+        return found
+
 
 def load(path: Path = PARAMS) -> Params:
     """Read the whole file: every key known, present, typed, and every name referring to another."""
@@ -57,13 +79,31 @@ def load(path: Path = PARAMS) -> Params:
         _refer(run.recipe, params.recipes, f"{path}: runs.{name}.recipe", "recipes")
         starts = ["shards/train", *(f"pretrained/{p}" for p in params.pretrain), *imported()]
         _refer(run.start, starts, f"{path}: runs.{name}.start", "the starting points")
+    _complete(params, path)
+    known = params.classifiers()
     for name, evaluation in params.evals.items():
-        _refer(evaluation.run, params.runs, f"{path}: evals.{name}.run", "runs")
-        known = [params.runs[evaluation.run].architecture]
+        _refer(evaluation.run, known, f"{path}: evals.{name}.run", "runs and ensembles")
+        architecture = known[evaluation.run].architecture
         where = f"{path}: evals.{name}.architecture"
-        _refer(evaluation.architecture, known, where, f"its run {evaluation.run}")
+        _refer(evaluation.architecture, [architecture], where, f"its run {evaluation.run}")
     _refer(params.sample.stop, params.stopping, f"{path}: sample.stop", "stopping")
     return params
+
+
+def _complete(params: Params, path: Path) -> None:
+    """Refuse an ensemble without all its members, or that has the name of a run."""
+    for name, member in params.members.items():
+        where = f"{path}: members.{name}"
+        _refer(member.ensemble, params.ensembles, f"{where}.ensemble", "ensembles")
+        _refer(member.run, params.runs, f"{where}.run", "runs")
+    for name, ensemble in params.ensembles.items():
+        require(name not in params.runs, f"{path}: ensembles.{name}: a run has this name")
+        got = sorted(m.place for m in params.members.values() if m.ensemble == name)
+        require(
+            got == [*range(1, ensemble.members + 1)],
+            f"{path}: ensembles.{name}.members: {ensemble.members} need the places 1 to "
+            f"{ensemble.members}, each once, and members have {got}",
+        )
 
 
 def imported() -> list[str]:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,30 +14,32 @@ from rrcm.config import Grid, Model, Pretrain
 from rrcm.draws import Draws
 from rrcm.errors import ConfigError
 from rrcm.loading import Batch
-from rrcm.loop import State, train
+from rrcm.loop import State, optimise, train
 from rrcm.parsing import parse
 from rrcm.shards import Split
 
 
 def start(cfg: Pretrain, model: Model, *, device: str = "cpu") -> State:
-    """The state before the first step: an online network, its EMA target, and AdamW."""
+    """The state before the first step: an online network, its EMA target, and an optimizer."""
     torch.manual_seed(noise.torch_seed(cfg.seed, noise.INITIALISE))
     module = registry.load("models", model.architecture)
     shape = parse(model.shape, module.Config, where="models: shape")
-    online = nn.ModuleDict({"encoder": module.Encoder(shape), "projector": module.Projector(shape)})
+    objective, constants = _objective(cfg)
+    online = nn.ModuleDict({"encoder": module.Encoder(shape)})
+    online.update(objective.heads(module, shape, constants))
     online["encoder"].patch_embed.requires_grad_(not cfg.freeze_patches)
     online.to(device)  # before the optimizer, whose state follows its parameters
-    target = copy.deepcopy(online).requires_grad_(False)
+    followed = objective.targets(constants).items()
+    target = nn.ModuleDict({name: copy.deepcopy(online[source]) for name, (source, _) in followed})
+    target.requires_grad_(False)
     parameters = [p for p in online.parameters() if p.requires_grad]
     decayed = [p for p in parameters if p.ndim in (2, 4)]  # matrices and kernels
     others = [p for p in parameters if p.ndim not in (2, 4)]  # biases, norms, embeddings
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": decayed, "weight_decay": cfg.optimizer.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ],
-        fused=True,
-    )
+    groups = [
+        {"params": decayed, "weight_decay": cfg.optimizer.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    optimizer = optimise(groups, cfg.optimizer)
     return State(modules={"online": online, "target": target}, optimizer=optimizer)
 
 
@@ -44,22 +47,21 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
     """Run from ``state.step`` to ``cfg.steps``; yields the state after every step.
 
     The result is ``state.modules["online"]["encoder"]``. The log has, beside the terms of the loss,
-    the noise level ``t`` of the step's pair, the ``points`` of the grid, and the target's
-    ``momentum``.
+    what the objective notes and the target's ``momentum``.
 
     Raises:
         ConfigError: The views are not those of the objective, or devices cannot share a batch.
     """
-    objective = registry.load("objectives", cfg.objective)
-    constants = parse(cfg.loss, objective.Config, where="pretrain: loss")
+    objective, constants = _objective(cfg)
     _require_views(cfg, objective.VIEWS)
-    rows = distributed.part(cfg.batch_size, where="pretrain")
     online, target = (state.modules[name].train() for name in ("online", "target"))
     _prepare(online, target, cfg)
     called = [
         nn.ModuleDict({name: Computed(part, cfg.compute) for name, part in module.items()})
         for module in (online, target)
     ]
+    targets = objective.targets(constants)
+    seen_by = [called[1][name] for name, (source, _) in targets.items() if source == "encoder"]
     device = next(online.parameters()).device
 
     def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
@@ -78,7 +80,7 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
         stop=cfg.steps,
         device=device,
         workers=cfg.compute.workers,
-        where="pretrain: augment",
+        where="pretrain",
     )
     for _ in train(
         state,
@@ -91,10 +93,13 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
         accumulate=cfg.compute.accumulate,
         seed=cfg.seed,
     ):
-        state.passes = sum(network["encoder"].taken() for network in called) / rows
-        momentum = _follow(online, target, cfg, state.step - 1)
+        state.took([called[0]["encoder"], *seen_by], batch_size=cfg.batch_size)
+        momentum = _follow(state, targets, cfg)
         if state.log and state.log[-1]["step"] == state.step:
-            state.log[-1] |= _noted(objective, cfg, state.step - 1) | {"momentum": momentum}
+            levels, weights = noise_levels(state.step - 1, cfg.grid, steps=cfg.steps)
+            draw = Draws(cfg.seed, state.step - 1)
+            noted = objective.noted(levels, weights, draw, constants)
+            state.log[-1] |= noted | {"momentum": momentum}
         yield state
 
 
@@ -112,6 +117,12 @@ def noise_levels(step: int, grid: Grid, *, steps: int) -> tuple[Tensor, Tensor |
     return levels, schedules.lognormal_weights(levels, mean=grid.mean, std=grid.std)
 
 
+def _objective(cfg: Pretrain) -> tuple[ModuleType, Any]:
+    """The module of the objective, and its constants."""
+    objective = registry.load("objectives", cfg.objective)
+    return objective, parse(cfg.loss, objective.Config, where="pretrain: loss")
+
+
 def _require_views(cfg: Pretrain, views: tuple[str, ...]) -> None:
     if cfg.augment.keys() != {*views}:
         raise ConfigError(
@@ -120,35 +131,32 @@ def _require_views(cfg: Pretrain, views: tuple[str, ...]) -> None:
         )
 
 
-def _noted(objective: ModuleType, cfg: Pretrain, step: int) -> dict[str, float]:
-    levels, weights = noise_levels(step, cfg.grid, steps=cfg.steps)
-    n = objective.pair(len(levels), weights, Draws(cfg.seed, step))
-    return {"t": levels[n].item(), "points": len(levels)}
-
-
 def _prepare(online: nn.ModuleDict, target: nn.ModuleDict, cfg: Pretrain) -> None:
     online["encoder"].recompute = cfg.compute.recompute
     for module in (online, target):
         if distributed.world() > 1:
             distributed.synchronise(module)
     for child in target.modules():
-        if isinstance(child, nn.BatchNorm1d) and cfg.target.buffers:
+        if isinstance(child, nn.modules.batchnorm._BatchNorm) and cfg.target.buffers:
             child.momentum = 0.0  # its statistics follow those of the online network alone
 
 
 @torch.no_grad()
-def _follow(online: nn.Module, target: nn.Module, cfg: Pretrain, step: int) -> float:
-    """Move the target towards the online network; the momentum of ``step``."""
-    momentum = schedules.ema_momentum(
-        step,
+def _follow(state: State, targets: dict[str, tuple[str, float | None]], cfg: Pretrain) -> float:
+    """Move the targets towards the online network after a step; the momentum of the schedule."""
+    scheduled = schedules.ema_momentum(
+        state.step - 1,
         steps=cfg.steps,
         start=cfg.target.start,
         end=cfg.target.end,
         steepness=cfg.target.steepness,
     )
-    behind, ahead = [*target.parameters()], [*online.parameters()]
-    if cfg.target.buffers:  # but not counters
-        behind += [b for b in target.buffers() if b.is_floating_point()]
-        ahead += [b for b in online.buffers() if b.is_floating_point()]
-    torch._foreach_lerp_(behind, ahead, 1 - momentum)
-    return momentum
+    online, target = (state.modules[name] for name in ("online", "target"))
+    for name, (source, momentum) in targets.items():
+        behind, ahead = ([*part.parameters()] for part in (target[name], online[source]))
+        if cfg.target.buffers:  # but not counters
+            behind += [b for b in target[name].buffers() if b.is_floating_point()]
+            ahead += [b for b in online[source].buffers() if b.is_floating_point()]
+        weight = 1 - (scheduled if momentum is None else momentum)
+        torch._foreach_lerp_(behind, ahead, weight)
+    return scheduled

@@ -9,6 +9,8 @@ and a zero point per tensor, weights int8 with a scale per output channel, sums 
 to ``LARGEST``, so that the integers are the same on every processor.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -19,10 +21,11 @@ CHUNK = 64  # calibration images at a time
 LARGEST = 64
 
 
-def float16(model: ModelProto) -> ModelProto:
-    """``model`` with all that depends on its input ``x`` in float16; ``x`` and scores stay float32.
+def float16(model: ModelProto, ends: Collection[str] = ("scores",)) -> ModelProto:
+    """``model`` with all that depends on its input ``x`` in float16, up to the tensors ``ends``.
 
-    Constants are computed as before, then rounded.
+    ``x``, and what is made of ``ends``, stay float32. Constants are computed as before, then
+    rounded.
     """
     half = _copy(model)
     graph = half.graph
@@ -32,14 +35,18 @@ def float16(model: ModelProto) -> ModelProto:
     nodes = [_cast("x", "x.half", TensorProto.FLOAT16)]
     for node in graph.node:
         if varying.intersection(node.input):
-            varying.update(node.output)
+            varying.update({*node.output} - {*ends})
             constants = [n for n in dict.fromkeys(node.input) if n in floats - varying - cast]
             nodes += [_cast(name, f"{name}.half", TensorProto.FLOAT16) for name in constants]
             cast.update(constants)
             node.input[:] = [f"{n}.half" if n in cast else n for n in node.input]
-            node.output[:] = ["scores.half" if n == "scores" else n for n in node.output]
-        nodes.append(node)
-    return _with(half, [*nodes, _cast("scores.half", "scores", TensorProto.FLOAT)])
+            last = [name for name in node.output if name in ends]
+            node.output[:] = [f"{n}.half" if n in last else n for n in node.output]
+            nodes.append(node)
+            nodes += [_cast(f"{name}.half", name, TensorProto.FLOAT) for name in last]
+        else:
+            nodes.append(node)
+    return _with(half, nodes)
 
 
 def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:

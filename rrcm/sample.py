@@ -102,6 +102,19 @@ def _identity(split: Split, places: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def require_classes(header: Header, split: Split) -> None:
+    """Refuse a classifier of other classes than those of the images.
+
+    Raises:
+        BackendError: It is.
+    """
+    if list(header.classes) != list(split.classes):
+        raise BackendError(
+            f"run {header.run} has {len(header.classes)} classes ({', '.join(header.classes[:3])}, "
+            f"…), the data {len(split.classes)} ({', '.join(split.classes[:3])}, …)"
+        )
+
+
 def sample(
     backend: Backend,
     split: Split,
@@ -132,11 +145,7 @@ def sample(
         BackendError: The classifier's classes are not those of ``split``, a score is NaN, or there
             is nothing to compare ``header.paired`` draws with.
     """
-    if list(header.classes) != list(split.classes):
-        raise BackendError(
-            f"run {header.run} has {len(header.classes)} classes ({', '.join(header.classes[:3])}, "
-            f"…), the data {len(split.classes)} ({', '.join(split.classes[:3])}, …)"
-        )
+    require_classes(header, split)
     if header.paired and reference is None:
         raise BackendError(f"paired: {header.paired} draws need another function to compare with")
     places = subset(header.subset, len(split.idx), shard=header.shard)

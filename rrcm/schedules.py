@@ -1,4 +1,4 @@
-"""Schedules: noise levels, how many of them, the target's momentum, the learning rate.
+"""Schedules: noise levels, how many of them, momentum, the learning rate, weights that set in.
 
 Noise levels t are in model space (pixels in [-1, 1]); see noise.py. Equation numbers are those of
 docs/theory.md.
@@ -67,3 +67,19 @@ def warmup_cosine(step: int, *, steps: int, warmup: int) -> float:
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def multi_step(done: float, *, milestones: list[float], gamma: float) -> float:
+    """Share of the peak learning rate once a share ``done`` of the training is behind."""
+    return gamma ** sum(done >= share for share in milestones)
+
+
+def ramp(done: float, *, defer: float = 0.0, warmup: float = 0.0) -> float:
+    """How much of a weight or a radius counts once a share ``done`` of the training is behind.
+
+    Nothing before ``defer``, then linearly more over ``warmup``, then all of it. Both are shares of
+    the training.
+    """
+    if done < defer:
+        return 0.0
+    return min(1.0, (done - defer) / warmup) if warmup else 1.0

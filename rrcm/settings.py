@@ -8,8 +8,44 @@ from rrcm.config import positive, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Ensemble:
+    """Several runs as one classifier, named as a run would be; see rrcm/ensembles.py.
+
+    ``members`` counts them. If the first ``consensus`` of them vote for one class, that is the
+    answer to a noisy input; 0 always asks all.
+    """
+
+    members: int
+    rule: Literal["mean_logits", "mean_probabilities", "plurality"]
+    consensus: int
+
+    def __post_init__(self) -> None:
+        positive(self, "members")
+        require(
+            self.consensus == 0 or 2 <= self.consensus < self.members,
+            f"consensus: must be 0, or at least 2 and below members = {self.members}, "
+            f"got {self.consensus}",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """A run as the member of an ensemble at one of its places 1, 2, …"""
+
+    ensemble: str
+    place: int
+    run: str
+
+    def __post_init__(self) -> None:
+        positive(self, "place")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Eval:
-    """A run, smoothed at a sigma: one row of the report. ``architecture`` is the run's."""
+    """A run or an ensemble, smoothed at a sigma: one row of the report.
+
+    ``architecture`` is the run's, or that of the member at place 1.
+    """
 
     run: str
     architecture: str

@@ -13,7 +13,7 @@ from rrcm.computing import Computed
 from rrcm.config import Model, Recipe, Run
 from rrcm.draws import Draws
 from rrcm.loading import Batch
-from rrcm.loop import State
+from rrcm.loop import State, optimise
 from rrcm.loop import train as loop
 from rrcm.parsing import parse
 from rrcm.shards import Split
@@ -24,7 +24,7 @@ EVALUATION_BATCH = 512
 
 
 def start(run: Run, recipe: Recipe, model: Model, *, classes: int, device: str = "cpu") -> State:
-    """The state before the first step: an untrained classifier, and AdamW with layer decay."""
+    """The state before the first step: an untrained classifier, and an optimizer of its layers."""
     torch.manual_seed(noise.torch_seed(run.seed, noise.INITIALISE))
     network = classifier.build(
         model, classes=classes, condition=recipe.condition, final_norm=recipe.final_norm
@@ -36,7 +36,7 @@ def start(run: Run, recipe: Recipe, model: Model, *, classes: int, device: str =
         no_weight_decay_list=("encoder.cls_token", "encoder.pos_embed"),
         layer_decay=recipe.layer_decay,
     )
-    return State(modules={"classifier": network}, optimizer=torch.optim.AdamW(groups, fused=True))
+    return State(modules={"classifier": network}, optimizer=optimise(groups, recipe.optimizer))
 
 
 def train(
@@ -65,19 +65,21 @@ def train(
     constants = parse(run.loss, method.Config, where=f"runs: loss of method {run.method}")
     network = state.modules["classifier"].train()
     network.encoder.recompute = recipe.compute.recompute
+    if distributed.world() > 1:
+        distributed.synchronise(network)
     called = Computed(network, recipe.compute)
     sigma = torch.tensor(run.sigma, device=network.head.weight.device)
     per_epoch = batches.steps_per_epoch(len(data["train"].labels), batch_size=recipe.batch_size)
-    steps, rows = recipe.epochs * per_epoch, _rows(run, recipe)
+    steps = recipe.epochs * per_epoch
 
     def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
-        x, y = batch.views["image"], batch.labels
-        return {run.method: method.loss(called, x, y, sigma=sigma, draw=draw, cfg=constants)}
+        x, y, done = batch.views["image"], batch.labels, batch.step / steps
+        found = method.loss(called, x, y, sigma=sigma, draw=draw, done=done, cfg=constants)
+        return {run.method: found}
 
     def keep() -> None:
-        score = accuracy(
-            called, data["validation"], sigma, draws=recipe.validation_draws, seed=run.seed
-        )
+        draws, seed = recipe.validation_draws, run.seed
+        score = accuracy(called, data["validation"], sigma, draws=draws, seed=seed)
         if score >= state.best_score:
             state.best_score = score
             state.best = {k: v.detach().clone() for k, v in network.state_dict().items()}
@@ -98,7 +100,7 @@ def train(
         last = state.step == steps
         if last or (state.step % per_epoch == 0 and recipe.selection == "validation"):
             keep()
-        state.passes = called.taken() / rows
+        state.took([called], batch_size=recipe.batch_size)
         yield state
 
 
@@ -106,7 +108,7 @@ def mixed(
     split: Split, run: Run, recipe: Recipe, *, start: int, stop: int, device: torch.device
 ) -> Iterator[Batch]:
     """Batches of the steps from ``start`` to ``stop``, augmented and mixed; view ``image``."""
-    rows, mixer = _rows(run, recipe), augment.Mixer(recipe.mix, len(split.classes))
+    mixer = augment.Mixer(recipe.mix, len(split.classes))
     for batch in loading.batches(
         split,
         {"image": recipe.augment},
@@ -116,15 +118,12 @@ def mixed(
         stop=stop,
         device=device,
         workers=recipe.compute.workers,
-        where=f"recipes.{run.recipe}: augment",
+        where=f"recipes.{run.recipe}",
     ):
-        draw = Draws(run.seed, batch.step, first=distributed.rank() * rows, purpose="mix")
+        first = distributed.rank() * len(batch.labels)
+        draw = Draws(run.seed, batch.step, first=first, purpose="mix")
         x, y = mixer(batch.views["image"], batch.labels, draw)
         yield replace(batch, views={"image": x}, labels=y)
-
-
-def _rows(run: Run, recipe: Recipe) -> int:
-    return distributed.part(recipe.batch_size, where=f"recipes.{run.recipe}")
 
 
 @torch.no_grad()

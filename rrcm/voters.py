@@ -39,7 +39,7 @@ def hard(backend: Backend) -> Voter:
 
     def vote(noisy: Tensor) -> Tensor:
         scores = backend.scores(noisy)
-        return torch.cat([F.one_hot(scores.argmax(1), scores.shape[1]), _nan(scores)], dim=1)
+        return torch.cat([_hard(scores), _nan(scores)], dim=1)
 
     return vote
 
@@ -52,9 +52,21 @@ def soft(backend: Backend) -> Voter:
 
     def vote(noisy: Tensor) -> Tensor:
         scores = backend.scores(noisy)
-        steps = (scores.double().softmax(dim=1) * SOFT).nan_to_num().long()
-        label = F.one_hot(scores.argmax(1), scores.shape[1])
-        return torch.cat([label, steps, steps**2, _nan(scores)], dim=1)
+        return torch.cat([_soft(scores), _nan(scores)], dim=1)
+
+    return vote
+
+
+def prefixes(backend: Backend, *, soft: bool) -> Voter:
+    """The columns of `hard` or `soft` for each prefix of an ensemble: [B, k (K or 3 K) + 1].
+
+    ``backend`` was opened with ``prefixes``, so that its scores are [B, k, K].
+    """
+
+    def vote(noisy: Tensor) -> Tensor:
+        scores = backend.scores(noisy)
+        ballots = [_soft(s) if soft else _hard(s) for s in scores.unbind(dim=1)]
+        return torch.cat([*ballots, _nan(scores.flatten(1))], dim=1)
 
     return vote
 
@@ -69,6 +81,15 @@ def disagreement(backend: Backend, other: Backend) -> Voter:
         return torch.cat([F.one_hot(unlike.long(), 2), nan], dim=1)
 
     return vote
+
+
+def _hard(scores: Tensor) -> Tensor:
+    return F.one_hot(scores.argmax(1), scores.shape[1])
+
+
+def _soft(scores: Tensor) -> Tensor:
+    steps = (scores.double().softmax(dim=1) * SOFT).nan_to_num().long()
+    return torch.cat([_hard(scores), steps, steps**2], dim=1)
 
 
 def _nan(scores: Tensor) -> Tensor:

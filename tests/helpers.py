@@ -3,7 +3,7 @@
 import typing
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,13 +33,21 @@ class Linear(nn.Module):
 
 def constants(component: ModuleType) -> dict[str, Any]:
     """Some valid constant for each knob of a component's ``Config``."""
-    some = {float: 1.0, int: 2, bool: False}
-    return {knob: some[kind] for knob, kind in typing.get_type_hints(component.Config).items()}
+    some = {float: 0.5, int: 2, bool: False, list[float]: [0.5, 1.0]}
+    hints = typing.get_type_hints(component.Config).items()
+    return {
+        knob: some.get(kind) or next(iter(typing.get_args(kind)), False) for knob, kind in hints
+    }
 
 
-def turned(value: float | bool) -> float | bool:
-    """Another valid value of the same knob."""
-    return not value if isinstance(value, bool) else 2 * value
+def turned(component: ModuleType, knob: str) -> Any:
+    """Another valid value of a knob than that of `constants`."""
+    kind, value = typing.get_type_hints(component.Config)[knob], constants(component)[knob]
+    if typing.get_origin(kind) is Literal:
+        return next(option for option in typing.get_args(kind) if option != value)
+    if kind is bool:
+        return not value
+    return [2 * each for each in value] if isinstance(value, list) else 2 * value
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:

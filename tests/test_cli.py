@@ -32,7 +32,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "merge": {"votes"},
     "predict": {*SOURCE, "image"},
     "serve": {*SOURCE, "host", "port", "timeout", "queue", "max-bytes", "reproducible"},
-    "preset": {"name", "force", "no-force"},
+    "preset": {"name", "base", "force", "no-force"},
     "pull": {"names", "remote"},
     "report": {"files", "out", "alpha", "sigma"},
     "compare": {"first", "second", "radii"},
@@ -218,17 +218,17 @@ def test_presets_replace_only_what_is_nobodys_work(tmp_path, monkeypatch):
     for name in ("one", "two"):
         (tmp_path / f"presets/{name}.yaml").write_text(f"name: {name}\n")
 
-    presets.use("one", force=False)
-    presets.use("two", force=False)
+    presets.use("one", base=None, force=False)
+    presets.use("two", base=None, force=False)
     assert (tmp_path / "params.yaml").read_text() == "name: two\n"
 
     (tmp_path / "params.yaml").write_text("name: mine\n")
     with pytest.raises(ConfigError, match="edited"):
-        presets.use("one", force=False)
+        presets.use("one", base=None, force=False)
     assert (tmp_path / "params.yaml").read_text() == "name: mine\n"
-    presets.use("one", force=True)
+    presets.use("one", base=None, force=True)
     with pytest.raises(ConfigError, match="Did you mean 'two'"):
-        presets.use("twoo", force=True)
+        presets.use("twoo", base=None, force=True)
     assert (tmp_path / "params.yaml").read_text() == "name: one\n"
 
 

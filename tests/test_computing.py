@@ -51,14 +51,16 @@ def test_bfloat16_rounds_products_only():
 
 def test_passes_are_counted_in_training_and_a_backward_one_twice():
     _, called = computed("plain")
-    assert (called.taken(), called.taken()) == (24, 0)  # 8 rows
+    assert (called.taken(), called.taken()) == ((24, 8), (0, 0))  # 8 rows
 
     x, sigma = torch.rand(5, 1, 8, 8), noise.to_sigma(torch.tensor(1.0))
     with torch.no_grad():
         called(x, sigma)
         called.eval()
         called(x, sigma)
-    assert called.taken() == 5
+    assert called.taken() == (5, 0)
+    called(x, sigma)  # an attack
+    assert called.taken() == (10, 5)
 
 
 def test_evaluation_reaches_the_network():

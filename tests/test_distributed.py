@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 import twoprocs
+from torch import nn
 
+import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
 from rrcm import checkpoints, distributed
 from rrcm.errors import ConfigError
+
+from timm.layers import BatchNormAct2d  # isort: skip (after _torchvision)
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,21 +55,41 @@ def test_two_processes_reach_the_weights_of_one(found, name):
         assert torch.equal(*both), key
 
 
-def test_batchnorm_sees_the_rows_of_all_processes(found):
+@pytest.mark.parametrize("norm", twoprocs.NORMS)
+def test_batchnorm_sees_the_rows_of_all_processes(found, norm):
     """Outputs, gradients and statistics of torch's BatchNorm on the whole batch, in float64."""
-    x, slope = torch.randn(
-        2, 10, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-    whole = twoprocs.normalised(x, slope, slice(None))
+    whole = twoprocs.normalised(norm, slice(None))
 
     for name in ("y", "x"):
-        parts = torch.cat([tensors[f"norm/{name}"] for tensors in found])
+        parts = torch.cat([tensors[f"{norm}/{name}"] for tensors in found])
         torch.testing.assert_close(parts, whole[name])
     for name in ("w", "b"):  # which DistributedDataParallel adds up
-        torch.testing.assert_close(sum(t[f"norm/{name}"] for t in found), whole[name])
+        torch.testing.assert_close(sum(t[f"{norm}/{name}"] for t in found), whole[name])
     for name in ("running_mean", "running_var", "num_batches_tracked"):
         for tensors in found:
-            torch.testing.assert_close(tensors[f"norm/{name}"], whole[name])
+            torch.testing.assert_close(tensors[f"{norm}/{name}"], whole[name])
+
+
+def test_a_batchnorm_that_does_more_is_refused_and_nothing_changed():
+    """Taken for nn.BatchNorm2d, timm's would lose its activation without a word."""
+    network = nn.Sequential(nn.BatchNorm1d(3), BatchNormAct2d(3))
+
+    with pytest.raises(ConfigError, match=r"^compute\.devices: 1 is a BatchNormAct2d, which would"):
+        distributed.synchronise(network)
+
+    assert type(network[0]) is nn.BatchNorm1d
+
+
+def test_synchronising_twice_is_synchronising_once_and_alone_it_is_torch_s():
+    x = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    ours, theirs = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+    names = [*ours.state_dict()]
+    distributed.synchronise(ours)
+    distributed.synchronise(ours)
+
+    assert torch.equal(ours(x), theirs(x)) and type(ours) is distributed.BatchNorm2d
+    assert torch.equal(ours.eval()(x), theirs.eval()(x))
+    assert [*ours.state_dict()] == names
 
 
 def test_processes_hear_of_each_other(found):

@@ -231,15 +231,15 @@ def test_a_damaged_picture_is_named_in_one_line(photos, workers, monkeypatch):
         ({"batch_size": 7}, ": a batch_size of 7 cannot be shared evenly by 2 devices"),
         ({"batch_size": 40}, "batch_size: 40 is larger than the training split, 20 images"),
         (
-            {"views": {"image": [{"gian": {}}]}, "where": "recipes: augment"},
+            {"views": {"image": [{"gian": {}}]}, "where": "recipes"},
             "recipes: augment[0]: no",
         ),
         (
-            {"views": VIEWS | {"second": [{"gian": {}}]}, "where": "pretrain: augment"},
+            {"views": VIEWS | {"second": [{"gian": {}}]}, "where": "pretrain"},
             "pretrain: augment.second[0]: no augmentation 'gian'",
         ),
         (
-            {"views": {"image": [FLIP, CROP]}, "where": "recipes: augment"},
+            {"views": {"image": [FLIP, CROP]}, "where": "recipes"},
             "recipes: augment[1]: resized_crop works on single pictures; put it before flip",
         ),
     ],

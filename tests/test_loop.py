@@ -24,11 +24,15 @@ from rrcm.pictures import Fit
 from rrcm.shards import Split
 
 SETTING = Optimizer(
+    algorithm="adamw",
     lr=0.1,
+    momentum=0.9,
     weight_decay=0.0,
     warmup=0.25,
     warmup_by="step",
     horizon=1.0,
+    milestones=[],
+    gamma=0.1,
     clip=2.0,
     clip_warmup=True,
 )
@@ -377,8 +381,8 @@ def test_pretraining_sees_the_batch_and_the_grid_of_its_step(monkeypatch, sampli
         seen.append((views, named["sigmas"], named["weights"]))
         return original(online, target, views, **named)
 
-    def pair(points, weights, draw):
-        pairs.append(original_pair(points, weights, draw))
+    def pair(*arguments):
+        pairs.append(original_pair(*arguments))
         return pairs[-1]
 
     original, original_pair = objective.loss, objective.pair
@@ -399,7 +403,7 @@ def test_pretraining_sees_the_batch_and_the_grid_of_its_step(monkeypatch, sampli
     for row in state.log:  # the objective's pair of that step, drawn again for the log
         grid = 2 * seen[row["step"] - 1][1]
         assert row["points"] == len(grid)
-        assert row["t"] == pytest.approx(grid[pairs[row["step"] - 1 + (row["step"] > 10)]].item())
+        assert row["t"] == pytest.approx(pairs[row["step"] - 1 + (row["step"] > 10)][0].item())
 
 
 def test_pretraining_wants_the_views_of_its_objective():
@@ -438,19 +442,19 @@ def test_training_sees_the_labelled_batch_of_its_step(augment):
     pixels = torch.from_numpy(DATA["train"].pixels())
     labels = torch.from_numpy(DATA["train"].labels)
     assert len(seen) == 12
-    for step, (x, y, sigma) in enumerate(seen):
+    for step, (x, y, sigma, done) in enumerate(seen):
         rows = batches.rows(step, shards=(64,), batch_size=16, seed=RUN.seed)
-        assert torch.equal(y, labels[rows]) and sigma == RUN.sigma
+        assert torch.equal(y, labels[rows]) and sigma == RUN.sigma and done == step / 12
         assert torch.equal(x, pixels[rows]) != bool(augment)
 
 
 def spy(**changed):
-    """The images, labels and sigma that a method is given, step by step."""
+    """The images, labels, sigma and share done that a method is given, step by step."""
     seen = []
 
-    def loss(model, x, y, *, sigma, draw, cfg):
-        seen.append((x, y, sigma))
-        return gaussian.loss(model, x, y, sigma=sigma, draw=draw, cfg=cfg)
+    def loss(model, x, y, *, sigma, draw, done, cfg):
+        seen.append((x, y, sigma, done))
+        return gaussian.loss(model, x, y, sigma=sigma, draw=draw, done=done, cfg=cfg)
 
     method = SimpleNamespace(Config=gaussian.Config, loss=loss)
     finish(run_train(start_train(), method, **changed))
@@ -461,7 +465,7 @@ def test_images_and_labels_are_mixed_alike():
     """A label's share is its image's: here, of pixels that came from either partner."""
     mix = Mix(mixup=0.0, cutmix=1.0, prob=1.0, switch=0.5, smoothing=0.0)
 
-    for (x, y, _), (plain, labels, _) in zip(spy(mix=mix), spy(), strict=True):
+    for (x, y, *_), (plain, labels, *_) in zip(spy(mix=mix), spy(), strict=True):
         own = (x == plain).flatten(1).double().mean(dim=1)
         assert y.shape == (16, 4) and torch.allclose(y.sum(dim=1), torch.ones(16))
         share = y.gather(1, labels[:, None])[:, 0]

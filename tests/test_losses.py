@@ -15,7 +15,7 @@ from rrcm.draws import Draws
 from rrcm.errors import ConfigError
 
 B, M, K = 5, 3, 4
-CONSTANTS = {"lbd": 7.0, "eta": 0.5, "m": M}
+CONSTANTS = {"lbd": 7.0, "eta": 0.5, "m": M, "measure": "kl"}
 LABELS = torch.arange(B) % K
 
 
@@ -46,18 +46,21 @@ def images():
 def consistency(model, *, sigma=0.5, y=LABELS, **changed):
     """The loss of the same images, with the same noise, at changed constants."""
     cfg = losses.Consistency(**CONSTANTS | changed)
-    arguments = {"sigma": torch.tensor(sigma), "draw": Draws(0, 0), "cfg": cfg}
+    arguments = {"sigma": torch.tensor(sigma), "draw": Draws(0, 0), "done": 0.5, "cfg": cfg}
     return losses.consistency(model, images(), y, **arguments)
 
 
-def naive_consistency(logits, label):
+def naive_consistency(logits, label, *, measure="kl"):
     """Equation 8 for one image: logits of its copies, [m, K]."""
     p = [row.exp() / row.exp().sum() for row in logits]
     mean = sum(p) / M
     loss = -CONSTANTS["eta"] * sum(mean[c] * mean[c].log() for c in range(K))
     for p_i in p:
-        divergence = sum(mean[c] * (mean[c] / p_i[c]).log() for c in range(K))
-        loss = loss + (-p_i[label].log() + CONSTANTS["lbd"] * divergence) / M
+        apart = {
+            "kl": sum(mean[c] * (mean[c] / p_i[c]).log() for c in range(K)),
+            "mse": sum((mean[c] - p_i[c]) ** 2 for c in range(K)),
+        }
+        loss = loss + (-p_i[label].log() + CONSTANTS["lbd"] * apart[measure]) / M
     return loss
 
 
@@ -117,6 +120,7 @@ def test_losses_are_computed_in_float32_under_autocast():
             LABELS,
             sigma=torch.tensor(0.5),
             draw=Draws(0, 0),
+            done=0.5,
             cfg=losses.Consistency(**CONSTANTS),
         )
 
@@ -143,18 +147,32 @@ def test_info_nce_does_not_see_lengths():
     torch.testing.assert_close(longer, losses.info_nce(z, z_pos, tau=0.2))
 
 
-def test_consistency_is_its_equation_with_its_gradient():
+@pytest.mark.parametrize("measure", ["kl", "mse"])
+def test_consistency_is_its_equation_with_its_gradient(measure):
     """The gradient too: it flows through the mean prediction."""
     model = Recorder()
-    loss = consistency(model)
+    loss = consistency(model, measure=measure)
     copies = (model.x.flatten(1) @ model.weight.T).view(M, B, K)
 
-    expected = torch.stack([naive_consistency(copies[:, i], i % K) for i in range(B)])
+    expected = [naive_consistency(copies[:, i], i % K, measure=measure) for i in range(B)]
+    expected = torch.stack(expected)
 
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(
         *(torch.autograd.grad(each.sum(), model.weight)[0] for each in (loss, expected))
     )
+
+
+def test_consistency_with_equal_weights_is_a_cross_entropy_to_the_mean():
+    """eta = lbd is the `xent` of the authors' code: KL and entropy of the mean are one term."""
+    model = Recorder()
+    loss = consistency(model, lbd=3.0, eta=3.0)
+    p = (model.x.flatten(1) @ model.weight.T).softmax(dim=1).view(M, B, K)
+
+    right = -p[:, range(B), LABELS].log().mean(dim=0)
+    agreed = -(p.mean(dim=0) * p.log()).sum(dim=2).mean(dim=0)
+
+    torch.testing.assert_close(loss, right + 3 * agreed)
 
 
 def test_consistency_shows_the_model_m_fresh_copies_at_sigma():
@@ -204,17 +222,21 @@ def test_consistency_of_an_undecided_model_is_log_k():
     assert loss.tolist() == pytest.approx(B * [1.25 * math.log(K)])
 
 
-@pytest.mark.parametrize(("knob", "value"), [("lbd", 8.0), ("eta", 0.6), ("m", 2)])
+TURNED = [("lbd", 8.0), ("eta", 0.6), ("m", 2), ("measure", "mse")]
+
+
+@pytest.mark.parametrize(("knob", "value"), TURNED)
 def test_every_constant_of_consistency_turns_something(knob, value):
     model = Recorder()
 
     assert not torch.isclose(consistency(model), consistency(model, **{knob: value})).any()
 
 
-def test_consistency_survives_certainty():
+@pytest.mark.parametrize("measure", ["kl", "mse"])
+def test_consistency_survives_certainty(measure):
     """Predictions of exactly 0 and 1 in float: the loss and its gradient stay finite."""
     model = Recorder(scale=1000.0)
-    loss = consistency(model)
+    loss = consistency(model, measure=measure)
 
     (gradient,) = torch.autograd.grad(loss.sum(), model.weight)
 
@@ -224,4 +246,29 @@ def test_consistency_survives_certainty():
 @pytest.mark.parametrize("m", [1, 0, -2])
 def test_agreement_needs_two_copies(m):
     with pytest.raises(ConfigError, match=f"^m: must be at least 2, got {m}$"):
-        losses.Consistency(lbd=1.0, eta=1.0, m=m)
+        losses.Consistency(lbd=1.0, eta=1.0, m=m, measure="kl")
+
+
+def test_the_logarithm_of_a_mean_of_predictions_survives_what_underflows():
+    """Of e^-1000 and e^-1001, both 0 in float: no clamp, and a gradient that is a softmax."""
+    log_p = torch.tensor([[[-1000.0]], [[-1001.0]]], dtype=torch.float64, requires_grad=True)
+    found = losses.log_mean(log_p)
+
+    (gradient,) = torch.autograd.grad(found, log_p)
+
+    assert found.item() == pytest.approx(-1000 + math.log((1 + math.exp(-1)) / 2))
+    assert gradient.flatten().tolist() == pytest.approx([1 / (1 + 1 / math.e), 1 / (1 + math.e)])
+
+
+def test_cross_entropy_is_torchs_for_classes_and_probabilities():
+    log_p = F.log_softmax(torch.randn(M, B, K, dtype=torch.float64), dim=2)
+    shares = torch.rand(B, K, dtype=torch.float64)
+
+    for y in (LABELS, shares):
+        expected = [F.cross_entropy(each, y, reduction="none") for each in log_p]
+        torch.testing.assert_close(losses.wrong(log_p, y), torch.stack(expected))
+
+
+def test_the_class_of_probabilities_is_the_largest():
+    assert losses.classes(torch.tensor([[0.2, 0.8], [0.6, 0.4]])).tolist() == [1, 0]
+    assert losses.classes(torch.tensor([3, 1])).tolist() == [3, 1]

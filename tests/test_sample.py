@@ -457,13 +457,13 @@ def test_a_budget_loses_nothing_that_was_drawn(monkeypatch):
     """Not even what the journal had not yet heard of when time was up."""
     seen = {}
     monkeypatch.setattr(drawing, "time", Clock(1.0))
-    decide = drawing.Drawing._wanted
+    decide = drawing.Drawing.wanted
 
     def wanted(drawing, job):
         seen[int(SIX.idx[job.row])] = [count.tolist() for count in job.counts]
         return decide(drawing, job)
 
-    monkeypatch.setattr(drawing.Drawing, "_wanted", wanted)
+    monkeypatch.setattr(drawing.Drawing, "wanted", wanted)
     _, found = header_and_rows(sampled(replace(CFG, stop="grid"), budget=30.0))
 
     assert "budget" in {row.stop for row in found}

@@ -87,6 +87,16 @@ def test_entries_of_one_model_and_sigma_are_compared():
     assert {*zip(text["A"], text["B"], strict=True)} == {("rrcm", "gaussian")}
 
 
+@pytest.mark.parametrize(("entries", "pairs"), [(4, 6), (5, 4), (10, 9)])
+def test_of_many_entries_the_first_is_compared_with_each(entries, pairs):
+    found = [entry(seed, method=f"method {seed}") for seed in range(entries)]
+
+    compared = tables.comparisons(found, radii=[0.0], confidence=0.95)
+
+    assert len(compared) == pairs
+    assert {*compared["first"]} == {found[0].name} or entries == 4
+
+
 @pytest.mark.parametrize(
     "second",
     [

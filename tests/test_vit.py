@@ -179,6 +179,93 @@ def test_leaving_tokens_out_of_the_last_block_changes_nothing(recompute, final_n
     torch.testing.assert_close(grown(vit.Encoder.__call__), grown(plainly), atol=1e-12, rtol=1e-10)
 
 
+def whole(encoder, x, sigma):
+    """All tokens, behind the last LayerNorm: every block for every token."""
+    return encoder(x, sigma, torch.empty(len(x), 0, dtype=torch.int64))
+
+
+FINE = dataclasses.replace(TINY, size="24x3x4", patch_size=2)  # 4 x 4 patches
+
+
+@pytest.fixture
+def fine():
+    torch.manual_seed(0)
+    return vit.Encoder(FINE).double()
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_is_not_hidden_is_encoded_as_if_there_were_nothing_else(fine, recompute):
+    """Naively, image by image: the tokens that enter the first block, without the hidden ones."""
+    fine.recompute = recompute
+    x, sigma = torch.rand(3, 1, 8, 8).double(), torch.tensor([0.1, 0.5, 1.0]).double()
+    hidden = torch.tensor([[15, 0, 7], [1, 2, 3], [4, 12, 9]])
+
+    found = fine(x, sigma, hidden)
+
+    seen = []
+    with fine.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])):
+        fine(x, sigma)
+    for i in range(3):
+        kept = [n for n in range(18) if n - 2 not in hidden[i].tolist()]
+        tokens = seen[0][i : i + 1, kept]
+        for block in fine.blocks:
+            tokens = block(tokens)
+        torch.testing.assert_close(found[i : i + 1], fine.norm(tokens))
+
+
+def test_with_nothing_hidden_the_first_token_is_the_representation(fine):
+    x, sigma = torch.rand(3, 1, 8, 8).double(), torch.tensor([0.1, 0.5, 1.0]).double()
+
+    assert whole(fine, x, sigma).shape == (3, 18, 24)
+    torch.testing.assert_close(whole(fine, x, sigma)[:, 0], fine(x, sigma))
+
+
+def test_hidden_pixels_are_not_looked_at(fine):
+    """Patches go row by row: the sixth one of 4 x 4 is in the second row and column."""
+    x, sigma, hidden = torch.rand(2, 1, 8, 8).double(), torch.tensor(0.5), torch.tensor([[5], [5]])
+    changed = x.clone()
+    changed[:, :, 2:4, 2:4] = torch.rand(2, 1, 2, 2).double()
+
+    assert torch.equal(fine(x, sigma, hidden), fine(changed, sigma, hidden))
+    assert not torch.allclose(fine(x, sigma, hidden - 1), fine(changed, sigma, hidden - 1))
+
+
+def test_predictor_is_its_equation():
+    """Each block of each image from what was seen and the places asked for, one at a time."""
+    torch.manual_seed(0)
+    predictor = vit.Predictor(FINE, width=8, depth=2, heads=2).double()
+    seen = torch.randn(2, 5, 24).double()
+    visible = torch.tensor([[0, 3, 5, 6, 15], [1, 2, 8, 9, 10]])
+    asked = torch.tensor([[[1, 2], [7, 11], [1, 2]], [[0, 4], [14, 15], [5, 6]]])
+
+    found = predictor(seen, visible, asked)
+
+    assert (predictor.side, found.shape) == (4, (2, 3, 2, 24))
+    for i in range(2):
+        for k in range(3):
+            context = predictor.embed(seen[i]) + predictor.positions[visible[i]]
+            unknown = predictor.mask_token + predictor.positions[asked[i, k]]
+            tokens = torch.cat([context, unknown])[None]
+            for block in predictor.blocks:
+                tokens = block(tokens)
+            expected = predictor.project(predictor.norm(tokens[0, -2:]))
+            torch.testing.assert_close(found[i, k], expected)
+
+
+def test_grid_embedding_is_sines_and_cosines_of_row_and_column():
+    expected = [
+        [
+            f(at * 1e4 ** (-k / 3))
+            for at in divmod(n, 5)
+            for f in (math.sin, math.cos)
+            for k in range(3)
+        ]
+        for n in range(25)
+    ]
+
+    torch.testing.assert_close(vit.grid_embedding(5, 12), torch.tensor(expected))
+
+
 def test_recomputing_keeps_less_for_the_backward_pass():
     cfg, x = dataclasses.replace(TINY, size="24x3x4"), torch.rand(3, 1, 8, 8)
     kept = {}

@@ -9,8 +9,16 @@ from helpers import MINI, MODEL, PRETRAIN, split
 from torch import Tensor, nn
 
 from rrcm import checkpoints, distributed, loop, pretrain, registry, train
-from rrcm.config import Mix
+from rrcm.config import Mix, Model
 
+MASKS = {  # on 2 x 2 patches
+    "targets": 2,
+    "target_area": [0.15, 0.25],
+    "target_aspect": [0.75, 1.5],
+    "context_area": [0.85, 1.0],
+    "min_keep": 1,
+}
+AUGMENT = PRETRAIN.augment
 SYMMETRIC = PRETRAIN.loss | {"symmetric": True}
 MIX = Mix(mixup=0.8, cutmix=1.0, prob=1.0, switch=0.5, smoothing=0.1)
 
@@ -20,10 +28,29 @@ AVERAGED = dataclasses.replace(COMMON.target, start=0.5, end=0.9, buffers=True)
 PRETRAININGS = {
     "one way": COMMON,
     "both ways": dataclasses.replace(COMMON, loss=SYMMETRIC, target=AVERAGED),
+    "moco_noise": dataclasses.replace(
+        COMMON,
+        objective="moco_noise",
+        loss={"tau": 0.2, "levels": [0.002, 0.5, 1.0, 2.0]},
+        augment={"first": AUGMENT["first"], "second": AUGMENT["second"]},
+    ),
+    "jepa": dataclasses.replace(
+        COMMON,
+        objective="jepa",
+        loss={"consistency": 1.0, "summary": 1.0, "width": 16, "depth": 1, "heads": 2} | MASKS,
+        augment={"view": AUGMENT["first"], "plain": []},
+    ),
 }
 RUN = dataclasses.replace(MINI.runs["tiny-rrcm-s050"], seed=3)
 RECIPE = dataclasses.replace(MINI.recipes["finetune"], epochs=1, batch_size=16)
-RECIPES = {"as it is": RECIPE, "mixed": dataclasses.replace(RECIPE, mix=MIX)}
+RECIPES = {
+    "as it is": RECIPE,
+    "mixed": dataclasses.replace(RECIPE, mix=MIX),
+    "resnet": dataclasses.replace(RECIPE, final_norm=False),
+}
+RESNET = {"size": "8", "image_size": 8, "channels": 1, "mean": [0.3], "std": [0.2]}
+RESNET |= {"projector_width": 8, "projector_dim": 4}
+NORMS = {"rows": (nn.BatchNorm1d, ()), "pictures": (nn.BatchNorm2d, (3, 2))}
 
 
 def begin(name: str) -> loop.State:
@@ -31,7 +58,8 @@ def begin(name: str) -> loop.State:
     if name in PRETRAININGS:
         state, momentum = pretrain.start(PRETRAININGS[name], MODEL), 0.0
     else:
-        state, momentum = train.start(RUN, RECIPES[name], MODEL, classes=4), 0.9
+        model = Model(architecture="resnet", shape=RESNET) if name == "resnet" else MODEL
+        state, momentum = train.start(RUN, RECIPES[name], model, classes=4), 0.9
     groups = [
         {k: g[k] for k in g.keys() & {"params", "lr_scale"}} for g in state.optimizer.param_groups
     ]
@@ -62,11 +90,14 @@ def trained(name: str) -> dict[str, Tensor]:
     }
 
 
-def normalised(x: Tensor, slope: Tensor, rows: slice) -> dict[str, Tensor]:
-    """Output and gradients, in float64, of a BatchNorm that sees some rows of ``x``."""
-    norm = nn.BatchNorm1d(x.shape[1], dtype=torch.float64)
+def normalised(name: str, rows: slice) -> dict[str, Tensor]:
+    """Output and gradients, in float64, of a BatchNorm that sees some rows of a batch of 10."""
+    kind, picture = NORMS[name]
+    generator = torch.Generator().manual_seed(0)
+    x, slope = torch.randn(2, 10, 5, *picture, dtype=torch.float64, generator=generator)
+    norm = kind(5, dtype=torch.float64)
     with torch.no_grad():
-        norm.weight.copy_(torch.linspace(0.5, 2, x.shape[1]))
+        norm.weight.copy_(torch.linspace(0.5, 2, 5))
     distributed.synchronise(norm)
     x = x[rows].clone().requires_grad_()
     y = norm(x)
@@ -82,8 +113,11 @@ def main(folder: str) -> None:
     out = Path(folder)
     with distributed.joined():
         rank = distributed.rank()
-        x = torch.randn(2, 10, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        found = {f"norm/{k}": v for k, v in normalised(*x, slice(5 * rank, 5 * rank + 5)).items()}
+        found = {
+            f"{name}/{key}": tensor
+            for name in NORMS
+            for key, tensor in normalised(name, slice(5 * rank, 5 * rank + 5)).items()
+        }
         found["gathered"] = distributed.gather(torch.tensor([[10.0 * rank], [10.0 * rank + 1]]))
         heard, text = distributed.from_first(
             ({"a": torch.tensor(1), "b": torch.ones(2, dtype=torch.bfloat16)}, "text")

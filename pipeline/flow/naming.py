@@ -14,7 +14,9 @@ def tags(stage: str, whole: Params) -> list[str]:
     """
     key = stage.partition("@")[2]
     evaluation = whole.evals.get(key)
-    if run := whole.runs.get(evaluation.run if evaluation else key):
+    member = whole.members.get(key)
+    name = evaluation.run if evaluation else member.run if member else key
+    if run := whole.classifiers().get(name):
         found = [f"model:{run.model}", f"method:{run.method}", f"sigma:{run.sigma:g}"]
         if evaluation and evaluation.sigma != run.sigma:
             found.append(f"eval-sigma:{evaluation.sigma:g}")
@@ -35,7 +37,7 @@ def _told(target: str, whole: Params) -> str:
 
 
 def _everything(whole: Params) -> str:
-    runs = whole.runs.values()
+    runs = whole.classifiers().values()
     models = ", ".join(dict.fromkeys(run.model for run in runs))
     methods = ", ".join(dict.fromkeys(run.method for run in runs))
     sigmas = ", ".join(f"{sigma:g}" for sigma in sorted({run.sigma for run in runs}))

@@ -1,15 +1,19 @@
 """What a report has a row of: one classifier's certificates, and the votes that they are from."""
 
-from dataclasses import dataclass
+import itertools
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import pandas as pd
 
-from rrcm.analysis import statistics
+from rrcm.analysis import paired, statistics
 from rrcm.errors import DataError
 from rrcm.params import Params
 from rrcm.votes import UNKNOWN, Header, Row
 
 Votes = tuple[Header, list[Row]]
+MANY = 4  # entries that can be compared, of which all pairs are few enough to read
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +23,8 @@ class Entry:
     ``table`` has the columns ``idx, label, predict, radius, correct`` at least. Of a classifier
     from elsewhere ``method`` may be empty, and ``sigma`` and ``alpha``, the failure probability of
     a certificate, unknown. ``votes`` are what ``certificate`` made ``table`` of, where they are
-    kept.
+    kept. ``settings`` are what params.yaml says of how it was made, but for seeds and names: dotted
+    key -> value; none of a classifier from elsewhere.
     """
 
     name: str
@@ -32,6 +37,7 @@ class Entry:
     seed: int | None = None
     votes: Votes | None = None
     certificate: str = "cohen"
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def labelled(self) -> bool:
@@ -57,8 +63,9 @@ def entries(
     ``votes`` may lack any name: what is derived from votes is then left out for it.
     """
     found = []
+    runs = params.classifiers()
     for name, evaluation in params.evals.items():
-        run = params.runs[evaluation.run]
+        run = runs[evaluation.run]
         found.append(
             Entry(
                 name=name,
@@ -71,9 +78,42 @@ def entries(
                 alpha=params.certify.alpha,
                 votes=votes.get(name),
                 certificate=params.certify.certificates[0],
+                settings=settings(params, evaluation.run),
             )
         )
     return sorted(found, key=lambda e: (*e.group, e.sigma_train))
+
+
+def settings(params: Params, name: str) -> dict[str, Any]:
+    """How a run or an ensemble is made: dotted key -> value, such as ``pretrain.loss.ema``.
+
+    Keys begin with the part that they are of: ``run``, ``model``, ``recipe``, ``pretrain``, or
+    ``ensemble``, beside which there are those of its members where these differ in seeds alone,
+    and else their names. Names of parts are left out, as what they name is in; and so are seeds.
+    """
+    if name in params.ensembles:
+        runs = params.runs_of(name)
+        members = [settings(params, run) for run in runs]
+        alike = all(member == members[0] for member in members)
+        shared = members[0] if alike else {"ensemble.runs": runs}
+        return _flat(asdict(params.ensembles[name]), "ensemble") | shared
+    run = params.runs[name]
+    parts = {"run": asdict(run), "model": params.models[run.model]}
+    parts["recipe"] = asdict(params.recipes[run.recipe])
+    folder, _, start = run.start.partition("/")
+    if folder == "pretrained":
+        parts["pretrain"] = asdict(params.pretrain[start])
+        del parts["run"]["start"]
+    names = {f"{part}.{key}" for part in ("run", "pretrain") for key in ("seed", "model", "recipe")}
+    found = {key: value for part, node in parts.items() for key, value in _flat(node, part).items()}
+    return {key: value for key, value in found.items() if key not in names}
+
+
+def _flat(node: Any, path: str) -> dict[str, Any]:
+    """A tree of mappings as dotted key -> value."""
+    if not isinstance(node, dict):
+        return {path: node}
+    return {k: v for key, part in node.items() for k, v in _flat(part, f"{path}.{key}").items()}
 
 
 def require_alike(found: list[Entry]) -> None:
@@ -112,3 +152,15 @@ def _short(entry: Entry, found: list[Entry]) -> str:
     if len({e.seed for e in found}) > 1 and entry.seed is not None:
         parts.append(f"seed {entry.seed}")
     return " ".join(parts)
+
+
+def pairs(found: list[Entry]) -> list[tuple[Entry, Entry]]:
+    """Pairs of one model, sigma and images: all, or of more than `MANY` the first with each."""
+    sizes = Counter(e.group for e in found)
+    firsts = {e.group: e for e in reversed(found)}
+    return [
+        (a, b)
+        for a, b in itertools.combinations(found, 2)
+        if a.group == b.group and paired.same_images(a.table, b.table)
+        if sizes[a.group] <= MANY or a is firsts[a.group]
+    ]

@@ -7,7 +7,15 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rrcm.analysis import entries, figures, intervals, markup, statistics, tables
+from rrcm.analysis import (
+    ablations,
+    entries,
+    figures,
+    intervals,
+    markup,
+    statistics,
+    tables,
+)
 from rrcm.analysis.entries import Entry
 from rrcm.files import atomic, write_text
 
@@ -41,7 +49,8 @@ def write(
 
     ``index.html`` needs nothing else. ``table.md`` and ``table.tex`` are the table of a paper;
     ``table.csv``, ``comparisons.csv``, ``per_class.csv``, ``budget.csv`` and ``curves/`` have the
-    numbers; every figure is there as PNG and SVG. The same entries give the same bytes.
+    numbers, and ``ablations.csv`` where entries differ in one thing; every figure is there as PNG
+    and SVG. The same entries give the same bytes.
 
     Args:
         found: Entries, all with labels or all without.
@@ -65,10 +74,14 @@ def write(
     _csv(compared, out / "comparisons.csv")
     _csv(classes, out / "per_class.csv")
     _csv(budget, out / "budget.csv")
+    varied = ablations.ablations(found, **chosen)
+    if varied:
+        _csv(ablations.table(varied), out / "ablations.csv")
     for entry in found:
         _csv(statistics.curve(entry.judged), out / "curves" / f"{entry.name}.csv")
     drawings = {}
-    for name, figure in _figures(found, confidence, classes=classes, budget=budget).items():
+    drawn = _figures(found, confidence, classes=classes, budget=budget) | _ablations(found, varied)
+    for name, figure in drawn.items():
         for suffix in (".png", ".svg"):
             figures.save(figure, out / f"{name}{suffix}")
         drawings[name] = _inline((out / f"{name}.svg").read_text(encoding="utf-8"), name)
@@ -101,7 +114,7 @@ def _figures(
     """Name -> figure, of what the entries have the numbers for."""
     labels = {e.name: entries.label(e, found) for e in found}
     titles = {e.name: f"σ = {entries.sigma(e)}, {labels[e.name]}" for e in found}
-    what = "certified accuracy" if found[0].labelled else "certified share"
+    what = _what(found)
     panels: dict[str, dict[str, pd.DataFrame]] = {}
     for entry in sorted(found, key=lambda e: e.group[1]):
         curve = statistics.band(entry.judged, confidence=confidence)
@@ -119,6 +132,20 @@ def _figures(
     if classes["label"].nunique() > 1:
         made["per_class"] = figures.per_class(_by_entry(classes, titles))
     return made
+
+
+def _ablations(found: list[Entry], varied: dict[str, pd.DataFrame]) -> dict[str, Figure]:
+    """Name -> figure, one for each thing that is varied alone."""
+    return {
+        ablations.file_name(key): ablations.figure(
+            dict(iter(numbers.groupby("panel", sort=False))), key=key, what=_what(found)
+        )
+        for key, numbers in varied.items()
+    }
+
+
+def _what(found: list[Entry]) -> str:
+    return "certified accuracy" if found[0].labelled else "certified share"
 
 
 def _by_entry(numbers: pd.DataFrame, titles: dict[str, str]) -> dict[str, pd.DataFrame]:

@@ -68,7 +68,7 @@ def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd
 def comparisons(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
     """Paired comparisons, radius by radius, of entries that share model, sigma and images."""
     rows = []
-    for first, second in _pairs(found):
+    for first, second in entries.pairs(found):
         for c in paired.compare(first.judged, second.judged, radii=radii, confidence=confidence):
             rows.append(
                 {
@@ -155,7 +155,7 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
                 "is": f"{acr.value:.3f} [{acr.low:.3f}, {acr.high:.3f}]",
             }
         )
-    for first, second in _pairs(found):
+    for first, second in entries.pairs(found):
         apart = paired.acr_difference(first.judged, second.judged, confidence=confidence)
         rows.append(
             {
@@ -272,14 +272,6 @@ def _with_fewer(entry: Entry, n: int) -> pd.DataFrame:
         header, rows, certificates=[entry.certificate], alpha=entry.alpha or header.alpha
     )
     return table if entry.labelled else statistics.answered(table)
-
-
-def _pairs(found: list[Entry]) -> list[tuple[Entry, Entry]]:
-    return [
-        (a, b)
-        for a, b in itertools.combinations(found, 2)
-        if a.group == b.group and paired.same_images(a.table, b.table)
-    ]
 
 
 def _class(entry: Entry, label: int) -> str:

@@ -34,8 +34,11 @@ class Backend:
         precision: str,
         device: str,
         calibration: Callable[[], Tensor] | None,
+        prefixes: bool = False,
     ) -> None:
         """Load ``root/onnx/<run>.onnx``.
+
+        With ``prefixes``, scores are [B, k, K]: those of an ensemble's first 1, 2, …, k members.
 
         ``precision`` fp16 and int8 convert it (rrcm/quantize.py): another function, so ``weights``
         is then the SHA-256 of the converted model. int8 takes its scales from the noisy pixels
@@ -43,7 +46,8 @@ class Backend:
         rest of its batch, as it would with dynamic quantisation. fp32 uses no TF32.
 
         Raises:
-            BackendError: The file, the device, the precision or its calibration is missing.
+            BackendError: The file, the device, the precision or its calibration is missing, or
+                there are no ``prefixes``, because it is no ensemble.
         """
         if precision not in PRECISIONS:
             raise BackendError(
@@ -51,24 +55,30 @@ class Backend:
             )
         path = root / "onnx" / f"{run}.onnx"
         model = _read(path)
-        metadata = {prop.key: prop.value for prop in model.metadata_props}
-        if "classes" not in metadata or "weights" not in metadata:
-            raise BackendError(f"{path}: no metadata of ours; `dvc repro export@{run}` writes it")
-        if metadata.get("run") != run:
-            raise BackendError(f"{path}: exported from run {metadata.get('run')!r}, not {run!r}")
+        metadata = _metadata(model, path, run)
         self.classes: list[str] = json.loads(metadata["classes"])
+        ends, self.last = ["scores"], False
+        if rule := json.loads(metadata.get("ensemble", "{}")):
+            ends = [f"member_{place}" for place in range(1, rule["members"] + 1)]
+            # To skip members is a branch, which rrcm/quantize.py does not know: all are asked then.
+            self.last = not prefixes and precision != "fp32" and rule["consensus"] > 0
+            model = _only(model, "prefixes" if prefixes or self.last else "scores")
+        elif prefixes:
+            raise BackendError(f"{path}: a single network, of which there are no prefixes")
         self.device = torch.device(device)
         self.stream = (
             torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
         )
         try:
-            content = _converted(model, sigma, precision, calibration).SerializeToString()
+            converted = _converted(model, sigma, precision, calibration, ends)
+            content = converted.SerializeToString()
             self.session = open_session(content, path, device=device, stream=self.stream)
         except REFUSALS as error:
             raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.weights = metadata["weights"] if precision == "fp32" else sha256(content).hexdigest()
         self.provider = self.session.get_providers()[0]
-        width = self.session.get_outputs()[0].shape[1]
+        _, *self.shape = self.session.get_outputs()[0].shape
+        width = self.shape[-1]
         if width != len(self.classes):
             raise BackendError(
                 f"{path}: {width} scores per image, but {len(self.classes)} classes in its metadata"
@@ -82,7 +92,7 @@ class Backend:
         Computed on the calling thread; on a GPU, in the order of its current stream.
         """
         x = x.contiguous()
-        scores = torch.empty(len(x), len(self.classes), device=self.device)
+        scores = torch.empty(len(x), *self.shape, device=self.device)
         binding = self.session.io_binding()  # of this call alone: threads share the session
         for bind, name, tensor in (
             (binding.bind_input, "x", x),
@@ -94,7 +104,7 @@ class Backend:
         self.session.run_with_iobinding(binding, self.options)
         if self.stream:
             torch.cuda.current_stream().wait_stream(self.stream)
-        return scores
+        return scores[:, -1] if self.last else scores
 
 
 def open_session(
@@ -129,20 +139,62 @@ def _read(path: Path) -> onnx.ModelProto:
         raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
 
 
+def _metadata(model: onnx.ModelProto, path: Path, run: str) -> dict[str, str]:
+    metadata = {prop.key: prop.value for prop in model.metadata_props}
+    if "classes" not in metadata or "weights" not in metadata:
+        raise BackendError(f"{path}: no metadata of ours; `dvc repro export@{run}` writes it")
+    if metadata.get("run") != run:
+        raise BackendError(f"{path}: exported from run {metadata.get('run')!r}, not {run!r}")
+    return metadata
+
+
+def _only(model: onnx.ModelProto, output: str) -> onnx.ModelProto:
+    """``model`` without all that only other outputs need; ``output`` is then called scores."""
+    graph, needed, kept = model.graph, {output}, []
+    for node in reversed(graph.node):  # which are sorted: what a node reads comes before it
+        if needed.intersection(node.output):
+            needed |= _read_by(node)
+            kept.insert(0, node)
+    (found,) = (value for value in graph.output if value.name == output)
+    if output != "scores":  # of which some may be made
+        names = {"scores": "scores.own", output: "scores"}
+        for node in kept:
+            node.input[:] = [names.get(name, name) for name in node.input]
+            node.output[:] = [names.get(name, name) for name in node.output]
+        found.name = "scores"
+    for field, values in (
+        (graph.output, [found]),
+        (graph.node, kept),
+        (graph.initializer, [t for t in graph.initializer if t.name in needed]),
+    ):
+        values = list(values)
+        del field[:]
+        field.extend(values)
+    return model
+
+
+def _read_by(node: onnx.NodeProto) -> set[str]:
+    """What a node reads, in its branches too."""
+    branches = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    inner = [name for graph in branches for child in graph.node for name in _read_by(child)]
+    return {*node.input, *inner}
+
+
 def _converted(
     model: onnx.ModelProto,
     sigma: float,
     precision: str,
     calibration: Callable[[], Tensor] | None,
+    ends: list[str],
 ) -> onnx.ModelProto:
-    """``model`` as a function of ``x`` alone, in ``precision``."""
+    """``model`` as a function of ``x`` alone, in ``precision`` up to the tensors ``ends``."""
     (level,) = (value for value in model.graph.input if value.name == "sigma")
     model.graph.input.remove(level)  # a constant then, which ONNX Runtime folds
     model.graph.initializer.append(
         onnx.numpy_helper.from_array(np.array(sigma, dtype=np.float32), "sigma")
     )
     if precision == "fp16":
-        return quantize.float16(model)
+        return quantize.float16(model, ends)
     if precision == "int8":
         if calibration is None:
             raise BackendError("precision int8 needs images to calibrate on, and got none")

@@ -1,4 +1,4 @@
-"""PyTorch: runs a trained classifier, folded for inference, on the CPU or a GPU."""
+"""PyTorch: runs a trained classifier or an ensemble, folded for inference, on the CPU or a GPU."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rrcm import classifier, registry
+from rrcm import ensembles
 from rrcm.errors import BackendError
 from rrcm.files import sha256
 
@@ -25,15 +25,19 @@ class Backend:
         precision: str,
         device: str,
         calibration: Callable[[], Tensor] | None,
+        prefixes: bool = False,
     ) -> None:
         """Load ``root/models/<run>``; ``calibration`` is not used.
+
+        With ``prefixes``, scores are [B, k, K]: those of an ensemble's first 1, 2, …, k members.
 
         ``precision`` bf16 has weights and activations in bfloat16; noise has been added in float32
         before. fp32 uses no TF32. On a GPU the network is compiled for the first batch's shape, and
         for each further one.
 
         Raises:
-            BackendError: The device or the precision is not there.
+            BackendError: The device or the precision is not there, or there are no ``prefixes``,
+                because it is no ensemble.
             CheckpointError: The classifier is missing or damaged.
         """
         if precision not in PRECISIONS:
@@ -44,10 +48,13 @@ class Backend:
         if device == "cuda" and not torch.cuda.is_available():
             raise BackendError("no CUDA device here; `rrcm doctor` shows what there is")
         folder = root / "models" / run
-        network, config = classifier.load(folder)
-        folding = registry.load("folding", config["model"]["architecture"])
+        network, config = ensembles.load(folder)
+        if prefixes and "ensemble" not in config:
+            raise BackendError(f"{folder}: a single network, of which there are no prefixes")
         self.device = torch.device(device)
-        self.network = folding.fold(network).fix(sigma).to(self.device, PRECISIONS[precision])
+        self.network = network.fix(sigma).to(self.device, PRECISIONS[precision])
+        if prefixes:
+            self.network = ensembles.Prefixes(self.network)
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = False
             self.network = torch.compile(

@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
 from rrcm import noise
 from rrcm.errors import ConfigError
+from rrcm.models._projector import Projector as Projector
 from rrcm.registry import suggest
 
 from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after _torchvision)
@@ -97,6 +98,11 @@ class Encoder(nn.Module):
     """
 
     recompute: bool = False
+    # By the names of their parameters; what matches neither is the last layer.
+    LAYERS: ClassVar[dict[str, str]] = {
+        "stem": r"(?:cls_token|pos_embed|patch_embed)",
+        "blocks": r"blocks\.(\d+)",
+    }
 
     def __init__(self, cfg: Config, *, final_norm: bool = True) -> None:
         """Initialise as ``cfg.init`` says; without ``final_norm`` the last LayerNorm is not there.
@@ -118,8 +124,13 @@ class Encoder(nn.Module):
         if cfg.init == "xavier":
             xavier(self)
 
-    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels, at ``sigma`` [B] or []."""
+    def forward(self, x: Tensor, sigma: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels, at ``sigma`` [B] or [].
+
+        With ``hidden`` [B, H], the distinct places of patches (row by row, from 0) that are left
+        out, it is all tokens [B, 2 + L - H, D] instead: cls, time, and the other patches in order.
+        What is left out is not looked at; H may be 0.
+        """
         batch = x.shape[0]  # not len(x), which would freeze the batch size of an export
         t = noise.to_time(sigma).expand(batch)  # [B]
         c_in = torch.rsqrt(t**2 + SIGMA_DATA**2)
@@ -128,9 +139,13 @@ class Encoder(nn.Module):
         time = time_embedding(t, self.cls_token.shape[-1])[:, None]
         tokens = torch.cat([cls, time, patches], dim=1) + self.pos_embed  # [B, 2 + L, D]
         *blocks, last = self.blocks
+        if hidden is None:
+            last = partial(cls_after, last)
+        else:
+            tokens = _without(tokens, 2 + hidden)
         for block in blocks:
             tokens = self._run(block, tokens)
-        return self.norm(self._run(partial(cls_after, last), tokens))
+        return self.norm(self._run(last, tokens))
 
     def _run(self, block, tokens: Tensor) -> Tensor:  # noqa: ANN001 (a module or a function)
         if not (self.recompute and torch.is_grad_enabled()):
@@ -157,6 +172,57 @@ def cls_after(block: nn.Module, tokens: Tensor) -> Tensor:
     return cls + block.mlp(block.norm2(cls))
 
 
+def _without(tokens: Tensor, places: Tensor) -> Tensor:
+    """``tokens`` [B, N, D] but for those at distinct ``places`` [B, H], in order, [B, N - H, D]."""
+    batch, count, width = tokens.shape
+    out = torch.zeros(batch, count, dtype=torch.uint8, device=tokens.device).scatter(1, places, 1)
+    kept = out.argsort(dim=1, stable=True)[:, : count - places.shape[1]]
+    return tokens.gather(1, kept[:, :, None].expand(-1, -1, width))
+
+
+class Predictor(nn.Module):
+    """Hidden patches, as an encoder would represent them, from those that it saw: a narrow ViT.
+
+    That of I-JEPA, Assran et al. (2023), arXiv:2301.08243. It knows where a patch is, and not the
+    pixels there: sines and cosines of its row and column are added to what stands for it.
+    """
+
+    def __init__(self, cfg: Config, *, width: int, depth: int, heads: int) -> None:
+        """For encoders of the shape ``cfg``; ``width`` is a multiple of 4 and of ``heads``.
+
+        ``side`` is the number of patches in a row and in a column.
+        """
+        super().__init__()
+        self.side = cfg.image_size // cfg.patch_size
+        self.embed = nn.Linear(cfg.width, width)
+        self.mask_token = nn.Parameter(trunc_normal_(torch.empty(width), std=0.02))
+        self.blocks = nn.ModuleList(
+            Block(width, heads, mlp_ratio=4, qkv_bias=True, norm_layer=nn.LayerNorm)
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.project = nn.Linear(width, cfg.width)
+        self.register_buffer("positions", grid_embedding(self.side, width), persistent=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, seen: Tensor, visible: Tensor, asked: Tensor) -> Tensor:
+        """Representations [B, T, P, D] of the patches at ``asked`` [B, T, P]: T blocks of P.
+
+        ``seen`` [B, K, D] are the patches at ``visible`` [B, K]. A block is predicted from them
+        alone, not from other blocks.
+        """
+        blocks, size = asked.shape[1:]
+        seen = self.embed(seen) + self.positions[visible]  # [B, K, W]
+        seen = seen[:, None].expand(-1, blocks, -1, -1)
+        tokens = torch.cat([seen, self.mask_token + self.positions[asked]], dim=2).flatten(0, 1)
+        for block in self.blocks:
+            tokens = block(tokens)  # [B T, K + P, W]
+        return self.project(self.norm(tokens[:, -size:])).unflatten(0, (-1, blocks))
+
+
 @torch.no_grad()
 def xavier(encoder: Encoder) -> None:
     """Start as MoCo-v3 does; positions stay as they are, since ours are learned.
@@ -178,19 +244,6 @@ def xavier(encoder: Encoder) -> None:
     nn.init.normal_(encoder.cls_token, std=1e-6)
 
 
-class Projector(nn.Sequential):
-    """Representation to the space of the contrastive loss: 3 linear layers, BatchNorm, no bias."""
-
-    def __init__(self, cfg: Config) -> None:
-        """Widths D -> projector_width -> projector_width -> projector_dim."""
-        hidden = cfg.projector_width
-        super().__init__(
-            *(nn.Linear(cfg.width, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()),
-            *(nn.Linear(hidden, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()),
-            nn.Linear(hidden, cfg.projector_dim, bias=False),
-        )
-
-
 def time_embedding(t: Tensor, width: int) -> Tensor:
     """cos | sin of 250 ln t at ``width / 2`` frequencies, 1 to almost 1e-4, [B, width] (eq. 10).
 
@@ -200,3 +253,15 @@ def time_embedding(t: Tensor, width: int) -> Tensor:
     frequencies = torch.exp(-math.log(1e4) * k / (width // 2))
     angles = 250 * torch.log(t.double())[:, None] * frequencies
     return torch.cat([angles.cos(), angles.sin()], dim=1).float()
+
+
+def grid_embedding(side: int, width: int) -> Tensor:
+    """sin | cos of the row, then of the column, of each of ``side`` x ``side`` patches, [L, width].
+
+    Each at ``width / 4`` frequencies, 1 to almost 1e-4 (Vaswani et al., 2017, arXiv:1706.03762).
+    """
+    frequencies = 1e4 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+    angles = torch.arange(side)[:, None] * frequencies  # [side, width / 4]
+    line = torch.cat([angles.sin(), angles.cos()], dim=1)  # [side, width / 2]
+    rows, columns = line.repeat_interleave(side, dim=0), line.repeat(side, 1)
+    return torch.cat([rows, columns], dim=1).float()

@@ -5,12 +5,16 @@ projector, against an EMA target), and neighbouring points of one trajectory agr
 (consistency, on the representation itself, against the online network without gradient).
 """
 
+import math
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rrcm import distributed, losses
+from rrcm import losses, noise
+from rrcm.config import positive, require
 from rrcm.draws import Draws
 
 VIEWS = ("first", "second", "plain")  # what `augment` declares: two to contrast, a trajectory
@@ -18,12 +22,47 @@ VIEWS = ("first", "second", "plain")  # what `augment` declares: two to contrast
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Temperatures of both terms, the weight of consistency, and both directions of contrast."""
+    """Temperatures of both terms, the weight of consistency, and both directions of contrast.
+
+    ``align`` are noise levels t that agree with the clean end directly, each as often as the
+    others. Without any, neighbours of the grid agree, as in the paper. ``ema`` is the momentum of
+    the network that the cleaner point is seen by; 0 is the online network itself.
+    """
 
     tau_contrast: float
     tau_consistency: float
     consistency: float
     symmetric: bool
+    align: list[float]
+    ema: float
+
+    def __post_init__(self) -> None:
+        """Refuse temperatures and levels that are not positive."""
+        positive(self, "tau_contrast", "tau_consistency")
+        require(0 <= self.ema < 1, f"ema: a momentum in [0, 1), got {self.ema}")
+        require(
+            all(math.isfinite(t) and t > 0 for t in self.align),
+            f"align: noise levels must be positive, got {self.align}",
+        )
+
+
+def heads(models: ModuleType, shape: Any, cfg: Config) -> dict[str, nn.Module]:
+    """What is trained beside the encoder: the projector of ``models``, a file of rrcm/models/."""
+    return {"projector": models.Projector(shape)}
+
+
+def targets(cfg: Config) -> dict[str, tuple[str, float | None]]:
+    """Networks that follow online ones: which, and by which momentum; None is the schedule's."""
+    found = {"encoder": ("encoder", None), "projector": ("projector", None)}
+    return found | ({"cleaner": ("encoder", cfg.ema)} if cfg.ema else {})
+
+
+def noted(levels: Tensor, weights: Tensor | None, draw: Draws, cfg: Config) -> dict[str, float]:
+    """What the log says of a step: the noisier level ``t`` of its pair, and the grid's ``points``.
+
+    ``levels`` [N] are in model space; ``draw`` is what `loss` of that step drew from.
+    """
+    return {"t": pair(levels, weights, draw, cfg)[0].item(), "points": len(levels)}
 
 
 def loss(
@@ -45,11 +84,12 @@ def loss(
 
     (docs/theory.md, eq. 7) with f the encoder, h the projector after it, h⁻ their EMA, sg the stop
     of the gradient, one n for the whole batch, and one z for every point of an image. With
-    ``symmetric`` the contrast is the mean of both directions. Negatives are those of all processes.
+    ``symmetric`` the contrast is the mean of both directions; with ``align`` a level of it takes
+    the place of σ_n, and ε that of σ_{n+1}. Negatives are those of all processes.
 
     Args:
         online: ``encoder`` (pixels, sigma) -> [b, D] and ``projector`` [b, D] -> [b, P].
-        target: The same, an EMA of ``online``; it gets no gradient.
+        target: What `targets` says, EMAs of ``online``; they get no gradient.
         views: Pixels in [0, 1], [b, C, H, W] for each of `VIEWS`: v, v' and y.
         sigmas: Noise levels in pixel units, descending, [N]; the last one is ε, the clean end.
         weights: How often each n is drawn, [N - 1], in proportion; None is uniform.
@@ -57,18 +97,21 @@ def loss(
         cfg: Constants.
     """
     two, plain = [views["first"], views["second"]], views["plain"]
-    n = pair(len(sigmas), weights, draw)
+    times = pair(noise.to_time(sigmas), weights, draw, cfg)
+    noisier, cleaner = (noise.to_sigma(t) for t in times)
     z = draw.normal(plain)
 
     # One pass per network: the points that share weights and mode share a batch.
     contrasted = two if cfg.symmetric else two[:1]
     *anchors, f_n = _encode(
         online["encoder"],
-        [(view, sigmas[-1]) for view in contrasted] + [(plain, sigmas[n])],
+        [(view, sigmas[-1]) for view in contrasted] + [(plain, noisier)],
         z,
     )
     with torch.no_grad():
-        (f_next,) = _encode(online["encoder"], [(plain, sigmas[n + 1])], z)
+        (f_next,) = _encode(
+            target["cleaner"] if cfg.ema else online["encoder"], [(plain, cleaner)], z
+        )
         others = _encode(
             target["encoder"], [(view, sigmas[-1]) for view in two[::-1][: len(contrasted)]], z
         )
@@ -76,23 +119,23 @@ def loss(
 
     contrast = torch.stack(
         [
-            _contrast(online["projector"](anchor), positive, tau=cfg.tau_contrast)
+            losses.contrast(online["projector"](anchor), positive, tau=cfg.tau_contrast)
             for anchor, positive in zip(anchors, positives, strict=True)
         ]
     ).mean(dim=0)
-    consistency = _contrast(f_n, f_next, tau=cfg.tau_consistency)
+    consistency = losses.contrast(f_n, f_next, tau=cfg.tau_consistency)
     return {"contrast": contrast, "consistency": cfg.consistency * consistency}
 
 
-def pair(points: int, weights: Tensor | None, draw: Draws) -> int:
-    """Which neighbours a step compares, n and n + 1 of ``points``: the first thing `loss` draws."""
-    return draw.integer(points - 1) if weights is None else draw.index(weights)
+def pair(levels: Tensor, weights: Tensor | None, draw: Draws, cfg: Config) -> tuple[Tensor, Tensor]:
+    """The noisier and the cleaner level, of ``levels`` [N], that a step compares.
 
-
-def _contrast(z: Tensor, z_pos: Tensor, *, tau: float) -> Tensor:
-    """`losses.info_nce` of this process's rows against the rows of all, which get no gradient."""
-    first = distributed.rank() * len(z)
-    return losses.info_nce(z, distributed.gather(z_pos), tau=tau, first=first)
+    Units are those of ``cfg.align``, t. It is the first thing that `loss` draws.
+    """
+    if cfg.align:
+        return levels.new_tensor(cfg.align)[draw.integer(len(cfg.align))], levels[-1]
+    n = draw.integer(len(levels) - 1) if weights is None else draw.index(weights)
+    return levels[n], levels[n + 1]
 
 
 def _encode(encoder: nn.Module, points: list[tuple[Tensor, Tensor]], z: Tensor) -> list[Tensor]:

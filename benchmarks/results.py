@@ -1,0 +1,145 @@
+"""What every method reaches and costs, after `dvc repro`: ``python -m benchmarks.results``.
+
+In a checkout whose params.yaml is a preset such as digits-all; writes one page of markdown.
+Certified accuracy is the report's. Costs are what stages noted while they ran (``provenance/``):
+seconds of stages that DVC restored are of the machine that ran them.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from statsmodels.stats.multitest import multipletests
+
+from rrcm import certify, params, votes
+from rrcm.analysis import entries, markup, paired, tables
+from rrcm.analysis.entries import Entry
+from rrcm.files import write_text
+from rrcm.params import Params
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="a markdown file")
+    parser.add_argument("--title", required=True)
+    parser.add_argument("--command", required=True, help="what made the results")
+    parser.add_argument("--reference", default="rrcm", help="the method that is compared with each")
+    asked = parser.parse_args()
+    whole = params.load()
+    found = entries.entries(
+        whole,
+        {name: certify.read(Path(f"certificates/{name}.csv")) for name in whole.evals},
+        {name: votes.read(Path(f"votes/{name}.jsonl")) for name in whole.evals},
+    )
+    shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
+    write_text(
+        asked.out,
+        PAGE.format(
+            title=asked.title,
+            command=asked.command,
+            images=len(found[0].table),
+            draws=f"{whole.sample.n:,}",
+            alpha=f"{whole.certify.alpha:g}",
+            machine=noted(f"sample@{found[0].name}")["machine"],
+            accuracy=markup.markdown(tables.accuracy_table(found, **shown)),
+            costs=markup.markdown(costs(whole, found)),
+            reference=asked.reference,
+            compared=markup.markdown(against(found, asked.reference, **shown)),
+        ),
+    )
+
+
+PAGE = """# {title}
+
+Made by `{command}`.
+
+{images} test images, up to {draws} noisy draws of each, α = {alpha}; certified accuracy in %
+[95 % Wilson interval]. The rows of one σ had one encoder and one budget of gradient evaluations.
+
+{accuracy}
+## What it cost
+
+A gradient evaluation is a forward pass of the network for one image that is followed by a backward
+one, of an attack too. A pre-training counts for each of the runs that start from it with its equal
+share. Seconds are those of the stages on one machine ({machine}), beside other work; calls are of
+the network, for one noisy draw.
+
+{costs}
+## {reference} against each
+
+Difference of the shares that are certified at radius r, in points, over the same images; in
+parentheses p of the exact McNemar test, corrected after Holm for all comparisons of one σ. It is
+about these trained networks: another seed is another network.
+
+{compared}"""
+
+
+def noted(stage: str) -> dict[str, Any]:
+    """What a stage wrote of itself."""
+    return json.loads(Path("provenance", f"{stage}.json").read_text())
+
+
+def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
+    """What each entry cost to train and to certify."""
+    rows = []
+    for entry in found:
+        name = whole.evals[entry.name].run
+        parts = [training(whole, run) for run in whole.runs_of(name) or [name]]
+        sampled = noted(f"sample@{entry.name}")
+        rows.append(
+            {
+                "σ": entries.sigma(entry),
+                "method": entries.label(entry, found),
+                "gradient evaluations": f"{sum(gradients for gradients, _ in parts):,.0f}",
+                "training, s": f"{sum(seconds for _, seconds in parts):.0f}",
+                "calls a draw": len(parts),
+                "draws an image": f"{sampled['draws'] / sampled['images']:,.0f}",
+                "certification, ms an image": f"{1e3 * sampled['seconds'] / sampled['images']:.0f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def training(whole: Params, name: str) -> tuple[float, float]:
+    """Gradient evaluations and seconds of a run, with its share of the pre-training."""
+    start = whole.runs[name].start
+    gradients, seconds = cost(f"train@{name}")
+    if start.startswith("pretrained/"):
+        sharers = sum(run.start == start for run in whole.runs.values())
+        shared = cost(f"pretrain@{start.removeprefix('pretrained/')}")
+        gradients, seconds = gradients + shared[0] / sharers, seconds + shared[1] / sharers
+    return gradients, seconds
+
+
+def cost(stage: str) -> tuple[float, float]:
+    """Gradient evaluations and seconds of one stage."""
+    note = noted(stage)
+    return note["gradient_evaluations"], note["seconds"]
+
+
+def against(
+    found: list[Entry], reference: str, *, radii: list[float], confidence: float
+) -> pd.DataFrame:
+    """The entry of method ``reference`` and each other one of its sigma, radius by radius."""
+    rows = []
+    for first in [entry for entry in found if entry.method == reference]:
+        others = [e for e in found if e.group == first.group and e is not first]
+        compared = [
+            paired.compare(first.judged, other.judged, radii=radii, confidence=confidence)
+            for other in others
+        ]
+        corrected = iter(multipletests([c.p for each in compared for c in each], method="holm")[1])
+        for other, each in zip(others, compared, strict=True):
+            row = {"σ": entries.sigma(first), "against": entries.label(other, found)}
+            for c in each:
+                row[f"r = {c.radius:g}"] = (
+                    f"{100 * c.difference.value:+.1f} ({next(corrected):.2g})"
+                )
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Stage ``combine``: members of an ensemble -> one classifier, as a run is, and its ONNX file."""
+
+from pathlib import Path
+
+from pipeline import graph
+from rrcm import config, ensembles, settings, shards
+from rrcm.export import export_ensemble
+from rrcm.files import sha256
+
+
+def main(name: str) -> None:
+    with graph.running(f"combine@{name}") as stage:
+        cfg = config.read(f"ensembles.{name}", settings.Ensemble)
+        export = config.read("export", settings.Export)
+        members = ensembles.read(Path("ensembles", name), cfg.members)
+        folder = Path("models", name)
+        used = sorted({config["model"]["architecture"] for _, config in members})
+        # An evaluation depends on the code of one architecture, and by these on that of all.
+        files = [f"rrcm/{kind}/{used}.py" for used in used for kind in ("models", "folding")]
+        made = ensembles.save(folder, members, cfg, code={f: sha256(Path(f)) for f in files})
+        folded, _ = ensembles.load(folder)
+        stage.notes["parity"] = export_ensemble(
+            ensembles.Combined([network for network, _ in members], cfg),
+            folded,
+            Path(f"onnx/{name}.onnx"),
+            shards.read(Path("shards"), "validation"),
+            {
+                "run": name,
+                "classes": made["classes"],
+                "sigma": made["sigma"],
+                "ensemble": made["ensemble"],
+                "members": [config["run"] for _, config in members],
+                "input": "noisy pixels, [0, 1] before the noise",
+                "weights": sha256(folder / "model.safetensors"),
+            },
+            export,
+        )
+
+
+if __name__ == "__main__":
+    graph.main(main)

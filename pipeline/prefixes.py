@@ -1,0 +1,55 @@
+"""``rrcm certify --prefixes``: an ensemble and all its prefixes, certified from one pass."""
+
+from pipeline import ondemand, sampling, sources
+from pipeline.requests import Request
+from pipeline.sources import Source
+from rrcm import certify as certification
+from rrcm import prefixes, votes
+from rrcm.analysis import tables
+from rrcm.evidence import best_complement
+from rrcm.votes import Header
+
+
+def certify(request: Request) -> str:
+    """Certify the first 1, 2, …, k members on the test images; returns the table to show.
+
+    Votes and certificates of each are written as if it had been asked for alone.
+    """
+    source = sources.open_source(request)
+    headers = _headers(request, source)
+    paths = [ondemand.VOTES / f"{ondemand.key_of(header)}.jsonl" for header in headers]
+    if not all(path.exists() for path in paths):
+        alpha = certification.alpha_left(headers[-1], request.certify.alpha)
+        best_complement(headers[-1].rule(), alpha)  # or nothing could ever be certified
+        paths[0].parent.mkdir(parents=True, exist_ok=True)
+        sampling.rows_are_alone(source.smoothed.backend, headers[-1], source.split)
+        states = prefixes.sample(
+            source.smoothed.backend,
+            source.split,
+            headers,
+            paths,
+            workers=sampling.workers(),
+            every=sampling.save_every(),
+        )
+        images = headers[-1].expected()
+        sampling.shown(states, total=images, title=f"certify {source.name} and its prefixes")
+    entries, said = [], []
+    for path in paths:
+        header, rows = votes.read(path)
+        entry, certificates = ondemand.certified(request.certify, header, rows)
+        certification.write(entry.table, certificates)
+        entries.append(entry)
+        said.append(f"{header.run}: {certificates}, {path}")
+    report, drawn = request.report, headers[-1]
+    table = tables.text(entries, radii=report.radii, confidence=report.confidence)
+    facts = (
+        f"{len(entries[0].table)} images, n0 = {drawn.n0}, n = {drawn.n}, "
+        f"alpha = {request.certify.alpha:g}; stopping rule {drawn.stop}"
+    )
+    return "\n".join([f"{table}\n", facts, *said])
+
+
+def _headers(request: Request, source: Source) -> list[Header]:
+    """One for each prefix, of as many members as the backend gives scores of."""
+    _, members, _ = source.smoothed.backend.scores(sampling.batch(source.split, 1)).shape
+    return prefixes.headers(ondemand.header_of(request, source), members)

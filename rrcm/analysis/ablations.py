@@ -1,0 +1,214 @@
+"""Entries that differ in one thing: certified accuracy and ACR as functions of it."""
+
+import re
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rrcm.analysis import entries, figures, intervals, statistics
+from rrcm.analysis.entries import Entry
+
+COLUMNS = "key panel entry value base radius certified low high acr acr_low acr_high"
+EVEN = "even"  # the scale of numbers in their order
+APART = 16  # parts of an axis; values that are nearer than one of them cannot be told apart
+
+
+def ablations(
+    found: list[Entry], *, radii: list[float], confidence: float
+) -> dict[str, pd.DataFrame]:
+    """What is varied alone -> the numbers, a row for each entry and radius, the base's first.
+
+    Entries of one method, of one sigma of training and one of evaluation, are compared with the
+    first of them, their *base*. What differs may be one of ``settings``, or several that have one
+    value in each entry, such as two temperatures. An entry that differs from its base otherwise is
+    left out. Entries that differ in nothing but seeds are repetitions: all are kept.
+
+    Columns: ``key``, what is varied; ``panel``, what is compared, in words; ``entry``; ``value``;
+    whether it is the ``base``'s; ``radius``; the share ``certified`` at it, with its Wilson
+    interval ``low`` to ``high``; ``acr`` with its bootstrap interval, the same at each radius.
+    """
+    groups: dict[tuple, list[Entry]] = {}
+    for entry in found:
+        if entry.settings:
+            groups.setdefault((*entry.group[1:], entry.sigma_train, entry.method), []).append(entry)
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for members in groups.values():
+        for keys, varied in _varied(members).items():
+            for entry in varied:
+                rows = _rows(entry, keys, radii=radii, confidence=confidence)
+                base = entry.settings[keys[0]] == members[0].settings[keys[0]]
+                shared = {"key": _named(keys), "panel": _panel(entry, found), "base": base}
+                tables.setdefault(_named(keys), []).extend(shared | row for row in rows)
+    return {key: pd.DataFrame(rows, columns=COLUMNS.split()) for key, rows in tables.items()}
+
+
+def table(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """All tables of `ablations` as one, with values as `text`."""
+    whole = pd.concat(found.values(), ignore_index=True)
+    return whole.assign(value=[text(value) for value in whole["value"]])
+
+
+def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
+    """One column per panel against what is varied: ``what`` at each radius, and below it ACR.
+
+    Repetitions are points at one value; of numbers, lines join the means. The base is marked by a
+    dotted line.
+
+    Args:
+        panels: A title -> rows of a table of `ablations`.
+        key: What is varied, for the axis.
+        what: What is certified, for the axis.
+    """
+    values = [value for table in panels.values() for value in table["value"]]
+    places, scale = _axis(values)
+    radii = sorted({r for table in panels.values() for r in table["radius"]})
+    with style.context(figures.STYLE):
+        size = 0.8 + 3.6 * len(panels), 5.2
+        drawn = Figure(figsize=size, layout="constrained")
+        grid = drawn.subplots(
+            *(2, len(panels)), sharex=True, sharey="row", squeeze=False, height_ratios=[2.2, 1]
+        )
+        for (title, table), (upper, lower) in zip(panels.items(), grid.T, strict=True):
+            table = table.assign(at=[places[text(value)] for value in table["value"]])
+            for radius, line in table.groupby("radius", sort=True):
+                shade = radii.index(radius) / len(radii)
+                colour = matplotlib.colormaps["viridis"](shade)
+                percent = line[["certified", "low", "high"]] * 100
+                _points(upper, line["at"], percent, f"r = {radius:g}", colour, join=bool(scale))
+            one = table[table["radius"] == radii[0]]
+            acr = one[["acr", "acr_low", "acr_high"]]
+            _points(lower, one["at"], acr, "", "#444444", join=bool(scale))
+            for axis in (upper, lower):
+                axis.axvline(table.loc[table["base"], "at"].iloc[0], color="#888888", ls=":", lw=1)
+                axis.grid(axis="y", alpha=0.25)
+            upper.set_title(title)
+            upper.set_ylim(0, 100)
+            lower.set_ylim(bottom=0)
+            lower.set_xscale(scale if scale == "log" else "linear")
+            lower.set_xticks([*places.values()], [*places])
+            lower.minorticks_off()
+        grid[0, 0].set_ylabel(f"{what}, %")
+        grid[1, 0].set_ylabel("ACR")
+        drawn.supxlabel(f"{key}, not to scale" if scale == EVEN else key, fontsize=10)
+        handles, names = grid[0, 0].get_legend_handles_labels()
+        drawn.legend(handles, names, frameon=False, loc="outside right upper")
+    return drawn
+
+
+def file_name(key: str) -> str:
+    """The name of the figure of a key of `ablations`: letters, digits and underscores."""
+    return "ablation_" + re.sub(r"\W+", "_", key)
+
+
+def text(value: Any) -> str:
+    """A value as a figure shows it: as YAML has it, but lists without brackets."""
+    if isinstance(value, list):
+        return ", ".join(map(text, value)) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _varied(members: list[Entry]) -> dict[tuple[str, ...], list[Entry]]:
+    """What is varied alone -> the entries like the base in that, then those that differ in it."""
+    base, *others = members
+    like, unlike = [base], {}
+    for entry in others:
+        both = {**base.settings, **entry.settings}
+        keys = tuple(k for k in both if base.settings.get(k) != entry.settings.get(k))
+        if not keys:
+            like.append(entry)  # another seed
+        elif _as_one(base, keys) and _as_one(entry, keys):
+            unlike.setdefault(keys, []).append(entry)
+    return {keys: [*like, *others] for keys, others in unlike.items()}
+
+
+def _as_one(entry: Entry, keys: tuple[str, ...]) -> bool:
+    """Whether an entry has all ``keys``, with one value."""
+    values = [entry.settings.get(key) for key in keys]
+    return values[0] is not None and all(value == values[0] for value in values)
+
+
+def _rows(
+    entry: Entry, keys: tuple[str, ...], *, radii: list[float], confidence: float
+) -> list[dict[str, Any]]:
+    acr = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
+    rows = []
+    for radius in radii:
+        share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
+        rows.append(
+            {
+                "entry": entry.name,
+                "value": entry.settings[keys[0]],
+                "radius": radius,
+                "certified": share.value,
+                "low": share.low,
+                "high": share.high,
+                "acr": acr.value,
+                "acr_low": acr.low,
+                "acr_high": acr.high,
+            }
+        )
+    return rows
+
+
+def _named(keys: tuple[str, ...]) -> str:
+    """``pretrain.loss.tau_contrast = tau_consistency``: what precedes the last dot stands once."""
+    first, *others = keys
+    section = first.rpartition(".")[0]
+    return " = ".join([first, *(key.removeprefix(f"{section}.") for key in others)])
+
+
+def _panel(entry: Entry, found: list[Entry]) -> str:
+    """Sigma, and whatever else of a panel's entries other panels may not share."""
+    parts = [f"σ = {entries.sigma(entry)}"]
+    if len({e.method for e in found}) > 1:
+        parts.append(entry.method)
+    if entry.sigma_train not in (None, entry.sigma):
+        parts.append(f"trained at {entry.sigma_train:g}")
+    return ", ".join(parts)
+
+
+def _axis(values: list[Any]) -> tuple[dict[str, float], str]:
+    """Text of a value -> its place, in order; and the scale: linear, log, `EVEN`, or none.
+
+    Numbers stand where they are, or at even distances where neither a linear nor a logarithmic axis
+    tells all of them apart. Anything else has no scale: the order is that of ``values``.
+    """
+    shown = {text(value): value for value in values}
+    if any(type(value) not in (int, float) for value in values):
+        return {name: float(place) for place, name in enumerate(shown)}, ""
+    names = sorted(shown, key=shown.__getitem__)
+    numbers = np.array([shown[name] for name in names], dtype=float)
+    scale = "log" if 0 < 8 * numbers[0] <= numbers[-1] else "linear"
+    gaps = np.diff(np.log(numbers) if scale == "log" else numbers)
+    if gaps.min(initial=np.inf) < gaps.sum() / APART:
+        numbers, scale = np.arange(len(names), dtype=float), EVEN
+    return dict(zip(names, numbers.tolist(), strict=True)), scale
+
+
+def _points(
+    axis: Axes, at: pd.Series, shares: pd.DataFrame, label: str, colour: Any, *, join: bool
+) -> None:
+    """Values with their intervals, the columns of ``shares``; a line through means of a place."""
+    values, low, high = shares.to_numpy().T
+    spread = np.clip([values - low, high - values], 0, None)
+    axis.errorbar(
+        at,
+        values,
+        yerr=spread,
+        color=colour,
+        fmt="o",
+        markersize=4,
+        capsize=2.5,
+        linewidth=1,
+        label=label,
+    )
+    if join:
+        means = pd.Series(values, index=at.to_numpy()).groupby(level=0).mean()
+        axis.plot(means.index, means, color=colour, linewidth=1.4)
