@@ -174,12 +174,23 @@ def reach(script: str, listed: set[str]) -> set[str]:
     return reached
 
 
-def using(backend: str, stop: str, noise: str, data: str) -> Change:
+def using(
+    backend: str,
+    stop: str,
+    noise: str,
+    data: str,
+    network: str = "vit",
+    method: str = "gaussian",
+) -> Change:
     def change(params: dict[str, Any]) -> None:
         params["sample"].update(backend=backend, stop=stop, noise=noise)
         params["data"].update(name=data)
+        for section in ("pretrain", "runs", "evals"):
+            for entry in params[section].values():
+                entry["architecture"] = network
         params["ensembles"] = {"both": {"members": 1, "rule": "plurality", "consensus": 0}}
-        run = next(iter(params["runs"]))
+        run, *_, last = params["runs"]
+        params["runs"][last]["method"] = method
         params["members"] = {"both-1": {"ensemble": "both", "place": 1, "run": run}}
 
     return change
@@ -187,8 +198,8 @@ def using(backend: str, stop: str, noise: str, data: str) -> Change:
 
 VARIANTS = {
     "grid on onnx": using("onnx", "grid", "gaussian", "digits"),
-    "none on torch": using("torch", "none", "sound", "cifar10"),
-    "anytime on torch": using("torch", "anytime", "secure", "imagenet"),
+    "none on torch": using("torch", "none", "sound", "cifar10", "resnet"),
+    "anytime on torch": using("torch", "anytime", "secure", "imagenet", method="smoothadv"),
 }
 
 

@@ -27,7 +27,7 @@ SOURCE = {  # options of all that asks a classifier
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "certify": {
         *SOURCE,
-        *("images", "labels", "strict", "subset", "stop", "budget", "shard", "devices"),
+        *("images", "labels", "strict", "subset", "stop", "budget", "shard", "devices", "prefixes"),
     },
     "merge": {"votes"},
     "predict": {*SOURCE, "image"},

@@ -112,17 +112,20 @@ def test_a_released_model_is_got_by_name(origin: Workspace, tmp_path):
     assert got == (origin.path / f"onnx/{RUN}.onnx").read_bytes()
 
 
-def test_every_run_of_every_preset_is_an_artifact():
+def test_every_classifier_that_a_preset_certifies_is_an_artifact():
+    """A run, or an ensemble; not those that are members of one and nothing else."""
     named = YAML(typ="safe").load(ROOT / "dvc.yaml")["artifacts"]
-    runs: dict[str, list[str]] = {}
+    found: dict[str, set[str]] = {}
     for preset in sorted(ROOT.glob("presets/*.yaml")):
-        for name, run in parameters.load(preset).runs.items():
-            runs.setdefault(name, [run.model, run.method]).append(preset.stem)
+        whole = parameters.load(preset)
+        for name in {evaluation.run for evaluation in whole.evals.values()}:
+            of = whole.classifiers()[name]
+            found.setdefault(name, {of.model, of.method}).add(preset.stem)
 
-    assert named.keys() == runs.keys()
+    assert named.keys() == found.keys()
     for name, artifact in named.items():
         assert (artifact["path"], artifact["type"]) == (f"onnx/{name}.onnx", "model")
-        assert sorted(artifact["labels"]) == sorted(runs[name])
+        assert {*artifact["labels"]} == found[name]
 
 
 def test_a_remote_that_goes_away_holds_whole_objects_and_the_push_goes_on(
