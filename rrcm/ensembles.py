@@ -99,7 +99,7 @@ class Combined(nn.Module):
         return [scores.to(torch.promote_types(scores.dtype, torch.float32)) for scores in found]
 
     def _mean(self, scores: list[Tensor]) -> Tensor:
-        """The rule; one operation after the other, so that any runtime gives the same bits."""
+        """The rule. Sums are taken in order, so that a runtime cannot choose how they round."""
         if self.cfg.rule == "mean_probabilities":
             # In logarithms, which stay finite where probabilities do not.
             likely = torch.stack([f.log_softmax(dim=1) for f in scores])

@@ -58,9 +58,15 @@ class Params:
         """All that can be certified by name: the runs, and the ensembles as runs are described.
 
         An ensemble has the method ``boosting``, the model of its members, or ``ensemble`` if they
-        differ, and all else from its first member.
+        differ, and all else from its first member. What is fine-tuned as rRCM is, from an encoder
+        that another objective made, has the name of that objective.
         """
-        found = dict(self.runs)
+        found = {}
+        for name, run in self.runs.items():
+            folder, _, start = run.start.partition("/")
+            tuned = folder == "pretrained" and run.method == "rrcm"
+            method = self.pretrain[start].objective if tuned else run.method
+            found[name] = dataclasses.replace(run, method=method)
         for name in self.ensembles:
             members = [self.runs[run] for run in self.runs_of(name)]
             models = {run.model for run in members}

@@ -75,3 +75,14 @@ def test_every_method_has_the_same_number_of_gradient_evaluations():
     for name in systems:
         members = ALL.runs_of(name) or [name]
         assert sum(spent[run] for run in members) == pytest.approx(85_248, rel=1e-12), name
+
+
+def test_what_is_certified_is_every_method_and_objective_and_boosting():
+    """Under its own name: an encoder's objective names what is fine-tuned as rRCM is."""
+    known = {*registry.names("methods"), *registry.names("objectives"), "boosting"}
+    found = ALL.classifiers()
+
+    assert {found[each.run].method for each in ALL.evals.values()} == known
+    assert {(found[each.run].method, each.sigma) for each in ALL.evals.values()} == {
+        (method, sigma) for method in known for sigma in (0.25, 0.5, 1.0)
+    }

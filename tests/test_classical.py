@@ -8,15 +8,16 @@ from statistics import NormalDist
 
 import pytest
 import torch
-from helpers import few
+from helpers import PRETRAIN, few
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from rrcm import attacks
+from rrcm.computing import Computed
 from rrcm.draws import Draws
 from rrcm.errors import ConfigError
-from rrcm.methods import macer, smoothadv, smoothmix, stability
+from rrcm.methods import consistency, gaussian, macer, smoothadv, smoothmix, stability
 
 B, K = 12, 3
 SIGMA = torch.tensor(0.4, dtype=torch.float64)
@@ -323,6 +324,31 @@ def test_smoothmix_of_an_undecided_network_asks_for_nothing_more():
     found = loss(smoothmix, network, constants=SMOOTHMIX)
 
     assert found.tolist() == pytest.approx(B * [math.log(K)])
+
+
+T, M = 5, 4
+COSTS = [  # docs/methods.md: gradients of an image in a step, and passes
+    (gaussian, {}, {}, (1, 3)),
+    (stability, STABILITY, {}, (2, 6)),
+    (consistency, {"lbd": 1.0, "eta": 0.5, "m": M, "measure": "kl"}, {}, (M, 3 * M)),
+    (macer, MACER, {"m": M}, (M, 3 * M)),
+    (smoothadv, SMOOTHADV, {"steps": T, "m": M}, (T * M + M, 2 * T * M + 3 * M)),
+    (
+        *(smoothadv, SMOOTHADV, {"steps": T, "m": M, "multi_noise": False, "attack": "ddn"}),
+        ((T - 1) * M + 1, 2 * (T - 1) * M + 3),
+    ),
+    (smoothmix, SMOOTHMIX, {"steps": T, "m": M}, (T * M + 2 * M, 2 * T * M + 6 * M)),
+]
+
+
+@pytest.mark.parametrize(("method", "constants", "changed", "cost"), COSTS)
+def test_a_step_costs_what_the_page_says(method, constants, changed, cost):
+    called = Computed(Network(), PRETRAIN.compute)
+
+    loss(method, called, constants=constants, **changed)
+    passes, gradients = called.taken()
+
+    assert (gradients / B, passes / B) == cost
 
 
 REFUSED = [

@@ -146,14 +146,16 @@ def test_a_consensus_of_the_first_decides_and_all_decide_elsewhere(data, rule, w
 
 
 def test_a_consensus_holds_though_rounding_makes_its_mean_tie():
-    below = np.nextafter(np.float32(2), np.float32(0))  # to 2, as 0 is to 1e-9 here, a step
-    first = torch.tensor([[2 - 2 * (2 - below), below], [1.0, np.nextafter(np.float32(1), 2)]])
-    tied = torch.stack([first[0] - 2**-22, first[1]])[:, None]
-    third = torch.tensor([[9.0, 0.0]])
+    """Beyond 2, float32 has steps twice as large, and both sums round to the same one."""
+    small = np.float32(2**-10)
+    pair = torch.tensor(
+        [[[2 - 5 * 2**-23, 2 - 2**-21]], [[small, np.nextafter(small, np.float32(1))]]]
+    )
+    mean = ensemble(pair)()
 
-    for pair in (first[:, None], tied):
-        assert (pair.argmax(2) == 1).all()
-        assert int(ensemble([*pair, third], consensus=2)().argmax()) == 1
+    assert (pair.argmax(2) == 1).all()
+    assert mean[0, 0] == mean[0, 1]
+    assert int(ensemble([*pair, torch.tensor([[9.0, 0.0]])], consensus=2)().argmax()) == 1
 
 
 @few
@@ -321,6 +323,8 @@ def test_the_file_is_the_expression(exported):
     for batch in (x[agreed][:32], x[~agreed][:32], x[:32]):
         close(whole.scores(batch), network(batch, sigma))
         close(stacked.scores(batch), network.prefixes(batch, sigma))
+    mixed = torch.cat([x[agreed][:16], x[~agreed][:16]])  # of which no member is spared
+    assert torch.equal(whole.scores(mixed)[:16], whole.scores(x[agreed][:32])[:16])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])

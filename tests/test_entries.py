@@ -21,6 +21,7 @@ def variant(**changes):
     sigma = changes.pop("eval_sigma", 0.5)
     return dataclasses.replace(
         MINI,
+        models=MINI.models | {"small": MINI.models["tiny"]},
         runs={first: run, "other": dataclasses.replace(run, **changes)},
         evals={
             "first-e": Eval(run=first, architecture="vit", sigma=0.5),

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 import unlabelled
 from helpers import few
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from unlabelled import SIGMAS, B, terms, valid, views
 
@@ -85,6 +85,7 @@ def test_masks(side, cfg, step):
 
 @few
 @given(st.integers(2, 14), configs, st.integers(0, 1000), st.integers(1, 99))
+@example(14, PUBLISHED, 0, 1)
 def test_masks_of_a_part_of_a_batch_are_those_of_the_whole(side, cfg, step, cut):
     assume(room(side, cfg))
     x = torch.zeros(100, 1)

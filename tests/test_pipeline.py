@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import re
 import signal
 import time
+from typing import Any
 
 import pytest
 from workspace import EVAL, ROOT, RUN, Workspace
@@ -47,10 +49,42 @@ def test_a_changed_loss_runs_that_run_only_and_reverting_trains_nothing(checkout
     assert (checkout.digest("models/*/*"), checkout.digest("votes/*.jsonl")) == before
 
 
-def test_a_new_method_invalidates_nothing(checkout: Workspace):
-    (checkout.path / "rrcm/methods/unheard_of.py").write_text('"""New."""\n')
+NEW_METHOD = '''"""Weighted cross-entropy, Nobody (2026): a method that is one file."""
 
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+
+PRETRAINED = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    weight: float
+
+
+def loss(model, x, y, *, sigma, draw, done, cfg):
+    logits = model(x + sigma * draw.normal(x), sigma)
+    return cfg.weight * F.cross_entropy(logits, y, reduction="none")
+'''
+
+
+def test_a_new_method_is_a_file_and_an_entry_and_invalidates_nothing(checkout: Workspace):
+    """The contract tests find it, a run trains with it, and all that is there stays up to date."""
+
+    def enter(params: dict[str, Any]) -> None:
+        like = params["runs"]["tiny-gaussian-s050"]
+        params["runs"]["tiny-new-s050"] = like | {"method": "unheard_of", "loss": {"weight": 2.0}}
+
+    (checkout.path / "rrcm/methods/unheard_of.py").write_text(NEW_METHOD)
     assert "up to date" in checkout.run("dvc", "status")
+    checkout.edit(enter)
+
+    assert checkout.repro("train@tiny-new-s050") == {"train@tiny-new-s050"}
+    stale = set(re.findall(r"^(\S+):$", checkout.run("dvc", "status"), re.MULTILINE))
+    assert stale == {"export@tiny-new-s050", "report"}  # runs are listed in the report
+    contract = ("tests/test_methods.py", "-k", "unheard_of", "-n", "0", "-q")
+    assert re.search(r"^1\d passed", checkout.run("pytest", *contract), re.MULTILINE)
 
 
 def interrupt(checkout: Workspace, stage: str, scratch: str, ready: int) -> None:

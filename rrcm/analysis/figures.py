@@ -15,7 +15,10 @@ from scipy.special import ndtr, ndtri
 from rrcm.files import atomic
 
 matplotlib.use("Agg")
-COLOURS = ["#0b6e99", "#c8553d", "#6a994e", "#8e6c8a", "#b08900", "#444444"]
+COLOURS = [
+    *("#0b6e99", "#c8553d", "#6a994e", "#8e6c8a", "#b08900", "#444444"),
+    *("#4cb5e0", "#e8a33d", "#1f7a4d", "#d16ba5"),
+]
 DASHES = ["-", "--", ":", "-."]
 # Whatever matplotlibrc says, so that bytes are the same for everybody.
 STYLE = ["default", {"svg.hashsalt": "rrcm", "svg.fonttype": "path", "font.size": 10}]

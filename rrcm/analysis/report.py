@@ -79,12 +79,7 @@ def write(
         _csv(ablations.table(varied), out / "ablations.csv")
     for entry in found:
         _csv(statistics.curve(entry.judged), out / "curves" / f"{entry.name}.csv")
-    drawings = {}
     drawn = _figures(found, confidence, classes=classes, budget=budget) | _ablations(found, varied)
-    for name, figure in drawn.items():
-        for suffix in (".png", ".svg"):
-            figures.save(figure, out / f"{name}{suffix}")
-        drawings[name] = _inline((out / f"{name}.svg").read_text(encoding="utf-8"), name)
     page = jinja2.Template(
         TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -98,7 +93,7 @@ def write(
             drawing=tables.drawing_table(found),
             facts=_facts(found),
             failures=tables.failure_table(found),
-            figures=drawings,
+            figures=_saved(drawn, out),
             labelled=found[0].labelled,
             radius=tables.radius_table(found, confidence=confidence),
             settled=any(e.votes and e.votes[0].stop != "none" for e in found),
@@ -163,6 +158,16 @@ def _facts(found: list[Entry]) -> list[str]:
         facts.append({f"stopping rule: {h.stop}" for h in headers})
         facts.append({f"backend: {h.backend}, {h.precision}" for h in headers})
     return [fact for same in facts if len(same) == 1 for fact in same]
+
+
+def _saved(drawn: dict[str, Figure], out: Path) -> dict[str, str]:
+    """Save figures as PNG and SVG; name -> drawing, as part of a page."""
+    for name, figure in drawn.items():
+        for suffix in (".png", ".svg"):
+            figures.save(figure, out / f"{name}{suffix}")
+    return {
+        name: _inline((out / f"{name}.svg").read_text(encoding="utf-8"), name) for name in drawn
+    }
 
 
 def _inline(svg: str, name: str) -> str:
