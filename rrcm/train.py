@@ -40,11 +40,7 @@ def start(run: Run, recipe: Recipe, model: Model, *, classes: int, device: str =
 
 
 def train(
-    state: State,
-    method: ModuleType,
-    data: dict[str, Split],
-    run: Run,
-    recipe: Recipe,
+    state: State, method: ModuleType, data: dict[str, Split], run: Run, recipe: Recipe
 ) -> Iterator[State]:
     """Train for ``recipe.epochs``; yields the state after every step.
 
