@@ -201,4 +201,4 @@ def test_every_preset_takes_an_import(folder):
 
         whole = params.load(_written(folder / "edited.yaml", edited))
 
-        assert whole.runs["mine"].loss == {"lbd": 10.0, "eta": 0.5, "m": 2}
+        assert whole.runs["mine"].loss == {"lbd": 10.0, "eta": 0.5, "m": 2, "measure": "kl"}
