@@ -14,7 +14,7 @@ DRAWS = Sample(
     stop="anytime",
     alpha=0.001,
     label_aware=False,
-    soft=False,
+    soft=0.0,
     paired=0,
 )
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]

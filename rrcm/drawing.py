@@ -49,7 +49,10 @@ class Drawing:
         yield Progress(images=finished, draws=0)
         for job in engine.run(
             map(self.job_of, todo),
-            self.count(backend, voters.soft(backend) if header.soft else voters.hard(backend)),
+            self.count(
+                backend,
+                voters.soft(backend, beta=header.soft) if header.soft else voters.hard(backend),
+            ),
             self.wanted,
             rows=rows_at_once(backend, header.batch_size),
             workers=self.workers,

@@ -107,7 +107,7 @@ class _Together:
         header = self.drawings[0].header
         todo = [int(place) for place in places if self._going(place)]
         finished, draws = len(places) - len(todo), 0
-        flat = self.drawings[0].count(backend, voters.prefixes(backend, soft=header.soft))
+        flat = self.drawings[0].count(backend, voters.prefixes(backend, beta=header.soft))
 
         def count(pieces: list[Piece]) -> np.ndarray:
             return flat(pieces).reshape(len(pieces), len(self.drawings), -1)

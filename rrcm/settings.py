@@ -70,7 +70,8 @@ class Sample:
 
     ``stop`` names a rule of rrcm/stopping/, whose constants are ``stopping.<stop>``, laid out for
     the failure probability ``alpha``. ``label_aware`` draws no further where the chosen class is
-    wrong, which no certified accuracy can count. ``soft`` also sums probabilities. ``paired`` draws
+    wrong, which no certified accuracy can count. ``soft`` also sums the probabilities
+    softmax(soft * scores), and 0 sums none; MACER's beta is such a number. ``paired`` draws
     are put to this function and its float32 form, to certify the latter with votes of the former.
     """
 
@@ -85,13 +86,14 @@ class Sample:
     stop: str
     alpha: float
     label_aware: bool
-    soft: bool
+    soft: float
     paired: int
 
     def __post_init__(self) -> None:
         positive(self, "batch_size", "n0", "n")
         require(0 <= self.seed < 2**64, f"seed: must be in [0, 2^64), got {self.seed}")
         require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
+        require(0 <= self.soft < math.inf, f"soft: must be finite and >= 0, got {self.soft}")
         require(self.paired >= 0, f"paired: must be >= 0, got {self.paired}")
         top = self.n0 + self.n + self.paired
         require(top < 2**32, f"n: draws are numbered below 2^32, and n0 + n + paired is {top}")

@@ -44,28 +44,28 @@ def hard(backend: Backend) -> Voter:
     return vote
 
 
-def soft(backend: Backend) -> Voter:
+def soft(backend: Backend, *, beta: float) -> Voter:
     """The vote, each class's probability in steps of 1 / SOFT, and its square: [B, 3 K + 1].
 
-    Probabilities are the softmax of the scores, rounded down, so that their sums are exact.
+    Probabilities are softmax(beta * scores), rounded down, so that their sums are exact.
     """
 
     def vote(noisy: Tensor) -> Tensor:
         scores = backend.scores(noisy)
-        return torch.cat([_soft(scores), _nan(scores)], dim=1)
+        return torch.cat([_soft(scores, beta), _nan(scores)], dim=1)
 
     return vote
 
 
-def prefixes(backend: Backend, *, soft: bool) -> Voter:
-    """The columns of `hard` or `soft` for each prefix of an ensemble: [B, k (K or 3 K) + 1].
+def prefixes(backend: Backend, *, beta: float) -> Voter:
+    """The columns of `soft`, or of `hard` for 0, of each prefix: [B, k (K or 3 K) + 1].
 
     ``backend`` was opened with ``prefixes``, so that its scores are [B, k, K].
     """
 
     def vote(noisy: Tensor) -> Tensor:
         scores = backend.scores(noisy)
-        ballots = [_soft(s) if soft else _hard(s) for s in scores.unbind(dim=1)]
+        ballots = [_soft(s, beta) if beta else _hard(s) for s in scores.unbind(dim=1)]
         return torch.cat([*ballots, _nan(scores.flatten(1))], dim=1)
 
     return vote
@@ -87,8 +87,8 @@ def _hard(scores: Tensor) -> Tensor:
     return F.one_hot(scores.argmax(1), scores.shape[1])
 
 
-def _soft(scores: Tensor) -> Tensor:
-    steps = (scores.double().softmax(dim=1) * SOFT).nan_to_num().long()
+def _soft(scores: Tensor, beta: float) -> Tensor:
+    steps = ((beta * scores.double()).softmax(dim=1) * SOFT).nan_to_num().long()
     return torch.cat([_hard(scores), steps, steps**2], dim=1)
 
 

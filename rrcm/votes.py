@@ -22,7 +22,7 @@ from rrcm.evidence import SOFT, Evidence, Rule
 from rrcm.files import atomic
 from rrcm.parsing import parse
 
-FORMAT = "rrcm-votes-2"
+FORMAT = "rrcm-votes-3"
 END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop that are no rule's
 MOST = 10**12  # draws or images of a file
 UNKNOWN = -1  # the label of an image of which nobody knows the class
@@ -33,14 +33,14 @@ class Header:
     """All that defines the votes, in the order in which it is written.
 
     ``noise`` is a file of rrcm/noises/, ``stream`` what that says of its numbers, ``slack`` how far
-    its probabilities are from those under Gaussian noise.
-    ``weights`` is the SHA-256 of the function's weights, ``provider`` the kernels that ran them;
-    ``batch_size`` is part of it because kernels may round differently in another batch shape.
-    ``stopping`` are the constants of the rule ``stop``, ``alpha`` the failure probability that it
-    was laid out for. ``label_aware``: images of which a wrong class was chosen were not drawn
-    further. ``paired``: draws that were also put to the float32 function, to compare the two.
-    ``budget``: seconds after which drawing stopped, or 0 for none. ``subset`` selects ``images``
-    of the data, whose pixels and labels have the SHA-256 ``pixels``. ``shard``: i/k, 1/1 for all.
+    its probabilities are from those under Gaussian noise. ``weights`` is the SHA-256 of the
+    function's weights, ``provider`` the kernels that ran them; ``batch_size`` is part of it because
+    kernels may round differently in another batch shape. ``stopping`` are the constants of the rule
+    ``stop``, ``alpha`` the failure probability that it was laid out for. ``label_aware``: images of
+    which a wrong class was chosen were not drawn further. ``paired``: draws that were also put to
+    the float32 function, to compare the two. ``soft``: inverse temperature at which probabilities
+    were summed, or 0. ``budget``: seconds after which drawing stopped, or 0. ``subset`` selects
+    ``images``, which have the SHA-256 ``pixels`` with their labels. ``shard``: i/k, 1/1 for all.
     """
 
     format: str
@@ -57,7 +57,7 @@ class Header:
     stopping: dict[str, Any]
     alpha: float
     label_aware: bool
-    soft: bool
+    soft: float
     paired: int
     budget: float
     backend: str
@@ -238,7 +238,7 @@ def _require(header: Header, *, where: str) -> None:
     """Refuse a header under which no votes can have been drawn."""
     part = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", header.shard)
     valid = {
-        **{name: getattr(header, name) >= 0 for name in ("slack", "budget")},
+        **{name: getattr(header, name) >= 0 for name in ("slack", "budget", "soft")},
         **{name: 0 <= getattr(header, name) <= MOST for name in ("n0", "paired", "images")},
         "sigma": header.sigma > 0,
         "n": 0 < header.n <= MOST,
@@ -284,7 +284,7 @@ def _row(line: str, header: Header, *, where: str) -> Row:
                 raise VotesError(f"{where}: looks do not add up: {draws} draws after {before}")
             before, so_far = draws, so_far | votes
     (total, squares), (unlike, pairs) = row.soft, row.paired
-    if not total <= squares <= header.soft * SOFT * total or total**2 > before * squares:
+    if not total <= squares <= bool(header.soft) * SOFT * total or total**2 > before * squares:
         raise VotesError(f"{where}: soft does not add up: {total} and {squares} of {before} draws")
     if not 0 <= unlike <= pairs or pairs not in (0, header.paired):
         raise VotesError(f"{where}: paired has {unlike} of {pairs}, expected {header.paired} pairs")

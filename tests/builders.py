@@ -115,7 +115,7 @@ def header(**changes: Any) -> Header:
         "stopping": {},
         "alpha": 0.001,
         "label_aware": False,
-        "soft": False,
+        "soft": 0.0,
         "paired": 0,
         "budget": 0.0,
         "backend": "onnx",

@@ -142,7 +142,7 @@ def test_what_cannot_be_certified_is_refused():
 # Several certificates.
 
 ALL = registry.names("certificates")
-SOFTLY = header(n0=10, n=100, sigma=0.25, soft=True, paired=100)
+SOFTLY = header(n0=10, n=100, sigma=0.25, soft=1.0, paired=100)
 FULL = [
     dataclasses.replace(one, soft=(k * SOFT, k * SOFT**2), paired=(1, 100))
     for one, k in zip(ROWS, (100, 99, 60), strict=True)

@@ -391,7 +391,7 @@ def alone(changes):
     return found
 
 
-EXTRAS = ({"soft": True}, {"label_aware": True}, {"soft": True, "label_aware": True})
+EXTRAS = ({"soft": 2.0}, {"label_aware": True}, {"soft": 2.0, "label_aware": True})
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def journals(soft):
 
 
 @settings(deadline=None, max_examples=10)
-@given(data=st.data(), soft=st.booleans(), together_=st.booleans())
+@given(data=st.data(), soft=st.sampled_from([0.0, 2.0]), together_=st.booleans())
 def test_prefixes_resumed_after_any_cut_are_the_uninterrupted_ones(data, soft, together_):
     """Even if the journals were cut at different places."""
     cfg = replace(CFG, stop="grid", soft=soft)

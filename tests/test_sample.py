@@ -26,7 +26,7 @@ from rrcm.settings import Sample
 N = 400
 CFG = Sample(
     backend="linear", precision="fp32", batch_size=16, noise="gaussian", n0=20, n=N, seed=0,
-    subset="all", stop="none", alpha=0.05, label_aware=False, soft=False, paired=0,
+    subset="all", stop="none", alpha=0.05, label_aware=False, soft=0.0, paired=0,
 )  # fmt: skip
 CONSTANTS = {
     "none": {},
@@ -39,11 +39,12 @@ SIX = images(6)
 OTHER = partial(linear, (0.4, 0.0, 0.2))  # what paired draws are compared with
 EXTRAS = {
     "plain": {},
-    "soft": {"soft": True},
+    "soft": {"soft": 1.0},
+    "sharp": {"soft": 16.0},
     "paired": {"paired": 50},
     "label-aware": {"label_aware": True},
     "sound": {"noise": "sound"},
-    "all": {"soft": True, "paired": 50, "label_aware": True},
+    "all": {"soft": 1.0, "paired": 50, "label_aware": True},
 }
 
 
@@ -225,7 +226,7 @@ def test_the_first_draws_select_and_the_next_ones_estimate(stop, extra):
         steps = (scores[:, c_A : c_A + 1] * 0).long()
         if cfg.soft and looks:
             drawn = scores[cfg.n0 : cfg.n0 + looks[-1][0]]
-            steps = (drawn.softmax(dim=1)[:, c_A] * SOFT).floor().long()
+            steps = ((cfg.soft * drawn).softmax(dim=1)[:, c_A] * SOFT).floor().long()
         unlike = int((label[first:] != OTHER().scores(noisy[first:]).argmax(1).numpy()).sum())
 
         assert rows(whole(stop, extra))[idx] == {
@@ -325,7 +326,7 @@ def other(value):
     return f"{value}'" if isinstance(value, str) else value + 1
 
 
-CHANGES = {"noise": "sound", "subset": "first:2", "stop": "grid", "paired": 5}
+CHANGES = {"noise": "sound", "subset": "first:2", "stop": "grid", "paired": 5, "soft": 16.0}
 
 
 @pytest.mark.parametrize("field", Sample.__slots__)

@@ -21,7 +21,7 @@ from rrcm.shards import Split
 SIGMA, ALPHA, REPEATS = 0.5, 0.05, 2000
 CFG = Sample(
     backend="linear", precision="fp32", batch_size=4096, noise="gaussian", n0=20, n=200, seed=11,
-    subset="all", stop="none", alpha=ALPHA, label_aware=False, soft=False, paired=0,
+    subset="all", stop="none", alpha=ALPHA, label_aware=False, soft=0.0, paired=0,
 )  # fmt: skip
 CONSTANTS = {
     "none": {},
@@ -149,7 +149,7 @@ def test_certificates_may_be_transferred_to_another_function(folder, stop):
 def test_soft_certificates_bound_the_mean_of_probabilities(folder, stop):
     """The radius is never above sigma Phi^-1(E[prob]), the mean by the trapezium rule."""
     slope, margin = 8.0, 0.4
-    found = drawn(folder, margin, stop, extra=(("soft", True),), slope=slope)
+    found = drawn(folder, margin, stop, extra=(("soft", 1.0),), slope=slope)
     z = np.linspace(-8, 8, 10_001)
     s = slope * np.linalg.norm(W) * (margin + SIGMA * z)
     mean = np.trapezoid(norm.pdf(z) / (1 + np.exp(-s)), z)

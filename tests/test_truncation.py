@@ -21,7 +21,7 @@ from rrcm.votes import BUDGET, END, SKIPPED
 MANY, FEW = 10_000, 1_000
 CFG = Sample(
     backend="linear", precision="fp32", batch_size=1000, noise="gaussian", n0=20, n=MANY, seed=0,
-    subset="all", stop="none", alpha=0.001, label_aware=False, soft=False, paired=0,
+    subset="all", stop="none", alpha=0.001, label_aware=False, soft=0.0, paired=0,
 )  # fmt: skip
 CONSTANTS = {
     "none": {},
@@ -132,7 +132,7 @@ def test_votes_cannot_be_cut_where_nobody_looked(stop, n, nearest):
         truncation.truncate(*random_votes(stop, 0), n)
 
 
-@pytest.mark.parametrize(("changes", "kind"), [({"soft": True}, "soft"), ({"paired": 9}, "paired")])
+@pytest.mark.parametrize(("changes", "kind"), [({"soft": 1.0}, "soft"), ({"paired": 9}, "paired")])
 def test_sums_over_all_draws_cannot_be_cut(changes, kind):
     """Draws of pairs are numbered from n0 + n on: with another n they are others."""
     head, rows = random_votes("none", 0, **changes)

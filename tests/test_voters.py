@@ -1,5 +1,7 @@
 """What a batch adds to the counts of its images, and to no others."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -65,7 +67,10 @@ def test_a_vote_is_for_the_highest_score_and_the_lowest_class_among_equals():
 nan, inf = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize("kind", [voters.hard, voters.soft])
+SOFTLY = functools.partial(voters.soft, beta=1.0)
+
+
+@pytest.mark.parametrize("kind", [voters.hard, SOFTLY])
 def test_scores_that_are_no_numbers_are_counted_apart(kind):
     scores = [[0.0, nan, 1.0], [nan, nan, nan], [0.0, 1.0, -inf]]
 
@@ -73,13 +78,16 @@ def test_scores_that_are_no_numbers_are_counted_apart(kind):
 
 
 @many
-@given(st.lists(st.lists(st.floats(-30, 30, width=32), min_size=3, max_size=3), min_size=1))
-def test_soft_votes_are_probabilities_in_float64_rounded_down(scores):
+@given(
+    st.lists(st.lists(st.floats(-30, 30, width=32), min_size=3, max_size=3), min_size=1),
+    st.sampled_from([0.5, 1.0, 16.0]),
+)
+def test_soft_votes_are_probabilities_in_float64_rounded_down(scores, beta):
     """Never above the probability, by less than a step below it; squares are exact."""
-    exact = np.exp(np.array(scores) - np.max(scores, axis=1, keepdims=True))
+    exact = np.exp(beta * (np.array(scores) - np.max(scores, axis=1, keepdims=True)))
     exact /= exact.sum(axis=1, keepdims=True)
 
-    added = voters.soft(Says(scores))(torch.zeros(len(scores))).numpy()
+    added = voters.soft(Says(scores), beta=beta)(torch.zeros(len(scores))).numpy()
     votes, steps, squares = added[:, :3], added[:, 3:6], added[:, 6:9]
 
     assert added.shape == (len(scores), 10)
@@ -91,7 +99,7 @@ def test_soft_votes_are_probabilities_in_float64_rounded_down(scores):
 
 
 def test_a_certain_class_has_all_steps():
-    added = voters.soft(Says([[100.0, 0.0, 0.0]]))(torch.zeros(1))
+    added = SOFTLY(Says([[100.0, 0.0, 0.0]]))(torch.zeros(1))
 
     assert added.tolist() == [[1, 0, 0, SOFT, 0, 0, SOFT**2, 0, 0, 0]]
 
@@ -151,7 +159,7 @@ def test_rows_that_only_fill_a_batch_are_not_counted():
 
 
 def test_counts_are_whole_and_have_no_column_for_nan():
-    for kind, columns in ((voters.hard, 3), (voters.soft, 9)):
+    for kind, columns in ((voters.hard, 3), (SOFTLY, 9)):
         counts = counting(kind(linear()))(pieces((0, 0, 9), (1, 0, 9)))
         assert counts.shape == (2, columns)
         assert counts.dtype == np.int64

@@ -76,7 +76,11 @@ def test_the_format_is_the_documented_one(path):
 @st.composite
 def files(draw):
     """A header of any size, and rows of any votes that it allows."""
-    classes, soft, paired = draw(st.integers(2, 5)), draw(st.booleans()), draw(st.integers(0, 3))
+    classes, soft, paired = (
+        draw(st.integers(2, 5)),
+        draw(st.sampled_from([0.0, 1.0, 16.0])),
+        draw(st.integers(0, 3)),
+    )
     definition = header(
         classes=[str(k) for k in range(classes)], n0=4, n=99, soft=soft, paired=paired
     )
@@ -86,7 +90,7 @@ def files(draw):
         ballots = draw(st.lists(pick, min_size=1, max_size=99))
         ends = draw(st.sets(st.integers(1, len(ballots)), max_size=3)) | {len(ballots)}
         looks = [np.bincount(ballots[:end], minlength=classes) for end in sorted(ends)]
-        steps = draw(st.integers(0, SOFT)) * soft  # each draw the same probability
+        steps = draw(st.integers(0, SOFT)) * bool(soft)  # each draw the same probability
         one = row(
             idx,
             draw(pick),
@@ -237,7 +241,7 @@ def test_every_key_of_a_line_is_needed(path, key):
     ids=str,
 )
 def test_soft_sums_that_no_draws_have_are_refused(path, soft):
-    definition = header(soft=True)
+    definition = header(soft=1.0)
     damaged(path, json.dumps(GOOD | {"soft": [400, 4000]}), definition)
     votes.read(path)
     damaged(path, json.dumps(GOOD | {"soft": soft}), definition)
@@ -265,7 +269,7 @@ def test_an_image_that_waits_for_its_pairs_is_unfinished(path):
         votes.read(path)
 
 
-@pytest.mark.parametrize("first", ["", "votes", "[]", "{}", '{"format":"rrcm-votes-2"}'])
+@pytest.mark.parametrize("first", ["", "votes", "[]", "{}", '{"format":"rrcm-votes-3"}'])
 def test_a_file_without_our_header_is_refused(path, first):
     path.write_text(f"{first}\n")
 
@@ -283,9 +287,9 @@ def test_every_field_of_the_header_is_needed_and_typed(path, field):
 
 
 def test_another_format_is_refused(path):
-    write(path, definition=header(format="rrcm-votes-3"))
+    write(path, definition=header(format="rrcm-votes-2"))
 
-    with refused(VotesError, f"{path}:1: format 'rrcm-votes-3', this", "'rrcm-votes-2'"):
+    with refused(VotesError, f"{path}:1: format 'rrcm-votes-2', this", "'rrcm-votes-3'"):
         votes.read(path)
 
 
