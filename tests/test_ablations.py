@@ -25,7 +25,15 @@ RUN = "tiny-rrcm-s050"
 SCRATCH = "tiny-gaussian-s050"
 FILES = sorted(ROOT.glob("presets/ablations/*.yaml"))
 BASES = ("digits", "cifar10", "imagenet")
-CASES = [(file.stem, base) for file in FILES for base in BASES]
+CASES = [
+    pytest.param(
+        *(file.stem, base),
+        id=f"{file.stem}-{base}",
+        marks=[pytest.mark.slow] if base == "imagenet" else [],
+    )
+    for file in FILES
+    for base in BASES
+]
 ALL_RADII = [0.0, 0.25, 0.5]
 
 
@@ -65,7 +73,7 @@ def apart(one, other):
     return {key: other[key] for key in one if one[key] != other[key]}
 
 
-@pytest.mark.parametrize(("name", "base"), CASES, ids=map("-".join, CASES))
+@pytest.mark.parametrize(("name", "base"), CASES)
 def test_a_variant_differs_in_what_it_names_and_in_nothing_else(tmp_path, name, base):
     """And the components that its values are for take them."""
     ablation, text = made(name, base)

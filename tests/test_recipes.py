@@ -341,7 +341,15 @@ def kinds(preset):
 
 
 PRETRAININGS = [(p, name) for p in (CIFAR, IMAGENET, DIGITS) for name in p.pretrain]
-RUNS = [kind for p in (CIFAR, IMAGENET, DIGITS) for kind in kinds(p)]
+RUNS = [
+    pytest.param(
+        *(p, name),
+        id=f"{p.data.name}-{name}",
+        marks=[pytest.mark.slow] if p is IMAGENET and p.runs[name].architecture == "resnet" else [],
+    )
+    for p in (CIFAR, IMAGENET, DIGITS)
+    for p, name in kinds(p)
+]
 
 
 @pytest.mark.parametrize(
@@ -365,7 +373,7 @@ def test_every_pretraining_takes_two_steps(preset, name, request):
     assert ("patch_embed.proj.weight" in changed) is not cfg.freeze_patches
 
 
-@pytest.mark.parametrize(("preset", "name"), RUNS, ids=[f"{p.data.name}-{n}" for p, n in RUNS])
+@pytest.mark.parametrize(("preset", "name"), RUNS)
 def test_every_kind_of_run_takes_two_steps(preset, name, request):
     run = preset.runs[name]
     run, recipe = dataclasses.replace(run, loss=cheap(run.loss)), preset.recipes[run.recipe]

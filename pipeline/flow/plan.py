@@ -257,7 +257,7 @@ def _as_written(entry: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str
             written[key] = [{k: one[k] for k in FIELDS if k in one} | one for one in entry[key]]
     for file, read in entry.get("params", {}).items():
         if file == str(PARAMS):
-            own = {key: deepcopy(_find(values, key)) for key in sorted(read)}
+            own = deepcopy({key: _find(values, key) for key in sorted(read)})  # nodes of one, too
             written["params"] = entry["params"] | {file: own if own == read else read}
     return written
 
