@@ -52,6 +52,19 @@ def test_bands_lie_around_the_staircase():
         assert low.edges.tolist() == shaded.edges.tolist() == band["radius"].tolist()
 
 
+def test_many_methods_have_curves_of_their_own_colour_one_legend_and_no_bands():
+    band = statistics.band(next(iter(TABLES.values())), confidence=0.95)
+    many = {f"method {number}": band for number in range(10)}
+
+    figure = figures.certified_accuracy({"0.5": many, "1": many}, what="certified accuracy")
+
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*many]
+    for axis in figure.axes:
+        assert axis.get_legend() is None and not axis.patches
+        assert len({line.get_color() for line in axis.get_lines()}) == 10
+
+
 def test_probabilities_have_a_line_for_each_classifier():
     found = {
         (sigma, name): statistics.distribution(table)

@@ -23,11 +23,15 @@ DASHES = ["-", "--", ":", "-."]
 # Whatever matplotlibrc says, so that bytes are the same for everybody.
 STYLE = ["default", {"svg.hashsalt": "rrcm", "svg.fonttype": "path", "font.size": 10}]
 ACROSS = 3  # panels in a row
+FEW = 5  # methods whose bands can be told apart
 CLASSES = 20  # rows of a heat map at the most
 
 
 def certified_accuracy(curves: dict[str, dict[str, pd.DataFrame]], *, what: str) -> Figure:
     """One panel per sigma, one curve per method: certified accuracy against radius.
+
+    Of more than `FEW` methods bands would hide curves: they are left out, and one legend serves all
+    panels.
 
     Args:
         curves: sigma -> method -> a table from `statistics.band`. The Wilson band is shaded, that
@@ -39,10 +43,19 @@ def certified_accuracy(curves: dict[str, dict[str, pd.DataFrame]], *, what: str)
         figure, axes = _panels(len(curves), size=(4.2, 3.6))
         for axis, (sigma, panel) in zip(axes, curves.items(), strict=True):
             for method, curve in panel.items():
-                _staircase(axis, curve, label=method, colour=_colour(methods.index(method)))
+                draw = _staircase if len(methods) <= FEW else _line
+                draw(axis, curve, label=method, colour=_colour(methods.index(method)))
             axis.set_title(f"σ = {sigma}")
             _radius_axis(axis)
-            axis.legend(frameon=False)
+            if len(methods) <= FEW:
+                axis.legend(frameon=False)
+        if len(methods) > FEW:
+            handles = {
+                name: h
+                for a in axes
+                for h, name in zip(*a.get_legend_handles_labels(), strict=True)
+            }
+            figure.legend([handles[m] for m in methods], methods, loc="outside right upper")
         _first_column(axes, f"{what}, %")
     return figure
 
@@ -123,7 +136,7 @@ def envelopes(curves: dict[str, pd.DataFrame]) -> Figure:
         figure = Figure(figsize=(6.4, 3.8), layout="constrained")
         axis = figure.subplots()
         for number, (name, curve) in enumerate(curves.items()):
-            _line(axis, curve, label=name, color=_colour(number), linestyle="--")
+            _line(axis, curve, label=name, colour=_colour(number), dash="--")
         axis.set_title("best σ at each radius: several classifiers, not one", fontsize=10)
         _radius_axis(axis)
         axis.set_ylabel("certified, %")
@@ -191,7 +204,7 @@ def _colour(number: int) -> str:
 
 def _staircase(axis: Axes, curve: pd.DataFrame, *, label: str, colour: str) -> None:
     """A curve with its bands; none reaches beyond the last radius that anything is certified at."""
-    _line(axis, curve, label=label, color=colour)
+    _line(axis, curve, label=label, colour=colour)
     edges = curve["radius"].to_numpy()
     if len(edges) < 2:
         return
@@ -202,14 +215,14 @@ def _staircase(axis: Axes, curve: pd.DataFrame, *, label: str, colour: str) -> N
     axis.stairs(high, edges, baseline=low, color=colour, alpha=0.15, fill=True, linewidth=0)
 
 
-def _line(axis: Axes, curve: pd.DataFrame, *, label: str, color: str, linestyle: str = "-") -> None:
+def _line(axis: Axes, curve: pd.DataFrame, *, label: str, colour: str, dash: str = "-") -> None:
     axis.step(  # an accuracy holds up to its radius: the step is before the point
         [*curve["radius"], curve["radius"].iloc[-1]],
         [*(100 * curve["certified_accuracy"]), 0],
         where="pre",
         label=label,
-        color=color,
-        linestyle=linestyle,
+        color=colour,
+        linestyle=dash,
         linewidth=1.8,
     )
 

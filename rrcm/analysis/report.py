@@ -87,6 +87,7 @@ def write(
         out / "index.html",
         page.render(
             accuracy=accuracy,
+            banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
             apart=100 * intervals.dkw(max(len(e.table) for e in found), confidence=confidence),
             comparison=tables.comparison_table(found, compared),
             confidence=f"{100 * confidence:g}",
