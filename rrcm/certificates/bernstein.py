@@ -12,7 +12,8 @@ def certify(
 
     Guarantee: with probability at least ``1 - alpha`` over the second round, either this abstains
     or the **soft** smoothed classifier, which answers the class of the largest mean probability
-    under noise, answers ``label`` on the whole open L2 ball of radius (theory.md, eq. 22)
+    under noise, softmax of ``sample.soft`` times the scores, answers ``label`` on the whole open L2
+    ball of radius (theory.md, eq. 22)
 
     .. math:: R = \sigma\, \Phi^{-1}(\underline{E[\mathrm{prob}_A]}).
 
