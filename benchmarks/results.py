@@ -16,6 +16,7 @@ from statsmodels.stats.multitest import multipletests
 from rrcm import certify, params, votes
 from rrcm.analysis import entries, markup, paired, tables
 from rrcm.analysis.entries import Entry
+from rrcm.analysis.paired import Comparison
 from rrcm.files import write_text
 from rrcm.params import Params
 
@@ -71,7 +72,7 @@ the network, for one noisy draw.
 
 Difference of the shares that are certified at radius r, in points, over the same images; in
 parentheses p of the exact McNemar test, corrected after Holm for all comparisons of one σ. It is
-about these trained networks: another seed is another network.
+about these trained networks: another seed is another network. – is no disagreement at all.
 
 {compared}"""
 
@@ -130,15 +131,21 @@ def against(
             paired.compare(first.judged, other.judged, radii=radii, confidence=confidence)
             for other in others
         ]
-        corrected = iter(multipletests([c.p for each in compared for c in each], method="holm")[1])
+        p = [c.p for each in compared for c in each if disagree(c)]
+        corrected = iter(multipletests(p, method="holm")[1])
         for other, each in zip(others, compared, strict=True):
             row = {"σ": entries.sigma(first), "against": entries.label(other, found)}
             for c in each:
-                row[f"r = {c.radius:g}"] = (
-                    f"{100 * c.difference.value:+.1f} ({next(corrected):.2g})"
-                )
+                points = f"{100 * c.difference.value:+.1f}"
+                shown = f"{points} ({next(corrected):.2g})" if disagree(c) else "–"
+                row[f"r = {c.radius:g}"] = shown
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def disagree(c: Comparison) -> bool:
+    """Whether a test could reject, whatever is true (Tarone, 1990)."""
+    return c.only_first + c.only_second > 0
 
 
 if __name__ == "__main__":
