@@ -108,18 +108,18 @@ def scheduled(api: httpx.Client, name: str) -> int:
 def killed(checkout: Workspace, *, ready: int) -> int:
     """kill -9 the stage once it has saved state of step ``ready`` or later; which step that was."""
 
-    def saved() -> tuple[psutil.Process, int] | None:
+    def training() -> psutil.Process | None:
         for process in processes(checkout):
             try:
                 command = " ".join(process.cmdline())
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
-            step = step_saved(checkout)
-            if "pipeline.train" in command and "-m dvc" not in command and step >= ready:
-                return process, step
+            if "pipeline.train" in command and "-m dvc" not in command:
+                return process
         return None
 
-    process, _ = until(saved, seconds=120, what=f"state of step {ready}")
+    process = until(training, seconds=120, what="training")
+    until(lambda: step_saved(checkout) >= ready, seconds=120, what=f"state of step {ready}")
     process.kill()
     until(lambda: not process.is_running(), seconds=20, what="end of the killed stage")
     return step_saved(checkout)  # it may have saved once more
@@ -137,7 +137,12 @@ def step_saved(checkout: Workspace) -> int:
 def test_a_stage_killed_twice_goes_on_where_it_was_and_the_run_is_seen(
     checkout: Workspace, tmp_path: Path
 ):
-    checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=3.0))
+    def change(params: dict[str, Any]) -> None:
+        run = params["runs"][RUN]
+        run["loss"].update(lbd=3.0)
+        params["recipes"][run["recipe"]].update(epochs=12)  # long enough to be killed twice
+
+    checkout.edit(change)
     lock = (checkout.path / "dvc.lock").read_bytes()
     checkout.run("dvc", "repro", "--single-item", STAGE)
     uninterrupted = checkout.digest(f"models/{RUN}/model.safetensors")
@@ -153,6 +158,7 @@ def test_a_stage_killed_twice_goes_on_where_it_was_and_the_run_is_seen(
         run = post(api, f"/deployments/{target['id']}/create_flow_run", body)["id"]
         first = killed(checkout, ready=1)
         second = killed(checkout, ready=first + 1)
+        assert second > first, "the stage ended before it was killed again"
 
         def ended() -> dict[str, Any] | None:
             state = api.get(f"/flow_runs/{run}").json()["state"]
