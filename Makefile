@@ -15,10 +15,10 @@ demo: env data            ## train, export, certify and report on the digits
 	$(BIN)/rrcm report
 
 test: env                 ## what must pass before a commit
-	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-all: env             ## and what takes longer
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 check: env                ## format, lint, test
 	$(BIN)/ruff format --check .

@@ -1,13 +1,12 @@
 """``rrcm``: what people type. Heavy imports wait for their command."""
 
 import sys
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline import cli_data, cli_flow
+from pipeline import cli_data, cli_flow, cli_measure
 from pipeline.options import asks
 from rrcm.errors import RrcmError
 
@@ -21,6 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_flow.app, name="flow")
+app.add_typer(cli_measure.app)
 
 Sigma = Annotated[float, typer.Option(help="Sigma of the noise, in pixels of [0, 1].")]
 
@@ -59,20 +59,53 @@ def pull(
 
 @app.command("import")
 def import_checkpoint(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="A state dict: .pth, .pt or .net.")],
-    classes: Annotated[int, typer.Option(help="How many classes it knows.")],
-    sigma: Sigma,
+    classes: Annotated[int | None, typer.Option(help="How many classes it knows.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Sigma that it was trained at.")] = None,
     arch: Annotated[str | None, typer.Option(help="s, b or b_deep; from the shapes.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Attention heads; those of ARCH.")] = None,
-    image_size: Annotated[int | None, typer.Option(help="Checked against the shapes.")] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Attention heads, if shapes do not say.")
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="Pixels of a side; of a classifier, checked.")
+    ] = None,
     skip_norm: Annotated[
         bool, typer.Option("--skip-norm", help="The head reads no LayerNorm (CIFAR-10).")
     ] = False,
-    name: Annotated[str | None, typer.Option(help="Of the run; ARCH-imported-sSIGMA.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of what is made; ARCH-imported-sSIGMA.")] = None,
+    denoiser: Annotated[
+        bool, typer.Option("--denoiser", help="A UNet of improved- or guided-diffusion.")
+    ] = False,
+    schedule: Annotated[
+        str | None, typer.Option(help="Its noise, as cosine:4000 or linear:1000.")
+    ] = None,
+    rescale: Annotated[
+        bool, typer.Option("--rescale", help="It is told times as if of 1000 steps.")
+    ] = False,
+    head_channels: Annotated[
+        int | None, typer.Option(help="Channels of a head, instead of HEADS.")
+    ] = None,
 ) -> None:
-    """Make a run of a checkpoint of the reference implementation of rRCM."""
+    """Make a run of a checkpoint of the reference implementation of rRCM, or keep a denoiser."""
     from pipeline import imports
 
+    imports.check_options(context.params)
+    if denoiser:
+        from pipeline import import_denoiser
+
+        typer.echo(
+            import_denoiser.import_denoiser(
+                file,
+                name=name,
+                schedule=schedule,
+                rescale=rescale,
+                image_size=image_size,
+                heads=heads,
+                head_channels=head_channels,
+            )
+        )
+        return
     typer.echo(
         imports.import_checkpoint(
             file,
@@ -244,39 +277,6 @@ def audit(
     found = [audit(file, n=n, alpha=alpha, sigma=sigma) for file in files]
     typer.echo("\n\n".join(map(str, found)))
     raise typer.Exit(int(any(one.trusted is False for one in found)))
-
-
-@app.command()
-def bench(
-    model: Annotated[str, typer.Option(help="tiny, s, b or b_deep.")] = "tiny",
-    image_size: Annotated[int, typer.Option(help="8, 32 or 224.")] = 8,
-    repeats: Annotated[int, typer.Option(help="Turns of which the median is taken.")] = 5,
-    seconds: Annotated[float, typer.Option(help="Of each turn of each variant.")] = 2.0,
-    batch_size: Annotated[
-        list[int] | None, typer.Option(help="Instead of the usual ones; may be repeated.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Time the engine by backend, precision and batch, beside the usual loop and the peak."""
-    from benchmarks import throughput
-
-    batches = tuple(batch_size or ())
-    result = throughput.measure(
-        model, image_size, repeats=repeats, seconds=seconds, batches=batches
-    )
-    typer.echo(dumps(result, indent=2) if json else throughput.table(result))
-
-
-@app.command()
-def doctor(
-    rng: Annotated[
-        bool, typer.Option("--rng", help="Test the noise that this machine draws.")
-    ] = False,
-) -> None:
-    """Say what is installed, which devices there are, and what is missing."""
-    from pipeline import doctor
-
-    typer.echo(doctor.examine_noise() if rng else doctor.examine())
 
 
 def main() -> None:

@@ -1,12 +1,14 @@
 """What every method reaches and costs, after `dvc repro`: ``python -m benchmarks.results``.
 
-In a checkout whose params.yaml is a preset such as digits-all; writes one page of markdown.
-Certified accuracy is the report's. Costs are what stages noted while they ran (``provenance/``):
-seconds of stages that DVC restored are of the machine that ran them.
+In a checkout whose params.yaml is a preset such as digits-all; writes a chapter of a markdown page,
+in the place of the chapter of the same title if there is one. Certified accuracy is the report's.
+Costs are what stages noted while they ran (``provenance/``): seconds of stages that DVC restored
+are of the machine that ran them. Latency is what `rrcm latency` measured, if it has.
 """
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,10 @@ from rrcm.params import Params
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="a markdown file")
+    parser.add_argument("--out", type=Path, required=True, help="a markdown file of chapters")
     parser.add_argument("--title", required=True)
     parser.add_argument("--command", required=True, help="what made the results")
+    parser.add_argument("--note", required=True, help="what else a reader has to know")
     parser.add_argument("--reference", default="rrcm", help="the method that is compared with each")
     asked = parser.parse_args()
     whole = params.load()
@@ -35,37 +38,48 @@ def main() -> None:
         {name: votes.read(Path(f"votes/{name}.jsonl")) for name in whole.evals},
     )
     shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
-    write_text(
-        asked.out,
-        PAGE.format(
-            title=asked.title,
-            command=asked.command,
-            images=len(found[0].table),
-            draws=f"{whole.sample.n:,}",
-            alpha=f"{whole.certify.alpha:g}",
-            machine=noted(f"sample@{found[0].name}")["machine"],
-            accuracy=markup.markdown(tables.accuracy_table(found, **shown)),
-            costs=markup.markdown(costs(whole, found)),
-            reference=asked.reference,
-            compared=markup.markdown(against(found, asked.reference, **shown)),
-        ),
+    chapter = CHAPTER.format(
+        title=asked.title,
+        command=asked.command,
+        images=len(found[0].table),
+        draws=f"{whole.sample.n:,}",
+        alpha=f"{whole.certify.alpha:g}",
+        confidence=f"{100 * whole.report.confidence:g}",
+        note=asked.note,
+        machine=noted(f"sample@{found[0].name}")["machine"],
+        accuracy=markup.markdown(tables.accuracy_table(found, **shown)),
+        costs=markup.markdown(costs(whole, found)),
+        reference=asked.reference,
+        compared=markup.markdown(against(found, asked.reference, **shown)),
+        latency=LATENCY.format(table=TABLE.read_text()) if TABLE.exists() else "",
     )
+    page = asked.out.read_text() if asked.out.exists() else ""
+    write_text(asked.out, put(page, asked.title, chapter))
 
 
-PAGE = """# {title}
+TABLE = Path("results/latency/latency.md")
+LATENCY = """
+## What a certificate takes
+
+Measured by `rrcm latency` in one run, in turns, on one core: from pixels to the vote of a noisy
+image, and for all draws of an image. × is how many times longer than the reference.
+
+{table}"""
+CHAPTER = """# {title}
 
 Made by `{command}`.
 
 {images} test images, up to {draws} noisy draws of each, α = {alpha}; certified accuracy in %
-[95 % Wilson interval]. The rows of one σ had one encoder and one budget of gradient evaluations.
+[{confidence} % Wilson interval]. {note}
 
 {accuracy}
 ## What it cost
 
 A gradient evaluation is a forward pass of the network for one image that is followed by a backward
 one, of an attack too. A pre-training counts for each of the runs that start from it with its equal
-share. Seconds are those of the stages on one machine ({machine}), beside other work; calls are of
-the network, for one noisy draw.
+share; a denoiser counts whole, with those that it starts from, and with the classifier behind it.
+Seconds are those of the stages on one machine ({machine}), beside other work; calls are of
+networks, for one noisy draw.
 
 {costs}
 ## {reference} against each
@@ -74,7 +88,15 @@ Difference of the shares that are certified at radius r, in points, over the sam
 parentheses p of the exact McNemar test, corrected after Holm for all comparisons of one σ. It is
 about these trained networks: another seed is another network. – is no disagreement at all.
 
-{compared}"""
+{compared}{latency}"""
+
+
+def put(page: str, title: str, chapter: str) -> str:
+    """``page`` with a chapter in the place of the one of its title, or at the end."""
+    chapters = re.split(r"^(?=# )", page, flags=re.MULTILINE)
+    kept = [chapter if c.startswith(f"# {title}\n") else c for c in chapters if c]
+    parts = kept if chapter in kept else [*kept, chapter]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
 def noted(stage: str) -> dict[str, Any]:
@@ -87,7 +109,8 @@ def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
     rows = []
     for entry in found:
         name = whole.evals[entry.name].run
-        parts = [training(whole, run) for run in whole.runs_of(name) or [name]]
+        parts = trained(whole, name)
+        calls = whole.calls(name)
         sampled = noted(f"sample@{entry.name}")
         rows.append(
             {
@@ -95,12 +118,28 @@ def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
                 "method": entries.label(entry, found),
                 "gradient evaluations": f"{sum(gradients for gradients, _ in parts):,.0f}",
                 "training, s": f"{sum(seconds for _, seconds in parts):.0f}",
-                "calls a draw": len(parts),
+                "calls a draw": " + ".join(f"{n} {what}" for what, n in calls.items() if n),
                 "draws an image": f"{sampled['draws'] / sampled['images']:,.0f}",
                 "certification, ms an image": f"{1e3 * sampled['seconds'] / sampled['images']:.0f}",
             }
         )
     return pd.DataFrame(rows)
+
+
+def trained(whole: Params, name: str) -> list[tuple[float, float]]:
+    """`training` of all runs of a classifier, and the cost of its denoiser."""
+    if name in whole.purified:
+        cfg = whole.purified[name]
+        return [*denoising(whole, cfg.denoiser), *trained(whole, cfg.run)]
+    return [training(whole, run) for run in whole.runs_of(name) or [name]]
+
+
+def denoising(whole: Params, folder: str) -> list[tuple[float, float]]:
+    """What a denoiser cost, and those that it started from; nothing if it was imported."""
+    kind, _, name = folder.partition("/")
+    if kind != "denoisers":
+        return []
+    return [*denoising(whole, whole.denoisers[name].start), cost(f"denoise@{name}")]
 
 
 def training(whole: Params, name: str) -> tuple[float, float]:

@@ -76,7 +76,7 @@ def _project() -> list[tuple[bool, str]]:
     cure = "" if raw.exists() else f": not here; `rrcm data {project.data.name}`"
     found.append((raw.exists(), f"raw data in {raw}/{cure}"))
     for run in project.classifiers():
-        path, stage = Path(f"onnx/{run}.onnx"), "combine" if run in project.ensembles else "export"
-        cure = "" if path.exists() else f": not here; `dvc repro {stage}@{run}`"
+        path = Path(f"onnx/{run}.onnx")
+        cure = "" if path.exists() else f": not here; `dvc repro {project.maker(run)}`"
         found.append((path.exists(), f"{path}{cure}"))
     return found

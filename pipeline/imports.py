@@ -1,10 +1,16 @@
-"""``rrcm import``: a checkpoint of the reference implementation becomes a run of params.yaml."""
+"""``rrcm import``: a checkpoint of the reference implementation becomes a run of params.yaml.
+
+What every import shares is here too; denoisers are brought in by import_denoiser.py.
+"""
 
 import math
 import re
 import shutil
 import tempfile
 import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +27,8 @@ from rrcm.parsing import read_yaml
 from rrcm.reference import Checkpoint
 
 FOLDER = Path("imported")
+OF_CLASSIFIERS = ("classes", "sigma", "arch", "skip_norm")  # options, by what they are about
+OF_DENOISERS = ("schedule", "rescale", "head_channels")
 SUFFICES = {True: "imported", False: "imported-skip-norm"}  # the recipe, by final_norm
 
 
@@ -45,33 +53,80 @@ def import_checkpoint(
         CheckpointError: ``file`` is no such checkpoint, or not as asked for.
         ConfigError: A name is taken, or params.yaml is of other images.
     """
-    name = name or f"{arch or 'vit'}-imported-s{round(100 * sigma):03d}"
+    out = place(name or f"{arch or 'vit'}-imported-s{round(100 * sigma):03d}")
+    if not (math.isfinite(sigma) and sigma > 0):
+        raise ConfigError(f"--sigma: must be positive, got {sigma}")
+    found = reference.read(file, arch=arch, heads=heads, final_norm=not skip_norm)
+    _check(file, found, classes=classes, image_size=image_size)
+    entries = _entries(out.name, found, sigma=sigma)
+    edited = None if found.classes is None else _edited(entries)
+    with kept(out, partial(_write, found=found, sigma=sigma)):
+        if edited is not None:
+            with atomic(config.PARAMS) as part:
+                part.write_text(edited, encoding="utf-8", newline="\n")
+                params.load(part)
+    if edited is None:
+        return f"{out}: an encoder. To fine-tune it, add to params.yaml:\n\n{written(entries)}"
+    evaluation = next(iter(entries["evals"]))
+    return f"{out}: a classifier of {found.classes} classes; `dvc repro certify@{evaluation}`"
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that are not about what is imported, and ask for those that have no default.
+
+    Args:
+        given: All options of the command, by parameter name; None or False where not given.
+
+    Raises:
+        ConfigError: Names the option.
+    """
+    what = "a denoiser" if given["denoiser"] else "a classifier"
+    foreign = OF_CLASSIFIERS if given["denoiser"] else OF_DENOISERS
+    for name in foreign:
+        if given[name] not in (None, False):
+            way = "leave out --denoiser" if given["denoiser"] else "add --denoiser"
+            raise ConfigError(f"{_option(name)}: not of {what}; leave it out, or {way}")
+    for name in ("name", "schedule", "image_size") if given["denoiser"] else ("classes", "sigma"):
+        if given[name] is None:
+            raise ConfigError(f"{_option(name)}: needed to import {what}; see docs/importing.md")
+
+
+def _option(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
+
+
+def place(name: str) -> Path:
+    """``imported/<name>``, where nothing is yet.
+
+    Raises:
+        ConfigError: ``name`` is taken, or no name.
+    """
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise ConfigError(f"--name: {name!r}: a letter, then letters, digits, - and _ only")
     out = FOLDER / name
     if out.exists() or out.with_suffix(".dvc").exists():
         raise ConfigError(f"{out}: is there already; import under another --name")
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise ConfigError(f"--sigma: must be positive, got {sigma}")
-    found = reference.read(file, arch=arch, heads=heads, final_norm=not skip_norm)
-    _check(file, found, classes=classes, image_size=image_size)
-    entries = _entries(name, found, sigma=sigma)
-    edited = None if found.classes is None else _edited(entries)
-    _write(out, found, sigma=sigma)
+    return out
+
+
+@contextmanager
+def kept(out: Path, write: Callable[[Path], None]) -> Iterator[None]:
+    """Have ``write`` make the folder ``out``, whole or not at all, and DVC keep it.
+
+    If the block fails, or is interrupted, ``out`` is gone again.
+    """
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".") as scratch:
+        part = Path(scratch, "part")
+        write(part)
+        part.rename(out)
     try:
         graph.track(out)
-        if edited is not None:
-            with atomic(config.PARAMS) as part:
-                part.write_text(edited, encoding="utf-8", newline="\n")
-                params.load(part)
+        yield
     except BaseException:  # an interrupt too: half an import must not stay behind
         shutil.rmtree(out)
         out.with_suffix(".dvc").unlink(missing_ok=True)
         raise
-    if edited is None:
-        return f"{out}: an encoder. To fine-tune it, add to params.yaml:\n\n{written(entries)}"
-    evaluation = next(iter(entries["evals"]))
-    return f"{out}: a classifier of {found.classes} classes; `dvc repro certify@{evaluation}`"
 
 
 def _check(file: Path, found: Checkpoint, *, classes: int, image_size: int | None) -> None:
@@ -88,23 +143,19 @@ def _check(file: Path, found: Checkpoint, *, classes: int, image_size: int | Non
         )
 
 
-def _write(out: Path, found: Checkpoint, *, sigma: float) -> None:
-    """Write ``out``, whole or not at all."""
-    FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".") as scratch:
-        part = Path(scratch, "part")
-        if found.classes is None:
-            checkpoints.save(part / "encoder.safetensors", found.tensors)
-        else:
-            described = {
-                "classes": [str(c) for c in range(found.classes)],
-                "condition": "nearest",
-                "final_norm": found.final_norm,
-                "sigma": sigma,
-            }
-            model = Model(architecture="vit", shape=found.shape)
-            classifier.save(part, found.tensors, model=model, config=described)
-        part.rename(out)
+def _write(part: Path, *, found: Checkpoint, sigma: float) -> None:
+    """Make the folder ``part`` of a checkpoint."""
+    if found.classes is None:
+        checkpoints.save(part / "encoder.safetensors", found.tensors)
+        return
+    described = {
+        "classes": [str(c) for c in range(found.classes)],
+        "condition": "nearest",
+        "final_norm": found.final_norm,
+        "sigma": sigma,
+    }
+    model = Model(architecture="vit", shape=found.shape)
+    classifier.save(part, found.tensors, model=model, config=described)
 
 
 def _entries(name: str, found: Checkpoint, *, sigma: float) -> dict[str, dict[str, Any]]:

@@ -49,23 +49,23 @@ def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
     """The outputs that ``name`` stands for, of those that dvc.lock knows: ``made``.
 
     A run: what `rrcm certify` reads, and the votes and certificates of its evaluations, if any. An
-    evaluation: its votes and certificates. A pre-training: its encoder. ``report``: the page.
+    evaluation: its votes and certificates. A pre-training: its encoder. A denoiser: its network.
+    ``report``: the page.
 
     Raises:
         ConfigError: The name is none of these.
         StageError: dvc.lock does not know what has to be there.
     """
     runs = params.classifiers()
-    known = [*runs, *params.evals, *params.pretrain, "report"]
+    known = [*runs, *params.evals, *params.pretrain, *params.denoisers, "report"]
     if name not in known:
         raise ConfigError(
-            f"{name}: params.yaml has no run, evaluation or pre-training of this name."
+            f"{name}: params.yaml has no run, evaluation, pre-training or denoiser of this name."
             f"{suggest(name, known)} Its runs are {', '.join(runs)}"
         )
     needed: dict[str, str] = {}  # path -> the stage that makes it
     if name in runs:
-        stage = "combine" if name in params.ensembles else "export"
-        needed[f"onnx/{name}.onnx"] = f"{stage}@{name}"
+        needed[f"onnx/{name}.onnx"] = params.maker(name)
         needed["shards/test"] = "shard"
         if params.sample.precision == "int8":
             needed["shards/validation"] = "shard"
@@ -73,6 +73,9 @@ def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
         needed |= {path: f"certify@{name}" for path in _results(name)}
     if name in params.pretrain:
         needed[f"pretrained/{name}/encoder.safetensors"] = f"pretrain@{name}"
+    if name in params.denoisers:
+        for file in ("config.json", "model.safetensors"):
+            needed[f"denoisers/{name}/{file}"] = f"denoise@{name}"
     if name == "report":
         needed["report"] = "report"
     for path, stage in needed.items():

@@ -158,10 +158,9 @@ def _trained(params: Params, given: Mapping[str, Any]) -> Trained:
     architecture = params.classifiers()[run].architecture
     evaluation = Eval(run=run, architecture=architecture, sigma=given.get("eval_sigma", sigma))
     if not Path(f"onnx/{run}.onnx").exists():
-        stage = "combine" if run in params.ensembles else "export"
         raise BackendError(
-            f"onnx/{run}.onnx is not here; make it with `dvc repro {stage}@{run}`, or fetch it "
-            f"from a remote with `rrcm pull {run}`"
+            f"onnx/{run}.onnx is not here; make it with `dvc repro {params.maker(run)}`, or fetch "
+            f"it from a remote with `rrcm pull {run}`"
         )
     return Trained(
         evaluation=evaluation,

@@ -17,6 +17,7 @@ from rrcm.parsing import cast, read_yaml
 from rrcm.registry import suggest
 
 SECTIONS = {"model": "models", "pretrain": "pretrain", "recipe": "recipes", "run": "runs"}
+NONE = ("denoisers", "ensembles", "members", "purified", "representations", "generations")
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")  # DVC splits names at dots
 
 Node = dict[str, Any]
@@ -45,8 +46,8 @@ def compose(whole: Node, ablation: Ablation, *, where: str) -> Node:
 
     A variant ``v`` of the run ``r`` is the run ``r-v``, with copies of its own, named so too, of
     what it changes; what it shares with ``r`` is shared, and trained once. Of ``models``,
-    ``pretrain``, ``recipes`` and ``evals`` only what these runs need is kept, of ``ensembles`` and
-    ``members`` nothing, and all other sections of ``whole`` stay as they are.
+    ``pretrain``, ``recipes`` and ``evals`` only what these runs need is kept, of `NONE` nothing,
+    and all other sections of ``whole`` stay as they are.
 
     Args:
         whole: The contents of a whole preset.
@@ -86,7 +87,7 @@ def compose(whole: Node, ablation: Ablation, *, where: str) -> Node:
             head, found, tail = name.partition(ablation.run)
             copy = f"{head}{renamed['run']}{tail}" if found else f"{name}-{variant}"
             made["evals"][copy] = evaluation | {"run": renamed["run"]}
-    made |= {"ensembles": {}, "members": {}}
+    made |= {section: {} for section in NONE}
     return {section: made.get(section, node) for section, node in whole.items()}
 
 

@@ -96,6 +96,7 @@ class Drawing:
             seed=self.header.seed,
             batch_size=self.header.batch_size,
             device=backend.device,
+            normals=backend.normals,
         )
 
     def row_of(self, place: int) -> Row | None:

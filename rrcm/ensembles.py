@@ -50,7 +50,7 @@ class Combined(nn.Module):
         asked = self.cfg.consensus or len(self.members)
         first = self._scores(inputs, 0, asked)
         if asked == len(self.members):
-            return self._mean(first)
+            return mean(first, self.cfg.rule)
         agreed, early = _agreed(first), self._early(first)
 
         def alone(agreed: Tensor, early: Tensor, *_: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class Combined(nn.Module):
 
         def together(agreed: Tensor, early: Tensor, *rest: Tensor) -> Tensor:
             first, inputs = [*rest[:asked]], rest[asked:]
-            everyone = self._mean([*first, *self._scores(inputs, asked, None)])
+            everyone = mean([*first, *self._scores(inputs, asked, None)], self.cfg.rule)
             return torch.where(agreed[:, None], early, everyone)
 
         operands = (agreed, early, *first, *inputs)
@@ -86,9 +86,9 @@ class Combined(nn.Module):
         """Scores [B, K] of an ensemble, from those of its members, [B, K] each."""
         asked = self.cfg.consensus
         if not 0 < asked < len(scores):
-            return self._mean(scores)
-        agreed = _agreed(scores[:asked])
-        return torch.where(agreed[:, None], self._early(scores[:asked]), self._mean(scores))
+            return mean(scores, self.cfg.rule)
+        agreed, everyone = _agreed(scores[:asked]), mean(scores, self.cfg.rule)
+        return torch.where(agreed[:, None], self._early(scores[:asked]), everyone)
 
     def fix(self, sigma: float) -> "Combined":
         """The function of pixels at one ``sigma``, of members that can be fixed."""
@@ -98,21 +98,25 @@ class Combined(nn.Module):
         found = [member(*inputs) for member in self.members[start:stop]]
         return [scores.to(torch.promote_types(scores.dtype, torch.float32)) for scores in found]
 
-    def _mean(self, scores: list[Tensor]) -> Tensor:
-        """The rule. Sums are taken in order, so that a runtime cannot choose how they round."""
-        if self.cfg.rule == "mean_probabilities":
-            # In logarithms, which stay finite where probabilities do not.
-            likely = torch.stack([f.log_softmax(dim=1) for f in scores])
-            return likely.logsumexp(dim=0) - math.log(len(scores))
-        if self.cfg.rule == "plurality":
-            return _sum([_votes(f) for f in scores])
-        return _sum(scores) / len(scores)
-
     def _early(self, first: list[Tensor]) -> Tensor:
         """The combination of members that agree; where rounding let it tie, those of the first."""
-        early = self._mean(first)
+        early = mean(first, self.cfg.rule)
         kept = early.argmax(dim=1) == first[0].argmax(dim=1)
         return torch.where(kept[:, None], early, first[0])
+
+
+def mean(scores: list[Tensor], rule: str) -> Tensor:
+    """The scores [B, K] of several, [B, K] each, by a rule.
+
+    Sums are taken in order, so that a runtime cannot choose how they round.
+    """
+    if rule == "mean_probabilities":
+        # In logarithms, which stay finite where probabilities do not.
+        likely = torch.stack([f.log_softmax(dim=1) for f in scores])
+        return likely.logsumexp(dim=0) - math.log(len(scores))
+    if rule == "plurality":
+        return _sum([_votes(f) for f in scores])
+    return _sum(scores) / len(scores)
 
 
 class Prefixes(nn.Module):
@@ -229,24 +233,59 @@ def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text())
-        if "ensemble" not in config:
-            network, config = classifier.load(folder)
-            return folded(network, config), config
-        cfg = parse(config["ensemble"], Ensemble, where=f"{path}: ensemble")
-        members, classes = config["members"], len(config["classes"])
-        networks = [_built(member, classes) for member in members]
+        alone = "ensemble" not in config
     except FileNotFoundError:
         raise CheckpointError(f"{path}: not found") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error!r})") from None
+    if alone:
+        network, config = classifier.load(folder)
+    else:
+        network = rebuild(config, folder)
+    return inference(network, config), config
+
+
+def rebuild(
+    config: dict[str, Any], folder: Path, tensors: dict[str, Tensor] | None = None
+) -> nn.Module:
+    """The run or the ensemble of a ``config.json``, as trained, in evaluation mode and frozen.
+
+    ``tensors`` are its weights, by default those in ``folder``, which errors name.
+
+    Raises:
+        CheckpointError: ``config`` or the weights are missing or damaged.
+    """
     path = folder / "model.safetensors"
-    tensors, _ = checkpoints.load(path)
+    try:
+        cfg, classes, members = None, len(config["classes"]), [config]
+        if "ensemble" in config:
+            where = f"{folder / 'config.json'}: ensemble"
+            cfg, members = parse(config["ensemble"], Ensemble, where=where), config["members"]
+        networks = [_built(member, classes) for member in members]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / 'config.json'}: damaged ({error!r})") from None
+    if tensors is None:
+        tensors, _ = checkpoints.load(path)
+    if cfg is None:
+        checkpoints.restore(networks[0], tensors, source=str(path))
+        return networks[0]
     for place, network in enumerate(networks, start=1):
-        start = f"{place}."
-        own = {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
+        own = within(tensors, f"{place}.")
         checkpoints.restore(network, own, source=f"{path}: member {place}")
-    found = [folded(n, config) for n, config in zip(networks, members, strict=True)]
-    return Combined(found, cfg).eval(), config
+    return Combined([*networks], cfg).eval()
+
+
+def within(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``start``, by the rest of their names."""
+    return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
+
+
+def inference(network: nn.Module, config: dict[str, Any]) -> nn.Module:
+    """The inference form of a run or an ensemble, from rrcm/folding/, in float64."""
+    if not isinstance(network, Combined):
+        return folded(network, config)
+    pairs = zip(network.members, config["members"], strict=True)
+    return Combined([folded(*pair) for pair in pairs], network.cfg).eval()
 
 
 def _built(config: dict[str, Any], classes: int) -> Classifier:

@@ -15,12 +15,15 @@ from torch import nn
 
 from rrcm import noise, registry
 from rrcm.backends.onnx import open_session
+from rrcm.behind import Behind
 from rrcm.classifier import Classifier
 from rrcm.ensembles import Combined
 from rrcm.errors import BackendError
 from rrcm.files import atomic
 from rrcm.settings import Export
 from rrcm.shards import Split
+
+LARGEST = 2**31  # bytes of a protobuf message
 
 
 def export(
@@ -73,6 +76,53 @@ def export_ensemble(
     return _export(network, _Outputs(folded.float()), path, split, metadata, cfg)
 
 
+def export_purified(
+    network: Behind,
+    folded: Behind,
+    path: Path,
+    split: Split,
+    metadata: dict[str, Any],
+    cfg: Export,
+) -> dict[str, Any]:
+    """As `export`, of a purified classifier: ``folded``, as `purified.load` gives it.
+
+    Where it is random, the file has a further input ``z`` [batch, S, C, H, W], the normal numbers.
+    Where it calls the classifier more than once for a noisy input, or an ensemble, it has further
+    outputs: ``call_1``, … [batch * calls, K], what each member says.
+
+    Raises:
+        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``, or the
+            weights are more than an ONNX file can hold.
+    """
+    return _export(network, _Calls(folded.float()), path, split, metadata, cfg)
+
+
+class _Calls(nn.Module):
+    """All outputs of a purified classifier: its scores, and what they are made of."""
+
+    def __init__(self, network: Behind) -> None:
+        super().__init__()
+        self.network, self.normals = network, network.normals
+        members = len(network.classifier.members) if _combined(network) else 1
+        calls = [f"call_{place}" for place in range(1, members + 1)]
+        self.names = ["scores", *([] if _once(network) else calls)]
+
+    def forward(
+        self, x: torch.Tensor, sigma: torch.Tensor, z: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        calls = self.network.each(x, sigma, z)
+        return self.network.combine(calls), *calls[: len(self.names) - 1]
+
+
+def _combined(network: Behind) -> bool:
+    return isinstance(network.classifier, Combined)
+
+
+def _once(network: Behind) -> bool:
+    """Whether its scores are those of one call of one network."""
+    return network.votes == 1 and network.local.copies <= 1 and not _combined(network)
+
+
 class _Outputs(nn.Module):
     """All outputs of an ensemble: its scores, those of prefixes, those of each member."""
 
@@ -97,6 +147,12 @@ def _export(
 ) -> dict[str, Any]:
     pixels = torch.from_numpy(split.pixels(slice(cfg.parity_images)))
     sigma = torch.tensor(metadata["sigma"])
+    size = sum(t.nbytes for t in [*folded.parameters(), *folded.buffers()])
+    if size >= LARGEST:
+        raise BackendError(
+            f"{path}: {size / 2**30:.1f} GiB of weights are more than an ONNX file can hold "
+            f"({LARGEST / 2**30:.1f}); sample with `backend: torch`, which needs no such file"
+        )
     with atomic(path) as part:
         _write(part, folded, pixels[:2], sigma, metadata, opset=cfg.opset)
         gc.collect()  # the exporter's copies of the weights, before ONNX Runtime makes its own
@@ -129,15 +185,20 @@ def _trace(
     network: nn.Module, x: torch.Tensor, sigma: torch.Tensor, *, opset: int
 ) -> onnx.ModelProto:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    inputs, batch = {"x": x, "sigma": sigma}, torch.export.Dim("batch")
+    shapes: list[dict[int, Any] | None] = [{0: batch}, None]
+    if normals := getattr(network, "normals", ()):
+        inputs["z"] = torch.zeros(len(x), *normals)
+        shapes.append({0: batch})
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")  # the exporter's own deprecations are not the user's
         program = torch.onnx.export(
             network,
-            (x, sigma),
+            (*inputs.values(),),
             dynamo=True,
-            input_names=["x", "sigma"],
-            output_names=network.names if isinstance(network, _Outputs) else ["scores"],
-            dynamic_shapes=({0: torch.export.Dim("batch")}, None),
+            input_names=[*inputs],
+            output_names=getattr(network, "names", ["scores"]),
+            dynamic_shapes=(*shapes,),
             opset_version=opset,
             verbose=False,
         )
@@ -155,22 +216,30 @@ def parity(
 
     Of an ensemble, those of its members and its prefixes count, too. Where one of its members is
     within ``tolerance`` of another vote, rounding may change the ensemble's scores by a whole vote.
-    Such images are counted as ``undecided``, and there only the members' scores are compared.
+    Such images are counted as ``undecided``, and there only the members' scores are compared. Of a
+    purified classifier, what the classifier says of each purified picture takes the members' place.
     """
     images = torch.arange(len(pixels))
     z = noise.gaussian(
         0, images, torch.zeros_like(images), tuple(pixels.shape[1:]), stream=noise.PARITY
     )
-    x = pixels + sigma * z
+    inputs = [pixels + sigma * z, sigma]
+    if normals := getattr(network, "normals", ()):
+        inputs.append(noise.gaussian(0, images, 1 + 0 * images, normals, stream=noise.PARITY))
     session = open_session(str(path), path, device="cpu")
-    found = session.run(None, {"x": x.numpy(), "sigma": sigma.numpy()})
-    ours, theirs = [torch.from_numpy(scores) for scores in found], [network(x, sigma)]
+    names = ["x", "sigma", "z"][: len(inputs)]
+    found = session.run(None, {k: v.numpy() for k, v in zip(names, inputs, strict=True)})
+    ours, theirs = [torch.from_numpy(scores) for scores in found], [network(*inputs)]
+    decided, counted = None, 1  # of the outputs, those that rounding can change by a whole vote
     if isinstance(network, Combined):
-        theirs += [network.prefixes(x, sigma), *network.each(x, sigma)]
+        theirs += [network.prefixes(*inputs), *network.each(*inputs)]
+        decided, counted = _decided(theirs[2:], network, tolerance), 2
+    elif isinstance(network, Behind) and not _once(network):
+        theirs += network.each(*inputs)
+        decided = _all_decided(theirs[1:], network, tolerance)
     apart, more = [a - b for a, b in zip(ours, theirs, strict=True)], {}
-    if isinstance(network, Combined):
-        decided = _decided(theirs[2:], network, tolerance)
-        apart[:2] = [scores[decided] for scores in apart[:2]]
+    if decided is not None:
+        apart[:counted] = [scores[decided] for scores in apart[:counted]]
         more = {"undecided": int((~decided).sum())}
     return {
         "images": len(pixels),
@@ -179,6 +248,19 @@ def parity(
         "argmax_agreement": float((ours[0].argmax(1) == theirs[0].argmax(1)).float().mean()),
         **more,
     }
+
+
+def _all_decided(calls: list[torch.Tensor], network: Behind, tolerance: float) -> torch.Tensor:
+    """Images [B] on which rounding of what is called ``calls`` cannot change a vote."""
+    scores = network.purified(calls)  # [B, votes, K]
+    decided = torch.ones(len(scores), dtype=torch.bool)
+    if _combined(network):
+        decided &= _decided(calls, network.classifier, tolerance).view(len(scores), -1).all(dim=1)
+    if network.votes > 1:
+        best = scores.topk(min(2, scores.shape[2])).values
+        # A logarithm of probabilities moves by twice as much as the scores that they are made of.
+        decided &= (best[..., 0] - best[..., -1] > 4 * tolerance).all(dim=1)
+    return decided
 
 
 def _decided(members: list[torch.Tensor], network: Combined, tolerance: float) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """Guards: what is wrong with somebody's classifier, found before hours are spent on drawing.
 
 A certificate holds for whatever function was sampled, as long as it is one: a row's scores must
-depend on that row alone, and be the same every time. The rest are signs that the function is not
-the one that was meant.
+depend on that row alone, and be the same every time. A classifier of ours that is random is such a
+function of the picture and of normal numbers that it is given. The rest are signs that the function
+is not the one that was meant.
 """
 
 from types import ModuleType
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from rrcm.errors import BackendError
 from rrcm.shards import Split
-from rrcm.voters import Backend
+from rrcm.voters import Backend, ask, example
 from rrcm.votes import UNKNOWN
 
 PICTURES = 64  # on which answers are counted
@@ -61,21 +62,22 @@ def function(backend: Backend, x: Tensor) -> None:
     Raises:
         BackendError: Says whether the same batch gave other scores, or other batch mates did.
     """
-    first = _ask(backend, x)
+    z = example(backend, len(x))
+    first = _ask(backend, x, z)
     scale = ROUNDING * float(_finite(first).max() - _finite(first).min())
-    if not torch.allclose(first, _ask(backend, x), rtol=0, atol=scale):
+    if not torch.allclose(first, _ask(backend, x, z), rtol=0, atol=scale):
         raise BackendError(
             "the same batch gave other scores when it was asked again: there is randomness inside, "
             "such as dropout, and nothing can be certified; export the network after eval()"
         )
     half = len(x) // 2
-    moved = _ask(backend, x.flip(0)).flip(0)
+    moved = _ask(backend, x.flip(0), None if z is None else z.flip(0)).flip(0)
     agree = [torch.allclose(first, moved, rtol=0, atol=scale)]
     for alone in (slice(None, half), slice(half, None)):
         mates = torch.ones_like(x)  # as unlike the others as pixels can be
         mates[1::2] = 0
         mates[alone] = x[alone]
-        found = _ask(backend, mates)[alone]
+        found = _ask(backend, mates, z)[alone]
         agree.append(torch.allclose(first[alone], found, rtol=0, atol=scale))
     if not all(agree):
         raise BackendError(
@@ -85,9 +87,9 @@ def function(backend: Backend, x: Tensor) -> None:
         )
 
 
-def _ask(backend: Backend, x: Tensor) -> Tensor:
+def _ask(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
     with torch.inference_mode():
-        scores = backend.scores(x.to(backend.device)).cpu()
+        scores = ask(backend, x.to(backend.device), z).cpu()
     if scores.isnan().any():
         raise BackendError("scores are NaN; the weights or the runtime are broken")
     return scores.double().clamp(-LARGEST, LARGEST)
@@ -100,7 +102,8 @@ def _finite(scores: Tensor) -> Tensor:
 def _scores(backend: Backend, x: Tensor, batch_size: int) -> Tensor:
     """Scores in batches of one size, which may be the only one that the classifier takes."""
     rows = torch.arange(len(x) + -len(x) % batch_size) % len(x)
-    return torch.cat([_ask(backend, x[batch]) for batch in rows.split(batch_size)])[: len(x)]
+    z = example(backend, batch_size)
+    return torch.cat([_ask(backend, x[batch], z) for batch in rows.split(batch_size)])[: len(x)]
 
 
 def _answers(

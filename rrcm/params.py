@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rrcm.config import PARAMS, Data, Pretrain, Recipe, Run, require
+from rrcm.denoiser_config import Denoising
 from rrcm.errors import ConfigError
+from rrcm.experiments import Generation, Representation
 from rrcm.parsing import cast, parse, read_yaml
 from rrcm.registry import suggest
-from rrcm.settings import Certify, Ensemble, Eval, Export, Member, Report, Sample
+from rrcm.settings import Certify, Ensemble, Eval, Export, Member, Purified, Report, Sample
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,8 +25,12 @@ class Params:
     pretrain: dict[str, Pretrain]
     recipes: dict[str, Recipe]
     runs: dict[str, Run]
+    denoisers: dict[str, Denoising]
     ensembles: dict[str, Ensemble]
     members: dict[str, Member]
+    purified: dict[str, Purified]
+    representations: dict[str, Representation]
+    generations: dict[str, Generation]
     evals: dict[str, Eval]
     export: Export
     stopping: dict[str, dict[str, Any]]
@@ -55,11 +61,12 @@ class Params:
         return [member.run for member in sorted(found, key=lambda member: member.place)]
 
     def classifiers(self) -> dict[str, Run]:
-        """All that can be certified by name: the runs, and the ensembles as runs are described.
+        """All that can be certified by name, as runs are described: runs, ensembles, purified ones.
 
         An ensemble has the method ``boosting``, the model of its members, or ``ensemble`` if they
         differ, and all else from its first member. What is fine-tuned as rRCM is, from an encoder
-        that another objective made, has the name of that objective.
+        that another objective made, has the name of that objective. A purified classifier has the
+        method and the sigma that it says, and all else from the classifier behind.
         """
         found = {}
         for name, run in self.runs.items():
@@ -72,7 +79,24 @@ class Params:
             models = {run.model for run in members}
             model = models.pop() if len(models) == 1 else "ensemble"
             found[name] = dataclasses.replace(members[0], model=model, method="boosting")
+        for name, cfg in self.purified.items():
+            behind = found[cfg.run]
+            found[name] = dataclasses.replace(behind, method=cfg.method, sigma=cfg.sigma)
         return found
+
+    def calls(self, name: str) -> dict[str, int]:
+        """How often a noisy draw of a classifier calls networks: ``classifier``, ``denoiser``."""
+        if name in self.purified:
+            cfg = self.purified[name]
+            behind = self.calls(cfg.run)["classifier"]
+            each = cfg.calls()
+            return {"denoiser": each["denoiser"], "classifier": behind * each["classifier"]}
+        return {"denoiser": 0, "classifier": len(self.runs_of(name)) or 1}
+
+    def maker(self, name: str) -> str:
+        """The stage that makes ``onnx/<name>.onnx`` of a classifier."""
+        kind = "combine" if name in self.ensembles else "export"
+        return f"{'purify' if name in self.purified else kind}@{name}"
 
 
 def load(path: Path = PARAMS) -> Params:
@@ -86,9 +110,10 @@ def load(path: Path = PARAMS) -> Params:
         starts = ["shards/train", *(f"pretrained/{p}" for p in params.pretrain), *imported()]
         _refer(run.start, starts, f"{path}: runs.{name}.start", "the starting points")
     _complete(params, path)
+    _denoised(params, path)
     known = params.classifiers()
     for name, evaluation in params.evals.items():
-        _refer(evaluation.run, known, f"{path}: evals.{name}.run", "runs and ensembles")
+        _refer(evaluation.run, known, f"{path}: evals.{name}.run", "the classifiers")
         architecture = known[evaluation.run].architecture
         where = f"{path}: evals.{name}.architecture"
         _refer(evaluation.architecture, [architecture], where, f"its run {evaluation.run}")
@@ -110,6 +135,28 @@ def _complete(params: Params, path: Path) -> None:
             f"{path}: ensembles.{name}.members: {ensemble.members} need the places 1 to "
             f"{ensemble.members}, each once, and members have {got}",
         )
+
+
+def _denoised(params: Params, path: Path) -> None:
+    """Refuse a denoiser or a purified classifier that refers to what there is not."""
+    made = [*(f"denoisers/{name}" for name in params.denoisers), *imported()]
+    guides = [*(f"models/{name}" for name in params.runs)]
+    guides += [f"represented/{name}" for name in params.representations]
+    for name, denoiser in params.denoisers.items():
+        where = f"{path}: denoisers.{name}"
+        _refer(denoiser.model, params.models, f"{where}.model", "models")
+        starts = [other for other in ("shards/train", *made) if other != f"denoisers/{name}"]
+        _refer(denoiser.start, starts, f"{where}.start", "the starting points")
+        _refer(denoiser.guide, ["shards/train", *guides], f"{where}.guide", "what may guide")
+    for name, cfg in params.purified.items():
+        where = f"{path}: purified.{name}"
+        require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
+        _refer(cfg.denoiser, made, f"{where}.denoiser", "the denoisers")
+        _refer(cfg.run, {**params.runs, **params.ensembles}, f"{where}.run", "runs and ensembles")
+        folder, _, source = cfg.denoiser.partition("/")
+        if folder == "denoisers":
+            network = params.denoisers[source].network
+            _refer(cfg.network, [network], f"{where}.network", f"its denoiser {source}")
 
 
 def imported() -> list[str]:

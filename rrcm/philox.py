@@ -37,15 +37,34 @@ _LEADING = 14  # bits of u that index a table, so that a step or two are left to
 _SHIFT = _u64(BITS - _LEADING)
 
 
-def words(seed: int, images: Tensor, draws: Tensor, pixels: int, *, per_pixel: int) -> np.ndarray:
-    """Philox words of each (image, draw) in the stream CERTIFY, uint32 [B, whole blocks of 4].
+def words(
+    seed: int,
+    images: Tensor,
+    draws: Tensor,
+    pixels: int,
+    *,
+    per_pixel: int,
+    stream: int = noise.CERTIFY,
+) -> np.ndarray:
+    """Philox words of each (image, draw) in a stream, uint32 [B, whole blocks of 4].
 
     A row starts with the words that `rrcm.noise.gaussian` computes for it.
     """
     out = np.empty((len(draws), -(-pixels * per_pixel // 4) * 4), dtype=np.uint32)
     places = (np.ascontiguousarray(index.numpy()) for index in (images, draws))
-    _philox(out, _u64(seed), *places, _u64(noise.CERTIFY))
+    _philox(out, _u64(seed), *places, _u64(stream))
     return out
+
+
+def normals(
+    seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...], *, stream: int
+) -> Tensor:
+    """Standard normal numbers of each (image, draw), float32 [B, *shape].
+
+    Guarantee: those of `rrcm.noise.gaussian` in the same stream.
+    """
+    drawn = words(seed, images, draws, math.prod(shape), per_pixel=1, stream=stream)
+    return add_normals(torch.zeros(len(draws), *shape), 1.0, drawn)
 
 
 def add_normals(x: Tensor, sigma: float, words: np.ndarray) -> Tensor:

@@ -22,20 +22,24 @@ LARGEST = 64
 
 
 def float16(model: ModelProto, ends: Collection[str] = ("scores",)) -> ModelProto:
-    """``model`` with all that depends on its input ``x`` in float16, up to the tensors ``ends``.
+    """``model`` with all that depends on its inputs in float16, up to the tensors ``ends``.
 
-    ``x``, and what is made of ``ends``, stay float32. Constants are computed as before, then
+    Inputs, and what is made of ``ends``, stay float32. Constants are computed as before, then
     rounded.
     """
     half = _copy(model)
     graph = half.graph
     floats = {v.name for v in graph.value_info if v.type.tensor_type.elem_type == TensorProto.FLOAT}
     floats |= {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
-    varying, cast = {"x"}, {"x"}
-    nodes = [_cast("x", "x.half", TensorProto.FLOAT16)]
+    inputs = [value.name for value in graph.input]
+    varying, cast = {*inputs}, {*inputs}
+    nodes = [_cast(name, f"{name}.half", TensorProto.FLOAT16) for name in inputs]
     for node in graph.node:
         if varying.intersection(node.input):
             varying.update({*node.output} - {*ends})
+            for attribute in node.attribute if node.op_type == "Cast" else ():
+                if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                    attribute.i = TensorProto.FLOAT16
             constants = [n for n in dict.fromkeys(node.input) if n in floats - varying - cast]
             nodes += [_cast(name, f"{name}.half", TensorProto.FLOAT16) for name in constants]
             cast.update(constants)

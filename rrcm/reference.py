@@ -6,11 +6,6 @@ network but the number of its attention heads, and whether its last LayerNorm is
 """
 
 import math
-import pickle
-import re
-import struct
-import warnings
-import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rrcm import untrusted
 from rrcm.errors import CheckpointError, ConfigError
 from rrcm.models import vit
 from rrcm.registry import suggest
 
 WRAPPER, BASE, HEAD, PROJECTOR = "module.", "base_model.", "linear_head.", "projection_head."
-EXACT = (torch.float32, torch.float16, torch.bfloat16)  # float32 holds every number of these
-UNREADABLE = (  # what torch.load says of files that are something else, or not whole
-    *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError),
-    *(AttributeError, AssertionError, OverflowError, struct.error, OSError),
-)
+HINTS = {"norm.weight": "if the head reads no LayerNorm, --skip-norm"}
 BATCH_NORM = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 PROJECTOR_NAMES = {f"{i}.weight" for i in (0, 3, 6)} | {
     f"{i}.{n}" for i in (1, 4) for n in BATCH_NORM
@@ -64,7 +56,7 @@ def read(path: Path, *, arch: str | None, heads: int | None, final_norm: bool) -
     Raises:
         CheckpointError: The file is no such checkpoint, or of another network; names what differs.
     """
-    tensors = _unwrap(_load(path))
+    tensors = _unwrap(untrusted.load(path, hint="the encoder is in nnet.pth"))
     head = {name: tensors.pop(name) for name in [*tensors] if name.startswith(HEAD)}
     projector = {
         name.removeprefix(PROJECTOR): tensors.pop(name)
@@ -78,56 +70,20 @@ def read(path: Path, *, arch: str | None, heads: int | None, final_norm: bool) -
     with torch.device("meta"):
         encoder = vit.Encoder(vit.Config(**shape), final_norm=kept)
     wanted = {name: [*t.shape] for name, t in encoder.state_dict().items()}
-    _check(path, tensors, wanted)
+    untrusted.check(path, tensors, wanted, hints=HINTS)
     _check_projector(path, projector)
     if not head:
-        return Checkpoint(tensors=_widen(tensors), shape=shape, classes=None, final_norm=True)
+        return Checkpoint(
+            tensors=untrusted.widen(tensors), shape=shape, classes=None, final_norm=True
+        )
     classes = _rows(path, head, f"{HEAD}weight")
     width = wanted["cls_token"][-1]
-    _check(path, head, {f"{HEAD}weight": [classes, width], f"{HEAD}bias": [classes]})
+    untrusted.check(path, head, {f"{HEAD}weight": [classes, width], f"{HEAD}bias": [classes]})
     named = {f"encoder.{name}": t for name, t in tensors.items()}
     named |= {f"head.{name.removeprefix(HEAD)}": t for name, t in head.items()}
-    return Checkpoint(tensors=_widen(named), shape=shape, classes=classes, final_norm=final_norm)
-
-
-def _load(path: Path) -> dict[str, Tensor]:
-    """The state dict in ``path``, mapped into memory where its format allows."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: not found")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of PyTorch's about its own reading of odd files
-            held = torch.load(
-                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-            )
-    except UNREADABLE as error:
-        # PyTorch's own words advise to execute the file; what it asked for is all that matters.
-        asked = re.search(r"GLOBAL ([\w.]+)", str(error))
-        why = (
-            f"it calls {asked[1]}, and is not executed" if asked else "no PyTorch file, or damaged"
-        )
-        raise CheckpointError(f"{path}: {why}; a state dict of tensors is wanted") from None
-    if not isinstance(held, dict) or not held:
-        raise CheckpointError(
-            f"{path}: expected a state dict, a mapping of names to tensors, got "
-            f"{type(held).__name__}; the encoder is in nnet.pth"
-        )
-    for name, tensor in held.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise CheckpointError(
-                f"{path}: expected a state dict, a mapping of names to tensors, but {name!r} is "
-                f"a {type(tensor).__name__}"
-            )
-        if not _stored(tensor):
-            raise CheckpointError(f"{path}: {name} is no plain tensor, its numbers in the file")
-    return dict(held)
-
-
-def _stored(tensor: Tensor) -> bool:
-    """Whether the file has a number for each element: a short file cannot ask for much memory."""
-    if tensor.layout != torch.strided or tensor.device.type != "cpu":
-        return False
-    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+    return Checkpoint(
+        tensors=untrusted.widen(named), shape=shape, classes=classes, final_norm=final_norm
+    )
 
 
 def _unwrap(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -205,24 +161,6 @@ def _size(path: Path, width: int, depth: int, *, arch: str | None, heads: int | 
     return named.get((width, depth, heads), f"{width}x{depth}x{heads}")
 
 
-def _check(path: Path, tensors: dict[str, Tensor], wanted: dict[str, list[int]]) -> None:
-    """Refuse tensors that are not exactly the wanted ones, or not finite, exact numbers."""
-    for name in [*wanted, *tensors]:
-        if name not in tensors:
-            hint = "; if the head reads no LayerNorm, --skip-norm" if name == "norm.weight" else ""
-            raise CheckpointError(f"{path}: {name} is missing{hint}")
-        if name not in wanted:
-            hint = suggest(name, [*wanted])
-            raise CheckpointError(f"{path}: {name} is not of this network.{hint}")
-        tensor = tensors[name]
-        if [*tensor.shape] != wanted[name]:
-            raise CheckpointError(f"{path}: {name} is {[*tensor.shape]}, not {wanted[name]}")
-        if tensor.dtype not in EXACT:
-            raise CheckpointError(f"{path}: {name} is {tensor.dtype}, not float32 or shorter")
-        if not torch.isfinite(tensor).all():
-            raise CheckpointError(f"{path}: {name} holds numbers that are not finite")
-
-
 def _check_projector(path: Path, projector: dict[str, Tensor]) -> None:
     """Refuse names that are not the projector's; its values are not used."""
     if projector and (other := projector.keys() ^ PROJECTOR_NAMES):
@@ -238,7 +176,3 @@ def _rows(path: Path, tensors: dict[str, Tensor], name: str) -> int:
         found = "missing" if tensor is None else f"{[*tensor.shape]}, not a matrix"
         raise CheckpointError(f"{path}: {name} is {found}")
     return tensor.shape[0]
-
-
-def _widen(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: t.detach().float() for name, t in tensors.items()}

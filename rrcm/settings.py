@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rrcm.config import positive, require
 
@@ -41,8 +41,59 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Local:
+    """Noisy copies of a purified image, over which a classifier's probabilities are averaged.
+
+    There are ``copies`` of noise ``sigma`` in pixel units, or with 0 the image alone. ``fixed``
+    noise is drawn once, from ``seed``, and the same for every image; else every draw has its own.
+    """
+
+    copies: int
+    sigma: float
+    fixed: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        for key in ("copies", "sigma", "seed"):
+            value = getattr(self, key)
+            require(0 <= value < math.inf, f"{key}: must be finite and >= 0, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Purified:
+    """A classifier behind a denoiser, named as a run would be; see rrcm/purified.py.
+
+    ``denoiser`` is the artifact ``denoisers/<name>`` or ``imported/<name>``, ``network`` its file
+    of rrcm/denoisers/; ``run`` is the classifier and ``architecture`` its file of rrcm/models/.
+    ``purifier`` is a file of rrcm/purifiers/, with its constants ``purify``. Each draw is purified
+    and classified ``votes`` times, and most votes win. ``method`` is what reports call it, and
+    ``sigma`` the noise that it is made for.
+    """
+
+    method: str
+    sigma: float
+    denoiser: str
+    network: str
+    run: str
+    architecture: str
+    purifier: str
+    purify: dict[str, Any]
+    votes: int
+    local: Local
+
+    def __post_init__(self) -> None:
+        positive(self, "sigma", "votes")
+
+    def calls(self) -> dict[str, int]:
+        """How often a draw calls the denoiser, and the classifier."""
+        copies = max(1, self.local.copies)
+        steps = self.purify.get("steps", 1)
+        return {"denoiser": self.votes * steps, "classifier": self.votes * copies}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Eval:
-    """A run or an ensemble, smoothed at a sigma: one row of the report.
+    """A run, an ensemble or a purified classifier, smoothed at a sigma: one row of the report.
 
     ``architecture`` is the run's, or that of the member at place 1.
     """

@@ -1,7 +1,10 @@
 """Voters: what a batch of noisy pixels adds to the counts of its images, on the backend's device.
 
-A voter maps noisy pixels [B, C, H, W] to what each row adds, int64 [B, columns]; the last column
-counts scores that are no numbers.
+A voter maps noisy pixels [B, C, H, W], and normal numbers for a classifier that is random, to
+what each row adds, int64 [B, columns]; the last column counts scores that are no numbers.
+
+Guarantee: both are a function of (seed, image, draw) alone, in streams of their own. So draws of a
+random classifier are independent of each other and of their noise, as its certificate asks.
 """
 
 from collections.abc import Callable
@@ -20,25 +23,45 @@ from rrcm.shards import Split
 
 
 class Backend(Protocol):
-    """What the certifier sees of a classifier; see rrcm/backends/."""
+    """What the certifier sees of a classifier; see rrcm/backends/.
+
+    ``normals`` is the shape of the standard normal numbers z that a row asks for, () for none.
+    """
 
     classes: list[str]
     weights: str
     provider: str
     device: torch.device
+    normals: tuple[int, ...] = ()
 
-    def scores(self, x: Tensor) -> Tensor:
-        """Scores [B, K] of noisy pixels [B, C, H, W], both on ``device``; any thread may ask."""
+    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Scores [B, K] of noisy pixels [B, C, H, W] and ``z`` [B, *normals], all on ``device``.
+
+        Any thread may ask. Without normals, ``z`` is not given.
+        """
 
 
-Voter = Callable[[Tensor], Tensor]
+Voter = Callable[[Tensor, Tensor | None], Tensor]
+
+
+def ask(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
+    """Scores of rows ``x`` and, where the classifier is random, ``z``."""
+    return backend.scores(x) if z is None else backend.scores(x, z)
+
+
+def example(backend: Backend, rows: int) -> Tensor | None:
+    """Normal numbers [rows, *normals] to try a classifier with, that no draw has; None for none."""
+    if not backend.normals:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(rows, *backend.normals, generator=generator).to(backend.device)
 
 
 def hard(backend: Backend) -> Voter:
     """A vote for the class of the highest score, the lowest such class: [B, K + 1]."""
 
-    def vote(noisy: Tensor) -> Tensor:
-        scores = backend.scores(noisy)
+    def vote(noisy: Tensor, z: Tensor | None = None) -> Tensor:
+        scores = ask(backend, noisy, z)
         return torch.cat([_hard(scores), _nan(scores)], dim=1)
 
     return vote
@@ -50,8 +73,8 @@ def soft(backend: Backend, *, beta: float) -> Voter:
     Probabilities are softmax(beta * scores), rounded down, so that their sums are exact.
     """
 
-    def vote(noisy: Tensor) -> Tensor:
-        scores = backend.scores(noisy)
+    def vote(noisy: Tensor, z: Tensor | None = None) -> Tensor:
+        scores = ask(backend, noisy, z)
         return torch.cat([_soft(scores, beta), _nan(scores)], dim=1)
 
     return vote
@@ -63,8 +86,8 @@ def prefixes(backend: Backend, *, beta: float) -> Voter:
     ``backend`` was opened with ``prefixes``, so that its scores are [B, k, K].
     """
 
-    def vote(noisy: Tensor) -> Tensor:
-        scores = backend.scores(noisy)
+    def vote(noisy: Tensor, z: Tensor | None = None) -> Tensor:
+        scores = ask(backend, noisy, z)
         ballots = [_soft(s, beta) if beta else _hard(s) for s in scores.unbind(dim=1)]
         return torch.cat([*ballots, _nan(scores.flatten(1))], dim=1)
 
@@ -72,10 +95,14 @@ def prefixes(backend: Backend, *, beta: float) -> Voter:
 
 
 def disagreement(backend: Backend, other: Backend) -> Voter:
-    """Whether two functions vote alike on a noisy input, and whether not: [B, 2 + 1]."""
+    """Whether two functions vote alike on a noisy input, and whether not: [B, 2 + 1].
 
-    def vote(noisy: Tensor) -> Tensor:
-        first, second = backend.scores(noisy), other.scores(noisy.to(other.device))
+    Functions that are random are given the same normal numbers.
+    """
+
+    def vote(noisy: Tensor, z: Tensor | None = None) -> Tensor:
+        first = ask(backend, noisy, z)
+        second = ask(other, noisy.to(other.device), None if z is None else z.to(other.device))
         unlike = first.argmax(1) != second.argmax(1).to(first.device)
         nan = _nan(first) | _nan(second).to(first.device)
         return torch.cat([F.one_hot(unlike.long(), 2), nan], dim=1)
@@ -105,10 +132,12 @@ def counting(
     seed: int,
     batch_size: int,
     device: torch.device,
+    normals: tuple[int, ...] = (),
 ) -> Count:
     """What `engine.run` calls: counts of pieces, in batches of ``batch_size`` rows on ``device``.
 
-    Rows that no piece fills repeat the first image, and are counted for none.
+    Rows that no piece fills repeat the first image, and are counted for none. ``normals`` is the
+    shape of the normal numbers that the voter is given for each row, drawn for this draw alone.
 
     Raises:
         BackendError: A score is NaN; names the image.
@@ -124,15 +153,12 @@ def counting(
         for first in range(0, len(owner), batch_size):
             batch = slice(first, first + batch_size)
             source = owner[batch]
+            whose = idx[source], draws[batch]
             noisy = noise.noisy(
-                x[source],
-                sigma,
-                seed=seed,
-                images=idx[source],
-                draws=draws[batch],
-                white=split.white,
+                x[source], sigma, seed=seed, images=whose[0], draws=whose[1], white=split.white
             )
-            add = voter(noisy) * counted[batch, None]
+            z = noise.normals(seed, *whose, normals) if normals else None
+            add = voter(noisy, z) * counted[batch, None]
             if counts is None:
                 counts = torch.zeros(len(pieces), add.shape[1], dtype=torch.int64, device=device)
             counts.index_add_(0, source, add)
@@ -168,8 +194,9 @@ def rows_are_alone(backend: Backend, x: Tensor) -> bool:
     """Whether a row's scores are the same bits at another place of a batch, beside other rows."""
     half = torch.arange(len(x)).flip(0) // 2  # rows of the first half, twice, and so moved
     with torch.inference_mode():
-        x = x.to(backend.device)
-        scores = backend.scores(x)
+        x, z = x.to(backend.device), example(backend, len(x))
+        scores = ask(backend, x, z)
         return all(
-            torch.equal(scores[rows], backend.scores(x[rows])) for rows in (half, len(x) - 1 - half)
+            torch.equal(scores[rows], ask(backend, x[rows], None if z is None else z[rows]))
+            for rows in (half, len(x) - 1 - half)
         )

@@ -151,7 +151,7 @@ class Linear:
     ``batches`` are the shapes that were asked for.
     """
 
-    provider, weights, device = "float64", "0" * 64, torch.device("cpu")
+    provider, weights, device, normals = "float64", "0" * 64, torch.device("cpu"), ()
 
     def __init__(self, w: Any, b: Any) -> None:
         self.w, self.b = torch.tensor(w).double(), torch.tensor(b).double()  # [D, K], [K]

@@ -350,7 +350,7 @@ BIAS = ((0.0, 0.1, 0.2), (2.5, 0.0, 0.2), (0.1, 6.0, 0.0))
 class Several:
     """Linear classifiers as an ensemble of the first ``members``, or all its prefixes."""
 
-    provider, weights, device = "float64", "0" * 64, torch.device("cpu")
+    provider, weights, device, normals = "float64", "0" * 64, torch.device("cpu"), ()
     classes = ("0", "1", "2")
 
     def __init__(self, members=3, *, stacked=False):
@@ -490,7 +490,7 @@ def test_a_single_network_has_no_prefixes(tmp_path):
 
     for name in registry.names("backends"):
         opened = partial(registry.load("backends", name).Backend, tmp_path, "a-run", sigma=SIGMA)
-        with refused(BackendError, "a single network, of which there are no prefixes"):
+        with refused(BackendError, "no ensemble, so that there are no prefixes"):
             opened(precision="fp32", device="cpu", calibration=None, prefixes=True)
 
 

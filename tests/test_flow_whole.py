@@ -108,13 +108,13 @@ def scheduled(api: httpx.Client, name: str) -> int:
 def killed(checkout: Workspace, *, ready: int) -> int:
     """kill -9 the stage once it has saved state of step ``ready`` or later; which step that was."""
 
-    def training() -> psutil.Process | None:
+    def training() -> psutil.Process | None:  # itself, not the shell that DVC runs it through
         for process in processes(checkout):
             try:
-                command = " ".join(process.cmdline())
+                module = process.cmdline()[1:3]
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
-            if "pipeline.train" in command and "-m dvc" not in command:
+            if module == ["-m", "pipeline.train"]:
                 return process
         return None
 

@@ -1,5 +1,6 @@
 """``rrcm import``: a checkpoint becomes a run like any other, and nothing else changes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +9,11 @@ import pandas as pd
 import pytest
 import torch
 from test_reference import CLASSES, HEADS, encoder, tuned
+from test_unets import GUIDED, IMPROVED, drawn
 from workspace import ROOT, Workspace
 
-from pipeline import imports
-from rrcm import checkpoints, classifier, params, parsing
+from pipeline import import_denoiser, imports
+from rrcm import checkpoints, classifier, denoiser, params, parsing
 from rrcm.config import Model
 from rrcm.errors import CheckpointError, ConfigError
 
@@ -202,3 +204,108 @@ def test_every_preset_takes_an_import(folder):
         whole = params.load(_written(folder / "edited.yaml", edited))
 
         assert whole.runs["mine"].loss == {"lbd": 10.0, "eta": 0.5, "m": 2, "measure": "kl"}
+
+
+def bring_denoiser(file, **changes):
+    asked = {"name": "mine", "schedule": "cosine:4000", "rescale": True, "image_size": 8}
+    asked |= {"heads": None, "head_channels": 16}
+    return import_denoiser.import_denoiser(Path(file), **asked | changes)
+
+
+def test_a_denoiser_is_kept_and_lines_that_use_it_are_shown(folder, monkeypatch):
+    """params.yaml, which stays as it was, loads with them."""
+    tracked = []
+    monkeypatch.setattr(imports.graph, "track", tracked.append)
+    before = (folder / "params.yaml").read_text()
+    torch.save(drawn(IMPROVED), folder / "ema.pt")
+
+    said = bring_denoiser("ema.pt")
+
+    assert (folder / "params.yaml").read_text() == before
+    assert tracked == [Path("imported/mine")] == [*Path("imported").iterdir()]
+    network, config = denoiser.load(Path("imported/mine"))
+    assert config["schedule"] == {"kind": "cosine", "steps": 4000, "rescale": True}
+    assert torch.equal(
+        network.network.unet.conv_in.weight, drawn(IMPROVED)["input_blocks.0.0.weight"]
+    )
+    shown = parsing.read_yaml(_written(folder / "shown.yaml", said.partition("\n\n")[2]))
+    assert {*shown} == {"purified", "evals"}
+    more = parsing.read_yaml(folder / "params.yaml")
+    for section in shown:
+        more[section] |= shown[section]
+    whole = params.load(_written(folder / "more.yaml", json.dumps(more)))
+    (added,) = whole.purified
+    assert whole.purified[added].denoiser == "imported/mine"
+    assert [e.sigma for e in whole.evals.values() if e.run == added] == [
+        whole.purified[added].sigma
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"name": "256x256"}, ConfigError, "--name: '256x256': a letter, then letters"),
+        ({"schedule": "cosine"}, ConfigError, "--schedule: 'cosine': cosine or linear, a colon"),
+        ({"schedule": "edm:0"}, ConfigError, "--schedule: 'edm:0': cosine or linear, a colon"),
+        ({"schedule": "linear:1"}, ConfigError, "--schedule: 'linear:1': steps: must be above 1"),
+        ({"image_size": 0}, CheckpointError, "image_size: must be positive, got 0"),
+        ({"heads": 4}, ConfigError, "give one of both"),
+        ({"head_channels": 5}, CheckpointError, "no whole number of heads of 5"),
+    ],
+)
+def test_a_denoiser_that_cannot_be_is_refused_before_anything_is_written(
+    folder, changes, kind, message
+):
+    torch.save(drawn(GUIDED), folder / "model.pt")
+
+    with pytest.raises(kind) as error:
+        bring_denoiser("model.pt", **changes)
+
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert not (folder / "imported").exists()
+
+
+def test_an_import_of_a_denoiser_that_fails_halfway_leaves_nothing(folder, monkeypatch):
+    torch.save(drawn(GUIDED), folder / "model.pt")
+    monkeypatch.setattr(import_denoiser.denoiser, "save", lambda part, **_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        bring_denoiser("model.pt")
+    monkeypatch.undo()
+    monkeypatch.setattr(imports.graph, "track", lambda out: 1 / 0)
+    monkeypatch.chdir(folder)
+    with pytest.raises(ZeroDivisionError):
+        bring_denoiser("model.pt")
+
+    assert [*(folder / "imported").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"classes": 10}, "--sigma: needed to import a classifier"),
+        ({"sigma": 0.5}, "--classes: needed to import a classifier"),
+        (
+            {"classes": 10, "sigma": 0.5, "head_channels": 64},
+            "--head-channels: not of a classifier",
+        ),
+        (
+            {"classes": 10, "sigma": 0.5, "rescale": True},
+            "--rescale: not of a classifier; leave it",
+        ),
+        ({"denoiser": True, "schedule": "linear:1000"}, "--name: needed to import a denoiser"),
+        ({"denoiser": True, "name": "mine"}, "--schedule: needed to import a denoiser"),
+        (
+            {"denoiser": True, "name": "mine", "schedule": "linear:1000"},
+            "--image-size: needed to import a denoiser",
+        ),
+        ({"denoiser": True, "skip_norm": True}, "--skip-norm: not of a denoiser; leave it out, or"),
+    ],
+)
+def test_each_kind_of_import_asks_for_its_own_options(given, message):
+    names = (*imports.OF_CLASSIFIERS, *imports.OF_DENOISERS, "name", "heads", "image_size")
+    none = dict.fromkeys(names) | {"denoiser": False, "rescale": False, "skip_norm": False}
+
+    with pytest.raises(ConfigError, match=message):
+        imports.check_options(none | given)
+    imports.check_options(none | {"classes": 10, "sigma": 0.5})
+    imports.check_options(none | {"denoiser": True, "name": "a", "schedule": "b", "image_size": 8})

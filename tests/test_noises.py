@@ -448,3 +448,38 @@ def test_a_gpu_draws_the_same_steps_and_the_torch_normals():
     for component in (gaussian, secure):
         other = component.noisy(x.cpu(), 0.5, **on_cpu)
         torch.testing.assert_close(component.noisy(x, 0.5, **on_gpu).cpu(), other)
+
+
+# Normal numbers for a classifier that is random itself.
+
+
+@each
+@few
+@given(seed=seeds, where=places, shape=shapes)
+def test_normal_numbers_of_a_row_do_not_depend_on_its_batch(component, seed, where, shape):
+    images, draws = torch.tensor(where).T
+
+    batch = component.normals(seed, images, draws, shape)
+
+    assert batch.shape == (len(where), *shape) and batch.dtype == torch.float32
+    for row in range(len(where)):
+        assert same(batch[row], component.normals(seed, images[[row]], draws[[row]], shape)[0])
+
+
+@each
+@few
+@given(seed=seeds, where=places, shape=shapes)
+def test_normal_numbers_are_no_noise(component, seed, where, shape):
+    """By the equation, in a stream that no noise has, or from a key that it does not have."""
+    images, draws = torch.tensor(where).T
+    zero = torch.zeros(len(where), *shape)
+    found = component.normals(seed, images, draws, shape)
+
+    if component is secure:
+        key = {"domain": component.RANDOMISE}
+        words = component.keystream(seed, images, draws, zero[0].numel(), **key)
+        assert same(found, philox.add_normals(zero, 1.0, words))
+    else:
+        assert same(found, 0 + noise.gaussian(seed, images, draws, shape, stream=6))
+    added = component.noisy(zero, 1.0, seed=seed, images=images, draws=draws, white=255)
+    assert not same(found, added)

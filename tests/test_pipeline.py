@@ -101,7 +101,11 @@ def interrupt(checkout: Workspace, stage: str, scratch: str, ready: int) -> None
 
 
 @pytest.mark.parametrize(
-    "stage, folder", [("pretrain@tiny", "pretrained"), (f"train@{RUN}", "models")]
+    "stage, folder",
+    [
+        pytest.param("pretrain@tiny", "pretrained", marks=pytest.mark.slow),
+        (f"train@{RUN}", "models"),
+    ],
 )
 def test_killed_training_resumes_to_the_same_bytes(checkout: Workspace, stage: str, folder: str):
     before = checkout.digest(f"{folder}/*/*")

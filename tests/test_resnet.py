@@ -301,7 +301,7 @@ def test_nothing_is_left_of_batchnorm():
 class Exported:
     """A backend: an exported file on ONNX Runtime."""
 
-    device = torch.device("cpu")
+    device, normals = torch.device("cpu"), ()
 
     def __init__(self, path):
         options = onnxruntime.SessionOptions()

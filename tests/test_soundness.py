@@ -37,7 +37,7 @@ PIXELS = np.array([3, 5, 8, 14], dtype=np.uint8)  # of 16
 class HalfSpace:
     """Scores -s/2 and s/2 of s = slope * (x.w - b), in float64, so that softmax is logistic(s)."""
 
-    provider, weights, device = "float64", "0" * 64, torch.device("cpu")
+    provider, weights, device, normals = "float64", "0" * 64, torch.device("cpu"), ()
     classes = ("0", "1")
 
     def __init__(self, b, *, slope=1.0):

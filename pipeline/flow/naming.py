@@ -21,7 +21,8 @@ def tags(stage: str, whole: Params) -> list[str]:
         if evaluation and evaluation.sigma != run.sigma:
             found.append(f"eval-sigma:{evaluation.sigma:g}")
         return found
-    return [f"model:{whole.pretrain[key].model}"] if key in whole.pretrain else []
+    trained = whole.pretrain.get(key) or whole.denoisers.get(key)
+    return [f"model:{trained.model}"] if trained else []
 
 
 def title(targets: Sequence[str], *, force: Sequence[str], whole: Params) -> str:

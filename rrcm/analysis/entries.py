@@ -85,12 +85,17 @@ def entries(
 
 
 def settings(params: Params, name: str) -> dict[str, Any]:
-    """How a run or an ensemble is made: dotted key -> value, such as ``pretrain.loss.ema``.
+    """How a classifier is made: dotted key -> value, such as ``pretrain.loss.ema``.
 
     Keys begin with the part that they are of: ``run``, ``model``, ``recipe``, ``pretrain``, or
     ``ensemble``, beside which there are those of its members where these differ in seeds alone,
-    and else their names. Names of parts are left out, as what they name is in; and so are seeds.
+    and else their names; or ``purified``, beside those of the classifier behind. Names of parts are
+    left out, as what they name is in, but for a denoiser's; and so are seeds.
     """
+    if name in params.purified:
+        cfg = asdict(params.purified[name])
+        behind = settings(params, cfg.pop("run"))
+        return _flat(cfg, "purified") | behind
     if name in params.ensembles:
         runs = params.runs_of(name)
         members = [settings(params, run) for run in runs]

@@ -40,11 +40,11 @@ def certified_accuracy(curves: dict[str, dict[str, pd.DataFrame]], *, what: str)
     """
     methods = list(dict.fromkeys(name for panel in curves.values() for name in panel))
     with style.context(STYLE):
-        figure, axes = _panels(len(curves), size=(4.2, 3.6))
+        figure, axes = panels(len(curves), size=(4.2, 3.6))
         for axis, (sigma, panel) in zip(axes, curves.items(), strict=True):
             for method, curve in panel.items():
                 draw = _staircase if len(methods) <= FEW else _line
-                draw(axis, curve, label=method, colour=_colour(methods.index(method)))
+                draw(axis, curve, label=method, colour=colour(methods.index(method)))
             axis.set_title(f"σ = {sigma}")
             _radius_axis(axis)
             if len(methods) <= FEW:
@@ -56,7 +56,7 @@ def certified_accuracy(curves: dict[str, dict[str, pd.DataFrame]], *, what: str)
                 for h, name in zip(*a.get_legend_handles_labels(), strict=True)
             }
             figure.legend([handles[m] for m in methods], methods, loc="outside right upper")
-        _first_column(axes, f"{what}, %")
+        first_column(axes, f"{what}, %")
     return figure
 
 
@@ -76,7 +76,7 @@ def probabilities(found: dict[tuple[str, str], pd.DataFrame]) -> Figure:
                 100 * np.array([*steps["share"], 1.0]),
                 where="post",
                 label=f"σ = {sigma}, {method}",
-                color=_colour(methods.index(method)),
+                color=colour(methods.index(method)),
                 linestyle=DASHES[sigmas.index(sigma) % len(DASHES)],
                 linewidth=1.6,
             )
@@ -105,7 +105,7 @@ def budget(numbers: dict[str, pd.DataFrame]) -> Figure:
     """
     radii = sorted({r for table in numbers.values() for r in table["radius"]})
     with style.context(STYLE):
-        figure, axes = _panels(len(numbers), size=(3.8, 3.0))
+        figure, axes = panels(len(numbers), size=(3.8, 3.0))
         for axis, (title, table) in zip(axes, numbers.items(), strict=True):
             for radius, line in table.groupby("radius", sort=True):
                 axis.plot(
@@ -124,7 +124,7 @@ def budget(numbers: dict[str, pd.DataFrame]) -> Figure:
             axis.set_title(title, fontsize=9)
             axis.set_xlabel("n")
             axis.grid(alpha=0.25)
-        _first_column(axes, "certified, %")
+        first_column(axes, "certified, %")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, frameon=False, loc="outside right upper")
     return figure
@@ -136,7 +136,7 @@ def envelopes(curves: dict[str, pd.DataFrame]) -> Figure:
         figure = Figure(figsize=(6.4, 3.8), layout="constrained")
         axis = figure.subplots()
         for number, (name, curve) in enumerate(curves.items()):
-            _line(axis, curve, label=name, colour=_colour(number), dash="--")
+            _line(axis, curve, label=name, colour=colour(number), dash="--")
         axis.set_title("best σ at each radius: several classifiers, not one", fontsize=10)
         _radius_axis(axis)
         axis.set_ylabel("certified, %")
@@ -159,7 +159,7 @@ def per_class(numbers: dict[str, pd.DataFrame]) -> Figure:
     radii = sorted({*whole["radius"]})
     with style.context(STYLE):
         size = 1.3 + 0.52 * len(radii), 1.1 + 0.27 * len(order)
-        figure, axes = _panels(len(numbers), size=size)
+        figure, axes = panels(len(numbers), size=size)
         for axis, (title, table) in zip(axes, numbers.items(), strict=True):
             grid = 100 * table.pivot(index="class", columns="radius", values="value")
             values = grid.reindex(index=order, columns=radii).to_numpy()
@@ -172,7 +172,7 @@ def per_class(numbers: dict[str, pd.DataFrame]) -> Figure:
             axis.set_yticks(range(len(order)), order)
             axis.set_title(title, fontsize=9)
             axis.set_xlabel("radius")
-        _first_column(axes, "class")
+        first_column(axes, "class")
     return figure
 
 
@@ -183,7 +183,7 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(part, format=path.suffix[1:], dpi=160, metadata=metadata)
 
 
-def _panels(count: int, *, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+def panels(count: int, *, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
     """``count`` axes in rows of ``ACROSS``, each of ``size`` in inches, one scale of y for all."""
     across, down = min(count, ACROSS), -(-count // ACROSS)
     figure = Figure(figsize=(size[0] * across, size[1] * down), layout="constrained")
@@ -193,12 +193,14 @@ def _panels(count: int, *, size: tuple[float, float]) -> tuple[Figure, list[Axes
     return figure, [*grid[:count]]
 
 
-def _first_column(axes: Iterable[Axes], text: str) -> None:
+def first_column(axes: Iterable[Axes], text: str) -> None:
+    """Label the y axes of the first column."""
     for axis in itertools.islice(axes, None, None, ACROSS):
         axis.set_ylabel(text)
 
 
-def _colour(number: int) -> str:
+def colour(number: int) -> str:
+    """The colour of a method by its number."""
     return COLOURS[number % len(COLOURS)]
 
 

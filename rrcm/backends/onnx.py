@@ -23,7 +23,10 @@ REFUSALS = tuple(  # they have no base class of their own
 
 
 class Backend:
-    """``onnx/<run>.onnx`` at one sigma, in a session that any number of threads may share."""
+    """``onnx/<run>.onnx`` at one sigma, in a session that any number of threads may share.
+
+    ``normals`` is the shape of the normal numbers that a row asks for, the file's input z, or ().
+    """
 
     def __init__(
         self,
@@ -47,7 +50,8 @@ class Backend:
 
         Raises:
             BackendError: The file, the device, the precision or its calibration is missing, or
-                there are no ``prefixes``, because it is no ensemble.
+                there are no ``prefixes``, because it is no ensemble. There is no int8 of a
+                classifier that is random.
         """
         if precision not in PRECISIONS:
             raise BackendError(
@@ -57,14 +61,7 @@ class Backend:
         model = _read(path)
         metadata = _metadata(model, path, run)
         self.classes: list[str] = json.loads(metadata["classes"])
-        ends, self.last = ["scores"], False
-        if rule := json.loads(metadata.get("ensemble", "{}")):
-            ends = [f"member_{place}" for place in range(1, rule["members"] + 1)]
-            # To skip members is a branch, which rrcm/quantize.py does not know: all are asked then.
-            self.last = not prefixes and precision != "fp32" and rule["consensus"] > 0
-            model = _only(model, "prefixes" if prefixes or self.last else "scores")
-        elif prefixes:
-            raise BackendError(f"{path}: a single network, of which there are no prefixes")
+        model, ends, self.last = _chosen(model, metadata, path, precision, prefixes)
         self.device = torch.device(device)
         self.stream = (
             torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
@@ -78,6 +75,8 @@ class Backend:
         self.weights = metadata["weights"] if precision == "fp32" else sha256(content).hexdigest()
         self.provider = self.session.get_providers()[0]
         _, *self.shape = self.session.get_outputs()[0].shape
+        more = [value for value in self.session.get_inputs() if value.name == "z"]
+        self.normals: tuple[int, ...] = tuple(more[0].shape[1:]) if more else ()
         width = self.shape[-1]
         if width != len(self.classes):
             raise BackendError(
@@ -86,18 +85,23 @@ class Backend:
         self.options = onnxruntime.RunOptions()
         self.options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
-    def scores(self, x: Tensor) -> Tensor:
+    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
 
-        Computed on the calling thread; on a GPU, in the order of its current stream.
+        With normals, ``z`` [B, *normals] is needed, else it is not given. Computed on the calling
+        thread; on a GPU, in the order of its current stream.
         """
         x = x.contiguous()
+        z = z if z is None else z.contiguous()
         scores = torch.empty(len(x), *self.shape, device=self.device)
         binding = self.session.io_binding()  # of this call alone: threads share the session
         for bind, name, tensor in (
             (binding.bind_input, "x", x),
+            (binding.bind_input, "z", z),
             (binding.bind_output, "scores", scores),
         ):
+            if tensor is None:
+                continue
             bind(name, self.device.type, 0, np.float32, tuple(tensor.shape), tensor.data_ptr())
         if self.stream:
             self.stream.wait_stream(torch.cuda.current_stream())
@@ -146,6 +150,28 @@ def _metadata(model: onnx.ModelProto, path: Path, run: str) -> dict[str, str]:
     if metadata.get("run") != run:
         raise BackendError(f"{path}: exported from run {metadata.get('run')!r}, not {run!r}")
     return metadata
+
+
+def _chosen(
+    model: onnx.ModelProto, metadata: dict[str, str], path: Path, precision: str, prefixes: bool
+) -> tuple[onnx.ModelProto, list[str], bool]:
+    """``model`` with the scores that are wanted alone, the tensors up to which it may be float16,
+    and whether the scores are only the last of several.
+    """
+    if rule := json.loads(metadata.get("ensemble", "{}")):
+        ends = [f"member_{place}" for place in range(1, rule["members"] + 1)]
+        # To skip members is a branch, which rrcm/quantize.py does not know: all are asked then.
+        last = not prefixes and precision != "fp32" and rule["consensus"] > 0
+        return _only(model, "prefixes" if prefixes or last else "scores"), ends, last
+    if prefixes:
+        raise BackendError(f"{path}: no ensemble, so that there are no prefixes")
+    if precision == "int8" and any(value.name == "z" for value in model.graph.input):
+        raise BackendError(
+            f"{path}: int8 takes its ranges from noisy images, but this classifier is random, too; "
+            "use fp32 or fp16"
+        )
+    calls = [value.name for value in model.graph.output if value.name != "scores"]
+    return (_only(model, "scores") if calls else model), calls or ["scores"], False
 
 
 def _only(model: onnx.ModelProto, output: str) -> onnx.ModelProto:

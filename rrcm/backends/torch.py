@@ -1,4 +1,4 @@
-"""PyTorch: runs a trained classifier or an ensemble, folded for inference, on the CPU or a GPU."""
+"""PyTorch: runs a trained, combined or purified classifier, on the CPU or a GPU."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rrcm import ensembles
+from rrcm import ensembles, purified
 from rrcm.errors import BackendError
 from rrcm.files import sha256
 
@@ -14,7 +14,10 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Backend:
-    """A trained classifier under ``models/<run>``, at one sigma, in its form of rrcm/folding/."""
+    """A trained classifier under ``models/<run>``, at one sigma, in its form of rrcm/folding/.
+
+    ``normals`` is the shape of the normal numbers that a row of a purified one asks for, or ().
+    """
 
     def __init__(
         self,
@@ -48,9 +51,10 @@ class Backend:
         if device == "cuda" and not torch.cuda.is_available():
             raise BackendError("no CUDA device here; `rrcm doctor` shows what there is")
         folder = root / "models" / run
-        network, config = ensembles.load(folder)
+        network, config = purified.load(folder)
         if prefixes and "ensemble" not in config:
-            raise BackendError(f"{folder}: a single network, of which there are no prefixes")
+            raise BackendError(f"{folder}: no ensemble, so that there are no prefixes")
+        self.normals: tuple[int, ...] = getattr(network, "normals", ())
         self.device = torch.device(device)
         self.network = network.fix(sigma).to(self.device, PRECISIONS[precision])
         if prefixes:
@@ -65,12 +69,14 @@ class Backend:
         self.provider = f"torch-{self.device.type}"
 
     @torch.inference_mode()
-    def scores(self, x: Tensor) -> Tensor:
+    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
 
-        Computed on the calling thread; on a GPU, in the order of its current stream.
+        With normals, ``z`` [B, *normals] is needed, else it is not given. Computed on the calling
+        thread; on a GPU, in the order of its current stream.
         """
         if self.device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
         # A copy, because a CUDA graph writes its next result over this one.
-        return self.network(x).to(torch.float32, copy=True)
+        scores = self.network(x) if z is None else self.network(x, z)
+        return scores.to(torch.float32, copy=True)

@@ -31,6 +31,7 @@ class Backend:
     """
 
     crop_pct, interpolation = 0.875, "bicubic"
+    normals = ()  # it draws none
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ class Backend:
     """
 
     fixed = 0
+    normals = ()  # it draws none
 
     def __init__(
         self,

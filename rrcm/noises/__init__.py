@@ -1,1 +1,1 @@
-"""Noise of certification, one per file: ``NAME``, ``ON_GRID``, ``noisy`` and ``slack``."""
+"""Noise of certification, one per file: ``NAME, ON_GRID, noisy(), normals(), slack()``."""

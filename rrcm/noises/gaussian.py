@@ -6,6 +6,7 @@ The theorem is about real numbers. What float32 does to it is not accounted for 
 from torch import Tensor
 
 from rrcm import noise
+from rrcm.noises import _randomise
 
 NAME = "philox4x32-10, box-muller, fp32"
 ON_GRID = False
@@ -33,6 +34,11 @@ def noisy(
 
     words = philox.words(seed, images, draws, x.shape[1:].numel(), per_pixel=1)
     return philox.add_normals(x, sigma, words)
+
+
+def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What a random base classifier draws, float32 [B, *shape]; see rrcm/noises/_randomise.py."""
+    return _randomise.normals(seed, images, draws, shape)
 
 
 def slack(sigma: float, *, pixels: int, white: int) -> float:

@@ -16,6 +16,7 @@ What it does not protect against:
 """
 
 import hashlib
+import math
 import struct
 
 import numpy as np
@@ -29,6 +30,7 @@ from rrcm import noise
 NAME = "chacha20, box-muller, fp32"
 ON_GRID = False
 DOMAIN = b"rrcm noise of certification, chacha20, 1\0"
+RANDOMISE = b"rrcm randomness of a classifier, chacha20, 1\0"
 
 
 def noisy(
@@ -51,9 +53,23 @@ def noisy(
     return philox.add_normals(x, sigma, words)
 
 
-def keystream(seed: int, images: Tensor, draws: Tensor, pixels: int) -> np.ndarray:
+def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What a random base classifier draws, float32 [B, *shape], from ChaCha20 words, too.
+
+    Guarantee: row b depends on (seed, images[b], draws[b]) alone, by a key that the noise does not
+    have: nobody without the seed can foresee these numbers either.
+    """
+    from rrcm import philox  # numba takes a while to import
+
+    words = keystream(seed, images, draws, math.prod(shape), domain=RANDOMISE)
+    return philox.add_normals(torch.zeros(len(draws), *shape), 1.0, words).to(draws.device)
+
+
+def keystream(
+    seed: int, images: Tensor, draws: Tensor, pixels: int, *, domain: bytes = DOMAIN
+) -> np.ndarray:
     """ChaCha20 words of each (image, draw), uint32 [B, pixels rounded up to an even number]."""
-    key = hashlib.sha256(DOMAIN + struct.pack("<Q", seed)).digest()
+    key = hashlib.sha256(domain + struct.pack("<Q", seed)).digest()
     out = np.empty((len(draws), pixels + pixels % 2), dtype="<u4")
     zeros = bytes(out.shape[1] * 4)
     for row, image, draw in zip(out, images.tolist(), draws.tolist(), strict=True):

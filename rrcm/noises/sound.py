@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rrcm import noise
 from rrcm.errors import DataError
+from rrcm.noises import _randomise
 
 NAME = "philox4x32-10, rounded normal on the pixel grid, 63-bit thresholds"
 ON_GRID = True
@@ -47,6 +48,11 @@ def noisy(
     lowest = -(len(thresholds(sigma, white)) // 2)
     counts = _counts(sigma, white, seed, images, draws, x.shape[1:].numel()).view(x.shape)
     return _pixels(counts + (k + lowest), white)
+
+
+def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What a random base classifier draws, float32 [B, *shape]; see rrcm/noises/_randomise.py."""
+    return _randomise.normals(seed, images, draws, shape)
 
 
 def slack(sigma: float, *, pixels: int, white: int) -> float:

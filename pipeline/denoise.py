@@ -1,0 +1,45 @@
+"""Stage ``denoise``: images, and perhaps a classifier that looks at them -> a denoiser."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline import graph, training
+from rrcm import config, denoiser, distributed
+from rrcm.denoise import denoise, load_guide, result, schedule, start
+from rrcm.denoiser_config import Denoising
+
+
+def main(name: str) -> None:
+    with training.running(f"denoise@{name}") as stage:
+        cfg = config.read(f"denoisers.{name}", Denoising)
+        shape = config.read(f"models.{cfg.model}", dict[str, Any])
+        split = training.read("train")
+        training.on_devices(stage, cfg.compute)
+        state = start(cfg, shape, device=distributed.device())
+        guide = load_guide(cfg, shape, device=distributed.device())
+        training.run(
+            denoise(state, split, cfg, guide),
+            state,
+            stage,
+            network=state.modules["network"],
+            size=split.images.shape[1:],
+            batch_size=cfg.batch_size,
+            total=cfg.steps,
+            compute=cfg.compute,
+        )
+        if distributed.launched():
+            return  # the stage that started this process goes on
+        out = Path("denoisers", name)
+        denoiser.save(
+            out,
+            result(state).state_dict(),
+            network=cfg.network,
+            shape=shape,
+            schedule=schedule(cfg),
+        )
+        training.write_logs(out, state, stage)
+        stage.notes |= {"seed": cfg.seed, "data": training.data_digests("train")}
+
+
+if __name__ == "__main__":
+    graph.main(main)

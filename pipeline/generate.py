@@ -1,0 +1,40 @@
+"""Stage ``generate``: a diffusion model -> pictures, and how far from real ones they are."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pipeline import graph, progress
+from rrcm import checkpoints, config, distributed, experiments, generate, realism, shards
+from rrcm.files import atomic, write_json
+
+
+def main(name: str) -> None:
+    with graph.running(f"generate@{name}") as stage:
+        cfg = config.read(f"generations.{name}", experiments.Generation)
+        data = {name: shards.read(Path("shards"), name) for name in ("train", "test")}
+        shape, white = data["train"].images.shape[1:], data["train"].white
+        device = distributed.device()
+        model, told = generate.load(cfg, shape, device=device)
+        features = realism.features(cfg, shape, device=device)  # before hours of sampling
+        batches = []
+        with progress.bar(cfg.images, 0, stage.name, " pictures") as shown:
+            for batch in generate.generate(model, cfg, shape, white=white, told=told):
+                batches.append(batch)
+                shown.update(len(batch))
+        made, out = np.concatenate(batches), Path("generated", name)
+        checkpoints.save(
+            out / "samples.safetensors", {"images": torch.from_numpy(made)}, {"white": str(white)}
+        )
+        sheet = generate.sheet(made, data["test"].images[: generate.SIDE**2], white=white)
+        with atomic(out / "samples.png") as part:
+            Image.fromarray(sheet.squeeze()).save(part, format="PNG")
+        found = realism.measure(made, data, cfg, of=features, device=device)
+        write_json(out / "metrics.json", found)
+        stage.notes |= {"device": torch.device(device).type, "seed": cfg.seed}
+
+
+if __name__ == "__main__":
+    graph.main(main)

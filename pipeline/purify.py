@@ -1,0 +1,44 @@
+"""Stage ``purify``: a denoiser before a classifier -> one classifier, and its ONNX file."""
+
+from pathlib import Path
+
+from pipeline import graph
+from rrcm import config, purified, settings, shards
+from rrcm.export import export_purified
+from rrcm.files import sha256
+
+
+def main(name: str) -> None:
+    with graph.running(f"purify@{name}") as stage:
+        cfg = config.read(f"purified.{name}", settings.Purified)
+        export = config.read("export", settings.Export)
+        folder, split = Path("models", name), shards.read(Path("shards"), "validation")
+        made = purified.save(
+            folder,
+            cfg,
+            root=Path("."),
+            pictures=split.images.shape[1:],
+            # An evaluation depends on the code of one network, and by these on that of all.
+            code=[f"rrcm/purifiers/{cfg.purifier}.py", f"rrcm/denoisers/{cfg.network}.py"],
+        )
+        folded, _ = purified.load(folder)
+        stage.notes["parity"] = export_purified(
+            purified.rebuild(made, folder, trained=True),
+            folded,
+            Path(f"onnx/{name}.onnx"),
+            split,
+            {
+                "run": name,
+                "classes": made["classes"],
+                "sigma": made["sigma"],
+                "purified": made["purified"],
+                "names": made["names"],
+                "input": "noisy pixels, [0, 1] before the noise, and normal numbers z if it asks",
+                "weights": sha256(folder / "model.safetensors"),
+            },
+            export,
+        )
+
+
+if __name__ == "__main__":
+    graph.main(main)

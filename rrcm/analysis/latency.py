@@ -1,0 +1,103 @@
+"""What certificates cost: certified accuracy against seconds for an image.
+
+Seconds are measured in one run on one machine, so that their ratios hold where they themselves do
+not; calls are counted by what the classifier is. Neither is part of a certificate.
+"""
+
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
+
+from rrcm.analysis import entries, figures, statistics
+from rrcm.analysis.entries import Entry
+
+CALLS = ("denoiser", "classifier")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a draw takes: seconds of one worker, and calls of networks, by `CALLS`."""
+
+    seconds: float
+    calls: dict[str, int]
+
+
+def numbers(
+    found: list[Entry], costs: dict[str, Cost], *, draws: int, radii: list[float], confidence: float
+) -> pd.DataFrame:
+    """One row for each entry and radius: certified accuracy, and ``draws`` draws for an image."""
+    rows = []
+    for entry in found:
+        cost = costs[entry.name]
+        for radius in radii:
+            share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
+            rows.append(
+                {
+                    "entry": entry.name,
+                    "method": entries.label(entry, found),
+                    "sigma": entry.sigma,
+                    **{f"{name}_calls": cost.calls.get(name, 0) for name in CALLS},
+                    "seconds_per_draw": cost.seconds,
+                    "draws": draws,
+                    "seconds_per_image": draws * cost.seconds,
+                    "radius": radius,
+                    "value": share.value,
+                    "low": share.low,
+                    "high": share.high,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def table(measured: pd.DataFrame, *, reference: str) -> pd.DataFrame:
+    """`numbers` as text, a row for each entry; ``×`` is its time by that of ``reference``."""
+    rows = []
+    for (sigma, _), part in measured.groupby(["sigma", "entry"], sort=False):
+        line = part.iloc[0]
+        own = measured[(measured["sigma"] == sigma) & (measured["method"] == reference)]
+        ratio = line["seconds_per_draw"] / own["seconds_per_draw"].iloc[0] if len(own) else None
+        row = {"σ": f"{sigma:g}", "method": line["method"]}
+        row |= {f"{name} calls a draw": str(line[f"{name}_calls"]) for name in CALLS}
+        row["ms a draw"] = f"{1e3 * line['seconds_per_draw']:.3f}"
+        row["s an image"] = f"{line['seconds_per_image']:.2f}"
+        row[f"× {reference}"] = "–" if ratio is None else f"{ratio:.2f}"
+        for _, at in part.iterrows():
+            shares = f"[{100 * at['low']:.1f}, {100 * at['high']:.1f}]"
+            row[f"r = {at['radius']:g}"] = f"{100 * at['value']:.1f} {shares}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def figure(measured: pd.DataFrame, *, radius: float, what: str) -> Figure:
+    """One panel per sigma: a point for each entry, with the interval of its accuracy at ``radius``.
+
+    Seconds are on a logarithmic axis.
+    """
+    shown = measured[measured["radius"] == radius]
+    methods = list(dict.fromkeys(shown["method"]))
+    with style.context(figures.STYLE):
+        figure, axes = figures.panels(shown["sigma"].nunique(), size=(4.2, 3.6))
+        for axis, (sigma, part) in zip(axes, shown.groupby("sigma", sort=True), strict=True):
+            for line in part.to_dict("records"):
+                value = 100 * line["value"]
+                ends = [[value - 100 * line["low"]], [100 * line["high"] - value]]
+                axis.errorbar(
+                    [line["seconds_per_image"]],
+                    [value],
+                    yerr=ends,
+                    fmt="o",
+                    capsize=3,
+                    color=figures.colour(methods.index(line["method"])),
+                    label=line["method"],
+                )
+            axis.set_xscale("log")
+            axis.set_title(f"σ = {sigma:g}")
+            axis.set_xlabel(f"seconds for an image of {shown['draws'].iloc[0]:,} draws")
+            axis.set_ylim(0, 100)
+            axis.grid(alpha=0.25, which="both")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, frameon=False, loc="outside right upper")
+        figures.first_column(axes, f"{what} at r = {radius:g}, %")
+    return figure

@@ -1,0 +1,222 @@
+"""What is said of representations is true of them: probes, distances, conditions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from builders import refused, split
+from helpers import MODEL
+from sklearn.linear_model import LogisticRegression
+from statsmodels.stats.proportion import proportion_confint
+from torch import nn
+
+from rrcm import checkpoints, condition, frechet, noise, represent
+from rrcm.analysis import representations
+from rrcm.errors import CheckpointError, ConfigError, DataError, TrainingError
+from rrcm.experiments import Representation
+
+CFG = Representation(
+    encoder="pretrained/tiny",
+    architecture="vit",
+    model="tiny",
+    t_min=0.002,
+    t_max=80.0,
+    sigmas=[0.0, 0.5],
+    penalty=0.01,
+    entropy=0.0,
+    normalised=False,
+    images=40,
+    batch_size=16,
+    seed=0,
+)
+
+
+class Pixels(nn.Module):
+    """The first ``width`` pixels as the representation; keeps the noise levels it is told."""
+
+    def __init__(self, width=3):
+        super().__init__()
+        self.width, self.sigmas = width, []
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x, sigma):
+        self.sigmas.append(sigma.item())
+        return self.weight * x.flatten(1)[:, 20 : 20 + self.width]
+
+
+def gaussians(rows=300):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, rows)
+    means = np.array([[0, 0], [1, 2], [2, -1]])
+    return (means[labels] + rng.normal(size=(rows, 2))).astype(np.float32), labels
+
+
+def test_the_probe_is_multinomial_logistic_regression():
+    """scikit-learn's, whose C is the inverse of the penalty times the number of rows."""
+    features, labels = gaussians()
+    weights, biases = represent.probe(features, labels, classes=3, penalty=0.02, entropy=0.0)
+
+    theirs = LogisticRegression(C=1 / (0.02 * len(labels)), tol=1e-8, max_iter=1000)
+    theirs.fit(features.astype(np.float64), labels)
+    np.testing.assert_allclose(weights, theirs.coef_, atol=1e-4)
+    likely = np.exp(features @ weights.T + biases)  # of which only differences are settled
+    likely /= likely.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(likely, theirs.predict_proba(features), atol=1e-4)
+
+
+def test_the_probe_is_a_minimum_of_its_loss_with_the_entropy(monkeypatch):
+    """No small step is downhill on the formula, in whatever pieces it was computed."""
+    features, labels = gaussians()
+    monkeypatch.setattr(represent, "ROWS", 64)
+    head = represent.probe(features, labels, classes=3, penalty=0.02, entropy=0.7)
+    without = represent.probe(features, labels, classes=3, penalty=0.02, entropy=0.0)
+
+    def loss(weights, biases):
+        scores = features @ weights.T + biases
+        likely = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        entropy = -(np.exp(likely) * likely).sum(axis=1)
+        right = likely[np.arange(len(labels)), labels]
+        return (0.7 * entropy - right).mean() + 0.01 * (weights**2).sum()
+
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        step = [1e-3 * rng.normal(size=part.shape) for part in head]
+        assert loss(*(p + s for p, s in zip(head, step, strict=True))) > loss(*head)
+    assert loss(*head) < loss(*without)
+
+
+def test_a_probe_without_a_minimum_is_refused(monkeypatch):
+    monkeypatch.setattr(represent, "ITERATIONS", 2)
+    with refused(TrainingError, "penalty", "0.02"):
+        represent.probe(*gaussians(), classes=3, penalty=0.02, entropy=0.0)
+
+
+def test_representations_are_of_images_with_the_noise_that_is_told():
+    """t / 2 in pixels, the same noise for an image at every t and in every batch."""
+    some, encoder = split(20), Pixels(width=44)
+
+    def found(**more):
+        given = {"t": 0.6, "draw": 1, "rows": 20} | more
+        cfg = replace(CFG, batch_size=more.pop("batch_size", 16))
+        given.pop("batch_size", None)
+        return np.concatenate([*represent.encode(encoder, some, cfg, **given)])
+
+    clean = found(draw=None)
+    z = noise.gaussian(
+        *(0, torch.from_numpy(some.idx), torch.ones(20, dtype=torch.int64), (1, 8, 8)),
+        stream=noise.VALIDATE,
+    )
+    expected = z.flatten(1)[:, 20:].numpy()
+    assert encoder.sigmas == [pytest.approx(0.3)] * 2
+    np.testing.assert_array_equal(clean, some.pixels().reshape(20, -1)[:, 20:])
+    np.testing.assert_allclose((found() - clean) / 0.3, expected, atol=1e-6)
+    np.testing.assert_allclose((found(t=8.0) - clean) / 4, expected, atol=1e-6)
+    np.testing.assert_array_equal(found(batch_size=7), found())
+    assert np.abs(found(draw=2) - found()).min() > 0
+    assert len(found(rows=5)) == 5
+
+
+def test_the_probe_is_trained_on_clean_images_and_tried_at_each_sigma():
+    encoder, data = Pixels(width=44), {"train": split(60), "test": split(40)}
+    rows = represent.accuracies(encoder, data, CFG)
+
+    told = [0.001] * 4 + [0.001] * 3 + [0.5] * 3  # training images, then test images at each sigma
+    assert encoder.sigmas == pytest.approx(told)
+    assert [row["sigma"] for row in rows] == [0.0, 0.5]
+    assert all(row["accuracy"] == row["right"] / 40 and row["images"] == 40 for row in rows)
+    assert rows[1]["accuracy"] < rows[0]["accuracy"]
+    weights, biases = represent.probe(
+        *(data["train"].pixels().reshape(60, -1)[:, 20:], data["train"].labels),
+        classes=10,
+        penalty=CFG.penalty,
+        entropy=0.0,
+    )
+    scores = data["test"].pixels().reshape(40, -1)[:, 20:] @ weights.T + biases
+    assert rows[0]["right"] == (scores.argmax(axis=1) == data["test"].labels).sum()
+
+
+def test_the_distance_is_that_of_noise_and_images_in_the_units_asked_for():
+    some = split(40)
+    plain = represent.distance(Pixels(), some, CFG)
+    scaled = represent.distance(Pixels(), some, replace(CFG, normalised=True))
+
+    def features(t, draw):
+        parts = represent.encode(Pixels(), some, CFG, t=t, draw=draw, rows=40)
+        return np.concatenate([*parts]).astype(np.float64)
+
+    noisy, clean = features(80.0, represent.NOISE), features(0.002, represent.CLEAN)
+    none = features(0.002, None)
+    for found, std in ((plain, 1.0), (scaled, none.std(axis=0, ddof=1))):
+        ends = [frechet.moments([each / std]) for each in (noisy, clean)]
+        assert found["distance"] == pytest.approx(frechet.distance(*ends), rel=1e-6)
+        assert (found["images"], found["dimensions"]) == (40, 3)
+    assert represent.distance(Pixels(), some, replace(CFG, images=11))["images"] == 11
+
+
+def encoder(tmp_path):
+    torch.manual_seed(0)
+    found = condition.encoder(MODEL)
+    checkpoints.save(tmp_path / "encoder.safetensors", found.state_dict())
+    return represent.load_encoder(tmp_path, MODEL)
+
+
+def test_a_condition_normalises_representations_of_images_and_of_noise(tmp_path):
+    """And is the same when it was written and read."""
+    some, network = split(50), encoder(tmp_path)
+    mean, std = represent.scale(network, some, CFG)
+    limits = {"t_min": CFG.t_min, "t_max": CFG.t_max}
+    made = condition.Condition(network, torch.from_numpy(mean), torch.from_numpy(std), **limits)
+    condition.save(tmp_path, made, MODEL)
+    read = condition.load(tmp_path)
+    x, z = torch.from_numpy(some.pixels()), torch.randn(50, 1, 8, 8)
+
+    for told in (made, read):
+        found = told(x)
+        torch.testing.assert_close(found.mean(dim=0), torch.zeros_like(found[0]), atol=1e-4, rtol=0)
+        torch.testing.assert_close(found.std(dim=0), torch.ones_like(found[0]), atol=1e-3, rtol=0)
+        of_noise = (network(0.5 + 40 * z, torch.tensor(40.0)) - made.mean) / made.std
+        torch.testing.assert_close(told.of_noise(z), of_noise)
+    assert not any(p.requires_grad for p in read.parameters())
+
+
+def test_damaged_files_are_refused(tmp_path):
+    with refused(CheckpointError, "encoder.safetensors", "not found"):
+        represent.load_encoder(tmp_path, MODEL)
+    with refused(CheckpointError, "condition.safetensors", "not found"):
+        condition.load(tmp_path)
+    checkpoints.save(tmp_path / "condition.safetensors", {"mean": torch.zeros(3)})
+    with refused(CheckpointError, "condition.safetensors", "damaged"):
+        condition.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("sigmas", [0.5, 0.0]), ("sigmas", []), ("t_min", 90.0), ("penalty", 0.0), ("entropy", -1.0)],
+)
+def test_settings_that_mean_nothing_are_refused(key, value):
+    with refused(ConfigError, key):
+        replace(CFG, **{key: value})
+
+
+def test_the_figure_has_a_line_for_each_probe_with_its_wilson_interval(tmp_path):
+    for name, right in (("a", [19, 12]), ("b", [18, 3])):
+        rows = {"sigma": [0.0, 0.5], "right": right, "images": 20}
+        table = pd.DataFrame(rows).assign(accuracy=lambda t: t["right"] / t["images"])
+        (tmp_path / name).mkdir()
+        table.to_csv(tmp_path / name / "probe.csv", index=False)
+    (axis,) = representations.probes(representations.read(tmp_path), confidence=0.9).axes
+
+    assert [line.get_label() for line in axis.lines] == ["a", "b"]
+    np.testing.assert_allclose(axis.lines[1].get_ydata(), [90, 15])
+    low, high = (
+        100 * bound for bound in proportion_confint(3, 20, alpha=0.1, method="wilson")
+    )  # of b at sigma = 0.5
+    shown = axis.collections[1].get_segments()[1]
+    np.testing.assert_allclose(shown, [[0.5, low], [0.5, high]])
+    with refused(DataError, "probe.csv"):
+        representations.read(tmp_path / "a")
+    (tmp_path / "a" / "probe.csv").write_text("sigma,right\n")
+    with refused(DataError, "a/probe.csv", "accuracy, images"):
+        representations.read(tmp_path)
