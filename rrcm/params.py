@@ -111,6 +111,7 @@ def load(path: Path = PARAMS) -> Params:
         _refer(run.start, starts, f"{path}: runs.{name}.start", "the starting points")
     _complete(params, path)
     _denoised(params, path)
+    _looked_at(params, path)
     known = params.classifiers()
     for name, evaluation in params.evals.items():
         _refer(evaluation.run, known, f"{path}: evals.{name}.run", "the classifiers")
@@ -157,6 +158,24 @@ def _denoised(params: Params, path: Path) -> None:
         if folder == "denoisers":
             network = params.denoisers[source].network
             _refer(cfg.network, [network], f"{where}.network", f"its denoiser {source}")
+
+
+def _looked_at(params: Params, path: Path) -> None:
+    """Refuse what is measured of encoders and diffusion models that there are not."""
+    for name, cfg in params.representations.items():
+        where = f"{path}: representations.{name}"
+        encoders = [f"pretrained/{pretrain}" for pretrain in params.pretrain]
+        _refer(cfg.encoder, encoders, f"{where}.encoder", "the pre-trainings")
+        pretrain = params.pretrain[cfg.encoder.partition("/")[2]]
+        for key in ("architecture", "model"):
+            _refer(getattr(cfg, key), [getattr(pretrain, key)], f"{where}.{key}", cfg.encoder)
+    for name, cfg in params.generations.items():
+        where = f"{path}: generations.{name}"
+        folder, _, source = cfg.denoiser.partition("/")
+        made = [*(f"denoisers/{denoiser}" for denoiser in params.denoisers), *imported()]
+        _refer(cfg.denoiser, made, f"{where}.denoiser", "the denoisers")
+        told = params.denoisers[source].guide if folder == "denoisers" else "shards/train"
+        _refer(cfg.condition, [told], f"{where}.condition", "what its denoiser is told")
 
 
 def imported() -> list[str]:

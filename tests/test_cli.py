@@ -40,7 +40,11 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "audit": {"files", "n", "alpha", "sigma"},
     "doctor": {"rng"},
     "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
-    "import": {"file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"},
+    "latency": {"seconds", "radius", "reference", "out"},
+    "import": {
+        *("file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"),
+        *("denoiser", "schedule", "rescale", "head-channels"),
+    },
     "flow run": {"targets", "force", "retries", "hosts", "commit", "publish"},
     "flow up": {"host", "port", "schedules", "no-schedules"},
     "flow worker": {"queue", "name", "limit"},

@@ -290,3 +290,38 @@ def test_every_component_of_a_preset_exists(path):
         registry.load("certificates", name)
     registry.load("noises", whole.sample.noise)
     assert whole.sample.backend in registry.names("backends")
+
+
+DIFFUSION = Path(__file__).parents[1] / "presets/digits-diffusion.yaml"
+
+
+@pytest.mark.parametrize(
+    "place, value, said",
+    [
+        ("denoisers.tiny-diffusion.start", "denoisers/tiny-diffusion", "is not in the starting"),
+        ("denoisers.dncnn-s025.guide", "models/none", "is not in what may guide"),
+        ("denoisers.dncnn-s025.model", "none", "is not in models"),
+        ("purified.tiny-dds-s025.denoiser", "denoisers/none", "is not in the denoisers"),
+        ("purified.tiny-dds-s025.network", "unet", "is not in its denoiser tiny-diffusion (uvit)"),
+        ("purified.tiny-dds-s025.run", "none", "is not in runs and ensembles"),
+        ("representations.tiny-rrcm.encoder", "pretrained/none", "is not in the pre-trainings"),
+        ("representations.tiny-rrcm.model", "denoiser", "is not in pretrained/tiny-rrcm (tiny)"),
+        ("generations.tiny-conditioned.condition", "shards/train", "what its denoiser is told"),
+    ],
+)
+def test_what_refers_to_nothing_is_refused(tmp_path, place, value, said):
+    wanted = plain(DIFFUSION)
+    *keys, last = place.split(".")
+    at(wanted, ".".join(keys))[last] = value
+
+    with refused(ConfigError, f"params.yaml: {place}", said):
+        load(tmp_path, wanted)
+
+
+def test_a_purified_classifier_is_found_by_its_method_and_sigma():
+    whole = params.load(DIFFUSION)
+    found = whole.classifiers()["tiny-densepure5-s050"]
+
+    assert (found.model, found.method, found.sigma) == ("tiny", "densepure5", 0.5)
+    assert whole.maker("tiny-densepure5-s050") == "purify@tiny-densepure5-s050"
+    assert whole.maker("tiny-rrcm-s050") == "export@tiny-rrcm-s050"
