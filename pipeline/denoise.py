@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline import graph, training
 from rrcm import config, denoiser, distributed
-from rrcm.denoise import denoise, load_guide, result, schedule, start
+from rrcm.denoise import Blank, denoise, load_guide, result, schedule, start
 from rrcm.denoiser_config import Denoising
 
 
@@ -21,7 +21,7 @@ def main(name: str) -> None:
             denoise(state, split, cfg, guide),
             state,
             stage,
-            network=state.modules["network"],
+            network=Blank(state.modules["network"], shape),
             size=split.images.shape[1:],
             batch_size=cfg.batch_size,
             total=cfg.steps,

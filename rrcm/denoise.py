@@ -151,6 +151,23 @@ class Told(nn.Module):
         return self.network(x, self.sigma)
 
 
+class Blank(nn.Module):
+    """A denoiser's network of (pixels, told) alone, told zeros of whatever condition it has.
+
+    To count operations by, which are the same.
+    """
+
+    def __init__(self, network: nn.Module, shape: dict[str, Any]) -> None:
+        """``shape`` is that of ``network``."""
+        super().__init__()
+        self.network, self.numbers = network, shape.get("condition", 0)
+
+    def forward(self, x: Tensor, told: Tensor) -> Tensor:
+        """What ``network`` makes of ``x`` [B, C, H, W], told [] or [B]."""
+        condition = [x.new_zeros(len(x), self.numbers)] if self.numbers else []
+        return self.network(x, told.expand(len(x)), *condition)
+
+
 def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> nn.Module | None:
     """What the objective looks at beside the images, as ``cfg.guide`` names it, or None.
 

@@ -508,6 +508,9 @@ def test_a_network_with_a_condition_trains_on_what_is_represented(tmp_path, monk
     finish(state, cfg, denoise.load_guide(cfg, shape))
 
     assert not torch.equal(state.modules["network"].condition_embed.weight, before)
+    x, told = torch.rand(2, 1, 8, 8), torch.tensor(3.0)
+    blank = denoise.Blank(state.modules["network"], shape)(x, told)
+    assert torch.equal(blank, state.modules["network"](x, told.expand(2), torch.zeros(2, 64)))
     with pytest.raises(ConfigError, match=r"gives 64 numbers, .* set condition of models.small to"):
         denoise.load_guide(cfg, UVIT | {"condition": 63})
 
