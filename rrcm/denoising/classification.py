@@ -4,32 +4,16 @@ A classifier, which stays as it is, should find the true class of the denoised i
 pixels in [0, 1].
 """
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.config import positive
-from rrcm.diffusion import Schedule, Times
+from rrcm.denoising._pixels import Config as Config
+from rrcm.denoising._pixels import denoised
+from rrcm.denoising._pixels import schedule as schedule
+from rrcm.diffusion import Times
 from rrcm.draws import Draws
 
 GUIDE = "models"  # a classifier
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-    """``sigma`` of the noise, in pixel units."""
-
-    sigma: float
-
-    def __post_init__(self) -> None:
-        """There is noise to remove."""
-        positive(self, "sigma")
-
-
-def schedule(cfg: Config) -> Schedule | None:
-    """None: the network predicts the clean image itself, and is told nothing (zeros)."""
-    return None
 
 
 def loss(
@@ -49,5 +33,5 @@ def loss(
     (eq. 54) with C the ``guide``, pixels to scores [B, K], through which the gradient flows to D,
     and ``y`` classes [B]. ``times`` is of no use here.
     """
-    scores = guide(network(x + cfg.sigma * draw.normal(x), x.new_zeros(len(x))))
+    scores = guide(denoised(network, x, draw=draw, cfg=cfg))
     return F.cross_entropy(scores.to(x.dtype), y, reduction="none")

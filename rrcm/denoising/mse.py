@@ -3,31 +3,15 @@
 The network sees pixels in [0, 1] with the noise of one sigma, and answers in pixels.
 """
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 
-from rrcm.config import positive
-from rrcm.diffusion import Schedule, Times
+from rrcm.denoising._pixels import Config as Config
+from rrcm.denoising._pixels import denoised
+from rrcm.denoising._pixels import schedule as schedule
+from rrcm.diffusion import Times
 from rrcm.draws import Draws
 
 GUIDE = ""  # looks at the images alone
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-    """``sigma`` of the noise, in pixel units."""
-
-    sigma: float
-
-    def __post_init__(self) -> None:
-        """There is noise to remove."""
-        positive(self, "sigma")
-
-
-def schedule(cfg: Config) -> Schedule | None:
-    """None: the network predicts the clean image itself, and is told nothing (zeros)."""
-    return None
 
 
 def loss(
@@ -46,5 +30,5 @@ def loss(
 
     (eq. 54). ``y``, ``guide`` and ``times`` are of no use here.
     """
-    found = network(x + cfg.sigma * draw.normal(x), x.new_zeros(len(x)))
+    found = denoised(network, x, draw=draw, cfg=cfg)
     return (found - x).square().flatten(1).mean(dim=1)

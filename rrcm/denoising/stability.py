@@ -4,33 +4,17 @@ A classifier, which stays as it is, should say of the denoised image what it say
 needs no labels, and reads pixels in [0, 1].
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.config import positive
-from rrcm.diffusion import Schedule, Times
+from rrcm.denoising._pixels import Config as Config
+from rrcm.denoising._pixels import denoised
+from rrcm.denoising._pixels import schedule as schedule
+from rrcm.diffusion import Times
 from rrcm.draws import Draws
 
 GUIDE = "models"  # a classifier
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-    """``sigma`` of the noise, in pixel units."""
-
-    sigma: float
-
-    def __post_init__(self) -> None:
-        """There is noise to remove."""
-        positive(self, "sigma")
-
-
-def schedule(cfg: Config) -> Schedule | None:
-    """None: the network predicts the clean image itself, and is told nothing (zeros)."""
-    return None
 
 
 def loss(
@@ -53,5 +37,5 @@ def loss(
     """
     with torch.no_grad():
         seen = guide(x).argmax(dim=1)
-    scores = guide(network(x + cfg.sigma * draw.normal(x), x.new_zeros(len(x))))
+    scores = guide(denoised(network, x, draw=draw, cfg=cfg))
     return F.cross_entropy(scores.to(x.dtype), seen, reduction="none")
