@@ -67,7 +67,7 @@ image, and for all draws of an image. × is how many times longer than the refer
 {table}"""
 CHAPTER = """# {title}
 
-Made by `{command}`.
+Made by `{command}`, written down by `python -m benchmarks.results`.
 
 {images} test images, up to {draws} noisy draws of each, α = {alpha}; certified accuracy in %
 [{confidence} % Wilson interval]. {note}

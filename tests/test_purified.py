@@ -51,6 +51,7 @@ DENSE = replace(DDS, purifier="multi_step", purify=STEPS, votes=2)
 FIXED = replace(DDS, local=Local(copies=2, sigma=0.25, fixed=True, seed=0))
 FRESH = replace(DDS, local=replace(FIXED.local, fixed=False))
 BOTH = replace(DENSE, local=FRESH.local)
+DIRECT = replace(DDS, denoiser="denoisers/direct", purifier="learned", purify={})
 
 
 @cache
@@ -420,7 +421,7 @@ def test_the_file_is_the_function(tmp_path, votes, fixed, side, schedule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["DDS", "DENSE", "FIXED", "FRESH", "BOTH"])
+@pytest.mark.parametrize("name", ["DIRECT", "DDS", "DENSE", "FIXED", "FRESH", "BOTH"])
 def test_files_of_trained_parts_run_in_both_backends(tmp_path, name):
     made = save(tmp_path / "models/pure", globals()[name])
     folder = tmp_path / "models/pure"

@@ -9,7 +9,6 @@ Guarantee: no randomness; a row depends on that row alone.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from rrcm.config import require
@@ -45,4 +44,4 @@ class Purifier(nn.Module):
 
     def forward(self, x: Tensor, sigma: Tensor, z: Tensor | None = None) -> Tensor:
         """Pixels [B, C, H, W]; neither ``sigma`` [] nor ``z`` makes a difference."""
-        return self.denoiser(x, torch.zeros(len(x), dtype=x.dtype, device=x.device))
+        return self.denoiser(x, x.new_zeros(x.shape[0]))  # len(x) would freeze an export
