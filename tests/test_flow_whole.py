@@ -111,10 +111,10 @@ def killed(checkout: Workspace, *, ready: int) -> int:
     def training() -> psutil.Process | None:  # itself, not the shell that DVC runs it through
         for process in processes(checkout):
             try:
-                module = process.cmdline()[1:3]
+                command = process.cmdline()[1:]
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
-            if module == ["-m", "pipeline.train"]:
+            if command == ["-m", "pipeline.train", RUN]:
                 return process
         return None
 
