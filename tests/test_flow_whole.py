@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import databases
 import httpx
 import psutil
+import pytest
 import screens
 from workspace import RUN, Workspace
 
@@ -21,12 +22,12 @@ T = TypeVar("T")
 STAGE = f"train@{RUN}"
 
 
-def until(found: Callable[[], T], *, seconds: float, what: str) -> T:
-    """Wait until ``found`` returns something."""
+def until(found: Callable[[], T], *, seconds: float, what: str, every: float = 0.05) -> T:
+    """Wait until ``found`` returns something, asked ``every`` so many seconds."""
     deadline = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < deadline, f"no {what} within {seconds} s"
-        time.sleep(0.05)
+        time.sleep(every)
     return value
 
 
@@ -56,7 +57,7 @@ def up(checkout: Workspace, slots: Path) -> Iterator[httpx.Client]:
     }
     process = checkout.start("rrcm", "flow", "up", "--port", str(port), **environment)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api", timeout=20) as api:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api", timeout=60) as api:
 
             def healthy() -> bool:
                 assert process.poll() is None, process.communicate()[0]
@@ -134,6 +135,7 @@ def step_saved(checkout: Workspace) -> int:
     return -1
 
 
+@pytest.mark.slow
 def test_a_stage_killed_twice_goes_on_where_it_was_and_the_run_is_seen(
     checkout: Workspace, tmp_path: Path
 ):
@@ -164,14 +166,14 @@ def test_a_stage_killed_twice_goes_on_where_it_was_and_the_run_is_seen(
             state = api.get(f"/flow_runs/{run}").json()["state"]
             return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED") else None
 
-        assert until(ended, seconds=180, what="end")["type"] == "COMPLETED"
+        assert until(ended, seconds=180, what="end", every=1)["type"] == "COMPLETED"
 
         def attempts() -> dict[str, int] | None:  # the server hears of tasks later than of the run
             tasks = post(api, "/task_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
             done = all(task["state_type"] in ("COMPLETED", "FAILED") for task in tasks)
             return {task["name"]: task["run_count"] for task in tasks} if done else None
 
-        tried = until(attempts, seconds=60, what="end of all tasks")
+        tried = until(attempts, seconds=60, what="end of all tasks", every=1)
         shown = post(api, "/artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
         logs = post(api, "/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200})
         if folder := os.environ.get("RRCM_SCREENS"):
