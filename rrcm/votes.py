@@ -157,8 +157,8 @@ def same(path: Path, found: Header, wanted: Header, *, but: tuple[str, ...] = ()
         was, now = getattr(found, name), getattr(wanted, name)
         if was != now and name not in but:
             raise VotesError(
-                f"{path}: holds votes of another classifier or setting: {name} was {was!r}, is "
-                f"{now!r}; move the file away to sample again"
+                f"{path}: holds votes of another classifier or setting: {name} was {was!r:.199}, "
+                f"is {now!r:.199}; move the file away to sample again"
             )
 
 
