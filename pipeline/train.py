@@ -16,11 +16,11 @@ def main(name: str) -> None:
         method = registry.load("methods", run.method)
         data = {name: training.read(name) for name in ("train", "validation")}
         classes, images = data["train"].classes, data["train"].images
-        if method.PRETRAINED and run.start == "shards/train":
+        if method.PRETRAINED and run.start == config.NOTHING:
             raise ConfigError(f"runs.{name}.start: {run.method} starts from a pre-trained encoder")
         training.on_devices(stage, recipe.compute)
         state = start(run, recipe, model, classes=len(classes), device=distributed.device())
-        if run.start != "shards/train":
+        if run.start != config.NOTHING:
             classifier.begin(state.modules["classifier"], Path(run.start))
         per_epoch = batches.steps_per_epoch(len(images), batch_size=recipe.batch_size)
         training.run(

@@ -150,16 +150,3 @@ class Precise(nn.Module):
         """What ``network`` says, in float32 at least."""
         found = self.network(x.to(self.kind.dtype), told.to(self.kind.dtype))
         return found.to(torch.promote_types(found.dtype, torch.float32))
-
-
-class Told(nn.Module):
-    """A trained classifier as a function of pixels, told one sigma."""
-
-    def __init__(self, network: nn.Module, sigma: float) -> None:
-        """``network`` maps (pixels, sigma []) to scores."""
-        super().__init__()
-        self.network, self.sigma = network, sigma
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores [B, K]."""
-        return self.network(x, torch.full((), self.sigma, dtype=x.dtype, device=x.device))

@@ -45,6 +45,19 @@ class Classifier(nn.Module):
         return {name: rf"^encoder\.{pattern}" for name, pattern in self.encoder.LAYERS.items()}
 
 
+class Told(nn.Module):
+    """A classifier as a function of pixels alone, told one sigma: pixels [B, C, H, W] to scores."""
+
+    def __init__(self, network: nn.Module, sigma: float) -> None:
+        """``network`` maps (pixels, sigma []) to scores [B, K]."""
+        super().__init__()
+        self.network, self.sigma = network, sigma
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [B, K]."""
+        return self.network(x, torch.full((), self.sigma, dtype=x.dtype, device=x.device))
+
+
 def build(model: Model, *, classes: int, condition: str, final_norm: bool) -> Classifier:
     """An untrained classifier of a declared network (``models.<name>`` in params.yaml).
 

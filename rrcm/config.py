@@ -15,6 +15,7 @@ from rrcm.parsing import T, cast, read_yaml
 from rrcm.registry import suggest
 
 PARAMS = Path("params.yaml")
+NOTHING = "shards/train"  # the artifact that stands for no start, guide or condition: the data
 
 
 def require(condition: bool, message: str) -> None:
@@ -28,6 +29,20 @@ def positive(section: object, *keys: str) -> None:
     for key in keys:
         value = getattr(section, key)
         require(math.isfinite(value) and value > 0, f"{key}: must be positive, got {value}")
+
+
+def not_negative(section: object, *keys: str) -> None:
+    """Refuse values that are negative or not finite."""
+    for key in keys:
+        value = getattr(section, key)
+        require(0 <= value < math.inf, f"{key}: must be finite and >= 0, got {value}")
+
+
+def share(section: object, *keys: str) -> None:
+    """Refuse values outside of [0, 1]."""
+    for key in keys:
+        value = getattr(section, key)
+        require(0 <= value <= 1, f"{key}: a share in [0, 1], got {value}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +65,7 @@ class Data:
 
     def __post_init__(self) -> None:
         positive(self, "validation", "shard_size", "size")
-        require(self.test >= 0, f"test: must be >= 0, got {self.test}")
+        not_negative(self, "test")
         require(0 < self.crop <= 1, f"crop: a share in (0, 1], got {self.crop}")
 
 
@@ -81,8 +96,7 @@ class Compute:
 
     def __post_init__(self) -> None:
         positive(self, "accumulate")
-        for key in ("devices", "workers"):
-            require(getattr(self, key) >= 0, f"{key}: must be >= 0, got {getattr(self, key)}")
+        not_negative(self, "devices", "workers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,11 +130,11 @@ class Optimizer:
         require(0 < self.gamma <= 1, f"gamma: must be in (0, 1], got {self.gamma}")
         require(
             self.milestones == sorted(self.milestones)
-            and all(0 < share < 1 for share in self.milestones),
+            and all(0 < part < 1 for part in self.milestones),
             f"milestones: shares of the steps in (0, 1), ascending, got {self.milestones}",
         )
+        not_negative(self, "weight_decay")
         require(self.clip > 0, f"clip: must be positive, got {self.clip}")
-        require(self.weight_decay >= 0, f"weight_decay: must be >= 0, got {self.weight_decay}")
         require(0 <= self.warmup < 1, f"warmup: a share of the steps in [0, 1), {self.warmup}")
         require(self.horizon >= 1, f"horizon: must be at least 1, got {self.horizon}")
 
@@ -148,12 +162,8 @@ class Grid:
             0 < self.t_min < self.t_max,
             f"t_min, t_max: need 0 < t_min < t_max, got {self.t_min} and {self.t_max}",
         )
-        positive(self, "rho")
-        require(
-            1 <= self.first <= self.last,
-            f"first, last: need 1 <= first <= last, got {self.first} and {self.last}",
-        )
-        positive(self, "std")
+        positive(self, "rho", "std")
+        require(1 <= self.first <= self.last, f"first: from 1 to {self.last}, got {self.first}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,10 +228,8 @@ class Mix:
     smoothing: float
 
     def __post_init__(self) -> None:
-        for key in ("mixup", "cutmix"):
-            require(getattr(self, key) >= 0, f"{key}: must be >= 0, got {getattr(self, key)}")
-        for key in ("prob", "switch"):
-            require(0 <= getattr(self, key) <= 1, f"{key}: must be in [0, 1]")
+        not_negative(self, "mixup", "cutmix")
+        share(self, "prob", "switch")
         require(0 <= self.smoothing < 1, f"smoothing: must be in [0, 1), got {self.smoothing}")
 
 
@@ -249,7 +257,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         positive(self, "batch_size", "validation_draws")
-        require(self.epochs >= 0, f"epochs: must be >= 0, got {self.epochs}")
+        not_negative(self, "epochs")
         require(0 < self.layer_decay <= 1, f"layer_decay: must be in (0, 1], {self.layer_decay}")
 
 
@@ -258,9 +266,8 @@ class Run:
     """A named smoothed classifier: model x method x training sigma (x seed).
 
     ``architecture`` names a file of rrcm/models/, ``model`` its shape in ``models``. ``start`` is
-    the artifact that training starts from: ``pretrained/<name>``, ``imported/<name>``, or
-    ``shards/train`` for the data alone, that is, from scratch. ``loss`` holds the method's own
-    constants.
+    the artifact that it starts from: ``pretrained/<name>``, ``imported/<name>``, or `NOTHING`,
+    from scratch. ``loss`` holds the method's own constants.
     """
 
     architecture: str
@@ -278,9 +285,8 @@ class Run:
 
 def read_model(entry: Pretrain | Run) -> Model:
     """The network of a pre-training or a run."""
-    return Model(
-        architecture=entry.architecture, shape=read(f"models.{entry.model}", dict[str, Any])
-    )
+    shape = read(f"models.{entry.model}", dict[str, Any])
+    return Model(architecture=entry.architecture, shape=shape)
 
 
 def read(section: str, into: type[T], path: Path = PARAMS) -> T:

@@ -21,16 +21,14 @@ from rrcm import (
     registry,
 )
 from rrcm.computing import Computed
-from rrcm.config import require
+from rrcm.config import NOTHING, require
 from rrcm.denoiser_config import Denoising
 from rrcm.diffusion import Schedule, Times
 from rrcm.draws import Draws
 from rrcm.loading import Batch
-from rrcm.loop import State, optimise, train
+from rrcm.loop import State, decayed, optimise, train
 from rrcm.parsing import parse
 from rrcm.shards import Split
-
-NOTHING = "shards/train"  # what stands for no start and no guide: the data alone
 
 
 def start(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> State:
@@ -49,17 +47,7 @@ def start(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> Stat
     modules: dict[str, nn.Module] = {"network": network}
     if cfg.ema:
         modules["average"] = copy.deepcopy(network).requires_grad_(False)
-    parameters = [*network.parameters()]
-    groups = [
-        {  # matrices and kernels
-            "params": [p for p in parameters if p.ndim in (2, 4)],
-            "weight_decay": cfg.optimizer.weight_decay,
-        },
-        {  # biases, norms, embeddings
-            "params": [p for p in parameters if p.ndim not in (2, 4)],
-            "weight_decay": 0.0,
-        },
-    ]
+    groups = decayed(network.parameters(), cfg.optimizer)
     return State(modules=modules, optimizer=optimise(groups, cfg.optimizer))
 
 
@@ -134,23 +122,6 @@ def denoise(
         yield state
 
 
-class Told(nn.Module):
-    """A classifier as a function of pixels alone, for images without noise or without most of it.
-
-    It is told the sigma that it was trained at, which it is right about there.
-    """
-
-    def __init__(self, network: nn.Module, sigma: float) -> None:
-        """``network`` maps (pixels, sigma) to scores."""
-        super().__init__()
-        self.network = network
-        self.register_buffer("sigma", torch.tensor(sigma), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores [B, K] of pixels ``x`` [B, C, H, W]."""
-        return self.network(x, self.sigma)
-
-
 class Blank(nn.Module):
     """A denoiser's network of (pixels, told) alone, told zeros of whatever condition it has.
 
@@ -171,7 +142,8 @@ class Blank(nn.Module):
 def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> nn.Module | None:
     """What the objective looks at beside the images, as ``cfg.guide`` names it, or None.
 
-    ``models/<run>`` is a `Told` classifier, and ``represented/<name>`` a `condition.Condition`, for
+    ``models/<run>`` is a classifier, of pixels without noise or without most of it, which is told
+    the sigma that it was trained at. ``represented/<name>`` is a `condition.Condition`, for
     networks that have one; ``shape`` is that of the network.
 
     Raises:
@@ -196,7 +168,7 @@ def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") ->
     if not wanted:
         return None
     network, config = classifier.load(Path(cfg.guide))
-    return Told(network, config["sigma"]).to(device)
+    return classifier.Told(network, config["sigma"]).to(device)
 
 
 def _objective(cfg: Denoising) -> tuple[ModuleType, Any]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rrcm.config import Compute, Optimizer, positive, require
+from rrcm.config import Compute, Optimizer, not_negative, positive, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,5 +36,5 @@ class Denoising:
 
     def __post_init__(self) -> None:
         positive(self, "batch_size")
-        require(self.steps >= 0, f"steps: must be >= 0, got {self.steps}")
+        not_negative(self, "steps")
         require(0 <= self.ema < 1, f"ema: a momentum in [0, 1), got {self.ema}")

@@ -38,8 +38,13 @@ class Draws:
         """A uniform whole number below ``high``, one for the whole batch."""
         return int(torch.randint(high, (), generator=self._generator(self._next(), 0, "cpu")))
 
-    def index(self, weights: Tensor) -> int:
-        """A place in ``weights`` [N], with probability in proportion, one for the whole batch."""
+    def pair(self, points: int, weights: Tensor | None) -> int:
+        """n, of which ``points`` n and n + 1 are compared, one for the whole batch.
+
+        With probability in proportion to ``weights`` [points - 1], or each alike.
+        """
+        if weights is None:
+            return self.integer(points - 1)
         generator = self._generator(self._next(), 0, "cpu")
         return int(torch.multinomial(weights.double().cpu(), 1, generator=generator))
 

@@ -1,8 +1,9 @@
 """The one training loop: pre-training and training of every method run through it.
 
 Batches and noise depend on (seed, step) and a row's place in the batch only. So on a CPU a run that
-was interrupted and resumed is the run that was never interrupted, bit for bit, and neither parts of
-a batch nor processes that share it change what is trained, but for rounding.
+was interrupted and resumed is the run that was never interrupted, bit for bit. Neither parts of a
+batch nor processes that share it change what is trained, but for rounding and where rows depend on
+each other: BatchNorm's statistics and negatives are those of a part, and of all processes.
 """
 
 import json
@@ -95,6 +96,20 @@ class State:
 
 
 Loss = Callable[[Batch, Draws], dict[str, Tensor]]
+
+
+def decayed(parameters: Iterable[nn.Parameter], cfg: Optimizer) -> list[dict[str, Any]]:
+    """Groups of ``parameters``, of which matrices and kernels alone decay.
+
+    Biases, norms and embeddings do not.
+    """
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for parameter in parameters:
+        groups[parameter.ndim in (2, 4)].append(parameter)
+    return [
+        {"params": groups[True], "weight_decay": cfg.weight_decay},
+        {"params": groups[False], "weight_decay": 0.0},
+    ]
 
 
 def optimise(groups: list[dict[str, Any]], cfg: Optimizer) -> torch.optim.Optimizer:

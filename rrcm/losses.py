@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rrcm import distributed
+from rrcm.config import not_negative, require
 from rrcm.draws import Draws
-from rrcm.errors import ConfigError
 
 
 def info_nce(z: Tensor, z_pos: Tensor, *, tau: float, first: int = 0) -> Tensor:
@@ -98,8 +98,8 @@ class Consistency:
 
     def __post_init__(self) -> None:
         """Agreement needs two copies."""
-        if self.m < 2:
-            raise ConfigError(f"m: must be at least 2, got {self.m}")
+        not_negative(self, "lbd", "eta")
+        require(self.m > 1, f"m: must be at least 2, got {self.m}")
 
 
 def consistency(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 MASK = 0xFFFFFFFF
 # Streams: what is drawn for one purpose is never used for another.
-CERTIFY, VALIDATE, PARITY, INITIALISE, ORDER, STEP = range(6)
+CERTIFY, VALIDATE, PARITY, INITIALISE, ORDER, STEP, RANDOMISE, LOCAL = range(8)
 
 
 def torch_seed(seed: int, stream: int, step: int = 0) -> int:
@@ -29,6 +29,11 @@ def torch_seed(seed: int, stream: int, step: int = 0) -> int:
 def to_model_space(x: Tensor) -> Tensor:
     """Pixels in [0, 1] to pixels in [-1, 1], the space of the diffusion literature."""
     return 2 * x - 1
+
+
+def to_pixels(u: Tensor) -> Tensor:
+    """The inverse of `to_model_space`."""
+    return (u + 1) / 2
 
 
 def to_time(sigma: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rrcm.config import PARAMS, Data, Pretrain, Recipe, Run, require
+from rrcm.config import NOTHING, PARAMS, Data, Pretrain, Recipe, Run, require
 from rrcm.denoiser_config import Denoising
 from rrcm.errors import ConfigError
 from rrcm.experiments import Generation, Representation
@@ -107,7 +107,7 @@ def load(path: Path = PARAMS) -> Params:
     for name, run in params.runs.items():
         _refer(run.model, params.models, f"{path}: runs.{name}.model", "models")
         _refer(run.recipe, params.recipes, f"{path}: runs.{name}.recipe", "recipes")
-        starts = ["shards/train", *(f"pretrained/{p}" for p in params.pretrain), *imported()]
+        starts = [NOTHING, *(f"pretrained/{p}" for p in params.pretrain), *imported()]
         _refer(run.start, starts, f"{path}: runs.{name}.start", "the starting points")
     _complete(params, path)
     _denoised(params, path)
@@ -146,9 +146,9 @@ def _denoised(params: Params, path: Path) -> None:
     for name, denoiser in params.denoisers.items():
         where = f"{path}: denoisers.{name}"
         _refer(denoiser.model, params.models, f"{where}.model", "models")
-        starts = [other for other in ("shards/train", *made) if other != f"denoisers/{name}"]
+        starts = [other for other in (NOTHING, *made) if other != f"denoisers/{name}"]
         _refer(denoiser.start, starts, f"{where}.start", "the starting points")
-        _refer(denoiser.guide, ["shards/train", *guides], f"{where}.guide", "what may guide")
+        _refer(denoiser.guide, [NOTHING, *guides], f"{where}.guide", "what may guide")
     for name, cfg in params.purified.items():
         where = f"{path}: purified.{name}"
         require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
@@ -174,7 +174,7 @@ def _looked_at(params: Params, path: Path) -> None:
         folder, _, source = cfg.denoiser.partition("/")
         made = [*(f"denoisers/{denoiser}" for denoiser in params.denoisers), *imported()]
         _refer(cfg.denoiser, made, f"{where}.denoiser", "the denoisers")
-        told = params.denoisers[source].guide if folder == "denoisers" else "shards/train"
+        told = params.denoisers[source].guide if folder == "denoisers" else NOTHING
         _refer(cfg.condition, [told], f"{where}.condition", "what its denoiser is told")
 
 

@@ -14,7 +14,7 @@ from rrcm.config import Grid, Model, Pretrain
 from rrcm.draws import Draws
 from rrcm.errors import ConfigError
 from rrcm.loading import Batch
-from rrcm.loop import State, optimise, train
+from rrcm.loop import State, decayed, optimise, train
 from rrcm.parsing import parse
 from rrcm.shards import Split
 
@@ -32,13 +32,7 @@ def start(cfg: Pretrain, model: Model, *, device: str = "cpu") -> State:
     followed = objective.targets(constants).items()
     target = nn.ModuleDict({name: copy.deepcopy(online[source]) for name, (source, _) in followed})
     target.requires_grad_(False)
-    parameters = [p for p in online.parameters() if p.requires_grad]
-    decayed = [p for p in parameters if p.ndim in (2, 4)]  # matrices and kernels
-    others = [p for p in parameters if p.ndim not in (2, 4)]  # biases, norms, embeddings
-    groups = [
-        {"params": decayed, "weight_decay": cfg.optimizer.weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    groups = decayed((p for p in online.parameters() if p.requires_grad), cfg.optimizer)
     optimizer = optimise(groups, cfg.optimizer)
     return State(modules={"online": online, "target": target}, optimizer=optimizer)
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rrcm import checkpoints, denoiser, ensembles, noise, registry
-from rrcm.behind import Behind, Precise, Resize, Told
+from rrcm.behind import Behind, Precise, Resize
+from rrcm.classifier import Told
 from rrcm.config import require
 from rrcm.diffusion import Denoiser
 from rrcm.ensembles import Combined
@@ -21,7 +22,6 @@ from rrcm.files import sha256, write_json
 from rrcm.parsing import parse
 from rrcm.settings import Local, Purified
 
-LOCAL = 7  # a stream of its own; 0 to 5 are those of rrcm/noise.py, 6 is that of rrcm/noises/
 FUNCTION = ("purifier", "purify", "votes", "local")  # keys of `Purified` that make the function
 
 
@@ -170,7 +170,9 @@ def _fits(
 def _copies(local: Local, shape: list[int]) -> Tensor:
     """The fixed delta [m, C, H, W] of a seed."""
     draws = torch.arange(local.copies)
-    return noise.gaussian(local.seed, torch.zeros_like(draws), draws, tuple(shape), stream=LOCAL)
+    return noise.gaussian(
+        local.seed, torch.zeros_like(draws), draws, tuple(shape), stream=noise.LOCAL
+    )
 
 
 def _first(config: dict[str, Any]) -> dict[str, Any]:

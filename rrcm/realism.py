@@ -57,8 +57,7 @@ def _of_run(folder: Path, shape: tuple[int, ...], *, device: str) -> Features:
         )
     network.head = nn.Identity()
     network.to(device)
-    sigma = torch.tensor(config["sigma"], device=device)
-    return lambda x: network(x, sigma)
+    return classifier.Told(network, config["sigma"]).to(device)
 
 
 def _of_inception(path: Path, shape: tuple[int, ...], *, device: str) -> Features:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rrcm.config import positive, require
+from rrcm.config import not_negative, positive, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +54,7 @@ class Local:
     seed: int
 
     def __post_init__(self) -> None:
-        for key in ("copies", "sigma", "seed"):
-            value = getattr(self, key)
-            require(0 <= value < math.inf, f"{key}: must be finite and >= 0, got {value}")
+        not_negative(self, "copies", "sigma", "seed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,8 +142,7 @@ class Sample:
         positive(self, "batch_size", "n0", "n")
         require(0 <= self.seed < 2**64, f"seed: must be in [0, 2^64), got {self.seed}")
         require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
-        require(0 <= self.soft < math.inf, f"soft: must be finite and >= 0, got {self.soft}")
-        require(self.paired >= 0, f"paired: must be >= 0, got {self.paired}")
+        not_negative(self, "soft", "paired")
         top = self.n0 + self.n + self.paired
         require(top < 2**32, f"n: draws are numbered below 2^32, and n0 + n + paired is {top}")
 

@@ -99,10 +99,13 @@ def test_whole_numbers_are_uniform_and_one_for_the_batch():
     assert [Draws(0, step, first=99).integer(4) for step in range(50)] == found[:50]
 
 
-def test_places_are_drawn_in_proportion_to_their_weights():
+def test_pairs_of_neighbours_are_drawn_in_proportion_to_their_weights_or_all_alike():
     weights = torch.tensor([1.0, 0.0, 3.0, 4.0])
-    found = [Draws(0, step, first=step).index(weights) for step in range(2000)]
+    found = [Draws(0, step, first=step).pair(5, weights) for step in range(2000)]
     counts = [found.count(i) for i in range(4)]
 
     assert counts[1] == 0
     assert stats.chisquare([counts[i] for i in (0, 2, 3)], [250, 750, 1000]).pvalue > 0.01
+
+    alike = [Draws(0, step, first=step).pair(5, None) for step in range(2000)]
+    assert stats.chisquare([alike.count(i) for i in range(4)]).pvalue > 0.01

@@ -249,6 +249,13 @@ def test_agreement_needs_two_copies(m):
         losses.Consistency(lbd=1.0, eta=1.0, m=m, measure="kl")
 
 
+@pytest.mark.parametrize("weights", [{"lbd": -1.0}, {"eta": float("inf")}])
+def test_disagreement_is_not_rewarded(weights):
+    (key,) = weights
+    with pytest.raises(ConfigError, match=f"^{key}: must be finite and >= 0, got"):
+        losses.Consistency(**{"lbd": 1.0, "eta": 1.0} | weights, m=2, measure="kl")
+
+
 def test_the_logarithm_of_a_mean_of_predictions_survives_what_underflows():
     """Of e^-1000 and e^-1001, both 0 in float: no clamp, and a gradient that is a softmax."""
     log_p = torch.tensor([[[-1000.0]], [[-1001.0]]], dtype=torch.float64, requires_grad=True)

@@ -4,14 +4,13 @@ The radius that hard votes certify is not differentiable in the weights; the one
 certifies is. No attack is needed.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.config import positive, require
+from rrcm.config import not_negative, positive, share
 from rrcm.draws import Draws
 from rrcm.losses import classes, copies, log_mean, log_probabilities, wrong
 from rrcm.schedules import ramp
@@ -38,8 +37,8 @@ class Config:
     def __post_init__(self) -> None:
         """Weights are not negative, and shares are shares."""
         positive(self, "gamma", "beta", "m")
-        require(0 <= self.lbd < math.inf, f"lbd: must be finite and >= 0, got {self.lbd}")
-        require(0 <= self.defer <= 1, f"defer: a share in [0, 1], got {self.defer}")
+        not_negative(self, "lbd")
+        share(self, "defer")
 
 
 def loss(

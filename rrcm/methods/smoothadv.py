@@ -5,7 +5,6 @@ trained on have the same noise. With ``lbd`` and ``eta`` the copies must agree t
 SmoothAdv, Jeong & Shin (2020), arXiv:2006.04062.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rrcm import attacks
-from rrcm.config import positive, require
+from rrcm.config import not_negative, positive, require, share
 from rrcm.draws import Draws
 from rrcm.losses import agreement, copies, log_probabilities, wrong
 from rrcm.schedules import ramp
@@ -43,10 +42,8 @@ class Config:
     def __post_init__(self) -> None:
         """Agreement needs two copies; DDN judges the image itself first."""
         positive(self, "m", "steps")
-        require(0 <= self.warmup <= 1, f"warmup: a share in [0, 1], got {self.warmup}")
-        for key in ("epsilon", "lbd", "eta"):
-            value = getattr(self, key)
-            require(0 <= value < math.inf, f"{key}: must be finite and >= 0, got {value}")
+        share(self, "warmup")
+        not_negative(self, "epsilon", "lbd", "eta")
         require(self.m > 1 or self.lbd == 0, f"m: agreement needs at least 2, got {self.m}")
         require(
             self.steps > 1 or self.attack != "ddn",

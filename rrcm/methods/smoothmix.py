@@ -4,14 +4,13 @@ An image and an adversary of it that no ball holds are mixed, and what is asked 
 mixture too, of the mean prediction at the image and of knowing nothing.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from rrcm import attacks
-from rrcm.config import positive, require
+from rrcm.config import not_negative, positive, require, share
 from rrcm.draws import Draws
 from rrcm.losses import clamped_log, classes, copies, log_probabilities, wrong
 from rrcm.schedules import ramp
@@ -41,8 +40,8 @@ class Config:
         """Lengths are positive, and shares are shares."""
         positive(self, "m", "steps", "alpha")
         require(self.max_norm > 0, f"max_norm: must be positive, got {self.max_norm}")
-        require(0 <= self.eta < math.inf, f"eta: must be finite and >= 0, got {self.eta}")
-        require(0 <= self.warmup <= 1, f"warmup: a share in [0, 1], got {self.warmup}")
+        not_negative(self, "eta")
+        share(self, "warmup")
 
 
 def loss(

@@ -4,12 +4,11 @@ Be right on the image itself, and predict on a noisy copy what is predicted on t
 Zheng et al.'s stability training (2016, arXiv:1604.04326) with the noise of the certificate.
 """
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from rrcm.config import require
+from rrcm.config import not_negative
 from rrcm.draws import Draws
 from rrcm.losses import copies, log_probabilities, wrong
 
@@ -24,7 +23,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """It is no reward for instability."""
-        require(0 <= self.lbd < math.inf, f"lbd: must be finite and >= 0, got {self.lbd}")
+        not_negative(self, "lbd")
 
 
 def loss(

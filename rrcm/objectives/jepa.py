@@ -91,7 +91,7 @@ def noted(levels: Tensor, weights: Tensor | None, draw: Draws, cfg: Config) -> d
 
     ``levels`` [N] are in model space; ``draw`` is what `loss` of that step drew from.
     """
-    return {"t": levels[_pair(len(levels), weights, draw)].item(), "points": len(levels)}
+    return {"t": levels[draw.pair(len(levels), weights)].item(), "points": len(levels)}
 
 
 def loss(
@@ -125,7 +125,7 @@ def loss(
         cfg: Constants.
     """
     view, plain = views["view"], views["plain"]
-    n = _pair(len(sigmas), weights, draw)
+    n = draw.pair(len(sigmas), weights)  # the first thing that is drawn, as `noted` does
     z = draw.normal(plain)
     nothing = torch.empty(len(view), 0, dtype=torch.int64, device=view.device)
 
@@ -216,11 +216,6 @@ def _block(corner: Tensor, side: int, height: int, width: int) -> Tensor:
     rows = (place >= top[..., None]) & (place < top[..., None] + height)  # [..., side]
     columns = (place >= left[..., None]) & (place < left[..., None] + width)
     return (rows[..., :, None] & columns[..., None, :]).flatten(-2)
-
-
-def _pair(points: int, weights: Tensor | None, draw: Draws) -> int:
-    """Which neighbours a step compares, n and n + 1 of ``points``: the first thing `loss` draws."""
-    return draw.integer(points - 1) if weights is None else draw.index(weights)
 
 
 def _representation(tokens: Tensor) -> Tensor:

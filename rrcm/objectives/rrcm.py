@@ -134,7 +134,7 @@ def pair(levels: Tensor, weights: Tensor | None, draw: Draws, cfg: Config) -> tu
     """
     if cfg.align:
         return levels.new_tensor(cfg.align)[draw.integer(len(cfg.align))], levels[-1]
-    n = draw.integer(len(levels) - 1) if weights is None else draw.index(weights)
+    n = draw.pair(len(levels), weights)
     return levels[n], levels[n + 1]
 
 

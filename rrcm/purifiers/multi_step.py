@@ -90,7 +90,7 @@ class Purifier(nn.Module):
             spread = self._spread(rest, s, less, x)
             x = clean + ((less / s) ** 2).to(x.dtype) * (x - clean) + spread * z[:, i]
         clean, _ = self.denoiser(x, starts[-1])
-        return (clean.clamp(-1, 1) + 1) / 2
+        return noise.to_pixels(clean.clamp(-1, 1))
 
     def _spread(self, rest: Tensor | None, s: Tensor, less: Tensor, x: Tensor) -> Tensor:
         """The standard deviation sqrt(v) of a step from ``s`` to ``less``."""

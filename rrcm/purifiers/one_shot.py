@@ -53,4 +53,4 @@ class Purifier(nn.Module):
         """Pixels [B, C, H, W] in [0, 1] from ``x`` with noise ``sigma`` []; ``z`` is not used."""
         t = self.denoiser.times.at(noise.to_time(sigma.double()), self.cfg.rule)
         clean, _ = self.denoiser(noise.to_model_space(x), t)
-        return (clean.clamp(-1, 1) + 1) / 2
+        return noise.to_pixels(clean.clamp(-1, 1))
