@@ -1,11 +1,18 @@
-"""Export: a trained classifier to one ONNX file, and a record of how closely the two agree."""
+"""Export: a trained classifier to ONNX, and a record of how closely the two agree.
+
+It is one file. More weights than a protobuf message holds (2 GiB) make it a folder of that name, of
+the graph and a file with its weights, which is ONNX's own way of keeping large models.
+"""
 
 import gc
 import io
 import json
 import logging
+import os
+import shutil
 import warnings
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +21,14 @@ import torch
 from torch import nn
 
 from rrcm import noise, registry
-from rrcm.backends.onnx import open_session
+from rrcm.backends.onnx import DATA, GRAPH, LARGEST, open_session, unload
 from rrcm.behind import Behind
 from rrcm.classifier import Classifier
 from rrcm.ensembles import Combined
 from rrcm.errors import BackendError
-from rrcm.files import atomic
+from rrcm.files import atomic, sha256
 from rrcm.settings import Export
 from rrcm.shards import Split
-
-LARGEST = 2**31  # bytes of a protobuf message
 
 
 def export(
@@ -43,7 +48,7 @@ def export(
 
     Args:
         network: In evaluation mode, on the CPU.
-        path: Where the file goes.
+        path: Where the file goes, or the folder.
         split: Images that parity is checked on, with noise of their own.
         metadata: Stored in the file, non-text values as JSON; ``sigma`` is needed.
         cfg: Opset and tolerance.
@@ -91,8 +96,7 @@ def export_purified(
     outputs: ``call_1``, … [batch * calls, K], what each member says.
 
     Raises:
-        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``, or the
-            weights are more than an ONNX file can hold.
+        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
     """
     return _export(network, _Calls(folded.float()), path, split, metadata, cfg)
 
@@ -148,20 +152,18 @@ def _export(
     pixels = torch.from_numpy(split.pixels(slice(cfg.parity_images)))
     sigma = torch.tensor(metadata["sigma"])
     size = sum(t.nbytes for t in [*folded.parameters(), *folded.buffers()])
-    if size >= LARGEST:
-        raise BackendError(
-            f"{path}: {size / 2**30:.1f} GiB of weights are more than an ONNX file can hold "
-            f"({LARGEST / 2**30:.1f}); sample with `backend: torch`, which needs no such file"
-        )
-    with atomic(path) as part:
+    with (_folder if size >= LARGEST else atomic)(path) as part:
         _write(part, folded, pixels[:2], sigma, metadata, opset=cfg.opset)
         gc.collect()  # the exporter's copies of the weights, before ONNX Runtime makes its own
-        record = parity(network, part, pixels, sigma, tolerance=cfg.tolerance)
+        graph = part / GRAPH if part.is_dir() else part
+        record = parity(network, graph, pixels, sigma, tolerance=cfg.tolerance)
         if not record["max_abs_difference"] <= cfg.tolerance:
             raise BackendError(
                 f"{path}: ONNX Runtime differs from PyTorch by {record['max_abs_difference']:.2g} "
                 f"on noisy images, export.tolerance is {cfg.tolerance:g}"
             )
+        if path.is_dir():  # an older one, which nothing can replace in one step
+            shutil.rmtree(path)
     return record
 
 
@@ -174,11 +176,37 @@ def _write(
     *,
     opset: int,
 ) -> None:
+    """Write a file; or into the folder ``path``, a graph that names the bytes of its weights."""
     model = _trace(network, x, sigma, opset=opset)
+    if path.is_dir():
+        unload(model, path / DATA)
+        metadata = metadata | {DATA: sha256(path / DATA)}
+        path /= GRAPH
     onnx.helper.set_model_props(
         model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
     )
     onnx.save(model, path)
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside ``path``; rename it into place only if the block succeeds.
+
+    Guarantee: whatever happens, including a crash, ``path`` is what it was, absent, or whole.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a process that had this number
+    part.mkdir(parents=True)
+    try:
+        yield part
+        for place in (*part.iterdir(), part):
+            handle = os.open(place, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+        path.unlink(missing_ok=True)  # an older file
+        part.rename(path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _trace(

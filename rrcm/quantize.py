@@ -40,10 +40,13 @@ def float16(model: ModelProto, ends: Collection[str] = ("scores",)) -> ModelProt
             for attribute in node.attribute if node.op_type == "Cast" else ():
                 if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
                     attribute.i = TensorProto.FLOAT16
-            constants = [n for n in dict.fromkeys(node.input) if n in floats - varying - cast]
+            fixed = {*node.input[2:]} if node.op_type == "Resize" else set()  # factors: float32
+            constants = [
+                n for n in dict.fromkeys(node.input) if n in floats - varying - cast - fixed
+            ]
             nodes += [_cast(name, f"{name}.half", TensorProto.FLOAT16) for name in constants]
             cast.update(constants)
-            node.input[:] = [f"{n}.half" if n in cast else n for n in node.input]
+            node.input[:] = [f"{n}.half" if n in cast - fixed else n for n in node.input]
             last = [name for name in node.output if name in ends]
             node.output[:] = [f"{n}.half" if n in last else n for n in node.output]
             nodes.append(node)

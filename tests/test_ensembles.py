@@ -35,10 +35,12 @@ from pipeline import requests
 from pipeline.flow import naming
 from rrcm import classifier, ensembles, prefixes, registry, sample, voters, votes
 from rrcm import params as parameters
+from rrcm.backends.onnx import DATA, GRAPH, unload
 from rrcm.data import digits
 from rrcm.ensembles import Combined
 from rrcm.errors import BackendError, CheckpointError, ConfigError, VotesError
 from rrcm.export import export_ensemble
+from rrcm.files import sha256
 from rrcm.settings import Ensemble, Export
 
 RULES = ("mean_logits", "mean_probabilities", "plurality")
@@ -325,6 +327,21 @@ def test_the_file_is_the_expression(exported):
         close(stacked.scores(batch), network.prefixes(batch, sigma))
     mixed = torch.cat([x[agreed][:16], x[~agreed][:16]])  # of which no member is spared
     assert torch.equal(whole.scores(mixed)[:16], whole.scores(x[agreed][:32])[:16])
+
+
+def test_a_folder_of_an_ensemble_spares_members_as_its_file_does(exported, tmp_path):
+    """Its weights are read within branches, too."""
+    model, folder = onnx.load(exported / "onnx/whole.onnx"), tmp_path / "onnx/whole.onnx"
+    folder.mkdir(parents=True)
+    unload(model, folder / DATA)
+    about = {prop.key: prop.value for prop in model.metadata_props}
+    onnx.helper.set_model_props(model, about | {DATA: sha256(folder / DATA)})
+    onnx.save(model, folder / GRAPH)
+    x = torch.randn(64, 1, 8, 8)
+
+    for how in ({}, {"prefixes": True}, {"precision": "fp16"}):
+        whole, apart = opened(exported, **how), opened(tmp_path, **how)
+        assert torch.equal(apart.scores(x), whole.scores(x))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])

@@ -186,6 +186,36 @@ def test_weights_beside_the_file_are_a_part_of_it(tmp_path: Path):
         files.Backend(path)
 
 
+def test_weights_that_no_message_holds_stay_beside_the_file(tmp_path: Path, monkeypatch):
+    """Scores are those of the file with its weights; a file on the way elsewhere is refused."""
+    path, inside = tmp_path / "apart" / "net.onnx", backend(tmp_path, model())
+    path.parent.mkdir()
+    save = {"save_as_external_data": True, "location": "net.data", "size_threshold": 0}
+    onnx.save(model(), path, **save)
+    monkeypatch.setattr(files, "LARGEST", 300)
+
+    apart = files.Backend(path)
+
+    assert torch.equal(apart.scores(X), inside.scores(X))
+    data = (path.parent / "net.data").read_bytes()
+    (path.parent / "net.data").write_bytes(data[:-1] + b"\x01")
+    assert files.Backend(path).weights != apart.weights
+    (path.parent / "net.data").write_bytes(data[:-1])
+    with refused(BackendError, f"{path}: no ONNX file that can run"):
+        files.Backend(path)
+    (path.parent / "net.data").unlink()
+    with refused(BackendError, f"{path}: "):
+        files.Backend(path)
+    with refused(BackendError, f"{path.parent}: a folder; name the .onnx file in it"):
+        files.Backend(path.parent)
+    (tmp_path / "net.data").write_bytes(data)
+    outside = onnx.load(path, load_external_data=False)
+    outside.graph.initializer[0].external_data[0].value = "../net.data"
+    path.write_bytes(outside.SerializeToString())
+    with refused(BackendError, f"{path}: no ONNX file that can run"):
+        files.Backend(path)
+
+
 # ONNX: what is refused.
 
 

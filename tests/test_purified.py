@@ -450,14 +450,6 @@ def test_files_of_trained_parts_run_in_both_backends(tmp_path, name):
         assert voters.rows_are_alone(backend, x.float())
 
 
-def test_more_weights_than_a_file_holds_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "LARGEST", 1000)
-
-    with refused(BackendError, "GiB of weights", "`backend: torch`"):
-        written(tmp_path, tiny(1, True), 8)
-    assert not (tmp_path / "onnx").exists()
-
-
 def test_an_ensemble_may_stand_behind(tmp_path):
     """Its members are all asked, and near ties of any vote excuse a whole vote of difference."""
     runs = [classifier.load(parts() / "models/a-run") for _ in range(2)]

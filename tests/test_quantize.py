@@ -88,6 +88,24 @@ def test_int8_is_its_equation():
     assert abs(got - run(network(WEIGHTS), x)).max() > 0.01 * abs(got).max()
 
 
+def test_float16_leaves_the_factors_of_a_resize_as_they_are():
+    """They must be float32 where the picture is float16."""
+    model = network(WEIGHTS)
+    model.graph.node[1].output[0] = "small"
+    resize = helper.make_node("Resize", ["small", "", "factors"], ["large"], mode="nearest")
+    pool = helper.make_node(
+        "AveragePool", ["large"], ["half an x"], kernel_shape=[2, 2], strides=[2, 2]
+    )
+    for place, node in ((2, resize), (3, pool)):
+        model.graph.node.insert(place, node)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 2, 2], "f"), "factors"))
+    scores = run(network(WEIGHTS), PIXELS)
+
+    found = run(quantize.float16(model), PIXELS)
+
+    assert 0 < abs(found - scores).max() < 0.01 * abs(scores).max()
+
+
 def test_int8_is_close_where_it_was_calibrated():
     scores = run(network(WEIGHTS), PIXELS)
 

@@ -1,6 +1,11 @@
-"""ONNX Runtime: runs the exported file, on the CPU or a GPU."""
+"""ONNX Runtime: runs what was exported, on the CPU or a GPU.
+
+That is a file, or for large networks a folder of a graph and its weights (rrcm/export.py). Of a
+folder, the graph alone is read here: ONNX Runtime reads the weights, once, from where they lie.
+"""
 
 import json
+import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -14,8 +19,14 @@ from torch import Tensor
 
 from rrcm import quantize
 from rrcm.errors import BackendError, one_line
+from rrcm.files import sha256 as sha256_of_file
 
 PRECISIONS = ("fp32", "fp16", "int8")
+GRAPH, DATA = "model.onnx", "weights.data"  # of a folder; DATA is in its metadata, by its SHA-256
+LARGEST = 2 * 10**9  # bytes of a file, as onnx has it; a protobuf message holds a little more
+SMALL = 1024  # bytes of a tensor that stays in the graph, where shapes are inferred from it
+PAGE = 4096  # bytes; a tensor that begins on one can be mapped into memory
+BESIDE = "session.model_external_initializers_file_folder_path"  # weights of a model in memory
 REFUSALS = tuple(  # they have no base class of their own
     getattr(onnxruntime.capi.onnxruntime_pybind11_state, name)
     for name in ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented")
@@ -39,7 +50,7 @@ class Backend:
         calibration: Callable[[], Tensor] | None,
         prefixes: bool = False,
     ) -> None:
-        """Load ``root/onnx/<run>.onnx``.
+        """Load ``root/onnx/<run>.onnx``, a file or a folder.
 
         With ``prefixes``, scores are [B, k, K]: those of an ensemble's first 1, 2, …, k members.
 
@@ -51,7 +62,7 @@ class Backend:
         Raises:
             BackendError: The file, the device, the precision or its calibration is missing, or
                 there are no ``prefixes``, because it is no ensemble. There is no int8 of a
-                classifier that is random.
+                classifier that is random, nor of a folder.
         """
         if precision not in PRECISIONS:
             raise BackendError(
@@ -60,6 +71,7 @@ class Backend:
         path = root / "onnx" / f"{run}.onnx"
         model = _read(path)
         metadata = _metadata(model, path, run)
+        data = _data(path, metadata, precision) if path.is_dir() else None
         self.classes: list[str] = json.loads(metadata["classes"])
         model, ends, self.last = _chosen(model, metadata, path, precision, prefixes)
         self.device = torch.device(device)
@@ -69,7 +81,10 @@ class Backend:
         try:
             converted = _converted(model, sigma, precision, calibration, ends)
             content = converted.SerializeToString()
-            self.session = open_session(content, path, device=device, stream=self.stream)
+            found, beside = (_moved(converted, data), data.parent) if data else (content, None)
+            self.session = open_session(
+                found, path, device=device, stream=self.stream, beside=beside
+            )
         except REFUSALS as error:
             raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.weights = metadata["weights"] if precision == "fp32" else sha256(content).hexdigest()
@@ -112,16 +127,24 @@ class Backend:
 
 
 def open_session(
-    content: bytes | str, path: Path, *, device: str, stream: "torch.cuda.Stream | None" = None
+    content: bytes | str,
+    path: Path,
+    *,
+    device: str,
+    stream: "torch.cuda.Stream | None" = None,
+    beside: Path | None = None,
 ) -> onnxruntime.InferenceSession:
     """A session of a model, read from ``path``, on the calling thread or on a GPU's ``stream``.
 
-    ``content`` is the model's bytes, of which the session keeps a copy, or a file's name. It asks
-    only for what can load, and uses no TF32.
+    ``content`` is the model's bytes, of which the session keeps a copy, or a file's name. Weights
+    that are not in these bytes are read from the folder ``beside``. It asks only for what can load,
+    and uses no TF32.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
+    if beside:
+        options.add_session_config_entry(BESIDE, str(beside))
     providers: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
     if device == "cuda":
         if "CUDAExecutionProvider" not in onnxruntime.get_available_providers() or not stream:
@@ -134,9 +157,25 @@ def open_session(
     return session
 
 
+def unload(model: onnx.ModelProto, path: Path) -> None:
+    """Move the weights of ``model`` to the file ``path``, to lie beside that of the model."""
+    with path.open("wb") as file:
+        for tensor in model.graph.initializer:
+            if (size := len(tensor.raw_data)) <= SMALL:
+                continue
+            file.seek(-file.tell() % PAGE, os.SEEK_CUR)
+            place = {"offset": file.tell(), "length": size}
+            onnx.external_data_helper.set_external_data(tensor, path.name, **place)
+            file.write(tensor.raw_data)
+            tensor.ClearField("raw_data")
+
+
 def _read(path: Path) -> onnx.ModelProto:
+    """The model; that of a folder without its weights."""
+    inside = path.is_dir()
+    path = path / GRAPH if inside else path
     try:
-        return onnx.load(path)
+        return onnx.load(path, load_external_data=not inside)
     except FileNotFoundError:
         raise BackendError(f"{path}: not found") from None
     except DecodeError as error:
@@ -150,6 +189,32 @@ def _metadata(model: onnx.ModelProto, path: Path, run: str) -> dict[str, str]:
     if metadata.get("run") != run:
         raise BackendError(f"{path}: exported from run {metadata.get('run')!r}, not {run!r}")
     return metadata
+
+
+def _data(path: Path, metadata: dict[str, str], precision: str) -> Path:
+    """The file with the weights of a folder, once they are known to be those of its graph."""
+    if precision == "int8":
+        raise BackendError(
+            f"{path}: int8 is made from a model of one file, and these are more weights than one "
+            "holds; use fp32 or fp16"
+        )
+    data, cure = path / DATA, f"`dvc checkout --force {path}` or `dvc repro` brings it back"
+    try:
+        found = sha256_of_file(data)
+    except OSError as error:
+        raise BackendError(f"{data}: cannot be read ({one_line(error)}); {cure}") from None
+    if found != metadata.get(DATA):
+        raise BackendError(f"{data}: damaged, or not of the {GRAPH} beside it; {cure}")
+    return data.resolve()  # ONNX Runtime follows no link, and DVC may keep one here
+
+
+def _moved(model: onnx.ModelProto, data: Path) -> bytes:
+    """The bytes of ``model`` for weights in a file of the name of ``data``."""
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = data.name
+    return model.SerializeToString()
 
 
 def _chosen(

@@ -1,6 +1,7 @@
 """Any ONNX file that maps pictures to scores, whoever exported it."""
 
 import json
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError, Message
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor
 
-from rrcm.backends.onnx import REFUSALS, open_session
+from rrcm.backends.onnx import LARGEST, REFUSALS, open_session
 from rrcm.errors import BackendError, one_line
+from rrcm.files import sha256 as sha256_of_file
 from rrcm.foreign._normalisation import Normalisation
 
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
@@ -61,13 +64,19 @@ class Backend:
             BackendError: The file is missing, damaged, not for pictures, or trains.
             ConfigError: ``mean`` or ``std`` makes no sense.
         """
-        content = _read(path)
+        content, apart = _read(path)
         self.path, self.device = path, torch.device(device)
         self.stream = (
             torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
         )
         try:
-            self.session = open_session(content, path, device=device, stream=self.stream)
+            self.session = open_session(
+                content,
+                path,
+                device=device,
+                stream=self.stream,
+                beside=path.parent if apart else None,
+            )
         except BROKEN as error:
             raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.provider = self.session.get_providers()[0]
@@ -78,7 +87,7 @@ class Backend:
         )
         self.classes = [str(k) for k in range(self._probe())]
         around = json.dumps([self.input, self.output, self.last, str(self.normalise)])
-        self.weights = sha256(content + around.encode()).hexdigest()
+        self.weights = sha256(content + apart + around.encode()).hexdigest()
 
     def _take(self, inputs: list[onnxruntime.NodeArg], size: tuple[int, int] | None) -> None:
         """The one input: its name, type, layout and shape."""
@@ -149,19 +158,43 @@ class Backend:
         return torch.from_numpy(scores.numpy().astype(np.float32, copy=False)).to(self.device)
 
 
-def _read(path: Path) -> bytes:
-    """The model, with all its weights in it."""
+def _read(path: Path) -> tuple[bytes, bytes]:
+    """The model with all its weights in it, and nothing; or without them, and what they hash to.
+
+    The second is so where together they are more than a message holds.
+    """
+    folder, apart = path.parent, b""
+    if path.is_dir():
+        raise BackendError(f"{path}: a folder; name the .onnx file in it")
     try:
         model = onnx.load_model_from_string(path.read_bytes())
-        onnx.load_external_data_for_model(model, str(path.parent))  # refuses to leave the folder
-        onnx.checker.check_model(model)
+        beside = [ExternalDataInfo(t) for t in _tensors(model) if uses_external_data(t)]
+        sizes = [told.length or (folder / told.location).stat().st_size for told in beside]
+        if path.stat().st_size + sum(sizes) < LARGEST:
+            onnx.load_external_data_for_model(model, str(folder))  # refuses to leave the folder
+            onnx.checker.check_model(model)
+        else:
+            onnx.checker.check_model(path)  # refuses that, too
+            files = sorted({told.location for told in beside})
+            apart = "".join(sha256_of_file(folder / file) for file in files).encode()
         content = model.SerializeToString(deterministic=True)
+        _refuse_training(model.graph, path)
     except FileNotFoundError as error:
         raise BackendError(f"{path}: {_missing(path, error)}") from None
     except BROKEN as error:
         raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
-    _refuse_training(model.graph, path)
-    return content
+    return content, apart
+
+
+def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
+    """All tensors of a message, in whatever it holds."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for child in value if field.is_repeated else [value]:
+                yield from _tensors(child)
 
 
 def _missing(path: Path, error: FileNotFoundError) -> str:
@@ -180,7 +213,7 @@ def _refuse_training(graph: onnx.GraphProto, path: Path) -> None:
             mode = 1
         if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
             flag = constants.get(node.input[2])
-            mode = flag is None or bool(onnx.numpy_helper.to_array(flag).any())
+            mode = flag is None or bool(onnx.numpy_helper.to_array(flag, str(path.parent)).any())
         if mode:
             raise BackendError(
                 f"{path}: {node.op_type} {node.name} is in training mode: {TRAINING}"
