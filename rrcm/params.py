@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +153,9 @@ def _denoised(params: Params, path: Path) -> None:
     for name, cfg in params.purified.items():
         where = f"{path}: purified.{name}"
         require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
-        _refer(cfg.denoiser, made, f"{where}.denoiser", "the denoisers")
+        # What is imported may come later, as a preset has it; the stage that reads it looks.
+        later = [cfg.denoiser] if re.fullmatch(r"imported/[^/]+", cfg.denoiser) else []
+        _refer(cfg.denoiser, [*made, *later], f"{where}.denoiser", "the denoisers")
         _refer(cfg.run, {**params.runs, **params.ensembles}, f"{where}.run", "runs and ensembles")
         folder, _, source = cfg.denoiser.partition("/")
         if folder == "denoisers":

@@ -302,6 +302,7 @@ DIFFUSION = Path(__file__).parents[1] / "presets/digits-diffusion.yaml"
         ("denoisers.dncnn-s025.guide", "models/none", "is not in what may guide"),
         ("denoisers.dncnn-s025.model", "none", "is not in models"),
         ("purified.tiny-dds-s025.denoiser", "denoisers/none", "is not in the denoisers"),
+        ("purified.tiny-dds-s025.denoiser", "imported/", "is not in the denoisers"),
         ("purified.tiny-dds-s025.network", "unet", "is not in its denoiser tiny-diffusion (uvit)"),
         ("purified.tiny-dds-s025.run", "none", "is not in runs and ensembles"),
         ("representations.tiny-rrcm.encoder", "pretrained/none", "is not in the pre-trainings"),
@@ -316,6 +317,14 @@ def test_what_refers_to_nothing_is_refused(tmp_path, place, value, said):
 
     with refused(ConfigError, f"params.yaml: {place}", said):
         load(tmp_path, wanted)
+
+
+def test_a_preset_may_name_a_denoiser_that_is_imported_later(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where nothing was
+
+    whole = params.load(DIFFUSION.with_name("imagenet-diffusion.yaml"))
+
+    assert whole.purified["r50-dds-s025"].denoiser == "imported/imagenet-diffusion"
 
 
 def test_a_purified_classifier_is_found_by_its_method_and_sigma():
