@@ -1,4 +1,4 @@
-"""``rrcm bench``, ``rrcm latency`` and ``rrcm doctor``: what this machine is, and how fast."""
+"""``rrcm bench``, ``latency``, ``representations``, ``doctor``: what is measured beside results."""
 
 from json import dumps
 from pathlib import Path
@@ -45,6 +45,18 @@ def latency(
     from pipeline import latency
 
     typer.echo(latency.run(seconds=seconds, radius=radius, reference=reference, out=out))
+
+
+@app.command()
+def representations(
+    out: Annotated[Path, typer.Option(help="Folder of table and figure.")] = Path(
+        "results/representations"
+    ),
+) -> None:
+    """Show what the encoders of params.yaml know: linear probes under noise, and distances."""
+    from pipeline import representations
+
+    typer.echo(representations.run(out=out))
 
 
 @app.command()

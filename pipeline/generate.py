@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from pipeline import graph, progress
-from rrcm import checkpoints, config, distributed, experiments, generate, realism, shards
+from rrcm import checkpoints, config, distributed, experiments, generate, realism, shards, sheets
 from rrcm.files import atomic, write_json
 
 
@@ -28,9 +28,16 @@ def main(name: str) -> None:
         checkpoints.save(
             out / "samples.safetensors", {"images": torch.from_numpy(made)}, {"white": str(white)}
         )
-        sheet = generate.sheet(made, data["test"].images[: generate.SIDE**2], white=white)
-        with atomic(out / "samples.png") as part:
-            Image.fromarray(sheet.squeeze()).save(part, format="PNG")
+        real = data["test"].images[: sheets.SIDE**2]
+        shown = {"samples": sheets.samples(made, real, white=white)}
+        if told is not None:
+            x = torch.from_numpy(data["test"].pixels(slice(sheets.SIDE)))
+            cells = generate.from_images(model, cfg, x, white=white, told=told)
+            at = generate.levels(told)
+            shown["levels"] = sheets.levels(real[: sheets.SIDE], cells, at, white=white)
+        for sheet, pixels in shown.items():
+            with atomic(out / "sheets" / f"{sheet}.png") as part:
+                Image.fromarray(pixels.squeeze()).save(part, format="PNG")
         found = realism.measure(made, data, cfg, of=features, device=device)
         write_json(out / "metrics.json", found)
         stage.notes |= {"device": torch.device(device).type, "seed": cfg.seed}

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from pipeline import progress, sampling
 from rrcm import certify, params, sample, shards, voters
-from rrcm.analysis import entries, figures, latency, markup
+from rrcm.analysis import entries, latency, results
 from rrcm.analysis.latency import Cost
 from rrcm.config import require
 from rrcm.drawing import Drawing, rows_at_once
 from rrcm.engine import Job, Piece
 from rrcm.errors import DataError
-from rrcm.files import atomic, write_text
 from rrcm.journal import Memory
 from rrcm.params import Params
 from rrcm.settings import Eval
@@ -49,13 +48,8 @@ def run(*, seconds: float, radius: float | None, reference: str, out: Path) -> s
         found, costs, draws=draws, radii=radii, confidence=whole.report.confidence
     )
     shown = latency.table(measured, reference=reference)
-    with atomic(out / "latency.csv") as part:
-        measured.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
-    write_text(out / "latency.md", markup.markdown(shown))
     drawn = latency.figure(measured, radius=at, what="certified accuracy")
-    for suffix in (".png", ".svg"):
-        figures.save(drawn, out / f"latency{suffix}")
-    return f"{shown.to_string(index=False)}\n\ntable, numbers and figure: {out}"
+    return results.write(out, shown, measured, drawn, table="latency", plot="latency")
 
 
 Turn = Callable[[], int]  # one batch; how many noisy images it has

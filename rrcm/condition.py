@@ -43,7 +43,14 @@ class Condition(nn.Module):
 
     def of_noise(self, z: Tensor) -> Tensor:
         """Of noise t_max ``z`` [B, C, H, W] in model space alone, as in sampling: [B, D]."""
-        return self._of((self.t_max * z + 1) / 2, self.t_max)
+        return self._of(noise.to_pixels(self.t_max * z), self.t_max)
+
+    def of_noisy(self, x: Tensor, z: Tensor, *, t: float) -> Tensor:
+        """Of clean pixels ``x`` with noise t ``z`` in model space, both [B, C, H, W]: [B, D].
+
+        From `forward`, at t_min but for the noise, towards `of_noise` as t rises to t_max.
+        """
+        return self._of(x + noise.to_sigma(t) * z, t)
 
     def _of(self, x: Tensor, t: float) -> Tensor:
         sigma = noise.to_sigma(torch.tensor(t, dtype=x.dtype, device=x.device))

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rrcm.config import positive, require
+from rrcm.config import not_negative, positive, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +33,9 @@ class Generation:
 
     def __post_init__(self) -> None:
         positive(self, "batch_size")
+        not_negative(self, "seed")
         require(self.steps > 1, f"steps: must be above 1, got {self.steps}")
         require(self.images > 1, f"images: must be above 1, got {self.images}")
-        require(self.seed >= 0, f"seed: must be >= 0, got {self.seed}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +65,7 @@ class Representation:
 
     def __post_init__(self) -> None:
         positive(self, "penalty", "batch_size")
+        not_negative(self, "entropy", "seed")
         require(
             0 < self.t_min < self.t_max,
             f"t_min, t_max: need 0 < t_min < t_max, got {self.t_min} and {self.t_max}",
@@ -73,6 +74,4 @@ class Representation:
             self.sigmas == sorted({s for s in self.sigmas if 0 <= s < math.inf}) != [],
             f"sigmas: must be distinct, ascending and not negative, got {self.sigmas}",
         )
-        require(self.entropy >= 0, f"entropy: must be >= 0, got {self.entropy}")
         require(self.images > 1, f"images: must be above 1, got {self.images}")
-        require(self.seed >= 0, f"seed: must be >= 0, got {self.seed}")

@@ -23,16 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rrcm import condition, denoiser, schedules
+from rrcm import condition, denoiser, noise, schedules
 from rrcm.condition import Condition
+from rrcm.config import NOTHING
 from rrcm.diffusion import Denoiser
 from rrcm.draws import Draws
 from rrcm.errors import ConfigError
 from rrcm.experiments import Generation
 
 LEVELS = (0.002, 80.0)  # noise in model space that sampling ends and starts at (Karras et al.)
-NOTHING = "shards/train"  # what stands for no condition: the data alone
-SIDE = 10  # pictures a row and a column of `sheet`
+COLUMNS = 8  # noise levels of `from_images`
 
 
 def heun(model: Denoiser, z: Tensor, steps: int, c: Tensor | None = None) -> Tensor:
@@ -150,36 +150,60 @@ def generate(
     They are rounded to as many grey levels as the data have, so that pictures of both are alike.
     ``told`` makes the condition of a conditional model, of other noise than sampling starts from.
     """
-    device = next(model.parameters(), torch.empty(0)).device
     for start in range(0, cfg.images, cfg.batch_size):
         empty = torch.empty(min(cfg.batch_size, cfg.images - start), *shape)
-        draw = Draws(cfg.seed, 0, first=start, purpose="generate")
-        z, of_condition = (draw.normal(empty).to(device) for _ in range(2))
+        z, of_condition = _noise(model, cfg, empty, first=start)
         with torch.no_grad():
             c = None if told is None else told.of_noise(of_condition)
             x = SAMPLERS[cfg.sampler](model, z, cfg.steps, c)
         yield as_pictures(x, white=white)
 
 
+def levels(told: Condition) -> list[float]:
+    """The noise in model space of each column of `from_images`: geometric, t_min to t_max."""
+    return np.geomspace(told.t_min, told.t_max, COLUMNS).tolist()
+
+
+def from_images(
+    model: Denoiser, cfg: Generation, x: Tensor, *, white: int, told: Condition
+) -> np.ndarray:
+    """What a conditional model makes of the representations of images with ever more noise.
+
+    Guarantee: all pictures of row i start from the noise that picture i of `generate` starts from,
+    and are told of image i with the same noise eps_i, times the level of the column: the noise that
+    `generate` tells picture i of, alone. So only the condition differs within a row.
+
+    Args:
+        model: A conditional model.
+        cfg: Sampler, seed and batch size.
+        x: Clean pixels in [0, 1], [B, C, H, W].
+        white: The grey level of 1.0.
+        told: What makes the condition.
+
+    Returns:
+        uint8 [B, `COLUMNS`, C, H, W].
+    """
+    rows = []
+    for start in range(0, len(x), cfg.batch_size):
+        some = x[start : start + cfg.batch_size]
+        z, eps = _noise(model, cfg, some, first=start)
+        row = []
+        for t in levels(told):
+            with torch.no_grad():
+                c = told.of_noisy(some.to(eps.device), eps, t=t)
+                found = SAMPLERS[cfg.sampler](model, z, cfg.steps, c)
+            row.append(as_pictures(found, white=white))
+        rows.append(np.stack(row, axis=1))
+    return np.concatenate(rows)
+
+
+def _noise(model: Denoiser, cfg: Generation, like: Tensor, *, first: int) -> list[Tensor]:
+    """What pictures from ``first`` on start from, and the noise that their condition is of."""
+    device = next(model.parameters(), torch.empty(0)).device
+    draw = Draws(cfg.seed, 0, first=first, purpose="generate")
+    return [draw.normal(like).to(device) for _ in range(2)]
+
+
 def as_pictures(x: Tensor, *, white: int) -> np.ndarray:
     """Model space to whole grey levels 0 … ``white``, uint8."""
-    return ((x.clamp(-1, 1) + 1) / 2 * white).round().to(torch.uint8).cpu().numpy()
-
-
-def sheet(made: np.ndarray, real: np.ndarray, *, white: int) -> np.ndarray:
-    """The first hundred pictures ``made``, and as many ``real`` ones to their right.
-
-    Grey levels of eight bits, uint8 [H, W, C]. Each picture is enlarged, without smoothing, to 32
-    pixels a side at least.
-    """
-    side, channels = made.shape[-1], made.shape[1]
-    scale = -(-32 // side)
-    cell = scale * side + 2
-    whole = np.full((SIDE * cell, (2 * SIDE + 1) * cell, channels), 255, dtype=np.uint8)
-    for pictures, first in ((made, 0), (real, SIDE + 1)):
-        for place in range(min(SIDE * SIDE, len(pictures))):
-            picture = np.rint(pictures[place] * (255 / white)).astype(np.uint8)
-            large = picture.repeat(scale, axis=1).repeat(scale, axis=2).transpose(1, 2, 0)
-            y, x = place // SIDE * cell, (first + place % SIDE) * cell
-            whole[y : y + cell - 2, x : x + cell - 2] = large
-    return whole
+    return (noise.to_pixels(x.clamp(-1, 1)) * white).round().to(torch.uint8).cpu().numpy()

@@ -155,6 +155,8 @@ def distance(encoder: nn.Module, split: Split, cfg: Representation) -> dict[str,
         "images": rows,
         "dimensions": len(ends[0].mean),
         "normalised": cfg.normalised,
+        "t_min": cfg.t_min,
+        "t_max": cfg.t_max,
     }
 
 

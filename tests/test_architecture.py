@@ -34,7 +34,7 @@ LAYERS = [  # a module may import from its own line and the lines above it
     {"folding", "objectives", "methods", "backends", "drawing"},
     {"foreign", "guards"},
     {"pretrain", "train", "denoise", "export", "sample", "certify", "prefixes"},
-    {"generate", "represent", "realism"},
+    {"generate", "represent", "realism", "sheets"},
     {"tsv", "smoothed"},
     {"analysis", "auditing", "serving"},
 ]

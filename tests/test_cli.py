@@ -41,6 +41,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "doctor": {"rng"},
     "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
     "latency": {"seconds", "radius", "reference", "out"},
+    "representations": {"out"},
     "import": {
         *("file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"),
         *("denoiser", "schedule", "rescale", "head-channels"),

@@ -9,7 +9,7 @@ from builders import SIGMA, images, refused, save_classifier, split
 from helpers import MODEL
 from torch import nn
 
-from rrcm import classifier, condition, denoiser, generate, realism
+from rrcm import classifier, condition, denoiser, generate, noise, realism, sheets
 from rrcm.diffusion import Denoiser, Schedule, Times
 from rrcm.errors import CheckpointError, ConfigError
 from rrcm.experiments import Generation
@@ -114,6 +114,70 @@ def test_a_condition_is_made_of_noise_of_its_own_and_told_at_every_step():
     assert len(network.conditions) == 2 * CFG.steps - 1
     assert all(given.equal(z.flatten(1)[:, :2]) for given in network.conditions)
     assert (starts - z).abs().min() > 0
+
+
+class Listening(Odd):
+    """A network to which the condition matters."""
+
+    def forward(self, x, told, condition=None):
+        return super().forward(x, told, condition) + condition.mean(dim=1).view(-1, 1, 1, 1)
+
+
+class Pixels(nn.Module):
+    """The pixels as the representation, beside the sigma that is told."""
+
+    def forward(self, x, sigma):
+        return torch.cat([x.flatten(1), sigma.expand(len(x), 1)], dim=1)
+
+
+def condition_of(encoder, width):
+    return condition.Condition(encoder, torch.zeros(width), torch.ones(width), t_min=0.1, t_max=5.0)
+
+
+def test_a_row_of_levels_starts_from_one_noise_and_is_told_of_one_noise_at_rising_t():
+    told, network = condition_of(Pixels(), 65), Odd()
+    model, x = Denoiser(network, Times(SCHEDULES["edm"])), torch.from_numpy(split(5).pixels())
+    generate.from_images(model, replace(CFG, batch_size=5), x, white=16, told=told)
+    draw = generate.Draws(CFG.seed, 0, purpose="generate")
+    _, eps = draw.normal(x), draw.normal(x)
+
+    calls = 2 * CFG.steps - 1
+    assert len(network.conditions) == calls * generate.COLUMNS
+    for k, t in enumerate(0.1 * 50 ** (np.arange(8) / 7)):  # geometric, from 0.1 to 5
+        for given in network.conditions[calls * k : calls * (k + 1)]:
+            assert given[:, 64].numpy() == pytest.approx(t / 2)
+            u = noise.to_model_space(given[:, :64].view(x.shape))
+            torch.testing.assert_close((u - noise.to_model_space(x)) / t, eps, atol=1e-5, rtol=0)
+
+
+def test_what_is_told_matters_to_a_row_of_levels_and_nothing_else():
+    """A model that ignores it makes the very pictures that it makes of noise."""
+    told, x = condition_of(Pixels(), 65), torch.from_numpy(split(7).pixels())
+    schedule = Times(SCHEDULES["edm"])
+    blind, listening = (
+        generate.from_images(Denoiser(kind(), schedule), CFG, x, white=16, told=told)
+        for kind in (Odd, Listening)
+    )
+
+    assert blind.shape == listening.shape == (7, generate.COLUMNS, *SHAPE)
+    for column in range(generate.COLUMNS):
+        np.testing.assert_array_equal(blind[:, column], pictures(CFG))
+    assert all((listening[:, k] != listening[:, 0]).any() for k in range(1, generate.COLUMNS))
+    again = generate.from_images(
+        Denoiser(Listening(), schedule), replace(CFG, batch_size=7), x, white=16, told=told
+    )
+    np.testing.assert_array_equal(again, listening)
+
+
+def test_a_grey_image_with_all_noise_tells_what_noise_alone_does():
+    """Grey is 0 in model space: the last column is then the samples of `generate`."""
+    told, x = condition_of(Pixels(), 65), torch.full((7, *SHAPE), 0.5)
+    found = generate.from_images(
+        Denoiser(Listening(), Times(SCHEDULES["edm"])), CFG, x, white=16, told=told
+    )
+
+    np.testing.assert_array_equal(found[:, -1], pictures(CFG, Listening(), told=told))
+    assert (found[:, 0] != found[:, -1]).any()
 
 
 def save_denoiser(root, **changes):
@@ -227,9 +291,26 @@ def test_the_nearest_training_image_is_no_distance_from_its_copy():
 def test_a_sheet_has_pictures_to_the_left_and_real_ones_to_the_right():
     made, real = (np.full((101, *SHAPE), value, dtype=np.uint8) for value in (4, 16))
     real[0] = np.arange(64).reshape(SHAPE) // 8
-    found = generate.sheet(made, real, white=16)
+    found = sheets.samples(made, real, white=16)
 
     assert found.shape == (340, 714, 1)
     assert (found[:32, :32] == 64).all() and (found[306:338, 306:338] == 64).all()
     assert (found[306:338, 680:712] == 255).all()
     np.testing.assert_array_equal(found[0:32:4, 374:406:4, 0], np.rint(real[0, 0] / 16 * 255))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_sheet_of_levels_has_the_image_first_and_its_pictures_beside_it(channels):
+    rng = np.random.default_rng(0)
+    real = rng.integers(0, 17, (3, channels, 8, 8), dtype=np.uint8)
+    made = rng.integers(0, 17, (3, 2, channels, 8, 8), dtype=np.uint8)
+    found = sheets.levels(real, made, [0.002, 80.0], white=16)
+
+    head = sheets.HEAD
+    assert found.shape == (head + 3 * 66, 3 * 66, channels) and found.dtype == np.uint8
+    for row in range(3):
+        for column, picture in enumerate([real[row], *made[row]]):
+            y, x = head + 66 * row, 66 * column
+            cell = found[y : y + 64 : 8, x : x + 64 : 8].transpose(2, 0, 1)
+            np.testing.assert_array_equal(cell, np.rint(picture / 16 * 255))
+            assert (found[:head, x : x + 64] < 128).any(), "no words above"

@@ -1,21 +1,25 @@
 """What is said of representations is true of them: probes, distances, conditions."""
 
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from builders import refused, split
+from builders import PARAMS, refused, split
 from helpers import MODEL
+from ruamel.yaml import YAML
 from sklearn.linear_model import LogisticRegression
 from statsmodels.stats.proportion import proportion_confint
 from torch import nn
 
+from pipeline import representations as command
 from rrcm import checkpoints, condition, frechet, noise, represent
 from rrcm.analysis import representations
 from rrcm.errors import CheckpointError, ConfigError, DataError, TrainingError
 from rrcm.experiments import Representation
+from rrcm.files import write_json
 
 CFG = Representation(
     encoder="pretrained/tiny",
@@ -178,6 +182,11 @@ def test_a_condition_normalises_representations_of_images_and_of_noise(tmp_path)
         torch.testing.assert_close(found.std(dim=0), torch.ones_like(found[0]), atol=1e-3, rtol=0)
         of_noise = (network(0.5 + 40 * z, torch.tensor(40.0)) - made.mean) / made.std
         torch.testing.assert_close(told.of_noise(z), of_noise)
+        assert told.of_noisy(x, 0 * z, t=CFG.t_min).equal(found)
+        grey = torch.full_like(x, 0.5)
+        torch.testing.assert_close(told.of_noisy(grey, z, t=CFG.t_max), told.of_noise(z))
+        noisy = told.of_noisy(x, z, t=CFG.t_min)  # t_min is 0.001 in pixels: within that, clean
+        assert 0 < (noisy - found).abs().max() < 0.05 < (told.of_noise(z) - found).abs().max()
     assert not any(p.requires_grad for p in read.parameters())
 
 
@@ -200,23 +209,132 @@ def test_settings_that_mean_nothing_are_refused(key, value):
         replace(CFG, **{key: value})
 
 
-def test_the_figure_has_a_line_for_each_probe_with_its_wilson_interval(tmp_path):
-    for name, right in (("a", [19, 12]), ("b", [18, 3])):
-        rows = {"sigma": [0.0, 0.5], "right": right, "images": 20}
-        table = pd.DataFrame(rows).assign(accuracy=lambda t: t["right"] / t["images"])
-        (tmp_path / name).mkdir()
-        table.to_csv(tmp_path / name / "probe.csv", index=False)
-    (axis,) = representations.probes(representations.read(tmp_path), confidence=0.9).axes
+def save(root, name, right, **changes):
+    """Two sigmas of a probe, and a distance."""
+    folder = root / "represented" / name
+    folder.mkdir(parents=True)
+    rows = {"sigma": [0.0, 0.5], "right": right, "images": 20}
+    pd.DataFrame(rows).assign(accuracy=lambda t: t["right"] / 20).to_csv(folder / "probe.csv")
+    found = {"distance": 3.25, "images": 1097, "dimensions": 64, "normalised": True}
+    found |= {"t_min": 0.002, "t_max": 80.0} | changes
+    write_json(folder / "metrics.json", {"probe": {}, "frechet": found})
 
-    assert [line.get_label() for line in axis.lines] == ["a", "b"]
+
+def measured(root, *names):
+    found = representations.read(root / "represented", [*names])
+    return representations.numbers(found, confidence=0.9)
+
+
+def test_the_figure_has_a_line_for_each_probe_with_its_wilson_interval(tmp_path):
+    save(tmp_path, "b", [19, 12])
+    save(tmp_path, "a", [18, 3])
+    save(tmp_path, "stale", [0, 0])
+    (axis,) = representations.probes(measured(tmp_path, "b", "a")).axes
+
+    assert [line.get_label() for line in axis.lines] == ["b", "a"]
     np.testing.assert_allclose(axis.lines[1].get_ydata(), [90, 15])
     low, high = (
         100 * bound for bound in proportion_confint(3, 20, alpha=0.1, method="wilson")
-    )  # of b at sigma = 0.5
+    )  # of a at sigma = 0.5
     shown = axis.collections[1].get_segments()[1]
     np.testing.assert_allclose(shown, [[0.5, low], [0.5, high]])
-    with refused(DataError, "probe.csv"):
-        representations.read(tmp_path / "a")
-    (tmp_path / "a" / "probe.csv").write_text("sigma,right\n")
-    with refused(DataError, "a/probe.csv", "accuracy, images"):
-        representations.read(tmp_path)
+
+
+def test_the_table_has_the_numbers_and_says_when_distances_do_not_compare(tmp_path):
+    save(tmp_path, "a", [18, 3])
+    save(tmp_path, "b", [19, 12], distance=123.456)
+    same = measured(tmp_path, "a", "b")
+    low, high = (100 * bound for bound in proportion_confint(12, 20, alpha=0.1, method="wilson"))
+    rows = representations.table(same).to_dict("records")
+
+    assert rows[1]["σ = 0.5"] == f"60.0 [{low:.1f}, {high:.1f}]"
+    assert [(row["name"], row["RFD"]) for row in rows] == [("a", "3.25"), ("b", "123.5")]
+    settings = {"units": "normalised", "dimensions": "64", "images": "1,097", "t": "80, 0.002"}
+    assert all(settings.items() <= row.items() for row in rows)
+    assert "90 % Wilson" in representations.note(same, confidence=0.9)
+    assert "not" not in representations.note(same, confidence=0.9)
+    others = {"normalised": False, "images": 9, "dimensions": 3, "t_min": 0.1, "t_max": 40.0}
+    for key, value in others.items():
+        save(tmp_path, key, [18, 3], **{key: value})
+        assert "here they are not" in representations.note(
+            measured(tmp_path, "a", key), confidence=0.9
+        )
+    save(tmp_path, "own", [18, 3], normalised=False)
+    assert "are not" in representations.note(
+        measured(tmp_path, "normalised", "own"), confidence=0.9
+    )
+    assert "are not" not in representations.note(measured(tmp_path, "own"), confidence=0.9)
+
+
+def test_a_probe_at_fewer_sigmas_leaves_a_gap(tmp_path):
+    save(tmp_path, "a", [18, 3])
+    save(tmp_path, "b", [19, 12])
+    (tmp_path / "represented/b/probe.csv").write_text("sigma,right,images\n0.25,7,20\n")
+    shown = representations.table(measured(tmp_path, "a", "b"))
+
+    assert [c for c in shown.columns if "σ" in c] == ["σ = 0", "σ = 0.25", "σ = 0.5"]
+    assert shown["σ = 0.25"][0] == shown["σ = 0"][1] == shown["σ = 0.5"][1] == "–"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("probe.csv", None, "is not here"),
+        ("probe.csv", "sigma,right\n0.5,3\n", "images"),
+        ("probe.csv", "sigma,right,images\n", "no rows"),
+        ("probe.csv", "sigma,right,images\n0,much,20\n", "damaged"),
+        ("probe.csv", "", "damaged"),
+        ("metrics.json", None, "is not here"),
+        ("metrics.json", "{}", "frechet"),
+        ("metrics.json", "[1", "damaged"),
+        ("metrics.json", '{"frechet": {"distance": 1}}', "normalised"),
+    ],
+)
+def test_what_was_not_represented_is_refused_with_the_stage_that_makes_it(
+    tmp_path, file, text, said
+):
+    save(tmp_path, "a", [18, 3])
+    path = tmp_path / "represented/a" / file
+    path.unlink() if text is None else path.write_text(text)
+
+    with refused(DataError, f"represented/a/{file}", said, "`dvc repro represent@a`"):
+        measured(tmp_path, "a")
+
+
+def test_the_command_shows_what_params_yaml_names_and_keeps_it(tmp_path, monkeypatch):
+    params = YAML(typ="safe").load(PARAMS)
+    cfg = dataclasses.asdict(CFG)
+    params |= {"representations": {name: cfg | {"architecture": "vit"} for name in ("z", "y")}}
+    monkeypatch.chdir(tmp_path)
+
+    def use(chosen):
+        with (tmp_path / "params.yaml").open("w") as file:
+            YAML().dump(chosen, file)
+
+    use(params)
+    save(tmp_path, "z", [18, 3])
+    save(tmp_path, "stale", [0, 0])
+    out = tmp_path / "results"
+    with refused(DataError, "represented/y/probe.csv"):
+        command.run(out=out)
+    assert not out.exists()
+    save(tmp_path, "y", [19, 12])
+    said = command.run(out=out)
+
+    assert {path.name for path in out.iterdir()} == {
+        *("representations.md", "probe.csv", "probe.png", "probe.svg")
+    }
+    kept = pd.read_csv(out / "probe.csv")
+    assert [*zip(kept["name"], kept["right"], strict=True)] == [
+        *(("z", 18), ("z", 3), ("y", 19), ("y", 12))
+    ]
+    text = (out / "representations.md").read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith(("| z", "| y"))]
+    shares = kept["accuracy"].to_numpy().reshape(2, 2)
+    assert [[float(cell.split()[0]) for cell in row[1:3]] for row in rows] == (
+        np.round(100 * shares, 1).tolist()
+    )
+    assert "RFD" in said and "RFD" in text and "stale" not in said + text
+    use(params | {"representations": {}})
+    with refused(ConfigError, "representations is empty", "docs/representations.md"):
+        command.run(out=out)

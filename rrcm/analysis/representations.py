@@ -1,71 +1,118 @@
-"""Figures of what representations tell: the linear probe of each pre-training against the noise."""
+"""What representations tell, of several encoders: linear probes under noise, and distances."""
 
+import json
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 
 from rrcm.analysis import figures, intervals
-from rrcm.errors import DataError
+from rrcm.errors import DataError, one_line
 
-COLUMNS = ("sigma", "right", "images", "accuracy")
+PROBE = {"sigma": float, "right": int, "images": int}
+SETTINGS = {"normalised": bool, "dimensions": int, "images": int, "t_min": float, "t_max": float}
 
 
-def read(root: Path) -> dict[str, pd.DataFrame]:
-    """The probe of each ``<name>`` with a folder in ``root``, from ``<name>/probe.csv``, by name.
+class Found(NamedTuple):
+    """What stage ``represent`` found: columns `PROBE`, and a ``distance`` with its `SETTINGS`."""
+
+    probe: pd.DataFrame
+    frechet: dict[str, Any]
+
+
+def read(root: Path, names: list[str]) -> dict[str, Found]:
+    """``probe.csv`` and ``metrics.json`` of the folders ``root/<name>``, by name.
 
     Raises:
-        DataError: There is none, or one is damaged.
+        DataError: A file is missing or damaged.
     """
-    found = {}
-    for path in sorted(root.glob("*/probe.csv")):
-        try:
-            table = pd.read_csv(path)
-        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path}: damaged ({error!r}); `dvc repro represent` rewrites it"
-            ) from None
-        if missing := {*COLUMNS} - {*table.columns}:
-            raise DataError(
-                f"{path}: no column {', '.join(sorted(missing))}; `dvc repro represent`"
-            )
-        found[path.parent.name] = table
-    if not found:
-        raise DataError(f"{root}/: no <name>/probe.csv here; `dvc repro represent` writes them")
-    return found
+    return {name: _read(root / name, name) for name in names}
 
 
-def probes(found: dict[str, pd.DataFrame], *, confidence: float) -> Figure:
-    """Accuracy of linear probes against sigma, a line for each name, with Wilson intervals.
+def _read(folder: Path, name: str) -> Found:
+    path = folder / "probe.csv"
+    try:
+        probe = pd.read_csv(path, usecols=[*PROBE], dtype=PROBE)
+        if probe.empty:
+            raise ValueError("no rows")
+        path = folder / "metrics.json"
+        found = json.loads(path.read_text())["frechet"]
+        settings = {key: kind(found[key]) for key, kind in SETTINGS.items()}
+        return Found(probe, {"distance": float(found["distance"]), **settings})
+    except FileNotFoundError:
+        raise DataError(
+            f"{path} is not here; `dvc repro represent@{name}` makes it, or `dvc pull` fetches it"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: damaged ({one_line(error)}); `dvc repro represent@{name}` rewrites it"
+        ) from None
 
-    Args:
-        found: A name -> columns ``sigma, right, images``; one noisy version of each image.
-        confidence: Of the intervals, each for itself.
+
+def numbers(found: dict[str, Found], *, confidence: float) -> pd.DataFrame:
+    """One row for each name and sigma: the probe's accuracy with its Wilson interval (eq. 13).
+
+    ``distance`` and what was measured of it, `SETTINGS` as ``distance_<setting>``, are those of the
+    name, in all its rows.
     """
+    rows = []
+    for name, (probe, frechet) in found.items():
+        own = {"distance": frechet["distance"]}
+        own |= {f"distance_{key}": frechet[key] for key in SETTINGS}
+        for sigma, right, images in probe[[*PROBE]].itertuples(index=False):
+            share = intervals.wilson(right, images, confidence=confidence)
+            row = {"name": name, "sigma": sigma, "right": right, "images": images}
+            row |= {"accuracy": share.value, "low": share.low, "high": share.high}
+            rows.append(row | own)
+    return pd.DataFrame(rows)
+
+
+def table(measured: pd.DataFrame) -> pd.DataFrame:
+    """`numbers` as text, a row for each name."""
+    rows = []
+    for name, part in measured.groupby("name", sort=False):
+        row = {"name": name}
+        row |= {f"σ = {sigma:g}": "–" for sigma in sorted({*measured["sigma"]})}
+        for at in part.to_dict("records"):
+            ends = f"[{100 * at['low']:.1f}, {100 * at['high']:.1f}]"
+            row[f"σ = {at['sigma']:g}"] = f"{100 * at['accuracy']:.1f} {ends}"
+        line = part.iloc[0]
+        row["RFD"] = f"{line['distance']:.4g}"
+        row["units"] = "normalised" if line["distance_normalised"] else "its own"
+        row["dimensions"] = f"{line['distance_dimensions']:,}"
+        row["images"] = f"{line['distance_images']:,}"
+        row["t"] = f"{line['distance_t_max']:g}, {line['distance_t_min']:g}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def note(measured: pd.DataFrame, *, confidence: float) -> str:
+    """What the columns of `table` are, and whether the distances in it compare."""
+    said = (
+        f"σ: test images that a linear probe is right about, %, with {100 * confidence:g} % Wilson "
+        "intervals. RFD: squared Fréchet distance between representations at both t; distances "
+        "compare only where units, dimensions, images and t are the same"
+    )
+    each = measured.drop_duplicates("name")
+    different = len(each[[f"distance_{key}" for key in SETTINGS]].drop_duplicates()) > 1
+    own = len(each) > 1 and not each["distance_normalised"].all()
+    return f"{said}, and here they are not." if different or own else f"{said}."
+
+
+def probes(measured: pd.DataFrame) -> Figure:
+    """Accuracy of linear probes against sigma, a line for each name of `numbers`."""
     with style.context(figures.STYLE):
         figure = Figure(figsize=(5.6, 3.8), layout="constrained")
         axis = figure.subplots()
-        for number, (name, table) in enumerate(found.items()):
-            estimates = [
-                intervals.wilson(int(row.right), int(row.images), confidence=confidence)
-                for row in table.itertuples()
-            ]
-            values, lows, highs = (
-                [100 * getattr(each, part) for each in estimates]
-                for part in ("value", "low", "high")
-            )
-            colour = figures.COLOURS[number % len(figures.COLOURS)]
+        for number, (name, part) in enumerate(measured.groupby("name", sort=False)):
+            shown = {"color": figures.colour(number), "clip_on": False}  # whole at sigma = 0
+            percent = 100 * part[["accuracy", "low", "high"]]
             axis.plot(
-                table["sigma"],
-                values,
-                marker="o",
-                markersize=4,
-                label=name,
-                color=colour,
-                clip_on=False,  # a point at sigma = 0 is whole
+                part["sigma"], percent["accuracy"], marker="o", markersize=4, label=name, **shown
             )
-            axis.vlines(table["sigma"], lows, highs, color=colour, linewidth=1, clip_on=False)
+            axis.vlines(part["sigma"], percent["low"], percent["high"], linewidth=1, **shown)
         axis.set_xlabel("σ of the noise, pixels in [0, 1]")
         axis.set_ylabel("test images right, %")
         axis.set_ylim(0, 100)
