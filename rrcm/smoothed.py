@@ -208,7 +208,7 @@ def onnx(
         ConfigError: An argument makes no sense.
     """
     backend = registry.load("foreign", "onnx").Backend(
-        Path(path), mean=mean, std=std, size=size, output=output, device=device()
+        Path(path), sigma=sigma, mean=mean, std=std, size=size, output=output, device=device()
     )
     return _checked(backend, "onnx", sigma=sigma, classes=classes, resize=resize, draws=draws)
 

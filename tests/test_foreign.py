@@ -9,10 +9,11 @@ import onnx
 import pytest
 import safetensors.torch
 import torch
-from builders import refused
+from builders import exported, refused
 from onnx import TensorProto, helper, numpy_helper
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
+from rrcm import registry
 from rrcm.errors import BackendError, ConfigError
 from rrcm.foreign import onnx as files
 from rrcm.foreign import timm as networks
@@ -213,6 +214,20 @@ def test_weights_that_no_message_holds_stay_beside_the_file(tmp_path: Path, monk
     outside.graph.initializer[0].external_data[0].value = "../net.data"
     path.write_bytes(outside.SerializeToString())
     with refused(BackendError, f"{path}: no ONNX file that can run"):
+        files.Backend(path)
+
+
+@pytest.mark.parametrize("sigma", [0.25, 1.0])
+def test_a_file_of_our_export_is_told_the_noise_and_says_what_the_run_says(sigma):
+    path = exported() / "onnx/a-run.onnx"
+    options = {"precision": "fp32", "device": "cpu", "calibration": None}
+    run = registry.load("backends", "onnx").Backend(exported(), "a-run", sigma=sigma, **options)
+    found = files.Backend(path, sigma=sigma)
+    x = 0.5 + sigma * torch.randn(7, *found.shape)
+
+    assert torch.equal(found.scores(x), run.scores(x))
+    assert found.weights != files.Backend(path, sigma=2 * sigma).weights
+    with refused(BackendError, f"{path}: asks for the noise, and was told no sigma"):
         files.Backend(path)
 
 

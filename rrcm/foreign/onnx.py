@@ -40,6 +40,7 @@ class Backend:
         self,
         path: Path,
         *,
+        sigma: float | None = None,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
         size: tuple[int, int] | None = None,
@@ -48,12 +49,15 @@ class Backend:
     ) -> None:
         """Load a file that has one input, pictures, and scores among its outputs.
 
+        A scalar ``sigma`` may be a further input, as in the files that our export writes.
+
         Pictures are [N, C, H, W], or [N, H, W, C] where only the last axis can be channels (1 or
         3), float32, or cast to float16 or float64. ``weights`` is the SHA-256 of the whole model,
         with weights that lie in files beside it, and of what is done before and after.
 
         Args:
             path: The file.
+            sigma: The noise that files with such an input are told.
             mean: Of each channel, of pixels in [0, 1]; subtracted after the noise was added. 0.
             std: Of each channel; divided by then. 1.
             size: Height and width, where the file leaves them open.
@@ -80,14 +84,26 @@ class Backend:
         except BROKEN as error:
             raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.provider = self.session.get_providers()[0]
-        self._take(self.session.get_inputs(), size)
+        self.told = self._tell(self.session.get_inputs(), sigma)
+        self._take([v for v in self.session.get_inputs() if v.name not in self.told], size)
         self._give(self.session.get_outputs(), output)
         self.normalise = Normalisation(
             mean or (0.0,), std or (1.0,), channels=self.shape[0], device=device
         )
         self.classes = [str(k) for k in range(self._probe())]
         around = json.dumps([self.input, self.output, self.last, str(self.normalise)])
+        around += json.dumps({"sigma": sigma}) if self.told else ""
         self.weights = sha256(content + apart + around.encode()).hexdigest()
+
+    def _tell(
+        self, inputs: list[onnxruntime.NodeArg], sigma: float | None
+    ) -> dict[str, np.ndarray]:
+        """What the file is told beside pictures: the noise, if it asks for it."""
+        if not any((v.name, v.shape, v.type) == ("sigma", [], "tensor(float)") for v in inputs):
+            return {}
+        if sigma is None:
+            raise BackendError(f"{self.path}: asks for the noise, and was told no sigma")
+        return {"sigma": np.array(sigma, dtype=np.float32)}
 
     def _take(self, inputs: list[onnxruntime.NodeArg], size: tuple[int, int] | None) -> None:
         """The one input: its name, type, layout and shape."""
@@ -145,12 +161,15 @@ class Backend:
         x = self.normalise(x)
         x = (x.permute(0, 2, 3, 1) if self.last else x).contiguous()
         if self.device.type == "cpu":
-            (scores,) = self.session.run([self.output], {self.input: x.numpy().astype(self.dtype)})
+            inputs = {self.input: x.numpy().astype(self.dtype)} | self.told
+            (scores,) = self.session.run([self.output], inputs)
             return torch.from_numpy(scores.astype(np.float32, copy=False))
         x = x.to(getattr(torch, np.dtype(self.dtype).name))
         binding = self.session.io_binding()  # of this call alone: threads share the session
         shape, kind = tuple(x.shape), self.device.type
         binding.bind_input(self.input, kind, 0, self.dtype, shape, x.data_ptr())
+        for name, value in self.told.items():
+            binding.bind_cpu_input(name, value)
         binding.bind_output(self.output, kind)
         torch.cuda.current_stream().synchronize()  # the session has a stream of its own
         self.session.run_with_iobinding(binding)
