@@ -511,11 +511,13 @@ def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_pat
     assert path.read_bytes() == whole()
 
 
-def test_the_image_with_nan_scores_is_named():
+@pytest.mark.parametrize("place", [0, 3])
+def test_the_image_with_nan_scores_is_named(place):
+    """One image alone: of several, whose batches end together, any may be the first."""
     broken = linear((0.0, math.nan, 0.2))
 
-    with refused(BackendError, f"NaN scores for image {SIX.idx[0]} at sigma {SIGMA}"):
-        sampled(make=lambda: broken)
+    with refused(BackendError, f"NaN scores for image {SIX.idx[place]} at sigma {SIGMA}"):
+        sampled(split=some(SIX, [place]), make=lambda: broken)
 
 
 @pytest.mark.parametrize("classes", [("0", "1"), ("1", "0", "2"), ("zero", "one", "two")])
