@@ -30,19 +30,7 @@ from rrcm.shards import Split
 NAME, PRESET = "r50-dds-s050", Path("presets/imagenet-diffusion.yaml")
 STEPS = ("save", "export", "fp32", "fp16")
 CHECK = Export(opset=20, parity_images=2, tolerance=1e-3)
-SHAPE = {
-    "channels": 3,
-    "image_size": 256,
-    "width": 256,
-    "mults": [1, 1, 2, 2, 4, 4],
-    "blocks": 2,
-    "attention": [32, 16, 8],
-    "head_channels": 64,
-    "groups": 32,
-    "dropout": 0.0,
-    "resample": "residual",
-    "learned_variance": True,
-}
+RELEASED = {"image_size": 256, "attention": [32, 16, 8], "learned_variance": True}  # beside `unet`
 
 
 def main(steps: list[str]) -> None:
@@ -108,12 +96,13 @@ def save(root: Path, whole: params.Params, pictures: torch.Tensor) -> str:
     """Write both networks untrained, the classifier normalised so that its scores differ."""
     torch.manual_seed(0)
     cfg = whole.purified[NAME]
-    behind, run = denoiser.network(cfg.network, SHAPE, where="shape"), whole.runs[cfg.run]
+    shape, run = whole.models["unet"] | RELEASED, whole.runs[cfg.run]
+    behind = denoiser.network(cfg.network, shape, where="shape")
     denoiser.save(
         root / cfg.denoiser,
         behind.state_dict(),
         network=cfg.network,
-        shape=SHAPE,
+        shape=shape,
         schedule=Schedule(kind="linear", steps=1000, rescale=False),
     )
     model = Model(architecture=run.architecture, shape=whole.models[run.model])

@@ -10,8 +10,9 @@ import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from rrcm.analysis import entries, figures, statistics
+from rrcm.analysis import entries, figures, statistics, tables
 from rrcm.analysis.entries import Entry
+from rrcm.analysis.intervals import Estimate
 
 CALLS = ("denoiser", "classifier")
 
@@ -64,8 +65,8 @@ def table(measured: pd.DataFrame, *, reference: str) -> pd.DataFrame:
         row["s an image"] = f"{line['seconds_per_image']:.2f}"
         row[f"× {reference}"] = "–" if ratio is None else f"{ratio:.2f}"
         for _, at in part.iterrows():
-            shares = f"[{100 * at['low']:.1f}, {100 * at['high']:.1f}]"
-            row[f"r = {at['radius']:g}"] = f"{100 * at['value']:.1f} {shares}"
+            share = Estimate(value=at["value"], low=at["low"], high=at["high"])
+            row[f"r = {at['radius']:g}"] = tables.percent(share)
         rows.append(row)
     return pd.DataFrame(rows)
 

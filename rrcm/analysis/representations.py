@@ -8,7 +8,8 @@ import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from rrcm.analysis import figures, intervals
+from rrcm.analysis import figures, intervals, tables
+from rrcm.analysis.intervals import Estimate
 from rrcm.errors import DataError, one_line
 
 PROBE = {"sigma": float, "right": int, "images": int}
@@ -76,8 +77,8 @@ def table(measured: pd.DataFrame) -> pd.DataFrame:
         row = {"name": name}
         row |= {f"σ = {sigma:g}": "–" for sigma in sorted({*measured["sigma"]})}
         for at in part.to_dict("records"):
-            ends = f"[{100 * at['low']:.1f}, {100 * at['high']:.1f}]"
-            row[f"σ = {at['sigma']:g}"] = f"{100 * at['accuracy']:.1f} {ends}"
+            share = Estimate(value=at["accuracy"], low=at["low"], high=at["high"])
+            row[f"σ = {at['sigma']:g}"] = tables.percent(share)
         line = part.iloc[0]
         row["RFD"] = f"{line['distance']:.4g}"
         row["units"] = "normalised" if line["distance_normalised"] else "its own"

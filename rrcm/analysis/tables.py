@@ -24,7 +24,7 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
         row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
         for radius in radii:
             share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
-            row[f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"] = _percent(share)
+            row[f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"] = percent(share)
         mean = statistics.average_certified_radius(entry.judged)
         row["ACR" if labelled else "mean radius"] = f"{mean:.3f}"
         row["abstain %"] = f"{100 * statistics.abstention(entry.table):.1f}"
@@ -278,7 +278,8 @@ def _class(entry: Entry, label: int) -> str:
     return entry.votes[0].classes[label] if entry.votes else str(label)
 
 
-def _percent(share: Estimate) -> str:
+def percent(share: Estimate) -> str:
+    """A share and its interval as text, in percent."""
     return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
 
 
