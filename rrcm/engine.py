@@ -84,7 +84,8 @@ def run(
                     pending[pool.submit(count, pieces)] = pieces
                 if not pending:
                     return
-                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                done = wait(pending, return_when=FIRST_COMPLETED).done
+                for future in [future for future in pending if future in done]:
                     pieces = pending.pop(future)
                     for piece, counts in zip(pieces, future.result(), strict=True):
                         yield from queue.counted(piece, counts, decide)

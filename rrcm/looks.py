@@ -3,10 +3,12 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import lru_cache
 
 from scipy.special import ndtr
+from scipy.stats import hypergeom
 
-from rrcm.bounds import complement, lower_confidence_bound
+from rrcm.bounds import complement
 from rrcm.errors import ConfigError
 from rrcm.evidence import History
 
@@ -31,15 +33,17 @@ def fewest(draws: int, enough: Callable[[int], bool]) -> int:
     return bisect_left(range(draws + 1), True, key=enough)
 
 
-def hope(draws: int, n: int, q: float, *, alpha: float, beta: float) -> int:
-    """The fewest hits with which p > 1 - q may still be certified at n; fewer are futile.
+@lru_cache(maxsize=1 << 12)
+def hope(draws: int, n: int, needed: int, beta: float) -> int:
+    """The fewest hits among ``draws`` with which there is hope for ``needed`` among n (eq. 15b).
 
-    That is, an upper bound of p at level ``beta`` leaves room for it, and hits alone from now on
-    would show it by Clopper-Pearson at ``alpha``.
+    Guarantee: of images that would get ``needed`` hits or more, at most a share ``beta`` has fewer
+    than this, whatever p is.
     """
-    plausible = fewest(draws, lambda k: lower_confidence_bound(draws - k, draws, beta) < q)
-    reachable = fewest(n, lambda k: complement(k, n, alpha) < q) - (n - draws)
-    return max(plausible, reachable)
+    if needed > n:
+        return draws + 1
+    # Given its hits among n, any order of them is as likely: misses so far are hypergeometric.
+    return fewest(draws, lambda k: hypergeom.sf(draws - k - 1, n, n - needed, draws) >= beta)
 
 
 def at_the_end(history: History, n: int, alpha: float) -> float:

@@ -22,7 +22,7 @@ from rrcm.evidence import SOFT, Evidence, Rule
 from rrcm.files import atomic
 from rrcm.parsing import parse
 
-FORMAT = "rrcm-votes-3"
+FORMAT = "rrcm-votes-4"
 END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop that are no rule's
 MOST = 10**12  # draws or images of a file
 UNKNOWN = -1  # the label of an image of which nobody knows the class

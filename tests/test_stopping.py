@@ -11,7 +11,7 @@ from builders import many, refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, norm
+from scipy.stats import binom, hypergeom, norm
 
 from rrcm import bounds, certify, looks
 from rrcm.errors import ConfigError
@@ -255,22 +255,68 @@ def test_grid_remembers_what_it_certified():
     assert rule.complement([(100, fewest), (125, fewest)], ALPHA) < 0.5
 
 
-@every_rule
-def test_futile_means_out_of_reach_or_implausible(module):
-    """Nothing that follows would show the smallest radius, or p is below it, but for beta."""
+@many
+@given(st.data(), st.integers(1, 300), st.floats(0.01, 0.99), st.floats(1e-6, 0.5))
+def test_hope_is_lost_for_few_that_all_draws_would_show(data, n, p, beta):
+    """Of what gets the hits that it needs, whatever p is, a share beta at most was given up."""
+    draws, needed = data.draw(st.integers(1, n)), data.draw(st.integers(0, n))
+    given_up = np.arange(looks.hope(draws, n, needed, beta))
+
+    later = binom.sf(needed - given_up - 1, n - draws, p)
+    lost = binom.pmf(given_up, draws, p) @ later
+
+    assert lost <= beta * binom.sf(needed - 1, n, p) * (1 + 1e-9)
+
+
+@many
+@given(st.data(), st.integers(1, 300), st.floats(1e-6, 0.5))
+def test_hope_is_not_kept_for_longer_than_beta_asks(data, n, beta):
+    """Of those with just the hits that they need, the next to be given up would be too many."""
+    draws, needed = data.draw(st.integers(1, n)), data.draw(st.integers(0, n))
+    fewer = range(max(0, needed - n + draws), looks.hope(draws, n, needed, beta) + 1)
+
+    lost = sum(math.comb(draws, k) * math.comb(n - draws, needed - k) for k in fewer if k <= needed)
+
+    assert lost / math.comb(n, needed) >= beta * (1 - 1e-9)
+
+
+def test_hope_at_the_ends():
+    assert looks.hope(100, 1000, 1001, 0.01) == 101  # not even hits alone are enough
+    assert looks.hope(100, 1000, 0, 0.01) == 0  # none are needed
+    assert looks.hope(1000, 1000, 700, 0.01) == 700  # all is drawn
+    assert looks.hope(900, 1000, 700, 0.01) >= 600  # hits alone from now on
+
+
+@pytest.mark.parametrize("module", [futile, grid, horvath])
+def test_futile_means_that_few_would_be_certified(module):
+    """Of images that n draws certify at the smallest radius, a share beta had so few hits."""
     rule = make(module)
-    least = {futile: 0.5, none: 0.5, horvath: looks.target(0.25, sigma=SIGMA)}
+    least = {futile: 0.5, horvath: looks.target(0.25, sigma=SIGMA)}
     wanted = least.get(module, looks.target(0.0, sigma=SIGMA))
     beta = 0.001 / (2 if module is horvath else 1)
+    needed = looks.fewest(N, lambda k: rule.complement([(N, k)], ALPHA) < wanted)
     checked = 0
+    for look in rule.looks[:-1]:
+        why = [rule.stop([(look, hits)]) == "futile" for hits in range(look + 1)]
+        if module is not horvath or look in rule.stages:
+            checked += sum(why)
+            assert all(why[: sum(why)])  # fewer hits, less hope
+            assert hypergeom.cdf(sum(why) - 1, N, needed, look) < beta
+            assert hypergeom.cdf(sum(why), N, needed, look) >= beta
+    assert checked > 100
+
+
+def test_anytime_gives_up_what_is_out_of_reach_or_implausible():
+    rule = make(anytime)
+    wanted, checked = looks.target(0.0, sigma=SIGMA), 0
     for i, look in enumerate(rule.looks):
         for hits in range(look + 1):
             if rule.stop([(look, hits)]) == "futile":
                 follow = [(t, hits + t - look) for t in rule.looks[i:]]
                 reached = rule.complement(follow, ALPHA) < wanted
                 checked += 1
-                assert not reached or bounds.upper_confidence_bound(hits, look, beta) <= 1 - wanted
-    assert checked > 100 or module is none
+                assert not reached or bounds.upper_confidence_bound(hits, look, 0.001) <= 1 - wanted
+    assert checked > 100
 
 
 @pytest.mark.parametrize("module", [futile, grid, anytime, horvath])

@@ -7,13 +7,14 @@ stopped; stopping only takes claims away.
 
 from dataclasses import dataclass
 
+from rrcm.bounds import complement
 from rrcm.evidence import History
-from rrcm.looks import at_the_end, hope, ladder, require_level
+from rrcm.looks import at_the_end, fewest, hope, ladder, require_level
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """``beta`` is the chance, at each look, to give up an image whose p is above one half."""
+    """``beta``: of images that n draws would certify, the share that each look may give up."""
 
     beta: float
 
@@ -22,19 +23,20 @@ class Config:
 
 
 class Rule:
-    """Gives up on p <= 1/2 (eq. 15); so it also gives up what only `two_class` would certify."""
+    """Gives up where p > 1/2 will hardly be shown (eq. 15b), even if `two_class` might do."""
 
     fixed = True
 
     def __init__(self, cfg: Config, *, n: int, alpha: float, sigma: float) -> None:
         """``alpha`` is the level at which n draws will be judged; sigma does not matter."""
         self.looks = ladder(n)
-        self.hope = {t: hope(t, n, 0.5, alpha=alpha, beta=cfg.beta) for t in self.looks}
+        self.beta = cfg.beta
+        self.needed = fewest(n, lambda k: complement(k, n, alpha) < 0.5)
 
     def stop(self, history: History) -> str | None:
-        """``futile`` where p > 1/2 is implausible, or out of reach with only hits from now on."""
+        """``futile`` where too few hits are left to hope for."""
         draws, hits = history[-1]
-        return "futile" if hits < self.hope[draws] else None
+        return "futile" if hits < hope(draws, self.looks[-1], self.needed, self.beta) else None
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p; 1, which claims nothing, before n draws."""

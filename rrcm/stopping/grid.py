@@ -16,7 +16,10 @@ from rrcm.looks import fewest, hope, ladder, require_level, require_radius, targ
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Radii of the table, in pixels, and the chance at each look to give one up that p reaches."""
+    """``radii`` of the table, in pixels, and ``beta``.
+
+    Of images that n draws would certify at a radius, each look may give up a share ``beta``.
+    """
 
     radii: list[float]
     beta: float
@@ -36,30 +39,22 @@ class Rule:
 
     def __init__(self, cfg: Config, *, n: int, alpha: float, sigma: float) -> None:
         """Thresholds are those of a table at ``alpha`` and noise ``sigma``, in pixels."""
-        self.looks = ladder(n)
+        self.looks, self.beta = ladder(n), cfg.beta
         targets = [target(radius, sigma=sigma) for radius in cfg.radii]
-
-        def enough(k: int, draws: int, q: float) -> bool:
-            if draws == n:  # where Clopper-Pearson is never behind the mixture
-                return complement(k, n, alpha / 2) < q
-            return log_wealth(k, draws, q) >= math.log(2 / alpha)
-
+        # What Clopper-Pearson asks for after n draws, where it is never behind the mixture.
+        self.needed = [fewest(n, lambda k, q=q: complement(k, n, alpha / 2) < q) for q in targets]
+        enough = math.log(2 / alpha)
         self.certain = {
-            t: [fewest(t, lambda k, t=t, q=q: enough(k, t, q)) for q in targets] for t in self.looks
-        }
-        # Clopper-Pearson at n is enough to ask for: whatever the mixture shows now or later, it
-        # shows too if only hits follow.
-        self.hope = {
-            t: [hope(t, n, q, alpha=alpha / 2, beta=cfg.beta) for q in targets] for t in self.looks
-        }
+            t: [fewest(t, lambda k, t=t, q=q: log_wealth(k, t, q) >= enough) for q in targets]
+            for t in self.looks[:-1]
+        } | {n: self.needed}
 
     def stop(self, history: History) -> str | None:
         """``certified`` if all radii are settled and some certified, ``futile`` if none is."""
         draws, hits = history[-1]
-        shown = [
-            any(k >= self.certain[t][g] for t, k in history) for g in range(len(self.hope[draws]))
-        ]
-        lost = [hits < fewest_hits for fewest_hits in self.hope[draws]]
+        radii, n = range(len(self.needed)), self.looks[-1]
+        shown = [any(k >= self.certain[t][g] for t, k in history) for g in radii]
+        lost = [hits < hope(draws, n, needed, self.beta) for needed in self.needed]
         if not all(a or b for a, b in zip(shown, lost, strict=True)):
             return None
         return "certified" if any(shown) else "futile"

@@ -13,7 +13,7 @@ from rrcm.looks import fewest, hope, ladder, require_level, require_radius, targ
 class Config:
     """``stages`` before the last, which is n; the ``radius`` wanted, in pixels; and ``beta``.
 
-    ``beta`` is the chance to give up an image that has the radius, over all stages.
+    ``beta``: of images that n draws would certify at it, the share that all stages may give up.
     """
 
     stages: list[int]
@@ -44,11 +44,9 @@ class Rule:
         self.stages = (*cfg.stages, n)
         self.looks = tuple(sorted({*ladder(n), *cfg.stages}))
         s, q = len(self.stages), target(cfg.radius, sigma=sigma)
+        self.beta = cfg.beta / (s - 1)
         self.certain = {
             t: fewest(t, lambda k, t=t: complement(k, t, alpha / s) < q) for t in self.stages
-        }
-        self.hope = {
-            t: hope(t, n, q, alpha=alpha / s, beta=cfg.beta / (s - 1)) for t in self.stages
         }
 
     def stop(self, history: History) -> str | None:
@@ -58,7 +56,8 @@ class Rule:
             return None
         if hits >= self.certain[draws]:
             return "certified"
-        return "futile" if hits < self.hope[draws] else None
+        n = self.stages[-1]
+        return "futile" if hits < hope(draws, n, self.certain[n], self.beta) else None
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p: the least of the stages that were reached, 1 before the first."""
