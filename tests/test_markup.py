@@ -30,9 +30,9 @@ def test_latex_is_a_booktabs_table():
 
 
 def test_latex_shows_every_symbol_as_it_is():
-    table = pd.DataFrame({"x": ["\\ ~ ^ $ # { }"], "y": [1]})
+    table = pd.DataFrame({"x": ["\\ ~ ^ $ # { } ≥"], "y": [1]})
 
     assert (
-        r"\textbackslash{} \textasciitilde{} \textasciicircum{} \$ \# \{ \} & 1 \\"
+        r"\textbackslash{} \textasciitilde{} \textasciicircum{} \$ \# \{ \} $\ge$ & 1 \\"
         in markup.latex(table)
     )

@@ -40,9 +40,34 @@ def test_every_entry_is_a_row():
             share = statistics.certified_accuracy(one.table, radius, confidence=0.95)
             numbers = [100 * share.value, 100 * share.low, 100 * share.high]
             assert row[f"r = {radius:g}"] == "{:.1f} [{:.1f}, {:.1f}]".format(*numbers)
-        assert row["ACR"] == f"{statistics.average_certified_radius(one.table):.3f}"
+        assert row["ACR"] == f"≥ {statistics.average_certified_radius(one.table):.3f}"
         assert row["abstain %"] == f"{100 * statistics.abstention(one.table):.1f}"
     assert tables.text(PAIR, **SHOWN).startswith("certified accuracy, % [95 % Wilson interval]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("stop", "draws", "short"),
+    [
+        ("certified", 200, True),  # more could have enlarged the radius
+        ("certified", 500, False),
+        ("futile", 200, False),  # no radius, and hardly one with all draws
+        ("skipped", 0, False),  # the wrong class, whatever is drawn
+        ("budget", 0, True),
+        ("budget", 200, True),
+        ("n", 500, False),
+    ],
+)
+def test_acr_is_a_lower_bound_where_a_radius_was_cut_short(stop, draws, short):
+    head, rows = random_votes(0, images=4, n=500, n0=20, stop="none", stopping={})
+    looks = [look for look in rows[1].looks if look[0] <= draws]
+    rows[1] = dataclasses.replace(rows[1], looks=looks, stop=stop)
+    one = dataclasses.replace(PAIR[0], votes=(head, rows))
+
+    (row,) = tables.accuracy_table([one], **SHOWN).to_dict("records")
+
+    assert one.cut_short == short
+    assert row["ACR"].startswith("≥ ") == short
+    assert not dataclasses.replace(one, votes=None).cut_short  # nobody knows
 
 
 def test_without_labels_nothing_is_called_accuracy():
@@ -53,7 +78,9 @@ def test_without_labels_nothing_is_called_accuracy():
 
     share = statistics.certified_share(blind.table, 0.25, confidence=0.95)
     assert row["answered, r = 0.25"].startswith(f"{100 * share.value:.1f} [") and share.value > 0
-    assert float(row["mean radius"]) == pytest.approx(blind.table["radius"].mean(), abs=5e-4)
+    assert float(row["mean radius"].removeprefix("≥ ")) == pytest.approx(
+        blind.table["radius"].mean(), abs=5e-4
+    )
     assert not {"ACR", "r = 0"} & {*row}
     assert "share (no labels)" in tables.title([blind], confidence=0.95)
     with refused(DataError, "has no labels", "report them apart"):

@@ -10,9 +10,13 @@ import pandas as pd
 from rrcm.analysis import paired, statistics
 from rrcm.errors import DataError
 from rrcm.params import Params
-from rrcm.votes import UNKNOWN, Header, Row
+from rrcm.votes import BUDGET, UNKNOWN, Header, Row
 
 Votes = tuple[Header, list[Row]]
+CUT = (
+    "certified",
+    BUDGET,
+)  # why drawing stops where more would count; what is given up has no radius
 MANY = 4  # entries that can be compared, of which all pairs are few enough to read
 
 
@@ -38,6 +42,15 @@ class Entry:
     votes: Votes | None = None
     certificate: str = "cohen"
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether radii may be smaller than n draws would have made them, so that ACR is, too."""
+        if not self.votes:
+            return False
+        header, rows = self.votes
+        drawn = [row.looks[-1][0] if row.looks else 0 for row in rows if row.stop in CUT]
+        return any(draws < header.n for draws in drawn)
 
     @property
     def labelled(self) -> bool:

@@ -19,6 +19,7 @@ def latex(table: pd.DataFrame) -> str:
 
 
 def _escape(value: object) -> str:
-    symbols = {"\\": r"\textbackslash{}", "σ": r"$\sigma$", "−": "$-$", "~": r"\textasciitilde{}"}
-    symbols |= {"^": r"\textasciicircum{}", **{c: rf"\{c}" for c in "&%$#_{}"}}
+    symbols = {"σ": r"$\sigma$", "−": "$-$", "≥": r"$\ge$", "\\": r"\textbackslash{}"}
+    symbols |= {"^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+    symbols |= {c: rf"\{c}" for c in "&%$#_{}"}
     return "".join(symbols.get(character, character) for character in str(value))

@@ -97,7 +97,7 @@ def write(
             figures=_saved(drawn, out),
             labelled=found[0].labelled,
             radius=tables.radius_table(found, confidence=confidence),
-            settled=any(e.votes and e.votes[0].stop != "none" for e in found),
+            settled=any(entry.cut_short for entry in found),
             subject=subject,
             title=tables.title(found, confidence=confidence),
         ),

@@ -15,7 +15,8 @@ from rrcm.errors import CertificateError
 def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
     """Certified accuracy in percent with its interval as text, one row per entry.
 
-    Of images without labels it is the certified share, and the columns say so.
+    Of images without labels it is the certified share, and the columns say so. ACR has a ≥ where
+    drawing stopped early.
     """
     entries.require_alike(found)
     labelled = all(entry.labelled for entry in found)
@@ -25,8 +26,8 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
         for radius in radii:
             share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
             row[f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"] = percent(share)
-        mean = statistics.average_certified_radius(entry.judged)
-        row["ACR" if labelled else "mean radius"] = f"{mean:.3f}"
+        mean = f"{statistics.average_certified_radius(entry.judged):.3f}"
+        row["ACR" if labelled else "mean radius"] = f"≥ {mean}" if entry.cut_short else mean
         row["abstain %"] = f"{100 * statistics.abstention(entry.table):.1f}"
         rows.append(row)
     return pd.DataFrame(rows)
