@@ -5,8 +5,8 @@
 (benchmarks/reference.py) on the same network, whose time for all n draws is computed from its rate.
 
 ``--beta 1e-6`` spares most draws of the fixed n, and bounds what it certifies: `grid` laid out for
-twice alpha claims after n draws what Clopper-Pearson does at alpha, and a radius is given up before
-only where n draws would reach it with a probability of a millionth at a look.
+twice alpha claims after n draws what Clopper-Pearson does at alpha, and each look before gives up a
+millionth of that at most.
 """
 
 import argparse
