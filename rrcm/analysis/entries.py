@@ -13,10 +13,7 @@ from rrcm.params import Params
 from rrcm.votes import BUDGET, UNKNOWN, Header, Row
 
 Votes = tuple[Header, list[Row]]
-CUT = (
-    "certified",
-    BUDGET,
-)  # why drawing stops where more would count; what is given up has no radius
+CUT = ("certified", BUDGET)  # why drawing stops though more might count
 MANY = 4  # entries that can be compared, of which all pairs are few enough to read
 
 

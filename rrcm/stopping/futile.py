@@ -23,7 +23,7 @@ class Config:
 
 
 class Rule:
-    """Gives up where p > 1/2 will hardly be shown (eq. 15b), even if `two_class` might do."""
+    """Gives up where p > 1/2 will hardly be shown, even if `two_class` could certify (eq. 15b)."""
 
     fixed = True
 
