@@ -1,3 +1,4 @@
+import signal
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,10 @@ from workspace import Workspace
 
 # Tests run side by side; golden values of training are those of one thread.
 torch.set_num_threads(1)
+
+# Shells start background jobs with SIGINT ignored, and what a test starts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
