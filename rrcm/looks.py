@@ -46,6 +46,20 @@ def hope(draws: int, n: int, needed: int, beta: float) -> int:
     return fewest(draws, lambda k: hypergeom.sf(draws - k - 1, n, n - needed, draws) >= beta)
 
 
+def needs(looks: tuple[int, ...], q: float, *, alpha: float) -> dict[int, int]:
+    """For each look, the last first, the fewest hits that show p > 1 - q there (eq. 11)."""
+    return {t: fewest(t, lambda k, t=t: complement(k, t, alpha) < q) for t in reversed(looks)}
+
+
+def hopeless(draws: int, hits: int, needed: dict[int, int], beta: float) -> bool:
+    """Whether there is no hope for what is ``needed`` at any look from now on, n among them.
+
+    So a rule that is laid out for fewer draws gives up no later, and its votes are among those of
+    more draws, which can be cut (rrcm/analysis/truncation.py).
+    """
+    return all(hits < hope(draws, look, k, beta) for look, k in needed.items() if look >= draws)
+
+
 def at_the_end(history: History, n: int, alpha: float) -> float:
     """Clopper-Pearson after exactly n draws, and no claim, 1, after fewer (eq. 11)."""
     draws, hits = history[-1]

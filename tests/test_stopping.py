@@ -280,6 +280,23 @@ def test_hope_is_not_kept_for_longer_than_beta_asks(data, n, beta):
     assert lost / math.comb(n, needed) >= beta * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("module", [futile, grid])
+@pytest.mark.parametrize("n", [210, 412, 1010, 1050, 1300, 2015])
+@pytest.mark.parametrize("beta", [1e-4, 0.003, 0.01, 0.1])
+def test_a_rule_for_fewer_draws_gives_up_no_later(module, n, beta):
+    """Also where a few more draws need as many misses: votes of n can be cut at any look."""
+    radii = {"radii": [SIGMA * 1.7]} if module is grid else {}
+    for alpha in (0.001, 0.013):
+        rule = make(module, n=n, alpha=alpha, beta=beta, **radii)
+        fewer = make(module, n=rule.looks[-2], alpha=alpha, beta=beta, **radii)
+        for look in fewer.looks:
+            least, later = (
+                looks.fewest(look, lambda k, r=r, t=look: r.stop([(t, k)]) != "futile")
+                for r in (rule, fewer)
+            )
+            assert least <= later
+
+
 def test_hope_at_the_ends():
     assert looks.hope(100, 1000, 1001, 0.01) == 101  # not even hits alone are enough
     assert looks.hope(100, 1000, 0, 0.01) == 0  # none are needed

@@ -7,9 +7,8 @@ stopped; stopping only takes claims away.
 
 from dataclasses import dataclass
 
-from rrcm.bounds import complement
 from rrcm.evidence import History
-from rrcm.looks import at_the_end, fewest, hope, ladder, require_level
+from rrcm.looks import at_the_end, hopeless, ladder, needs, require_level
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,12 +30,11 @@ class Rule:
         """``alpha`` is the level at which n draws will be judged; sigma does not matter."""
         self.looks = ladder(n)
         self.beta = cfg.beta
-        self.needed = fewest(n, lambda k: complement(k, n, alpha) < 0.5)
+        self.needed = needs(self.looks, 0.5, alpha=alpha)
 
     def stop(self, history: History) -> str | None:
         """``futile`` where too few hits are left to hope for."""
-        draws, hits = history[-1]
-        return "futile" if hits < hope(draws, self.looks[-1], self.needed, self.beta) else None
+        return "futile" if hopeless(*history[-1], self.needed, self.beta) else None
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p; 1, which claims nothing, before n draws."""

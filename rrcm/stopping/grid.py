@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rrcm.bounds import complement, log_wealth, mixture_complement
 from rrcm.errors import ConfigError
 from rrcm.evidence import History
-from rrcm.looks import fewest, hope, ladder, require_level, require_radius, target
+from rrcm.looks import fewest, hopeless, ladder, needs, require_level, require_radius, target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,20 +41,17 @@ class Rule:
         """Thresholds are those of a table at ``alpha`` and noise ``sigma``, in pixels."""
         self.looks, self.beta = ladder(n), cfg.beta
         targets = [target(radius, sigma=sigma) for radius in cfg.radii]
-        # What Clopper-Pearson asks for after n draws, where it is never behind the mixture.
-        self.needed = [fewest(n, lambda k, q=q: complement(k, n, alpha / 2) < q) for q in targets]
+        self.needed = [needs(self.looks, q, alpha=alpha / 2) for q in targets]
         enough = math.log(2 / alpha)
         self.certain = {
             t: [fewest(t, lambda k, t=t, q=q: log_wealth(k, t, q) >= enough) for q in targets]
             for t in self.looks[:-1]
-        } | {n: self.needed}
+        } | {n: [needed[n] for needed in self.needed]}  # where the mixture never asks for less
 
     def stop(self, history: History) -> str | None:
         """``certified`` if all radii are settled and some certified, ``futile`` if none is."""
-        draws, hits = history[-1]
-        radii, n = range(len(self.needed)), self.looks[-1]
-        shown = [any(k >= self.certain[t][g] for t, k in history) for g in radii]
-        lost = [hits < hope(draws, n, needed, self.beta) for needed in self.needed]
+        shown = [any(k >= self.certain[t][g] for t, k in history) for g in range(len(self.needed))]
+        lost = [hopeless(*history[-1], needed, self.beta) for needed in self.needed]
         if not all(a or b for a, b in zip(shown, lost, strict=True)):
             return None
         return "certified" if any(shown) else "futile"

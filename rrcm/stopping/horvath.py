@@ -6,7 +6,7 @@ from itertools import pairwise
 from rrcm.bounds import complement
 from rrcm.errors import ConfigError
 from rrcm.evidence import History
-from rrcm.looks import fewest, hope, ladder, require_level, require_radius, target
+from rrcm.looks import hopeless, ladder, needs, require_level, require_radius, target
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,9 +45,9 @@ class Rule:
         self.looks = tuple(sorted({*ladder(n), *cfg.stages}))
         s, q = len(self.stages), target(cfg.radius, sigma=sigma)
         self.beta = cfg.beta / (s - 1)
-        self.certain = {
-            t: fewest(t, lambda k, t=t: complement(k, t, alpha / s) < q) for t in self.stages
-        }
+        shown = needs(self.looks, q, alpha=alpha / s)
+        self.certain = {t: shown[t] for t in self.stages}
+        self.needed = {t: k for t, k in shown.items() if t > cfg.stages[-1]}
 
     def stop(self, history: History) -> str | None:
         """``certified`` or ``futile``, at a stage that settles it."""
@@ -56,8 +56,7 @@ class Rule:
             return None
         if hits >= self.certain[draws]:
             return "certified"
-        n = self.stages[-1]
-        return "futile" if hits < hope(draws, n, self.certain[n], self.beta) else None
+        return "futile" if hopeless(draws, hits, self.needed, self.beta) else None
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p: the least of the stages that were reached, 1 before the first."""
