@@ -26,7 +26,8 @@ def overview() -> str:
     if missing := [path for path in (*paths.values(), page) if not path.exists()]:
         raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
     loaded = {name: certify.read(path) for name, path in paths.items()}
-    found = entries.entries(whole, loaded, {})
+    drawn = {name: path for name in whole.evals if (path := Path(f"votes/{name}.jsonl")).exists()}
+    found = entries.entries(whole, loaded, {name: votes.read(path) for name, path in drawn.items()})
     shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
     return f"{tables.text(found, **shown)}\n\nthe report: {page}"
 

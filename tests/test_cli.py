@@ -289,6 +289,9 @@ def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, t
 
 def test_report_and_doctor_say_what_there_is(checkout: Workspace):
     report = checkout.run("rrcm", "report")
+    page = (checkout.path / "report/table.md").read_text().splitlines()
+    bounds = [line.split("|")[-3].strip() for line in page[2:]]
+    assert any(acr.startswith("≥") for acr in bounds) and all(acr in report for acr in bounds)
     assert "the report: report/index.html" in report and "gaussian" in report
 
     (checkout.path / f"certificates/{EVAL}.csv").unlink()
