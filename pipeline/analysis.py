@@ -3,15 +3,14 @@
 import dataclasses
 from pathlib import Path
 
-import numpy as np
-
+from pipeline import requests
 from rrcm import certify, params, tsv, votes
 from rrcm.analysis import entries, paired, report, sources, statistics, tables
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.truncation import truncate
 from rrcm.config import PARAMS, require
 from rrcm.defaults import REPORT
-from rrcm.errors import ConfigError, DataError
+from rrcm.errors import DataError
 
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
 CONFIDENCE = REPORT.confidence  # of intervals, where no params.yaml says another
@@ -66,8 +65,19 @@ def derive(
     return (
         f"{shown}\n\n{len(entry.table)} images, n0 = {header.n0}, n = {header.n}, "
         f"alpha = {entry.alpha:g}; "
-        f"stopping rule {header.stop}, laid out for alpha = {header.alpha:g}; nothing was drawn\n"
-        f"certificates: {out}"
+        f"stopping rule {header.stop}, laid out for {header.certificate} at alpha = "
+        f"{header.alpha:g}; nothing was drawn\n"
+        f"{_choice(entry, fewer=n is not None)}certificates: {out}"
+    )
+
+
+def _choice(entry: Entry, *, fewer: bool) -> str:
+    """What looking at several n and choosing one does to alpha."""
+    if not fewer:
+        return ""
+    return (
+        f"Whoever looks at m tables of these votes and publishes one has made m tests: certify at "
+        f"--alpha {entry.alpha:g} / m, and all of them hold at {entry.alpha:g}.\n"
     )
 
 
@@ -80,11 +90,14 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
             f"{first} and {second} are not of the same images in the same order; a comparison in "
             "pairs needs them"
         )
-    chosen = parse_radii(radii) if radii else default_radii([a, b])
+    chosen = requests.parse_radii(radii) if radii else default_radii([a, b])
     found = paired.compare(a.judged, b.judged, radii=chosen, confidence=CONFIDENCE)
     apart = paired.acr_difference(a.judged, b.judged, confidence=CONFIDENCE)
     alike = paired.agreement(a.table, b.table)
-    acr = [statistics.average_certified_radius(entry.judged) for entry in (a, b)]
+    acr = [
+        f"{tables.at_least(e.cut_short)}{statistics.average_certified_radius(e.judged):.3f}"
+        for e in (a, b)
+    ]
     percent = f"{100 * CONFIDENCE:g} %"
     lines = [
         f"A: {first}, σ = {entries.sigma(a)}",
@@ -93,7 +106,7 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
         "",
         tables.pair_table(found).to_string(index=False),
         "",
-        f"ACR {acr[0]:.3f} and {acr[1]:.3f}: A − B = {apart.value:+.3f} [{apart.low:+.3f}, "
+        f"ACR {acr[0]} and {acr[1]}: A − B = {apart.value:+.3f} [{apart.low:+.3f}, "
         f"{apart.high:+.3f}] ({percent} BCa bootstrap of the differences by image)",
         "",
         *_conclusion(found, images=len(a.table)),
@@ -141,21 +154,6 @@ def default_radii(found: list[Entry]) -> list[float]:
         return sorted(settled)
     largest = max(float(entry.table["radius"].max()) for entry in found)
     return [radius for radius in RADII if radius <= largest] or RADII[:1]
-
-
-def parse_radii(text: str) -> list[float]:
-    """``0,0.25,0.5`` as numbers.
-
-    Raises:
-        ConfigError: It is none of that.
-    """
-    try:
-        radii = sorted({float(part) for part in text.split(",")})
-    except ValueError:
-        radii = [-1.0]
-    if not all(0 <= radius < np.inf for radius in radii):
-        raise ConfigError(f"--radii: expected radii such as 0,0.25,0.5, got {text!r}")
-    return radii
 
 
 def _source(name: str) -> Entry:

@@ -13,7 +13,7 @@ from builders import certificates, random_votes, refused
 from helpers import MINI
 
 from rrcm import certify
-from rrcm.analysis import entries, figures, markup, report, statistics, tables
+from rrcm.analysis import entries, fewer_draws, figures, markup, report, statistics, tables
 from rrcm.certify import floor
 from rrcm.errors import DataError
 from rrcm.settings import Eval
@@ -122,7 +122,7 @@ def test_files_for_machines_are_the_tables(written):
         "table.csv": tables.accuracy(ENTRIES, **SHOWN),
         "comparisons.csv": tables.comparisons(ENTRIES, **SHOWN),
         "per_class.csv": tables.class_numbers(ENTRIES, **SHOWN),
-        "budget.csv": tables.budget_numbers(ENTRIES, **SHOWN),
+        "budget.csv": fewer_draws.numbers(ENTRIES, **SHOWN),
     }
     for name, table in made.items():
         read = pd.read_csv(written / name, dtype={"class": str})

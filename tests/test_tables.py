@@ -7,7 +7,7 @@ import pytest
 from builders import certificates, random_votes, refused
 
 from rrcm import certify
-from rrcm.analysis import intervals, paired, statistics, tables, truncation
+from rrcm.analysis import fewer_draws, intervals, paired, statistics, tables, truncation
 from rrcm.analysis.entries import Entry
 from rrcm.errors import DataError
 
@@ -183,7 +183,7 @@ def test_why_drawing_stopped_is_counted():
 
 
 def test_fewer_draws_are_certified_from_the_votes():
-    made = tables.budget_numbers(PAIR[:1], **SHOWN)
+    made = fewer_draws.numbers(PAIR[:1], **SHOWN)
 
     assert made["n"].unique().tolist() == [100, 200, 500]
     for n, part in made.groupby("n"):
@@ -197,7 +197,7 @@ def test_fewer_draws_are_certified_from_the_votes():
 
 def test_budgets_at_which_nothing_can_be_certified_are_left_out():
     """Unanimous votes of 100 draws certify nothing at alpha = 2^-150."""
-    made = tables.budget_numbers([entry(0, alpha=2.0**-150)], **SHOWN)
+    made = fewer_draws.numbers([entry(0, alpha=2.0**-150)], **SHOWN)
 
     assert made["n"].unique().tolist() == [200, 500]
 

@@ -152,6 +152,8 @@ def _rows(
                 "acr": acr.value,
                 "acr_low": acr.low,
                 "acr_high": acr.high,
+                "lower_bound": entry.lower_bound(radius),
+                "acr_lower_bound": entry.cut_short,
             }
         )
     return rows

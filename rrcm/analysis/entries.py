@@ -1,6 +1,7 @@
 """What a report has a row of: one classifier's certificates, and the votes that they are from."""
 
 import itertools
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -10,10 +11,10 @@ import pandas as pd
 from rrcm.analysis import paired, statistics
 from rrcm.errors import DataError
 from rrcm.params import Params
-from rrcm.votes import BUDGET, UNKNOWN, Header, Row
+from rrcm.votes import BUDGET, END, SKIPPED, UNKNOWN, Header, Row
 
 Votes = tuple[Header, list[Row]]
-CUT = ("certified", BUDGET)  # why drawing stops though more might count
+WHOLE = (END, SKIPPED)  # why drawing stops where more draws could not count
 MANY = 4  # entries that can be compared, of which all pairs are few enough to read
 
 
@@ -42,12 +43,26 @@ class Entry:
 
     @property
     def cut_short(self) -> bool:
-        """Whether radii may be smaller than n draws would have made them, so that ACR is, too."""
-        if not self.votes:
+        """Whether drawing stopped early, so that ACR is a lower bound of that of n draws."""
+        if not {"n", "stop"} <= {*self.table}:
             return False
-        header, rows = self.votes
-        drawn = [row.looks[-1][0] if row.looks else 0 for row in rows if row.stop in CUT]
-        return any(draws < header.n for draws in drawn)
+        early = self.table[~self.table["stop"].isin(WHOLE)]
+        most = self.votes[0].n if self.votes else int(self.table["n"].max())
+        return bool((early["n"] < most).any())
+
+    def lower_bound(self, radius: float) -> bool:
+        """Whether the certified share at ``radius`` is only a lower bound of that of n draws.
+
+        It is if drawing stopped early, unless the stopping rule decided every image at this radius
+        for this very certificate and alpha.
+        """
+        if not self.cut_short:
+            return False
+        if not self.votes or (self.table["stop"] == BUDGET).any():
+            return True
+        header, alpha = self.votes[0], self.votes[0].alpha if self.alpha is None else self.alpha
+        asked = header.certificate == self.certificate and math.isclose(header.alpha, alpha)
+        return not (asked and header.rule().settles(radius))
 
     @property
     def labelled(self) -> bool:

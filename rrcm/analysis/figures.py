@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -27,15 +28,28 @@ FEW = 5  # methods whose bands can be told apart
 CLASSES = 20  # rows of a heat map at the most
 
 
-def certified_accuracy(curves: dict[str, dict[str, pd.DataFrame]], *, what: str) -> Figure:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """Certified accuracy against radius: ``band`` is a table from `statistics.band`.
+
+    ``settled`` is None, or the radii that a stopping rule decided, columns ``radius, value, low,
+    high``: the curve is then a lower bound between them, and its steps are steps of stopping.
+    """
+
+    band: pd.DataFrame
+    settled: pd.DataFrame | None = None
+
+
+def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Figure:
     """One panel per sigma, one curve per method: certified accuracy against radius.
 
-    Of more than `FEW` methods bands would hide curves: they are left out, and one legend serves all
-    panels.
+    Where a rule decided some radii only, these are marks with Wilson intervals, and the curve is a
+    thin dashed line without bands. Of more than `FEW` methods bands would hide curves: they are
+    left out, and one legend serves all panels.
 
     Args:
-        curves: sigma -> method -> a table from `statistics.band`. The Wilson band is shaded, that
-            of all radii together is outlined with dots.
+        curves: sigma -> method -> curve. The Wilson band is shaded, that of all radii together is
+            outlined with dots.
         what: What the curves are, for the axis.
     """
     methods = list(dict.fromkeys(name for panel in curves.values() for name in panel))
@@ -43,8 +57,13 @@ def certified_accuracy(curves: dict[str, dict[str, pd.DataFrame]], *, what: str)
         figure, axes = panels(len(curves), size=(4.2, 3.6))
         for axis, (sigma, panel) in zip(axes, curves.items(), strict=True):
             for method, curve in panel.items():
-                draw = _staircase if len(methods) <= FEW else _line
-                draw(axis, curve, label=method, colour=colour(methods.index(method)))
+                shown = {"label": method, "colour": colour(methods.index(method))}
+                if curve.settled is not None:
+                    _marks(axis, curve, **shown)
+                elif len(methods) <= FEW:
+                    _staircase(axis, curve.band, **shown)
+                else:
+                    _line(axis, curve.band, **shown)
             axis.set_title(f"σ = {sigma}")
             _radius_axis(axis)
             if len(methods) <= FEW:
@@ -101,7 +120,8 @@ def budget(numbers: dict[str, pd.DataFrame]) -> Figure:
     """One panel per entry: certified accuracy against n, a line for each radius.
 
     Args:
-        numbers: A title -> columns ``n, radius, value`` of one entry.
+        numbers: A title -> columns ``n, radius, value, lower_bound`` of one entry; lower bounds are
+            dashed.
     """
     radii = sorted({r for table in numbers.values() for r in table["radius"]})
     with style.context(STYLE):
@@ -111,6 +131,7 @@ def budget(numbers: dict[str, pd.DataFrame]) -> Figure:
                 axis.plot(
                     line["n"],
                     100 * line["value"],
+                    linestyle="--" if line["lower_bound"].any() else "-",
                     marker="o",
                     markersize=3.5,
                     color=matplotlib.colormaps["viridis"](radii.index(radius) / len(radii)),
@@ -217,7 +238,33 @@ def _staircase(axis: Axes, curve: pd.DataFrame, *, label: str, colour: str) -> N
     axis.stairs(high, edges, baseline=low, color=colour, alpha=0.15, fill=True, linewidth=0)
 
 
-def _line(axis: Axes, curve: pd.DataFrame, *, label: str, colour: str, dash: str = "-") -> None:
+def _marks(axis: Axes, curve: Curve, *, label: str, colour: str) -> None:
+    """Settled radii as marks with intervals; what lies between is a lower bound, dashed."""
+    _line(axis, curve.band, label="_", colour=colour, dash=(0, (2, 2)), width=0.8)
+    settled = curve.settled
+    value, low, high = (100 * settled[column].to_numpy() for column in ("value", "low", "high"))
+    axis.errorbar(
+        settled["radius"],
+        value,
+        yerr=np.clip([value - low, high - value], 0, None),
+        label=label,
+        color=colour,
+        fmt="o",
+        markersize=4,
+        capsize=2.5,
+        linewidth=1,
+    )
+
+
+def _line(
+    axis: Axes,
+    curve: pd.DataFrame,
+    *,
+    label: str,
+    colour: str,
+    dash: str | tuple[int, tuple[int, int]] = "-",
+    width: float = 1.8,
+) -> None:
     axis.step(  # an accuracy holds up to its radius: the step is before the point
         [*curve["radius"], curve["radius"].iloc[-1]],
         [*(100 * curve["certified_accuracy"]), 0],
@@ -225,7 +272,7 @@ def _line(axis: Axes, curve: pd.DataFrame, *, label: str, colour: str, dash: str
         label=label,
         color=colour,
         linestyle=dash,
-        linewidth=1.8,
+        linewidth=width,
     )
 
 

@@ -47,6 +47,7 @@ def numbers(
                     "value": share.value,
                     "low": share.low,
                     "high": share.high,
+                    "lower_bound": entry.lower_bound(radius),
                 }
             )
     return pd.DataFrame(rows)
@@ -66,7 +67,9 @@ def table(measured: pd.DataFrame, *, reference: str) -> pd.DataFrame:
         row[f"× {reference}"] = "–" if ratio is None else f"{ratio:.2f}"
         for _, at in part.iterrows():
             share = Estimate(value=at["value"], low=at["low"], high=at["high"])
-            row[f"r = {at['radius']:g}"] = tables.percent(share)
+            row[f"r = {at['radius']:g}"] = tables.at_least(at["lower_bound"]) + tables.percent(
+                share
+            )
         rows.append(row)
     return pd.DataFrame(rows)
 

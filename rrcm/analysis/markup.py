@@ -19,7 +19,13 @@ def latex(table: pd.DataFrame) -> str:
 
 
 def _escape(value: object) -> str:
-    symbols = {"σ": r"$\sigma$", "−": "$-$", "≥": r"$\ge$", "\\": r"\textbackslash{}"}
+    symbols = {
+        "σ": r"$\sigma$",
+        "−": "$-$",
+        "≥": r"$\ge$",
+        "≤": r"$\le$",
+        "\\": r"\textbackslash{}",
+    }
     symbols |= {"^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
     symbols |= {c: rf"\{c}" for c in "&%$#_{}"}
     return "".join(symbols.get(character, character) for character in str(value))

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from rrcm.analysis import (
     ablations,
     entries,
+    fewer_draws,
     figures,
     intervals,
     markup,
@@ -17,6 +18,7 @@ from rrcm.analysis import (
     tables,
 )
 from rrcm.analysis.entries import Entry
+from rrcm.analysis.figures import Curve
 from rrcm.files import atomic, write_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
@@ -66,7 +68,7 @@ def write(
     chosen = {"radii": radii, "confidence": confidence}
     accuracy = tables.accuracy_table(found, **chosen)
     compared = tables.comparisons(found, **chosen)
-    budget = tables.budget_numbers(found, **chosen)
+    budget = fewer_draws.numbers(found, **chosen)
     classes = tables.class_numbers(found, **chosen)
     write_text(out / "table.md", markup.markdown(accuracy))
     write_text(out / "table.tex", markup.latex(accuracy))
@@ -78,8 +80,10 @@ def write(
     if varied:
         _csv(ablations.table(varied), out / "ablations.csv")
     for entry in found:
-        _csv(statistics.curve(entry.judged), out / "curves" / f"{entry.name}.csv")
-    drawn = _figures(found, confidence, classes=classes, budget=budget) | _ablations(found, varied)
+        curve = statistics.curve(entry.judged)
+        bound = [entry.lower_bound(radius) for radius in curve["radius"]]
+        _csv(curve.assign(lower_bound=bound), out / "curves" / f"{entry.name}.csv")
+    drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
     page = jinja2.Template(
         TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -88,6 +92,7 @@ def write(
         page.render(
             accuracy=accuracy,
             banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
+            choice=fewer_draws.choice_note(budget, [e.alpha for e in found if e.alpha]),
             apart=100 * intervals.dkw(max(len(e.table) for e in found), confidence=confidence),
             comparison=tables.comparison_table(found, compared),
             confidence=f"{100 * confidence:g}",
@@ -97,7 +102,7 @@ def write(
             figures=_saved(drawn, out),
             labelled=found[0].labelled,
             radius=tables.radius_table(found, confidence=confidence),
-            settled=any(entry.cut_short for entry in found),
+            cut_short=any(entry.cut_short for entry in found),
             subject=subject,
             title=tables.title(found, confidence=confidence),
         ),
@@ -105,15 +110,23 @@ def write(
 
 
 def _figures(
-    found: list[Entry], confidence: float, *, classes: pd.DataFrame, budget: pd.DataFrame
+    found: list[Entry],
+    *,
+    radii: list[float],
+    confidence: float,
+    classes: pd.DataFrame,
+    budget: pd.DataFrame,
 ) -> dict[str, Figure]:
     """Name -> figure, of what the entries have the numbers for."""
     labels = {e.name: entries.label(e, found) for e in found}
     titles = {e.name: f"σ = {entries.sigma(e)}, {labels[e.name]}" for e in found}
     what = _what(found)
-    panels: dict[str, dict[str, pd.DataFrame]] = {}
+    panels: dict[str, dict[str, Curve]] = {}
     for entry in sorted(found, key=lambda e: e.group[1]):
-        curve = statistics.band(entry.judged, confidence=confidence)
+        curve = Curve(
+            band=statistics.band(entry.judged, confidence=confidence),
+            settled=_settled(entry, radii=radii, confidence=confidence),
+        )
         panels.setdefault(entries.sigma(entry), {})[labels[entry.name]] = curve
     made = {"certified_accuracy": figures.certified_accuracy(panels, what=what)}
     bounded = [e for e in found if "p_A" in e.table]
@@ -128,6 +141,18 @@ def _figures(
     if classes["label"].nunique() > 1:
         made["per_class"] = figures.per_class(_by_entry(classes, titles))
     return made
+
+
+def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataFrame | None:
+    """Certified accuracy at the radii that the stopping rule decided; None if it did all."""
+    if not entry.cut_short or not any(entry.lower_bound(r) for r in _steps(entry)):
+        return None
+    table = tables.accuracy([entry], radii=radii, confidence=confidence)
+    return table[~table["lower_bound"]]
+
+
+def _steps(entry: Entry) -> list[float]:
+    return statistics.curve(entry.judged)["radius"].tolist()
 
 
 def _ablations(found: list[Entry], varied: dict[str, pd.DataFrame]) -> dict[str, Figure]:

@@ -4,19 +4,17 @@ import itertools
 
 import pandas as pd
 
-from rrcm import certify
-from rrcm.analysis import entries, intervals, paired, statistics, truncation
+from rrcm.analysis import entries, intervals, paired, statistics
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.intervals import Estimate
 from rrcm.analysis.paired import Comparison
-from rrcm.errors import CertificateError
 
 
 def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
     """Certified accuracy in percent with its interval as text, one row per entry.
 
-    Of images without labels it is the certified share, and the columns say so. ACR has a ≥ where
-    drawing stopped early.
+    Of images without labels it is the certified share, and the columns say so. A number that is
+    only a lower bound, because drawing stopped early, has a ≥ (an abstention rate a ≤).
     """
     entries.require_alike(found)
     labelled = all(entry.labelled for entry in found)
@@ -25,10 +23,12 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
         row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
         for radius in radii:
             share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
-            row[f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"] = percent(share)
+            column = f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"
+            row[column] = at_least(entry.lower_bound(radius)) + percent(share)
         mean = f"{statistics.average_certified_radius(entry.judged):.3f}"
-        row["ACR" if labelled else "mean radius"] = f"≥ {mean}" if entry.cut_short else mean
-        row["abstain %"] = f"{100 * statistics.abstention(entry.table):.1f}"
+        row["ACR" if labelled else "mean radius"] = at_least(entry.cut_short) + mean
+        abstained = f"{100 * statistics.abstention(entry.table):.1f}"
+        row["abstain %"] = "≤ " * entry.lower_bound(0.0) + abstained
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -39,6 +39,11 @@ def text(found: list[Entry], *, radii: list[float], confidence: float) -> str:
     return f"{title(found, confidence=confidence)}\n\n{table.to_string(index=False)}"
 
 
+def at_least(bound: bool) -> str:
+    """The mark of a number that is only a lower bound."""
+    return "≥ " if bound else ""
+
+
 def title(found: list[Entry], *, confidence: float) -> str:
     """What the numbers of `accuracy_table` are."""
     what = "accuracy" if all(entry.labelled for entry in found) else "share (no labels)"
@@ -46,7 +51,10 @@ def title(found: list[Entry], *, confidence: float) -> str:
 
 
 def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
-    """Certified accuracy as numbers: one row for each entry and radius."""
+    """Certified accuracy as numbers: one row for each entry and radius.
+
+    ``lower_bound`` says that drawing stopped before this radius was decided for every image.
+    """
     rows = []
     for entry, radius in itertools.product(found, radii):
         share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
@@ -61,6 +69,7 @@ def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd
                 "value": share.value,
                 "low": share.low,
                 "high": share.high,
+                "lower_bound": entry.lower_bound(radius),
             }
         )
     return pd.DataFrame(rows)
@@ -145,7 +154,10 @@ def pair_table(found: list[Comparison]) -> pd.DataFrame:
 
 
 def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
-    """ACR with its interval, and the difference to the others of its sigma, in pairs."""
+    """ACR with its interval, and the difference to the others of its sigma, in pairs.
+
+    Where drawing stopped early, an ACR has a ≥ and a difference is one of lower bounds.
+    """
     rows = []
     for entry in found:
         acr = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
@@ -153,7 +165,7 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
             {
                 "σ": entries.sigma(entry),
                 "ACR of": entries.label(entry, found),
-                "is": f"{acr.value:.3f} [{acr.low:.3f}, {acr.high:.3f}]",
+                "is": f"{at_least(entry.cut_short)}{acr.value:.3f} [{acr.low:.3f}, {acr.high:.3f}]",
             }
         )
     for first, second in entries.pairs(found):
@@ -162,7 +174,8 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
             {
                 "σ": entries.sigma(first),
                 "ACR of": f"{entries.label(first, found)} − {entries.label(second, found)}",
-                "is": f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]",
+                "is": f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
+                + " of lower bounds" * (first.cut_short or second.cut_short),
             }
         )
     return pd.DataFrame(rows)
@@ -224,37 +237,6 @@ def class_numbers(found: list[Entry], *, radii: list[float], confidence: float) 
     return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
 
 
-def budget_numbers(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
-    """What fewer draws would have certified, from the votes of those that were made.
-
-    One row for each entry with votes, n of a series 1-2-5 and radius; ``acr`` and ``mean_draws``
-    (of the second round, an image) are of the entry at that n.
-    """
-    rows = []
-    for entry in found:
-        for n in truncation.budgets(entry.votes[0]) if entry.votes else ():
-            try:
-                table = entry.judged if n == entry.votes[0].n else _with_fewer(entry, n)
-            except CertificateError:
-                continue  # so few draws certify nothing at this alpha, whatever they are
-            for radius in radii:
-                share = statistics.certified_accuracy(table, radius, confidence=confidence)
-                rows.append(
-                    {
-                        "entry": entry.name,
-                        "n": n,
-                        "radius": radius,
-                        "value": share.value,
-                        "low": share.low,
-                        "high": share.high,
-                        "acr": statistics.average_certified_radius(table),
-                        "mean_draws": float(table["n"].mean()),
-                    }
-                )
-    columns = ["entry", "n", "radius", "value", "low", "high", "acr", "mean_draws"]
-    return pd.DataFrame(rows, columns=columns)
-
-
 def envelopes(found: list[Entry]) -> dict[str, pd.DataFrame]:
     """Of each model and method that has several sigmas, the best curve at each radius."""
     families: dict[str, list[Entry]] = {}
@@ -265,14 +247,6 @@ def envelopes(found: list[Entry]) -> dict[str, pd.DataFrame]:
         for name, members in families.items()
         if len({e.sigma for e in members}) > 1
     }
-
-
-def _with_fewer(entry: Entry, n: int) -> pd.DataFrame:
-    header, rows = truncation.truncate(*entry.votes, n)
-    table = certify.certify(
-        header, rows, certificates=[entry.certificate], alpha=entry.alpha or header.alpha
-    )
-    return table if entry.labelled else statistics.answered(table)
 
 
 def _class(entry: Entry, label: int) -> str:

@@ -53,14 +53,14 @@ def _rule(header: Header, n: int) -> Rule | None:
 
 def _replay(row: Row, header: Header, rule: Rule) -> Row:
     evidence, n = row.evidence(len(header.classes)), rule.looks[-1]
-    history = [look for look in evidence.history(evidence.c_A) if look[0] <= n]
-    for seen in range(1, len(history) + 1):
-        end = END if history[seen - 1][0] == n else ""
-        if stop := rule.stop(history[:seen]) or end:
+    draws = [look for look in evidence.draws if look <= n]
+    for seen in range(1, len(draws) + 1):
+        end = END if draws[seen - 1] == n else ""
+        if stop := rule.stop(evidence.first(seen)) or end:
             return dataclasses.replace(row, looks=row.looks[:seen], stop=stop)
     if row.stop not in (BUDGET, SKIPPED):
         raise VotesError(
-            f"image {row.idx}: drawing stopped after {history[-1][0]} draws, where the rule laid "
+            f"image {row.idx}: drawing stopped after {draws[-1]} draws, where the rule laid "
             f"out for {n} would have gone on"
         )
     return row
