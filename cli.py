@@ -134,9 +134,6 @@ def certify(
     subset: Annotated[
         str | None, typer.Option(help="all, every:K or first:K; that of params.yaml.")
     ] = None,
-    stop: Annotated[
-        str | None, typer.Option(help="A stopping rule of params.yaml; its sample.stop.")
-    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Stop drawing after so long (90s, 10m, 2h), soundly.")
     ] = None,
@@ -188,7 +185,7 @@ def predict(
 
 
 @app.command()
-@asks(typer.Option)
+@asks(typer.Option, draws=False)
 def serve(
     context: typer.Context,
     sigma: Sigma,

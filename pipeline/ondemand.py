@@ -7,12 +7,14 @@ stopped and another one starts afresh; votes that the graph has made already are
 import dataclasses
 import hashlib
 import json
+import os
+import secrets
 from pathlib import Path
 
 import pandas as pd
 
 from pipeline import devices, requests, sampling, sources
-from pipeline.requests import Request
+from pipeline.requests import Foreign, Request
 from pipeline.sources import Source
 from rrcm import certify as certification
 from rrcm import guards, prefixes, registry, sample, votes
@@ -21,7 +23,6 @@ from rrcm.analysis import tables
 from rrcm.analysis.entries import Entry
 from rrcm.certificates import transfer
 from rrcm.errors import DataError
-from rrcm.evidence import best_complement
 from rrcm.files import write_text
 from rrcm.settings import Certify, Report
 from rrcm.votes import Header, Row
@@ -160,9 +161,8 @@ def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
             header, rows = votes.read(made)
             if header == wanted:
                 return header, rows, made
-    best_complement(
-        wanted.rule(), certification.alpha_left(wanted, request.certify.alpha)
-    )  # or nothing could ever be certified
+    asked = request.certify
+    certification.require(wanted, certificates=asked.certificates, alpha=asked.alpha)
     function = source.smoothed.backend
     if wanted.backend.startswith(FOREIGN):
         for line in guards.examine(
@@ -188,8 +188,12 @@ def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
 
 
 def header_of(request: Request, source: Source) -> Header:
-    """The definition of the votes that a request asks for."""
-    return sample.header(
+    """The definition of the votes that a request asks for.
+
+    Noise of picture files is fresh unless the request has a seed: whoever knows the noise can make
+    a picture whose certificate is false.
+    """
+    header = sample.header(
         source.smoothed.backend,
         source.split,
         source.name,
@@ -199,6 +203,26 @@ def header_of(request: Request, source: Source) -> Header:
         shard=request.shard,
         budget=request.budget,
     )
+    if isinstance(request.source, Foreign) and not request.seeded:
+        return dataclasses.replace(header, seed=_kept_seed(header))
+    return header
+
+
+def _kept_seed(header: Header) -> int:
+    """A seed that nobody could foresee, drawn once for these pictures and this request."""
+    key = key_of(dataclasses.replace(header, seed=0, shard="1/1"))
+    path = VOTES / f"{key}.seed"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".seed-{os.getpid()}")
+        part.write_text(f"{secrets.randbits(64)}\n")
+        try:
+            os.link(part, path)  # of several processes that share the work, the first one decides
+        except FileExistsError:
+            pass
+        finally:
+            part.unlink()
+    return int(path.read_text())
 
 
 def key_of(header: Header) -> str:

@@ -27,10 +27,17 @@ FUNCTION: dict[str, tuple[type, str]] = {
     "n": (int, "Noisy draws an image; that of params.yaml."),
     "alpha": (float, "Failure probability; that of params.yaml."),
 }
+DRAWS: dict[str, tuple[type, str]] = {
+    "stop": (str, "When to stop drawing: a rule of params.yaml's stopping; its sample.stop."),
+    "radii": (str, "Radii to decide, such as 0,0.25,0.5; those of params.yaml."),
+    "seed": (int, "Seed of the noise; of picture files a fresh one, of test images params.yaml's."),
+}
 
 
-def asks(option: Callable[..., Any]) -> Callable[[Command], Command]:
+def asks(option: Callable[..., Any], *, draws: bool = True) -> Callable[[Command], Command]:
     """Give a command the options NETWORK, ahead of its own, and FUNCTION, in place of ``_``.
+
+    And DRAWS behind these, unless the command decides itself how to draw.
 
     They are in the ``context.params`` of the command, for `requests.resolve`; ``option(help=…)``
     makes one of them.
@@ -59,7 +66,10 @@ def asks(option: Callable[..., Any]) -> Callable[[Command], Command]:
 
         before, between, after = own[:first], own[first:place], own[place + 1 :]
         _command.__signature__ = Signature(
-            [*before, *shared(NETWORK), *between, *shared(FUNCTION), *after]
+            [
+                *(*before, *shared(NETWORK), *between, *shared(FUNCTION)),
+                *(*(shared(DRAWS) if draws else ()), *after),
+            ]
         )
         return _command
 

@@ -14,6 +14,7 @@ from rrcm.smoothed import Answer
 
 def predict(request: Request, image: str) -> str:
     """Classify a picture file, or a test image by its index in the raw data; or abstain."""
+    request = request.answering()
     if isinstance(request.source, Trained) and image.isdecimal():
         answer, truth = _test_image(request, int(image))
     else:
@@ -21,12 +22,16 @@ def predict(request: Request, image: str) -> str:
             raise DataError(f"--image {image}: neither a file nor an index")
         answer, truth = _certify(request, Path(image)), ""
     drawn = f"{answer.n_A:,} of {answer.n:,} noisy draws"
+    how = f"stopping rule {answer.rule}\nnoise: seed {answer.seed}; --seed {answer.seed} repeats it"
     if answer.label == ABSTAIN:
-        return f"{image}: abstain: no class is certain at alpha = {answer.alpha:g} ({drawn}){truth}"
+        return (
+            f"{image}: abstain: no class is certain at alpha = {answer.alpha:g} ({drawn}){truth}\n"
+            f"{how}"
+        )
     radius = certify.floor(answer.radius, digits=4)
     return (
         f"{image}: class {answer.name}, certified within an l2 radius of {radius:.4f} with "
-        f"confidence {1 - answer.alpha:g} ({drawn}){truth}"
+        f"confidence {1 - answer.alpha:g} ({drawn}){truth}\n{how}"
     )
 
 
@@ -42,7 +47,9 @@ def _test_image(request: Request, image: int) -> tuple[Answer, str]:
 
 
 def _certify(request: Request, path: Path) -> Answer:
+    """The noise is fresh unless a seed is asked for: who knows it can make a false certificate."""
+    seed = request.sample.seed if request.seeded else None
     try:
-        return sources.classifier(request).certify(path, seed=request.sample.seed)
+        return sources.classifier(request).certify(path, seed=seed)
     except DataError as error:
         raise DataError(f"--image {error}") from None

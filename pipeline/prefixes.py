@@ -6,7 +6,6 @@ from pipeline.sources import Source
 from rrcm import certify as certification
 from rrcm import prefixes, votes
 from rrcm.analysis import tables
-from rrcm.evidence import best_complement
 from rrcm.votes import Header
 
 
@@ -19,8 +18,8 @@ def certify(request: Request) -> str:
     headers = _headers(request, source)
     paths = [ondemand.VOTES / f"{ondemand.key_of(header)}.jsonl" for header in headers]
     if not all(path.exists() for path in paths):
-        alpha = certification.alpha_left(headers[-1], request.certify.alpha)
-        best_complement(headers[-1].rule(), alpha)  # or nothing could ever be certified
+        asked = request.certify
+        certification.require(headers[-1], certificates=asked.certificates, alpha=asked.alpha)
         paths[0].parent.mkdir(parents=True, exist_ok=True)
         sampling.rows_are_alone(source.smoothed.backend, headers[-1], source.split)
         states = prefixes.sample(

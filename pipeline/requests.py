@@ -16,7 +16,7 @@ from rrcm.registry import suggest
 from rrcm.settings import Certify, Eval, Report, Sample
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
-SAMPLE = ("n", "subset", "stop", "batch_size")  # options that override keys of `sample`
+SAMPLE = ("n", "subset", "stop", "batch_size", "seed")  # options that override keys of `sample`
 OURS = {"method", "eval_sigma"}  # options of --model alone
 THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
 ONLY = {"model": OURS, "onnx": {*THEIRS, "output"}, "timm": {*THEIRS, "weights"}}
@@ -64,7 +64,7 @@ class Request:
 
     ``stopping`` are the constants of the rule ``sample.stop``, ``shard`` is i/k, ``budget`` in
     seconds or 0 for none, ``devices`` more than this process has. ``prefixes`` asks for those of an
-    ensemble, too.
+    ensemble, too. ``seeded`` says whether somebody chose the seed of picture files.
     """
 
     source: Trained | Foreign
@@ -76,6 +76,13 @@ class Request:
     budget: float = 0.0
     devices: tuple[str, ...] = ()
     prefixes: bool = False
+    seeded: bool = False
+
+    def answering(self) -> "Request":
+        """The same for single answers: drawn for the certificate that is reported, at its alpha."""
+        certificate, alpha = self.certify.certificates[0], self.certify.alpha
+        sample = dataclasses.replace(self.sample, certificate=certificate, alpha=alpha)
+        return dataclasses.replace(self, sample=sample)
 
 
 def resolve(options: Mapping[str, Any], *, outside: str = "anytime") -> Request:
@@ -104,10 +111,19 @@ def resolve(options: Mapping[str, Any], *, outside: str = "anytime") -> Request:
     stopping = params.stopping if params else defaults.STOPPING
     sample = dataclasses.replace(sample, **{key: given[key] for key in SAMPLE if key in given})
     certify = params.certify if params else defaults.CERTIFY
+    report = params.report if params else defaults.REPORT
+    if "radii" in given:
+        report = dataclasses.replace(report, radii=parse_radii(given["radii"]))
+        sample, stopping = _deciding(sample, stopping, report.radii, stop="stop" in given)
     if "alpha" in given:
         certify = dataclasses.replace(certify, alpha=given["alpha"])
-    if params:
-        params = dataclasses.replace(params, sample=sample, certify=certify)  # which checks both
+        if (
+            sample.stop != "none"
+        ):  # which is laid out for every alpha: its votes serve this one, too
+            sample = dataclasses.replace(sample, alpha=given["alpha"])
+    if params:  # which checks what these owe each other
+        changed = {"sample": sample, "certify": certify, "stopping": stopping, "report": report}
+        params = dataclasses.replace(params, **changed)
     where = "params.yaml's stopping" if params else "what works without a params.yaml"
     require(
         sample.stop in stopping,
@@ -120,12 +136,38 @@ def resolve(options: Mapping[str, Any], *, outside: str = "anytime") -> Request:
         sample=sample,
         stopping=stopping[sample.stop],
         certify=certify,
-        report=params.report if params else defaults.REPORT,
+        report=report,
         shard=shard,
         budget=0.0 if options.get("budget") is None else seconds(options["budget"]),
         devices=device_names(given["devices"], shard=shard) if given.get("devices") else (),
         prefixes=_prefixes(params, source, given),
+        seeded="seed" in given,
     )
+
+
+def _deciding(
+    sample: Sample, stopping: dict[str, dict[str, Any]], radii: list[float], *, stop: bool
+) -> tuple[Sample, dict[str, dict[str, Any]]]:
+    """How to draw so that ``radii`` are decided; ``stop`` says that the user chose the rule."""
+    if not stop and sample.stop not in ("none", "futile"):  # which decide every radius
+        sample = dataclasses.replace(sample, stop="grid")
+    grid = stopping.get("grid", defaults.STOPPING["grid"])
+    return sample, stopping | {"grid": grid | {"radii": radii}}
+
+
+def parse_radii(text: str) -> list[float]:
+    """``0,0.25,0.5`` as numbers.
+
+    Raises:
+        ConfigError: It is none of that.
+    """
+    try:
+        radii = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        radii = [-1.0]
+    if not all(0 <= radius < math.inf for radius in radii):
+        raise ConfigError(f"--radii: expected radii such as 0,0.25,0.5, got {text!r}")
+    return radii
 
 
 def settings() -> tuple[Certify, Report]:

@@ -1,6 +1,5 @@
 """``rrcm serve``: certified answers over HTTP, in this process, until a signal ends it."""
 
-import dataclasses
 import logging
 import re
 import signal
@@ -54,7 +53,7 @@ def serve(
             be had.
     """
     limits = Limits(workers=sampling.workers(), bytes=size(max_bytes), queue=queue, seconds=timeout)
-    classifier, name = _classifier(request), _name(request)
+    classifier, name = _classifier(request.answering()), _name(request)
     app = application.app(classifier, name=name, limits=limits, reproducible=reproducible)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     with _listening(host, port) as listener:
@@ -80,11 +79,9 @@ def serve(
 
 
 def _classifier(request: Request) -> Smoothed:
-    """Tried, and compiled, so that no client waits for that; its rule is laid out for its alpha."""
+    """Tried, and compiled, so that no client waits for that."""
     found = sources.classifier(request)
-    draws = dataclasses.replace(found.draws, alpha=request.certify.alpha)
-    found = dataclasses.replace(found, draws=draws)
-    backend, size = found.backend, draws.batch_size
+    backend, size = found.backend, found.draws.batch_size
     if not voters.rows_are_alone(backend, torch.rand(size, *found.shape)):
         sources.note(
             f"{backend.provider} rounds a row by its place in a batch, so a seed may give other "

@@ -61,13 +61,7 @@ def classifier(request: Request, *, white: int = WHITE) -> Smoothed:
         backend = sampling.backend(source.evaluation, draws, prefixes=request.prefixes)
         fit = shards.fit(shards.read_index(Path("shards/test")))
         found = Smoothed(backend, sigma=source.sigma, shape=fit.shape, draws=draws, fit=fit)
-    return dataclasses.replace(
-        found,
-        stopping=request.stopping,
-        certificate=request.certify.certificates[0],
-        alpha=request.certify.alpha,
-        white=white,
-    )
+    return dataclasses.replace(found, stopping=request.stopping, white=white)
 
 
 def _opened(source: Foreign, draws: Sample) -> Smoothed:
