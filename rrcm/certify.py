@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from rrcm import registry
-from rrcm.errors import CertificateError, DataError, one_line
-from rrcm.evidence import ABSTAIN, Certified, Rule
+from rrcm.errors import DataError, one_line
+from rrcm.evidence import ABSTAIN, Certified, Rule, coin
 from rrcm.files import atomic
 from rrcm.votes import UNKNOWN, Header, Row
 
@@ -41,7 +41,7 @@ def certify(
     ``predict`` is -1 for abstention; ``radius`` and ``p_A`` are rounded **down** (`floor`), so a
     written radius never exceeds the certified one.
     """
-    rule, level = header.rule(), alpha_left(header, alpha)
+    rule, level = require(header, certificates=certificates, alpha=alpha)
     table = []
     for row in rows:
         toss = coin(header.seed, row.idx)
@@ -67,6 +67,19 @@ def certify(
     return pd.DataFrame(table, columns=[*table[0]] if table else [*COLUMNS])
 
 
+def require(header: Header, *, certificates: list[str], alpha: float) -> tuple[Rule, float]:
+    """The rule of ``header``, and ``alpha`` less what the noise takes; or a refusal.
+
+    Raises:
+        CertificateError: A certificate cannot use the bounds of the rule, or no outcome of so many
+            draws certifies anything.
+    """
+    rule, level = header.rule(), header.alpha_left(alpha)
+    for name in certificates:
+        _component(name).require(rule, alpha=level, pairs=header.paired)
+    return rule, level
+
+
 def certified(
     row: Row, header: Header, rule: Rule, *, certificate: str, alpha: float, coin: float
 ) -> Certified:
@@ -81,30 +94,6 @@ def certified(
 @cache
 def _component(certificate: str) -> ModuleType:
     return registry.load("certificates", certificate)  # which looks into the folder every time
-
-
-def alpha_left(header: Header, alpha: float) -> float:
-    """What of ``alpha`` is left when the noise is paid for (theory.md, eq. 33).
-
-    A draw falls into any set with a probability within ``header.slack`` of that under Gaussian
-    noise, and so do all draws of an image together, within their number times it.
-
-    Raises:
-        CertificateError: Nothing is left.
-    """
-    left = alpha - header.slack * (header.n0 + header.n + header.paired)
-    if left <= 0:
-        raise CertificateError(
-            f"alpha = {alpha:g} is spent on the difference between {header.noise} and Gaussian "
-            "noise; draw less, or certify at a larger alpha"
-        )
-    return left
-
-
-def coin(seed: int, idx: int) -> float:
-    """A number uniform on (0, 1) of its own for each seed and image, the same in every run."""
-    bits = np.random.Generator(np.random.Philox(key=idx << 64 | seed)).integers(2**53)
-    return (int(bits) + 0.5) * 2.0**-53
 
 
 def floor(x: float, digits: int = DIGITS) -> float:

@@ -12,6 +12,7 @@ DRAWS = Sample(
     seed=0,
     subset="all",
     stop="anytime",
+    certificate="cohen",
     alpha=0.001,
     label_aware=False,
     soft=0.0,
@@ -24,5 +25,5 @@ STOPPING = {  # constants of each rule
     "grid": {"radii": RADII, "beta": 0.01},
     "anytime": {"tolerance": 0.05, "beta": 1e-3},
 }
-CERTIFY = Certify(certificates=["cohen", "two_class"], alpha=0.001)
+CERTIFY = Certify(certificates=["cohen"], alpha=0.001)
 REPORT = Report(radii=RADII, confidence=0.95)

@@ -8,6 +8,7 @@ import numpy as np
 
 from rrcm import engine, planner, registry, voters, votes
 from rrcm.engine import Job
+from rrcm.evidence import Evidence
 from rrcm.journal import Memory
 from rrcm.shards import Split
 from rrcm.voters import Backend
@@ -72,10 +73,13 @@ class Drawing:
                 self.journal.append(self.as_row(job, stop=BUDGET))
 
     def pairs(self, backend: Backend, reference: Backend, places: np.ndarray) -> None:
-        """Put ``header.paired`` draws more, of each image, to two functions."""
-        first = self.header.n0 + self.header.n  # draws that no other round has seen
+        """Put ``header.paired`` draws more, of each image, to two functions.
+
+        Before all others: the stopping rule has to know how often the two disagree.
+        """
+        first = self.header.n0 + self.header.n  # draws that no other round sees
         bounds = (first, first + self.header.paired)
-        todo = [int(p) for p in places if not any(self.row_of(p).paired)]
+        todo = [int(p) for p in places if not ((row := self.row_of(p)) and any(row.paired))]
         for job in engine.run(
             (Job(row=place, bounds=bounds) for place in todo),
             self.count(backend, voters.disagreement(backend, reference)),
@@ -84,7 +88,8 @@ class Drawing:
             workers=self.workers,
         ):
             pair = int(job.counts[0][1]), self.header.paired
-            self.journal.append(dataclasses.replace(self.row_of(job.row), paired=pair))
+            row = self.row_of(job.row) or self.as_row(Job(row=job.row, bounds=()), stop="")
+            self.journal.append(dataclasses.replace(row, paired=pair))
 
     def count(self, backend: Backend, voter: voters.Voter) -> engine.Count:
         """What the engine calls to have draws counted."""
@@ -110,8 +115,10 @@ class Drawing:
         if row := self.row_of(place):
             found = row.evidence(self.classes)
             steps = np.diff(found.votes, axis=0, prepend=0)
-            job.counts = [found.selection, *steps]
-            if self.header.soft:  # whose sums are of all draws so far: the first look's will do
+            job.counts = [found.selection, *steps] if row.n0 else []
+            if (
+                self.header.soft and job.counts
+            ):  # whose sums are of all draws so far: the first look's will do
                 job.counts = [np.pad(c, (0, 2 * self.classes)) for c in job.counts]
                 for column, total in zip((1, 2), row.soft, strict=True):
                     job.counts[min(1, len(steps))][column * self.classes + found.c_A] = total
@@ -119,38 +126,44 @@ class Drawing:
 
     def wanted(self, job: Job) -> bool:
         """Whether another interval of ``job`` is."""
-        selection, *steps = job.counts
-        c_A, stop = int(selection[: self.classes].argmax()), ""
-        if self.header.label_aware and c_A != self.split.labels[job.row]:
+        evidence, stop = self.evidence_of(job), ""
+        if self.header.label_aware and evidence.c_A != self.split.labels[job.row]:
             stop = SKIPPED
-        elif steps:
-            draws = self.rule.looks[: len(steps)]
-            hits = np.cumsum([step[c_A] for step in steps]).tolist()
-            end = END if draws[-1] == self.header.n else ""
-            stop = self.rule.stop(list(zip(draws, hits, strict=True))) or end
+        elif evidence.draws:
+            end = END if evidence.draws[-1] == self.header.n else ""
+            stop = self.rule.stop(evidence) or end
         self.stops[job.row] = stop
         return not stop
 
-    def as_row(self, job: Job, *, stop: str) -> Row:
-        """The votes of an image as far as they are counted; ``stop`` says why drawing stopped."""
-        place, classes = job.row, self.classes
+    def evidence_of(self, job: Job) -> Evidence:
+        """The votes of an image as far as they are counted."""
+        classes = self.classes
         selection, *steps = job.counts or [np.zeros(classes, dtype=np.int64)]
-        looks = np.cumsum([step[:classes] for step in steps], axis=0)
-        soft = (0, 0)
+        c_A, soft = int(selection[:classes].argmax()), (0, 0)
         if self.header.soft and steps:
-            c_A = int(selection[:classes].argmax())
             sums = sum(steps)
             soft = int(sums[classes + c_A]), int(sums[2 * classes + c_A])
-        return Row(
-            idx=int(self.split.idx[place]),
-            label=int(self.split.labels[place]),
-            n0=votes.sparse(selection[:classes]),
-            looks=[
-                (draws, votes.sparse(v)) for draws, v in zip(self.rule.looks, looks, strict=False)
-            ],
-            stop=stop,
+        row = self.row_of(job.row)
+        return Evidence(
+            idx=int(self.split.idx[job.row]),
+            selection=selection[:classes],
+            draws=self.rule.looks[: len(steps)],
+            votes=np.cumsum([step[:classes] for step in steps], axis=0).reshape(-1, classes),
             soft=soft,
-            paired=(0, 0),
+            paired=row.paired if row else (0, 0),
+        )
+
+    def as_row(self, job: Job, *, stop: str) -> Row:
+        """The line of an image as far as it is counted; ``stop`` says why drawing stopped."""
+        found = self.evidence_of(job)
+        return Row(
+            idx=found.idx,
+            label=int(self.split.labels[job.row]),
+            n0=votes.sparse(found.selection),
+            looks=[(d, votes.sparse(v)) for d, v in zip(found.draws, found.votes, strict=True)],
+            stop=stop,
+            soft=found.soft,
+            paired=found.paired,
         )
 
     def _keep(self, job: Job) -> None:
@@ -164,14 +177,8 @@ class Drawing:
         """Selections first; then what promises most for a draw."""
         if not job.counts:
             return -np.inf
-        found = self.as_row(job, stop="").evidence(self.classes)
-        return -planner.worth(
-            found,
-            self.rule,
-            sigma=self.header.sigma,
-            alpha=self.header.alpha,
-            radii=self.header.stopping.get("radii"),
-        )
+        radii = self.header.stopping.get("radii")
+        return -planner.worth(self.evidence_of(job), self.rule, radii=radii)
 
 
 def rows_at_once(backend: Backend, batch_size: int) -> int:

@@ -2,7 +2,6 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from functools import lru_cache
 
 from scipy.special import ndtr
@@ -10,10 +9,10 @@ from scipy.stats import hypergeom
 
 from rrcm.bounds import complement
 from rrcm.errors import ConfigError
-from rrcm.evidence import History
+from rrcm.evidence import Claim, Evidence, History, Rule
 
 R10 = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)  # preferred numbers, ISO 3
-# Tables round radii down to a millionth: who wants a radius in the table must certify a bit more.
+# Tables round radii down to a millionth: what a table shows must be certified by a bit more.
 MARGIN = 2e-6
 
 
@@ -28,42 +27,83 @@ def target(radius: float, *, sigma: float) -> float:
     return float(ndtr(-(radius + MARGIN) / sigma))
 
 
-def fewest(draws: int, enough: Callable[[int], bool]) -> int:
-    """The fewest hits among ``draws`` that are enough, or draws + 1; more are enough as well."""
-    return bisect_left(range(draws + 1), True, key=enough)
+@lru_cache(maxsize=1 << 16)
+def most_hits(hits: int, draws: int, end: int, beta: float) -> int:
+    """The most hits among ``end`` draws that leave so few as ``hits`` in the first ``draws``.
 
-
-@lru_cache(maxsize=1 << 12)
-def hope(draws: int, n: int, needed: int, beta: float) -> int:
-    """The fewest hits among ``draws`` with which there is hope for ``needed`` among n (eq. 15b).
-
-    Guarantee: of images that would get ``needed`` hits or more, at most a share ``beta`` has fewer
-    than this, whatever p is.
+    Guarantee: of images with any given number of hits among ``end`` draws, at most a share ``beta``
+    is given a smaller number here, whatever p is (eq. 15b).
     """
-    if needed > n:
-        return draws + 1
-    # Given its hits among n, any order of them is as likely: misses so far are hypergeometric.
-    return fewest(draws, lambda k: hypergeom.sf(draws - k - 1, n, n - needed, draws) >= beta)
+    # Given its hits among all, any order of them is as likely: those so far are hypergeometric.
+    candidates = range(hits, hits + end - draws + 1)
+    too_many = bisect_left(
+        candidates, True, key=lambda all_: hypergeom.cdf(hits, end, all_, draws) < beta
+    )
+    return candidates[too_many - 1]  # not 0: with no further hits, these are certain
 
 
-def needs(looks: tuple[int, ...], q: float, *, alpha: float) -> dict[int, int]:
-    """For each look, the last first, the fewest hits that show p > 1 - q there (eq. 11)."""
-    return {t: fewest(t, lambda k, t=t: complement(k, t, alpha) < q) for t in reversed(looks)}
+def best_case(evidence: Evidence, end: int, *, beta: float, runner_up: bool) -> Evidence:
+    """The best votes after ``end`` draws that are plausible given those so far.
 
-
-def hopeless(draws: int, hits: int, needed: dict[int, int], beta: float) -> bool:
-    """Whether there is no hope for what is ``needed`` at any look from now on, n among them.
-
-    So a rule that is laid out for fewer draws gives up no later, and its votes are among those of
-    more draws, which can be cut (rrcm/analysis/truncation.py).
+    Guarantee: of images with any given votes among ``end`` draws, at most a share ``beta`` has so
+    few for the chosen class, or, if ``runner_up`` counts, so many for another, that these are not
+    at least as good (eq. 15c). ``beta`` is then divided among the classes.
     """
-    return all(hits < hope(draws, look, k, beta) for look, k in needed.items() if look >= draws)
+    draws, classes = evidence.draws[-1], evidence.votes.shape[1]
+    hits, rival = int(evidence.votes[-1, evidence.c_A]), int(evidence.runner_up[-1])
+    if not runner_up:
+        most = most_hits(hits, draws, end, beta)
+        return evidence.continued(end, hits=most, runner_up=end - most)
+    most = most_hits(hits, draws, end, beta / 2)
+    misses = most_hits(draws - rival, draws, end, beta / 2 / max(1, classes - 1))
+    return evidence.continued(end, hits=most, runner_up=end - misses)
+
+
+def within_reach(
+    evidence: Evidence, rule: Rule, radius: float, *, beta: float, ends: tuple[int, ...] = ()
+) -> bool:
+    """Whether ``radius``, in pixels, may still be certified after n draws, or at a look before.
+
+    Looks before n are asked, too, so that a rule that is laid out for fewer draws gives up no later
+    than ``rule``: its votes are then among those of more draws, which can be cut
+    (rrcm/analysis/truncation.py).
+
+    Args:
+        evidence: The votes so far.
+        rule: Laid out for what is to be certified.
+        radius: In pixels; 0 is any answer.
+        beta: Of images that are certified there, the share that may be given up here.
+        ends: Numbers of draws after which drawing might end; by default all looks of the rule.
+    """
+    claim, now = rule.claim, evidence.draws[-1]
+    for end in reversed(ends or rule.looks):
+        if end < now:
+            return False
+        last = type(rule)(rule.cfg, n=end, claim=claim)
+        best = best_case(evidence, end, beta=beta, runner_up=claim.certificate.RUNNER_UP)
+        if claim.radius(best, last) >= radius + MARGIN:
+            return True
+    return False
 
 
 def at_the_end(history: History, n: int, alpha: float) -> float:
     """Clopper-Pearson after exactly n draws, and no claim, 1, after fewer (eq. 11)."""
     draws, hits = history[-1]
     return complement(hits, draws, alpha) if draws == n else 1.0
+
+
+def require_class_votes(claim: Claim, *, rule: str) -> None:
+    """Refuse to lay out a stopping rule for a certificate that class votes do not decide.
+
+    Raises:
+        ConfigError: Says which rule serves it.
+    """
+    if not claim.certificate.CLASS_VOTES:
+        name = claim.certificate.__name__.rpartition(".")[2]
+        raise ConfigError(
+            f"stopping rule {rule} cannot be laid out for the certificate {name}, which class "
+            "votes do not decide; use the rule none"
+        )
 
 
 def require_level(beta: float) -> None:

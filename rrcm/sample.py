@@ -62,6 +62,7 @@ def header(
         seed=cfg.seed,
         stop=cfg.stop,
         stopping=stopping,
+        certificate=cfg.certificate,
         alpha=cfg.alpha,
         label_aware=cfg.label_aware,
         soft=cfg.soft,
@@ -151,9 +152,9 @@ def sample(
     places = subset(header.subset, len(split.idx), shard=header.shard)
     with Journal(journal, header) as kept:
         drawing = Drawing(split, header, kept, workers=workers, every=every)
-        yield from drawing.votes(backend, places)
         if header.paired:
             drawing.pairs(backend, reference, places)
+        yield from drawing.votes(backend, places)
         rows = [kept.rows[int(split.idx[place])] for place in places]
     votes.write(path, header, rows)
     journal.unlink()

@@ -117,11 +117,13 @@ class Export:
 class Sample:
     """Noisy votes: ``n0`` draws choose the class, up to ``n`` further ones bound its probability.
 
-    ``stop`` names a rule of rrcm/stopping/, whose constants are ``stopping.<stop>``, laid out for
-    the failure probability ``alpha``. ``label_aware`` draws no further where the chosen class is
-    wrong, which no certified accuracy can count. ``soft`` also sums the probabilities
-    softmax(soft * scores), and 0 sums none; MACER's beta is such a number. ``paired`` draws
-    are put to this function and its float32 form, to certify the latter with votes of the former.
+    ``stop`` names a rule of rrcm/stopping/, whose constants are ``stopping.<stop>``. It is laid out
+    for ``certificate``, a file of rrcm/certificates/, at failure probability ``alpha``. What is
+    certified otherwise from the same votes is a lower bound. ``label_aware`` draws no further where
+    the chosen class is wrong, which no certified accuracy can count. ``soft`` also sums the
+    probabilities softmax(soft * scores), and 0 sums none; MACER's beta is such a number. ``paired``
+    draws are put to this function and its float32 form, to certify the latter with votes of the
+    former.
     """
 
     backend: str
@@ -133,6 +135,7 @@ class Sample:
     seed: int
     subset: str
     stop: str
+    certificate: str
     alpha: float
     label_aware: bool
     soft: float
@@ -143,6 +146,10 @@ class Sample:
         require(0 <= self.seed < 2**64, f"seed: must be in [0, 2^64), got {self.seed}")
         require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
         not_negative(self, "soft", "paired")
+        require(
+            not self.soft or self.n < 2**31,
+            f"n: squares of soft votes are summed in 63 bits, for n below 2^31, got {self.n}",
+        )
         top = self.n0 + self.n + self.paired
         require(top < 2**32, f"n: draws are numbered below 2^32, and n0 + n + paired is {top}")
 

@@ -17,7 +17,7 @@ from rrcm.config import require
 from rrcm.defaults import DRAWS, STOPPING
 from rrcm.drawing import Drawing
 from rrcm.errors import BackendError, DataError
-from rrcm.evidence import ABSTAIN, best_complement
+from rrcm.evidence import ABSTAIN, coin
 from rrcm.journal import Memory
 from rrcm.pictures import WHITE, Fit
 from rrcm.settings import Sample
@@ -37,8 +37,8 @@ class Answer:
     picture within the l2 distance ``radius`` (pixels in [0, 1], rounded down) of this one, where it
     has a probability of at least ``p_A`` (rounded down) under noise. ``label`` is ABSTAIN and
     ``radius`` 0 where nothing is certain. ``n_A`` of the ``n`` draws after the selection were for
-    the class that it chose; ``draws`` counts both rounds, ``stop`` says why they ended. The same
-    picture, ``idx`` and ``seed`` give the same answer.
+    the class that it chose; ``draws`` counts both rounds, ``stop`` says why they ended and ``rule``
+    when they do. The same picture, ``idx`` and ``seed`` give the same answer.
     """
 
     label: int
@@ -49,6 +49,7 @@ class Answer:
     n: int
     draws: int
     stop: str
+    rule: str
     alpha: float
     idx: int
     seed: int
@@ -59,8 +60,8 @@ class Smoothed:
     """A classifier of pictures, smoothed with Gaussian noise at one sigma > 0.
 
     ``backend`` takes pixels of ``shape`` [C, H, W], of which ``white`` are 1.0 to it. ``stopping``
-    are the constants of the rule ``draws.stop``; ``alpha`` is the failure probability of an answer,
-    and that of ``draws`` if it is None. ``fit`` says how picture files come to ``shape``, which by
+    are the constants of the rule ``draws.stop``. Answers are those of ``draws.certificate``, at
+    failure probability ``draws.alpha``. ``fit`` says how picture files come to ``shape``, which by
     default they must have.
     """
 
@@ -70,8 +71,6 @@ class Smoothed:
     shape: tuple[int, int, int]
     draws: Sample = DRAWS
     stopping: dict[str, Any] = field(default_factory=TOLERANCE.copy)
-    certificate: str = "cohen"
-    alpha: float | None = None
     white: int = WHITE
     fit: Fit | None = None
 
@@ -79,11 +78,6 @@ class Smoothed:
         require(0 < self.sigma < math.inf, f"sigma: must be positive, got {self.sigma:g}")
         if self.fit is None:
             object.__setattr__(self, "fit", Fit(shape=self.shape))
-
-    @property
-    def level(self) -> float:
-        """The failure probability of an answer."""
-        return self.draws.alpha if self.alpha is None else self.alpha
 
     def certify(
         self,
@@ -120,16 +114,16 @@ class Smoothed:
             white=self.white,
         )
         header = self._header(split, secrets.randbits(64) if seed is None else seed, budget)
-        rule, level = header.rule(), certify.alpha_left(header, self.level)
-        best_complement(rule, level)
+        rule, level = header.rule(), header.alpha_left(header.alpha)
+        rule.claim.certificate.require(rule, alpha=level, pairs=header.paired)
         row = self._drawn(split, header, workers)
         got = certify.certified(
             row,
             header,
             rule,
-            certificate=self.certificate,
+            certificate=header.certificate,
             alpha=level,
-            coin=certify.coin(header.seed, idx),
+            coin=coin(header.seed, idx),
         )
         return Answer(
             label=got.label,
@@ -140,7 +134,8 @@ class Smoothed:
             n=got.n,
             draws=got.n + sum(row.n0.values()),
             stop=row.stop,
-            alpha=self.level,
+            rule=f"{header.stop}: {rule.describe()}",
+            alpha=header.alpha,
             idx=idx,
             seed=header.seed,
         )

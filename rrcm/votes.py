@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from rrcm import registry
-from rrcm.errors import ConfigError, VotesError
-from rrcm.evidence import SOFT, Evidence, Rule
+from rrcm.errors import CertificateError, ConfigError, VotesError
+from rrcm.evidence import SOFT, Claim, Evidence, Rule
 from rrcm.files import atomic
 from rrcm.parsing import parse
 
-FORMAT = "rrcm-votes-4"
+FORMAT = "rrcm-votes-5"
 END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop that are no rule's
 MOST = 10**12  # draws or images of a file
 UNKNOWN = -1  # the label of an image of which nobody knows the class
@@ -36,10 +36,10 @@ class Header:
     its probabilities are from those under Gaussian noise. ``weights`` is the SHA-256 of the
     function's weights, ``provider`` the kernels that ran them; ``batch_size`` is part of it because
     kernels may round differently in another batch shape. ``stopping`` are the constants of the rule
-    ``stop``, ``alpha`` the failure probability that it was laid out for. ``label_aware``: images of
-    which a wrong class was chosen were not drawn further. ``paired``: draws that were also put to
-    the float32 function, to compare the two. ``soft``: inverse temperature at which probabilities
-    were summed, or 0. ``budget``: seconds after which drawing stopped, or 0. ``subset`` selects
+    ``stop``, which was laid out for ``certificate`` at failure probability ``alpha``.
+    ``label_aware``: images of which a wrong class was chosen were not drawn further. ``paired``:
+    draws that were also put to the float32 function, to compare the two. ``soft``: inverse
+    temperature at which probabilities were summed, or 0. ``budget``: seconds after which drawing stopped, or 0. ``subset`` selects
     ``images``, which have the SHA-256 ``pixels`` with their labels. ``shard``: i/k, 1/1 for all.
     """
 
@@ -55,6 +55,7 @@ class Header:
     seed: int
     stop: str
     stopping: dict[str, Any]
+    certificate: str
     alpha: float
     label_aware: bool
     soft: float
@@ -76,10 +77,33 @@ class Header:
         return len(range(i - 1, self.images, k))
 
     def rule(self) -> Rule:
-        """The stopping rule under which the votes are drawn."""
+        """The stopping rule under which the votes are drawn, laid out for ``certificate``."""
         module = registry.load("stopping", self.stop)
         constants = parse(self.stopping, module.Config, where=f"stopping.{self.stop}")
-        return module.Rule(constants, n=self.n, alpha=self.alpha, sigma=self.sigma)
+        claim = Claim(
+            certificate=registry.load("certificates", self.certificate),
+            sigma=self.sigma,
+            alpha=self.alpha_left(self.alpha),
+            seed=self.seed,
+        )
+        return module.Rule(constants, n=self.n, claim=claim)
+
+    def alpha_left(self, alpha: float) -> float:
+        """``alpha`` minus the total-variation error of the noise sampler (theory.md, eq. 33).
+
+        A draw falls into any set with a probability within ``slack`` of that under Gaussian noise,
+        and so do all draws of an image together, within their number times it.
+
+        Raises:
+            CertificateError: Nothing is left.
+        """
+        left = alpha - self.slack * (self.n0 + self.n + self.paired)
+        if left <= 0:
+            raise CertificateError(
+                f"alpha = {alpha:g} is spent on the difference between {self.noise} and Gaussian "
+                "noise; draw less, or certify at a larger alpha"
+            )
+        return left
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,7 +294,7 @@ def _row(line: str, header: Header, *, where: str) -> Row:
     if row.label != UNKNOWN and not 0 <= row.label <= last:
         raise VotesError(f"{where}: label {row.label} is outside 0..{last}")
     before, so_far = 0, dict.fromkeys(range(last + 1), 0)
-    untouched = row.stop == BUDGET and not row.n0 and not row.looks
+    untouched = row.stop in (BUDGET, "") and not row.n0 and not row.looks
     selected = 0 if untouched else header.n0
     for key, draws, votes in (("n0", selected, row.n0), *(("looks", *look) for look in row.looks)):
         if sum(votes.values()) != draws:

@@ -113,6 +113,7 @@ def header(**changes: Any) -> Header:
         "seed": 0,
         "stop": "none",
         "stopping": {},
+        "certificate": "cohen",
         "alpha": 0.001,
         "label_aware": False,
         "soft": 0.0,
@@ -248,17 +249,17 @@ def random_votes(seed: int, *, images: int = 1, **changes: Any) -> tuple[Header,
     rule, rows = head.rule(), []
     for idx in range(images):
         p, label, chosen = rng.beta(4, 1), idx % 3, (idx + (rng.random() < 1 / 3)) % 3
-        history, looks, hits = [], [], 0
+        selection = (head.n0 * np.eye(3, dtype=int)[chosen]).tolist()
+        looks, hits, before = [], 0, 0
         for look in rule.looks:
-            hits += int(rng.binomial(look - (history[-1][0] if history else 0), p))
-            history.append((look, hits))
+            hits, before = hits + int(rng.binomial(look - before, p)), look
             looks.append(
                 np.bincount([chosen, (chosen + 1) % 3], [hits, look - hits], 3).astype(int)
             )
-            if reason := rule.stop(history) or (votes.END if look == head.n else ""):
+            evidence = row(idx, label, selection, *looks, stop="").evidence(3)
+            if reason := rule.stop(evidence) or (votes.END if look == head.n else ""):
                 break
-        selection = head.n0 * np.eye(3, dtype=int)[chosen]
-        rows.append(row(idx, label, selection.tolist(), *looks, stop=reason))
+        rows.append(row(idx, label, selection, *looks, stop=reason))
     return head, rows
 
 

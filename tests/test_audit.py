@@ -66,8 +66,8 @@ def sampled(rule, *, n=1_000, images=60, seed=0, **changes):
             votes_ = votes_ + rng.multinomial(draws - before, p)
             looks.append(votes_.tolist())
             before = draws
-            history = [(sum(look), look[int(n0.argmax())]) for look in looks]
-            if stop := judge.stop(history) or ("n" if draws == n else ""):
+            evidence = row(idx, 0, n0.tolist(), *looks, stop="").evidence(4)
+            if stop := judge.stop(evidence) or ("n" if draws == n else ""):
                 break
         rows.append(row(7 * idx, int(rng.integers(4)), n0.tolist(), *looks, stop=stop))
     return definition, rows

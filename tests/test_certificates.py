@@ -14,7 +14,7 @@ from scipy.stats import norm
 from rrcm import bounds
 from rrcm.certificates import bernstein, cohen, randomized, transfer, two_class
 from rrcm.errors import CertificateError
-from rrcm.evidence import ABSTAIN, SOFT, Evidence, conclude
+from rrcm.evidence import ABSTAIN, SOFT, Claim, Evidence, conclude
 from rrcm.looks import ladder
 from rrcm.stopping import anytime, futile, grid, none
 
@@ -37,17 +37,18 @@ def evidence(counts0, counts, *, draws=None, soft=(0, 0), paired=(0, 0)):
 
 @cache
 def fixed(n):
-    return none.Rule(none.Config(), n=n, alpha=0.001, sigma=1.0)
+    return none.Rule(none.Config(), n=n, claim=Claim(certificate=cohen, sigma=1.0, alpha=0.001))
 
 
 @cache
 def stopping(n, alpha, sigma=1.0):
     cfg = grid.Config(radii=[0.0, 0.25, 0.5], beta=0.001)
-    return grid.Rule(cfg, n=n, alpha=alpha, sigma=sigma)
+    return grid.Rule(cfg, n=n, claim=Claim(certificate=cohen, sigma=sigma, alpha=alpha))
 
 
 def by(certificate, seen, rule=None, *, sigma=1.0, alpha=0.001, coin=0.5):
     rule = rule or fixed(seen.draws[-1])
+    certificate.require(rule, alpha=alpha, pairs=seen.paired[1])
     return certificate.certify(seen, rule, sigma=sigma, alpha=alpha, coin=coin)
 
 
@@ -153,7 +154,7 @@ def test_claims_are_those_of_the_rule():
 
     got = by(cohen, seen, rule)
 
-    assert rule.stop(seen.history(1)) == "certified"
+    assert rule.stop(seen) == "certified"
     assert (got.label, got.n_A, got.n) == (1, 122, 125)
     q = rule.complement([(100, 99), (125, 122)], 0.001)
     assert (got.radius, got.p_A) == (pytest.approx(norm.isf(q), rel=1e-12), 1 - q)
@@ -471,10 +472,11 @@ def test_one_half_exactly_is_an_abstention():
 
 @every
 def test_a_stop_in_futility_is_an_abstention(certificate):
-    rule = futile.Rule(futile.Config(beta=0.001), n=1000, alpha=0.001, sigma=1.0)
+    claim = Claim(certificate=cohen, sigma=1.0, alpha=0.001)
+    rule = futile.Rule(futile.Config(beta=0.001), n=1000, claim=claim)
     seen = whole([0, 1], [70, 30])
 
-    assert rule.stop(seen.history(1)) == "futile"
+    assert rule.stop(seen) == "futile"
     assert by(certificate, seen, rule).label == ABSTAIN
     assert by(certificate, whole([0, 1], [0, 1000]), rule).label == 1
     assert by(certificate, whole([0, 1], [0, 100]), rule).label == ABSTAIN  # whyever it ended there
@@ -484,8 +486,9 @@ def test_a_stop_in_futility_is_an_abstention(certificate):
 @pytest.mark.parametrize("rule", [grid, anytime])
 def test_bounds_for_a_fixed_number_need_it(certificate, rule):
     cfg = {grid: {"radii": [0.0]}, anytime: {"tolerance": 0.1}}[rule] | {"beta": 0.001}
-    rule = rule.Rule(rule.Config(**cfg), n=100, alpha=0.001, sigma=1.0)
-    with refused(CertificateError, "fixed number of draws", "stopping rule none or futile"):
+    claim = Claim(certificate=cohen, sigma=1.0, alpha=0.001)
+    rule = rule.Rule(rule.Config(**cfg), n=100, claim=claim)
+    with refused(CertificateError, "fixed number of draws", "stopping rule none"):
         by(certificate, whole([0, 1], [0, 100]), rule)
 
 

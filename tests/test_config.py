@@ -10,6 +10,7 @@ from builders import PARAMS, changed, plain, refused
 
 from rrcm import config, params, registry
 from rrcm.errors import ConfigError
+from rrcm.evidence import Claim
 from rrcm.params import Params
 from rrcm.parsing import parse
 from rrcm.settings import Sample
@@ -278,7 +279,9 @@ def test_every_rule_of_a_preset_can_be_asked_for(path):
         rule = registry.load("stopping", name)
         cfg = parse(constants, rule.Config, where=name)
         for evaluation in whole.evals.values():
-            made = rule.Rule(cfg, n=whole.sample.n, alpha=0.001, sigma=evaluation.sigma)
+            certificate = registry.load("certificates", whole.sample.certificate)
+            claim = Claim(certificate=certificate, sigma=evaluation.sigma, alpha=0.001)
+            made = rule.Rule(cfg, n=whole.sample.n, claim=claim)
             assert made.looks[-1] == whole.sample.n
 
 

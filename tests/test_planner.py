@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rrcm import bounds, planner
-from rrcm.evidence import Evidence
+from rrcm.certificates import cohen
+from rrcm.evidence import Claim, Evidence
 from rrcm.parsing import parse
 from rrcm.stopping import anytime, grid
 
@@ -16,7 +17,8 @@ N, SIGMA, ALPHA, RADII = 400, 0.5, 0.05, [0.0, 0.25, 0.5]
 
 def rule(module, **constants):
     cfg = parse(constants, module.Config, where="stopping")
-    return module.Rule(cfg, n=N, alpha=ALPHA, sigma=SIGMA)
+    claim = Claim(certificate=cohen, sigma=SIGMA, alpha=ALPHA)
+    return module.Rule(cfg, n=N, claim=claim)
 
 
 GRID = rule(grid, radii=RADII, beta=0.01)
@@ -36,7 +38,7 @@ def seen(selected, *looks):
 
 
 def worth(evidence, rule=GRID, radii=RADII):
-    return planner.worth(evidence, rule, sigma=SIGMA, alpha=ALPHA, radii=radii)
+    return planner.worth(evidence, rule, radii=radii)
 
 
 def certified(rule, history):

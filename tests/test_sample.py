@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from builders import SIGMA, exported, images, linear, refused, some, split
+from builders import row as line_of
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,8 @@ from rrcm.settings import Sample
 N = 400
 CFG = Sample(
     backend="linear", precision="fp32", batch_size=16, noise="gaussian", n0=20, n=N, seed=0,
-    subset="all", stop="none", alpha=0.05, label_aware=False, soft=0.0, paired=0,
+    subset="all", stop="none", certificate="cohen",
+    alpha=0.05, label_aware=False, soft=0.0, paired=0,
 )  # fmt: skip
 CONSTANTS = {
     "none": {},
@@ -220,7 +222,9 @@ def test_the_first_draws_select_and_the_next_ones_estimate(stop, extra):
             for look in rule.looks:
                 counts = np.bincount(label[cfg.n0 : cfg.n0 + look], minlength=3)
                 looks.append([look, {str(c): int(k) for c, k in enumerate(counts) if k}])
-                why = rule.stop([(d, votes_.get(str(c_A), 0)) for d, votes_ in looks]) or "n"
+                dense = [[votes_.get(str(c), 0) for c in range(3)] for _, votes_ in looks]
+                one = line_of(int(idx), 0, selection.tolist(), *dense, stop="")
+                why = rule.stop(one.evidence(3)) or "n"
                 if why != "n":
                     break
         steps = (scores[:, c_A : c_A + 1] * 0).long()

@@ -28,8 +28,10 @@ from benchmarks import serving as loads
 from benchmarks.serving import bomb, png
 from pipeline import serve
 from rrcm import certify, registry
+from rrcm.certificates import cohen
 from rrcm.defaults import DRAWS, STOPPING
 from rrcm.errors import ConfigError
+from rrcm.evidence import Claim
 from rrcm.looks import ladder
 from rrcm.serving import application, replies
 from rrcm.serving.endpoints import PATIENCE, Limits
@@ -209,7 +211,8 @@ def test_the_deadline_gives_an_answer_that_is_sound_for_what_was_drawn():
     hits = (found[n0:] == chosen).cumsum(0)
     rule = registry.load("stopping", "anytime")
     looks = [(look, int(hits[look - 1])) for look in ladder(MANY.n) if look <= n]
-    best = rule.Rule(rule.Config(**STOPPING["anytime"]), n=MANY.n, alpha=0.01, sigma=0.5)
+    claim = Claim(certificate=cohen, sigma=0.5, alpha=0.01)
+    best = rule.Rule(rule.Config(**STOPPING["anytime"]), n=MANY.n, claim=claim)
     assert (reply["label"], reply["n_A"]) == (chosen, int(hits[-1]))
     assert looks[-1][0] == n
     assert reply["p_A"] == certify.floor(1 - best.complement(looks, 0.01))

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom, hypergeom, norm
 
 from rrcm import bounds, certify, looks
+from rrcm.certificates import cohen
 from rrcm.errors import ConfigError
+from rrcm.evidence import Claim, Evidence
 from rrcm.parsing import parse
 from rrcm.stopping import anytime, futile, grid, horvath, none
 
@@ -30,9 +33,22 @@ CONSTANTS = {
 PS = [0.5, 0.501, 0.55, 0.7, 0.9, 0.99, 0.999, 1.0]
 
 
-def make(module, n=N, alpha=ALPHA, sigma=SIGMA, **changes):
+def make(module, n=N, alpha=ALPHA, sigma=SIGMA, certificate=cohen, **changes):
     cfg = parse(CONSTANTS[module] | changes, module.Config, where="stopping")
-    return module.Rule(cfg, n=n, alpha=alpha, sigma=sigma)
+    claim = Claim(certificate=certificate, sigma=sigma, alpha=alpha)
+    return module.Rule(cfg, n=n, claim=claim)
+
+
+def seen(history, *, paired=(0, 0)):
+    """Evidence of two classes from (draws, hits) at looks."""
+    return Evidence(
+        idx=0,
+        selection=np.array([1, 0]),
+        draws=tuple(draws for draws, _ in history),
+        votes=np.array([[hits, draws - hits] for draws, hits in history]),
+        soft=(0, 0),
+        paired=paired,
+    )
 
 
 every_rule = pytest.mark.parametrize("module", CONSTANTS, ids=lambda m: m.__name__.split(".")[-1])
@@ -44,7 +60,8 @@ class Peeking:
 
     looks: tuple[int, ...]
 
-    def stop(self, history):
+    def stop(self, evidence):
+        history = evidence.history(0)
         return "certified" if self.complement(history, ALPHA) < 0.5 else None
 
     def complement(self, history, alpha):
@@ -57,7 +74,7 @@ def draw(rule, p, rng):
     for before, look in itertools.pairwise([0, *rule.looks]):
         hits += int(rng.binomial(look - before, p))
         history.append((look, hits))
-        if why := rule.stop(history):
+        if why := rule.stop(seen(history)):
             return why, history
     return None, history
 
@@ -106,20 +123,25 @@ def test_looks_of_a_rule_are_the_ladder(module):
 # Soundness.
 
 
+def fewest(draws, enough):
+    """The fewest hits among ``draws`` that are enough, or draws + 1; more are enough as well."""
+    return bisect_left(range(draws + 1), True, key=enough)
+
+
 def error(rule, p, alpha):
     """P[1 - p is above the bound at any look], exactly, by the distribution of hits at the looks.
 
     The bound of a history must be the least of the bounds of its looks; a test below says so.
     """
     false = [
-        looks.fewest(look, lambda k, look=look: rule.complement([(look, k)], alpha) < 1 - p)
+        fewest(look, lambda k, look=look: rule.complement([(look, k)], alpha) < 1 - p)
         for look in rule.looks
     ]
     alive, before = np.ones(1), 0  # P[hits, no false bound yet]
-    for look, fewest in zip(rule.looks, false, strict=True):
+    for look, least in zip(rule.looks, false, strict=True):
         steps = binom.pmf(np.arange(look - before + 1), look - before, p)
         alive, before = np.convolve(alive, steps), look
-        alive[fewest:] = 0
+        alive[least:] = 0
     return 1 - alive.sum()
 
 
@@ -220,7 +242,7 @@ def test_nothing_is_left_to_say_at_the_end(module, n):
     rule = make(module, n=n, **stages)
 
     for hits in (0, n // 2, n):
-        why = rule.stop([(n, hits)])
+        why = rule.stop(seen([(n, hits)]))
         assert why in ((None, "futile") if rule.fixed else ("certified", "futile"))
 
 
@@ -230,15 +252,14 @@ def test_nothing_is_left_to_say_at_the_end(module, n):
 def test_what_grid_calls_certified_is_in_the_table(n, sigma, radius):
     """Also after the radius was rounded down to what is written; and one hit fewer is not."""
     rule = make(grid, n=n, sigma=sigma, radii=[radius], alpha=0.001)
-    for look, (fewest,) in rule.certain.items():
-        if fewest <= look:
-            q = rule.complement([(look, fewest)], 0.001)
+    for look in rule.looks:
+        least = fewest(look, lambda k, t=look: rule.stop(seen([(t, k)])) == "certified")
+        if least <= look:
+            q = rule.complement([(look, least)], 0.001)
             assert q < 0.5
             assert certify.floor(bounds.radius(q, sigma=sigma)) >= radius
-            assert rule.stop([(look, fewest)]) == "certified"
-        q = rule.complement([(look, fewest - 1)], 0.001)
+        q = rule.complement([(look, least - 1)], 0.001)
         assert bounds.radius(q, sigma=sigma) < radius + looks.MARGIN
-        assert rule.stop([(look, fewest - 1)]) != "certified"
 
 
 def test_the_margin_is_more_than_a_table_rounds_away():
@@ -248,36 +269,42 @@ def test_the_margin_is_more_than_a_table_rounds_away():
 def test_grid_remembers_what_it_certified():
     """A radius stays settled when later votes are worse."""
     rule = make(grid, radii=[0.0])
-    (fewest,) = rule.certain[100]
+    least = fewest(100, lambda k: rule.stop(seen([(100, k)])) == "certified")
 
-    assert rule.stop([(100, fewest), (125, fewest)]) == "certified"
-    assert rule.stop([(125, fewest)]) is None
-    assert rule.complement([(100, fewest), (125, fewest)], ALPHA) < 0.5
+    assert rule.stop(seen([(100, least), (125, least)])) == "certified"
+    assert rule.stop(seen([(125, least)])) is None
+    assert rule.complement([(100, least), (125, least)], ALPHA) < 0.5
 
 
 @many
 @given(st.data(), st.integers(1, 300), st.floats(0.01, 0.99), st.floats(1e-6, 0.5))
-def test_hope_is_lost_for_few_that_all_draws_would_show(data, n, p, beta):
-    """Of what gets the hits that it needs, whatever p is, a share beta at most was given up."""
+def test_the_most_hits_are_rarely_fewer_than_all_draws_show(data, n, p, beta):
+    """Of images that get the hits that they need, whatever p is, a share beta is given fewer."""
     draws, needed = data.draw(st.integers(1, n)), data.draw(st.integers(0, n))
-    given_up = np.arange(looks.hope(draws, n, needed, beta))
+    given_up = np.array(
+        [k for k in range(draws + 1) if looks.most_hits(k, draws, n, beta) < needed]
+    )
 
-    later = binom.sf(needed - given_up - 1, n - draws, p)
-    lost = binom.pmf(given_up, draws, p) @ later
+    lost = binom.pmf(given_up, draws, p) @ binom.sf(needed - given_up - 1, n - draws, p)
 
     assert lost <= beta * binom.sf(needed - 1, n, p) * (1 + 1e-9)
 
 
 @many
 @given(st.data(), st.integers(1, 300), st.floats(1e-6, 0.5))
-def test_hope_is_not_kept_for_longer_than_beta_asks(data, n, beta):
-    """Of those with just the hits that they need, the next to be given up would be too many."""
-    draws, needed = data.draw(st.integers(1, n)), data.draw(st.integers(0, n))
-    fewer = range(max(0, needed - n + draws), looks.hope(draws, n, needed, beta) + 1)
+def test_the_most_hits_are_no_more_than_beta_asks(data, n, beta):
+    """One hit more among all would leave so few, or fewer, in a share below beta."""
+    draws = data.draw(st.integers(1, n))
+    hits = data.draw(st.integers(0, draws))
+    more = looks.most_hits(hits, draws, n, beta) + 1
+    if more > n - (draws - hits):
+        return  # there are no further draws that could be hits
 
-    lost = sum(math.comb(draws, k) * math.comb(n - draws, needed - k) for k in fewer if k <= needed)
+    so_few = sum(
+        math.comb(draws, k) * math.comb(n - draws, more - k) for k in range(min(hits, more) + 1)
+    )
 
-    assert lost / math.comb(n, needed) >= beta * (1 - 1e-9)
+    assert so_few / math.comb(n, more) < beta * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("module", [futile, grid])
@@ -291,17 +318,16 @@ def test_a_rule_for_fewer_draws_gives_up_no_later(module, n, beta):
         fewer = make(module, n=rule.looks[-2], alpha=alpha, beta=beta, **radii)
         for look in fewer.looks:
             least, later = (
-                looks.fewest(look, lambda k, r=r, t=look: r.stop([(t, k)]) != "futile")
+                fewest(look, lambda k, r=r, t=look: r.stop(seen([(t, k)])) != "futile")
                 for r in (rule, fewer)
             )
             assert least <= later
 
 
-def test_hope_at_the_ends():
-    assert looks.hope(100, 1000, 1001, 0.01) == 101  # not even hits alone are enough
-    assert looks.hope(100, 1000, 0, 0.01) == 0  # none are needed
-    assert looks.hope(1000, 1000, 700, 0.01) == 700  # all is drawn
-    assert looks.hope(900, 1000, 700, 0.01) >= 600  # hits alone from now on
+def test_the_most_hits_at_the_ends():
+    assert looks.most_hits(70, 100, 100, 0.01) == 70  # all is drawn
+    assert looks.most_hits(100, 100, 1000, 0.01) == 1000
+    assert looks.most_hits(0, 100, 1000, 1e-300) == 900  # the misses so far stay
 
 
 @pytest.mark.parametrize("module", [futile, grid, horvath])
@@ -311,10 +337,10 @@ def test_futile_means_that_few_would_be_certified(module):
     least = {futile: 0.5, horvath: looks.target(0.25, sigma=SIGMA)}
     wanted = least.get(module, looks.target(0.0, sigma=SIGMA))
     beta = 0.001 / (2 if module is horvath else 1)
-    needed = looks.fewest(N, lambda k: rule.complement([(N, k)], ALPHA) < wanted)
+    needed = fewest(N, lambda k: rule.complement([(N, k)], ALPHA) < wanted)
     checked = 0
     for look in rule.looks[:-1]:
-        why = [rule.stop([(look, hits)]) == "futile" for hits in range(look + 1)]
+        why = [rule.stop(seen([(look, hits)])) == "futile" for hits in range(look + 1)]
         if module is not horvath or look in rule.stages:
             checked += sum(why)
             assert all(why[: sum(why)])  # fewer hits, less hope
@@ -323,17 +349,13 @@ def test_futile_means_that_few_would_be_certified(module):
     assert checked > 100
 
 
-def test_anytime_gives_up_what_is_out_of_reach_or_implausible():
+def test_anytime_gives_up_where_few_would_be_answered():
     rule = make(anytime)
-    wanted, checked = looks.target(0.0, sigma=SIGMA), 0
-    for i, look in enumerate(rule.looks):
-        for hits in range(look + 1):
-            if rule.stop([(look, hits)]) == "futile":
-                follow = [(t, hits + t - look) for t in rule.looks[i:]]
-                reached = rule.complement(follow, ALPHA) < wanted
-                checked += 1
-                assert not reached or bounds.upper_confidence_bound(hits, look, 0.001) <= 1 - wanted
-    assert checked > 100
+    needed = fewest(N, lambda k: rule.complement([(N, k)], ALPHA) < looks.target(0.0, sigma=SIGMA))
+    for look in rule.looks[:-1]:
+        least = fewest(look, lambda k, t=look: rule.stop(seen([(t, k)])) != "futile")
+        assert hypergeom.cdf(least - 1, N, needed, look) < 0.001
+        assert hypergeom.cdf(least, N, needed, look) >= 0.001
 
 
 @pytest.mark.parametrize("module", [futile, grid, anytime, horvath])
@@ -358,12 +380,12 @@ def test_futile_never_ends_early_what_it_certifies():
 def test_horvath_counts_stages_only():
     rule = make(horvath)  # 100, 300, 1000
 
-    assert rule.stop([(100, 100), (125, 125)]) is None
+    assert rule.stop(seen([(100, 100), (125, 125)])) is None
     assert rule.complement([(100, 90), (125, 125)], ALPHA) == bounds.complement(90, 100, ALPHA / 3)
     assert rule.complement([(125, 125)], ALPHA) == 1
-    assert rule.stop([(100, 100)]) == "certified"
-    assert rule.stop([(100, 30)]) == "futile"
-    assert rule.stop([(100, 70)]) is None
+    assert rule.stop(seen([(100, 100)])) == "certified"
+    assert rule.stop(seen([(100, 30)])) == "futile"
+    assert rule.stop(seen([(100, 70)])) is None
 
 
 def test_anytime_leaves_less_than_its_tolerance():
@@ -373,7 +395,7 @@ def test_anytime_leaves_less_than_its_tolerance():
     for p in rng.uniform(0.6, 1, 300):
         hits = np.concatenate([[0], rng.random(10_000) < p]).cumsum()
         full = [(t, int(hits[t])) for t in rule.looks]
-        end = next(i for i in range(1, len(full) + 1) if rule.stop(full[:i]))
+        end = next(i for i in range(1, len(full) + 1) if rule.stop(seen(full[:i])))
         early, late = (
             max(0, bounds.radius(rule.complement(h, ALPHA), sigma=SIGMA))
             for h in (full[:end], full)
@@ -419,7 +441,7 @@ def test_grid_certifies_what_all_draws_would():
     for p in 1 / (1 + np.exp(-rng.uniform(-2, 7, images))):
         steps = np.diff([0, *grid_rule.looks])
         full = list(zip(grid_rule.looks, rng.binomial(steps, p).cumsum().tolist(), strict=True))
-        end = next((i for i in range(1, len(full)) if grid_rule.stop(full[:i])), len(full))
+        end = next((i for i in range(1, len(full)) if grid_rule.stop(seen(full[:i]))), len(full))
         early, late = (
             [bounds.radius(rule.complement(h, 0.001), sigma=SIGMA) >= r + 1e-9 for r in RADII]
             for rule, h in ((grid_rule, full[:end]), (fixed, full))

@@ -21,7 +21,8 @@ from rrcm.votes import BUDGET, END, SKIPPED
 MANY, FEW = 10_000, 1_000
 CFG = Sample(
     backend="linear", precision="fp32", batch_size=1000, noise="gaussian", n0=20, n=MANY, seed=0,
-    subset="all", stop="none", alpha=0.001, label_aware=False, soft=0.0, paired=0,
+    subset="all", stop="none", certificate="cohen",
+    alpha=0.001, label_aware=False, soft=0.0, paired=0,
 )  # fmt: skip
 CONSTANTS = {
     "none": {},
@@ -100,12 +101,12 @@ def test_a_smaller_n_stops_no_later_and_where_its_rule_says(stop, seed, n):
     head, (before,) = random_votes(stop, seed)
 
     shorter, (after,) = truncation.truncate(head, [before], n)
-    rule, history = shorter.rule(), after.evidence(3).history(after.evidence(3).c_A)
+    rule, seen = shorter.rule(), after.evidence(3)
 
     assert shorter == replace(head, n=n)
     assert after.looks == before.looks[: len(after.looks)]
-    assert all(rule.stop(history[:seen]) is None for seen in range(1, len(history)))
-    assert after.stop == (rule.stop(history) or END)
+    assert all(rule.stop(seen.first(looks)) is None for looks in range(1, len(seen.draws)))
+    assert after.stop == (rule.stop(seen) or END)
     assert (after.stop == END) <= (after.looks[-1][0] == n)
 
 

@@ -1,9 +1,8 @@
 """Votes, examined: what their header admits, and whether drawing stopped where its rule says."""
 
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding
-from rrcm.certify import alpha_left
 from rrcm.errors import CertificateError
-from rrcm.evidence import Rule, best_complement
+from rrcm.evidence import Rule
 from rrcm.votes import BUDGET, END, SKIPPED, Header, Row
 
 IMAGES = 200  # of which every decision to stop is made again
@@ -27,7 +26,7 @@ def replay(header: Header, rows: list[Row]) -> list[Finding]:
 def _hopeless(header: Header, rule: Rule) -> list[Finding]:
     """An error where no votes could certify anything."""
     try:
-        best_complement(rule, alpha_left(header, header.alpha))
+        rule.claim.certificate.require(rule, alpha=rule.claim.alpha, pairs=header.paired)
     except CertificateError as error:
         return [Finding(level=ERROR, text=str(error))]
     return []
@@ -90,9 +89,9 @@ def _reason(header: Header, row: Row, rule: Rule) -> str | None:
     evidence = row.evidence(len(header.classes))
     if header.label_aware and evidence.c_A != row.label:
         return SKIPPED if not row.looks else None
-    history = evidence.history(evidence.c_A)
-    if not history or evidence.draws != rule.looks[: len(history)]:
+    draws = evidence.draws
+    if not draws or draws != rule.looks[: len(draws)]:
         return None
-    if any(rule.stop(history[:end]) for end in range(1, len(history))):
+    if any(rule.stop(evidence.first(looks)) for looks in range(1, len(draws))):
         return None
-    return rule.stop(history) or (END if history[-1][0] == header.n else None)
+    return rule.stop(evidence) or (END if draws[-1] == header.n else None)

@@ -4,6 +4,8 @@ from rrcm.bounds import bernstein_complement, radius
 from rrcm.errors import CertificateError
 from rrcm.evidence import SOFT, Certified, Evidence, Rule, conclude
 
+RUNNER_UP, CLASS_VOTES = False, False
+
 
 def certify(
     evidence: Evidence, rule: Rule, *, sigma: float, alpha: float, coin: float
@@ -29,26 +31,33 @@ def certify(
         coin: Not used.
 
     Raises:
-        CertificateError: There are no soft votes, the rule makes claims at other times, no outcome
-            of n draws could certify anything, or sigma <= 0.
+        CertificateError: There are no soft votes, or sigma <= 0.
     """
-    if not rule.fixed:
-        raise CertificateError(
-            "certificate bernstein: its bound holds after a fixed number of draws only; sample "
-            "with the stopping rule none or futile"
-        )
     draws, hits = evidence.history(evidence.c_A)[-1]
     total, squares = evidence.soft
     if hits > 0 and total == 0:  # who wins a vote has a probability of at least one in K
         raise CertificateError(
             f"certificate bernstein: image {evidence.idx} has no soft votes; sample with them"
         )
+    q = 1.0
+    if draws == (n := rule.looks[-1]):
+        q = bernstein_complement(total, squares, n, alpha, unit=SOFT)
+    return conclude(evidence, complement=q, radius=radius(q, sigma=sigma))
+
+
+def require(rule: Rule, *, alpha: float, pairs: int) -> None:
+    """Refuse rules that make claims at several numbers of draws, and too few draws.
+
+    Raises:
+        CertificateError: The rule does, or no outcome of n draws certifies anything.
+    """
+    if not rule.fixed:
+        raise CertificateError(
+            "certificate bernstein: its bound holds after a fixed number of draws only; sample "
+            "with the stopping rule none"
+        )
     n = rule.looks[-1]
     if bernstein_complement(n * SOFT, n * SOFT**2, n, alpha, unit=SOFT) >= 0.5:
         raise CertificateError(
             f"{n} soft votes can never certify at alpha = {alpha}: all would abstain"
         )
-    q = 1.0
-    if draws == n:
-        q = bernstein_complement(total, squares, n, alpha, unit=SOFT)
-    return conclude(evidence, complement=q, radius=radius(q, sigma=sigma))

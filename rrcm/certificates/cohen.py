@@ -6,6 +6,8 @@ Symbols are the paper's: c_A the class, n_A its votes among n, p_A a lower bound
 from rrcm.bounds import radius
 from rrcm.evidence import Certified, Evidence, Rule, best_complement, conclude
 
+RUNNER_UP, CLASS_VOTES = False, True
+
 
 def certify(
     evidence: Evidence, rule: Rule, *, sigma: float, alpha: float, coin: float
@@ -27,8 +29,16 @@ def certify(
         coin: Not used.
 
     Raises:
-        CertificateError: No outcome of this many votes could certify anything, or sigma <= 0.
+        CertificateError: sigma <= 0.
     """
-    best_complement(rule, alpha)
     q = rule.complement(evidence.history(evidence.c_A), alpha)
     return conclude(evidence, complement=q, radius=radius(q, sigma=sigma))
+
+
+def require(rule: Rule, *, alpha: float, pairs: int) -> None:
+    """Refuse so few draws that unanimous votes would abstain; pairs do not matter.
+
+    Raises:
+        CertificateError: They are.
+    """
+    best_complement(rule, alpha)

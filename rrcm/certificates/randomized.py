@@ -2,7 +2,9 @@
 
 from rrcm.bounds import radius, randomized_complement
 from rrcm.errors import CertificateError
-from rrcm.evidence import Certified, Evidence, Rule, conclude
+from rrcm.evidence import Certified, Evidence, Rule, best_complement, conclude
+
+RUNNER_UP, CLASS_VOTES = False, True
 
 
 def certify(
@@ -25,16 +27,24 @@ def certify(
         coin: Uniform on (0, 1), independent of all votes.
 
     Raises:
-        CertificateError: The rule makes claims at other times, the coin is outside (0, 1), or
-            sigma <= 0.
+        CertificateError: The coin is outside (0, 1), or sigma <= 0.
+    """
+    draws, hits = evidence.history(evidence.c_A)[-1]
+    q = 1.0
+    if draws == rule.looks[-1]:
+        q = randomized_complement(hits, draws, alpha, max(coin, min(2 * alpha, 0.5)))
+    return conclude(evidence, complement=q, radius=radius(q, sigma=sigma))
+
+
+def require(rule: Rule, *, alpha: float, pairs: int) -> None:
+    """Refuse rules that make claims at several numbers of draws, and too few draws.
+
+    Raises:
+        CertificateError: The rule does, or unanimous votes would abstain.
     """
     if not rule.fixed:
         raise CertificateError(
             "certificate randomized: its bound holds after a fixed number of draws only; sample "
             "with the stopping rule none or futile"
         )
-    draws, hits = evidence.history(evidence.c_A)[-1]
-    q = 1.0
-    if draws == rule.looks[-1]:
-        q = randomized_complement(hits, draws, alpha, max(coin, min(2 * alpha, 0.5)))
-    return conclude(evidence, complement=q, radius=radius(q, sigma=sigma))
+    best_complement(rule, alpha)

@@ -7,6 +7,8 @@ from rrcm.bounds import radius, upper_confidence_bound
 from rrcm.errors import CertificateError
 from rrcm.evidence import Certified, Evidence, Rule, best_complement, conclude
 
+RUNNER_UP, CLASS_VOTES = False, True
+
 
 def certify(
     evidence: Evidence, rule: Rule, *, sigma: float, alpha: float, coin: float
@@ -30,8 +32,7 @@ def certify(
         coin: Not used.
 
     Raises:
-        CertificateError: There are no pairs, no outcome of these numbers of votes and pairs could
-            certify anything, or sigma <= 0.
+        CertificateError: There are no pairs, or sigma <= 0.
     """
     disagreements, pairs = evidence.paired
     if pairs == 0:
@@ -39,14 +40,26 @@ def certify(
             f"certificate transfer: image {evidence.idx} has no paired votes of another function; "
             "sample with them"
         )
+    zeta = upper_confidence_bound(disagreements, pairs, alpha / 2)
+    q = min(1.0, rule.complement(evidence.history(evidence.c_A), alpha / 2) + zeta)
+    return conclude(evidence, complement=q, radius=radius(q, sigma=sigma))
+
+
+def require(rule: Rule, *, alpha: float, pairs: int) -> None:
+    """Refuse numbers of draws and pairs with which unanimous votes would abstain.
+
+    Raises:
+        CertificateError: They are, or there are no pairs.
+    """
+    if pairs == 0:
+        raise CertificateError(
+            "certificate transfer: needs paired votes of another function; set sample.paired"
+        )
     if _least(rule, pairs, alpha) >= 0.5:
         raise CertificateError(
             f"{rule.looks[-1]} votes and {pairs} pairs can never certify at alpha = {alpha}: all "
             "would abstain"
         )
-    zeta = upper_confidence_bound(disagreements, pairs, alpha / 2)
-    q = min(1.0, rule.complement(evidence.history(evidence.c_A), alpha / 2) + zeta)
-    return conclude(evidence, complement=q, radius=radius(q, sigma=sigma))
 
 
 def ceiling(rule: Rule, *, pairs: int, sigma: float, alpha: float) -> str:

@@ -3,10 +3,10 @@
 Also certifies classes of p_A < 1/2. Tables that other work made with one class are not comparable.
 """
 
-import numpy as np
-
 from rrcm.bounds import radius
 from rrcm.evidence import Certified, Evidence, Rule, best_complement, conclude
+
+RUNNER_UP, CLASS_VOTES = True, True
 
 
 def certify(
@@ -34,13 +34,19 @@ def certify(
         coin: Not used.
 
     Raises:
-        CertificateError: No outcome of this many votes could certify anything, or sigma <= 0.
+        CertificateError: sigma <= 0.
     """
-    best_complement(rule, alpha / 2)
-    c_A = evidence.c_A
-    runner_up = np.delete(evidence.votes, c_A, axis=1).max(axis=1)  # [L]
-    others = np.subtract(evidence.draws, runner_up).tolist()
-    not_A = rule.complement(evidence.history(c_A), alpha / 2)
+    others = (evidence.draws - evidence.runner_up).tolist()
+    not_A = rule.complement(evidence.history(evidence.c_A), alpha / 2)
     p_B = rule.complement(list(zip(evidence.draws, others, strict=True)), alpha / 2)
     both = radius(not_A, sigma=sigma) + radius(p_B, sigma=sigma)
     return conclude(evidence, complement=not_A, radius=both / 2)
+
+
+def require(rule: Rule, *, alpha: float, pairs: int) -> None:
+    """Refuse so few draws that unanimous votes would abstain; pairs do not matter.
+
+    Raises:
+        CertificateError: They are.
+    """
+    best_complement(rule, alpha / 2)

@@ -7,17 +7,17 @@ n = 100,000 it costs unanimous votes 1 % of the radius that Clopper-Pearson woul
 import math
 from dataclasses import dataclass
 
-from rrcm.bounds import lower_confidence_bound, mixture_complement, radius
+from rrcm.bounds import mixture_complement
 from rrcm.errors import ConfigError
-from rrcm.evidence import History
-from rrcm.looks import ladder, require_level
+from rrcm.evidence import Claim, Evidence, History
+from rrcm.looks import MARGIN, ladder, require_class_votes, require_level, within_reach
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """``tolerance`` in pixels: what a radius may be short of; ``beta``: how often it may be more.
+    """``tolerance``, in pixels: how far a radius may be below that of n draws; and ``beta``.
 
-    ``beta`` is a level of each look. It costs no soundness, only radius.
+    Of images that n draws would take further than that, each look may give up a share ``beta``.
     """
 
     tolerance: float
@@ -30,30 +30,34 @@ class Config:
 
 
 class Rule:
-    """Compares the certified radius with the largest that is plausible and within reach."""
+    """Compares the certified radius with the largest that is still within reach."""
 
     fixed = False
 
-    def __init__(self, cfg: Config, *, n: int, alpha: float, sigma: float) -> None:
-        """``alpha`` and ``sigma``, in pixels, turn votes into radii."""
-        self.cfg, self.alpha, self.sigma = cfg, alpha, sigma
+    def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
+        """Laid out for ``claim``, which class votes must decide."""
+        require_class_votes(claim, rule="anytime")
+        self.cfg, self.claim = cfg, claim
         self.looks = ladder(n)
 
-    def stop(self, history: History) -> str | None:
-        """``certified`` or ``futile``, as it stands when little or nothing is left to win."""
-        draws, hits = history[-1]
-        n = self.looks[-1]
-        plausible = lower_confidence_bound(draws - hits, draws, self.cfg.beta)
-        reachable = mixture_complement(hits + n - draws, n, self.alpha)
-        now = self.complement(history, self.alpha)
-        best = min(now, max(plausible, reachable))  # what is certified stays so
-        if best >= 0.5:
-            return "futile"
-        left = radius(best, sigma=self.sigma) - radius(now, sigma=self.sigma)
-        if left >= self.cfg.tolerance:
+    def stop(self, evidence: Evidence) -> str | None:
+        """``certified`` once little is left to win, ``futile`` once no answer is within reach."""
+        now = self.claim.radius(evidence, self)
+        wanted = now + self.cfg.tolerance - MARGIN if now > 0 else 0.0
+        if within_reach(evidence, self, wanted, beta=self.cfg.beta):
             return None
-        return "certified" if now < 0.5 else "futile"
+        return "certified" if now > 0 else "futile"
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p: the least of all looks (eq. 17)."""
         return min(mixture_complement(hits, draws, alpha) for draws, hits in history)
+
+    def settles(self, radius: float) -> bool:
+        """None: every radius may be short by the tolerance."""
+        return False
+
+    def describe(self) -> str:
+        """For people."""
+        return (
+            f"until {self.looks[-1]:,} draws would add less than {self.cfg.tolerance:g} to a radius"
+        )

@@ -7,8 +7,8 @@ stopped; stopping only takes claims away.
 
 from dataclasses import dataclass
 
-from rrcm.evidence import History
-from rrcm.looks import at_the_end, hopeless, ladder, needs, require_level
+from rrcm.evidence import Claim, Evidence, History
+from rrcm.looks import at_the_end, ladder, require_class_votes, require_level, within_reach
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,20 +22,28 @@ class Config:
 
 
 class Rule:
-    """Gives up where p > 1/2 will hardly be shown, even if `two_class` could certify (eq. 15b)."""
+    """Gives up where n draws will hardly certify any radius (eq. 15b)."""
 
     fixed = True
 
-    def __init__(self, cfg: Config, *, n: int, alpha: float, sigma: float) -> None:
-        """``alpha`` is the level at which n draws will be judged; sigma does not matter."""
+    def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
+        """Laid out for ``claim``, which class votes must decide."""
+        require_class_votes(claim, rule="futile")
+        self.cfg, self.claim = cfg, claim
         self.looks = ladder(n)
-        self.beta = cfg.beta
-        self.needed = needs(self.looks, 0.5, alpha=alpha)
 
-    def stop(self, history: History) -> str | None:
-        """``futile`` where too few hits are left to hope for."""
-        return "futile" if hopeless(*history[-1], self.needed, self.beta) else None
+    def stop(self, evidence: Evidence) -> str | None:
+        """``futile`` where no answer is within reach."""
+        return None if within_reach(evidence, self, 0.0, beta=self.cfg.beta) else "futile"
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p; 1, which claims nothing, before n draws."""
         return at_the_end(history, self.looks[-1], alpha)
+
+    def settles(self, radius: float) -> bool:
+        """Every radius: what is certified has all draws."""
+        return True
+
+    def describe(self) -> str:
+        """For people."""
+        return f"all {self.looks[-1]:,} draws, fewer where no answer is within reach"

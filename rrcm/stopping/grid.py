@@ -1,17 +1,24 @@
 """Stop when all radii of a table are settled: certified, or out of reach.
 
 Half of alpha pays for claims at any look, by a mixture martingale (eq. 16), and half is kept for
-Clopper-Pearson after all n draws, so that close images lose next to nothing against it (eq. 18).
-Radii between those of the table may come out smaller than n draws would have made them.
+Clopper-Pearson after all n draws (eq. 18). Radii between those of the table are lower bounds of
+what n draws would have certified.
 """
 
 import math
 from dataclasses import dataclass
 
-from rrcm.bounds import complement, log_wealth, mixture_complement
+from rrcm.bounds import complement, mixture_complement
 from rrcm.errors import ConfigError
-from rrcm.evidence import History
-from rrcm.looks import fewest, hopeless, ladder, needs, require_level, require_radius, target
+from rrcm.evidence import Claim, Evidence, History
+from rrcm.looks import (
+    MARGIN,
+    ladder,
+    require_class_votes,
+    require_level,
+    require_radius,
+    within_reach,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,33 +40,41 @@ class Config:
 
 
 class Rule:
-    """All looks are integer comparisons: hits against thresholds computed once."""
+    """Goes on while a radius of the table is neither certified nor out of reach."""
 
     fixed = False
 
-    def __init__(self, cfg: Config, *, n: int, alpha: float, sigma: float) -> None:
-        """Thresholds are those of a table at ``alpha`` and noise ``sigma``, in pixels."""
-        self.looks, self.beta = ladder(n), cfg.beta
-        targets = [target(radius, sigma=sigma) for radius in cfg.radii]
-        self.needed = [needs(self.looks, q, alpha=alpha / 2) for q in targets]
-        enough = math.log(2 / alpha)
-        self.certain = {
-            t: [fewest(t, lambda k, t=t, q=q: log_wealth(k, t, q) >= enough) for q in targets]
-            for t in self.looks[:-1]
-        } | {n: [needed[n] for needed in self.needed]}  # where the mixture never asks for less
+    def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
+        """Laid out for ``claim``, which class votes must decide."""
+        require_class_votes(claim, rule="grid")
+        self.cfg, self.claim = cfg, claim
+        self.looks = ladder(n)
 
-    def stop(self, history: History) -> str | None:
+    def stop(self, evidence: Evidence) -> str | None:
         """``certified`` if all radii are settled and some certified, ``futile`` if none is."""
-        shown = [any(k >= self.certain[t][g] for t, k in history) for g in range(len(self.needed))]
-        lost = [hopeless(*history[-1], needed, self.beta) for needed in self.needed]
-        if not all(a or b for a, b in zip(shown, lost, strict=True)):
+        reached = self.claim.radius(evidence, self)
+        missing = [radius for radius in self.cfg.radii if reached < radius + MARGIN]
+        # Where the least is out of reach, so are the others.
+        if missing and within_reach(evidence, self, min(missing), beta=self.cfg.beta):
             return None
-        return "certified" if any(shown) else "futile"
+        return "certified" if len(missing) < len(self.cfg.radii) else "futile"
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p: the least of all looks (eq. 18)."""
-        bounds = [mixture_complement(hits, draws, alpha / 2) for draws, hits in history]
-        draws, hits = history[-1]
-        if draws == self.looks[-1]:
-            bounds.append(complement(hits, draws, alpha / 2))
-        return min(bounds)
+        n = self.looks[-1]
+        # After n draws the mixture never gives less than Clopper-Pearson at the same level.
+        return min(
+            complement(hits, draws, alpha / 2)
+            if draws == n
+            else mixture_complement(hits, draws, alpha / 2)
+            for draws, hits in history
+        )
+
+    def settles(self, radius: float) -> bool:
+        """The radii of the table."""
+        return any(math.isclose(radius, one, abs_tol=1e-12) for one in self.cfg.radii)
+
+    def describe(self) -> str:
+        """For people."""
+        radii = ", ".join(f"{radius:g}" for radius in self.cfg.radii)
+        return f"until the radii {radii} are decided; radii in between are lower bounds"

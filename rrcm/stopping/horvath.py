@@ -2,11 +2,19 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isclose
 
 from rrcm.bounds import complement
 from rrcm.errors import ConfigError
-from rrcm.evidence import History
-from rrcm.looks import hopeless, ladder, needs, require_level, require_radius, target
+from rrcm.evidence import Claim, Evidence, History
+from rrcm.looks import (
+    MARGIN,
+    ladder,
+    require_class_votes,
+    require_level,
+    require_radius,
+    within_reach,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,30 +41,29 @@ class Rule:
 
     fixed = False
 
-    def __init__(self, cfg: Config, *, n: int, alpha: float, sigma: float) -> None:
-        """Thresholds are those of ``alpha`` and noise ``sigma``, in pixels.
+    def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
+        """Laid out for ``claim``, which class votes must decide.
 
         Raises:
             ConfigError: A stage is n or later.
         """
+        require_class_votes(claim, rule="horvath")
         if cfg.stages[-1] >= n:
             raise ConfigError(f"stages: must be below n = {n}, got {cfg.stages}")
+        self.cfg, self.claim = cfg, claim
         self.stages = (*cfg.stages, n)
         self.looks = tuple(sorted({*ladder(n), *cfg.stages}))
-        s, q = len(self.stages), target(cfg.radius, sigma=sigma)
-        self.beta = cfg.beta / (s - 1)
-        shown = needs(self.looks, q, alpha=alpha / s)
-        self.certain = {t: shown[t] for t in self.stages}
-        self.needed = {t: k for t, k in shown.items() if t > cfg.stages[-1]}
+        self.ends = tuple(look for look in self.looks if look > cfg.stages[-1])
 
-    def stop(self, history: History) -> str | None:
+    def stop(self, evidence: Evidence) -> str | None:
         """``certified`` or ``futile``, at a stage that settles it."""
-        draws, hits = history[-1]
-        if draws not in self.stages:
+        if evidence.draws[-1] not in self.stages:
             return None
-        if hits >= self.certain[draws]:
+        radius, beta = self.cfg.radius, self.cfg.beta / len(self.cfg.stages)
+        if self.claim.radius(evidence, self) >= radius + MARGIN:
             return "certified"
-        return "futile" if hopeless(draws, hits, self.needed, self.beta) else None
+        reachable = within_reach(evidence, self, radius, beta=beta, ends=self.ends)
+        return None if reachable else "futile"
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p: the least of the stages that were reached, 1 before the first."""
@@ -65,3 +72,12 @@ class Rule:
             (complement(hits, draws, level) for draws, hits in history if draws in self.stages),
             default=1.0,
         )
+
+    def settles(self, radius: float) -> bool:
+        """Its own radius."""
+        return isclose(radius, self.cfg.radius, abs_tol=1e-12)
+
+    def describe(self) -> str:
+        """For people."""
+        radius = f"{self.cfg.radius:g}"
+        return f"until the radius {radius} is decided; other radii are lower bounds"
