@@ -87,6 +87,7 @@ def _results(
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha:g}; stopping rule "
         f"{header.stop}: {_effort(header, rows, table)}",
         f"the function: {header.backend} {header.precision} on {header.provider}",
+        f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
     ]
     if "transfer" in certificates:
         rule = header.rule()

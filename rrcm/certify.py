@@ -102,7 +102,7 @@ def floor(x: float, digits: int = DIGITS) -> float:
     Guarantee: ``floor(x) <= x``, and so is the decimal that is written; they are nearer than two
     steps of the last decimal.
     """
-    # The special functions behind x err by some 1e-14 of it; step below that first.
+    # ndtri errs by some 1e-15 of x; step below that first. Bounds of p_A are rounded up already.
     step = Decimal(1).scaleb(-digits)
     return float(Decimal(x * (1 - 1e-12)).quantize(step, rounding=ROUND_FLOOR))
 

@@ -39,8 +39,9 @@ class Header:
     ``stop``, which was laid out for ``certificate`` at failure probability ``alpha``.
     ``label_aware``: images of which a wrong class was chosen were not drawn further. ``paired``:
     draws that were also put to the float32 function, to compare the two. ``soft``: inverse
-    temperature at which probabilities were summed, or 0. ``budget``: seconds after which drawing stopped, or 0. ``subset`` selects
-    ``images``, which have the SHA-256 ``pixels`` with their labels. ``shard``: i/k, 1/1 for all.
+    temperature at which probabilities were summed, or 0. ``budget``: seconds after which drawing
+    stopped, or 0. ``subset`` selects ``images``, which have the SHA-256 ``pixels`` with their
+    labels. ``shard``: i/k, 1/1 for all.
     """
 
     format: str

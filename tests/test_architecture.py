@@ -126,7 +126,7 @@ def test_modules_and_functions_fit_in_the_head(path: Path):
     text = path.read_text()
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
 
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 400
     assert all(n.end_lineno - n.lineno <= 60 for n in functions)
     assert not any(n.args.kwarg and n.name[0] != "_" for n in functions), "no public **kwargs"
     assert not re.search(r"except( Exception)?:|# ?TODO", text)

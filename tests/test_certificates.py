@@ -130,7 +130,7 @@ def test_it_abstains_exactly_where_half_cannot_be_excluded(alpha):
     n = 60
     for k in range(n + 1):
         got = certify([0, 1], [n - k, k], alpha=alpha)
-        p_A = bounds.lower_confidence_bound(k, n, alpha)
+        p_A = 1 - bounds.complement(k, n, alpha)
 
         assert (got.n_A, got.n) == (k, n)
         assert got.p_A == pytest.approx(p_A, abs=1e-15)
@@ -172,7 +172,7 @@ def test_two_classes_certify_more_than_one(n_A, n_B, one, two):
     """Golden: from the formulas of Cohen et al. and Clopper-Pearson, at n = 100,000."""
     rest = [(100_000 - n_A - n_B) // 2] * 2
     seen = evidence([9, 0, 0, 0], [n_A, n_B, *rest])
-    p_A = bounds.lower_confidence_bound(n_A, 100_000, 0.0005)
+    p_A = 1 - bounds.complement(n_A, 100_000, 0.0005)
     p_B = bounds.upper_confidence_bound(n_B, 100_000, 0.0005)
 
     got = by(two_class, seen)
@@ -356,7 +356,7 @@ def test_missing_soft_votes_are_refused():
 
 def test_transfer_subtracts_what_two_functions_may_disagree():
     seen = evidence([0, 1], [500, 9_500], paired=(3, 2_000))
-    p_A = bounds.lower_confidence_bound(9_500, 10_000, 0.0005)
+    p_A = 1 - bounds.complement(9_500, 10_000, 0.0005)
     zeta = bounds.upper_confidence_bound(3, 2_000, 0.0005)
 
     got = by(transfer, seen, sigma=0.5)
@@ -402,8 +402,11 @@ def test_at_most_alpha_of_transferred_certificates_are_false():
 
 
 def test_missing_pairs_are_refused():
+    seen = evidence([0, 1], [1, 999])
+    with refused(CertificateError, "transfer: needs paired votes", "set sample.paired"):
+        by(transfer, seen)
     with refused(CertificateError, "transfer: image 7 has no paired votes", "sample with them"):
-        by(transfer, evidence([0, 1], [1, 999]))
+        transfer.certify(seen, fixed(1000), sigma=1.0, alpha=0.001, coin=0.5)
 
 
 # All of them.

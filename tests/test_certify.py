@@ -223,7 +223,7 @@ def test_a_rule_bounds_what_it_stopped():
 def test_slack_of_every_draw_is_taken_off_alpha(name):
     """10 draws select, 100 bound, 100 are paired: each may fall elsewhere with that chance."""
     slack, alpha = 1e-4, 0.05
-    short = dataclasses.replace(SOFTLY, slack=slack)
+    short = dataclasses.replace(SOFTLY, slack=slack, alpha=alpha)
 
     made = table(FULL, short, certificates=[name], alpha=alpha)
 

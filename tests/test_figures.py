@@ -14,8 +14,31 @@ TABLES = {
 
 
 def curves(*sigmas):
-    bands = {name: statistics.band(table, confidence=0.95) for name, table in TABLES.items()}
-    return {sigma: bands for sigma in sigmas}
+    drawn = {
+        name: figures.Curve(band=statistics.band(table, confidence=0.95))
+        for name, table in TABLES.items()
+    }
+    return {sigma: drawn for sigma in sigmas}
+
+
+def test_radii_that_a_rule_settled_are_marks_and_the_rest_is_dashed():
+    """Steps between settled radii are steps of stopping: no line through them looks like data."""
+    settled = pd.DataFrame(
+        {"radius": [0.0, 0.5], "value": [0.8, 0.2], "low": [0.5, 0.1], "high": [0.9, 0.4]}
+    )
+    plain = curves("0.5")["0.5"]["one"]
+    cut = figures.Curve(band=plain.band, settled=settled)
+
+    (axis,) = figures.certified_accuracy({"0.5": {"cut": cut}}, what="certified accuracy").axes
+
+    dashed, marks, *_ = axis.get_lines()
+    assert dashed.is_dashed() and dashed.get_linewidth() < 1
+    assert marks.get_marker() == "o" and marks.get_linestyle() == "None"
+    assert (marks.get_xdata().tolist(), marks.get_ydata().tolist()) == ([0.0, 0.5], [80.0, 20.0])
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["cut"]
+    assert not axis.patches  # a band around a lower bound would claim an upper end
+    whole = figures.certified_accuracy({"0.5": {"whole": plain}}, what="certified accuracy")
+    assert not whole.axes[0].get_lines()[0].is_dashed() and whole.axes[0].patches
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
@@ -54,7 +77,7 @@ def test_bands_lie_around_the_staircase():
 
 def test_many_methods_have_curves_of_their_own_colour_one_legend_and_no_bands():
     band = statistics.band(next(iter(TABLES.values())), confidence=0.95)
-    many = {f"method {number}": band for number in range(10)}
+    many = {f"method {number}": figures.Curve(band=band) for number in range(10)}
 
     figure = figures.certified_accuracy({"0.5": many, "1": many}, what="certified accuracy")
 
@@ -84,11 +107,13 @@ def test_probabilities_have_a_line_for_each_classifier():
 def test_the_budget_has_a_line_for_each_radius():
     rows = [(100, 0.0, 0.5), (1000, 0.0, 0.7), (100, 0.5, 0.0), (1000, 0.5, 0.2)]
     numbers = pd.DataFrame(rows, columns=["n", "radius", "value"])
+    numbers["lower_bound"] = numbers["radius"] > 0
 
     (axis,) = figures.budget({"a": numbers}).axes
 
     assert [line.get_label() for line in axis.get_lines()] == ["r = 0", "r = 0.5"]
     assert [line.get_ydata().tolist() for line in axis.get_lines()] == [[50, 70], [0, 20]]
+    assert [line.is_dashed() for line in axis.get_lines()] == [False, True]
     assert axis.get_xscale() == "log"
 
 

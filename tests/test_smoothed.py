@@ -28,13 +28,14 @@ def of(**changes) -> Smoothed:
 @pytest.mark.parametrize("certificate", ["cohen", "two_class"])
 @pytest.mark.parametrize("stop", defaults.STOPPING)
 def test_an_answer_is_the_row_of_a_table(tmp_path: Path, stop: str, certificate: str):
-    """Of the same seed and image, whatever else the table was drawn with, at another alpha, too."""
-    draws, stopping = dataclasses.replace(DRAWS, stop=stop, seed=5), defaults.STOPPING[stop]
+    """Of the same seed and image, for any certificate and alpha."""
+    draws = dataclasses.replace(DRAWS, stop=stop, seed=5, certificate=certificate, alpha=0.01)
+    stopping = defaults.STOPPING[stop]
     header = sample.header(linear(), SPLIT, "a-run", 0.5, draws, stopping)
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
     *_, _ = sample.sample(linear(), SPLIT, header, journal, path, workers=2)
     table = table_of(*votes.read(path), certificates=[certificate], alpha=0.01)
-    one = of(draws=draws, stopping=stopping, certificate=certificate, alpha=0.01)
+    one = of(draws=draws, stopping=stopping)
 
     for place, row in enumerate(table.itertuples()):
         got = one.certify(SPLIT.images[place], idx=row.idx, seed=5)

@@ -50,7 +50,7 @@ def test_every_entry_is_a_row():
     [
         ("certified", 200, True),  # more could have enlarged the radius
         ("certified", 500, False),
-        ("futile", 200, False),  # no radius, and hardly one with all draws
+        ("futile", 200, True),  # given up, and a share beta of these would have had a radius
         ("skipped", 0, False),  # the wrong class, whatever is drawn
         ("budget", 0, True),
         ("budget", 200, True),
@@ -61,13 +61,46 @@ def test_acr_is_a_lower_bound_where_a_radius_was_cut_short(stop, draws, short):
     head, rows = random_votes(0, images=4, n=500, n0=20, stop="none", stopping={})
     looks = [look for look in rows[1].looks if look[0] <= draws]
     rows[1] = dataclasses.replace(rows[1], looks=looks, stop=stop)
-    one = dataclasses.replace(PAIR[0], votes=(head, rows))
+    made = certify.certify(head, rows, certificates=["cohen"], alpha=0.001)
+    one = dataclasses.replace(PAIR[0], votes=(head, rows), table=made)
 
     (row,) = tables.accuracy_table([one], **SHOWN).to_dict("records")
 
     assert one.cut_short == short
     assert row["ACR"].startswith("≥ ") == short
-    assert not dataclasses.replace(one, votes=None).cut_short  # nobody knows
+    assert dataclasses.replace(one, votes=None).cut_short == short  # certificates say it, too
+
+
+@pytest.mark.parametrize("stop", ["none", "futile", "grid", "anytime", "horvath"])
+@pytest.mark.parametrize("alpha", [0.001, 0.01])
+@pytest.mark.parametrize("certificate", ["cohen", "two_class"])
+def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate):
+    """At radii of the table, for the certificate and alpha that the rule was laid out for."""
+    constants = {
+        "none": {},
+        "futile": {"beta": 0.01},
+        "grid": GRID,
+        "anytime": {"tolerance": 0.05, "beta": 0.01},
+        "horvath": {"stages": [100], "radius": 0.25, "beta": 0.01},
+    }[stop]
+    drawn = random_votes(0, images=15, n=500, n0=20, stop=stop, stopping=constants)
+    made = certify.certify(*drawn, certificates=[certificate], alpha=alpha)
+    one = dataclasses.replace(
+        PAIR[0], votes=drawn, table=made, certificate=certificate, alpha=alpha
+    )
+    asked = (certificate, alpha) == ("cohen", 0.001)
+    decided = {"none": [0, 0.25, 0.3], "futile": [0, 0.25, 0.3], "grid": [0, 0.25]}
+    decided |= {"anytime": [], "horvath": [0.25]}
+
+    assert one.cut_short == (stop != "none")
+    for radius in (0, 0.25, 0.3):
+        known = stop == "none" or (asked and radius in decided[stop])
+        assert one.lower_bound(radius) == (not known)
+    (row,) = tables.accuracy_table([one], radii=[0.25], confidence=0.95).to_dict("records")
+    assert row["r = 0.25"].startswith("≥ ") == one.lower_bound(0.25)
+    assert row["abstain %"].startswith("≤ ") == one.lower_bound(0)
+    (number,) = tables.accuracy([one], radii=[0.25], confidence=0.95).to_dict("records")
+    assert number["lower_bound"] == one.lower_bound(0.25)
 
 
 def test_without_labels_nothing_is_called_accuracy():
@@ -155,9 +188,10 @@ def test_acr_has_an_interval_and_so_has_its_difference():
 
     mean = intervals.mean(statistics.credited(PAIR[0].table), confidence=0.95)
     gap = paired.acr_difference(*(e.table for e in PAIR), confidence=0.95)
-    assert first["is"] == f"{mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
+    assert first["is"] == f"≥ {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
     assert second["ACR of"] == "gaussian" and apart["ACR of"] == "rrcm − gaussian"
-    assert apart["is"] == f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+    said = f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+    assert apart["is"] == f"{said} of lower bounds"
 
 
 def test_what_may_be_false_is_said_once_for_each_alpha():

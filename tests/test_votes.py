@@ -269,7 +269,7 @@ def test_an_image_that_waits_for_its_pairs_is_unfinished(path):
         votes.read(path)
 
 
-@pytest.mark.parametrize("first", ["", "votes", "[]", "{}", '{"format":"rrcm-votes-4"}'])
+@pytest.mark.parametrize("first", ["", "votes", "[]", "{}", '{"format":"rrcm-votes-5"}'])
 def test_a_file_without_our_header_is_refused(path, first):
     path.write_text(f"{first}\n")
 
@@ -287,9 +287,9 @@ def test_every_field_of_the_header_is_needed_and_typed(path, field):
 
 
 def test_another_format_is_refused(path):
-    write(path, definition=header(format="rrcm-votes-3"))
+    write(path, definition=header(format="rrcm-votes-4"))
 
-    with refused(VotesError, f"{path}:1: format 'rrcm-votes-3', this", "'rrcm-votes-4'"):
+    with refused(VotesError, f"{path}:1: format 'rrcm-votes-4', this", "'rrcm-votes-5'"):
         votes.read(path)
 
 

@@ -79,10 +79,7 @@ def write(
     varied = ablations.ablations(found, **chosen)
     if varied:
         _csv(ablations.table(varied), out / "ablations.csv")
-    for entry in found:
-        curve = statistics.curve(entry.judged)
-        bound = [entry.lower_bound(radius) for radius in curve["radius"]]
-        _csv(curve.assign(lower_bound=bound), out / "curves" / f"{entry.name}.csv")
+    _curves(found, out / "curves")
     drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
     page = jinja2.Template(
         TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True
@@ -107,6 +104,14 @@ def write(
             title=tables.title(found, confidence=confidence),
         ),
     )
+
+
+def _curves(found: list[Entry], out: Path) -> None:
+    """The curve of each entry, with what of it is only a lower bound."""
+    for entry in found:
+        curve = statistics.curve(entry.judged)
+        bound = [entry.lower_bound(radius) for radius in curve["radius"]]
+        _csv(curve.assign(lower_bound=bound), out / f"{entry.name}.csv")
 
 
 def _figures(

@@ -14,22 +14,14 @@ def replay(header: Header, rows: list[Row]) -> list[Finding]:
     Raises:
         ConfigError: The header names a rule, or constants of one, that there is not.
     """
-    rule = header.rule()
-    return [
-        *_hopeless(header, rule),
-        *(Finding(level=level, text=text) for level, text in _admitted(header)),
-        *_reused(header, rows),
-        *_stopping(header, rows, rule),
-    ]
-
-
-def _hopeless(header: Header, rule: Rule) -> list[Finding]:
-    """An error where no votes could certify anything."""
+    found = [Finding(level=level, text=text) for level, text in _admitted(header)]
+    found += _reused(header, rows)
     try:
+        rule = header.rule()
         rule.claim.certificate.require(rule, alpha=rule.claim.alpha, pairs=header.paired)
-    except CertificateError as error:
-        return [Finding(level=ERROR, text=str(error))]
-    return []
+    except CertificateError as error:  # no votes could certify anything
+        return [Finding(level=ERROR, text=str(error)), *found]
+    return found + _stopping(header, rows, rule)
 
 
 def _admitted(header: Header) -> list[tuple[str, str]]:
