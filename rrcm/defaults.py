@@ -22,7 +22,7 @@ RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]
 STOPPING = {  # constants of each rule
     "none": {},
     "futile": {"beta": 1e-3},
-    "grid": {"radii": RADII, "beta": 0.01},
+    "grid": {"radii": RADII, "beta": 5e-4},
     "anytime": {"tolerance": 0.05, "beta": 1e-3},
 }
 CERTIFY = Certify(certificates=["cohen"], alpha=0.001)
