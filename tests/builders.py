@@ -146,6 +146,17 @@ def row(idx: int, label: int, n0: list[int], *looks: list[int], **changes: Any) 
     return Row(**values | changes)
 
 
+class Clock:
+    """Stands for `time`: seconds that pass with every look at them, however busy the machine is."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
+
+
 class Linear:
     """Scores x.w + b in float64, one addition after the other: a row never knows its batch.
 

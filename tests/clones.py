@@ -135,7 +135,7 @@ def alive(clones: Clones) -> list[str]:
     return [command for command in found if command]  # none of a zombie
 
 
-def until(what: Callable[[], T], *, seconds: float = 120) -> T:
+def until(what: Callable[[], T], *, seconds: float = 600) -> T:
     """What ``what`` says once it says anything."""
     deadline = time.monotonic() + seconds
     while not (found := what()):

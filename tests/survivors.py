@@ -27,7 +27,7 @@ def marked(environment: dict[str, str]) -> list[psutil.Process]:
     return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-def until(condition: Callable[[], object], *, seconds: float = 60) -> None:
+def until(condition: Callable[[], object], *, seconds: float = 300) -> None:
     """Wait for a condition, which must come true in time."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -612,7 +612,7 @@ def keep_busy(folder_: Path) -> None:
 def test_workers_end_with_a_killed_parent(tmp_path: Path):
     parent = get_context("fork").Process(target=keep_busy, args=(tmp_path,))
     parent.start()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while len(workers := [int(path.name) for path in tmp_path.iterdir()]) < 2:
         assert time.monotonic() < until
         time.sleep(0.01)

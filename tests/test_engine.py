@@ -337,7 +337,7 @@ def test_closing_early_ends_the_pool_and_cancels_what_waits():
 
 def test_all_workers_work():
     """Each of three waits for the other two."""
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=120)
 
     def meet(pieces):
         together.wait()

@@ -64,7 +64,7 @@ with (begun / name).open("a") as tries:
     tries.write("x")
 print(f"hello from {name}", flush=True)
 if name == "left" or name == "right":  # they meet, so they are at work at once
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (begun / others[0]).exists():
         assert time.monotonic() < deadline, "alone"
         time.sleep(0.02)
@@ -148,11 +148,11 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     url = f"http://127.0.0.1:{port}/api/"
     try:
         until(lambda: local.answers(url) or server.poll() is not None, seconds=120)
-        with Api(base_url=url, timeout=60) as client:
+        with Api(base_url=url, timeout=300) as client:
             yield client
     finally:
         server.terminate()
-        server.wait(timeout=60)
+        server.wait(timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -332,7 +332,7 @@ def test_a_stopped_run_leaves_no_process_and_final_states_and_goes_on(
     else:
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     ended = api.get(f"flow_runs/{run}").json()["state_type"]
 
     assert process.returncode == 1 and "the same command goes on" in output, output

@@ -90,7 +90,7 @@ def test_a_new_method_is_a_file_and_an_entry_and_invalidates_nothing(checkout: W
 def interrupt(checkout: Workspace, stage: str, scratch: str, ready: int) -> None:
     """kill -9 a stage and all its children at a random instant after it has state to resume."""
     process = checkout.start("dvc", "repro", "--single-item", stage, RRCM_SAVE_SECONDS="0")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not any(f.stat().st_size >= ready for f in checkout.path.glob(f".rrcm/resume/{scratch}")):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline

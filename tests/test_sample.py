@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
-from builders import SIGMA, exported, images, linear, refused, some, split
+from builders import SIGMA, Clock, exported, images, linear, refused, some, split
 from builders import row as line_of
 from helpers import few
 from hypothesis import given
@@ -413,17 +413,6 @@ def test_a_rule_that_certifies_at_its_end_only_has_no_budget(stop):
 
 
 # A budget.
-
-
-class Clock:
-    """Time that passes with every look at it."""
-
-    def __init__(self, step: float) -> None:
-        self.now, self.step = 0.0, step
-
-    def monotonic(self) -> float:
-        self.now += self.step
-        return self.now
 
 
 @pytest.mark.parametrize("stop", ["grid", "anytime"])

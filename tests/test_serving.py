@@ -374,7 +374,7 @@ def test_damaged_pictures_are_refused_or_answered(changes: list[tuple[int, int]]
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         await asyncio.sleep(0.005)
