@@ -269,11 +269,14 @@ def audit(
     sigma: Annotated[float | None, typer.Option(help="The sigma said, in pixels.")] = None,
 ) -> None:
     """Say what made a table of certificates, and whether it can be trusted; exit 1 if not."""
-    from rrcm.auditing.audit import audit
+    from rrcm.auditing.audit import Audit, audit_each
 
-    found = [audit(file, n=n, alpha=alpha, sigma=sigma) for file in files]
-    typer.echo("\n\n".join(map(str, found)))
-    raise typer.Exit(int(any(one.trusted is False for one in found)))
+    bad = False
+    for number, one in enumerate(audit_each(files, n=n, alpha=alpha, sigma=sigma)):
+        text = str(one) if isinstance(one, Audit) else f"error: {one}"
+        typer.echo("\n" * (number > 0) + text, err=not isinstance(one, Audit))
+        bad |= not isinstance(one, Audit) or one.trusted is False
+    raise typer.Exit(int(bad))
 
 
 def main() -> None:

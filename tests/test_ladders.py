@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.audit import rounded, simulate
 from rrcm import bounds, certify
-from rrcm.auditing import ladders
+from rrcm.auditing import ladders, usual, written
 from rrcm.auditing.ladders import Ladder
 
 
@@ -19,8 +19,8 @@ def radii(n, alpha, sigma, *, images=300, seed=0):
     return found[found > 0]
 
 
-def infer(values, **tried):
-    return ladders.infer(values, ladders.units(values), **tried)
+def infer(values, *tried):
+    return ladders.infer(values, written.units(values), *tried)
 
 
 def down(values, digits):
@@ -85,7 +85,7 @@ def test_nothing_is_above_unanimous_votes():
     ],
 )
 def test_the_last_place_is_seen(values, unit):
-    assert ladders.units(np.array(values)) == pytest.approx(np.array(unit), rel=1e-9)
+    assert written.units(np.array(values)) == pytest.approx(np.array(unit), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_an_unusual_sigma_is_found():
 def test_an_unusual_n_is_found_if_it_is_tried():
     values = down(radii(3_210, 0.001, 0.5), 6)
 
-    assert [ladder.n for ladder in infer(values, draws=(1_000, 3_210))] == [3_210]
+    assert [ladder.n for ladder in infer(values, usual.prior(n=3_210))] == [3_210]
 
 
 @pytest.mark.parametrize("seed", range(2))

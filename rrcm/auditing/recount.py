@@ -7,7 +7,7 @@ import pandas as pd
 from scipy.special import betainc, betainccinv, ndtri
 
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, at
-from rrcm.auditing.ladders import ALPHAS
+from rrcm.auditing.usual import ALPHAS
 from rrcm.bounds import mixture_complement
 from rrcm.certify import DIGITS
 from rrcm.evidence import ABSTAIN
@@ -42,8 +42,8 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
         ERROR, lines, claims & (p * draws > hits), "p_A is above the share of votes that it bounds"
     )
     stops = table["stop"].to_numpy(dtype=str)
-    adaptive = bool((~np.isin(stops, [*FIXED]) | ((stops != "n") & (p > 0))).any())
     n = int(draws.max(initial=0))
+    adaptive = bool((~np.isin(stops, [*FIXED]) | ((draws < n) & (stops != "n") & (p > 0))).any())
     if not adaptive:
         other = (stops == "n") & (draws != n)
         found += at(ERROR, lines, other, f"draws are fewer than the {n:,} of other rows: mixed n")

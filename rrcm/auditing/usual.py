@@ -1,0 +1,65 @@
+"""How likely a table has which n, alpha and sigma before its radii are seen: people choose alike.
+
+Where radii have few digits several ladders explain them equally well, and what is common in
+publications is then the better explanation.
+"""
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+
+DRAWS = (*(step * 10**power for power in range(2, 6) for step in (1, 2, 5)), 10**6)
+ALPHAS = (0.05, 0.025, 0.01, 0.005, 0.0025, 0.001, 0.0005, 0.00025, 0.0001, 0.00005, 0.00001)
+SIGMAS = (
+    *(0.06, 0.1, 0.12, 0.125, 0.15, 0.2, 0.25, 0.3, 0.35, 0.375, 0.4, 0.5, 0.6, 0.7, 0.75),
+    *(0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0),
+)
+# Those of Cohen et al. (2019), arXiv:1902.02918, and of most publications since.
+COMMON = {"n": (10_000, 100_000), "alpha": (0.001, 0.01), "sigma": (0.12, 0.25, 0.5, 1.0)}
+SHARE = 0.75  # of tables that have one of the common values
+RARE = 0.05  # of tables whose sigma is none of SIGMAS
+HINT = 0.8  # how likely a value is right that somebody states, or a path names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prior:
+    """Values to try of n, alpha and sigma, each with its probability; each sums to at most 1."""
+
+    draws: dict[int, float]
+    alphas: dict[float, float]
+    sigmas: dict[float, float]
+
+    def log(self, *, n: int, alpha: float, sigma: float) -> float:
+        """The log probability of a combination; a sigma that is none of ``sigmas`` is rare.
+
+        Of those the less likely the more digits it has, as so many more are alike.
+        """
+        chance = self.sigmas.get(sigma)
+        if chance is None:
+            digits = len(Decimal(repr(float(sigma))).normalize().as_tuple().digits)
+            chance = RARE * 10.0**-digits
+        return math.log(self.draws[n] * self.alphas[alpha] * chance)
+
+
+def prior(*, n: int | None = None, alpha: float | None = None, sigma: float | None = None) -> Prior:
+    """Of the usual values and of those named, and of half the alpha, which two bounds have each."""
+    draws = _spread(DRAWS, COMMON["n"])
+    alphas = _spread(ALPHAS, COMMON["alpha"])
+    sigmas = _spread(SIGMAS, COMMON["sigma"])
+    return Prior(
+        draws=draws if n is None else _hinted(draws, [n]),
+        alphas=alphas if alpha is None else _hinted(alphas, [alpha, alpha / 2]),
+        sigmas=sigmas if sigma is None else _hinted(sigmas, [sigma]),
+    )
+
+
+def _spread(values: tuple, common: tuple) -> dict:
+    rest = (1 - SHARE) / (len(values) - len(common))
+    return {value: SHARE / len(common) if value in common else rest for value in values}
+
+
+def _hinted(chances: dict, values: list) -> dict:
+    left = {value: (1 - HINT) * chance for value, chance in chances.items()}
+    for value in values:
+        left[value] = left.get(value, 0.0) + HINT / len(values)
+    return dict(sorted(left.items()))

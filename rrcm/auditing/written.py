@@ -1,0 +1,89 @@
+"""Radii as they are written: their last places, how they may be rounded, and where they heap up."""
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+
+ROUNDINGS = ("down", "nearest", "up")
+# Programs that write a number of significant digits round to the nearest.
+SIGNIFICANT = {"down": 0.05, "nearest": 0.9, "up": 0.05}
+SLIP = 1e-9  # pixels by which special functions may differ
+HEAP = 5  # images of one radius that may be a heap
+NEAR = 5  # last places below a heap, of which it has to stand out
+ISOLATED = 3  # times as many images as such a place has on average
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """Different radii, ascending, [R]: last places, which one is a heap, roundings' log odds."""
+
+    values: np.ndarray
+    places: np.ndarray
+    heaped: np.ndarray
+    roundings: dict[str, float]
+
+    def largest(self, count: int) -> "Written":
+        """The same of so many radii, the largest ones."""
+        return Written(
+            values=self.values[-count:],
+            places=self.places[-count:],
+            heaped=self.heaped[-count:],
+            roundings=self.roundings,
+        )
+
+
+def written(radii: np.ndarray, unit: np.ndarray) -> Written:
+    """The different ones of radii [N] with last places ``unit`` [N]."""
+    values, first = np.unique(radii, return_index=True)
+    places, top = unit[first], heap(radii, unit)
+    some = len(np.unique(places)) > 1 and not in_full(radii, unit)
+    return Written(
+        values=values,
+        places=places,
+        heaped=values == (math.nan if top is None else top),
+        roundings={
+            name: math.log(SIGNIFICANT[name] if some else 1 / len(ROUNDINGS)) for name in ROUNDINGS
+        },
+    )
+
+
+def units(radii: np.ndarray) -> np.ndarray:
+    """The last place to which each radius [R] is written, judged by all of them.
+
+    Either all have the same decimals or the same significant digits: the coarser that fits. Radii
+    with more than nine decimals count as written in full, in float32 at least.
+    """
+    decimals = [Decimal(repr(float(radius))).normalize() for radius in radii]
+    places = max((-d.as_tuple().exponent for d in decimals), default=0)
+    if places > 9:
+        return 2e-7 * radii
+    digits = max((len(d.as_tuple().digits) for d in decimals), default=1)
+    fixed = np.full(len(radii), 10.0 ** -max(places, 0))
+    significant = np.array([10.0 ** (d.adjusted() + 1 - digits) for d in decimals])
+    return significant if np.log(significant).sum() > np.log(fixed).sum() + SLIP else fixed
+
+
+def in_full(radii: np.ndarray, unit: np.ndarray) -> bool:
+    """Whether `units` takes them as written in full."""
+    return bool((unit == 2e-7 * radii).all())
+
+
+def heap(radii: np.ndarray, unit: np.ndarray) -> float | None:
+    """The radius at which images heap up next to the top, where votes must have been unanimous.
+
+    Images with one or two votes against them spread over as many rungs: only the last one, of the
+    images without any, gathers all that are still surer. A few radii may lie above, by mistake.
+    """
+    values, counts = np.unique(radii, return_counts=True)
+    above = 0
+    for value, count in zip(values[::-1], counts[::-1], strict=True):
+        if count >= HEAP and above <= count / HEAP:
+            place = unit[radii == value][0]
+            near = (radii < value) & (radii > value - (NEAR + 0.5) * place)
+            return float(value) if count > ISOLATED * near.sum() / NEAR else None
+        above += count
+        if above > len(radii) / HEAP:
+            break
+    return None
