@@ -2,7 +2,9 @@
 
 ``python -m benchmarks.audit`` simulates tables of certificates as real ones look: many images with
 nearly all votes, others spread out, a quarter wrong or abstaining. Each is audited clean and once
-with each fault. Whoever audits knows nothing of n, alpha and sigma but in the last row.
+with each fault. Whoever audits knows nothing of n, alpha and sigma but in the last row. Then tables
+as they are published, with three significant digits, are read: how often are n, alpha and sigma
+inferred that made them?
 """
 
 import argparse
@@ -16,18 +18,30 @@ import pandas as pd
 from scipy.special import betainccinv, ndtri
 
 from rrcm import certify, tsv
-from rrcm.auditing.audit import audit
-from rrcm.auditing.findings import NOTE
+from rrcm.auditing.audit import Audit, audit
+from rrcm.auditing.findings import ERROR, NOTE
 
 DRAWS, ALPHAS, SIGMAS = (100, 1_000, 10_000, 100_000), (0.001, 0.01), (0.12, 0.25, 0.5, 1.0)
 IMAGES = (100, 500)
-FORMATS = {"csv": 6, "tsv": 6, "tsv, 4 decimals": 4, "tsv, 3 decimals": 3}
+SIGNIFICANT = 0  # instead of decimals: three significant digits, to the nearest, as by {:.3}
+FORMATS = {
+    "csv": 6,
+    "tsv": 6,
+    "tsv, 4 decimals": 4,
+    "tsv, 3 decimals": 3,
+    "tsv, 3 digits": SIGNIFICANT,
+}
+NEAREST = "radii were rounded to the nearest"  # true of all tables of significant digits
+AT_CEILING = 5  # images with unanimous votes, with fewer of which a table is not counted
+PUBLISHED = (100, 200, 500, 1_000)  # images of a published table
+KNOWN = {"nothing stated": "table.tsv", "sigma in the path": "noise_{0:.2f}/test/sigma_{0:.2f}"}
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=200, help="clean tables of each format")
     options.add_argument("--faulty", type=int, default=30, help="rounds that plant faults, too")
+    options.add_argument("--published", type=int, default=200, help="tables of 3 digits to read")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--workers", type=int, default=2)
     arguments = options.parse_args()
@@ -36,7 +50,8 @@ def main() -> None:
             pool.submit(measure, (arguments.seed, turn), faulty=turn < arguments.faulty)
             for turn in range(arguments.rounds)
         ]
-        found = [job.result() for job in jobs]
+        read = [pool.submit(tell, (arguments.seed, turn, 1)) for turn in range(arguments.published)]
+        found, told = [job.result() for job in jobs], [job.result() for job in read]
     print("| fault | " + " | ".join(FORMATS) + " |\n| --- |" + " ---: |" * len(FORMATS))
     for fault in FAULTS:
         counts = {
@@ -44,6 +59,76 @@ def main() -> None:
         }
         cells = (f"{sum(alarms)}/{len(alarms)}" for alarms in counts.values())
         print(f"| {fault} | " + " | ".join(cells) + " |")
+    print("\n| 3 digits | " + " | ".join(KNOWN) + " |\n| --- |" + " ---: |" * len(KNOWN))
+    for outcome in OUTCOMES:
+        cells = (f"{sum(outcome in one[known] for one in told)}/{len(told)}" for known in KNOWN)
+        print(f"| {outcome} | " + " | ".join(cells) + " |")
+
+
+OUTCOMES = (
+    "(n, alpha, sigma) is the first inferred",
+    "it is among others, not the first",
+    "only others are inferred: wrong",
+    "nothing is inferred",
+    "several are inferred",
+    "an error, or a warning but of rounding",
+)
+
+
+def tell(seed: tuple[int, int, int]) -> dict[str, set[str]]:
+    """What is known -> which of ``OUTCOMES`` happened, of one table with images at the ceiling."""
+    rng = np.random.default_rng(seed)
+    unanimous = 0
+    while unanimous < AT_CEILING:
+        n, alpha, sigma, images = (rng.choice(some) for some in (DRAWS, ALPHAS, SIGMAS, PUBLISHED))
+        table = published(rng, n=n, alpha=alpha, sigma=sigma, images=images)
+        unanimous = (table["n_A"] == n).sum()
+    truth, result = (n, alpha, sigma), {}
+    with TemporaryDirectory() as folder:
+        for known, name in KNOWN.items():
+            path = Path(folder) / name.format(sigma)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_published(table, path)
+            found = audit(path)
+            inferred = [(one.n, one.alpha, one.sigma) for one in found.inferred]
+            right = truth in inferred
+            happened = {
+                OUTCOMES[0]: right and inferred[0] == truth,
+                OUTCOMES[1]: right and inferred[0] != truth,
+                OUTCOMES[2]: bool(inferred) and not right,
+                OUTCOMES[3]: not inferred,
+                OUTCOMES[4]: len(inferred) > 1,
+                OUTCOMES[5]: bad(found),
+            }
+            result[known] = {outcome for outcome, holds in happened.items() if holds}
+    return result
+
+
+def published(
+    rng: np.random.Generator, *, n: int, alpha: float, sigma: float, images: int
+) -> pd.DataFrame:
+    """`simulate`, of classifiers that are good and bad, and more or less certain."""
+    return simulate(
+        rng,
+        n=n,
+        alpha=alpha,
+        sigma=sigma,
+        images=images,
+        sure=rng.uniform(0, 0.5),
+        doubt=(rng.uniform(-7, -5), rng.uniform(-3, -2)),
+        others=(rng.uniform(2, 8), rng.uniform(0.8, 2)),
+        wrong=rng.uniform(0.1, 0.4),
+    )
+
+
+def write_published(table: pd.DataFrame, path: Path) -> None:
+    """As the program of Cohen et al. (2019), arXiv:1902.02918, writes it."""
+    lines = ["\t".join(tsv.COLUMNS)]
+    for idx, label, predict, radius, correct in zip(
+        *(table[name].tolist() for name in tsv.COLUMNS[:5]), strict=True
+    ):
+        lines.append(f"{idx}\t{label}\t{predict}\t{radius:.3}\t{correct}\t0:00:17.512345")
+    path.write_text("\n".join(lines) + "\n")
 
 
 def measure(seed: tuple[int, int], *, faulty: bool) -> dict[str, dict[str, bool]]:
@@ -57,19 +142,32 @@ def measure(seed: tuple[int, int], *, faulty: bool) -> dict[str, dict[str, bool]
         for kind, digits in FORMATS.items():
             pair = rounded(clean, digits), rounded(other, digits)
             for fault, plant in list(FAULTS.items())[: None if faulty else 1]:
-                table = plant(*pair, 10.0**-digits, rng)
+                table = plant(*pair, places(pair[0]["radius"].to_numpy(), digits), rng)
                 stated = {"alpha": alpha / 2} if fault == "another alpha stated" else {}
                 alarms[kind][fault] = alarmed(table, Path(folder), digits, kind == "csv", stated)
     return alarms
 
 
 def simulate(
-    rng: np.random.Generator, *, n: int, alpha: float, sigma: float, images: int
+    rng: np.random.Generator,
+    *,
+    n: int,
+    alpha: float,
+    sigma: float,
+    images: int,
+    sure: float = 0.4,
+    doubt: tuple[float, float] = (-7, -3),
+    others: tuple[float, float] = (6, 1.2),
+    wrong: float = 0.25,
 ) -> pd.DataFrame:
-    """Certificates of images, a mixture of certain, doubtful and wrong ones; radii in full."""
-    sure = 1 - 10.0 ** rng.uniform(-7, -3, images)
-    p = np.where(rng.random(images) < 0.4, sure, rng.beta(6, 1.2, images))
-    wrong = rng.random(images) < 0.25
+    """Certificates of images, a mixture of certain, doubtful and wrong ones; radii in full.
+
+    Shares are ``sure`` and ``wrong``; the sure have a logarithm, to base 10, of 1 - p within
+    ``doubt``, and the others a p of a beta distribution with parameters ``others``.
+    """
+    certain = 1 - 10.0 ** rng.uniform(*doubt, images)
+    p = np.where(rng.random(images) < sure, certain, rng.beta(*others, images))
+    wrong = rng.random(images) < wrong
     p = np.where(wrong, rng.uniform(0.2, 0.7, images), p)
     hits = rng.binomial(n, p)
     some = np.maximum(hits, 1)
@@ -83,6 +181,7 @@ def simulate(
             "label": label,
             "predict": predict,
             "radius": radius,
+            "exact": radius,
             "correct": (predict == label).astype(int),
             "n_A": hits,
             "n": n,
@@ -93,32 +192,41 @@ def simulate(
 
 
 def rounded(table: pd.DataFrame, digits: int) -> pd.DataFrame:
-    """The same with radii of so many decimals, rounded down."""
+    """The same with radii of so many decimals, rounded down, or as ``SIGNIFICANT`` says."""
+    if digits == SIGNIFICANT:
+        return table.assign(radius=[float(f"{r:.3}") for r in table["radius"]])
     return table.assign(radius=[certify.floor(r, digits) for r in table["radius"]])
 
 
-Fault = Callable[[pd.DataFrame, pd.DataFrame, float, np.random.Generator], pd.DataFrame]
+def places(radii: np.ndarray, digits: int) -> np.ndarray:
+    """The last place of each radius [N]; that of 0 does not matter."""
+    if digits != SIGNIFICANT:
+        return np.full(len(radii), 10.0**-digits)
+    return 10.0 ** (np.floor(np.log10(np.where(radii > 0, radii, 1.0))) - 2)
+
+
+Fault = Callable[[pd.DataFrame, pd.DataFrame, np.ndarray, np.random.Generator], pd.DataFrame]
 
 
 def one_up(table, other, unit, rng):
     """One certified image, chosen by chance, with its radius rounded up."""
     chosen = rng.choice(np.flatnonzero(table["radius"] > 0))
     radius = table["radius"].to_numpy().copy()
-    radius[chosen] = np.round(radius[chosen] + unit, 9)
+    radius[chosen] = np.round(radius[chosen] + unit[chosen], 9)
     return table.assign(radius=radius)
 
 
 def top_up(table, other, unit, rng):
     """The same of an image with the largest radius."""
     radius = table["radius"].to_numpy().copy()
-    radius[radius.argmax()] = np.round(radius.max() + unit, 9)
+    top = radius.argmax()
+    radius[top] = np.round(radius[top] + unit[top], 9)
     return table.assign(radius=radius)
 
 
 def all_up(table, other, unit, rng):
     """All radii rounded up."""
-    up = np.round(table["radius"] + unit, 9)
-    return table.assign(radius=np.where(table["radius"] > 0, up, 0.0))
+    return table.assign(radius=np.round(np.ceil(table["exact"] / unit) * unit, 9))
 
 
 def mixed(table, other, unit, rng):
@@ -169,13 +277,23 @@ def alarmed(
     """Whether a written table gets an error or a warning."""
     path = folder / ("table.csv" if ours else "table.tsv")
     if ours:
-        certify.write(table, path)
+        certify.write(table[[*certify.COLUMNS]], path)
     else:
         tsv.write(table, path)
-        if digits < 6:  # as others would write it
+        if digits == SIGNIFICANT:
+            write_published(table, path)
+        elif digits < 6:  # as others would write it
             text = table.assign(time="", radius=[f"{r:.{digits}f}" for r in table["radius"]])
             text[list(tsv.COLUMNS)].to_csv(path, sep="\t", index=False)
-    return any(finding.level != NOTE for finding in audit(path, **stated).findings)
+    return bad(audit(path, **stated))
+
+
+def bad(found: Audit) -> bool:
+    """Whether there is an error, or a warning but the one that radii of three digits deserve."""
+    return any(
+        finding.level == ERROR or (finding.level != NOTE and not finding.text.startswith(NEAREST))
+        for finding in found.findings
+    )
 
 
 if __name__ == "__main__":

@@ -158,8 +158,10 @@ def _heaped(ladder: Ladder, r: np.ndarray, unit: np.ndarray, where: np.ndarray) 
 
     Radii only heap up at a ceiling: of another sigma or n, whose other rungs are as close.
     """
-    top = ladder.ceiling()
+    top, chance = ladder.ceiling(), _fit(ladder, r, unit).chance
     for value, count in zip(*np.unique(r, return_counts=True), strict=True):
+        if chance[r == value][0] < 0.5:
+            continue  # rungs so wide have no neighbours anyway
         place = unit[r == value][0]
         around = (np.abs(r - value) < 20 * place).sum() - count
         if value >= top - 2 * place or count < max(5, 0.02 * len(r)) or around > 4 * count:
