@@ -5,9 +5,44 @@ import subprocess
 import sys
 import time
 
-from rrcm.errors import BackendError
+import torch
+
+from rrcm.errors import BackendError, ConfigError
 
 POLL = 0.2  # seconds
+VISIBLE, GIVEN = "CUDA_VISIBLE_DEVICES", "RRCM_GPU"
+
+
+def choose(names: tuple[str, ...]) -> None:
+    """Refuse devices that are not here; for the CPU, hide the GPUs from this process, too.
+
+    What this process opens then is the function that its processes draw votes of.
+
+    Raises:
+        ConfigError: One of them is not here; lists those that are.
+    """
+    if set(names) == {"cpu"}:
+        os.environ[VISIBLE] = ""
+        return
+    here = gpus()
+    if missing := [name for name in names if int(name) >= len(here)]:
+        listed = ", ".join([*(f"{i} ({gpu})" for i, gpu in enumerate(here)), "cpu"])
+        raise ConfigError(f"--devices: no GPU {missing[0]} here, only {listed}")
+
+
+def gpus() -> list[str]:
+    """The names of the GPUs of this process, by index."""
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def require_given() -> None:
+    """In a process of `run`: refuse to work without the GPU that it was given.
+
+    Raises:
+        BackendError: There is none; the CPU would do, but was not asked for.
+    """
+    if (name := os.environ.get(GIVEN)) and not torch.cuda.is_available():
+        raise BackendError(f"GPU {name} does not answer; `rrcm doctor` shows what there is")
 
 
 def run(names: tuple[str, ...]) -> None:
@@ -32,9 +67,9 @@ def run(names: tuple[str, ...]) -> None:
     ]
     try:
         while any(process.poll() is None for process in processes):
-            _require(processes, names)
+            _require_all(processes, names)
             time.sleep(POLL)
-        _require(processes, names)
+        _require_all(processes, names)
     finally:
         for process in processes:
             process.terminate()
@@ -43,13 +78,14 @@ def run(names: tuple[str, ...]) -> None:
 
 def _environment(name: str, names: tuple[str, ...]) -> dict[str, str]:
     if name != "cpu":
-        return {"CUDA_VISIBLE_DEVICES": name}
+        visible = os.environ.get(VISIBLE)  # GPUs are numbered among these
+        return {VISIBLE: visible.split(",")[int(name)].strip() if visible else name, GIVEN: name}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = max(1, (cores or 1) // names.count("cpu"))
-    return {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
+    return {VISIBLE: "", "OMP_NUM_THREADS": str(threads)}
 
 
-def _require(processes: list[subprocess.Popen[bytes]], names: tuple[str, ...]) -> None:
+def _require_all(processes: list[subprocess.Popen[bytes]], names: tuple[str, ...]) -> None:
     for process, name in zip(processes, names, strict=True):
         if process.poll():
             raise BackendError(

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline import devices, requests, sampling, sources
+from pipeline import devices, requests, sampling, sources, trying
 from pipeline.requests import Foreign, Request
 from pipeline.sources import Source
+from pipeline.trying import FOREIGN
 from rrcm import certify as certification
-from rrcm import guards, prefixes, registry, sample, votes
 from rrcm import params as parameters
+from rrcm import plausibility, prefixes, sample, votes
 from rrcm.analysis import tables
 from rrcm.analysis.entries import Entry
 from rrcm.certificates import transfer
@@ -29,12 +30,15 @@ from rrcm.votes import Header, Row
 
 VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
 SHOWN = 5  # files that were left out
-FOREIGN = "foreign/"  # how the backend of a classifier begins that is none of ours
 
 
-def certify(request: Request) -> str:
-    """Certify the pictures of a request; returns the table to show and where it was written."""
-    source = sources.open_source(request)
+def certify(request: Request, source: Source | None = None) -> str:
+    """Certify the pictures of a request; returns the table to show and where it was written.
+
+    ``source`` is that of the request, if it is open already.
+    """
+    devices.require_given()
+    source = source or sources.open_source(request)
     header, rows, path = _votes(request, source)
     if request.shard == "1/1":
         return _results(request.certify, request.report, header, rows, path, source)
@@ -47,14 +51,20 @@ def certify(request: Request) -> str:
 
 
 def share(request: Request) -> str:
-    """Certify on several devices, one process for each, to the votes that one would have made."""
-    devices.run(request.devices)
-    count = len(request.devices)
-    if count > 1:
-        whole = header_of(request, sources.open_source(request))
-        shards = [f"{i}/{count}" for i in range(1, count + 1)]
-        _merged([_shard(dataclasses.replace(whole, shard=shard)) for shard in shards])
-    return certify(request)  # of the votes that the processes have made
+    """Certify on several devices, one process for each, to the votes that one would have made.
+
+    Nothing is started where these votes are there already.
+    """
+    devices.choose(request.devices)
+    source = sources.open_source(request)
+    whole = header_of(request, source)
+    if not _made(whole, source):
+        _prepare(request, whole, source)
+        devices.run(request.devices)
+        if (count := len(request.devices)) > 1:
+            shards = [f"{i}/{count}" for i in range(1, count + 1)]
+            _merged([_shard(dataclasses.replace(whole, shard=shard)) for shard in shards])
+    return certify(request, source)  # of the votes that the processes have made
 
 
 def merge(paths: list[Path]) -> str:
@@ -82,7 +92,10 @@ def _results(
     certificates, alpha = certify.certificates, certify.alpha
     entry, written = certified(certify, header, rows)
     name, table = entry.name, entry.table
+    tried = trying.read(_tried(header))
+    warned = [f"warning: {line}" for line in trying.warnings(header, tried, rows)]
     lines = [
+        *(["\n".join(warned) + "\n"] if warned else []),
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha:g}; stopping rule "
         f"{header.stop}: {_effort(header, rows, table)}",
@@ -92,10 +105,12 @@ def _results(
     if "transfer" in certificates:
         rule = header.rule()
         said = transfer.ceiling(rule, pairs=header.paired, sigma=header.sigma, alpha=alpha)
-        lines.insert(2, said)
+        lines.insert(-1, said)
     if source and source.files:
         table["file"] = table["idx"].map(source.files)
     certification.write(table, written)
+    if tried:
+        lines.append(f"tried before: {plausibility.fact(tried, sigma=header.sigma)}")
     if source:
         lines += [*source.said, *_left_out(name, source)]
     return "\n".join([*lines, f"certificates: {written}", f"votes: {path}"])
@@ -156,28 +171,13 @@ def _entry(
 
 def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
     wanted = header_of(request, source)
+    if made := _made(wanted, source):
+        return made
     path = VOTES / f"{key_of(wanted)}.jsonl"
-    for made in (*source.made, path):
-        if made.exists():
-            header, rows = votes.read(made)
-            if header == wanted:
-                return header, rows, made
-    asked = request.certify
-    certification.require(wanted, certificates=asked.certificates, alpha=asked.alpha)
-    function = source.smoothed.backend
-    if wanted.backend.startswith(FOREIGN):
-        for line in guards.examine(
-            function,
-            source.split,
-            noise=registry.load("noises", wanted.noise),
-            sigma=wanted.sigma,
-            seed=wanted.seed,
-            batch_size=wanted.batch_size,
-        ):
-            sources.note(line)
+    _prepare(request, wanted, source)
     path.parent.mkdir(parents=True, exist_ok=True)
     sampling.run(
-        function,
+        source.smoothed.backend,
         wanted,
         source.split,
         journal=path.with_suffix(".journal"),
@@ -186,6 +186,40 @@ def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
         reference=source.reference,
     )
     return *votes.read(path), path
+
+
+def _made(wanted: Header, source: Source) -> tuple[Header, list[Row], Path] | None:
+    """Votes as ``wanted`` that are there already, whole or in shards, which are put together."""
+    for path in (*source.made, VOTES / f"{key_of(wanted)}.jsonl"):
+        if path.exists():
+            header, rows = votes.read(path)
+            if header == wanted:
+                return header, rows, path
+    parts = _parts(wanted) if wanted.shard == "1/1" else []
+    return _merged(parts) if parts else None
+
+
+def _parts(wanted: Header) -> list[Path]:
+    """The files of all shards of ``wanted``; none where one is missing."""
+    found: dict[int, list[Path]] = {}  # of how many shards -> which
+    defined = json.loads(votes.encode(wanted))
+    for path in sorted(VOTES.glob("*.jsonl")):
+        with path.open(encoding="utf-8") as file:
+            header = json.loads(file.readline())
+        if header | {"shard": wanted.shard} == defined:
+            found.setdefault(int(header["shard"].partition("/")[2]), []).append(path)
+    return next((paths for count, paths in found.items() if len(paths) == count), [])
+
+
+def _prepare(request: Request, wanted: Header, source: Source) -> None:
+    """Refuse what nothing could certify, before anything is drawn."""
+    asked = request.certify
+    certification.require(wanted, certificates=asked.certificates, alpha=asked.alpha)
+    trying.ensure(_tried(wanted), wanted, source)
+
+
+def _tried(header: Header) -> Path:
+    return VOTES / f"{key_of(dataclasses.replace(header, shard='1/1'))}.tried.json"
 
 
 def header_of(request: Request, source: Source) -> Header:

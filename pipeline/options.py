@@ -1,10 +1,14 @@
 """The options of every command that asks a classifier, once; imports nothing heavy."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
+
+from rrcm.errors import RrcmError
 
 Command = Callable[..., None]
 
@@ -19,6 +23,7 @@ NETWORK: dict[str, tuple[type, str]] = {
 FUNCTION: dict[str, tuple[type, str]] = {
     "classes": (Path, "Names of the outputs, one in a line."),
     "size": (str, "Of pictures, as 224 or HxW; the network's own."),
+    "channels": (int, "Of an ONNX file that leaves them open: 1 or 3; 3."),
     "resize": (str, "exact, squash or crop, before the noise; crop."),
     "mean": (str, "Of channels in [0, 1], as .485,.456,.406; 0."),
     "std": (str, "Of channels, as .229,.224,.225; 1."),
@@ -34,13 +39,34 @@ DRAWS: dict[str, tuple[type, str]] = {
 }
 
 
+@contextmanager
+def naming(given: Iterable[str]) -> Iterator[None]:
+    """Errors of the block name an option of ``given`` where they name the key that it overrides.
+
+    ``n: …`` at the beginning, ``at n = …``, ``sample.n`` and ``certify.n`` become ``--n``. An error
+    of params.yaml itself, which begins with its name, is left as it is.
+    """
+    try:
+        yield
+    except RrcmError as error:
+        text = str(error)
+        if text.startswith("params.yaml"):
+            raise
+        for key in given:
+            flag = f"--{key.replace('_', '-')}"
+            places = rf"^{key}(?=: )|(?<=\bat ){key}(?= = )|\b(?:sample|certify|report)\.{key}\b"
+            text = re.sub(places, flag, text)
+        error.args = (text,)
+        raise
+
+
 def asks(option: Callable[..., Any], *, draws: bool = True) -> Callable[[Command], Command]:
     """Give a command the options NETWORK, ahead of its own, and FUNCTION, in place of ``_``.
 
     And DRAWS behind these, unless the command decides itself how to draw.
 
     They are in the ``context.params`` of the command, for `requests.resolve`; ``option(help=…)``
-    makes one of them.
+    makes one of them. Errors name the options that were given, as `naming` does.
     """
 
     def shared(options: dict[str, tuple[type, str]]) -> list[Parameter]:
@@ -62,7 +88,8 @@ def asks(option: Callable[..., Any], *, draws: bool = True) -> Callable[[Command
 
         @wraps(command)
         def _command(**given: Any) -> None:
-            command(**{parameter.name: given.get(parameter.name) for parameter in own})
+            with naming(key for key, value in given.items() if value is not None):
+                command(**{parameter.name: given.get(parameter.name) for parameter in own})
 
         before, between, after = own[:first], own[first:place], own[place + 1 :]
         _command.__signature__ = Signature(

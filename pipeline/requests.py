@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.runs import find_run
 from rrcm import defaults
 from rrcm.config import PARAMS, require
 from rrcm.errors import BackendError, ConfigError, DataError
 from rrcm.params import Params, load
 from rrcm.registry import suggest
-from rrcm.settings import Certify, Eval, Report, Sample
+from rrcm.settings import Certify, Eval, Report, Sample, noise_level
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 SAMPLE = ("n", "subset", "stop", "batch_size", "seed")  # options that override keys of `sample`
 OURS = {"method", "eval_sigma"}  # options of --model alone
 THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
-ONLY = {"model": OURS, "onnx": {*THEIRS, "output"}, "timm": {*THEIRS, "weights"}}
+ONNX = {*THEIRS, "output", "channels"}
+ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +54,7 @@ class Foreign:
     weights: Path | None
     output: str | None
     size: tuple[int, int] | None
+    channels: int | None
     resize: str
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
@@ -104,6 +107,9 @@ def resolve(options: Mapping[str, Any], *, outside: str = "anytime") -> Request:
     (kind,) = kinds
     if odd := sorted({*given} & set().union(*ONLY.values()) - ONLY[kind]):
         raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")
+    for option in ("sigma", "eval_sigma"):
+        if option in given:
+            noise_level(given[option], name=f"--{option.replace('_', '-')}")
     inside = kind == "model" or PARAMS.exists()
     params = load() if inside else None
     source = _trained(params, given) if kind == "model" else _foreign(kind, given)
@@ -196,9 +202,10 @@ def _prefixes(params: Params | None, source: Trained | Foreign, given: Mapping[s
 
 def _trained(params: Params, given: Mapping[str, Any]) -> Trained:
     method, sigma = given.get("method", "rrcm"), given["sigma"]
-    run = find_run(params, model=given["model"], method=method, sigma=sigma)
+    noise = given.get("eval_sigma", sigma)
+    run = find_run(params, model=given["model"], method=method, sigma=sigma, eval_sigma=noise)
     architecture = params.classifiers()[run].architecture
-    evaluation = Eval(run=run, architecture=architecture, sigma=given.get("eval_sigma", sigma))
+    evaluation = Eval(run=run, architecture=architecture, sigma=noise)
     if not Path(f"onnx/{run}.onnx").exists():
         raise BackendError(
             f"onnx/{run}.onnx is not here; make it with `dvc repro {params.maker(run)}`, or fetch "
@@ -212,21 +219,21 @@ def _trained(params: Params, given: Mapping[str, Any]) -> Trained:
 
 
 def _foreign(kind: str, given: Mapping[str, Any]) -> Foreign:
-    sigma = given["sigma"]
-    require(0 < sigma < math.inf, f"--sigma: must be positive, got {sigma:g}")
-    images = given.get("images")
+    images, channels = given.get("images"), given.get("channels")
+    require(channels in (None, 1, 3), f"--channels: 1 (grey) or 3 (RGB), got {channels}")
     if images is not None and not images.is_dir():
         raise DataError(f"--images {images}: no such folder")
     return Foreign(
         kind=kind,
         name=given[kind],
-        sigma=sigma,
+        sigma=given["sigma"],
         images=images,
         labels=given.get("labels"),
         classes=given.get("classes"),
         weights=given.get("weights"),
         output=given.get("output"),
         size=_size(given["size"]) if "size" in given else None,
+        channels=channels,
         resize=given.get("resize", "crop"),
         mean=_numbers("mean", given["mean"]) if "mean" in given else None,
         std=_numbers("std", given["std"]) if "std" in given else None,
@@ -256,11 +263,13 @@ def device_names(text: str, *, shard: str) -> tuple[str, ...]:
     """``0,1`` or ``cpu,cpu`` one by one.
 
     Raises:
-        ConfigError: It is neither, or the work is a shard already.
+        ConfigError: It is neither, or both, or the work is a shard already.
     """
     names = tuple(text.split(","))
     if not all(name == "cpu" or name.isdecimal() for name in names):
         raise ConfigError(f"--devices: expected GPU numbers or cpu, such as 0,1, got {text!r}")
+    if 0 < names.count("cpu") < len(names):
+        raise ConfigError(f"--devices: GPUs and cpu round differently, give one kind, got {text!r}")
     if shard != "1/1":
         raise ConfigError(f"--devices: makes shards of its own, and was given --shard {shard}")
     return names
@@ -276,28 +285,3 @@ def seconds(text: str) -> float:
     if not found or not float(found[1]):
         raise ConfigError(f"--budget: expected a time such as 90s, 10m or 1.5h, got {text!r}")
     return float(found[1]) * SECONDS[found[2]]
-
-
-def find_run(params: Params, *, model: str, method: str, sigma: float) -> str:
-    """The name of the run with these values; sigmas are compared as numbers, so 1 is 1.00.
-
-    ``model`` may also be the name of a run or of an ensemble, with or without sigma at its end.
-
-    Raises:
-        ConfigError: There is none; says what there is and how to get it.
-    """
-    found = params.classifiers()
-    for name, run in found.items():
-        if (run.model, run.method, run.sigma) == (model, method, sigma):
-            return name
-    for name in (model, f"{model}-s{round(100 * sigma):03d}"):
-        if name in found and found[name].sigma == sigma:
-            return name
-    have = {(run.model, run.method, run.sigma) for run in found.values()}
-    listed = ", ".join(f"{m} {k} σ = {s:g}" for m, k, s in sorted(have))
-    name = f"{model}-{method}-s{round(100 * sigma):03d}"
-    raise ConfigError(
-        f"params.yaml has no {model} {method} σ = {sigma:g}, only {listed}."
-        f"{suggest(model, sorted({m for m, _, _ in have}))} Add {name} under runs, then make it "
-        f"with `dvc repro export@{name}` or fetch it with `rrcm pull {name}`"
-    )

@@ -75,7 +75,8 @@ def _opened(source: Foreign, draws: Sample) -> Smoothed:
         "draws": draws,
     }
     if source.kind == "onnx":
-        return smoothed.onnx(source.name, output=source.output, **told)
+        only = {"channels": source.channels, "output": source.output}
+        return smoothed.onnx(source.name, **only, **told)
     return smoothed.timm(source.name, weights=source.weights, **told)
 
 
@@ -138,6 +139,6 @@ def _foreign(request: Request) -> Source:
     )
 
 
-def note(text: str) -> None:
+def note(text: str, *, kind: str = "note") -> None:
     """Say something that is no error, and no result."""
-    print(f"note: {text}", file=sys.stderr)
+    print(f"{kind}: {text}", file=sys.stderr)

@@ -162,7 +162,7 @@ def best_complement(rule: Rule, alpha: float) -> float:
     best = rule.complement([(draws, draws) for draws in rule.looks], alpha)
     if best >= 0.5:
         raise CertificateError(
-            f"{rule.looks[-1]} votes can never certify at alpha = {alpha}: all would abstain"
+            f"n: {rule.looks[-1]} votes can never certify at alpha = {alpha}: all would abstain"
         )
     return best
 

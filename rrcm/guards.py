@@ -2,34 +2,40 @@
 
 A certificate holds for whatever function was sampled, as long as it is one: a row's scores must
 depend on that row alone, and be the same every time. A classifier of ours that is random is such a
-function of the picture and of normal numbers that it is given. The rest are signs that the function
-is not the one that was meant.
+function of the picture and of normal numbers that it is given.
 """
 
 from types import ModuleType
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from rrcm.errors import BackendError
+from rrcm.plausibility import Tried
 from rrcm.shards import Split
 from rrcm.voters import Backend, ask, example
-from rrcm.votes import UNKNOWN
 
 PICTURES = 64  # on which answers are counted
 ROUNDING = 2e-3  # of the range of scores: what float16 may lose, and no dependence is as small as
 LARGEST = 1e30  # instead of infinite scores, of classes that are ruled out
 SAME = 1e-6  # of the largest score: what float32 may lose
-LEVEL = 0.01  # a share of right answers that chance exceeds no more often is above chance
 DRAW = 2**32 - 1  # of the noise: one that no sampling makes
 
 
 def examine(
-    backend: Backend, split: Split, *, noise: ModuleType, sigma: float, seed: int, batch_size: int
-) -> list[str]:
-    """What there is to say of a classifier on pictures of ``split``, in a line each.
+    backend: Backend,
+    split: Split,
+    *,
+    noise: ModuleType,
+    sigma: float,
+    seed: int,
+    batch_size: int,
+    ours: bool = False,
+) -> Tried:
+    """A classifier's answers to some pictures of ``split``, once it has passed the guards.
+
+    Of one that is ``ours`` it is known that a row's scores depend on that row alone.
 
     Raises:
         BackendError: The scores are no function of the picture alone, are NaN, or do not depend on
@@ -45,13 +51,18 @@ def examine(
         draws=torch.full((len(places),), DRAW),
         white=split.white,
     )
-    function(backend, noisy[torch.arange(batch_size) % len(places)])
+    if not ours:
+        function(backend, noisy[torch.arange(batch_size) % len(places)])
     black_and_white = torch.stack([torch.zeros_like(clean[0]), torch.ones_like(clean[0])])
     scores = _scores(backend, torch.cat([clean, noisy, black_and_white]), batch_size)
     if float((scores.amax(0) - scores.amin(0)).max()) <= SAME * float(_finite(scores).abs().max()):
         raise BackendError("the scores are the same whatever the picture; was anything trained?")
     plain, shaken = scores[: len(places)], scores[len(places) : -2]
-    return _answers(plain.argmax(1), shaken.argmax(1), split.labels[places], backend, sigma)
+    return Tried(
+        labels=split.labels[places].tolist(),
+        plain=plain.argmax(1).tolist(),
+        noisy=shaken.argmax(1).tolist(),
+    )
 
 
 def function(backend: Backend, x: Tensor) -> None:
@@ -104,31 +115,3 @@ def _scores(backend: Backend, x: Tensor, batch_size: int) -> Tensor:
     rows = torch.arange(len(x) + -len(x) % batch_size) % len(x)
     z = example(backend, batch_size)
     return torch.cat([_ask(backend, x[batch], z) for batch in rows.split(batch_size)])[: len(x)]
-
-
-def _answers(
-    plain: Tensor, shaken: Tensor, labels: np.ndarray, backend: Backend, sigma: float
-) -> list[str]:
-    """How many answers are right, with and without noise, and what that may mean."""
-    under = f"under noise of sigma = {sigma:g}"
-    known = labels != UNKNOWN
-    if not known.any():
-        same = int((plain == shaken).sum())
-        return [f"{same} of {len(labels)} pictures keep their answer {under}"]
-    right = [int((answer.numpy() == labels)[known].sum()) for answer in (plain, shaken)]
-    total, chance = int(known.sum()), 1 / len(backend.classes)
-    lines = [f"{right[0]} of {total} right without noise, {right[1]} of {total} {under}"]
-    if chance**total > LEVEL:
-        return lines  # too few to tell
-    luck = [stats.binom.sf(count - 1, total, chance) > LEVEL for count in right]
-    if luck[0]:
-        lines.append(
-            "no better than chance without noise: are mean, std, size and the order of the classes "
-            "what the network was trained with?"
-        )
-    elif luck[1]:
-        lines.append(
-            f"no better than chance {under}: it seems not to have been trained for so much noise, "
-            "and most pictures will abstain"
-        )
-    return lines

@@ -6,6 +6,29 @@ from typing import Any, Literal
 
 from rrcm.config import not_negative, positive, require
 
+MOST_NOISE = 10.0  # sigma: ten times the range of a pixel; the least in use is 15 in 0..255
+
+
+def noise_level(sigma: float, *, name: str = "sigma") -> None:
+    """Refuse a sigma that is no noise of pixels in [0, 1], as one in units of 0..255 is not.
+
+    Args:
+        sigma: The standard deviation of the noise, in pixels of [0, 1].
+        name: The key or the option that has it.
+
+    Raises:
+        ConfigError: It is not positive, or above MOST_NOISE; gives the value in the right units.
+    """
+    require(0 < sigma < math.inf, f"{name}: must be positive, got {sigma:g}")
+    scaled = sigma / 255
+    require(
+        sigma <= MOST_NOISE,
+        f"{name}: {sigma:g} looks like units of 0..255; pixels are in [0, 1], and that is "
+        f"{name} {scaled:.3g}"
+        if scaled <= MOST_NOISE
+        else f"{name}: must be at most {MOST_NOISE:g}, as pixels are in [0, 1], got {sigma:g}",
+    )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ensemble:
@@ -80,7 +103,8 @@ class Purified:
     local: Local
 
     def __post_init__(self) -> None:
-        positive(self, "sigma", "votes")
+        noise_level(self.sigma)
+        positive(self, "votes")
 
     def calls(self) -> dict[str, int]:
         """How often a draw calls the denoiser, and the classifier."""
@@ -101,7 +125,7 @@ class Eval:
     sigma: float
 
     def __post_init__(self) -> None:
-        positive(self, "sigma")
+        noise_level(self.sigma)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,6 @@
 """A smoothed classifier as an object: a picture goes in, a certified answer comes out."""
 
 import dataclasses
-import math
 import secrets
 from dataclasses import KW_ONLY, dataclass, field
 from os import PathLike
@@ -13,14 +12,13 @@ import torch
 from PIL import Image
 
 from rrcm import certify, guards, pictures, registry, sample
-from rrcm.config import require
 from rrcm.defaults import DRAWS, STOPPING
 from rrcm.drawing import Drawing
 from rrcm.errors import BackendError, DataError
 from rrcm.evidence import ABSTAIN, coin
 from rrcm.journal import Memory
 from rrcm.pictures import WHITE, Fit
-from rrcm.settings import Sample
+from rrcm.settings import Sample, noise_level
 from rrcm.shards import Split
 from rrcm.voters import Backend
 from rrcm.votes import UNKNOWN, Header, Row
@@ -57,7 +55,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
-    """A classifier of pictures, smoothed with Gaussian noise at one sigma > 0.
+    """A classifier of pictures, smoothed with Gaussian noise at one sigma in (0, 10].
 
     ``backend`` takes pixels of ``shape`` [C, H, W], of which ``white`` are 1.0 to it. ``stopping``
     are the constants of the rule ``draws.stop``. Answers are those of ``draws.certificate``, at
@@ -75,7 +73,7 @@ class Smoothed:
     fit: Fit | None = None
 
     def __post_init__(self) -> None:
-        require(0 < self.sigma < math.inf, f"sigma: must be positive, got {self.sigma:g}")
+        noise_level(self.sigma)
         if self.fit is None:
             object.__setattr__(self, "fit", Fit(shape=self.shape))
 
@@ -189,6 +187,7 @@ def onnx(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     size: tuple[int, int] | None = None,
+    channels: int | None = None,
     output: str | None = None,
     classes: list[str] | None = None,
     resize: str = "crop",
@@ -203,7 +202,14 @@ def onnx(
         ConfigError: An argument makes no sense.
     """
     backend = registry.load("foreign", "onnx").Backend(
-        Path(path), sigma=sigma, mean=mean, std=std, size=size, output=output, device=device()
+        Path(path),
+        sigma=sigma,
+        mean=mean,
+        std=std,
+        size=size,
+        channels=channels,
+        output=output,
+        device=device(),
     )
     return _checked(backend, "onnx", sigma=sigma, classes=classes, resize=resize, draws=draws)
 

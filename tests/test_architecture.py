@@ -25,7 +25,7 @@ LAYERS = [  # a module may import from its own line and the lines above it
     {"draws", "distributed", "computing"},
     {"evidence", "bounds", "noise", "schedules", "losses", "checkpoints", "philox"},
     {"attacks", "diffusion", "frechet"},
-    {"looks", "votes", "planner", "engine", "randomness"},
+    {"looks", "votes", "planner", "engine", "randomness", "plausibility"},
     {"journal", "shards", "raw", "batches", "transforms", "quantize"},
     {"models", "data", "certificates", "stopping", "noises", "denoisers", "denoising", "purifiers"},
     {"untrusted", "classifier", "denoiser", "condition", "voters", "folders", "ensembles"},

@@ -1,6 +1,5 @@
 """What people type: found by value, answered at once, and wrong in one line."""
 
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +10,7 @@ import pytest
 import typer
 from builders import refused
 from PIL import Image
+from typer.testing import CliRunner
 from workspace import EVAL, ROOT, RUN, Workspace
 
 import cli
@@ -22,7 +22,7 @@ from rrcm.params import Params
 
 SOURCE = {  # options of all that asks a classifier
     *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
-    *("resize", "mean", "std", "output", "batch-size", "n", "alpha"),
+    *("channels", "resize", "mean", "std", "output", "batch-size", "n", "alpha"),
 }
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "certify": {
@@ -95,18 +95,51 @@ def test_runs_are_found_by_value(params: Params, written: str):
 @pytest.mark.parametrize(
     "wanted, said",
     [
-        ({"model": "tinny"}, "Did you mean 'tiny'?"),
-        ({"model": "b_deep", "sigma": 1.0}, "dvc repro export@b_deep-rrcm-s100"),
-        ({"model": "b_deep", "sigma": 1.0}, "rrcm pull b_deep-rrcm-s100"),
-        ({"method": "macer"}, "only tiny gaussian σ = 0.5, tiny rrcm σ = 0.5"),
-        ({"sigma": 0.25}, "params.yaml has no tiny rrcm σ = 0.25"),
+        (
+            {"model": "b_deep", "sigma": 1.0},
+            "params.yaml has no model 'b_deep', only tiny; `rrcm preset imagenet` has one trained "
+            "at 1: `dvc repro export@b_deep-rrcm-s100` then makes it, or `rrcm pull "
+            "b_deep-rrcm-s100` where a remote has it",
+        ),
+        ({"model": "b", "sigma": 0.25}, "`rrcm preset cifar10` (or imagenet) has one trained"),
+        (
+            {"model": "r110", "method": "densepure5", "sigma": 0.25},
+            "`rrcm preset cifar10-diffusion` has one trained at 0.25: `dvc repro purify@",
+        ),
+        (
+            {"model": "b_deep", "sigma": 0.3},
+            "only tiny; `rrcm preset imagenet` has it at sigma = 0.25, 0.5, 1",
+        ),
+        (
+            {"sigma": 0.3},
+            "params.yaml has tiny rrcm at sigma = 0.5, not at 0.3; `--sigma 0.5 --eval-sigma 0.3` "
+            "smooths the one trained at 0.5 with 0.3",
+        ),
+        ({"sigma": 0.3, "eval_sigma": 0.4}, "`--sigma 0.5 --eval-sigma 0.4` smooths the one"),
+        ({"sigma": 0.3, "eval_sigma": 0.5}, "`--sigma 0.5` smooths the one"),
+        ({"sigma": 0.25}, "`rrcm preset digits` (or digits-all, digits-diffusion) has one"),
+        ({"model": "tinny"}, "no model 'tinny', only tiny. Did you mean 'tiny'?"),
+        (
+            {"method": "gausian"},
+            "no tiny gausian, only tiny with gaussian, rrcm. Did you mean 'gaussian'?",
+        ),
     ],
 )
-def test_a_run_that_is_not_there_says_what_is_and_how_to_get_it(params, wanted, said):
-    with pytest.raises(ConfigError, match=re.escape(said)) as error:
+def test_a_run_that_is_not_there_is_found_elsewhere(params, monkeypatch, wanted, said):
+    """Each way out works: it is of a preset, or of params.yaml."""
+    monkeypatch.chdir(ROOT)
+
+    with refused(ConfigError, said):
         requests.find_run(params, **{"model": "tiny", "method": "rrcm", "sigma": 0.5} | wanted)
 
-    assert "\n" not in str(error.value)
+
+def test_what_a_preset_is_said_to_have_it_has():
+    """Golden: the way out that is named, in the preset that is named."""
+    imagenet = parameters.load(ROOT / "presets/imagenet.yaml")
+
+    found = requests.find_run(imagenet, model="b_deep", method="rrcm", sigma=1.0)
+
+    assert (found, imagenet.maker(found)) == ("b_deep-rrcm-s100", "export@b_deep-rrcm-s100")
 
 
 # What a request is, without a checkout that has models in it.
@@ -162,8 +195,14 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         ({"n": 9}, "9 draws can never certify at certify.alpha = 0.001"),
         ({"alpha": 1.5}, "alpha: must be in (0, 1), got 1.5"),
         ({"alpha": 1e-40}, "100 draws can never certify"),
-        ({"eval_sigma": -1.0}, "sigma: must be positive"),
-        ({"sigma": 0.25}, "params.yaml has no tiny rrcm σ = 0.25"),
+        ({"eval_sigma": -1.0}, "--eval-sigma: must be positive, got -1"),
+        ({"sigma": -1.0}, "--sigma: must be positive, got -1"),
+        ({"sigma": float("nan")}, "--sigma: must be positive, got nan"),
+        ({"sigma": 60.0}, "--sigma: 60 looks like units of 0..255"),
+        ({"sigma": 60.0}, "that is --sigma 0.235"),
+        ({"sigma": 5000.0}, "--sigma: must be at most 10"),
+        ({"eval_sigma": 127.5}, "that is --eval-sigma 0.5"),
+        ({"sigma": 0.25}, "params.yaml has tiny rrcm at sigma = 0.5, not at 0.25"),
         ({"budget": "10"}, "--budget: expected a time such as 90s, 10m or 1.5h, got '10'"),
         ({"budget": ""}, "--budget: expected"),
         ({"budget": "0s"}, "--budget: expected"),
@@ -173,6 +212,7 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         ({"devices": "gpu"}, "--devices: expected GPU numbers or cpu, such as 0,1, got 'gpu'"),
         ({"devices": "0,"}, "--devices: expected"),
         ({"devices": "-1"}, "--devices: expected"),
+        ({"devices": "0,cpu"}, "--devices: GPUs and cpu round differently"),
         ({"devices": "0,1", "shard": "1/2"}, "--devices: makes shards of its own"),
         ({"model": None}, "give one of --model, --onnx and --timm; got none"),
         ({"onnx": "a.onnx"}, "got --model and --onnx"),
@@ -182,6 +222,9 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         ({"model": None, "timm": "a", "size": "big"}, "--size: expected pixels, such as 224"),
         ({"model": None, "timm": "a", "std": "1,x"}, "--std: expected a number for each channel"),
         ({"model": None, "timm": "a", "sigma": 0.0}, "--sigma: must be positive, got 0"),
+        ({"model": None, "onnx": "a", "sigma": 60.0}, "that is --sigma 0.235"),
+        ({"model": None, "onnx": "a", "channels": 4}, "--channels: 1 (grey) or 3 (RGB), got 4"),
+        ({"model": None, "timm": "a", "channels": 3}, "--channels does not go with --timm"),
     ],
     ids=str,
 )
@@ -198,6 +241,35 @@ def test_a_run_that_is_not_exported_says_how_to_get_it(here: Path):
 
 
 @pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--n 5", "--n: 5 draws can never certify at certify.alpha = 0.001; at least 10 can"),
+        ("--n 0", "--n: must be positive, got 0"),
+        ("--alpha 2", "--alpha: must be in (0, 1), got 2.0"),
+        ("--alpha 1e-40", "sample.n: 100 draws can never certify at --alpha = 1e-40"),
+        ("--batch-size 0", "--batch-size: must be positive, got 0"),
+    ],
+)
+@pytest.mark.parametrize("command", ["certify", "predict --image 3"])
+def test_errors_name_the_option_that_was_typed(here: Path, command: str, typed: str, said: str):
+    """Not the key of params.yaml that it overrides; a key that was not typed is named as it is."""
+    result = CliRunner().invoke(cli.app, [*command.split(), *RUN_VALUES, *typed.split()])
+
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception).startswith(said), result.exception
+
+
+def test_what_is_wrong_with_params_yaml_is_said_of_params_yaml(here: Path):
+    text = (here / "params.yaml").read_text()
+    assert "n: 100," in text
+    (here / "params.yaml").write_text(text.replace("n: 100,", "n: 5,"))
+
+    result = CliRunner().invoke(cli.app, ["certify", *RUN_VALUES, "--n", "50"])
+
+    assert str(result.exception).startswith("params.yaml.sample.n: 5 draws can never certify")
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("0.5s", 0.5), ("007m", 420)]
 )
 def test_times_are_seconds(text: str, seconds: float):
@@ -206,7 +278,7 @@ def test_times_are_seconds(text: str, seconds: float):
 
 @pytest.mark.parametrize(
     ("text", "names"),
-    [("0", ("0",)), ("0,1", ("0", "1")), ("cpu,cpu", ("cpu", "cpu")), ("10,cpu", ("10", "cpu"))],
+    [("0", ("0",)), ("0,10", ("0", "10")), ("cpu,cpu", ("cpu", "cpu"))],
 )
 def test_devices_are_numbers_or_cpu(text: str, names: tuple[str, ...]):
     assert requests.device_names(text, shard="1/1") == names
@@ -247,7 +319,9 @@ def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Worksp
     output = checkout.run("rrcm", "certify", *RUN_VALUES)
     ours = next(checkout.path.glob("results/*.csv"))
 
+    shared = checkout.run("rrcm", "certify", *RUN_VALUES, "--devices", "cpu,cpu")
     assert f"votes: votes/{EVAL}.jsonl" in output and not (checkout.path / ".rrcm/votes").exists()
+    assert shared == output
     assert ours.read_bytes() == (checkout.path / f"certificates/{EVAL}.csv").read_bytes()
 
 
@@ -298,9 +372,9 @@ def test_report_and_doctor_say_what_there_is(checkout: Workspace):
     (checkout.path / f"onnx/{RUN}.onnx").unlink()
 
     assert "`dvc repro` makes it" in checkout.run("rrcm", "report", fails=True)
-    doctor = checkout.run("rrcm", "doctor")
-    assert f"--  onnx/{RUN}.onnx: not here; `dvc repro export@{RUN}`" in doctor
-    assert "ok  onnx/tiny-gaussian-s050.onnx" in doctor
+    found = checkout.run("rrcm", "doctor")
+    assert f"--  onnx/{RUN}.onnx: not here; `dvc repro export@{RUN}`" in found
+    assert "ok  onnx/tiny-gaussian-s050.onnx" in found
 
 
 def test_results_that_are_there_are_analysed_without_drawing(finished: Workspace, tmp_path):

@@ -35,9 +35,17 @@ def weights(pixels: int) -> np.ndarray:
 
 
 def model(
-    shape=("n", 3, 4, 5), kind="float32", outputs=(("scores", ["n", 3]),), nodes=(), more=()
+    shape=("n", 3, 4, 5),
+    kind="float32",
+    outputs=(("scores", ["n", 3]),),
+    nodes=(),
+    more=(),
+    said=None,
 ) -> onnx.ModelProto:
-    """Scores that are flat pixels times a matrix, in float32 exporters' usual form."""
+    """Scores that are flat pixels times a matrix, in float32 exporters' usual form.
+
+    The file says that its input is ``said``, and not ``shape``, where that is given.
+    """
     flat = int(np.prod([side if isinstance(side, int) else 4 for side in shape[1:]]))
     w = numpy_helper.from_array(weights(flat).astype(kind), "w")
     graph = helper.make_graph(
@@ -47,7 +55,7 @@ def model(
             *nodes,
         ],
         "net",
-        [helper.make_tensor_value_info(name, TYPES[kind], shape) for name in ("x", *more)],
+        [helper.make_tensor_value_info(name, TYPES[kind], said or shape) for name in ("x", *more)],
         [helper.make_tensor_value_info(name, TYPES[kind], sides) for name, sides in outputs],
         [w],
     )
@@ -119,6 +127,30 @@ def test_a_file_that_leaves_the_size_open_takes_the_one_that_is_given(tmp_path: 
         backend(tmp_path, open_, size=(5, 4))
     with refused(BackendError, "was asked for 8 x 8 with --size"):
         backend(tmp_path, model(), size=(8, 8))
+
+
+@pytest.mark.parametrize("channels", [None, 3])
+def test_a_file_that_leaves_all_axes_open_takes_what_is_given(tmp_path: Path, channels):
+    """As several exporters write them; pictures have three channels where nobody says."""
+    found = backend(
+        tmp_path, model(("n", 3, 4, 5), said=("n", "c", "h", "w")), size=(4, 5), channels=channels
+    )
+
+    assert (found.shape, found.fixed) == ((3, 4, 5), 0)
+    assert np.abs(found.scores(X).numpy() - expected(X)).max() < 1e-5
+
+
+def test_channels_that_are_open_may_be_one(tmp_path: Path):
+    open_, grey = model(("n", 1, 4, 5), said=("n", "c", "h", "w")), X[:, :1]
+
+    found = backend(tmp_path, open_, size=(4, 5), channels=1)
+
+    assert found.shape == (1, 4, 5)
+    assert np.abs(found.scores(grey).numpy() - expected(grey)).max() < 1e-5
+    with refused(BackendError, "does not run at 3 x 4 x 5", "are --channels and --size those"):
+        backend(tmp_path, open_, size=(4, 5))
+    with refused(BackendError, "was asked for 1 channels with --channels"):
+        backend(tmp_path, model(), channels=1)
 
 
 def test_of_several_outputs_the_one_with_two_axes_or_the_one_that_is_named(tmp_path: Path):
@@ -241,7 +273,7 @@ def test_files_that_are_no_classifiers_of_pictures_are_refused(tmp_path: Path):
         backend(tmp_path, model(more=("y",)))
     with refused(BackendError, "input x is tensor(float) ['n', 60], not a batch of pictures"):
         backend(tmp_path, model(("n", 60)))
-    with refused(BackendError, "does not say how many channels"):
+    with refused(BackendError, "of any size; give the one it was trained at with --size"):
         backend(tmp_path, model(("n", "c", "h", "w")))
     text = tmp_path / "text.onnx"
     text.write_text("no network")

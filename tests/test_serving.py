@@ -153,7 +153,7 @@ def test_an_answer_is_the_classifiers(kind: str | None):
 
 
 def test_an_abstention_names_no_class():
-    undecided = classifier(sigma=100.0)  # no class has half of the votes
+    undecided = classifier(sigma=10.0)  # no class has half of the votes
 
     (reply,) = ask(lambda found: times(1, found), undecided)
 

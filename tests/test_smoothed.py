@@ -169,6 +169,8 @@ def test_mistakes_are_found_when_a_file_is_opened(file: Path, tmp_path: Path):
         smoothed.onnx(file, sigma=0.5, mean=(127.5,))
     with refused(ConfigError, "sigma: must be positive"):
         smoothed.onnx(file, sigma=-1.0)
+    with refused(ConfigError, "sigma: 60 looks like units of 0..255", "that is sigma 0.235"):
+        smoothed.onnx(file, sigma=60.0)
     with refused(ConfigError, "resize: 'crob' is none of exact, crop, squash"):
         smoothed.onnx(file, sigma=0.5, resize="crob")
 

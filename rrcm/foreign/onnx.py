@@ -23,6 +23,7 @@ BROKEN = (  # what onnx and its runtime raise on a file that is damaged
     *(DecodeError, EncodeError, onnx.checker.ValidationError, *REFUSALS),
     *(ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, OSError),
 )
+COLOURS = 3  # channels of a picture, where nobody says how many
 TRAINING = "it normalises by, or drops out of, the batch at hand; export the network after eval()"
 
 
@@ -44,6 +45,7 @@ class Backend:
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
         size: tuple[int, int] | None = None,
+        channels: int | None = None,
         output: str | None = None,
         device: str = "cpu",
     ) -> None:
@@ -61,6 +63,7 @@ class Backend:
             mean: Of each channel, of pixels in [0, 1]; subtracted after the noise was added. 0.
             std: Of each channel; divided by then. 1.
             size: Height and width, where the file leaves them open.
+            channels: How many, where the file leaves them open: then 3 by default.
             output: The name of the scores, where the file has several outputs of two axes.
             device: ``cpu`` or ``cuda``.
 
@@ -85,7 +88,8 @@ class Backend:
             raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.provider = self.session.get_providers()[0]
         self.told = self._tell(self.session.get_inputs(), sigma)
-        self._take([v for v in self.session.get_inputs() if v.name not in self.told], size)
+        inputs = [v for v in self.session.get_inputs() if v.name not in self.told]
+        self._take(inputs, size, channels)
         self._give(self.session.get_outputs(), output)
         self.normalise = Normalisation(
             mean or (0.0,), std or (1.0,), channels=self.shape[0], device=device
@@ -105,7 +109,12 @@ class Backend:
             raise BackendError(f"{self.path}: asks for the noise, and was told no sigma")
         return {"sigma": np.array(sigma, dtype=np.float32)}
 
-    def _take(self, inputs: list[onnxruntime.NodeArg], size: tuple[int, int] | None) -> None:
+    def _take(
+        self,
+        inputs: list[onnxruntime.NodeArg],
+        size: tuple[int, int] | None,
+        channels: int | None,
+    ) -> None:
         """The one input: its name, type, layout and shape."""
         if len(inputs) != 1:
             names = ", ".join(value.name for value in inputs) or "none"
@@ -116,16 +125,17 @@ class Backend:
             raise BackendError(f"{said}, not a batch of pictures [N, C, H, W] of floats")
         batch, *sides = (side if isinstance(side, int) and side > 0 else 0 for side in value.shape)
         self.last = sides[0] not in (1, 3) and sides[2] in (1, 3)  # channels are
-        channels, height, width = (sides[2], *sides[:2]) if self.last else sides
-        if not channels:
-            raise BackendError(f"{said}, and does not say how many channels")
+        known, height, width = (sides[2], *sides[:2]) if self.last else sides
+        if known and channels not in (None, known):
+            raise BackendError(f"{said}, and was asked for {channels} channels with --channels")
         if not (height and width) and size is None:
             raise BackendError(f"{said}, of any size; give the one it was trained at with --size")
         wanted = size or (height, width)
         if height not in (0, wanted[0]) or width not in (0, wanted[1]):
             raise BackendError(f"{said}, and was asked for {wanted[0]} x {wanted[1]} with --size")
         self.input, self.dtype, self.fixed = value.name, FLOATS[value.type], batch
-        self.shape = (channels, *wanted)
+        self.shape = (known or channels or COLOURS, *wanted)
+        self.open = not (known and height and width)
 
     def _give(self, outputs: list[onnxruntime.NodeArg], name: str | None) -> None:
         """The scores: the only output of two axes, or the one of that name."""
@@ -145,7 +155,9 @@ class Backend:
         try:
             scores = self.scores(grey)
         except BROKEN as error:
-            raise BackendError(f"{self.path}: does not run: {one_line(error)}") from None
+            taken = "does not run at {} x {} x {}".format(*self.shape)
+            hint = "; are --channels and --size those of its training?" if self.open else ""
+            raise BackendError(f"{self.path}: {taken}: {one_line(error)}{hint}") from None
         if scores.ndim != 2 or len(scores) != len(grey) or scores.shape[1] < 2:
             raise BackendError(
                 f"{self.path}: {self.output} of {len(grey)} pictures is {list(scores.shape)}, not "
