@@ -65,7 +65,9 @@ def doctor(
         bool, typer.Option("--rng", help="Test the noise that this machine draws.")
     ] = False,
 ) -> None:
-    """Say what is installed, which devices there are, and what is missing."""
+    """Say what is installed, which devices there are, and what is missing; exit 1 if needed."""
     from pipeline import doctor
 
-    typer.echo(doctor.examine_noise() if rng else doctor.examine())
+    text, good = doctor.examine_noise() if rng else doctor.examine()
+    typer.echo(text)
+    raise typer.Exit(int(not good))

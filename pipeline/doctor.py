@@ -6,35 +6,57 @@ import shutil
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-import onnxruntime
-import torch
 from packaging.requirements import Requirement
 
-from rrcm import params, randomness, registry
 from rrcm.errors import RrcmError
 
-
-def examine() -> str:
-    """One line per finding: ``ok`` or ``--``, what, and for what is missing how to get it."""
-    findings = [*_packages(), *_devices(), *_project()]
-    return "\n".join(f"{'ok' if ok else '--'}  {text}" for ok, text in findings)
+OK, ABSENT, WRONG = "ok", "--", "!!"
+Finding = tuple[str, str]  # one of these, and the text
 
 
-def examine_noise() -> str:
-    """Statistical tests of the noise of every component, on the device that would draw it."""
+def examine() -> tuple[str, bool]:
+    """One line per finding, then the names of what is needed and missing; whether nothing is.
+
+    A line begins with ``ok``, ``--`` for what can be made or done without, or ``!!`` for what is
+    needed and missing or wrong, and says how to get it.
+    """
+    found = _packages()
+    if all(mark == OK for mark, _ in found):  # or what follows could not be imported
+        found += [*_devices(), *_project()]
+    wrong = [text for mark, text in found if mark == WRONG]
+    lines = [f"{mark}  {text}" for mark, text in found]
+    if wrong:
+        lines += ["", f"needed, and missing: {', '.join(map(_subject, wrong))}"]
+    return "\n".join(lines), not wrong
+
+
+def examine_noise() -> tuple[str, bool]:
+    """Statistical tests of the noise of every component, on the device that would draw it.
+
+    The second is whether all were passed.
+    """
+    import torch
+
+    from rrcm import randomness, registry
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    lines = []
+    lines, good = [], True
     for name in registry.names("noises"):
         component = registry.load("noises", name)
         lines.append(f"{name} on {device}: {component.NAME}")
         for found in randomness.examine(component.noisy, on_grid=component.ON_GRID, device=device):
-            verdict = "ok" if found.ok else "--"
+            verdict, good = OK if found.ok else WRONG, good and found.ok
             lines.append(f"{verdict}  {found.test:40} {found.statistic:12.5g}  p = {found.p:.2g}")
-    return "\n".join(lines)
+    return "\n".join(lines), good
 
 
-def _packages() -> list[tuple[bool, str]]:
-    found = [(True, f"python {platform.python_version()}")]
+def _subject(text: str) -> str:
+    """The package, tool or key that a finding is about: its first word."""
+    return text.split()[0].rstrip(":")
+
+
+def _packages() -> list[Finding]:
+    found = [(OK, f"python {platform.python_version()}")]
     for text in requires("rrcm") or []:
         requirement = Requirement(text)
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -42,41 +64,47 @@ def _packages() -> list[tuple[bool, str]]:
         try:
             have = version(requirement.name)
         except PackageNotFoundError:
-            found.append((False, f"{requirement.name}: not installed; `pip install '{text}'`"))
+            found.append((WRONG, f"{requirement.name}: not installed; `pip install '{text}'`"))
             continue
         fits = requirement.specifier.contains(have, prereleases=True)
         wanted = "" if fits else f", needs {requirement.specifier}; `pip install '{text}'`"
-        found.append((fits, f"{requirement.name} {have}{wanted}"))
+        found.append((OK if fits else WRONG, f"{requirement.name} {have}{wanted}"))
     return found
 
 
-def _devices() -> list[tuple[bool, str]]:
-    found = [(True, f"{os.cpu_count()} CPU cores, torch uses {torch.get_num_threads()}")]
+def _devices() -> list[Finding]:
+    import onnxruntime
+    import torch
+
+    found = [(OK, f"{os.cpu_count()} CPU cores, torch uses {torch.get_num_threads()}")]
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        found.append((True, f"CUDA {torch.version.cuda}: {', '.join(names)}"))
+        found.append((OK, f"CUDA {torch.version.cuda}: {', '.join(names)}"))
     else:
         build = "this torch is a CPU build" if torch.version.cuda is None else "no device answers"
-        found.append((False, f"no GPU: {build}; everything runs on the CPU"))
+        found.append((ABSENT, f"no GPU: {build}; everything runs on the CPU"))
     providers = ", ".join(onnxruntime.get_available_providers())
-    return [*found, (True, f"ONNX Runtime was built with {providers}")]
+    return [*found, (OK, f"ONNX Runtime was built with {providers}")]
 
 
-def _project() -> list[tuple[bool, str]]:
+def _project() -> list[Finding]:
+    from rrcm import config, params
+
     found = []
     for tool in ("git", "dvc"):
         place = shutil.which(tool)
-        found.append((bool(place), f"{tool}: {place or 'not on PATH; activate .venv'}"))
+        cure = "not on PATH; activate .venv, or install it"
+        found.append((OK, f"{tool}: {place}") if place else (WRONG, f"{tool}: {cure}"))
     try:
         project = params.load()
-    except RrcmError as error:
-        return [*found, (False, str(error))]
-    found.append((True, f"params.yaml: {len(project.runs)} runs, {len(project.evals)} evaluations"))
+    except RrcmError as error:  # none is needed for classifiers of others
+        return [*found, (WRONG if config.PARAMS.exists() else ABSENT, str(error))]
+    found.append((OK, f"params.yaml: {len(project.runs)} runs, {len(project.evals)} evaluations"))
     raw = Path("data")
     cure = "" if raw.exists() else f": not here; `rrcm data {project.data.name}`"
-    found.append((raw.exists(), f"raw data in {raw}/{cure}"))
+    found.append((OK if raw.exists() else ABSENT, f"raw data in {raw}/{cure}"))
     for run in project.classifiers():
         path = Path(f"onnx/{run}.onnx")
         cure = "" if path.exists() else f": not here; `dvc repro {project.maker(run)}`"
-        found.append((path.exists(), f"{path}{cure}"))
+        found.append((OK if path.exists() else ABSENT, f"{path}{cure}"))
     return found

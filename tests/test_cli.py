@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from workspace import EVAL, ROOT, RUN, Workspace
 
 import cli
-from pipeline import presets, requests
+from pipeline import doctor, presets, requests
 from rrcm import certify
 from rrcm import params as parameters
 from rrcm.errors import BackendError, ConfigError, RrcmError
@@ -375,6 +375,45 @@ def test_report_and_doctor_say_what_there_is(checkout: Workspace):
     found = checkout.run("rrcm", "doctor")
     assert f"--  onnx/{RUN}.onnx: not here; `dvc repro export@{RUN}`" in found
     assert "ok  onnx/tiny-gaussian-s050.onnx" in found
+    broken = checkout.path / "params.yaml"
+    broken.write_text(broken.read_text().replace("n0: 20,", "n0: 0,"))
+    found = checkout.run("rrcm", "doctor", fails=True)
+    assert "!!  params.yaml.sample.n0: must be positive, got 0" in found
+    assert found.endswith("needed, and missing: params.yaml.sample.n0\n")
+
+
+@pytest.mark.parametrize(
+    ("package", "bound", "said"),
+    [
+        ("no-such", ">=1", "no-such: not installed; `pip install 'no-such>=1'`"),
+        ("numpy", "<1", "needs <1;"),
+    ],
+)
+def test_doctor_fails_without_a_package_and_names_it(monkeypatch, package, bound, said):
+    """It imports nothing then, as that would fail in a less helpful way."""
+    monkeypatch.setattr(doctor, "requires", lambda name: ["typer", package + bound])
+    monkeypatch.setattr(doctor, "_devices", lambda: pytest.fail("it went on"))
+
+    result = CliRunner().invoke(cli.app, ["doctor"])
+
+    assert result.exit_code == 1 and said in result.output
+    assert result.output.splitlines()[-1] == f"needed, and missing: {package}"
+
+
+@pytest.mark.parametrize("tool", ["git", "dvc"])
+def test_doctor_fails_without_a_tool_and_names_it(tmp_path, monkeypatch, tool: str):
+    """Not without a GPU or a params.yaml, which classifiers of others do without."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "_packages", list)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
+    well = CliRunner().invoke(cli.app, ["doctor"])
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None if name == tool else "/bin/x")
+
+    result = CliRunner().invoke(cli.app, ["doctor"])
+
+    assert well.exit_code == 0 and "--  params.yaml: not found" in well.output
+    assert result.exit_code == 1 and f"!!  {tool}: not on PATH" in result.output
+    assert result.output.splitlines()[-1] == f"needed, and missing: {tool}"
 
 
 def test_results_that_are_there_are_analysed_without_drawing(finished: Workspace, tmp_path):
