@@ -63,7 +63,7 @@ def settings(
         freeze_patches=False,
         optimizer=Optimizer(**optimizer, horizon=1.0, clip=CLIP, clip_warmup=True),
         grid=Grid(**grid, sampling="uniform", mean=-1.1, std=2.0),
-        target=Momentum(start=MOMENTUM, end=0.9999, steepness=10.0, buffers=False),
+        target=Momentum(start=MOMENTUM, end=0.9999, steepness=10.0),
         loss=dataclasses.asdict(loss),
         augment={view: [{"flip": {"p": 0.5}}] for view in rrcm.VIEWS},
         compute=Compute(**compute, precision=precision, compile=compiled),

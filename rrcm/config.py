@@ -168,15 +168,11 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Momentum:
-    """Momentum of the EMA target: a sigmoid from ``start`` to ``end``.
-
-    ``buffers`` averages BatchNorm's statistics too; without, the target keeps its own.
-    """
+    """Momentum of the EMA target: a sigmoid from ``start`` to ``end``."""
 
     start: float
     end: float
     steepness: float
-    buffers: bool
 
     def __post_init__(self) -> None:
         require(

@@ -130,14 +130,15 @@ def _prepare(online: nn.ModuleDict, target: nn.ModuleDict, cfg: Pretrain) -> Non
     for module in (online, target):
         if distributed.world() > 1:
             distributed.synchronise(module)
-    for child in target.modules():
-        if isinstance(child, nn.modules.batchnorm._BatchNorm) and cfg.target.buffers:
-            child.momentum = 0.0  # its statistics follow those of the online network alone
 
 
 @torch.no_grad()
 def _follow(state: State, targets: dict[str, tuple[str, float | None]], cfg: Pretrain) -> float:
-    """Move the targets towards the online network after a step; the momentum of the schedule."""
+    """Move the targets towards the online network after a step; the momentum of the schedule.
+
+    Parameters alone: in training, BatchNorm uses the statistics of its batch, and nobody reads
+    those that the target keeps.
+    """
     scheduled = schedules.ema_momentum(
         state.step - 1,
         steps=cfg.steps,
@@ -148,9 +149,6 @@ def _follow(state: State, targets: dict[str, tuple[str, float | None]], cfg: Pre
     online, target = (state.modules[name] for name in ("online", "target"))
     for name, (source, momentum) in targets.items():
         behind, ahead = ([*part.parameters()] for part in (target[name], online[source]))
-        if cfg.target.buffers:  # but not counters
-            behind += [b for b in target[name].buffers() if b.is_floating_point()]
-            ahead += [b for b in online[source].buffers() if b.is_floating_point()]
         weight = 1 - (scheduled if momentum is None else momentum)
         torch._foreach_lerp_(behind, ahead, weight)
     return scheduled

@@ -371,29 +371,37 @@ def test_parts_of_a_batch_are_equal():
         finish(run_loop(begin_loop(), accumulate=3))
 
 
-@pytest.mark.parametrize("buffers", [False, True])
-def test_the_target_follows_the_online_network(buffers):
-    """After every step, theta- becomes mu theta- + (1 - mu) theta, with the mu of that step.
-
-    BatchNorm's statistics do so only where asked for; its counter never.
-    """
-    momentum = Momentum(start=0.5, end=0.9, steepness=10.0, buffers=buffers)
+def test_the_target_follows_the_online_network():
+    """After every step, theta- becomes mu theta- + (1 - mu) theta, with the mu of that step."""
+    momentum = Momentum(start=0.5, end=0.9, steepness=10.0)
     cfg = dataclasses.replace(CFG, target=momentum)
     state = pretraining.start(cfg, MODEL)
     online, target = (state.modules[name] for name in ("online", "target"))
 
-    def followed(network):
-        statistics = {n: b for n, b in network.named_buffers() if b.is_floating_point()}
-        return dict(network.named_parameters()) | (statistics if buffers else {})
-
-    expected = {name: x.clone() for name, x in followed(target).items()}
+    expected = {name: x.clone() for name, x in target.named_parameters()}
     for _ in pretraining.pretrain(state, DATA["train"], cfg):
         mu = schedules.ema_momentum(state.step - 1, steps=12, start=0.5, end=0.9, steepness=10.0)
-        for name, x in followed(online).items():
+        for name, x in online.named_parameters():
             expected[name] = mu * expected[name] + (1 - mu) * x.detach()
 
-        torch.testing.assert_close(followed(target), expected)
-    assert target["projector"][1].num_batches_tracked == 12
+        torch.testing.assert_close(dict(target.named_parameters()), expected)
+
+
+def test_batchnorm_statistics_that_the_target_keeps_change_nothing():
+    """Its outputs are those of its batch, so that an average of statistics would have no effect."""
+
+    def trained(spoil):
+        state = pretraining.start(CFG, MODEL)
+        for _ in pretraining.pretrain(state, DATA["train"], CFG):
+            if spoil:
+                state.modules["target"]["projector"][1].running_mean.fill_(1e3)
+                state.modules["target"]["projector"][1].running_var.fill_(1e-3)
+        return state
+
+    left, spoilt = trained(spoil=False), trained(spoil=True)
+
+    assert left.log == spoilt.log
+    assert equal(*(state.modules["online"].state_dict() for state in (left, spoilt)))
 
 
 def test_patches_stay_random_where_they_are_frozen():

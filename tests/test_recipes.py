@@ -194,14 +194,12 @@ def test_what_we_do_better_is_on_and_its_parity_is_a_line(preset):
         ours = (recipe.head, recipe.condition, recipe.selection, recipe.optimizer.warmup_by)
         assert ours == ("trainable", "exact", "validation", "step")
         assert (recipe.optimizer.clip, recipe.compute.precision) == (1.0, "bf16")
-    assert all(cfg.target.buffers for cfg in PAPER[preset].pretrain.values())
     assert (PAPER[preset].sample.subset, PAPER[preset].sample.stop) == (
         "every:20" if preset == "cifar10" else "every:100",
         "grid",
     )
 
     for line in (
-        "buffers: true          # parity: false",
         "head: trainable          # parity: frozen",
         "condition: exact         # parity: nearest",
         "warmup_by: step        # parity: epoch",

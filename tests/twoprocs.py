@@ -24,7 +24,7 @@ MIX = Mix(mixup=0.8, cutmix=1.0, prob=1.0, switch=0.5, smoothing=0.1)
 
 DATA = {"train": split(128, seed=0), "validation": split(20, seed=1)}
 COMMON = dataclasses.replace(PRETRAIN, steps=6, batch_size=16, seed=3)
-AVERAGED = dataclasses.replace(COMMON.target, start=0.5, end=0.9, buffers=True)
+AVERAGED = dataclasses.replace(COMMON.target, start=0.5, end=0.9)
 PRETRAININGS = {
     "one way": COMMON,
     "both ways": dataclasses.replace(COMMON, loss=SYMMETRIC, target=AVERAGED),
