@@ -1,0 +1,73 @@
+"""What the benchmark computes of `grid` is what simulated votes show."""
+
+import numpy as np
+import pytest
+from scipy.special import betaincinv
+
+from benchmarks import futility
+
+N, ALPHA, BETA, RADIUS = 1_000, 0.001, 0.05, 0.5
+
+
+def votes(p, images, *, rule, seed):
+    rng, steps = np.random.default_rng(seed), np.diff(rule.looks, prepend=0)
+    hits = np.cumsum([rng.binomial(t, p, images) for t in steps], axis=0)
+    return [[*zip(rule.looks, each, strict=True)] for each in hits.T.tolist()]
+
+
+def ends(rule, history):
+    """Whether the rule ends an image's draws as certified."""
+    for i in range(1, len(history) + 1):
+        if verdict := rule.stop(history[:i]):
+            return verdict == "certified"
+    return False
+
+
+def test_images_lost_are_those_that_the_rule_gives_up():
+    """For one p, next to the radius, within four standard errors."""
+    rule = futility.laid_out([RADIUS], n=N, alpha=ALPHA, beta=BETA)
+    patient = futility.laid_out([RADIUS], n=N, alpha=ALPHA, beta=1e-12)
+    enough, below = futility.thresholds(rule, RADIUS, alpha=ALPHA)
+    p, images = betaincinv(enough[-1], N - enough[-1] + 1, 0.6), 4_000
+
+    given_up = [
+        ends(patient, history) and not ends(rule, history)
+        for history in votes(p, images, rule=rule, seed=0)
+    ]
+
+    never = (0,) * len(below)
+    expected = (
+        futility.drawn(p, rule.looks, enough, never)[0]
+        - futility.drawn(p, rule.looks, enough, below)[0]
+    )
+    assert np.mean(given_up) == pytest.approx(expected, abs=4 * (expected / images) ** 0.5)
+    worst, _ = futility.lost(RADIUS, n=N, alpha=ALPHA, beta=BETA)
+    assert 0.9 * worst < expected <= worst
+
+
+def test_no_image_loses_more_than_one_with_just_enough_hits():
+    """Draws in any order of just enough hits: more are given up than at one look, at any p."""
+    rule = futility.laid_out([RADIUS], n=N, alpha=ALPHA, beta=BETA)
+    enough, _ = futility.thresholds(rule, RADIUS, alpha=ALPHA)
+    one_p, just = futility.lost(RADIUS, n=N, alpha=ALPHA, beta=BETA)
+    patient = futility.laid_out([RADIUS], n=N, alpha=ALPHA, beta=1e-12)
+    rng, images = np.random.default_rng(1), 2_000
+
+    given_up = 0
+    for _ in range(images):
+        order = rng.permutation(np.arange(N) < enough[-1])
+        history = [(t, int(order[:t].sum())) for t in rule.looks]
+        given_up += ends(patient, history) and not ends(rule, history)
+
+    assert given_up / images == pytest.approx(just, abs=4 * (just / images) ** 0.5)
+    assert one_p < just
+
+
+def test_draws_of_a_table_fall_with_beta():
+    table = futility.simulated(N, 200, seed=0)
+    spent = [
+        futility.draws(futility.laid_out([0.0, 0.5], n=N, alpha=ALPHA, beta=beta, sigma=0.5), table)
+        for beta in (1e-4, 1e-2, 0.3)
+    ]
+
+    assert N > spent[0] > spent[1] > spent[2] > 100
