@@ -2,9 +2,10 @@ r"""The Fréchet distance between two sets of features: how unlike their Gaussia
 
 Dowson & Landau (1982); of features of pictures it is known as FID (Heusel et al., 2017,
 arXiv:1706.08500), of representations of noise as RFD (Lei et al., 2025). It compares means and
-covariances and nothing else, and grows as images get fewer: an estimate from n features of D
-dimensions is too large by about D / n times the size of the covariance, so only distances between
-sets of the same sizes compare. Equation numbers are those of docs/theory.md.
+covariances and nothing else, and grows as images get fewer: of two sets of n features of one normal
+distribution in D dimensions, whose covariance is the identity, it is (2 D + D (D + 1) / 2) / n on
+average, to first order, and not 0. So it is reported with its `bias`, and distances between sets of
+other sizes do not compare. Equation numbers are those of docs/theory.md.
 """
 
 from collections.abc import Iterable
@@ -49,13 +50,32 @@ def distance(first: Moments, second: Moments) -> float:
     Symmetric, not negative, 0 for equal moments but for rounding. Covariances may be singular, as
     those of fewer features than dimensions are.
     """
-    # Tr (S1 S2)^(1/2) is the sum of the singular values of S1^(1/2) S2^(1/2): no root is taken of a
-    # product's eigenvalues, where rounding errors of 1e-16 would become 1e-8 in every dimension.
-    product = _root(first.covariance) @ _root(second.covariance)
-    shared = np.linalg.svd(product, compute_uv=False).sum()
     apart = np.square(first.mean - second.mean).sum()
+    shared = _shared(first, second).sum()
     spread = np.trace(first.covariance) + np.trace(second.covariance) - 2 * shared
     return float(apart + max(spread, 0.0))
+
+
+def bias(first: Moments, second: Moments) -> float:
+    """By how much `distance` is too large on average, because moments are of samples (eq. 53a).
+
+    To first order in 1 / ``count``, so for counts far above the dimensions. For independent samples
+    of normal features; heavier tails add to it.
+    """
+    r = _shared(first, second)
+    r = r[r > 0]  # a dimension without spread has no error
+    pairs = (np.outer(r, r) / np.add.outer(r, r)).sum() + r.sum() / 2
+    own = sum(np.trace(each.covariance) / each.count for each in (first, second))
+    return float(own + pairs * (1 / first.count + 1 / second.count) / 2)
+
+
+def _shared(first: Moments, second: Moments) -> np.ndarray:
+    """Singular values [D] of S1^(1/2) S2^(1/2), of which Tr (S1 S2)^(1/2) is the sum.
+
+    No root is taken of a product's eigenvalues, where rounding errors of 1e-16 would become 1e-8 in
+    every dimension.
+    """
+    return np.linalg.svd(_root(first.covariance) @ _root(second.covariance), compute_uv=False)
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:

@@ -107,7 +107,8 @@ def measure(
 
     Beside ``made`` there are two yardsticks: as many ``train`` images, as far as there are so many,
     and as many of ``noise``, that is, the standard normal numbers that sampling starts from, shown
-    as pictures. ``nearest`` is as `nearest` says, to these training images.
+    as pictures. ``bias`` is how much of each distance is due to these numbers of images.
+    ``nearest`` is as `nearest` says, to these training images.
     """
     white, size = data["train"].white, cfg.batch_size
     train, test = (data[name].images for name in ("train", "test"))
@@ -141,6 +142,7 @@ def measure(
         "dimensions": len(real.mean),
         "images": counts,
         "frechet": {name: frechet.distance(each, real) for name, each in found.items()},
+        "bias": {name: frechet.bias(each, real) for name, each in found.items()},
         "nearest": apart,
     }
 

@@ -141,6 +141,7 @@ def distance(encoder: nn.Module, split: Split, cfg: Representation) -> dict[str,
     """The Fréchet distance between representations at ``cfg.t_max`` and at ``cfg.t_min``.
 
     Of the first ``cfg.images`` images, or all where there are fewer, each with noise of its own.
+    ``bias`` is how much of it is due to their number.
     """
     rows = min(cfg.images, len(split.labels))
     mean, std = scale(encoder, split, cfg) if cfg.normalised else (0.0, 1.0)
@@ -152,6 +153,7 @@ def distance(encoder: nn.Module, split: Split, cfg: Representation) -> dict[str,
     ends = [frechet.moments(batches(t, d)) for t, d in ((cfg.t_max, NOISE), (cfg.t_min, CLEAN))]
     return {
         "distance": frechet.distance(*ends),
+        "bias": frechet.bias(*ends),
         "images": rows,
         "dimensions": len(ends[0].mean),
         "normalised": cfg.normalised,

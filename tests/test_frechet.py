@@ -1,4 +1,4 @@
-"""The Fréchet distance is that of its formula, also where covariances are singular."""
+"""The Fréchet distance is that of its formula, also where covariances are singular; its bias."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 
 from rrcm import frechet
-from rrcm.frechet import Moments, distance
+from rrcm.frechet import Moments, bias, distance
 
 
 def gaussian(seed, dimensions, rank):
@@ -74,3 +74,51 @@ def test_moments_are_those_of_all_features_whatever_the_batches():
     assert found.count == 57
     np.testing.assert_allclose(found.mean, features.mean(axis=0), rtol=1e-14)
     np.testing.assert_allclose(found.covariance, np.cov(features.T), rtol=1e-9, atol=1e-9)
+
+
+def drawn(rng, count, of):
+    """Moments of normal features, drawn from those of ``of``."""
+    root = np.linalg.cholesky(of.covariance)
+    return frechet.moments([rng.normal(size=(count, len(of.mean))) @ root.T + of.mean])
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_bias_is_that_of_samples_of_normal_features(alike):
+    """To first order: sizes are far above the dimensions. Within four standard errors and 5 %."""
+    rng, sizes = np.random.default_rng(0), (600, 900)
+    first = gaussian([1, 0], 8, 12)
+    second = first if alike else gaussian([1, 1], 8, 12)
+    ends = [
+        (drawn(rng, n, of) for n, of in zip(sizes, (first, second), strict=True))
+        for _ in range(400)
+    ]
+    found = [(distance(a, b), bias(a, b)) for a, b in ends]
+
+    excess = np.array([d for d, _ in found]) - distance(first, second)
+    expected = bias(
+        *(
+            Moments(mean=m.mean, covariance=m.covariance, count=n)
+            for m, n in zip((first, second), sizes, strict=True)
+        )
+    )
+    error = 4 * excess.std() / len(excess) ** 0.5
+    assert excess.mean() == pytest.approx(expected, abs=error + 0.05 * expected)
+    assert np.mean([b for _, b in found]) == pytest.approx(expected, rel=0.05)
+
+
+@few
+@given(st.integers(1, 30), st.integers(2, 5000))
+def test_the_bias_of_two_samples_of_one_white_distribution(dimensions, count):
+    white = Moments(mean=np.zeros(dimensions), covariance=np.eye(dimensions), count=count)
+
+    expected = (2 * dimensions + dimensions * (dimensions + 1) / 2) / count
+    assert bias(white, white) == pytest.approx(expected)
+
+
+def test_a_dimension_without_spread_has_no_bias():
+    flat, more = (
+        Moments(mean=np.zeros(d), covariance=np.diag([2.0, 3.0, 0.0][:d]), count=50) for d in (2, 3)
+    )
+
+    assert bias(more, more) == pytest.approx(bias(flat, flat))
+    assert bias(*[Moments(mean=np.zeros(2), covariance=np.zeros((2, 2)), count=9)] * 2) == 0

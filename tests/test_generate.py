@@ -9,7 +9,7 @@ from builders import SIGMA, images, refused, save_classifier, split
 from helpers import MODEL
 from torch import nn
 
-from rrcm import classifier, condition, denoiser, generate, noise, realism, sheets
+from rrcm import classifier, condition, denoiser, frechet, generate, noise, realism, sheets
 from rrcm.diffusion import Denoiser, Schedule, Times
 from rrcm.errors import CheckpointError, ConfigError
 from rrcm.experiments import Generation
@@ -268,6 +268,9 @@ def test_distances_are_to_the_test_images_with_yardsticks_of_as_many():
     assert found["dimensions"] == 4 and found["features"] == "models/a-run"
     assert found["frechet"]["generated"] == pytest.approx(0, abs=1e-9)
     assert 0 < found["frechet"]["train"] < found["frechet"]["noise"]
+    pixels = (frechet.moments([data[name].pixels().reshape(-1, 4)[:20]]) for name in data)
+    assert found["bias"]["train"] == pytest.approx(frechet.bias(*pixels), rel=1e-6)
+    assert found["bias"].keys() == found["frechet"].keys()
     again = realism.measure(
         made, data, replace(cfg, batch_size=11), of=lambda x: x.flatten(1), device="cpu"
     )

@@ -155,6 +155,7 @@ def test_the_distance_is_that_of_noise_and_images_in_the_units_asked_for():
     for found, std in ((plain, 1.0), (scaled, none.std(axis=0, ddof=1))):
         ends = [frechet.moments([each / std]) for each in (noisy, clean)]
         assert found["distance"] == pytest.approx(frechet.distance(*ends), rel=1e-6)
+        assert found["bias"] == pytest.approx(frechet.bias(*ends), rel=1e-6)
         assert (found["images"], found["dimensions"]) == (40, 3)
     assert represent.distance(Pixels(), some, replace(CFG, images=11))["images"] == 11
 
@@ -215,7 +216,8 @@ def save(root, name, right, **changes):
     folder.mkdir(parents=True)
     rows = {"sigma": [0.0, 0.5], "right": right, "images": 20}
     pd.DataFrame(rows).assign(accuracy=lambda t: t["right"] / 20).to_csv(folder / "probe.csv")
-    found = {"distance": 3.25, "images": 1097, "dimensions": 64, "normalised": True}
+    found = {"distance": 3.25, "bias": 0.4321}
+    found |= {"images": 1097, "dimensions": 64, "normalised": True}
     found |= {"t_min": 0.002, "t_max": 80.0} | changes
     write_json(folder / "metrics.json", {"probe": {}, "frechet": found})
 
@@ -250,6 +252,7 @@ def test_the_table_has_the_numbers_and_says_when_distances_do_not_compare(tmp_pa
     assert rows[1]["σ = 0.5"] == f"60.0 [{low:.1f}, {high:.1f}]"
     assert [(row["name"], row["RFD"]) for row in rows] == [("a", "3.25"), ("b", "123.5")]
     settings = {"units": "normalised", "dimensions": "64", "images": "1,097", "t": "80, 0.002"}
+    settings |= {"its bias": "0.43"}
     assert all(settings.items() <= row.items() for row in rows)
     assert "90 % Wilson" in representations.note(same, confidence=0.9)
     assert "not" not in representations.note(same, confidence=0.9)
@@ -288,6 +291,12 @@ def test_a_probe_at_fewer_sigmas_leaves_a_gap(tmp_path):
         ("metrics.json", "{}", "frechet"),
         ("metrics.json", "[1", "damaged"),
         ("metrics.json", '{"frechet": {"distance": 1}}', "normalised"),
+        (
+            "metrics.json",
+            '{"frechet": {"distance": 1, "normalised": true, "dimensions": 4, "images": 9, '
+            '"t_min": 0.002, "t_max": 80}}',
+            "bias",
+        ),
     ],
 )
 def test_what_was_not_represented_is_refused_with_the_stage_that_makes_it(

@@ -17,7 +17,10 @@ SETTINGS = {"normalised": bool, "dimensions": int, "images": int, "t_min": float
 
 
 class Found(NamedTuple):
-    """What stage ``represent`` found: columns `PROBE`, and a ``distance`` with its `SETTINGS`."""
+    """What stage ``represent`` found: columns `PROBE`, and a ``distance`` with its `SETTINGS`.
+
+    ``bias`` is the part of the distance that is due to the number of images (eq. 53a).
+    """
 
     probe: pd.DataFrame
     frechet: dict[str, Any]
@@ -41,7 +44,8 @@ def _read(folder: Path, name: str) -> Found:
         path = folder / "metrics.json"
         found = json.loads(path.read_text())["frechet"]
         settings = {key: kind(found[key]) for key, kind in SETTINGS.items()}
-        return Found(probe, {"distance": float(found["distance"]), **settings})
+        own = {key: float(found[key]) for key in ("distance", "bias")}
+        return Found(probe, own | settings)
     except FileNotFoundError:
         raise DataError(
             f"{path} is not here; `dvc repro represent@{name}` makes it, or `dvc pull` fetches it"
@@ -55,12 +59,12 @@ def _read(folder: Path, name: str) -> Found:
 def numbers(found: dict[str, Found], *, confidence: float) -> pd.DataFrame:
     """One row for each name and sigma: the probe's accuracy with its Wilson interval (eq. 13).
 
-    ``distance`` and what was measured of it, `SETTINGS` as ``distance_<setting>``, are those of the
-    name, in all its rows.
+    ``distance``, its bias ``distance_bias``, and what was measured of it, `SETTINGS` as
+    ``distance_<setting>``, are those of the name, in all its rows.
     """
     rows = []
     for name, (probe, frechet) in found.items():
-        own = {"distance": frechet["distance"]}
+        own = {"distance": frechet["distance"], "distance_bias": frechet["bias"]}
         own |= {f"distance_{key}": frechet[key] for key in SETTINGS}
         for sigma, right, images in probe[[*PROBE]].itertuples(index=False):
             share = intervals.wilson(right, images, confidence=confidence)
@@ -81,6 +85,7 @@ def table(measured: pd.DataFrame) -> pd.DataFrame:
             row[f"σ = {at['sigma']:g}"] = tables.percent(share)
         line = part.iloc[0]
         row["RFD"] = f"{line['distance']:.4g}"
+        row["its bias"] = f"{line['distance_bias']:.2g}"
         row["units"] = "normalised" if line["distance_normalised"] else "its own"
         row["dimensions"] = f"{line['distance_dimensions']:,}"
         row["images"] = f"{line['distance_images']:,}"
@@ -93,8 +98,9 @@ def note(measured: pd.DataFrame, *, confidence: float) -> str:
     """What the columns of `table` are, and whether the distances in it compare."""
     said = (
         f"σ: test images that a linear probe is right about, %, with {100 * confidence:g} % Wilson "
-        "intervals. RFD: squared Fréchet distance between representations at both t; distances "
-        "compare only where units, dimensions, images and t are the same"
+        "intervals. RFD: squared Fréchet distance between representations at both t, of which "
+        "about `its bias` is due to the number of images; distances compare only where units, "
+        "dimensions, images and t are the same"
     )
     each = measured.drop_duplicates("name")
     different = len(each[[f"distance_{key}" for key in SETTINGS]].drop_duplicates()) > 1
