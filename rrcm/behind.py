@@ -19,6 +19,8 @@ randomised classifier. Fixed copies are constants, a part of the function.
 Guarantee: a row's scores depend on that row's x and z alone, if those of the parts do.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,7 +30,24 @@ from rrcm.ensembles import Combined
 from rrcm.settings import Local
 
 
-class Behind(nn.Module):
+class _Precisely(nn.Module):
+    """Buffers of its own stay in float32 or better, whatever the module is cast to.
+
+    A cast is meant for networks: rounded to bfloat16, resizing would mix other pixels, and fixed
+    noise be another.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        exact = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)
+        for name, before in exact.items():
+            cast = getattr(self, name)
+            if torch.promote_types(cast.dtype, torch.float32) != cast.dtype:
+                setattr(self, name, before.to(cast.device, torch.float32))
+        return self
+
+
+class Behind(_Precisely):
     """A classifier behind a purifier: (x [B, C, H, W], sigma [], z) -> scores [B, K].
 
     ``normals`` is the shape [S, C, H, W] of a row's z, or () where there is no z. The S fields are
@@ -114,7 +133,7 @@ class Fixed(nn.Module):
         return self.whole(x, sigma, z)
 
 
-class Resize(nn.Module):
+class Resize(_Precisely):
     """Pictures [B, C, n, n] to [B, C, size, size], bicubic with antialiasing; 0 leaves them alone.
 
     It is what F.interpolate does, which is linear, as a product with a constant matrix for rows and

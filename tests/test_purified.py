@@ -202,6 +202,32 @@ def test_resizing_is_that_of_torch(old, new):
     torch.testing.assert_close(Resize(old, new)(x), expected, rtol=0, atol=1e-12)
 
 
+class Unchanged(nn.Module):
+    """A purifier that gives back what it gets."""
+
+    def forward(self, x, sigma, z=None):
+        return x
+
+
+def test_bfloat16_rounds_networks_and_nothing_between_them(tmp_path):
+    """The classifier is given, bit for bit, what it is in float32: resized, with fixed noise."""
+    save_denoiser(parts(), "four", COSINE)
+    save(tmp_path, replace(FIXED, denoiser="denoisers/four"), pictures=(1, 4, 4))
+    x, seen = batch(shape=(1, 4, 4)).float(), []
+    for precision in (torch.float32, torch.bfloat16):
+        network = purified.load(tmp_path)[0]
+        network.purifier = Unchanged()
+        network.classifier.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        fixed = network.fix(SIGMA).to(precision)
+        fixed(x)
+        kept = {t.dtype for t in (network.copies, network.resize.matrix)}
+        assert kept <= {torch.float32, torch.float64}
+        assert {t.dtype for t in network.classifier.parameters()} == {precision}
+
+    assert seen[0].dtype == torch.float32 and seen[0].shape == (10, 1, 8, 8)
+    assert torch.equal(*seen)
+
+
 def test_a_classifier_of_larger_pictures_sees_resized_ones(tmp_path):
     """Pictures of 4 pixels a side: the denoiser's; the classifier's have 8."""
     pixels = {**SHAPE, "image_size": 4}
