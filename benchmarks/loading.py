@@ -88,6 +88,7 @@ def write(root: Path, count: int) -> Split:
         validation=CLASSES,
         shard_size=100,
         size=SIZE,
+        channels=3,
         crop=0.875,
     )
     for _ in sharding.write(listing, root / "shards", cfg, scratch=root / "scratch", workers=1):

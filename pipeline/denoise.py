@@ -14,6 +14,7 @@ def main(name: str) -> None:
         cfg = config.read(f"denoisers.{name}", Denoising)
         shape = config.read(f"models.{cfg.model}", dict[str, Any])
         split = training.read("train")
+        training.require_fit(cfg.model, shape, split)
         training.on_devices(stage, cfg.compute)
         state = start(cfg, shape, device=distributed.device())
         guide = load_guide(cfg, shape, device=distributed.device())

@@ -12,6 +12,7 @@ def main(name: str) -> None:
         cfg = config.read(f"pretrain.{name}", config.Pretrain)
         model = config.read_model(cfg)
         split = training.read("train")
+        training.require_fit(cfg.model, model.shape, split)
         training.on_devices(stage, cfg.compute)
         state = start(cfg, model, device=distributed.device())
         encoder = state.modules["online"]["encoder"]

@@ -16,6 +16,7 @@ def main(name: str) -> None:
         method = registry.load("methods", run.method)
         data = {name: training.read(name) for name in ("train", "validation")}
         classes, images = data["train"].classes, data["train"].images
+        training.require_fit(run.model, model.shape, data["train"])
         if method.PRETRAINED and run.start == config.NOTHING:
             raise ConfigError(f"runs.{name}.start: {run.method} starts from a pre-trained encoder")
         training.on_devices(stage, recipe.compute)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,7 +16,7 @@ from pipeline import graph, launching, progress
 from pipeline.graph import Stage
 from pipeline.speed import SPEED, Meter
 from rrcm import distributed, shards
-from rrcm.config import Compute
+from rrcm.config import Compute, require
 from rrcm.files import atomic, sha256, write_json
 from rrcm.loop import State
 from rrcm.shards import Split
@@ -42,6 +43,26 @@ def running(stage_name: str) -> Iterator[Stage]:
 def read(split: str) -> Split:
     """A split of the data; the processes that `on_devices` starts trust the one that did."""
     return shards.read(Path("shards"), split, verify=not distributed.launched())
+
+
+def require_fit(model: str, shape: dict[str, Any], split: Split) -> None:
+    """Refuse a network that takes other images than those of ``split``, before the first step.
+
+    ``shape`` is that of ``models.<model>``; who builds the network refuses one without these keys.
+
+    Raises:
+        ConfigError: Names the key, its value, and that of the images.
+    """
+    _, channels, *sides = split.images.shape
+    for key, own, found in (
+        ("channels", {channels}, f"{channels} channels (data.channels)"),
+        ("image_size", {*sides}, f"{' x '.join(map(str, sides))} pixels (data.size)"),
+    ):
+        require(
+            key not in shape or {shape[key]} == own,
+            f"models.{model}.{key}: is {shape.get(key)}, but the images have {found}; set both "
+            "alike",
+        )
 
 
 def on_devices(stage: Stage, compute: Compute) -> None:

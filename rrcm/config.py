@@ -51,8 +51,8 @@ class Data:
 
     ``validation`` images are held out of training, for selection; so are ``test`` images, but 0
     where the dataset has a test split of its own. Evaluation scales a picture until it just covers
-    ``size / crop`` pixels a side and cuts out the central ``size``; images that are arrays have
-    ``size`` already.
+    ``size / crop`` pixels a side and cuts out the central ``size``, and everything sees it with
+    ``channels``, 1 (grey) or 3 (RGB); images that are arrays have both already.
     """
 
     name: str
@@ -61,11 +61,13 @@ class Data:
     validation: int
     shard_size: int
     size: int
+    channels: int
     crop: float
 
     def __post_init__(self) -> None:
         positive(self, "validation", "shard_size", "size")
         not_negative(self, "test")
+        require(self.channels in (1, 3), f"channels: 1 (grey) or 3 (RGB), got {self.channels}")
         require(0 < self.crop <= 1, f"crop: a share in (0, 1], got {self.crop}")
 
 

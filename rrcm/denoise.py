@@ -168,6 +168,13 @@ def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") ->
     if not wanted:
         return None
     network, config = classifier.load(Path(cfg.guide))
+    for key in ("channels", "image_size"):
+        own = config["model"]["shape"].get(key)
+        require(
+            shape.get(key, own) == own,
+            f"denoisers: guide: {cfg.guide} has {key} {own}, but models.{cfg.model}, whose "
+            f"pictures it looks at, has {shape.get(key)}; name a run of the same",
+        )
     return classifier.Told(network, config["sigma"]).to(device)
 
 

@@ -26,7 +26,7 @@ ROWS = "images.npy"  # of KIND; shard, offset and size are of the image's bytes 
 KIND = np.dtype(
     [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
 )
-KEYS = ("classes", "shape", "white", "size", "crop", "images", "sha256")
+KEYS = ("classes", "shape", "white", "size", "channels", "crop", "images", "sha256")
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,8 @@ def fit(index: dict[str, Any]) -> Fit:
     """
     if index["shape"] is not None:
         return Fit(shape=tuple(index["shape"]))
-    return Fit(shape=(3, index["size"], index["size"]), resize="crop", ratio=index["crop"])
+    shape = (index["channels"], index["size"], index["size"])
+    return Fit(shape=shape, resize="crop", ratio=index["crop"])
 
 
 def read(root: Path, name: str, *, verify: bool = True) -> Split:

@@ -18,7 +18,11 @@ from rrcm.errors import DataError
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A fresh checkout, in which we are."""
     made = workspace.create(tmp_path / "a checkout")
-    made.edit(lambda p: p["data"].update(name="folder", test=0, validation=6, size=24, crop=0.75))
+    made.edit(
+        lambda p: p["data"].update(
+            name="folder", test=0, validation=6, size=24, channels=3, crop=0.75
+        )
+    )
     monkeypatch.chdir(made.path)
     return made
 

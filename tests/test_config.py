@@ -120,6 +120,7 @@ WRONG = [
     ("certify.alpha", float("nan"), "must be in (0, 1)"),
     ("data.test", -1, "must be finite and >= 0"),
     ("data.size", 0, "must be positive"),
+    ("data.channels", 2, "1 (grey) or 3 (RGB), got 2"),
     ("data.crop", 0, "a share in (0, 1]"),
     ("data.crop", 1.1, "a share in (0, 1]"),
     ("data.validation", -1, "must be positive"),

@@ -482,6 +482,8 @@ def test_a_guide_stays_as_it_is(tmp_path, monkeypatch):
     classifier.save(folder, network.state_dict(), model=MODEL, config={"classes": "abcd", **told})
     cfg = dataclasses.replace(CFG, objective="stability", guide="models/one", steps=2)
     guide = denoise.load_guide(cfg, DNCNN)
+    with pytest.raises(ConfigError, match=r"guide: models/one has channels 1, but models.small"):
+        denoise.load_guide(cfg, DNCNN | {"channels": 3})
     before = copy.deepcopy(guide.state_dict())
     x = torch.rand(2, 1, 8, 8)
 

@@ -37,8 +37,12 @@ from rrcm.raw.listing import Listing, Place
 
 PRESET = {"test": 500, "validation": 100, "seed": 0}  # of presets/digits.yaml
 LABELS = [example.label for example in examples()]
-CFG = Data(name="digits", seed=0, test=40, validation=20, shard_size=64, size=8, crop=1.0)
-SEEN = Data(name="folder", seed=0, test=0, validation=3, shard_size=5, size=24, crop=0.75)
+CFG = Data(
+    name="digits", seed=0, test=40, validation=20, shard_size=64, size=8, channels=1, crop=1.0
+)
+SEEN = Data(
+    name="folder", seed=0, test=0, validation=3, shard_size=5, size=24, channels=3, crop=0.75
+)
 
 
 def part(some: slice) -> Listing:
@@ -521,6 +525,7 @@ def test_a_shard_that_shrinks_under_its_reader_is_named(seen, tmp_path: Path):
         ({"test": 0}, ("data.test: digits has no test split of its own",)),
         ({"size": 32}, ("data.size, data.crop", "8 x 8 pixels", "got 32 and 1")),
         ({"crop": 0.875}, ("data.size, data.crop", "got 8 and 0.875")),
+        ({"channels": 3}, ("data.channels: images of digits have 1", "got 3")),
     ],
 )
 def test_settings_that_do_not_go_with_the_images_are_refused(tmp_path, changes, words):

@@ -74,7 +74,8 @@ def choose(listing: Listing, cfg: Data) -> dict[str, np.ndarray]:
     their own, ranked by SHA-256 of "order/seed/position", because they are read shard by shard.
 
     Raises:
-        ConfigError: ``data.test``, ``data.size`` or ``data.crop`` do not go with the dataset.
+        ConfigError: ``data.test``, ``data.size``, ``data.channels`` or ``data.crop`` do not go with
+            the dataset.
         DataError: See `split`.
     """
     own = bool(listing.held.any())
@@ -90,6 +91,11 @@ def choose(listing: Listing, cfg: Data) -> dict[str, np.ndarray]:
         raise ConfigError(
             f"data.size, data.crop: images of {cfg.name} are {height} x {width} pixels and are not "
             f"scaled, so that these are {height} and 1.0; got {cfg.size} and {cfg.crop:g}"
+        )
+    if pixels and listing.images.shape[1] != cfg.channels:
+        raise ConfigError(
+            f"data.channels: images of {cfg.name} have {listing.images.shape[1]} and are not "
+            f"converted, so that this is it; got {cfg.channels}"
         )
     free, held = np.flatnonzero(~listing.held), np.flatnonzero(listing.held)
     labels = listing.labels[free].tolist()
@@ -225,6 +231,7 @@ def _index(
         "shape": list(listing.images.shape[1:]) if pixels else None,
         "white": listing.white,
         "size": cfg.size,
+        "channels": cfg.channels,
         "crop": cfg.crop,
         "rule": {"name": "the dataset's own" if own else "class-balanced", "seed": cfg.seed},
         "images": len(rows),
