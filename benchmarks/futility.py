@@ -16,13 +16,17 @@ CIFAR-10.
 """
 
 import argparse
+from bisect import bisect_left
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats import binom
 
-from rrcm.looks import fewest, target
+from rrcm.certificates import cohen
+from rrcm.evidence import Claim, Evidence
+from rrcm.looks import target
 from rrcm.stopping import grid
 
 BETAS = (0.05, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
@@ -58,7 +62,25 @@ def main() -> None:
 def laid_out(
     radii: list[float], *, n: int, alpha: float, beta: float, sigma: float = 1.0
 ) -> grid.Rule:
-    return grid.Rule(grid.Config(radii=radii, beta=beta), n=n, alpha=alpha, sigma=sigma)
+    claim = Claim(certificate=cohen, sigma=sigma, alpha=alpha)
+    return grid.Rule(grid.Config(radii=radii, beta=beta), n=n, claim=claim)
+
+
+def seen(history: list[tuple[int, int]]) -> Evidence:
+    """Evidence of two classes from (draws, hits) at looks."""
+    return Evidence(
+        idx=0,
+        selection=np.array([1, 0]),
+        draws=tuple(draws for draws, _ in history),
+        votes=np.array([[hits, draws - hits] for draws, hits in history]),
+        soft=(0, 0),
+        paired=(0, 0),
+    )
+
+
+def fewest(draws: int, enough: Callable[[int], bool]) -> int:
+    """The fewest hits among ``draws`` that are enough, or draws + 1; more are enough as well."""
+    return bisect_left(range(draws + 1), True, key=enough)
 
 
 def lost(radius: float, *, n: int, alpha: float, beta: float) -> tuple[float, float]:
@@ -86,7 +108,7 @@ def thresholds(
     """At each look, the fewest hits that certify ``radius``, and the fewest that are not futile."""
     q = target(radius, sigma=1.0)
     enough = [fewest(t, lambda k, t=t: rule.complement([(t, k)], alpha) < q) for t in rule.looks]
-    below = [fewest(t, lambda k, t=t: rule.stop([(t, k)]) != "futile") for t in rule.looks]
+    below = [fewest(t, lambda k, t=t: rule.stop(seen([(t, k)])) != "futile") for t in rule.looks]
     return tuple(enough), tuple(below)
 
 
@@ -133,7 +155,7 @@ def draws(rule: grid.Rule, votes: list[list[tuple[int, int]]]) -> float:
 
 
 def _until(rule: grid.Rule, history: list[tuple[int, int]]) -> int:
-    ends = (i for i in range(1, len(history)) if rule.stop(history[:i]))
+    ends = (i for i in range(1, len(history)) if rule.stop(seen(history[:i])))
     return history[next(ends, len(history)) - 1][0]
 
 

@@ -18,7 +18,7 @@ def votes(p, images, *, rule, seed):
 def ends(rule, history):
     """Whether the rule ends an image's draws as certified."""
     for i in range(1, len(history) + 1):
-        if verdict := rule.stop(history[:i]):
+        if verdict := rule.stop(futility.seen(history[:i])):
             return verdict == "certified"
     return False
 
