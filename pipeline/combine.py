@@ -14,10 +14,13 @@ def main(name: str) -> None:
         export = config.read("export", settings.Export)
         members = ensembles.read(Path("ensembles", name), cfg.members)
         folder = Path("models", name)
-        used = sorted({config["model"]["architecture"] for _, config in members})
+        used = sorted({about["model"]["architecture"] for _, about in members})
         # An evaluation depends on the code of one architecture, and by these on that of all.
         files = [f"rrcm/{kind}/{used}.py" for used in used for kind in ("models", "folding")]
-        made = ensembles.save(folder, members, cfg, code={f: sha256(Path(f)) for f in files})
+        code, params = {f: sha256(Path(f)) for f in files}, config.as_written(f"ensembles.{name}")
+        for _, about in members:
+            params |= about.pop("params")  # a record, no part of the function
+        made = ensembles.save(folder, members, cfg, code=code, params=params)
         folded, _ = ensembles.load(folder)
         stage.notes["parity"] = export_ensemble(
             ensembles.Combined([network for network, _ in members], cfg),
@@ -29,9 +32,10 @@ def main(name: str) -> None:
                 "classes": made["classes"],
                 "sigma": made["sigma"],
                 "ensemble": made["ensemble"],
-                "members": [config["run"] for _, config in members],
+                "members": [about["run"] for _, about in members],
                 "input": "noisy pixels, [0, 1] before the noise",
                 "weights": sha256(folder / "model.safetensors"),
+                "params": made["params"] | config.as_written("export"),
             },
             export,
         )

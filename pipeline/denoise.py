@@ -37,6 +37,7 @@ def main(name: str) -> None:
             network=cfg.network,
             shape=shape,
             schedule=schedule(cfg),
+            params=config.as_written(f"denoisers.{name}", f"models.{cfg.model}"),
         )
         training.write_logs(out, state, stage)
         stage.notes |= {"seed": cfg.seed, "data": training.data_digests("train")}

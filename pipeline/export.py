@@ -24,6 +24,7 @@ def main(name: str) -> None:
                 "condition": trained["condition"],
                 "input": "noisy pixels, [0, 1] before the noise",
                 "weights": sha256(folder / "model.safetensors"),
+                "params": trained["params"] | config.as_written("export"),
             },
             cfg,
             architecture=trained["model"]["architecture"],

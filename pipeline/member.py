@@ -17,7 +17,8 @@ def main(name: str) -> None:
         with atomic(out / "model.safetensors") as part:
             shutil.copyfile(source / "model.safetensors", part)
         trained = json.loads((source / "config.json").read_text())
-        write_json(out / "config.json", {"run": member.run, **trained})
+        params = trained.get("params", {}) | config.as_written(f"members.{name}")
+        write_json(out / "config.json", {"run": member.run, **trained, "params": params})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Stage ``pretrain``: images without labels -> an encoder that resists noise."""
 
+import json
 from pathlib import Path
 
 from pipeline import graph, training
@@ -29,7 +30,9 @@ def main(name: str) -> None:
         if distributed.launched():
             return  # the stage that started this process goes on
         out = Path("pretrained", name)
-        checkpoints.save(out / "encoder.safetensors", encoder.state_dict())
+        made_with = config.as_written(f"pretrain.{name}", f"models.{cfg.model}")
+        about = {"params": json.dumps(made_with)}
+        checkpoints.save(out / "encoder.safetensors", encoder.state_dict(), about)
         training.write_logs(out, state, stage)
         stage.notes |= {"seed": cfg.seed, "data": training.data_digests("train")}
 

@@ -20,6 +20,7 @@ def main(name: str) -> None:
             pictures=split.images.shape[1:],
             # An evaluation depends on the code of one network, and by these on that of all.
             code=[f"rrcm/purifiers/{cfg.purifier}.py", f"rrcm/denoisers/{cfg.network}.py"],
+            params=config.as_written(f"purified.{name}"),
         )
         folded, _ = purified.load(folder)
         stage.notes["parity"] = export_purified(
@@ -35,6 +36,7 @@ def main(name: str) -> None:
                 "names": made["names"],
                 "input": "noisy pixels, [0, 1] before the noise, and normal numbers z if it asks",
                 "weights": sha256(folder / "model.safetensors"),
+                "params": made["params"] | config.as_written("export"),
             },
             export,
         )

@@ -21,8 +21,9 @@ def main(name: str) -> None:
             raise ConfigError(f"runs.{name}.start: {run.method} starts from a pre-trained encoder")
         training.on_devices(stage, recipe.compute)
         state = start(run, recipe, model, classes=len(classes), device=distributed.device())
+        made_with = {}
         if run.start != config.NOTHING:
-            classifier.begin(state.modules["classifier"], Path(run.start))
+            made_with = classifier.begin(state.modules["classifier"], Path(run.start))
         per_epoch = batches.steps_per_epoch(len(images), batch_size=recipe.batch_size)
         training.run(
             train(state, method, data, run, recipe),
@@ -38,6 +39,8 @@ def main(name: str) -> None:
             return  # the stage that started this process goes on
         out = Path("models", name)
         kept = {"condition": recipe.condition, "final_norm": recipe.final_norm, "sigma": run.sigma}
+        sections = (f"runs.{name}", f"recipes.{run.recipe}", f"models.{run.model}")
+        kept["params"] = made_with | config.as_written(*sections)
         classifier.save(out, state.best, model=model, config={"classes": list(classes), **kept})
         training.write_logs(out, state, stage)
         stage.notes |= {"seed": run.seed, "data": training.data_digests("train", "validation")}

@@ -69,8 +69,10 @@ def build(model: Model, *, classes: int, condition: str, final_norm: bool) -> Cl
     return Classifier(encoder, width=cfg.width, classes=classes, condition=condition)
 
 
-def begin(network: Classifier, folder: Path) -> None:
-    """Give ``network`` the weights that a training starts from.
+def begin(network: Classifier, folder: Path) -> dict[str, Any]:
+    """Give ``network`` the weights that a training starts from; the ``params`` that made them.
+
+    These are sections of params.yaml by name, none where the file does not say them.
 
     ``folder`` holds ``model.safetensors``, a whole classifier, or ``encoder.safetensors``, whose
     last LayerNorm is left out where ``network`` has none.
@@ -81,9 +83,10 @@ def begin(network: Classifier, folder: Path) -> None:
     """
     whole, encoder = folder / "model.safetensors", folder / "encoder.safetensors"
     if whole.exists():
-        checkpoints.restore(network, checkpoints.load(whole)[0], source=str(whole))
+        tensors, about = checkpoints.load(whole)
+        checkpoints.restore(network, tensors, source=str(whole))
     elif encoder.exists():
-        tensors, _ = checkpoints.load(encoder)
+        tensors, about = checkpoints.load(encoder)
         if isinstance(network.encoder.norm, nn.Identity):
             tensors = {name: t for name, t in tensors.items() if not name.startswith("norm.")}
         checkpoints.restore(network.encoder, tensors, source=str(encoder))
@@ -92,13 +95,17 @@ def begin(network: Classifier, folder: Path) -> None:
             f"{folder}: holds neither model.safetensors nor encoder.safetensors; make it with "
             "`dvc repro` or `rrcm import`"
         )
+    try:
+        return dict(json.loads(about.get("params", "{}")))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{folder}: params in the metadata: damaged ({error!r})") from None
 
 
 def save(folder: Path, tensors: dict[str, Tensor], *, model: Model, config: dict[str, Any]) -> None:
     """Write ``model.safetensors`` and, beside it, the ``config.json`` that rebuilds the network.
 
     ``config`` has ``classes`` (names), ``condition`` and ``final_norm`` at least; all of it is
-    kept.
+    kept. Its ``params`` are the sections of params.yaml that made the classifier, by name.
     """
     checkpoints.save(folder / "model.safetensors", tensors)
     write_json(folder / "config.json", {"model": dataclasses.asdict(model), **config})

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rrcm.errors import ConfigError
-from rrcm.parsing import T, cast, read_yaml
-from rrcm.registry import suggest
+from rrcm.parsing import T, cast, find, finite, read_yaml
 
 PARAMS = Path("params.yaml")
 NOTHING = "shards/train"  # the artifact that stands for no start, guide or condition: the data
@@ -289,10 +288,10 @@ def read_model(entry: Pretrain | Run) -> Model:
 
 def read(section: str, into: type[T], path: Path = PARAMS) -> T:
     """Read one dotted section, e.g. ``read("runs.tiny-rrcm-s025", Run)``."""
-    node = read_yaml(path)
-    for key in section.split("."):
-        if not isinstance(node, dict) or key not in node:
-            known = [str(k) for k in node] if isinstance(node, dict) else []
-            raise ConfigError(f"{path}: {section}: no {key!r} here.{suggest(key, known)}")
-        node = node[key]
-    return cast(node, into, where=f"{path}: {section}")
+    return cast(find(read_yaml(path), section, where=path), into, where=f"{path}: {section}")
+
+
+def as_written(*sections: str, path: Path = PARAMS) -> dict[str, Any]:
+    """Sections by dotted name, for an artifact to keep: as in dvc.lock, in numbers of JSON."""
+    whole = read_yaml(path)
+    return {section: finite(find(whole, section, where=path)) for section in sections}

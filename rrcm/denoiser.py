@@ -61,14 +61,16 @@ def save(
     network: str,
     shape: dict[str, Any],
     schedule: Schedule | None,
+    params: dict[str, Any] | None = None,
 ) -> None:
     """Write ``model.safetensors`` and, beside it, the ``config.json`` that rebuilds the denoiser.
 
     ``tensors`` are the state dict of the network alone; without a ``schedule`` it predicts the
-    clean image itself.
+    clean image itself. ``params`` are the sections of params.yaml that made it, by name.
     """
     checkpoints.save(folder / "model.safetensors", tensors)
-    write_json(folder / "config.json", as_config(network, shape, schedule))
+    config = as_config(network, shape, schedule)
+    write_json(folder / "config.json", config | ({"params": params} if params else {}))
 
 
 def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:

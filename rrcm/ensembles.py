@@ -200,11 +200,12 @@ def save(
     cfg: Ensemble,
     *,
     code: dict[str, str],
+    params: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write members as one classifier, ``model.safetensors`` and ``config.json``; returns the last.
 
     What makes it this function, the rule too, is part of ``model.safetensors``, whose SHA-256 is
-    the function's name in votes. ``code`` is kept beside it: file -> SHA-256.
+    the function's name in votes. Kept beside it: ``code``, file -> SHA-256, and ``params``.
     """
     rule = {"rule": cfg.rule, "consensus": cfg.consensus, "members": cfg.members}
     configs = [config for _, config in members]
@@ -215,9 +216,8 @@ def save(
     }
     about = {"ensemble": json.dumps([rule, configs])}  # the same members, the same bytes
     checkpoints.save(folder / "model.safetensors", tensors, about)
-    first = configs[0]
-    config = {"classes": first["classes"], "sigma": first["sigma"], "ensemble": rule}
-    config |= {"members": configs, "code": code}
+    config = {key: configs[0][key] for key in ("classes", "sigma")} | {"ensemble": rule}
+    config |= {"members": configs, "code": code, "params": params or {}}
     write_json(folder / "config.json", config)
     return config
 

@@ -1,6 +1,7 @@
 """Mappings of YAML and JSON to frozen dataclasses: every key known, present and typed."""
 
 import dataclasses
+import math
 import typing
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,31 @@ def read_yaml(path: Path) -> Any:
         ) from None
     except (YAMLError, ValueError) as error:  # the latter of a tag or a date that is none
         raise ConfigError(f"{path}: {one_line(error)}") from None
+
+
+def find(node: Any, dotted: str, *, where: Path) -> Any:
+    """The part of ``node``, the contents of the file ``where``, at a dotted path.
+
+    Raises:
+        ConfigError: It is not there; names the first key that is missing.
+    """
+    for key in dotted.split("."):
+        if not isinstance(node, dict) or key not in node:
+            known = [str(k) for k in node] if isinstance(node, dict) else []
+            raise ConfigError(f"{where}: {dotted}: no {key!r} here.{suggest(key, known)}")
+        node = node[key]
+    return node
+
+
+def finite(node: Any) -> Any:
+    """``node`` with infinities as the text that YAML has for them, ``.inf``: JSON has none."""
+    if isinstance(node, dict):
+        return {key: finite(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [finite(value) for value in node]
+    if isinstance(node, float) and math.isinf(node):
+        return ".inf" if node > 0 else "-.inf"
+    return node
 
 
 def parse(node: dict[str, Any], into: type[T], *, where: str) -> T:

@@ -26,7 +26,13 @@ FUNCTION = ("purifier", "purify", "votes", "local")  # keys of `Purified` that m
 
 
 def save(
-    folder: Path, cfg: Purified, *, root: Path, pictures: tuple[int, ...], code: list[str]
+    folder: Path,
+    cfg: Purified,
+    *,
+    root: Path,
+    pictures: tuple[int, ...],
+    code: list[str],
+    params: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write the classifier and the denoiser as one, as a run is; returns its ``config.json``.
 
@@ -39,18 +45,20 @@ def save(
         root: Where ``denoisers/`` and ``models/`` are.
         pictures: What is purified, [C, H, W].
         code: Files whose SHA-256 is kept, so that who depends on the result depends on them.
+        params: Sections of params.yaml that made it, by name; kept, with those of its parts.
 
     Raises:
         CheckpointError: The denoiser or the run is missing or damaged.
         ConfigError: They, or the constants of ``cfg``, do not fit together.
     """
     behind, run = root / cfg.denoiser, root / "models" / cfg.run
-    configs = [_config(path / "config.json") for path in (behind, run)]
+    configs = [read_config(path / "config.json") for path in (behind, run)]
     tensors = {
         f"{name}.{key}": tensor
         for name, path in (("denoiser", behind), ("classifier", run))
         for key, tensor in checkpoints.load(path / "model.safetensors")[0].items()
     }
+    made_with = {k: v for config in configs for k, v in config.pop("params", {}).items()}
     config = {
         "classes": _of(configs[1], "classes", run),
         "sigma": cfg.sigma,
@@ -60,6 +68,7 @@ def save(
         "denoiser": configs[0],
         "classifier": configs[1],
         "code": {file: sha256(root / file) for file in code},
+        "params": made_with | (params or {}),
     }
     if cfg.local.copies and cfg.local.fixed:
         tensors["local"] = _copies(cfg.local, ensembles.pictures(_first(configs[1])))
@@ -79,7 +88,7 @@ def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     Raises:
         CheckpointError: It is missing or damaged.
     """
-    config = _config(folder / "config.json")
+    config = read_config(folder / "config.json")
     if "purified" not in config:
         return ensembles.load(folder)
     return rebuild(config, folder), config
@@ -180,7 +189,12 @@ def _first(config: dict[str, Any]) -> dict[str, Any]:
     return config["members"][0] if "ensemble" in config else config
 
 
-def _config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The ``config.json`` of a classifier or a denoiser.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -92,8 +93,7 @@ class Backend:
         _, *self.shape = self.session.get_outputs()[0].shape
         more = [value for value in self.session.get_inputs() if value.name == "z"]
         self.normals: tuple[int, ...] = tuple(more[0].shape[1:]) if more else ()
-        width = self.shape[-1]
-        if width != len(self.classes):
+        if (width := self.shape[-1]) != len(self.classes):
             raise BackendError(
                 f"{path}: {width} scores per image, but {len(self.classes)} classes in its metadata"
             )
@@ -124,6 +124,13 @@ class Backend:
         if self.stream:
             torch.cuda.current_stream().wait_stream(self.stream)
         return scores[:, -1] if self.last else scores
+
+
+def about(root: Path, run: str) -> dict[str, Any]:
+    """Of ``root/onnx/<run>.onnx``: the ``weights`` of fp32, and the ``params`` that made it."""
+    path = root / "onnx" / f"{run}.onnx"
+    found = _metadata(_read(path), path, run)
+    return {"weights": found["weights"], "params": json.loads(found.get("params", "{}"))}
 
 
 def open_session(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,13 @@ from rrcm.errors import BackendError
 from rrcm.files import sha256
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def about(root: Path, run: str) -> dict[str, Any]:
+    """Of ``root/models/<run>``: its ``weights``, and the ``params`` that made it, if it says so."""
+    folder = root / "models" / run
+    params = purified.read_config(folder / "config.json").get("params", {})
+    return {"weights": sha256(folder / "model.safetensors"), "params": params}
 
 
 class Backend:
