@@ -9,13 +9,15 @@ are of the machine that ran them. Latency is what `rrcm latency` measured, if it
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from statsmodels.stats.multitest import multipletests
 
-from rrcm import certify, params, votes
+from pipeline.differences import lines
+from pipeline.stale import Present
 from rrcm.analysis import entries, markup, paired, tables
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.paired import Comparison
@@ -31,12 +33,11 @@ def main() -> None:
     parser.add_argument("--note", required=True, help="what else a reader has to know")
     parser.add_argument("--reference", default="rrcm", help="the method that is compared with each")
     asked = parser.parse_args()
-    whole = params.load()
-    found = entries.entries(
-        whole,
-        {name: certify.read(Path(f"certificates/{name}.csv")) for name in whole.evals},
-        {name: votes.read(Path(f"votes/{name}.jsonl")) for name in whole.evals},
-    )
+    present = Present()
+    whole = present.whole
+    found = present.evaluations(whole.evals)
+    if stale := lines([(entry.name, entry.stale) for entry in found], stage="certify"):
+        sys.exit("\n".join(stale))
     shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
     chapter = CHAPTER.format(
         title=asked.title,

@@ -1,10 +1,10 @@
 """What the command line does with results that are there: report, compare, derive."""
 
-import dataclasses
 from pathlib import Path
 
-from pipeline import requests
-from rrcm import certify, params, tsv, votes
+from pipeline import differences, requests
+from pipeline.stale import PAGE, Present
+from rrcm import certify, tsv, votes
 from rrcm.analysis import entries, paired, report, sources, statistics, tables
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.truncation import truncate
@@ -18,17 +18,21 @@ RESULTS = Path("results")
 
 
 def overview() -> str:
-    """The certified-accuracy table of everything that params.yaml evaluates, and the page."""
-    whole = params.load()
-    page = Path("report/index.html")
-    paths = {name: Path(f"certificates/{name}.csv") for name in whole.evals}
-    if missing := [path for path in (*paths.values(), page) if not path.exists()]:
+    """The certified-accuracy table of everything that params.yaml evaluates, and the page.
+
+    Rows are described by what made them; below are those of which params.yaml says otherwise.
+    """
+    present = Present()
+    whole = present.whole
+    paths = [Path(f"certificates/{name}.csv") for name in whole.evals]
+    if missing := [path for path in (*paths, PAGE) if not path.exists()]:
         raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
-    loaded = {name: certify.read(path) for name, path in paths.items()}
-    drawn = {name: path for name in whole.evals if (path := Path(f"votes/{name}.jsonl")).exists()}
-    found = entries.entries(whole, loaded, {name: votes.read(path) for name, path in drawn.items()})
+    found = present.evaluations(whole.evals)
     shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
-    return f"{tables.text(found, **shown)}\n\nthe report: {page}"
+    said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
+    if changed := present.page():
+        said.append(differences.line(str(PAGE), changed, "`dvc repro report`"))
+    return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {PAGE}"])
 
 
 def report_files(
@@ -100,8 +104,9 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
     ]
     percent = f"{100 * CONFIDENCE:g} %"
     lines = [
-        f"A: {first}, σ = {entries.sigma(a)}",
-        f"B: {second}, σ = {entries.sigma(b)}",
+        f"A: {_named(first, a)}, σ = {entries.sigma(a)}",
+        f"B: {_named(second, b)}, σ = {entries.sigma(b)}",
+        *differences.lines([(entry.name, entry.stale) for entry in (a, b)], stage="certify"),
         f"{len(a.table)} images; the same answer on {100 * alike:.1f} %",
         "",
         tables.pair_table(found).to_string(index=False),
@@ -160,16 +165,19 @@ def _source(name: str) -> Entry:
     """An evaluation of params.yaml by name, or a file."""
     if Path(name).is_file():
         return sources.read(Path(name))
-    whole = params.load() if PARAMS.exists() else None
-    if whole is None or name not in whole.evals:
-        known = ", ".join(whole.evals) if whole else "not here"
+    present = Present() if PARAMS.exists() else None
+    if present is None or name not in present.whole.evals:
+        known = ", ".join(present.whole.evals) if present else "not here"
         raise DataError(f"{name}: neither a file nor an evaluation of params.yaml ({known})")
     certificates, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
     if missing := [path for path in (certificates, drawn) if not path.exists()]:
         raise DataError(f"{missing[0]} is not here; `dvc repro certify@{name}` makes it")
-    only = dataclasses.replace(whole, evals={name: whole.evals[name]})
-    (entry,) = entries.entries(only, {name: certify.read(certificates)}, {name: votes.read(drawn)})
+    (entry,) = present.evaluations([name])
     return entry
+
+
+def _named(source: str, entry: Entry) -> str:
+    return f"{source} (stale)" if entry.stale else source
 
 
 def _require_level(alpha: float | None) -> None:

@@ -3,11 +3,14 @@
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline import progress, sampling
-from rrcm import certify, params, sample, shards, voters
-from rrcm.analysis import entries, latency, results
+from pipeline.differences import lines
+from pipeline.stale import Present
+from rrcm import sample, shards, voters
+from rrcm.analysis import latency, results
 from rrcm.analysis.latency import Cost
 from rrcm.config import require
 from rrcm.drawing import Drawing, rows_at_once
@@ -29,27 +32,34 @@ def run(*, seconds: float, radius: float | None, reference: str, out: Path) -> s
 
     Raises:
         DataError: Something has not been certified here.
+        BackendError: A classifier here is not the one of its name in params.yaml.
         ConfigError: ``radius`` is not one of the report's.
     """
-    whole = params.load()
+    present = Present()
+    whole = present.whole
     paths = {name: Path(f"certificates/{name}.csv") for name in whole.evals}
     if missing := [path for path in paths.values() if not path.exists()]:
         raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
     radii = whole.report.radii
     at = min((r for r in radii if r > 0), default=radii[0]) if radius is None else radius
     require(at in radii, f"--radius: {at:g} is not in report.radii ({radii})")
-    found = entries.entries(whole, {n: certify.read(path) for n, path in paths.items()}, {})
+    timed = {n: present.asked(e.run, backend=whole.sample.backend) for n, e in whole.evals.items()}
+    found = [
+        replace(entry, stale=tuple(dict.fromkeys([*entry.stale, *timed[entry.name].stale])))
+        for entry in present.evaluations(whole.evals)
+    ]
     split = shards.read(Path("shards"), "test")
     turns = {name: _turn(whole, evaluation, split) for name, evaluation in whole.evals.items()}
     taken = _measured(turns, seconds=seconds)
-    costs = {n: Cost(seconds=taken[n], calls=whole.calls(e.run)) for n, e in whole.evals.items()}
+    costs = {n: Cost(seconds=taken[n], calls=made.calls) for n, made in timed.items()}
     draws = whole.sample.n0 + whole.sample.n
     measured = latency.numbers(
         found, costs, draws=draws, radii=radii, confidence=whole.report.confidence
     )
     shown = latency.table(measured, reference=reference)
     drawn = latency.figure(measured, radius=at, what="certified accuracy")
-    return results.write(out, shown, measured, drawn, table="latency", plot="latency")
+    note = "\n\n".join(lines([(entry.name, entry.stale) for entry in found], stage="certify"))
+    return results.write(out, shown, measured, drawn, table="latency", plot="latency", note=note)
 
 
 Turn = Callable[[], int]  # one batch; how many noisy images it has

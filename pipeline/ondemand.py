@@ -14,16 +14,16 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline import devices, requests, sampling, sources, trying
+from pipeline.differences import listed
 from pipeline.requests import Foreign, Request
 from pipeline.sources import Source
+from pipeline.stale import Described, Present
 from pipeline.trying import FOREIGN
 from rrcm import certify as certification
-from rrcm import params as parameters
-from rrcm import plausibility, prefixes, sample, votes
+from rrcm import plausibility, sample, votes
 from rrcm.analysis import tables
 from rrcm.analysis.entries import Entry
 from rrcm.certificates import transfer
-from rrcm.errors import DataError
 from rrcm.files import write_text
 from rrcm.settings import Certify, Report
 from rrcm.votes import Header, Row
@@ -97,6 +97,7 @@ def _results(
     lines = [
         *(["\n".join(warned) + "\n"] if warned else []),
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
+        *([f"stale: {header.run}: {listed(entry.stale)}"] if entry.stale else []),
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha:g}; stopping rule "
         f"{header.stop}: {_effort(header, rows, table)}",
         f"the function: {header.backend} {header.precision} on {header.provider}",
@@ -116,13 +117,18 @@ def _results(
     return "\n".join([*lines, f"certificates: {written}", f"votes: {path}"])
 
 
-def certified(certify: Certify, header: Header, rows: list[Row]) -> tuple[Entry, Path]:
-    """Votes as an entry of a table, and where its certificates are to be written."""
+def certified(
+    certify: Certify, header: Header, rows: list[Row], *, present: Present | None = None
+) -> tuple[Entry, Path]:
+    """Votes as an entry of a table, and where its certificates are to be written.
+
+    ``present`` is what one of our classifiers is compared with, for who has it at hand.
+    """
     table = certification.certify(
         header, rows, certificates=certify.certificates, alpha=certify.alpha
     )
     name = f"{_name(header)}-a{certify.alpha:g}"
-    return _entry(name, header, rows, table, certify), RESULTS / f"{name}.csv"
+    return _entry(name, header, rows, table, certify, present), RESULTS / f"{name}.csv"
 
 
 def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:
@@ -143,29 +149,29 @@ def _left_out(name: str, source: Source) -> list[str]:
 
 
 def _entry(
-    name: str, header: Header, rows: list[Row], table: pd.DataFrame, certify: Certify
+    name: str,
+    header: Header,
+    rows: list[Row],
+    table: pd.DataFrame,
+    certify: Certify,
+    present: Present | None,
 ) -> Entry:
-    model, method, trained_at, seed = header.run, "", None, None
-    if not header.backend.startswith(FOREIGN):
-        known = parameters.load().classifiers()
-        whole, first = prefixes.parts(header.run)
-        whole, first = (header.run, None) if header.run in known else (whole, first)
-        if whole not in known:
-            raise DataError(f"{name}: votes of run {header.run}, which params.yaml does not have")
-        run = known[whole]
-        model, method, trained_at, seed = run.model, run.method, run.sigma, run.seed
-        method = f"{method}, first {first}" if first else method
+    if header.backend.startswith(FOREIGN):
+        made = Described(model=header.run, method="", stale=())
+    else:
+        made = (present or Present()).classifier(header)
     return Entry(
         name=name,
-        model=model,
-        method=method,
+        model=made.model,
+        method=made.method,
         sigma=header.sigma,
         table=table,
         alpha=certify.alpha,
-        sigma_train=trained_at,
-        seed=seed,
+        sigma_train=made.sigma,
+        seed=made.seed,
         votes=(header, rows),
         certificate=certify.certificates[0],
+        stale=made.stale,
     )
 
 

@@ -3,6 +3,7 @@
 from pipeline import ondemand, sampling, sources
 from pipeline.requests import Request
 from pipeline.sources import Source
+from pipeline.stale import Present
 from rrcm import certify as certification
 from rrcm import prefixes, votes
 from rrcm.analysis import tables
@@ -32,10 +33,10 @@ def certify(request: Request) -> str:
         )
         images = headers[-1].expected()
         sampling.shown(states, total=images, title=f"certify {source.name} and its prefixes")
-    entries, said = [], []
+    entries, said, present = [], [], Present()
     for path in paths:
         header, rows = votes.read(path)
-        entry, certificates = ondemand.certified(request.certify, header, rows)
+        entry, certificates = ondemand.certified(request.certify, header, rows, present=present)
         certification.write(entry.table, certificates)
         entries.append(entry)
         said.append(f"{header.run}: {certificates}, {path}")

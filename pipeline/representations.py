@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from rrcm import params
+from pipeline.differences import lines
+from pipeline.stale import Present
 from rrcm.analysis import representations, results
 from rrcm.config import require
 
@@ -16,13 +17,20 @@ def run(*, out: Path) -> str:
         ConfigError: params.yaml represents nothing.
         DataError: Something has not been represented here, or is damaged.
     """
-    whole = params.load()
+    present = Present()
+    whole = present.whole
     require(
         whole.representations != {},
         "params.yaml: representations is empty; docs/representations.md says what it may name",
     )
     found = representations.read(Path("represented"), [*whole.representations])
-    numbers = representations.numbers(found, confidence=whole.report.confidence)
+    changed = {name: present.file(Path(f"represented/{name}/probe.csv")) for name in found}
+    marked = {f"{name} (stale)" if changed[name] else name: one for name, one in found.items()}
+    numbers = representations.numbers(marked, confidence=whole.report.confidence)
+    said = lines([(name, reasons or ()) for name, reasons in changed.items()], stage="represent")
+    if unknown := [name for name, reasons in changed.items() if reasons is None]:
+        said.append(f"dvc.lock does not say what made these: {', '.join(unknown)}")
+    note = representations.note(numbers, confidence=whole.report.confidence)
     return results.write(
         out,
         representations.table(numbers),
@@ -30,5 +38,5 @@ def run(*, out: Path) -> str:
         representations.probes(numbers),
         table="representations",
         plot="probe",
-        note=representations.note(numbers, confidence=whole.report.confidence),
+        note="\n\n".join([note, *said]),
     )

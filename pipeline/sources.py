@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import sampling
+from pipeline.differences import line
 from pipeline.requests import Foreign, Request
+from pipeline.stale import Present
 from rrcm import shards, smoothed
 from rrcm.errors import ConfigError, DataError
 from rrcm.folders import folder
@@ -58,6 +60,7 @@ def classifier(request: Request, *, white: int = WHITE) -> Smoothed:
         draws = dataclasses.replace(draws, precision="fp32", paired=0)
         found = _opened(source, draws)
     else:
+        _compare(source.evaluation.run, draws.backend)
         backend = sampling.backend(source.evaluation, draws, prefixes=request.prefixes)
         fit = shards.fit(shards.read_index(Path("shards/test")))
         found = Smoothed(backend, sigma=source.sigma, shape=fit.shape, draws=draws, fit=fit)
@@ -137,6 +140,13 @@ def _foreign(request: Request) -> Source:
             f"before the noise: {found.fit}",
         ],
     )
+
+
+def _compare(run: str, backend: str) -> None:
+    """Refuse a file that was made for another run than params.yaml has; say what else differs."""
+    present = Present()
+    if changed := present.asked(run, backend=backend).stale:
+        note(line(run, changed, f"`dvc repro {present.whole.maker(run)}`"))
 
 
 def note(text: str, *, kind: str = "note") -> None:

@@ -41,9 +41,14 @@ def headers(whole: Header, members: int) -> list[Header]:
     require(not whole.paired, f"prefixes: sample.paired must be 0, got {whole.paired}")
     found = []
     for j in range(1, members):
-        weights = hashlib.sha256(f"{whole.weights} first {j}".encode()).hexdigest()
-        found.append(dataclasses.replace(whole, run=f"{whole.run}-first{j}", weights=weights))
+        own = weights(whole.weights, j)
+        found.append(dataclasses.replace(whole, run=f"{whole.run}-first{j}", weights=own))
     return [*found, whole]
+
+
+def weights(whole: str, members: int) -> str:
+    """The SHA-256 that names the first ``members`` of the ensemble of the weights ``whole``."""
+    return hashlib.sha256(f"{whole} first {members}".encode()).hexdigest()
 
 
 def parts(run: str) -> tuple[str, int | None]:

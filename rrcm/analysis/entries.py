@@ -26,7 +26,8 @@ class Entry:
     from elsewhere ``method`` may be empty, and ``sigma`` and ``alpha``, the failure probability of
     a certificate, unknown. ``votes`` are what ``certificate`` made ``table`` of, where they are
     kept. ``settings`` are what params.yaml says of how it was made, but for seeds and names: dotted
-    key -> value; none of a classifier from elsewhere.
+    key -> value; none of a classifier from elsewhere. ``stale`` says why it is not what params.yaml
+    describes now, a reason each; tables and figures then mark it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Entry:
     votes: Votes | None = None
     certificate: str = "cohen"
     settings: dict[str, Any] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
 
     @property
     def cut_short(self) -> bool:
@@ -106,7 +108,13 @@ def entries(
                 settings=settings(params, evaluation.run),
             )
         )
-    return sorted(found, key=lambda e: (*e.group, e.sigma_train))
+    return ordered(found)
+
+
+def ordered(found: list[Entry]) -> list[Entry]:
+    """By model, sigma and training sigma; of one model, unknown ones come last."""
+    last = float("inf")
+    return sorted(found, key=lambda e: (*e.group, last if e.sigma_train is None else e.sigma_train))
 
 
 def settings(params: Params, name: str) -> dict[str, Any]:
@@ -120,13 +128,13 @@ def settings(params: Params, name: str) -> dict[str, Any]:
     if name in params.purified:
         cfg = asdict(params.purified[name])
         behind = settings(params, cfg.pop("run"))
-        return _flat(cfg, "purified") | behind
+        return flat(cfg, "purified") | behind
     if name in params.ensembles:
         runs = params.runs_of(name)
         members = [settings(params, run) for run in runs]
         alike = all(member == members[0] for member in members)
         shared = members[0] if alike else {"ensemble.runs": runs}
-        return _flat(asdict(params.ensembles[name]), "ensemble") | shared
+        return flat(asdict(params.ensembles[name]), "ensemble") | shared
     run = params.runs[name]
     parts = {"run": asdict(run), "model": params.models[run.model]}
     parts["recipe"] = asdict(params.recipes[run.recipe])
@@ -135,15 +143,15 @@ def settings(params: Params, name: str) -> dict[str, Any]:
         parts["pretrain"] = asdict(params.pretrain[start])
         del parts["run"]["start"]
     names = {f"{part}.{key}" for part in ("run", "pretrain") for key in ("seed", "model", "recipe")}
-    found = {key: value for part, node in parts.items() for key, value in _flat(node, part).items()}
+    found = {key: value for part, node in parts.items() for key, value in flat(node, part).items()}
     return {key: value for key, value in found.items() if key not in names}
 
 
-def _flat(node: Any, path: str) -> dict[str, Any]:
+def flat(node: Any, path: str) -> dict[str, Any]:
     """A tree of mappings as dotted key -> value."""
     if not isinstance(node, dict):
         return {path: node}
-    return {k: v for key, part in node.items() for k, v in _flat(part, f"{path}.{key}").items()}
+    return {k: v for key, part in node.items() for k, v in flat(part, f"{path}.{key}").items()}
 
 
 def require_alike(found: list[Entry]) -> None:
@@ -167,10 +175,11 @@ def sigma(entry: Entry) -> str:
 
 
 def label(entry: Entry, found: list[Entry]) -> str:
-    """The method, with whatever else is needed to tell entries of one sigma apart."""
+    """The method, and whatever else tells entries of one sigma apart; a mark of what is stale."""
     short = _short(entry, found)
     twins = [e for e in found if (e.sigma, _short(e, found)) == (entry.sigma, short)]
-    return short if len(twins) == 1 else f"{short} ({entry.name})"
+    name = short if len(twins) == 1 else f"{short} ({entry.name})"
+    return f"{name} (stale)" if entry.stale else name
 
 
 def _short(entry: Entry, found: list[Entry]) -> str:
