@@ -637,7 +637,7 @@ def test_an_ensemble_is_made_sampled_and_its_prefixes_are_certified(checkout: Wo
 
     asked = ("rrcm", "certify", "--model", "tiny-both", "--sigma", ".5")
     said = checkout.run(*asked, "--prefixes")
-    assert "boosting, first 1" in said
+    assert "boosting, first 1" in said and "stale" not in said
     kept = re.findall(r"(\S+): (results/\S+\.csv), (\S+\.jsonl)", said)
     assert [run for run, _, _ in kept] == ["tiny-both-s050-first1", "tiny-both-s050"]
     whole = (checkout.path / kept[1][2]).read_bytes()
@@ -650,6 +650,8 @@ def test_an_ensemble_is_made_sampled_and_its_prefixes_are_certified(checkout: Wo
         params["members"]["first"]["run"] = "tiny-gaussian-s050"
 
     checkout.edit(swap)
+    changed = "members.first.run was 'tiny-rrcm-s050', is now 'tiny-gaussian-s050'"
+    assert f"stale: tiny-both-s050: {changed}" in checkout.run(*asked)
     made = checkout.repro("certify@both", "combine@other")
     changed = {"member@first", "combine@tiny-both-s050", "sample@both", "certify@both"}
     assert made == changed

@@ -52,6 +52,13 @@ def test_labels_tell_entries_apart(changes, expected):
     assert [entries.label(entry, found) for entry in found] == expected
 
 
+def test_what_is_stale_is_marked_wherever_it_is_named():
+    first, other = made(variant(recipe="scratch"))
+    found = [first, dataclasses.replace(other, stale=("a reason",))]
+
+    assert [entries.label(e, found) for e in found] == ["rrcm (first-e)", "rrcm (other-e) (stale)"]
+
+
 def test_entries_are_what_params_evaluates_and_their_votes_where_there_are():
     params, votes = variant(method="gaussian"), random_votes(0)
 

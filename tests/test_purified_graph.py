@@ -82,15 +82,19 @@ def test_a_random_classifier_goes_through_the_graph_like_any_other(checkout: Wor
     assert (checkout.path / "votes/densepure.jsonl").read_bytes() == votes
 
     asked = ("--model", "tiny", "--method", "densepure", "--sigma", "0.5")
-    assert "densepure" in checkout.run("rrcm", "certify", *asked)
+    said = checkout.run("rrcm", "certify", *asked)
+    assert "densepure" in said and "stale" not in said
     metrics = json.loads((checkout.path / "generated/told/metrics.json").read_text())
     assert metrics["images"]["generated"] == 20 and metrics["frechet"]["generated"] > 0
 
     checkout.repro()
     said = checkout.run("rrcm", "latency", "--seconds", "0.1")
     assert "densepure" in said and (checkout.path / "results/latency/latency.png").exists()
+    assert "stale" not in said
     assert "up to date" in checkout.run("dvc", "status")
 
     checkout.edit(lambda p: p["purified"]["tiny-densepure-s050"].update(votes=3))
     again = checkout.repro("certify@densepure")
     assert again == {"purify@tiny-densepure-s050", "sample@densepure", "certify@densepure"}
+    checkout.edit(lambda p: p["denoisers"]["tiny"].update(seed=9))
+    assert "stale: densepure: denoisers.tiny.seed was 0, is now 9" in checkout.run("rrcm", "report")

@@ -181,6 +181,18 @@ def test_other_edits_are_said_and_the_answer_is_of_the_file(here: Workspace, cap
     )
 
 
+def test_merged_votes_are_described_by_their_classifier(here: Workspace):
+    """Where params.yaml alone is asked, the row would be "trained at σ = 0.6"."""
+    for shard in ("1/2", "2/2"):
+        ondemand.certify(asked(shard=shard))
+    here.edit(set_to(f"runs.{RUN}.sigma", 0.6))
+
+    said = ondemand.merge(sorted(Path("results").glob("*.jsonl")))
+
+    assert "rrcm (stale)" in said and "trained at" not in said
+    assert f"stale: {RUN}: runs.{RUN}.sigma was 0.5, is now 0.6" in said
+
+
 def test_a_file_that_says_nothing_of_itself_is_refused(here: Workspace):
     path = here.path / f"models/{RUN}/config.json"
     about = json.loads(path.read_text())
