@@ -131,6 +131,9 @@ def certify(
     labels: Annotated[Path | None, typer.Option(help="CSV of file,label for IMAGES.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="No picture may be unreadable.")] = False,
     _: None = None,
+    split: Annotated[
+        str | None, typer.Option(help="Of a run: test, or choice to compare recipes; sample.split.")
+    ] = None,
     subset: Annotated[
         str | None, typer.Option(help="all, every:K or first:K; that of params.yaml.")
     ] = None,
@@ -145,7 +148,7 @@ def certify(
         bool, typer.Option("--prefixes", help="Of an ensemble: its first 1, 2, … members, too.")
     ] = False,
 ) -> None:
-    """Certify a run on the test images, or any classifier on a folder; stopped, it goes on."""
+    """Certify a run on images of the data, or any classifier on a folder; stopped, it goes on."""
     from pipeline import requests
 
     request = requests.resolve(context.params, outside="grid")

@@ -86,6 +86,7 @@ def write(root: Path, count: int) -> Split:
         seed=0,
         test=CLASSES,
         validation=CLASSES,
+        choice=0,
         shard_size=100,
         size=SIZE,
         channels=3,

@@ -43,6 +43,7 @@ def main() -> None:
         title=asked.title,
         command=asked.command,
         images=len(found[0].table),
+        split=entries.split(found),
         draws=f"{whole.sample.n:,}",
         alpha=f"{whole.certify.alpha:g}",
         confidence=f"{100 * whole.report.confidence:g}",
@@ -70,7 +71,7 @@ CHAPTER = """# {title}
 
 Made by `{command}`, written down by `python -m benchmarks.results`.
 
-{images} test images, up to {draws} noisy draws of each, α = {alpha}; certified accuracy in %
+{images} images{split}, up to {draws} noisy draws of each, α = {alpha}; certified accuracy in %
 [{confidence} % Wilson interval]. {note}
 
 {accuracy}

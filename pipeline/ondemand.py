@@ -274,6 +274,7 @@ def key_of(header: Header) -> str:
 def _name(header: Header) -> str:
     """The name of a request's files, of all that a user may ask for differently."""
     parts = [header.run, f"e{header.sigma:g}", f"n{header.n}", header.stop]
+    parts += [header.split] if header.split == "choice" else []
     parts += [header.subset.replace(":", "")] if header.subset != "all" else []
     parts += ["label-aware"] if header.label_aware else []
     parts += [f"b{header.budget:g}s"] if header.budget else []

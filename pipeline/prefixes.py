@@ -11,7 +11,7 @@ from rrcm.votes import Header
 
 
 def certify(request: Request) -> str:
-    """Certify the first 1, 2, …, k members on the test images; returns the table to show.
+    """Certify the first 1, 2, …, k members on a split of the data; returns the table to show.
 
     Votes and certificates of each are written as if it had been asked for alone.
     """

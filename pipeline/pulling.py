@@ -66,7 +66,7 @@ def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
     needed: dict[str, str] = {}  # path -> the stage that makes it
     if name in runs:
         needed[f"onnx/{name}.onnx"] = params.maker(name)
-        needed["shards/test"] = "shard"
+        needed[f"shards/{params.sample.split}"] = "shard"
         if params.sample.precision == "int8":
             needed["shards/validation"] = "shard"
     if name in params.evals:

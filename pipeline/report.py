@@ -15,7 +15,8 @@ def main() -> None:
         drawn = {name: votes.read(Path(f"votes/{name}.jsonl")) for name in whole.evals}
         found = entries.entries(whole, tables, drawn)
         shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
-        subject = f"{whole.data.name}, test images · certificate: {whole.certify.certificates[0]}"
+        of = f"{whole.data.name}, {found[0].split} split"
+        subject = f"{of} · certificate: {whole.certify.certificates[0]}"
         report.write(found, Path("report"), subject=subject, **shown)
         for name, numbers in report.metrics(found, radii=whole.report.radii).items():
             write_json(Path(f"metrics/{name}.json"), numbers)

@@ -16,9 +16,10 @@ from rrcm.params import Params, load
 from rrcm.registry import suggest
 from rrcm.settings import Certify, Eval, Report, Sample, noise_level
 
+SPLITS = ("test", "choice")  # that may be certified
 SECONDS = {"s": 1, "m": 60, "h": 3600}
-SAMPLE = ("n", "subset", "stop", "batch_size", "seed")  # options that override keys of `sample`
-OURS = {"method", "eval_sigma"}  # options of --model alone
+SAMPLE = ("n", "split", "subset", "stop", "batch_size", "seed")  # override keys of `sample`
+OURS = {"method", "eval_sigma", "split"}  # options of --model alone
 THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
@@ -116,6 +117,7 @@ def resolve(options: Mapping[str, Any], *, outside: str = "anytime") -> Request:
     sample = params.sample if params else dataclasses.replace(defaults.DRAWS, stop=outside)
     stopping = params.stopping if params else defaults.STOPPING
     sample = dataclasses.replace(sample, **{key: given[key] for key in SAMPLE if key in given})
+    require(sample.split in SPLITS, f"--split: must be test or choice, got {sample.split!r}")
     certify = params.certify if params else defaults.CERTIFY
     report = params.report if params else defaults.REPORT
     if "radii" in given:
@@ -123,9 +125,7 @@ def resolve(options: Mapping[str, Any], *, outside: str = "anytime") -> Request:
         sample, stopping = _deciding(sample, stopping, report.radii, stop="stop" in given)
     if "alpha" in given:
         certify = dataclasses.replace(certify, alpha=given["alpha"])
-        if (
-            sample.stop != "none"
-        ):  # which is laid out for every alpha: its votes serve this one, too
+        if sample.stop != "none":  # whose votes serve every alpha
             sample = dataclasses.replace(sample, alpha=given["alpha"])
     if params:  # which checks what these owe each other
         changed = {"sample": sample, "certify": certify, "stopping": stopping, "report": report}

@@ -1,4 +1,4 @@
-"""Stage ``sample``: a classifier and test images -> noisy votes. The only costly stage."""
+"""Stage ``sample``: a classifier and images -> noisy votes. The only costly stage."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ def main(name: str) -> None:
         evaluation = config.read(f"evals.{name}", settings.Eval)
         cfg = config.read("sample", settings.Sample)
         stopping = config.read(f"stopping.{cfg.stop}", dict[str, Any])
-        split = shards.read(Path("shards"), "test")
+        split = shards.read(Path("shards"), cfg.split)
         backend = sampling.backend(evaluation, cfg)
         header = sample.header(backend, split, evaluation.run, evaluation.sigma, cfg, stopping)
         stage.notes |= sampling.run(

@@ -1,4 +1,4 @@
-"""Stage ``shard``: raw data -> WebDataset shards of train, validation and test."""
+"""Stage ``shard``: raw data -> WebDataset shards of train, validation, choice and test."""
 
 import os
 from pathlib import Path

@@ -62,7 +62,7 @@ def classifier(request: Request, *, white: int = WHITE) -> Smoothed:
     else:
         _compare(source.evaluation.run, draws.backend)
         backend = sampling.backend(source.evaluation, draws, prefixes=request.prefixes)
-        fit = shards.fit(shards.read_index(Path("shards/test")))
+        fit = shards.fit(shards.read_index(Path("shards", draws.split)))
         found = Smoothed(backend, sigma=source.sigma, shape=fit.shape, draws=draws, fit=fit)
     return dataclasses.replace(found, stopping=request.stopping, white=white)
 
@@ -99,7 +99,7 @@ def class_names(path: Path) -> list[str]:
 
 
 def _trained(request: Request) -> Source:
-    run, split = request.source.evaluation.run, shards.read(Path("shards"), "test")
+    run, split = request.source.evaluation.run, shards.read(Path("shards"), request.sample.split)
     if request.source.sigma != request.source.trained_at:
         note(f"{run} was trained at sigma = {request.source.trained_at:g}")
     return Source(

@@ -36,7 +36,8 @@ def certify(
     The first of ``certificates`` fills ``predict``, ``radius`` and what follows from them. Each
     other one adds ``predict_<name>`` and ``radius_<name>``, and ``alpha`` is its own: the better of
     two columns is certified at the sum of theirs. ``stop`` says why drawing stopped. The coins that
-    `randomized` tosses are in ``coin``. An image of unknown ``label`` is never ``correct``.
+    `randomized` tosses are in ``coin``. An image of unknown ``label`` is never ``correct``. Images
+    of the shards have the name of their split in ``split``.
 
     ``predict`` is -1 for abstention; ``radius`` and ``p_A`` are rounded **down** (`floor`), so a
     written radius never exceeds the certified one.
@@ -63,7 +64,8 @@ def certify(
         }
         for name, other in others:
             line |= {f"predict_{name}": other.label, f"radius_{name}": floor(other.radius)}
-        table.append(line | ({"coin": toss} if "randomized" in certificates else {}))
+        line |= {"coin": toss} if "randomized" in certificates else {}
+        table.append(line | ({"split": header.split} if header.split else {}))
     return pd.DataFrame(table, columns=[*table[0]] if table else [*COLUMNS])
 
 

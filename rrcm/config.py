@@ -48,16 +48,18 @@ def share(section: object, *keys: str) -> None:
 class Data:
     """Which dataset, how it is split, and how large its images are.
 
-    ``validation`` images are held out of training, for selection; so are ``test`` images, but 0
-    where the dataset has a test split of its own. Evaluation scales a picture until it just covers
-    ``size / crop`` pixels a side and cuts out the central ``size``, and everything sees it with
-    ``channels``, 1 (grey) or 3 (RGB); images that are arrays have both already.
+    Held out of training are ``validation`` images, to select an epoch, ``choice`` images, or 0, to
+    compare recipes on, and ``test`` images: 0 where the dataset has a test split. Evaluation scales
+    a picture until it just covers ``size / crop`` pixels a side and cuts out the central ``size``,
+    and everything sees it with ``channels``, 1 (grey) or 3 (RGB); images that are arrays have both
+    already.
     """
 
     name: str
     seed: int
     test: int
     validation: int
+    choice: int
     shard_size: int
     size: int
     channels: int
@@ -65,7 +67,7 @@ class Data:
 
     def __post_init__(self) -> None:
         positive(self, "validation", "shard_size", "size")
-        not_negative(self, "test")
+        not_negative(self, "test", "choice")
         require(self.channels in (1, 3), f"channels: 1 (grey) or 3 (RGB), got {self.channels}")
         require(0 < self.crop <= 1, f"crop: a share in (0, 1], got {self.crop}")
 

@@ -10,6 +10,7 @@ DRAWS = Sample(
     n0=100,
     n=10_000,
     seed=0,
+    split="test",
     subset="all",
     stop="anytime",
     certificate="cohen",

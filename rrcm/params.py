@@ -46,6 +46,11 @@ class Params:
             f"sample.n: {n} draws can never certify at certify.alpha = {alpha:g}; at least "
             f"{math.floor(math.log(alpha) / math.log(0.5)) + 1} can",
         )
+        require(
+            self.sample.split == "test" or self.data.choice > 0,
+            "sample.split: data.choice is 0, so that no images are held out for choosing; set "
+            "data.choice, then `dvc repro`",
+        )
         if self.sample.stop == "grid":  # it settles its own radii, and may leave others short
             grid = self.stopping.get("grid", {}).get("radii", [])
             known = cast(grid, list[float], where="stopping.grid.radii")

@@ -72,6 +72,7 @@ def header(
         provider=backend.provider,
         precision=cfg.precision,
         batch_size=cfg.batch_size,
+        split=split.name,
         subset=cfg.subset,
         images=len(places),
         pixels=_identity(split, places),

@@ -141,13 +141,13 @@ class Export:
 class Sample:
     """Noisy votes: ``n0`` draws choose the class, up to ``n`` further ones bound its probability.
 
-    ``stop`` names a rule of rrcm/stopping/, whose constants are ``stopping.<stop>``. It is laid out
-    for ``certificate``, a file of rrcm/certificates/, at failure probability ``alpha``. What is
-    certified otherwise from the same votes is a lower bound. ``label_aware`` draws no further where
-    the chosen class is wrong, which no certified accuracy can count. ``soft`` also sums the
-    probabilities softmax(soft * scores), and 0 sums none; MACER's beta is such a number. ``paired``
-    draws are put to this function and its float32 form, to certify the latter with votes of the
-    former.
+    ``split`` is the one certified; ``choice`` is for comparing recipes. ``stop`` names a rule of
+    rrcm/stopping/, whose constants are ``stopping.<stop>``. It is laid out for ``certificate``, a
+    file of rrcm/certificates/, at failure probability ``alpha``. What is certified otherwise from
+    the same votes is a lower bound. ``label_aware`` draws no further where the chosen class is
+    wrong, which no certified accuracy can count. ``soft`` also sums the probabilities
+    softmax(soft * scores), and 0 sums none; MACER's beta is such a number. ``paired`` draws are put
+    to this function and its float32 form, to certify the latter with votes of the former.
     """
 
     backend: str
@@ -157,6 +157,7 @@ class Sample:
     n0: int
     n: int
     seed: int
+    split: Literal["test", "choice"]
     subset: str
     stop: str
     certificate: str

@@ -21,7 +21,7 @@ from rrcm.errors import DataError
 from rrcm.files import sha256
 from rrcm.pictures import Fit
 
-SPLITS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "choice", "test")
 ROWS = "images.npy"  # of KIND; shard, offset and size are of the image's bytes within a tar
 KIND = np.dtype(
     [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
@@ -93,6 +93,7 @@ class Split:
     """The labelled images of one split, N in the order of the shards.
 
     ``idx`` is an image's place in its part (train or test) of the raw data, its name for ever.
+    ``name`` is one of `SPLITS`, and empty for images that are of none, such as a user's pictures.
     """
 
     idx: np.ndarray  # int64 [N]
@@ -100,6 +101,7 @@ class Split:
     labels: np.ndarray  # int64 [N]
     classes: tuple[str, ...]
     white: int  # the pixel value that becomes 1.0
+    name: str = ""
 
     def pixels(self, rows: np.ndarray | slice | int = slice(None)) -> np.ndarray:
         """Float32 pixels in [0, 1] of some rows, [n, C, H, W]; pictures as evaluation sees them."""
@@ -139,10 +141,15 @@ def read(root: Path, name: str, *, verify: bool = True) -> Split:
     Without ``verify`` another process of the same stage has checked them.
 
     Raises:
-        DataError: A shard is missing, truncated or altered.
+        DataError: A shard is missing, truncated or altered, or the split has no images.
     """
     folder = root / name
     index = read_index(folder)
+    if index["images"] == 0:
+        raise DataError(
+            f"{folder}: no images: data.{name} was 0 when it was written; set it in params.yaml, "
+            "then `dvc repro shard`"
+        )
     tars = tuple(file for file in index["sha256"] if file != ROWS)
     if verify:
         with ThreadPoolExecutor() as threads:  # hashing leaves the interpreter to the others
@@ -161,6 +168,7 @@ def read(root: Path, name: str, *, verify: bool = True) -> Split:
         labels=rows["label"].copy(),
         classes=tuple(index["classes"]),
         white=index["white"],
+        name=name,
     )
 
 

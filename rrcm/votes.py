@@ -40,8 +40,8 @@ class Header:
     ``label_aware``: images of which a wrong class was chosen were not drawn further. ``paired``:
     draws that were also put to the float32 function, to compare the two. ``soft``: inverse
     temperature at which probabilities were summed, or 0. ``budget``: seconds after which drawing
-    stopped, or 0. ``subset`` selects ``images``, which have the SHA-256 ``pixels`` with their
-    labels. ``shard``: i/k, 1/1 for all.
+    stopped, or 0. ``subset`` selects ``images`` of ``split``, or, if that is empty, of pictures of
+    no split; with their labels they have the SHA-256 ``pixels``. ``shard``: i/k, 1/1 for all.
     """
 
     format: str
@@ -66,6 +66,7 @@ class Header:
     provider: str
     precision: str
     batch_size: int
+    split: str
     subset: str
     images: int
     pixels: str
@@ -168,8 +169,7 @@ def read(path: Path) -> tuple[Header, list[Row]]:
 def write(path: Path, header: Header, rows: Iterable[Row]) -> None:
     """Write a votes file, atomically; the same votes, the same bytes."""
     with atomic(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-        for line in (header, *rows):
-            file.write(encode(line))
+        file.writelines(map(encode, (header, *rows)))
 
 
 def same(path: Path, found: Header, wanted: Header, *, but: tuple[str, ...] = ()) -> None:
@@ -222,8 +222,7 @@ def scan(path: Path) -> tuple[Header, list[Row], bool]:
         raise VotesError(f"{path}: not found") from None
     except OSError as error:
         raise VotesError(f"{path}: cannot be read ({error.strerror})") from None
-    lines = text.splitlines()
-    torn = not text.endswith("\n")
+    lines, torn = text.splitlines(), not text.endswith("\n")
     try:
         first = _decode(lines[0])
         if isinstance(first, dict) and first.get("format", FORMAT) != FORMAT:

@@ -123,6 +123,7 @@ def header(**changes: Any) -> Header:
         "provider": "CPUExecutionProvider",
         "precision": "fp32",
         "batch_size": 16,
+        "split": "",
         "subset": "all",
         "images": 0,
         "pixels": "1" * 64,

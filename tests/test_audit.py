@@ -303,6 +303,7 @@ def test_selecting_and_certifying_with_the_same_votes_is_found(tmp_path):
         ({"shard": "1/1", "budget": 5.0}, "note", "after 5 seconds"),
         ({"precision": "int8"}, "note", "int8"),
         ({"subset": "first:10"}, "note", "first:10"),
+        ({"split": "choice"}, "note", "on which recipes are compared"),
     ],
 )
 def test_a_header_admits_what_matters(tmp_path, changes, level, words):

@@ -127,6 +127,13 @@ def test_writing_and_reading_are_inverses(tmp_path_factory, images):
     assert path.read_bytes() == first
 
 
+def test_a_table_names_the_split_of_its_images_and_of_none_does_not():
+    of = table(header=header(n=100, split="choice"))
+
+    assert list(of) == [*COLUMNS, "split"] and {*of["split"]} == {"choice"}
+    assert list(table()) == COLUMNS
+
+
 def test_images_keep_the_order_of_the_votes():
     assert table()["idx"].tolist() == [7, 3, 11]
     assert table(ROWS[::-1])["idx"].tolist() == [11, 3, 7]

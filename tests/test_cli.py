@@ -27,7 +27,18 @@ SOURCE = {  # options of all that asks a classifier
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "certify": {
         *SOURCE,
-        *("images", "labels", "strict", "subset", "stop", "budget", "shard", "devices", "prefixes"),
+        *(
+            "images",
+            "labels",
+            "strict",
+            "split",
+            "subset",
+            "stop",
+            "budget",
+            "shard",
+            "devices",
+            "prefixes",
+        ),
     },
     "merge": {"votes"},
     "predict": {*SOURCE, "image"},
@@ -174,7 +185,7 @@ def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
 
 
 def test_options_replace_what_params_yaml_says(here: Path, params: Params):
-    sample = {"n": 300, "subset": "first:5", "stop": "anytime", "batch_size": 7}
+    sample = {"n": 300, "split": "choice", "subset": "first:5", "stop": "anytime", "batch_size": 7}
 
     found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3", devices=None)
 
@@ -192,6 +203,7 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         ({"stop": "grit"}, "--stop grit: not in params.yaml's stopping"),
         ({"stop": "grit"}, "Did you mean 'grid'?"),
         ({"n": 0}, "n: must be positive"),
+        ({"split": "validation"}, "--split: must be test or choice, got 'validation'"),
         ({"n": 9}, "9 draws can never certify at certify.alpha = 0.001"),
         ({"alpha": 1.5}, "alpha: must be in (0, 1), got 1.5"),
         ({"alpha": 1e-40}, "100 draws can never certify"),
@@ -362,6 +374,10 @@ def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, t
 
 
 def test_report_and_doctor_say_what_there_is(checkout: Workspace):
+    checkout.edit(lambda p: p["stopping"]["grid"].update(radii=[0.0]))  # soon settled
+    checkout.edit(lambda p: p["report"].update(radii=[0.0]))
+    checkout.repro()
+
     report = checkout.run("rrcm", "report")
     page = (checkout.path / "report/table.md").read_text().splitlines()
     bounds = [line.split("|")[-3].strip() for line in page[2:]]

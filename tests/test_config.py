@@ -119,6 +119,10 @@ WRONG = [
     ("certify.alpha", 1, "must be in (0, 1), got 1.0"),
     ("certify.alpha", float("nan"), "must be in (0, 1)"),
     ("data.test", -1, "must be finite and >= 0"),
+    ("data.choice", -1, "must be finite and >= 0"),
+    ("sample.split", "validation", "must be test or choice"),
+    ("data.choice", 0.5, "expected int"),
+    ("sample.split", "chioce", "must be test or choice, got 'chioce'. Did you mean 'choice'?"),
     ("data.size", 0, "must be positive"),
     ("data.channels", 2, "1 (grey) or 3 (RGB), got 2"),
     ("data.crop", 0, "a share in (0, 1]"),
@@ -251,6 +255,15 @@ def test_a_section_alone_is_the_same_as_in_the_whole():
     assert config.read("sample", Sample, PARAMS) == whole.sample
     assert config.read(RUN, config.Run, PARAMS) == whole.runs["tiny-rrcm-s050"]
     assert config.read("stopping.grid", dict[str, Any], PARAMS) == whole.stopping["grid"]
+
+
+def test_the_choice_split_is_certified_only_where_there_is_one(tmp_path):
+    """The test split needs no such check: where it is not held out, the dataset has one."""
+    node = changed(plain(PARAMS), "sample.split", "choice")
+    assert load(tmp_path, node).sample.split == "choice"
+
+    with refused(ConfigError, "sample.split: data.choice is 0", "set data.choice, then"):
+        load(tmp_path, changed(node, "data.choice", 0))
 
 
 def test_a_table_shows_only_radii_that_the_grid_settles(tmp_path):

@@ -79,7 +79,15 @@ def test_cifar10_is_its_batches_in_their_order(official: Path, tmp_path: Path, f
 def test_cifar10_becomes_shards_with_the_official_test_split(official: Path, tmp_path: Path):
     found = fetched(official, tmp_path / "data")
     cfg = Data(
-        name="cifar10", seed=0, test=0, validation=10, shard_size=16, size=32, channels=3, crop=1.0
+        name="cifar10",
+        seed=0,
+        test=0,
+        validation=10,
+        choice=0,
+        shard_size=16,
+        size=32,
+        channels=3,
+        crop=1.0,
     )
     out = tmp_path / "shards"
     [*sharding.write(found, out, cfg, scratch=tmp_path / "scratch", workers=1)]
@@ -257,7 +265,15 @@ def examined(
 
 def built(found: Listing, to: Path, **changes) -> dict[str, bytes]:
     """The files of the shards of a listing."""
-    values = {"name": "it", "seed": 0, "test": 0, "validation": 3, "shard_size": 10, "channels": 3}
+    values = {
+        "name": "it",
+        "seed": 0,
+        "test": 0,
+        "validation": 3,
+        "choice": 0,
+        "shard_size": 10,
+        "channels": 3,
+    }
     cfg = Data(**values | {"size": 32, "crop": 0.875} | changes)
     [*sharding.write(found, to / "shards", cfg, scratch=to / "scratch", workers=1)]
     paths = [path for path in (to / "shards").rglob("*") if path.is_file()]

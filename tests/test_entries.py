@@ -90,3 +90,17 @@ def test_labels_decide_what_is_counted():
     entries.require_alike([none])
     with refused(DataError, "b has no labels and a has"):
         entries.require_alike([some, none])
+
+
+def test_a_table_is_of_one_split_and_says_which():
+    """Where recipes were compared, the best of them looks better than it is."""
+    test, choice = (
+        dataclasses.replace(PLAIN, name=split[0], table=TABLE.assign(split=split))
+        for split in ("test", "choice")
+    )
+
+    assert [entry.split for entry in (test, choice, PLAIN)] == ["test", "choice", ""]
+    assert entries.split([PLAIN, choice]) == " of the choice split" and not entries.split([PLAIN])
+    entries.require_alike([test, PLAIN, test])
+    with refused(DataError, "c is of the choice split and t of the test split", "apart"):
+        entries.require_alike([test, PLAIN, choice])

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 from workspace import EVAL, ROOT, RUN, Workspace
 
+from rrcm import shards, votes
+
+EVALS = (EVAL, "tiny-gaussian-s050-e050")
+
 
 def downstream(run: str) -> set[str]:
     """What must run again when a run's recipe changes."""
@@ -34,6 +38,49 @@ def test_a_new_alpha_runs_certify_and_report_only(checkout: Workspace):
     ran = checkout.repro()
 
     assert ran == {f"certify@{EVAL}", "certify@tiny-gaussian-s050-e050", "report"}
+
+
+def test_recipes_are_compared_on_images_that_no_table_shows(checkout: Workspace):
+    """In the graph and on the command line alike; what is of these images says so."""
+    on_test = votes.read(checkout.path / f"votes/{EVAL}.jsonl")[0]
+    held = {name: shards.read(checkout.path / "shards", name) for name in shards.SPLITS}
+    checkout.edit(lambda p: p["sample"].update(split="choice"))
+
+    ran = checkout.repro()
+
+    others = {f"{stage}@{name}" for stage in ("sample", "certify") for name in EVALS}
+    assert ran == {*others, "report"}
+    header, rows = votes.read(checkout.path / f"votes/{EVAL}.jsonl")
+    assert (on_test.split, header.split) == ("test", "choice")
+    assert header.pixels != on_test.pixels
+    assert [row.idx for row in rows] == held["choice"].idx.tolist()
+    assert [row.label for row in rows] == held["choice"].labels.tolist()
+    assert not {row.idx for row in rows} & {*held["train"].idx, *held["test"].idx}
+    assert "digits, choice split" in (checkout.path / "report/index.html").read_text()
+    assert "of the choice split" in checkout.run("rrcm", "report")
+
+    command = ("rrcm", "certify", "--model", "tiny", "--sigma", "0.5")
+    assert f"votes: votes/{EVAL}.jsonl" in checkout.run(*command)
+    said = checkout.run(*command, "--split", "test")
+    assert "of the test split" in said and "votes: .rrcm/votes/" in said
+    (drawn,) = checkout.path.glob(".rrcm/votes/*.jsonl")
+    assert [row.idx for row in votes.read(drawn)[1]] == held["test"].idx.tolist()
+    assert len({*checkout.path.glob("results/*.csv")}) == 2, "one split's table over the other's"
+    image = str(held["choice"].idx[0])
+    wrong = checkout.run(
+        "rrcm", "predict", "--model", "tiny", "--sigma", "0.5", "--image", image, fails=True
+    )
+    assert f"--image {image}: not a test image" in wrong
+
+
+def test_without_choice_images_they_cannot_be_asked_for(checkout: Workspace):
+    checkout.edit(lambda p: p["data"].update(choice=0))
+
+    said = checkout.run(
+        "rrcm", "certify", "--model", "tiny", "--sigma", "0.5", "--split", "choice", fails=True
+    )
+
+    assert said.startswith("error: ") and "data.choice is 0" in said and said.count("\n") == 1
 
 
 def test_a_changed_loss_runs_that_run_only_and_reverting_trains_nothing(checkout: Workspace):

@@ -1,6 +1,7 @@
 """`rrcm pull`: names become the files that are needed, and failures of DVC one line."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def params(precision: str, folder: Path) -> parameters.Params:
 )
 def test_a_name_is_what_it_takes_and_nothing_else(tmp_path: Path, name: str, paths: set[str]):
     assert {*pulling.wanted(name, params("fp32", tmp_path), MADE)} == paths
+
+
+def test_certifying_takes_the_images_of_the_split_that_is_sampled(tmp_path: Path):
+    other = params("fp32", tmp_path)
+    other = replace(other, sample=replace(other.sample, split="choice"))
+
+    found = pulling.wanted(RUN, other, MADE | {"shards/choice"})
+
+    assert {p for p in found if p.startswith("shards/")} == {"shards/choice"}
 
 
 def test_int8_takes_validation_images_too_and_votes_need_not_be_there(tmp_path: Path):

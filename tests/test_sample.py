@@ -27,7 +27,7 @@ from rrcm.settings import Sample
 N = 400
 CFG = Sample(
     backend="linear", precision="fp32", batch_size=16, noise="gaussian", n0=20, n=N, seed=0,
-    subset="all", stop="none", certificate="cohen",
+    split="test", subset="all", stop="none", certificate="cohen",
     alpha=0.05, label_aware=False, soft=0.0, paired=0,
 )  # fmt: skip
 CONSTANTS = {
@@ -333,7 +333,7 @@ def other(value):
 CHANGES = {"noise": "sound", "subset": "first:2", "stop": "grid", "paired": 5, "soft": 16.0}
 
 
-@pytest.mark.parametrize("field", Sample.__slots__)
+@pytest.mark.parametrize("field", [name for name in Sample.__slots__ if name != "split"])
 def test_every_setting_is_in_the_header(field, tmp_path):
     """So that votes of one setting are never continued, or read, as those of another."""
     value = CHANGES.get(field, other(getattr(CFG, field)))
@@ -344,6 +344,12 @@ def test_every_setting_is_in_the_header(field, tmp_path):
         pass
     with refused(VotesError, " was ", "move the file away"):
         journal.Journal(tmp_path / "journal", changed)
+
+
+def test_the_split_in_the_header_is_that_of_the_images():
+    """Whatever the settings ask for; pictures of a user are of none."""
+    for name in ("choice", "test", ""):
+        assert defined(split=replace(SIX, name=name)).split == name
 
 
 @pytest.mark.parametrize("attribute", ["weights", "provider", "classes"])

@@ -35,13 +35,29 @@ from rrcm.pictures import Fit
 from rrcm.raw import sharding
 from rrcm.raw.listing import Listing, Place
 
-PRESET = {"test": 500, "validation": 100, "seed": 0}  # of presets/digits.yaml
+PRESET = {"test": 500, "validation": 100, "choice": 200, "seed": 1}  # of presets/digits.yaml
 LABELS = [example.label for example in examples()]
 CFG = Data(
-    name="digits", seed=0, test=40, validation=20, shard_size=64, size=8, channels=1, crop=1.0
+    name="digits",
+    seed=0,
+    test=40,
+    validation=20,
+    choice=10,
+    shard_size=64,
+    size=8,
+    channels=1,
+    crop=1.0,
 )
 SEEN = Data(
-    name="folder", seed=0, test=0, validation=3, shard_size=5, size=24, channels=3, crop=0.75
+    name="folder",
+    seed=0,
+    test=0,
+    validation=3,
+    choice=2,
+    shard_size=5,
+    size=24,
+    channels=3,
+    crop=0.75,
 )
 
 
@@ -142,9 +158,9 @@ def test_certified_images_never_change():
     """Golden: computed once, by the rule of `split`, for presets/digits.yaml."""
     test = sharding.split(LABELS, **PRESET)["test"]
 
-    assert test[:5] == [0, 10, 16, 26, 28]
+    assert test[:5] == [0, 1, 3, 7, 11]
     assert hashlib.sha256(str(test).encode()).hexdigest() == (
-        "4489f4c61ed444359b2bc26d537a33aa6177ee523487c098e55ccc7d77d05d7a"
+        "a747ceaf2c676c53eb4f06e2e2db80a82be07a89463a4f6a0579a7d42810a7af"
     )
 
 
@@ -153,7 +169,7 @@ def test_splits_are_disjoint_balanced_and_complete():
 
     assert sorted(chain(*rows.values())) == list(range(1797))
     assert all(chosen == sorted(chosen) for chosen in rows.values())
-    for name in ("test", "validation"):
+    for name in ("test", "validation", "choice"):
         assert Counter(LABELS[i] for i in rows[name]) == dict.fromkeys(
             range(10), PRESET[name] // 10
         )
@@ -162,7 +178,7 @@ def test_splits_are_disjoint_balanced_and_complete():
 def test_the_rule_is_the_documented_one():
     """Within a class, positions are ranked by SHA-256 of "seed/position"."""
     for seed in (0, 7):
-        rows = sharding.split(LABELS, test=30, validation=20, seed=seed)
+        rows = sharding.split(LABELS, test=30, validation=20, choice=10, seed=seed)
         threes = sorted(
             (i for i, label in enumerate(LABELS) if label == 3),
             key=lambda i: hashlib.sha256(f"{seed}/{i}".encode()).hexdigest(),
@@ -170,6 +186,26 @@ def test_the_rule_is_the_documented_one():
 
         assert [i for i in rows["test"] if LABELS[i] == 3] == sorted(threes[:3])
         assert [i for i in rows["validation"] if LABELS[i] == 3] == sorted(threes[3:5])
+        assert [i for i in rows["choice"] if LABELS[i] == 3] == threes[5:6]
+
+
+def test_held_out_for_choosing_are_only_images_that_were_to_train_on():
+    """So that another ``data.choice``, or none, moves no image of the test or validation split."""
+    without = sharding.split(LABELS, **PRESET | {"choice": 0})
+    held = sharding.split(LABELS, **PRESET)
+
+    assert without["choice"] == [] and len(held["choice"]) == 200
+    assert (held["test"], held["validation"]) == (without["test"], without["validation"])
+    assert sorted([*held["choice"], *held["train"]]) == without["train"]
+
+
+def test_splits_without_a_choice_are_those_of_before_there_was_one():
+    """Golden: computed by the rule of the first version, which had no such split."""
+    rows = sharding.split(LABELS, test=500, validation=100, choice=0, seed=0)
+
+    digests = {name: hashlib.sha256(str(rows[name]).encode()).hexdigest()[:8] for name in rows}
+    del digests["choice"]  # of no images
+    assert digests == {"train": "7a38021b", "validation": "c7de2987", "test": "4489f4c6"}
 
 
 def test_seeds_split_differently():
@@ -188,30 +224,34 @@ def test_renaming_classes_moves_no_image(names):
 
 
 @few
-@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**64))
-def test_counts_that_classes_do_not_divide_are_met(test, validation, seed):
-    rows = sharding.split(LABELS[:300], test=test, validation=validation, seed=seed)
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 60), st.integers(0, 2**64))
+def test_counts_that_classes_do_not_divide_are_met(test, validation, choice, seed):
+    totals = {"test": test, "validation": validation, "choice": choice}
+    rows = sharding.split(LABELS[:300], **totals, seed=seed)
 
-    for name, total in (("test", test), ("validation", validation)):
+    assert sorted(chain(*rows.values())) == list(range(300))
+    for name, total in totals.items():
         share = Counter(LABELS[i] for i in rows[name])
         assert len(rows[name]) == total
         assert {share[c] for c in range(10)} <= {total // 10, -(-total // 10)}
 
 
 def test_every_class_keeps_an_image_to_train_on():
-    with refused(DataError, "class 8 has 174 images", "lower data.test or data.validation"):
-        sharding.split(LABELS, test=1640, validation=100, seed=0)
+    said = "164 test, 8 validation, 2 choice and at least 1 training images; lower data.test, "
+    with refused(DataError, "class 8 has 174 images: too few for", said):
+        sharding.split(LABELS, test=1640, validation=80, choice=20, seed=0)
 
     assert min(Counter(LABELS).values()) == 174
-    assert sharding.split(LABELS, test=1630, validation=100, seed=0)
+    assert sharding.split(LABELS, test=1630, validation=80, choice=20, seed=0)
 
 
 def test_reading_gives_back_what_was_written(built):
-    rows = sharding.split(LABELS[:150], test=40, validation=20, seed=0)
+    rows = sharding.split(LABELS[:150], test=40, validation=20, choice=10, seed=0)
     for name in shards.SPLITS:
         got = shards.read(built, name)
         want = [examples()[i] for i in rows[name]]
 
+        assert got.name == name
         assert got.idx.tolist() == rows[name]
         assert got.labels.tolist() == [e.label for e in want]
         assert (got.classes, got.white) == (digits.CLASSES, digits.WHITE)
@@ -253,7 +293,9 @@ def test_shards_are_the_same_wherever_and_whenever_they_are_built(built, tmp_pat
         time.tzset()
 
     assert contents(again) == contents(built)
-    assert len(contents(built)) == 4 + 3 + 3  # 90, 20 and 40 images in shards of 64; two files more
+    assert (
+        len(contents(built)) == 4 + 3 + 3 + 3
+    )  # 80, 20, 10 and 40 images in shards of 64; two more
 
 
 def test_another_seed_is_another_build(built, tmp_path):
@@ -286,6 +328,14 @@ def test_a_damaged_split_is_refused(copy: Path, damage, words: str, file: str):
         shards.read(copy, "train")
 
     assert len(shards.read(copy, "test").idx) == 40  # the other splits are as good as ever
+
+
+def test_a_split_of_no_images_is_written_and_refused_with_the_way_out(tmp_path):
+    out = write(tmp_path / "shards", choice=0)
+
+    assert shards.read_index(out / "choice")["images"] == 0
+    with refused(DataError, "shards/choice: no images: data.choice was 0", "`dvc repro shard`"):
+        shards.read(out, "choice")
 
 
 def test_a_missing_index_is_refused(tmp_path):
@@ -394,7 +444,7 @@ def test_a_full_disk_is_told_and_made_room_on(built, tmp_path, monkeypatch, code
     kept = len([*scratch.rglob("*.tar")])
     monkeypatch.undo()
 
-    assert kept == (1 if where == "_pack" else 4)
+    assert kept == (1 if where == "_pack" else 5)
     [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
     assert contents(out) == contents(built)
 
@@ -494,16 +544,15 @@ def test_pictures_are_an_array_of_what_evaluation_sees(seen: tuple[Listing, Path
 def test_only_training_pictures_are_shuffled_by_the_documented_rule(seen: tuple[Listing, Path]):
     images, out = seen
     free = np.flatnonzero(~images.held)
-    chosen = sharding.split(images.labels[free].tolist(), test=0, validation=3, seed=0)
+    labels = images.labels[free].tolist()
+    chosen = sharding.split(labels, test=0, validation=3, choice=2, seed=0)
     order = sorted(chosen["train"], key=lambda i: hashlib.sha256(f"order/0/{i}".encode()).digest())
 
     assert shards.read(out, "train").idx.tolist() == images.idx[free[order]].tolist()
     assert order != sorted(order)
     assert shards.read(out, "test").idx.tolist() == [0, 1, 2, 3, 4, 5]
-    assert (
-        shards.read(out, "validation").idx.tolist()
-        == images.idx[free[chosen["validation"]]].tolist()
-    )
+    for name in ("validation", "choice"):
+        assert shards.read(out, name).idx.tolist() == images.idx[free[chosen[name]]].tolist()
 
 
 def test_a_shard_that_shrinks_under_its_reader_is_named(seen, tmp_path: Path):

@@ -21,7 +21,7 @@ from rrcm.shards import Split
 SIGMA, ALPHA, REPEATS = 0.5, 0.05, 2000
 CFG = Sample(
     backend="linear", precision="fp32", batch_size=4096, noise="gaussian", n0=20, n=200, seed=11,
-    subset="all", stop="none", certificate="cohen",
+    split="test", subset="all", stop="none", certificate="cohen",
     alpha=ALPHA, label_aware=False, soft=0.0, paired=0,
 )  # fmt: skip
 CONSTANTS = {

@@ -45,6 +45,14 @@ def test_every_entry_is_a_row():
     assert tables.text(PAIR, **SHOWN).startswith("certified accuracy, % [95 % Wilson interval]\n\n")
 
 
+def test_the_title_says_which_split_the_images_are():
+    of = entry(0, split="choice")
+
+    said = tables.title([of], confidence=0.95)
+
+    assert said == "certified accuracy of the choice split, % [95 % Wilson interval]"
+
+
 @pytest.mark.parametrize(
     ("stop", "draws", "short"),
     [

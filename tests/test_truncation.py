@@ -21,7 +21,7 @@ from rrcm.votes import BUDGET, END, SKIPPED
 MANY, FEW = 10_000, 1_000
 CFG = Sample(
     backend="linear", precision="fp32", batch_size=1000, noise="gaussian", n0=20, n=MANY, seed=0,
-    subset="all", stop="none", certificate="cohen",
+    split="test", subset="all", stop="none", certificate="cohen",
     alpha=0.001, label_aware=False, soft=0.0, paired=0,
 )  # fmt: skip
 CONSTANTS = {

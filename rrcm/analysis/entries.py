@@ -44,6 +44,11 @@ class Entry:
     stale: tuple[str, ...] = ()
 
     @property
+    def split(self) -> str:
+        """The split of the data that the images are, or nothing where the table does not say."""
+        return str(self.table["split"].iloc[0]) if "split" in self.table and len(self.table) else ""
+
+    @property
     def cut_short(self) -> bool:
         """Whether drawing stopped early, so that ACR is a lower bound of that of n draws."""
         if not {"n", "stop"} <= {*self.table}:
@@ -155,10 +160,11 @@ def flat(node: Any, path: str) -> dict[str, Any]:
 
 
 def require_alike(found: list[Entry]) -> None:
-    """Refuse to show shares of right answers and shares of any answers in one table.
+    """Refuse to show what means different things in one table; an unknown split goes with any.
 
     Raises:
-        DataError: Some entries have labels and others do not; names one of each.
+        DataError: Some entries have labels and others do not, or they are of several splits; names
+            one of each.
     """
     with_labels = [e.name for e in found if e.labelled]
     without = [e.name for e in found if not e.labelled]
@@ -167,6 +173,19 @@ def require_alike(found: list[Entry]) -> None:
             f"{without[0]} has no labels and {with_labels[0]} has: what is certified of either "
             "means different things; report them apart"
         )
+    of = {e.split: e.name for e in reversed(found) if e.split}
+    if len(of) > 1:
+        first, second, *_ = sorted(of)
+        raise DataError(
+            f"{of[first]} is of the {first} split and {of[second]} of the {second} split: a table "
+            "is of one split; report them apart"
+        )
+
+
+def split(found: list[Entry]) -> str:
+    """The split that a table is of, in words for its title; nothing if no entry says it."""
+    named = {entry.split for entry in found if entry.split}
+    return f" of the {named.pop()} split" if named else ""
 
 
 def sigma(entry: Entry) -> str:

@@ -180,7 +180,7 @@ def _by_entry(numbers: pd.DataFrame, titles: dict[str, str]) -> dict[str, pd.Dat
 
 def _facts(found: list[Entry]) -> list[str]:
     """What all entries have in common, in words."""
-    said = {f"{len(entry.table):,} images" for entry in found}
+    said = {f"{len(entry.table):,} images{entries.split([entry])}" for entry in found}
     facts = [said]
     facts.append({"α unknown" if e.alpha is None else f"α = {e.alpha:g}" for e in found})
     headers = [entry.votes[0] for entry in found if entry.votes]

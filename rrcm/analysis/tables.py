@@ -47,7 +47,8 @@ def at_least(bound: bool) -> str:
 def title(found: list[Entry], *, confidence: float) -> str:
     """What the numbers of `accuracy_table` are."""
     what = "accuracy" if all(entry.labelled for entry in found) else "share (no labels)"
-    return f"certified {what}, % [{100 * confidence:g} % Wilson interval]"
+    of = entries.split(found)
+    return f"certified {what}{of}, % [{100 * confidence:g} % Wilson interval]"
 
 
 def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:

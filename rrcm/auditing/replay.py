@@ -43,6 +43,10 @@ def _admitted(header: Header) -> list[tuple[str, str]]:
             header.precision != "fp32",
         ),
         f"{header.paired} draws compare it with the float32 function": (NOTE, header.paired > 0),
+        "the images are of the choice split, on which recipes are compared: no result of its own": (
+            NOTE,
+            header.split == "choice",
+        ),
         f"subset {header.subset}: the first images need not stand for the data": (
             NOTE,
             header.subset.startswith("first:"),

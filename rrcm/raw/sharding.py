@@ -35,31 +35,39 @@ class Task(NamedTuple):
     images: np.ndarray | list[Place]
 
 
-def split(labels: Sequence[int], *, test: int, validation: int, seed: int) -> dict[str, list[int]]:
-    """Assign each position of ``labels`` to a split; test and validation are class-balanced.
+def split(
+    labels: Sequence[int], *, test: int, validation: int, choice: int, seed: int
+) -> dict[str, list[int]]:
+    """Assign each position of ``labels`` to a split; all but the training split are class-balanced.
 
     Within a class, images are ranked by SHA-256 of "seed/position": the rule needs no random
-    generator, so it is the same in every version of every library.
+    generator, so it is the same in every version of every library. The first are the test split's,
+    then come validation, choice and training, so that another ``choice`` moves no image of the
+    splits before it.
 
     Raises:
-        DataError: A class has fewer images than test and validation take.
+        DataError: A class has too few images for that, and one to train on.
     """
     ranked = defaultdict(list)
     for i in _ranked(range(len(labels)), b"%d/%%d" % seed):
         ranked[labels[i]].append(i)
     chosen: dict[str, list[int]] = {name: [] for name in SPLITS}
+    totals = {"test": test, "validation": validation, "choice": choice}
     for c, label in enumerate(sorted(ranked)):
-        n_test, n_validation = (
-            total // len(ranked) + (c < total % len(ranked)) for total in (test, validation)
-        )
-        if n_test + n_validation >= len(ranked[label]):
+        left = ranked[label]
+        counts = {
+            name: total // len(ranked) + (c < total % len(ranked)) for name, total in totals.items()
+        }
+        if sum(counts.values()) >= len(left):
+            wanted = ", ".join(f"{count} {name}" for name, count in counts.items())
             raise DataError(
-                f"class {label} has {len(ranked[label])} images: too few for {n_test} test and "
-                f"{n_validation} validation images; lower data.test or data.validation"
+                f"class {label} has {len(left)} images: too few for {wanted} and at least 1 "
+                "training images; lower data.test, data.validation or data.choice"
             )
-        chosen["test"] += ranked[label][:n_test]
-        chosen["validation"] += ranked[label][n_test : n_test + n_validation]
-        chosen["train"] += ranked[label][n_test + n_validation :]
+        for name, count in counts.items():
+            chosen[name] += left[:count]
+            left = left[count:]
+        chosen["train"] += left
     return {name: sorted(rows) for name, rows in chosen.items()}
 
 
@@ -99,7 +107,8 @@ def choose(listing: Listing, cfg: Data) -> dict[str, np.ndarray]:
         )
     free, held = np.flatnonzero(~listing.held), np.flatnonzero(listing.held)
     labels = listing.labels[free].tolist()
-    chosen = split(labels, test=cfg.test, validation=cfg.validation, seed=cfg.seed)
+    held_out = {"test": cfg.test, "validation": cfg.validation, "choice": cfg.choice}
+    chosen = split(labels, **held_out, seed=cfg.seed)
     if not pixels:
         chosen["train"] = _ranked(chosen["train"], b"order/%d/%%d" % cfg.seed)
     found = {name: free[rows] for name, rows in chosen.items()}
