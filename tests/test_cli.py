@@ -374,7 +374,8 @@ def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, t
 
 
 def test_report_and_doctor_say_what_there_is(checkout: Workspace):
-    checkout.edit(lambda p: p["stopping"]["grid"].update(radii=[0.0]))  # soon settled
+    checkout.edit(lambda p: p["sample"].update(n=400))  # of which 100 settle a radius of 0
+    checkout.edit(lambda p: p["stopping"]["grid"].update(radii=[0.0]))
     checkout.edit(lambda p: p["report"].update(radii=[0.0]))
     checkout.repro()
 
