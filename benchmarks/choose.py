@@ -1,0 +1,202 @@
+"""The learning rate and one more constant of each method, chosen on the choice split alone.
+
+``python -m benchmarks.choose`` needs `dvc repro shard pretrain@tiny`, of the digits preset. Of each
+method, learning rates (``RATES``) are compared at the first sigma, then at each sigma the values of
+one more constant (``OTHERS``), at the rate that won; rates are compared at its first value. Every
+method has the same number of candidates. A candidate is trained as the stage `train` does it,
+exported, and certified on ``shards/choice`` as `sample` and `certify` do it. Its score is the mean
+of its certified accuracy over ``report.radii``; the first of equals wins. The test split is not
+read.
+
+What is finished is kept in ``.rrcm/benchmarks/choose``, so that a search that was stopped goes on.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline import progress, sampling, training
+from rrcm import batches, certify, classifier, params, registry, sample, shards, votes
+from rrcm.analysis import markup
+from rrcm.analysis.statistics import certified
+from rrcm.config import NOTHING, Model, Recipe, Run
+from rrcm.export import export
+from rrcm.files import sha256, write_json
+from rrcm.params import Params
+from rrcm.shards import Split
+from rrcm.train import start, train
+from rrcm.votes import Header
+
+KEPT = Path(".rrcm/benchmarks/choose")
+DRAWS = 300  # of an image at most: no candidate is certified beyond some 2 sigma
+RATES = [1.5e-3, 3e-3, 6e-3]
+OTHERS = {  # of each method: a constant of its loss, or of the optimizer, and its values by sigma
+    "gaussian": ("weight_decay", {0.25: [0.1, 0.01], 0.5: [0.1, 0.01]}),
+    "consistency": ("lbd", {0.25: [3.0, 1.0], 0.5: [3.0, 6.0]}),
+    "rrcm": ("lbd", {0.25: [3.0, 1.0], 0.5: [3.0, 6.0]}),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A run with a learning rate, and a ``value`` of the ``constant`` that its method is given."""
+
+    run: str
+    rate: float
+    constant: str
+    value: float
+
+    def settings(self, whole: Params) -> tuple[Run, Recipe]:
+        """The run and its recipe, which has the same epochs for every candidate."""
+        run = whole.runs[self.run]
+        recipe = whole.recipes[run.recipe]
+        changed: dict[str, float] = {"lr": self.rate}
+        if self.constant in run.loss:
+            run = dataclasses.replace(run, loss=run.loss | {self.constant: self.value})
+        else:
+            changed[self.constant] = self.value
+        optimizer = dataclasses.replace(recipe.optimizer, **changed)
+        return run, dataclasses.replace(recipe, optimizer=optimizer)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--method", nargs="+", choices=[*OTHERS], default=[*OTHERS])
+    parser.add_argument("--json", type=Path, help="a file for the scores")
+    asked = parser.parse_args()
+    whole, rows = params.load(), []
+    for method in asked.method:
+        rows += search(whole, method)
+        print(f"\n{markup.markdown(pd.DataFrame(rows))}")
+    if asked.json:
+        write_json(asked.json, rows)
+
+
+def search(whole: Params, method: str) -> list[dict[str, Any]]:
+    """All candidates of a method as rows of a table, in the order in which they were tried."""
+    constant, values = OTHERS[method]
+    runs = {r.sigma: name for name, r in whole.runs.items() if r.method == method}
+    tried: dict[Candidate, dict[str, float]] = {}
+
+    def best(candidates: list[Candidate]) -> Candidate:
+        for candidate in candidates:
+            if candidate not in tried:
+                tried[candidate] = score(whole, candidate)
+        return max(candidates, key=lambda candidate: tried[candidate]["mean"])  # the first of them
+
+    def candidate(sigma: float, rate: float, value: float) -> Candidate:
+        return Candidate(run=runs[sigma], rate=rate, constant=constant, value=value)
+
+    first = next(iter(values))
+    rate = best([candidate(first, rate, values[first][0]) for rate in RATES]).rate
+    chosen = {best([candidate(sigma, rate, v) for v in values[sigma]]) for sigma in values}
+    return [
+        {
+            "run": one.run,
+            "rate": f"{one.rate:g}",
+            "constant": f"{one.constant} = {one.value:g}",
+            **{name: f"{100 * share:.1f}" for name, share in scores.items()},
+            "chosen": "yes" if one in chosen else "",
+        }
+        for one, scores in tried.items()
+    ]
+
+
+def score(whole: Params, candidate: Candidate) -> dict[str, float]:
+    """Certified accuracy on the choice split at each radius of the report, and their mean."""
+    header, rows = drawn(whole, candidate)
+    alpha, radii = whole.certify.alpha, whole.report.radii
+    table = certify.certify(header, rows, certificates=whole.certify.certificates, alpha=alpha)
+    hits = {f"r = {radius:g}": int(certified(table, radius).sum()) for radius in radii}
+    mean = sum(hits.values()) / (len(hits) * len(table))  # of whole numbers, so that equals are
+    return {name: count / len(table) for name, count in hits.items()} | {"mean": mean}
+
+
+def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[votes.Row]]:
+    """The votes of a candidate on the choice split; it is trained and exported first."""
+    run, recipe = candidate.settings(whole)
+    model = Model(architecture=run.architecture, shape=whole.models[run.model])
+    data = {name: shards.read(Path("shards"), name) for name in ("train", "validation", "choice")}
+    name = f"{candidate.run}-{_key(run, recipe, model, *data)}"
+    path = KEPT / "votes" / f"{name}-n{DRAWS}.jsonl"
+    if not path.exists():
+        made = trained(name, run, recipe, model, data)
+        exported(made, name, run, data["validation"], whole)
+        backend = registry.load("backends", whole.sample.backend).Backend(
+            KEPT,
+            name,
+            sigma=run.sigma,
+            precision="fp32",
+            device="cpu",
+            calibration=None,
+        )
+        constants = whole.stopping[whole.sample.stop]
+        cfg = dataclasses.replace(whole.sample, split="choice", n=DRAWS, precision="fp32", paired=0)
+        header = sample.header(backend, data["choice"], name, run.sigma, cfg, constants)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sampling.run(
+            backend,
+            header,
+            data["choice"],
+            journal=path.with_suffix(".journal"),
+            path=path,
+            title=f"certify {candidate.run}",
+            reference=None,
+        )
+    return votes.read(path)
+
+
+def trained(name: str, run: Run, recipe: Recipe, model: Model, data: dict[str, Split]) -> Path:
+    """The folder of a classifier, trained as the stage `train` does it."""
+    folder = KEPT / "models" / name
+    if (folder / "config.json").exists():
+        return folder
+    classes = data["train"].classes
+    state = start(run, recipe, model, classes=len(classes))
+    if run.start != NOTHING:
+        classifier.begin(state.modules["classifier"], Path(run.start))
+    per_epoch = batches.steps_per_epoch(len(data["train"].idx), batch_size=recipe.batch_size)
+    for _ in progress.steps(
+        train(state, registry.load("methods", run.method), data, run, recipe),
+        total=recipe.epochs * per_epoch,
+        start=0,
+        title=f"train {name}",
+        images=recipe.batch_size,
+    ):
+        pass
+    kept = {"condition": recipe.condition, "final_norm": recipe.final_norm, "sigma": run.sigma}
+    classifier.save(folder, state.best, model=model, config={"classes": list(classes), **kept})
+    return folder
+
+
+def exported(folder: Path, name: str, run: Run, split: Split, whole: Params) -> None:
+    """Write the ONNX file of a trained classifier."""
+    network, kept = classifier.load(folder)
+    metadata = {
+        "run": name,
+        "classes": kept["classes"],
+        "sigma": run.sigma,
+        "weights": sha256(folder / "model.safetensors"),
+    }
+    path = KEPT / "onnx" / f"{name}.onnx"
+    export(network, path, split, metadata, whole.export, architecture=run.architecture)
+
+
+def _key(run: Run, recipe: Recipe, model: Model, *splits: str) -> str:
+    """A digest of all that a candidate's votes depend on, but for the code."""
+    encoder = Path(run.start, "encoder.safetensors")
+    found = [
+        *map(dataclasses.asdict, (run, recipe, model)),
+        training.data_digests(*splits),
+        sha256(encoder) if encoder.exists() else "",
+    ]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:12]
+
+
+if __name__ == "__main__":
+    main()
