@@ -23,10 +23,11 @@ from torch import Tensor
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
 from rrcm import pictures, transforms
-from rrcm.config import Mix, require
+from rrcm.config import Mix
 from rrcm.draws import Draws
 from rrcm.errors import ConfigError
-from rrcm.parsing import parse
+from rrcm.limits import require
+from rrcm.parsing import parse, shown
 from rrcm.pictures import Fit
 from rrcm.registry import suggest
 
@@ -35,7 +36,7 @@ from timm.data.mixup import Mixup, mixup_target  # isort: skip
 
 SEEDS = 2**32  # of numpy's generator
 # timm skips what it does not know
-POLICY = re.compile(r"rand(-(m|n|mmax|inc)\d+|-(p|mstd)\d+(\.\d+)?)*")
+POLICY = re.compile(r"rand(-(m|n|mmax|inc)[0-9]{1,2}|-(p|mstd)[0-9]{1,3}(\.[0-9]{1,6})?)*")
 TRANSLATE = 0.45  # of the shorter side, as timm has it
 
 
@@ -52,7 +53,7 @@ class RandAugment:
     def __post_init__(self) -> None:
         require(
             POLICY.fullmatch(self.policy) is not None,
-            f"policy: {self.policy!r} is not of the form rand-m9-n2-mstd0.5-inc1",
+            f"policy: {shown(self.policy)} is not of the form rand-m9-n2-mstd0.5-inc1",
         )
 
     def __call__(
@@ -208,12 +209,12 @@ class Mixer:
 
 def _parse(entry: Any, *, where: str) -> Any:
     if not (isinstance(entry, dict) and len(entry) == 1):
-        raise ConfigError(f"{where}: expected one name with its constants, got {entry!r}")
+        raise ConfigError(f"{where}: expected one name with its constants, got {shown(entry)}")
     (name, constants), *_ = entry.items()
     if name not in KINDS:
         raise ConfigError(
-            f"{where}: no augmentation {name!r}, only {', '.join(KINDS)}."
-            f"{suggest(str(name), [*KINDS])}"
+            f"{where}: no augmentation {shown(name)}, only {', '.join(KINDS)}."
+            f"{suggest(name, [*KINDS]) if isinstance(name, str) else ''}"
         )
     return parse(constants, KINDS[name], where=f"{where}.{name}")
 

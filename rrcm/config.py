@@ -5,43 +5,27 @@ shape, a method's constants, augmentations) stay mappings here and are parsed by
 What comes after training is in settings.py, so that a change there trains nothing again.
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from rrcm.errors import ConfigError
-from rrcm.parsing import T, cast, find, finite, read_yaml
+from rrcm.limits import (
+    BATCH,
+    COPIES,
+    LAYERS,
+    MOST,
+    SIDE,
+    not_negative,
+    positive,
+    require,
+    seeded,
+    share,
+)
+from rrcm.parsing import T, Unbounded, cast, find, finite, read_yaml, reading, shown
+from rrcm.registry import Of
 
 PARAMS = Path("params.yaml")
 NOTHING = "shards/train"  # the artifact that stands for no start, guide or condition: the data
-
-
-def require(condition: bool, message: str) -> None:
-    """Refuse a value."""
-    if not condition:
-        raise ConfigError(message)
-
-
-def positive(section: object, *keys: str) -> None:
-    """Refuse values that are not finite and positive."""
-    for key in keys:
-        value = getattr(section, key)
-        require(math.isfinite(value) and value > 0, f"{key}: must be positive, got {value}")
-
-
-def not_negative(section: object, *keys: str) -> None:
-    """Refuse values that are negative or not finite."""
-    for key in keys:
-        value = getattr(section, key)
-        require(0 <= value < math.inf, f"{key}: must be finite and >= 0, got {value}")
-
-
-def share(section: object, *keys: str) -> None:
-    """Refuse values outside of [0, 1]."""
-    for key in keys:
-        value = getattr(section, key)
-        require(0 <= value <= 1, f"{key}: a share in [0, 1], got {value}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +39,7 @@ class Data:
     already.
     """
 
-    name: str
+    name: Annotated[str, Of("data")]
     seed: int
     test: int
     validation: int
@@ -66,10 +50,16 @@ class Data:
     crop: float
 
     def __post_init__(self) -> None:
-        positive(self, "validation", "shard_size", "size")
+        seeded(self)
+        positive(self, "validation", "shard_size")
+        positive(self, "size", most=SIDE)
         not_negative(self, "test", "choice")
         require(self.channels in (1, 3), f"channels: 1 (grey) or 3 (RGB), got {self.channels}")
         require(0 < self.crop <= 1, f"crop: a share in (0, 1], got {self.crop}")
+        require(
+            self.size / self.crop <= SIDE,
+            f"crop: pictures are scaled to size / crop pixels, at most {SIDE}, got {self.crop}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,8 +88,8 @@ class Compute:
     workers: int
 
     def __post_init__(self) -> None:
-        positive(self, "accumulate")
-        not_negative(self, "devices", "workers")
+        positive(self, "accumulate", most=BATCH)
+        not_negative(self, "devices", "workers", most=LAYERS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +114,7 @@ class Optimizer:
     horizon: float
     milestones: list[float]
     gamma: float
-    clip: float
+    clip: Unbounded
     clip_warmup: bool
 
     def __post_init__(self) -> None:
@@ -134,7 +124,7 @@ class Optimizer:
         require(
             self.milestones == sorted(self.milestones)
             and all(0 < part < 1 for part in self.milestones),
-            f"milestones: shares of the steps in (0, 1), ascending, got {self.milestones}",
+            f"milestones: shares of the steps in (0, 1), ascending, got {shown(self.milestones)}",
         )
         not_negative(self, "weight_decay")
         require(self.clip > 0, f"clip: must be positive, got {self.clip}")
@@ -165,7 +155,9 @@ class Grid:
             0 < self.t_min < self.t_max,
             f"t_min, t_max: need 0 < t_min < t_max, got {self.t_min} and {self.t_max}",
         )
-        positive(self, "rho", "std")
+        positive(self, "t_max", "rho", "std")
+        positive(self, "last", most=BATCH)
+        require(abs(self.mean) <= MOST, f"mean: a logarithm of noise, got {self.mean}")
         require(1 <= self.first <= self.last, f"first: from 1 to {self.last}, got {self.first}")
 
 
@@ -178,6 +170,7 @@ class Momentum:
     steepness: float
 
     def __post_init__(self) -> None:
+        positive(self, "steepness")
         require(
             0 <= self.start < self.end <= 1,
             f"start, end: need 0 <= start < end <= 1, got {self.start} and {self.end}",
@@ -193,9 +186,9 @@ class Pretrain:
     for (its ``VIEWS``).
     """
 
-    architecture: str
+    architecture: Annotated[str, Of("models")]
     model: str
-    objective: str
+    objective: Annotated[str, Of("objectives")]
     seed: int
     steps: int
     batch_size: int
@@ -208,8 +201,10 @@ class Pretrain:
     compute: Compute
 
     def __post_init__(self) -> None:
+        seeded(self)
         positive(self, "steps")
         require(self.batch_size > 1, f"batch_size: must be above 1, got {self.batch_size}")
+        positive(self, "batch_size", most=BATCH)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +250,8 @@ class Recipe:
     compute: Compute
 
     def __post_init__(self) -> None:
-        positive(self, "batch_size", "validation_draws")
+        positive(self, "batch_size", most=BATCH)
+        positive(self, "validation_draws", most=COPIES)
         not_negative(self, "epochs")
         require(0 < self.layer_decay <= 1, f"layer_decay: must be in (0, 1], {self.layer_decay}")
 
@@ -269,9 +265,9 @@ class Run:
     from scratch. ``loss`` holds the method's own constants.
     """
 
-    architecture: str
+    architecture: Annotated[str, Of("models")]
     model: str
-    method: str
+    method: Annotated[str, Of("methods")]
     sigma: float
     seed: int
     start: str
@@ -279,6 +275,7 @@ class Run:
     loss: dict[str, Any]
 
     def __post_init__(self) -> None:
+        seeded(self)
         positive(self, "sigma")
 
 
@@ -290,10 +287,12 @@ def read_model(entry: Pretrain | Run) -> Model:
 
 def read(section: str, into: type[T], path: Path = PARAMS) -> T:
     """Read one dotted section, e.g. ``read("runs.tiny-rrcm-s025", Run)``."""
-    return cast(find(read_yaml(path), section, where=path), into, where=f"{path}: {section}")
+    with reading(path):
+        return cast(find(read_yaml(path), section), into, where=section)
 
 
 def as_written(*sections: str, path: Path = PARAMS) -> dict[str, Any]:
     """Sections by dotted name, for an artifact to keep: as in dvc.lock, in numbers of JSON."""
     whole = read_yaml(path)
-    return {section: finite(find(whole, section, where=path)) for section in sections}
+    with reading(path):
+        return {section: finite(find(whole, section)) for section in sections}

@@ -1,9 +1,11 @@
 """The section ``denoisers`` of params.yaml: what removes noise before a classifier looks."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from rrcm.config import Compute, Optimizer, not_negative, positive, require
+from rrcm.config import Compute, Optimizer
+from rrcm.limits import BATCH, not_negative, positive, require, seeded
+from rrcm.registry import Of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,13 +21,13 @@ class Denoising:
     steps leave it as it starts.
     """
 
-    network: str
+    network: Annotated[str, Of("denoisers")]
     model: str
-    objective: str
+    objective: Annotated[str, Of("denoising")]
     seed: int
     start: str
     guide: str
-    architecture: str
+    architecture: Annotated[str, Of("models")]
     steps: int
     batch_size: int
     optimizer: Optimizer
@@ -35,6 +37,7 @@ class Denoising:
     compute: Compute
 
     def __post_init__(self) -> None:
-        positive(self, "batch_size")
+        seeded(self)
+        positive(self, "batch_size", most=BATCH)
         not_negative(self, "steps")
         require(0 <= self.ema < 1, f"ema: a momentum in [0, 1), got {self.ema}")

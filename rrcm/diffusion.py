@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from rrcm.config import require
+from rrcm.limits import BATCH, positive, require
 
 SIGMA_DATA = 0.5  # standard deviation of natural images in model space (Karras et al., 2022)
 LARGEST = 0.999  # share of the variance that a step may replace (Nichol & Dhariwal, 2021)
@@ -42,6 +42,7 @@ class Schedule:
             require(self.steps == 0, f"steps: edm has no steps, set it to 0, got {self.steps}")
         else:
             require(self.steps > 1, f"steps: must be above 1, got {self.steps}")
+            positive(self, "steps", most=BATCH)
 
 
 Rule = Literal["first", "nearest", "exact"]

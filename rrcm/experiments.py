@@ -1,10 +1,11 @@
 """``params.yaml``: what is measured of a diffusion model and of an encoder, beside certificates."""
 
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from rrcm.config import not_negative, positive, require
+from rrcm.limits import BATCH, COPIES, MOST, not_negative, positive, require, seeded
+from rrcm.parsing import shown
+from rrcm.registry import Of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,10 +22,10 @@ class Generation:
     """
 
     denoiser: str
-    network: str
+    network: Annotated[str, Of("denoisers")]
     condition: str
     features: str
-    architecture: str
+    architecture: Annotated[str, Of("models")]
     sampler: Literal["dpm_solver", "heun"]
     steps: int
     images: int
@@ -32,10 +33,12 @@ class Generation:
     seed: int
 
     def __post_init__(self) -> None:
-        positive(self, "batch_size")
-        not_negative(self, "seed")
-        require(self.steps > 1, f"steps: must be above 1, got {self.steps}")
-        require(self.images > 1, f"images: must be above 1, got {self.images}")
+        seeded(self)
+        positive(self, "batch_size", most=BATCH)
+        for key, most in (("steps", COPIES), ("images", MOST)):
+            positive(self, key, most=most)
+            require(getattr(self, key) > 1, f"{key}: must be above 1, got {getattr(self, key)}")
+        require(bool(self.features.strip()), "features: a folder models/<run> or a file, got ''")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +54,7 @@ class Representation:
     """
 
     encoder: str
-    architecture: str
+    architecture: Annotated[str, Of("models")]
     model: str
     t_min: float
     t_max: float
@@ -64,14 +67,16 @@ class Representation:
     seed: int
 
     def __post_init__(self) -> None:
-        positive(self, "penalty", "batch_size")
-        not_negative(self, "entropy", "seed")
+        seeded(self)
+        positive(self, "penalty", "t_max", "images")
+        positive(self, "batch_size", most=BATCH)
+        not_negative(self, "entropy")
         require(
             0 < self.t_min < self.t_max,
             f"t_min, t_max: need 0 < t_min < t_max, got {self.t_min} and {self.t_max}",
         )
         require(
-            self.sigmas == sorted({s for s in self.sigmas if 0 <= s < math.inf}) != [],
-            f"sigmas: must be distinct, ascending and not negative, got {self.sigmas}",
+            self.sigmas == sorted({s for s in self.sigmas if 0 <= s <= MOST}) != [],
+            f"sigmas: must be distinct, ascending and not negative, got {shown(self.sigmas)}",
         )
         require(self.images > 1, f"images: must be above 1, got {self.images}")

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rrcm import distributed
-from rrcm.config import not_negative, require
 from rrcm.draws import Draws
+from rrcm.limits import COPIES, not_negative, positive, require
 
 
 def info_nce(z: Tensor, z_pos: Tensor, *, tau: float, first: int = 0) -> Tensor:
@@ -100,6 +100,7 @@ class Consistency:
         """Agreement needs two copies."""
         not_negative(self, "lbd", "eta")
         require(self.m > 1, f"m: must be at least 2, got {self.m}")
+        positive(self, "m", most=COPIES)
 
 
 def consistency(

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rrcm.config import NOTHING, PARAMS, Data, Pretrain, Recipe, Run, require
+from rrcm.config import NOTHING, PARAMS, Data, Pretrain, Recipe, Run
 from rrcm.denoiser_config import Denoising
 from rrcm.errors import ConfigError
 from rrcm.experiments import Generation, Representation
-from rrcm.parsing import cast, parse, read_yaml
-from rrcm.registry import suggest
+from rrcm.limits import require
+from rrcm.parsing import cast, listed, parse, read_yaml, reading, shown
+from rrcm.registry import Of, suggest
 from rrcm.settings import Certify, Ensemble, Eval, Export, Member, Purified, Report, Sample
 
 
@@ -34,7 +35,7 @@ class Params:
     generations: dict[str, Generation]
     evals: dict[str, Eval]
     export: Export
-    stopping: dict[str, dict[str, Any]]
+    stopping: dict[Annotated[str, Of("stopping")], dict[str, Any]]
     sample: Sample
     certify: Certify
     report: Report
@@ -57,8 +58,8 @@ class Params:
             for radius in self.report.radii:
                 require(
                     radius in known,
-                    f"report.radii: {radius:g} is not in stopping.grid.radii ({known}); a table "
-                    "may show only radii that the rule settles",
+                    f"report.radii: {radius:g} is not in stopping.grid.radii ({listed(known)}); a "
+                    "table may show only radii that the rule settles",
                 )
 
     def runs_of(self, ensemble: str) -> list[str]:
@@ -106,57 +107,71 @@ class Params:
 
 
 def load(path: Path = PARAMS) -> Params:
-    """Read the whole file: every key known, present, typed, and every name referring to another."""
-    params = parse(read_yaml(path), Params, where=str(path))
-    for name, pretrain in params.pretrain.items():
-        _refer(pretrain.model, params.models, f"{path}: pretrain.{name}.model", "models")
-    for name, run in params.runs.items():
-        _refer(run.model, params.models, f"{path}: runs.{name}.model", "models")
-        _refer(run.recipe, params.recipes, f"{path}: runs.{name}.recipe", "recipes")
-        starts = [NOTHING, *(f"pretrained/{p}" for p in params.pretrain), *imported()]
-        _refer(run.start, starts, f"{path}: runs.{name}.start", "the starting points")
-    _complete(params, path)
-    _denoised(params, path)
-    _looked_at(params, path)
-    known = params.classifiers()
-    for name, evaluation in params.evals.items():
-        _refer(evaluation.run, known, f"{path}: evals.{name}.run", "the classifiers")
-        architecture = known[evaluation.run].architecture
-        where = f"{path}: evals.{name}.architecture"
-        _refer(evaluation.architecture, [architecture], where, f"its run {evaluation.run}")
-    _refer(params.sample.stop, params.stopping, f"{path}: sample.stop", "stopping")
+    """Read the whole file: every key known, present, typed, and every name referring to another.
+
+    What belongs to components (a method's constants, a network's shape) is a mapping here, which
+    checking.py checks.
+
+    Raises:
+        ConfigError: It is not so; the place, the value, and what there is instead, in one line.
+    """
+    node = read_yaml(path)
+    with reading(path):
+        params = parse(node, Params, where="")
+        _consistent(params)
     return params
 
 
-def _complete(params: Params, path: Path) -> None:
+def _consistent(params: Params) -> None:
+    """Refuse names that refer to nothing."""
+    for name, pretrain in params.pretrain.items():
+        _refer(pretrain.model, params.models, f"pretrain.{name}.model", "models")
+    starts = [NOTHING, *(f"pretrained/{name}" for name in params.pretrain), *imported()]
+    for name, run in params.runs.items():
+        _refer(run.model, params.models, f"runs.{name}.model", "models")
+        _refer(run.recipe, params.recipes, f"runs.{name}.recipe", "recipes")
+        _refer(run.start, starts, f"runs.{name}.start", "the starting points")
+    _complete(params)
+    _denoised(params)
+    _looked_at(params)
+    known = params.classifiers()
+    for name, evaluation in params.evals.items():
+        _refer(evaluation.run, known, f"evals.{name}.run", "the classifiers")
+        architecture = known[evaluation.run].architecture
+        where = f"evals.{name}.architecture"
+        _refer(evaluation.architecture, [architecture], where, f"its run {evaluation.run}")
+    _refer(params.sample.stop, params.stopping, "sample.stop", "stopping")
+
+
+def _complete(params: Params) -> None:
     """Refuse an ensemble without all its members, or that has the name of a run."""
     for name, member in params.members.items():
-        where = f"{path}: members.{name}"
+        where = f"members.{name}"
         _refer(member.ensemble, params.ensembles, f"{where}.ensemble", "ensembles")
         _refer(member.run, params.runs, f"{where}.run", "runs")
     for name, ensemble in params.ensembles.items():
-        require(name not in params.runs, f"{path}: ensembles.{name}: a run has this name")
+        require(name not in params.runs, f"ensembles.{name}: a run has this name")
         got = sorted(m.place for m in params.members.values() if m.ensemble == name)
         require(
             got == [*range(1, ensemble.members + 1)],
-            f"{path}: ensembles.{name}.members: {ensemble.members} need the places 1 to "
-            f"{ensemble.members}, each once, and members have {got}",
+            f"ensembles.{name}.members: {ensemble.members} need the places 1 to "
+            f"{ensemble.members}, each once, and members have {shown(got)}",
         )
 
 
-def _denoised(params: Params, path: Path) -> None:
+def _denoised(params: Params) -> None:
     """Refuse a denoiser or a purified classifier that refers to what there is not."""
     made = [*(f"denoisers/{name}" for name in params.denoisers), *imported()]
     guides = [*(f"models/{name}" for name in params.runs)]
     guides += [f"represented/{name}" for name in params.representations]
     for name, denoiser in params.denoisers.items():
-        where = f"{path}: denoisers.{name}"
+        where = f"denoisers.{name}"
         _refer(denoiser.model, params.models, f"{where}.model", "models")
         starts = [other for other in (NOTHING, *made) if other != f"denoisers/{name}"]
         _refer(denoiser.start, starts, f"{where}.start", "the starting points")
         _refer(denoiser.guide, [NOTHING, *guides], f"{where}.guide", "what may guide")
     for name, cfg in params.purified.items():
-        where = f"{path}: purified.{name}"
+        where = f"purified.{name}"
         require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
         # What is imported may come later, as a preset has it; the stage that reads it looks.
         later = [cfg.denoiser] if re.fullmatch(r"imported/[^/]+", cfg.denoiser) else []
@@ -168,22 +183,25 @@ def _denoised(params: Params, path: Path) -> None:
             _refer(cfg.network, [network], f"{where}.network", f"its denoiser {source}")
 
 
-def _looked_at(params: Params, path: Path) -> None:
+def _looked_at(params: Params) -> None:
     """Refuse what is measured of encoders and diffusion models that there are not."""
     for name, cfg in params.representations.items():
-        where = f"{path}: representations.{name}"
+        where = f"representations.{name}"
         encoders = [f"pretrained/{pretrain}" for pretrain in params.pretrain]
         _refer(cfg.encoder, encoders, f"{where}.encoder", "the pre-trainings")
         pretrain = params.pretrain[cfg.encoder.partition("/")[2]]
         for key in ("architecture", "model"):
             _refer(getattr(cfg, key), [getattr(pretrain, key)], f"{where}.{key}", cfg.encoder)
     for name, cfg in params.generations.items():
-        where = f"{path}: generations.{name}"
+        where = f"generations.{name}"
         folder, _, source = cfg.denoiser.partition("/")
         made = [*(f"denoisers/{denoiser}" for denoiser in params.denoisers), *imported()]
         _refer(cfg.denoiser, made, f"{where}.denoiser", "the denoisers")
         told = params.denoisers[source].guide if folder == "denoisers" else NOTHING
         _refer(cfg.condition, [told], f"{where}.condition", "what its denoiser is told")
+        if cfg.features.startswith("models/"):  # any other is a file of weights
+            known = [f"models/{run}" for run in params.classifiers()]
+            _refer(cfg.features, known, f"{where}.features", "the classifiers")
 
 
 def imported() -> list[str]:
@@ -196,5 +214,5 @@ def _refer(name: str, known: Iterable[str], where: str, section: str) -> None:
     known = list(known)
     if name not in known:
         raise ConfigError(
-            f"{where}: {name!r} is not in {section} ({', '.join(known)}).{suggest(name, known)}"
+            f"{where}: {shown(name)} is not in {section} ({listed(known)}).{suggest(name, known)}"
         )

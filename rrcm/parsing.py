@@ -2,17 +2,71 @@
 
 import dataclasses
 import math
+import reprlib
 import typing
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from rrcm.errors import ConfigError, one_line
-from rrcm.registry import suggest
+from rrcm.registry import Of, require, suggest
 
 T = typing.TypeVar("T")
+INFINITE = "may be infinite"
+Unbounded = Annotated[float, INFINITE]  # any other float of a dataclass is finite
+LARGEST = 2**64  # of whole numbers: what comes after them computes in 64 bits
+LINE = 380  # characters of an error
+
+
+class _Short(reprlib.Repr):
+    """Values in errors: a long string, list or number would hide the place that it stands at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+        self.maxlist = self.maxdict = 6
+        self.maxlevel = 3
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to print numbers of thousands of digits."""
+        return repr(x) if abs(x) < LARGEST**2 else f"a whole number of {x.bit_length()} bits"
+
+
+def shown(value: object) -> str:
+    """``repr(value)``, shortened: one line of at most some hundred characters."""
+    return _SHORT.repr(value)
+
+
+_SHORT = _Short()
+
+
+def listed(names: Iterable[object], *, most: int = 120) -> str:
+    """Names with commas in between, as many of them as fit into ``most`` characters."""
+    names = [shown(name)[1:-1] if isinstance(name, str) else shown(name) for name in names]
+    fit, length = 0, 0
+    while fit < len(names) and (length := length + len(names[fit]) + 2) <= most:
+        fit += 1
+    return ", ".join(names[: max(fit, 1)]) + (", …" if fit < len(names) else "")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Errors of the block say which file they are of, in one line.
+
+    Raises:
+        ConfigError: As the block does, with ``path`` in front.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        text = one_line(error, most=10**6)
+        if len(text) > LINE:  # a place at the beginning, and what to do at the end
+            text = f"{text[: 2 * LINE // 3]} … {text[-LINE // 3 :]}"
+        raise ConfigError(f"{path}: {text}") from None
 
 
 def read_yaml(path: Path) -> Any:
@@ -23,12 +77,17 @@ def read_yaml(path: Path) -> Any:
         raise ConfigError(
             f"{path}: not found; run this in a checkout, or `rrcm preset digits`"
         ) from None
-    except (YAMLError, ValueError) as error:  # the latter of a tag or a date that is none
+    except OSError as error:  # a folder, or one that may not be read
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply") from None
+    # a tag or a date that is none; letters that are not of UTF-8
+    except (YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: {one_line(error)}") from None
 
 
-def find(node: Any, dotted: str, *, where: Path) -> Any:
-    """The part of ``node``, the contents of the file ``where``, at a dotted path.
+def find(node: Any, dotted: str) -> Any:
+    """The part of ``node``, the contents of a file, at a dotted path.
 
     Raises:
         ConfigError: It is not there; names the first key that is missing.
@@ -36,7 +95,7 @@ def find(node: Any, dotted: str, *, where: Path) -> Any:
     for key in dotted.split("."):
         if not isinstance(node, dict) or key not in node:
             known = [str(k) for k in node] if isinstance(node, dict) else []
-            raise ConfigError(f"{where}: {dotted}: no {key!r} here.{suggest(key, known)}")
+            raise ConfigError(f"{dotted}: no {shown(key)} here.{suggest(key, known)}")
         node = node[key]
     return node
 
@@ -52,24 +111,44 @@ def finite(node: Any) -> Any:
     return node
 
 
+def within(where: str, key: object) -> str:
+    """The place of a key in the mapping at ``where``; "" is the file itself."""
+    name = key if isinstance(key, str) and len(key) <= 100 else shown(key)
+    return f"{where}.{name}" if where else name
+
+
 def parse(node: dict[str, Any], into: type[T], *, where: str) -> T:
-    """Build a dataclass from a mapping; unknown, missing or mistyped keys are errors."""
+    """Build a dataclass from a mapping; unknown, missing or mistyped keys are errors.
+
+    ``where`` is the dotted place of ``node`` for errors, "" for a whole file.
+    """
+    at = f"{where}: " if where else ""
     if not isinstance(node, dict):
-        raise ConfigError(f"{where}: expected a mapping, got {node!r}")
-    types_ = typing.get_type_hints(into)
-    if unknown := sorted(str(key) for key in node.keys() - types_.keys()):
-        raise ConfigError(f"{where}: unknown key {unknown[0]!r}.{suggest(unknown[0], [*types_])}")
+        raise ConfigError(f"{at}expected a mapping, got {shown(node)}")
+    types_ = typing.get_type_hints(into, include_extras=True)
+    if unknown := sorted((key for key in node if key not in types_), key=shown):
+        hint = suggest(unknown[0], [*types_]) if isinstance(unknown[0], str) else ""
+        raise ConfigError(f"{at}unknown key {shown(unknown[0])}.{hint}")
     if missing := [key for key in types_ if key not in node]:
-        raise ConfigError(f"{where}: missing {', '.join(missing)}")
-    values = {key: cast(node[key], type_, where=f"{where}.{key}") for key, type_ in types_.items()}
+        raise ConfigError(f"{at}missing {', '.join(missing)}")
+    values = {
+        key: cast(node[key], type_, where=within(where, key)) for key, type_ in types_.items()
+    }
     try:
         return into(**values)
     except ConfigError as error:  # a class checks its own values, and cannot know where they stand
-        raise ConfigError(f"{where}.{error}") from None
+        raise ConfigError(f"{where}.{error}" if where else str(error)) from None
 
 
 def cast(value: Any, to: Any, *, where: str) -> Any:
-    """``value`` as the type ``to``, or a ConfigError that names the place; ints become floats."""
+    """``value`` as the type ``to``, or a ConfigError that names the place; ints become floats.
+
+    A whole number is below 2^64 on either side of 0, a float is finite unless it is `Unbounded`,
+    and what is marked as the name of a component (`registry.Of`) is one.
+    """
+    marks: tuple[object, ...] = ()
+    if typing.get_origin(to) is Annotated:
+        to, *marks = typing.get_args(to)
     origin, arguments = typing.get_origin(to) or to, typing.get_args(to)
     if to is Any:
         return value
@@ -77,15 +156,42 @@ def cast(value: Any, to: Any, *, where: str) -> Any:
         return parse(value, to, where=where)
     if origin is Literal:
         if value not in arguments:
-            hint = suggest(str(value), [str(a) for a in arguments])
-            raise ConfigError(f"{where}: must be {' or '.join(arguments)}, got {value!r}.{hint}")
+            hint = suggest(value, [*arguments]) if isinstance(value, str) else ""
+            raise ConfigError(
+                f"{where}: must be {' or '.join(arguments)}, got {shown(value)}.{hint}"
+            )
         return value
-    if to is float and type(value) is int:
-        return float(value)
+    if origin is float:
+        return _number(value, finite=INFINITE not in marks, where=where)
     if type(value) is not origin:
-        raise ConfigError(f"{where}: expected {origin.__name__}, got {value!r}")
+        raise ConfigError(f"{where}: expected {origin.__name__}, got {shown(value)}")
+    if origin is int and abs(value) >= LARGEST:
+        raise ConfigError(f"{where}: whole numbers are below 2^64, got {shown(value)}")
     if origin is list:
         return [cast(v, arguments[0], where=f"{where}[{i}]") for i, v in enumerate(value)]
     if origin is dict:
-        return {k: cast(v, arguments[1], where=f"{where}.{k}") for k, v in value.items()}
+        key, each = arguments
+        return {
+            cast(k, key, where=within(where, k)): cast(v, each, where=within(where, k))
+            for k, v in value.items()
+        }
+    for mark in marks:
+        if isinstance(mark, Of):
+            try:
+                require(mark.folder, value)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from None
     return value
+
+
+def _number(value: Any, *, finite: bool, where: str) -> float:
+    if type(value) not in (int, float):
+        raise ConfigError(f"{where}: expected float, got {shown(value)}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isnan(number) or ((finite or value != number) and math.isinf(number)):
+        kind = "a finite number" if finite else "a number"
+        raise ConfigError(f"{where}: expected {kind}, got {shown(value)}")
+    return number

@@ -1,10 +1,20 @@
 """``params.yaml`` from a trained model on: export, votes, certificates, report; see config.py."""
 
 import math
+import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from rrcm.config import not_negative, positive, require
+from rrcm.limits import BATCH, COPIES, LAYERS, MOST, not_negative, positive, require, seeded
+from rrcm.parsing import shown
+from rrcm.registry import Of
+
+OPSETS = (
+    17,
+    25,
+)  # of ONNX: below, torch writes another; above, ONNX Runtime refuses what it writes
+DRAWS = 2**32  # of one image: their numbers are 32 bits of the noise
+SUBSET = re.compile(r"all|(every|first):[1-9][0-9]{0,9}")
 
 MOST_NOISE = 10.0  # sigma: ten times the range of a pixel; the least in use is 15 in 0..255
 
@@ -43,7 +53,7 @@ class Ensemble:
     consensus: int
 
     def __post_init__(self) -> None:
-        positive(self, "members")
+        positive(self, "members", most=LAYERS)
         require(
             self.consensus == 0 or 2 <= self.consensus < self.members,
             f"consensus: must be 0, or at least 2 and below members = {self.members}, "
@@ -77,7 +87,9 @@ class Local:
     seed: int
 
     def __post_init__(self) -> None:
-        not_negative(self, "copies", "sigma", "seed")
+        seeded(self)
+        not_negative(self, "copies", most=COPIES)
+        not_negative(self, "sigma")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,17 +106,18 @@ class Purified:
     method: str
     sigma: float
     denoiser: str
-    network: str
+    network: Annotated[str, Of("denoisers")]
     run: str
-    architecture: str
-    purifier: str
+    architecture: Annotated[str, Of("models")]
+    purifier: Annotated[str, Of("purifiers")]
     purify: dict[str, Any]
     votes: int
     local: Local
 
     def __post_init__(self) -> None:
+        require(bool(self.method.strip()), "method: what reports call it, got ''")
         noise_level(self.sigma)
-        positive(self, "votes")
+        positive(self, "votes", most=COPIES)
 
     def calls(self) -> dict[str, int]:
         """How often a draw calls the denoiser, and the classifier."""
@@ -121,7 +134,7 @@ class Eval:
     """
 
     run: str
-    architecture: str
+    architecture: Annotated[str, Of("models")]
     sigma: float
 
     def __post_init__(self) -> None:
@@ -135,6 +148,12 @@ class Export:
     opset: int
     parity_images: int
     tolerance: float
+
+    def __post_init__(self) -> None:
+        low, high = OPSETS
+        require(low <= self.opset <= high, f"opset: from {low} to {high}, got {self.opset}")
+        positive(self, "parity_images", most=COPIES)
+        positive(self, "tolerance")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,46 +169,54 @@ class Sample:
     to this function and its float32 form, to certify the latter with votes of the former.
     """
 
-    backend: str
+    backend: Annotated[str, Of("backends")]
     precision: Literal["fp32", "bf16", "fp16", "int8"]
     batch_size: int
-    noise: str
+    noise: Annotated[str, Of("noises")]
     n0: int
     n: int
     seed: int
     split: Literal["test", "choice"]
     subset: str
     stop: str
-    certificate: str
+    certificate: Annotated[str, Of("certificates")]
     alpha: float
     label_aware: bool
     soft: float
     paired: int
 
     def __post_init__(self) -> None:
-        positive(self, "batch_size", "n0", "n")
+        positive(self, "batch_size", most=BATCH)
+        positive(self, "n0", "n", most=DRAWS)
         require(0 <= self.seed < 2**64, f"seed: must be in [0, 2^64), got {self.seed}")
         require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
-        not_negative(self, "soft", "paired")
+        not_negative(self, "soft")
+        not_negative(self, "paired", most=DRAWS)
         require(
             not self.soft or self.n < 2**31,
             f"n: squares of soft votes are summed in 63 bits, for n below 2^31, got {self.n}",
         )
+        require(
+            bool(SUBSET.fullmatch(self.subset)),
+            f"subset: expected all, every:K or first:K, got {shown(self.subset)}",
+        )
         top = self.n0 + self.n + self.paired
-        require(top < 2**32, f"n: draws are numbered below 2^32, and n0 + n + paired is {top}")
+        require(top < DRAWS, f"n: draws are numbered below 2^32, and n0 + n + paired is {top}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certify:
     """Which certificates, at which failure probability per image each; the first is reported."""
 
-    certificates: list[str]
+    certificates: list[Annotated[str, Of("certificates")]]
     alpha: float
 
     def __post_init__(self) -> None:
         require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
         distinct = len({*self.certificates}) == len(self.certificates) > 0
-        require(distinct, f"certificates: need one or more, each once, got {self.certificates}")
+        require(
+            distinct, f"certificates: need one or more, each once, got {shown(self.certificates)}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +228,7 @@ class Report:
 
     def __post_init__(self) -> None:
         require(
-            self.radii == sorted({r for r in self.radii if 0 <= r < math.inf}) != [],
-            f"radii: must be distinct, ascending and not negative, got {self.radii}",
+            self.radii == sorted({r for r in self.radii if 0 <= r <= MOST}) != [],
+            f"radii: must be distinct, ascending and not negative, got {shown(self.radii)}",
         )
         require(0 < self.confidence < 1, f"confidence: must be in (0, 1), got {self.confidence}")

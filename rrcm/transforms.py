@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rrcm.config import require
 from rrcm.draws import Draws
+from rrcm.limits import SIDE, not_negative, require
+from rrcm.parsing import shown
 
 LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 TRIES = 10  # rectangles that a crop looks at before it takes the whole image
@@ -22,8 +23,8 @@ ORDERS = 24  # of four things
 def check_range(name: str, bounds: list[float], *, above: float = 0.0) -> None:
     """Refuse anything but two numbers [lo, hi], ``above`` < lo <= hi."""
     require(
-        len(bounds) == 2 and above < bounds[0] <= bounds[1],
-        f"{name}: expected [lo, hi] with {above:g} < lo <= hi, got {bounds}",
+        len(bounds) == 2 and above < bounds[0] <= bounds[1] <= SIDE,
+        f"{name}: expected [lo, hi] with {above:g} < lo <= hi <= {SIDE}, got {shown(bounds)}",
     )
 
 
@@ -45,6 +46,10 @@ class Affine:
     scale: float
     shear: float
 
+    def __post_init__(self) -> None:
+        not_negative(self, "rotate", most=360)
+        not_negative(self, "translate", "scale", "shear", most=1)
+
     def __call__(self, x: Tensor, draw: Draws) -> Tensor:
         """Transform ``x``."""
         amounts = (math.radians(self.rotate), self.scale, self.shear)
@@ -59,6 +64,9 @@ class Gain:
     """Multiply brightness by 1 plus or minus ``amount``."""
 
     amount: float
+
+    def __post_init__(self) -> None:
+        not_negative(self, "amount", most=1)
 
     def __call__(self, x: Tensor, draw: Draws) -> Tensor:
         """Transform ``x``."""
@@ -86,7 +94,7 @@ class Crop:
     pad: int
 
     def __post_init__(self) -> None:
-        require(self.pad >= 0, f"pad: must be >= 0, got {self.pad}")
+        not_negative(self, "pad", most=SIDE)
 
     def __call__(self, x: Tensor, draw: Draws) -> Tensor:
         """Transform ``x``."""
@@ -116,7 +124,7 @@ class ResizedCrop:
     def __post_init__(self) -> None:
         check_range("scale", self.scale)
         check_range("ratio", self.ratio)
-        require(self.scale[1] <= 1, f"scale: at most the whole image, 1, got {self.scale}")
+        require(self.scale[1] <= 1, f"scale: at most the whole image, 1, got {shown(self.scale)}")
 
     def __call__(self, x: Tensor, draw: Draws) -> Tensor:
         """Transform ``x``."""
@@ -154,8 +162,7 @@ class Jitter:
 
     def __post_init__(self) -> None:
         check_share("p", self.p)
-        for name in ("brightness", "contrast", "saturation"):
-            require(getattr(self, name) >= 0, f"{name}: must be >= 0, got {getattr(self, name)}")
+        not_negative(self, "brightness", "contrast", "saturation")
         require(0 <= self.hue <= 0.5, f"hue: must be in [0, 0.5], got {self.hue}")
 
     def __call__(self, x: Tensor, draw: Draws) -> Tensor:

@@ -19,6 +19,7 @@ LAYERS = [  # a module may import from its own line and the lines above it
     {"errors"},
     {"registry", "files"},
     {"parsing", "pictures"},
+    {"limits"},
     {"config"},
     {"settings", "denoiser_config", "experiments"},
     {"params", "defaults"},

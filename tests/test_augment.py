@@ -629,18 +629,18 @@ NAMES = "affine, blur, crop, flip, gain, grey, jitter, randaugment, resized_crop
         ({"gain": None}, "[1].gain: expected a mapping, got None"),
         ({"gain": {"amount": "x"}}, "[1].gain.amount: expected float, got 'x'"),
         ({"flip": {"p": 1.5}}, "[1].flip.p: must be in [0, 1], got 1.5"),
-        ({"crop": {"pad": -1}}, "[1].crop.pad: must be >= 0, got -1"),
+        ({"crop": {"pad": -1}}, "[1].crop.pad: must be finite and >= 0, got -1"),
         (
             {"resized_crop": CROP | {"scale": [0.5, 1.5]}},
             "[1].resized_crop.scale: at most the whole image, 1, got [0.5, 1.5]",
         ),
         (
             {"resized_crop": CROP | {"ratio": [2.0, 1.0]}},
-            "[1].resized_crop.ratio: expected [lo, hi] with 0 < lo <= hi, got [2.0, 1.0]",
+            "[1].resized_crop.ratio: expected [lo, hi] with 0 < lo <= hi <= 16384, got [2.0, 1.0]",
         ),
         (
             {"blur": {"sigma": [0.0, 1.0], "p": 0.5}},
-            "[1].blur.sigma: expected [lo, hi] with 0 < lo <= hi, got [0.0, 1.0]",
+            "[1].blur.sigma: expected [lo, hi] with 0 < lo <= hi <= 16384, got [0.0, 1.0]",
         ),
         ({"jitter": COLOURS | {"hue": 0.6}}, "[1].jitter.hue: must be in [0, 0.5], got 0.6"),
         ({"solarize": {"threshold": 128.0, "p": 0.1}}, None),

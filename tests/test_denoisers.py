@@ -179,7 +179,7 @@ def test_momentum_of_dncnn_is_the_weight_of_the_newest_batch():
         (uvit, {"patch_size": 3}, "patch_size: 3 does not divide image_size 8"),
         (uvit, {"time_scale": 0.0}, "time_scale: must be positive"),
         (uvit, {"position_std": -0.02}, "position_std: must be positive"),
-        (uvit, {"condition": -1}, "condition: must be >= 0"),
+        (uvit, {"condition": -1}, "condition: must be finite and >= 0"),
         (dncnn, {"depth": 2}, "depth: must be above 2"),
         (dncnn, {"width": 0}, "width: must be positive"),
         (dncnn, {"momentum": 0.0}, r"momentum: must be in \(0, 1\]"),

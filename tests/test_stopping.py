@@ -469,9 +469,9 @@ def test_beta_is_a_probability(module: ModuleType, beta: float):
     [
         (grid, {"radii": []}, "stopping.radii: must be one or more, got []"),
         (grid, {"radii": [0.0, -0.25]}, "stopping.radii: must be 0 or more pixels, got -0.25"),
-        (grid, {"radii": [math.nan]}, "stopping.radii: must be 0 or more pixels, got nan"),
+        (grid, {"radii": [math.nan]}, "stopping.radii[0]: expected a finite number, got nan"),
         (anytime, {"tolerance": 0.0}, "stopping.tolerance: must be positive pixels, got 0.0"),
-        (anytime, {"tolerance": math.inf}, "tolerance: must be positive pixels, got inf"),
+        (anytime, {"tolerance": math.inf}, "tolerance: expected a finite number, got inf"),
         (horvath, {"stages": []}, "stopping.stages: must be positive and ascend, got []"),
         (horvath, {"stages": [0, 5]}, "stopping.stages: must be positive and ascend, got [0, 5]"),
         (horvath, {"stages": [50, 50]}, "stages: must be positive and ascend, got [50, 50]"),

@@ -411,7 +411,7 @@ def test_positions_start_at_the_declared_scale():
         ),
         ({"size": "48x2x5"}, "size: width 48 must be even and a multiple of 5 heads"),
         ({"size": "15x2x5"}, "size: width 15 must be even and a multiple of 5 heads"),
-        ({"image_size": 0}, "patch_size: 4 does not divide image_size 0"),
+        ({"image_size": 0}, "image_size: must be positive, got 0"),
         ({"patch_size": 3}, "patch_size: 3 does not divide image_size 8"),
     ],
 )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.config import positive, require
 from rrcm.errors import ConfigError
+from rrcm.limits import LAYERS, SIDE, WIDTH, positive, require
 
 EPS = 1e-4  # of BatchNorm, as the authors have it
 
@@ -33,8 +33,10 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse a network without a layer in between, and statistics that stand still."""
-        positive(self, "image_size", "channels", "width")
+        positive(self, "image_size", most=SIDE)
+        positive(self, "channels", "width", most=WIDTH)
         require(self.depth > 2, f"depth: must be above 2, got {self.depth}")
+        positive(self, "depth", most=LAYERS)
         require(0 < self.momentum <= 1, f"momentum: must be in (0, 1], got {self.momentum}")
 
 

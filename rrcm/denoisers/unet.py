@@ -11,8 +11,9 @@ from typing import Literal
 from torch import Tensor, nn
 
 import rrcm.models._torchvision  # noqa: F401 (diffusers imports torchvision)
-from rrcm.config import positive, require
 from rrcm.errors import ConfigError
+from rrcm.limits import LAYERS, SIDE, WIDTH, positive, require
+from rrcm.parsing import shown
 
 from diffusers.models.unets.unet_2d import UNet2DModel  # isort: skip
 
@@ -46,10 +47,13 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse levels, groups or heads that do not come out even."""
-        positive(self, "channels", "image_size", "width", "blocks", "head_channels", "groups")
+        positive(self, "image_size", most=SIDE)
+        positive(self, "channels", "width", "head_channels", "groups", most=WIDTH)
+        positive(self, "blocks", most=LAYERS)
         require(
-            self.mults[:1] == [1] and min(self.mults) > 0,
-            f"mults: one whole number a level, the first 1 (that is width), got {self.mults}",
+            self.mults[:1] == [1] and all(0 < mult <= WIDTH for mult in self.mults),
+            "mults: one whole number a level, the first 1 (that is width), at most "
+            f"{WIDTH}, got {shown(self.mults)}",
         )
         require(
             self.image_size % self.factor == 0,
@@ -62,9 +66,12 @@ class Config:
         )
         sizes = [self.image_size >> i for i in range(len(self.mults))]
         for size in self.attention:
-            require(size in sizes, f"attention: no level has images of {size} pixels, only {sizes}")
+            require(
+                size in sizes,
+                f"attention: no level has images of {size} pixels, only {shown(sizes)}",
+            )
         once = len({*self.attention}) == len(self.attention)
-        require(once, f"attention: each size once, got {self.attention}")
+        require(once, f"attention: each size once, got {shown(self.attention)}")
         places = [
             mult for size, mult in zip(sizes, self.mults, strict=True) if size in self.attention
         ]

@@ -14,14 +14,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
-from rrcm.config import positive, require
 from rrcm.errors import ConfigError
+from rrcm.limits import SIDE, WIDTH, not_negative, positive, require
+from rrcm.parsing import shown
 from rrcm.registry import suggest
 
 from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after _torchvision)
 from timm.models.vision_transformer import Block  # isort: skip
 
 SIZES = {"small": (512, 13, 8)}  # name: (width, depth, heads); their table 5, and CIFAR-10's
+# WIDTHxDEPTHxHEADS, of at most 99,999, 999 and 999
+CUSTOM = re.compile(r"[1-9][0-9]{0,4}x[1-9][0-9]{0,2}x[1-9][0-9]{0,2}")
 STD = 0.02  # of matrices at the start
 
 
@@ -48,12 +51,14 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse an unknown or impossible size, and patches that do not tile the image."""
-        positive(self, "image_size", "channels", "patch_size", "position_std", "time_scale")
-        require(self.condition >= 0, f"condition: must be >= 0, got {self.condition}")
-        if self.size not in SIZES and not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", self.size):
+        positive(self, "image_size", "patch_size", most=SIDE)
+        positive(self, "channels", most=WIDTH)
+        positive(self, "position_std", "time_scale")
+        not_negative(self, "condition", most=WIDTH)
+        if self.size not in SIZES and not CUSTOM.fullmatch(self.size):
             raise ConfigError(
-                f"size: no {self.size!r}, only {', '.join(SIZES)}, or WIDTHxDEPTHxHEADS such as "
-                f"64x5x4.{suggest(self.size, [*SIZES])}"
+                f"size: no {shown(self.size)}, only {', '.join(SIZES)}, or WIDTHxDEPTHxHEADS "
+                f"such as 64x5x4.{suggest(self.size, [*SIZES])}"
             )
         width, depth, heads = self.dimensions
         require(

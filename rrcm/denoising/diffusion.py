@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rrcm import noise
-from rrcm.config import positive, require
 from rrcm.diffusion import Denoiser, Schedule, Times
 from rrcm.draws import Draws
 from rrcm.errors import ConfigError
+from rrcm.limits import MOST, positive, require
 
 GUIDE = "represented"  # a condition, for networks that have one; others have no guide
 
@@ -35,6 +35,7 @@ class Config:
         """Refuse constants that would have no effect."""
         if self.schedule.kind == "edm":
             positive(self, "std")
+            require(abs(self.mean) <= MOST, f"mean: a logarithm of noise, got {self.mean}")
         else:
             require(
                 self.mean == 0 and self.std == 0,

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.config import not_negative, positive, share
 from rrcm.draws import Draws
+from rrcm.limits import COPIES, not_negative, positive, share
 from rrcm.losses import classes, copies, log_mean, log_probabilities, wrong
 from rrcm.schedules import ramp
 
@@ -36,7 +36,8 @@ class Config:
 
     def __post_init__(self) -> None:
         """Weights are not negative, and shares are shares."""
-        positive(self, "gamma", "beta", "m")
+        positive(self, "gamma", "beta")
+        positive(self, "m", most=COPIES)
         not_negative(self, "lbd")
         share(self, "defer")
 

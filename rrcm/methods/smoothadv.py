@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rrcm import attacks
-from rrcm.config import not_negative, positive, require, share
 from rrcm.draws import Draws
+from rrcm.limits import COPIES, not_negative, positive, require, share
 from rrcm.losses import agreement, copies, log_probabilities, wrong
 from rrcm.schedules import ramp
 
@@ -41,7 +41,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Agreement needs two copies; DDN judges the image itself first."""
-        positive(self, "m", "steps")
+        positive(self, "m", "steps", most=COPIES)
         share(self, "warmup")
         not_negative(self, "epsilon", "lbd", "eta")
         require(self.m > 1 or self.lbd == 0, f"m: agreement needs at least 2, got {self.m}")

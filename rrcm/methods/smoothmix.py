@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from rrcm import attacks
-from rrcm.config import not_negative, positive, require, share
 from rrcm.draws import Draws
+from rrcm.limits import COPIES, not_negative, positive, require, share
 from rrcm.losses import clamped_log, classes, copies, log_probabilities, wrong
+from rrcm.parsing import Unbounded
 from rrcm.schedules import ramp
 
 PRETRAINED = False  # starts from any weights
@@ -34,11 +35,12 @@ class Config:
     eta: float
     warmup: float
     one_step: bool
-    max_norm: float
+    max_norm: Unbounded
 
     def __post_init__(self) -> None:
         """Lengths are positive, and shares are shares."""
-        positive(self, "m", "steps", "alpha")
+        positive(self, "m", "steps", most=COPIES)
+        positive(self, "alpha")
         require(self.max_norm > 0, f"max_norm: must be positive, got {self.max_norm}")
         not_negative(self, "eta")
         share(self, "warmup")

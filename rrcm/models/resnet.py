@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
-from rrcm.config import positive, require
 from rrcm.errors import ConfigError
+from rrcm.limits import SIDE, WIDTH, positive, require
 from rrcm.models._projector import Projector as Projector
+from rrcm.parsing import shown
 
 from timm.models.resnet import BasicBlock, Bottleneck, make_blocks  # isort: skip
 
@@ -43,16 +44,17 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse a depth that no ResNet has, and colours that are not those of the images."""
-        small = re.fullmatch(r"[1-9]\d*", self.size) and int(self.size) % 6 == 2
+        small = re.fullmatch(r"[1-9][0-9]{0,3}", self.size) and int(self.size) % 6 == 2
         require(
             self.size == IMAGENET or bool(small and int(self.size) > 2),
-            f"size: no {self.size!r}, only {IMAGENET!r}, or 6 n + 2 such as '20', '56', '110'",
+            f"size: no {shown(self.size)}, only {IMAGENET!r}, or 6 n + 2 such as '20', '56', '110'",
         )
-        positive(self, "image_size", "channels", "projector_width", "projector_dim")
+        positive(self, "image_size", most=SIDE)
+        positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
         for key in ("mean", "std"):
             found = len(getattr(self, key))
             require(found == self.channels, f"{key}: {found} numbers for {self.channels} channels")
-        require(min(self.std) > 0, f"std: must be positive, got {[*self.std]}")
+        require(min(self.std) > 0, f"std: must be positive, got {shown(self.std)}")
 
     @property
     def width(self) -> int:

@@ -20,7 +20,9 @@ from torch.utils.checkpoint import checkpoint
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
 from rrcm import noise
 from rrcm.errors import ConfigError
+from rrcm.limits import SIDE, WIDTH, positive
 from rrcm.models._projector import Projector as Projector
+from rrcm.parsing import shown
 from rrcm.registry import suggest
 
 from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after _torchvision)
@@ -32,6 +34,8 @@ SIZES = {  # name: (width, depth, heads); Lei et al., table 6, and one for 8 x 8
     "b": (768, 12, 12),
     "b_deep": (768, 24, 24),
 }
+# WIDTHxDEPTHxHEADS, of at most 99,999, 999 and 999
+CUSTOM = re.compile(r"[1-9][0-9]{0,4}x[1-9][0-9]{0,2}x[1-9][0-9]{0,2}")
 SIGMA_DATA = 0.5  # standard deviation of natural images in model space (Karras et al., 2022)
 
 
@@ -56,16 +60,19 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse an unknown or impossible size, and patches that do not tile the image."""
-        if self.size not in SIZES and not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", self.size):
+        positive(self, "image_size", "patch_size", most=SIDE)
+        positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
+        positive(self, "position_std")
+        if self.size not in SIZES and not CUSTOM.fullmatch(self.size):
             raise ConfigError(
-                f"size: no {self.size!r}, only {', '.join(SIZES)}, or WIDTHxDEPTHxHEADS such as "
-                f"48x2x4.{suggest(self.size, [*SIZES])}"
+                f"size: no {shown(self.size)}, only {', '.join(SIZES)}, or WIDTHxDEPTHxHEADS "
+                f"such as 48x2x4.{suggest(self.size, [*SIZES])}"
             )
         if self.width % 2 or self.width % self.heads:
             raise ConfigError(
                 f"size: width {self.width} must be even and a multiple of {self.heads} heads"
             )
-        if self.patch_size < 1 or self.image_size < 1 or self.image_size % self.patch_size:
+        if self.image_size % self.patch_size:
             raise ConfigError(
                 f"patch_size: {self.patch_size} does not divide image_size {self.image_size}"
             )

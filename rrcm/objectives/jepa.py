@@ -22,9 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.config import positive, require
 from rrcm.draws import Draws
 from rrcm.errors import ConfigError
+from rrcm.limits import LAYERS, WIDTH, not_negative, positive, require
+from rrcm.parsing import shown
 
 VIEWS = ("view", "plain")  # what `augment` declares: one to predict in, a trajectory
 STEPS = 64  # values that a range of sizes is drawn from, so that all can be checked beforehand
@@ -52,7 +53,9 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse shapes that do not exist."""
-        positive(self, "width", "depth", "heads", "targets", "min_keep")
+        not_negative(self, "consistency", "summary")
+        positive(self, "width", "heads", "targets", "min_keep", most=WIDTH)
+        positive(self, "depth", most=LAYERS)
         require(
             self.width % 4 == 0 and self.width % self.heads == 0,
             f"width: {self.width} must be a multiple of 4 and of {self.heads} heads",
@@ -61,7 +64,7 @@ class Config:
             ends = getattr(self, key)
             require(
                 len(ends) == 2 and 0 < ends[0] <= ends[1] <= most,
-                f"{key}: two numbers, ascending, in (0, {most:g}], got {ends}",
+                f"{key}: two numbers, ascending, in (0, {most:g}], got {shown(ends)}",
             )
 
 

@@ -5,7 +5,6 @@ MoCo-v3 is Chen et al. (2021), arXiv:2104.02057; the projector, the temperature 
 2, and the absence of a predictor are those of rRCM, which this is compared with.
 """
 
-import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -14,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from rrcm import losses, noise
-from rrcm.config import positive, require
 from rrcm.draws import Draws
+from rrcm.limits import MOST, positive, require
+from rrcm.parsing import shown
 
 VIEWS = ("first", "second")  # what `augment` declares
 
@@ -31,8 +31,8 @@ class Config:
         """Refuse a temperature that is not positive, and levels that are no noise levels."""
         positive(self, "tau")
         require(
-            len(self.levels) > 0 and all(math.isfinite(t) and t >= 0 for t in self.levels),
-            f"levels: at least one noise level t >= 0, got {self.levels}",
+            len(self.levels) > 0 and all(0 <= t <= MOST for t in self.levels),
+            f"levels: at least one noise level t >= 0, got {shown(self.levels)}",
         )
 
 

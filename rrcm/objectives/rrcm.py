@@ -5,7 +5,6 @@ projector, against an EMA target), and neighbouring points of one trajectory agr
 (consistency, on the representation itself, against the online network without gradient).
 """
 
-import math
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -14,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from rrcm import losses, noise
-from rrcm.config import positive, require
 from rrcm.draws import Draws
+from rrcm.limits import MOST, not_negative, positive, require
+from rrcm.parsing import shown
 
 VIEWS = ("first", "second", "plain")  # what `augment` declares: two to contrast, a trajectory
 
@@ -39,10 +39,11 @@ class Config:
     def __post_init__(self) -> None:
         """Refuse temperatures and levels that are not positive."""
         positive(self, "tau_contrast", "tau_consistency")
+        not_negative(self, "consistency")
         require(0 <= self.ema < 1, f"ema: a momentum in [0, 1), got {self.ema}")
         require(
-            all(math.isfinite(t) and t > 0 for t in self.align),
-            f"align: noise levels must be positive, got {self.align}",
+            all(0 < t <= MOST for t in self.align),
+            f"align: noise levels must be positive, got {shown(self.align)}",
         )
 
 

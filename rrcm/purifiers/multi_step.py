@@ -29,9 +29,9 @@ import torch
 from torch import Tensor, nn
 
 from rrcm import noise
-from rrcm.config import positive, require
 from rrcm.diffusion import Denoiser, Rule
 from rrcm.errors import ConfigError
+from rrcm.limits import COPIES, positive, require
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class Config:
     variance: Literal["learned", "small", "large"]
 
     def __post_init__(self) -> None:
-        positive(self, "steps")
+        positive(self, "steps", most=COPIES)
 
 
 def normals(cfg: Config) -> int:

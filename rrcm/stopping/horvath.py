@@ -15,6 +15,7 @@ from rrcm.looks import (
     require_radius,
     within_reach,
 )
+from rrcm.parsing import shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +32,7 @@ class Config:
     def __post_init__(self) -> None:
         ascend = all(a < b for a, b in pairwise([0, *self.stages]))
         if not (self.stages and ascend):
-            raise ConfigError(f"stages: must be positive and ascend, got {self.stages}")
+            raise ConfigError(f"stages: must be positive and ascend, got {shown(self.stages)}")
         require_radius(self.radius, key="radius")
         require_level(self.beta)
 
