@@ -1,4 +1,4 @@
-"""``rrcm bench``, ``latency``, ``representations``, ``doctor``: what is measured beside results."""
+"""``rrcm check``, ``doctor``, ``bench``, ``latency``, ``representations``: beside results."""
 
 from json import dumps
 from pathlib import Path
@@ -57,6 +57,20 @@ def representations(
     from pipeline import representations
 
     typer.echo(representations.run(out=out))
+
+
+@app.command()
+def check() -> None:
+    """Check all of params.yaml; list what `dvc repro` would run.
+
+    Nothing is run. Every key is checked, also those of a method, a network or an augmentation that
+    is needed only at the end: unknown, missing or mistyped keys, values out of range, names of what
+    does not exist. The first mistake is printed in one line, with its place, and the exit code is
+    1. Every stage checks the same before it starts.
+    """
+    from pipeline import check
+
+    typer.echo(check.check())
 
 
 @app.command()

@@ -88,7 +88,8 @@ def _devices() -> list[Finding]:
 
 
 def _project() -> list[Finding]:
-    from rrcm import config, params
+    from pipeline import checked
+    from rrcm import config
 
     found = []
     for tool in ("git", "dvc"):
@@ -96,7 +97,7 @@ def _project() -> list[Finding]:
         cure = "not on PATH; activate .venv, or install it"
         found.append((OK, f"{tool}: {place}") if place else (WRONG, f"{tool}: {cure}"))
     try:
-        project = params.load()
+        project = checked.load()
     except RrcmError as error:  # none is needed for classifiers of others
         return [*found, (WRONG if config.PARAMS.exists() else ABSENT, str(error))]
     found.append((OK, f"params.yaml: {len(project.runs)} runs, {len(project.evals)} evaluations"))

@@ -6,7 +6,6 @@ dependencies after the command, and would record an edit made in the meantime as
 """
 
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -26,6 +25,7 @@ from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
+from pipeline import checked
 from rrcm.errors import DataError, RrcmError, StageError, one_line
 from rrcm.files import write_json
 
@@ -107,10 +107,10 @@ def running(stage_name: str) -> Iterator[Stage]:
         stage_name: As in dvc.yaml, e.g. ``train@tiny-rrcm-s025``.
 
     Raises:
+        ConfigError: Something in params.yaml is wrong, whether this stage reads it or not.
         StageError: The inputs changed meanwhile; the scratch folder of the old ones is kept.
     """
-    # Checked as a whole, by what is no dependency: a check can refuse a result, but not change it.
-    importlib.import_module("rrcm.params").load()
+    checked.load()  # no dependency of the stage: a check can refuse a result, but not change it
     before, began = digest(stage_name), time.time()
     family = SCRATCH / stage_name
     stage = Stage(name=stage_name, scratch=family / before[:16], notes={})

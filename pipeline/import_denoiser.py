@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline import imports
+from pipeline import checked, imports
 from pipeline.presets import written
-from rrcm import denoiser, params, unets
+from rrcm import denoiser, unets
 from rrcm.config import Run
 from rrcm.diffusion import Schedule
 from rrcm.errors import ConfigError
@@ -45,7 +45,7 @@ def import_denoiser(
     out = imports.place(name)
     process = _schedule(schedule, rescale=rescale)
     found = unets.read(file, image_size=image_size, heads=heads, head_channels=head_channels)
-    runs = params.load().runs
+    runs = checked.load().runs
     form = {"network": NETWORK, "shape": found.shape, "schedule": process}
     with imports.kept(out, partial(denoiser.save, tensors=found.tensors, **form)):
         pass

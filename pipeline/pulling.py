@@ -14,9 +14,10 @@ import tempfile
 import termios
 from collections.abc import Collection, Mapping
 
+from pipeline.checked import load
 from pipeline.flow import lockfile
 from rrcm.errors import ConfigError, DataError, RrcmError, StageError, one_line
-from rrcm.params import Params, load
+from rrcm.params import Params
 from rrcm.registry import suggest
 
 COMPLAINT = re.compile(rb"(?:\x1b\[\d*m)?(?:ERROR|WARNING)(?:\x1b\[\d*m)?:")

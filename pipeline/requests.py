@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.checked import load
 from pipeline.runs import find_run
 from rrcm import defaults
 from rrcm.config import PARAMS, require
 from rrcm.errors import BackendError, ConfigError, DataError
-from rrcm.params import Params, load
+from rrcm.params import Params
 from rrcm.registry import suggest
 from rrcm.settings import Certify, Eval, Report, Sample, noise_level
 

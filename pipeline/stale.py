@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline import checked
 from pipeline.differences import differences, listed
 from pipeline.lineage import Lock, md5, tree
-from rrcm import certify, params, prefixes, registry, votes
+from rrcm import certify, prefixes, registry, votes
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry, Votes
 from rrcm.config import PARAMS, Run
@@ -59,7 +60,7 @@ class Present:
         Raises:
             RrcmError: One of them is damaged.
         """
-        self.whole = params.load()
+        self.whole = checked.load()
         self.tree = read_yaml(PARAMS)
         self.lock = Lock()
         self._records: dict[tuple[str, str], dict[str, Any]] = {}

@@ -84,8 +84,8 @@ CASES = {
     ),
     "constant of a method": (
         params(lambda p: p["runs"][RUN]["loss"].update(lambda_=1.0)),
-        f"train {RUN}",
-        "unknown key 'lambda_'",
+        "shard",  # the first stage, which reads nothing of it
+        f"runs.{RUN}.loss: unknown key 'lambda_'",
     ),
     "sigma": (
         params(lambda p: p["runs"][RUN].update(sigma=0.0)),

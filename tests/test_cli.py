@@ -49,6 +49,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "compare": {"first", "second", "radii"},
     "derive": {"votes", "n", "alpha", "certificate", "out"},
     "audit": {"files", "n", "alpha", "sigma"},
+    "check": set(),
     "doctor": {"rng"},
     "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
     "latency": {"seconds", "radius", "reference", "out"},

@@ -94,7 +94,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "here"
     shutil.copytree(made, path, symlinks=True)
     monkeypatch.chdir(path)
-    monkeypatch.setattr("rrcm.params.load", lambda: None)
+    monkeypatch.setattr("pipeline.checked.load", lambda: None)
     return path
 
 

@@ -89,9 +89,8 @@ sys.exit("error: compute.devices: 9, but there are 2 GPUs; 0 takes them all")
 """,
     "careful": """
 import pathlib, time
-import rrcm.params
-from pipeline import graph
-rrcm.params.load = lambda: None
+from pipeline import checked, graph
+checked.load = lambda: None
 def run():
     with graph.running("careful"):
         pathlib.Path("begun").touch()

@@ -23,8 +23,8 @@ from dvc.stage import PipelineStage
 from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.tree import Tree
 
+from pipeline import checked
 from pipeline.flow import lockfile
-from rrcm import params
 from rrcm.config import PARAMS
 from rrcm.errors import StageError, one_line
 from rrcm.parsing import read_yaml
@@ -69,7 +69,7 @@ def load(
         ConfigError: params.yaml says something that we do not understand.
         StageError: dvc.yaml or dvc.lock does, or no stage is meant by one of the words.
     """
-    params.load()
+    checked.load()
     return lockfile.consistent(partial(_load, targets, force=force, here=here))
 
 
@@ -114,7 +114,7 @@ def _meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
         [s for s in stages if s.addressing == word]
         or [s for s in stages if s.addressing.startswith(f"{word}@")]
         or [s for s in stages if fnmatchcase(s.addressing, word)]
-        or [s for s in stages if any(_overlap(path, out.def_path) for out in s.outs)]
+        or [s for s in stages if any(overlap(path, out.def_path) for out in s.outs)]
     )
     if not found and os.path.exists(f"{path}.dvc"):
         raise StageError(f"{word}: no stage makes it; {path}.dvc tracks it, and `dvc pull` gets it")
@@ -129,7 +129,7 @@ def _meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
     return found
 
 
-def _overlap(first: str, second: str) -> bool:
+def overlap(first: str, second: str) -> bool:
     """Whether two paths are the same, or one is in the other."""
     return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
 
@@ -160,7 +160,7 @@ class _Sight:
         """The outputs that a dependency is, is in, or contains."""
         if isinstance(dep, ParamsDependency):
             return []
-        return [out for path, out in self.made.items() if _overlap(dep.fs_path, path)]
+        return [out for path, out in self.made.items() if overlap(dep.fs_path, path)]
 
     def changed(self, stage: PipelineStage) -> bool:
         """As `dvc status` finds it, without its locks: a stage at work counts as changed."""

@@ -1,0 +1,113 @@
+"""The parts of ``params.yaml`` that belong to components, each checked by its component.
+
+`params.load` checks what is declared in config.py and its like, and that components exist. A
+network's shape, the constants of a method, an objective, a purifier or a stopping rule, and
+augmentations are checked here by the ``Config`` of the file that they are for, so that a slip in
+the last stage is found before the first one starts.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from rrcm import registry
+from rrcm.config import NOTHING, PARAMS
+from rrcm.limits import require
+from rrcm.params import Params
+from rrcm.parsing import listed, parse, reading
+
+
+def check(params: Params) -> list[str]:
+    """Refuse what a component would refuse when its stage starts.
+
+    Networks are not built, and no data are read. Imports the components that ``params`` names,
+    PyTorch with them.
+
+    Returns:
+        Components that a missing package does not let us import, and so were not asked.
+
+    Raises:
+        ConfigError: What is refused: its dotted place, the value, and what there is instead.
+    """
+    found = _Components()
+    with reading(PARAMS):
+        _encoders(params, found)
+        _classifiers(params, found)
+        _denoisers(params, found)
+        for name, cfg in params.purified.items():
+            found.constants("purifiers", cfg.purifier, cfg.purify, where=f"purified.{name}.purify")
+        for rule, constants in params.stopping.items():
+            found.constants("stopping", rule, constants, where=f"stopping.{rule}")
+    return sorted(found.missing)
+
+
+class _Components:
+    """Components by name, and those that could not be imported."""
+
+    def __init__(self) -> None:
+        self.missing: set[str] = set()
+
+    def load(self, folder: str, name: str) -> ModuleType | None:
+        """The component, or None where a package that it needs is not installed."""
+        try:
+            return registry.load(folder, name)
+        except ModuleNotFoundError as error:
+            self._lacks(f"rrcm/{folder}/{name}.py", error)
+            return None
+
+    def constants(self, folder: str, name: str, node: Any, *, where: str) -> ModuleType | None:
+        """The same, if ``node``, which stands at ``where``, is a ``Config`` of the component."""
+        module = self.load(folder, name)
+        if module is not None:
+            parse(node, module.Config, where=where)
+        return module
+
+    def augmentations(self, declared: list[Any], *, where: str) -> None:
+        """Refuse augmentations that there are not."""
+        try:
+            from rrcm import augment  # with PyTorch and timm
+        except ModuleNotFoundError as error:
+            self._lacks("rrcm/augment.py", error)
+        else:
+            augment.build(declared, where=where)
+
+    def _lacks(self, file: str, error: ModuleNotFoundError) -> None:
+        if (error.name or "rrcm").partition(".")[0] == "rrcm":
+            raise error
+        self.missing.add(f"{file} needs {error.name}, which is not installed")
+
+
+def _encoders(params: Params, found: _Components) -> None:
+    for name, cfg in params.pretrain.items():
+        where, shape = f"pretrain.{name}", params.models[cfg.model]
+        found.constants("models", cfg.architecture, shape, where=f"models.{cfg.model}")
+        objective = found.constants("objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
+        if objective is not None:
+            require(
+                cfg.augment.keys() == {*objective.VIEWS},
+                f"{where}.augment: {cfg.objective} asks for the views "
+                f"{', '.join(objective.VIEWS)}; got {listed(cfg.augment) or 'none'}",
+            )
+        for view, declared in cfg.augment.items():
+            found.augmentations(declared, where=f"{where}.augment.{view}")
+
+
+def _classifiers(params: Params, found: _Components) -> None:
+    for name, recipe in params.recipes.items():
+        found.augmentations(recipe.augment, where=f"recipes.{name}.augment")
+    for name, run in params.runs.items():
+        where, shape = f"runs.{name}", params.models[run.model]
+        found.constants("models", run.architecture, shape, where=f"models.{run.model}")
+        method = found.constants("methods", run.method, run.loss, where=f"{where}.loss")
+        if method is not None:
+            require(
+                run.start != NOTHING or not method.PRETRAINED,
+                f"{where}.start: {run.method} starts from a pre-trained encoder, got {run.start}",
+            )
+
+
+def _denoisers(params: Params, found: _Components) -> None:
+    for name, cfg in params.denoisers.items():
+        where, shape = f"denoisers.{name}", params.models[cfg.model]
+        found.constants("denoisers", cfg.network, shape, where=f"models.{cfg.model}")
+        found.constants("denoising", cfg.objective, cfg.loss, where=f"{where}.loss")
+        found.augmentations(cfg.augment, where=f"{where}.augment")
