@@ -24,24 +24,15 @@ SOURCE = {  # options of all that asks a classifier
     *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
     *("channels", "resize", "mean", "std", "output", "batch-size", "n", "alpha"),
 }
+DRAWS = {"stop", "radii", "seed"}
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "certify": {
         *SOURCE,
-        *(
-            "images",
-            "labels",
-            "strict",
-            "split",
-            "subset",
-            "stop",
-            "budget",
-            "shard",
-            "devices",
-            "prefixes",
-        ),
+        *("images", "labels", "strict", "split", "subset", "budget", "shard", "devices"),
+        *("prefixes", *DRAWS),
     },
     "merge": {"votes"},
-    "predict": {*SOURCE, "image"},
+    "predict": {*SOURCE, *DRAWS, "image"},
     "serve": {*SOURCE, "host", "port", "timeout", "queue", "max-bytes", "reproducible"},
     "preset": {"name", "base", "force", "no-force"},
     "pull": {"names", "remote"},
@@ -190,7 +181,7 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
 
     found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3", devices=None)
 
-    assert found.sample == replace(params.sample, **sample)
+    assert found.sample == replace(params.sample, **sample, alpha=0.01)
     assert found.stopping == params.stopping["anytime"]
     assert found.certify == replace(params.certify, alpha=0.01)
     assert (found.source.sigma, found.source.evaluation.run) == (0.25, RUN)
