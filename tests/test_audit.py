@@ -116,7 +116,7 @@ def test_other_certificates_raise_no_alarm(tmp_path, certificate):
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "none"])
 def test_every_fault_is_found_where_rungs_are_wide(tmp_path, kind, fault):
-    planted = FAULTS[fault](table(), table(sigma=1.0), 1e-6, np.random.default_rng(1))
+    planted = FAULTS[fault](table(), table(sigma=1.0), np.full(200, 1e-6), np.random.default_rng(1))
     stated = {"alpha": 0.0005} if fault == "another alpha stated" else {}
 
     result = examine(tmp_path, planted, kind, **stated)

@@ -23,7 +23,7 @@ HINT = 0.8  # how likely a value is right that somebody states, or a path names
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Values to try of n, alpha and sigma, each with its probability; each sums to at most 1."""
+    """Values to try of n, alpha and sigma, each with how likely it is."""
 
     draws: dict[int, float]
     alphas: dict[float, float]
@@ -59,7 +59,6 @@ def _spread(values: tuple, common: tuple) -> dict:
 
 
 def _hinted(chances: dict, values: list) -> dict:
-    left = {value: (1 - HINT) * chance for value, chance in chances.items()}
-    for value in values:
-        left[value] = left.get(value, 0.0) + HINT / len(values)
-    return dict(sorted(left.items()))
+    # The others stay as they are: a wrong hint must not hide what radii tell without it.
+    hints = {value: max(chances.get(value, 0.0), HINT / len(values)) for value in values}
+    return dict(sorted((chances | hints).items()))
