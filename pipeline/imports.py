@@ -17,7 +17,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline import checked, graph
+from pipeline import graph
 from pipeline.presets import written
 from rrcm import checkpoints, classifier, config, params, reference
 from rrcm.config import Model
@@ -133,7 +133,7 @@ def _check(file: Path, found: Checkpoint, *, classes: int, image_size: int | Non
     """Refuse what is not as asked for, or not of the images that params.yaml is about."""
     if found.classes not in (None, classes):
         raise ConfigError(f"--classes: {file} knows {found.classes} classes, not {classes}")
-    size, declared = found.shape["image_size"], checked.load().data.size
+    size, declared = found.shape["image_size"], params.load().data.size
     if image_size not in (None, size):
         raise ConfigError(f"--image-size: {file} is for images of {size} pixels, not {image_size}")
     if declared != size:
