@@ -11,6 +11,8 @@ from typing import Any
 
 from rrcm import registry
 from rrcm.config import NOTHING, PARAMS
+from rrcm.errors import CertificateError, ConfigError
+from rrcm.evidence import Claim
 from rrcm.limits import require
 from rrcm.params import Params
 from rrcm.parsing import listed, parse, reading
@@ -37,6 +39,7 @@ def check(params: Params) -> list[str]:
             found.constants("purifiers", cfg.purifier, cfg.purify, where=f"purified.{name}.purify")
         for rule, constants in params.stopping.items():
             found.constants("stopping", rule, constants, where=f"stopping.{rule}")
+        _served(params, found)
     return sorted(found.missing)
 
 
@@ -111,3 +114,26 @@ def _denoisers(params: Params, found: _Components) -> None:
         found.constants("denoisers", cfg.network, shape, where=f"models.{cfg.model}")
         found.constants("denoising", cfg.objective, cfg.loss, where=f"{where}.loss")
         found.augmentations(cfg.augment, where=f"{where}.augment")
+
+
+def _served(params: Params, found: _Components) -> None:
+    """Refuse a stopping rule that cannot serve a certificate, and draws that certify nothing."""
+    cfg, pairs = params.sample, params.sample.paired
+    module = found.load("stopping", cfg.stop)
+    certificate = found.load("certificates", cfg.certificate)
+    if module is None or certificate is None:
+        return
+    constants = parse(params.stopping[cfg.stop], module.Config, where=f"stopping.{cfg.stop}")
+    claim = Claim(certificate=certificate, sigma=1.0, alpha=cfg.alpha)
+    try:
+        rule = module.Rule(constants, n=cfg.n, claim=claim)
+    except ConfigError as error:
+        where = f"stopping.{cfg.stop}." if certificate.CLASS_VOTES else "sample.certificate: "
+        raise ConfigError(f"{where}{error}") from None
+    for name in params.certify.certificates:
+        try:
+            asked = found.load("certificates", name)
+            if asked is not None:
+                asked.require(rule, alpha=params.certify.alpha, pairs=pairs)
+        except CertificateError as error:
+            raise ConfigError(f"certify.certificates: {error}") from None
