@@ -97,7 +97,6 @@ SLIPS = [
     (ALL, "stopping.gird", {}, "rrcm/stopping/ has no 'gird'", "Did you mean 'grid'?"),
     (ALL, "stopping.anytime.beta", "os", "stopping.anytime.beta: expected float, got 'os'"),
     (ALL, "stopping.horvath.stages", [250, 1.5], "stages[1]: expected int, got 1.5"),
-    (ALL, "stopping.grid.radii", [], "stopping.grid.radii: must be one or more, got []"),
     (ALL, "sample.backend", "onxx", "rrcm/backends/", "Did you mean 'onnx'?"),
     (ALL, "sample.noise", "gauss", "rrcm/noises/ has no 'gauss'"),
     (ALL, "sample.subset", "every:0", "expected all, every:K or first:K, got 'every:0'"),

@@ -1,6 +1,7 @@
 """A stopping rule is laid out for a certificate: sound with it, and as complete as n draws."""
 
 import itertools
+from dataclasses import replace
 from types import ModuleType
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from builders import header, refused
 from scipy.stats import norm
 
 from rrcm.certificates import bernstein, cohen, randomized, transfer, two_class
+from rrcm.defaults import DRAWS
 from rrcm.errors import CertificateError, ConfigError
 from rrcm.evidence import ABSTAIN, SOFT, Claim, Evidence, Rule
 from rrcm.looks import MARGIN
@@ -217,3 +219,13 @@ def test_a_tie_is_an_abstention_for_every_certificate_of_class_votes():
         (whole,) = drawn(rule, Image((0.5, 0.5)), 1, pairs=0)
         got = certificate.certify(whole, rule, sigma=SIGMA, alpha=0.05, coin=0.9)
         assert (got.label == ABSTAIN) == (got.radius == 0)
+
+
+def test_sums_of_squared_soft_votes_fit_their_integers():
+    """n draws of 1 are n 2^32 in steps of 2^-16 squared: below 2^63 up to n = 2^31 - 1."""
+    largest = replace(DRAWS, n=2**31 - 1, soft=1.0)
+
+    assert largest.n * SOFT**2 < 2**63 <= (largest.n + 1) * SOFT**2
+    with refused(ConfigError, "n: squares of soft votes", "below 2^31", "2147483648"):
+        replace(largest, n=2**31)
+    replace(DRAWS, n=2**31)

@@ -98,3 +98,27 @@ def test_a_seed_is_a_whole_number_of_64_bits(attack: Path):
     for seed in (-1, 2**64):
         with refused(ConfigError, "seed", str(seed)):
             asked(seed=seed)
+
+
+def test_an_answer_says_by_which_rule_its_draws_ended(attack: Path):
+    """Two rules give one picture two radii; both commands take both."""
+    for options, rule in (
+        ({"stop": "none"}, "none: all 1,000 draws of every image"),
+        ({"stop": "anytime"}, "anytime: until 1,000 draws would add less than 0.05 to a radius"),
+        ({"stop": None, "radii": "0,0.3"}, "grid: until the radii 0, 0.3 are decided"),
+    ):
+        assert f"stopping rule {rule}" in predict.predict(asked(**options), str(attack))
+
+
+def test_radii_that_are_asked_for_are_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Rules that decide every radius stay; another makes way for `grid`."""
+    monkeypatch.chdir(tmp_path)  # where there is no params.yaml
+    given = {"onnx": "net.onnx", "sigma": SIGMA, "radii": "0.3,0.1"}
+
+    wanted = requests.resolve(given)
+    assert (wanted.sample.stop, wanted.stopping["radii"]) == ("grid", [0.1, 0.3])
+    assert wanted.report.radii == [0.1, 0.3]
+    assert requests.resolve(given | {"stop": "none"}).sample.stop == "none"
+    assert requests.resolve(given | {"stop": "anytime"}).sample.stop == "anytime"
+    with refused(ConfigError, "--radii: expected radii such as 0,0.25,0.5, got '-1'"):
+        requests.resolve(given | {"radii": "-1"})

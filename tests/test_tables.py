@@ -275,3 +275,17 @@ def test_pairs_are_shown_in_percent_and_points():
     assert (row["A %"], row["B %"], row["only A"], row["only B"]) == ("75.0", "25.0", 2, 0)
     points = [100 * x for x in (apart.value, apart.low, apart.high)]
     assert row["A − B, points"] == "{:+.1f} [{:+.1f}, {:+.1f}]".format(*points)
+
+
+def test_choosing_n_by_what_fewer_draws_show_is_a_choice_among_tests():
+    """Bonferroni: at alpha / m, m the n that are shown, certificates hold whichever is chosen."""
+    budget = fewer_draws.numbers(PAIR[:1], **SHOWN)
+    shown = budget["n"].nunique()
+
+    said = fewer_draws.choice_note(budget, [0.001])
+
+    assert shown > 1
+    assert f"among m = {shown} tests" in said and f"{0.001 / shown:.2g} keeps α = 0.001" in said
+    assert f"--alpha {0.001 / shown:.2g}" in said
+    assert fewer_draws.choice_note(budget[budget["n"] == 500], [0.001]) == ""
+    assert fewer_draws.choice_note(budget, []) == ""
