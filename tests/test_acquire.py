@@ -20,7 +20,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     made = workspace.create(tmp_path / "a checkout")
     made.edit(
         lambda p: p["data"].update(
-            name="folder", test=0, validation=6, size=24, channels=3, crop=0.75
+            name="folder", test=0, validation=6, choice=0, size=24, channels=3, crop=0.75
         )
     )
     monkeypatch.chdir(made.path)

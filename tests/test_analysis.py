@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from builders import certificates, random_votes, refused
 
-from pipeline import analysis
+from pipeline import analysis, requests
 from rrcm import certify, tsv, votes
 from rrcm.analysis import sources, truncation
 from rrcm.errors import CertificateError, ConfigError, DataError, RrcmError, VotesError
@@ -37,7 +37,8 @@ def test_derived_certificates_are_those_of_the_votes(here):
         certify.certify(*cut, certificates=["two_class", "cohen"], alpha=0.01), here / "want.csv"
     )
     assert path.read_bytes() == (here / "want.csv").read_bytes()
-    assert "n = 200, alpha = 0.01" in said and "laid out for alpha = 0.001" in said
+    assert "n = 200, alpha = 0.01" in said and "laid out for cohen at alpha = 0.001" in said
+    assert "certify at --alpha 0.01 / m" in said  # n was chosen
     assert "r = 0.25" in said and "results/a-n200-a0.01.csv" in said
 
 
@@ -130,8 +131,8 @@ def test_comparisons_need_the_same_images(here):
 @pytest.mark.parametrize("text", ["", "x", "0;1", "-1", "nan", "inf", "0,,1"])
 def test_radii_are_numbers(text):
     with refused(ConfigError, "--radii: expected radii such as 0,0.25,0.5", repr(text)):
-        analysis.parse_radii(text)
-    assert analysis.parse_radii("0.5, 0,1e-1,0.5") == [0.0, 0.1, 0.5]
+        requests.parse_radii(text)
+    assert requests.parse_radii("0.5, 0,1e-1,0.5") == [0.0, 0.1, 0.5]
 
 
 def test_radii_that_nobody_chose_are_those_that_the_rule_settled(here):

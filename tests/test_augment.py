@@ -213,14 +213,15 @@ def test_scale_is_added_to_one():
 
 
 def test_shear_moves_each_row_by_its_height():
-    """Shear 2 moves row r of 8 by 2 r - 7 pixels."""
+    """Shear 1 moves row r of 8 by r - 3.5 pixels: halfway between two."""
     expected = torch.zeros_like(images())
     for r in range(8):
         for c in range(8):
-            if 0 <= c + 2 * r - 7 < 8:
-                expected[..., r, c] = images()[..., r, c + 2 * r - 7]
+            for source in (c + r - 4, c + r - 3):
+                if 0 <= source < 8:
+                    expected[..., r, c] += images()[..., r, source] / 2
 
-    y = build({"affine": STILL | {"shear": 2.0}})(images(), MOST)
+    y = build({"affine": STILL | {"shear": 1.0}})(images(), MOST)
 
     torch.testing.assert_close(y, expected, atol=1e-5, rtol=0)
 
@@ -385,11 +386,10 @@ def test_solarize_inverts_from_the_threshold_up():
 def test_augmentations_apply_in_the_declared_order():
     x = torch.full((1, 1, 2, 2), 0.6)
 
-    brighter_first = build({"gain": {"amount": 1.0}}, {"gain": {"amount": -0.5}})(x, MOST)
-    darker_first = build({"gain": {"amount": -0.5}}, {"gain": {"amount": 1.0}})(x, MOST)
+    brighter, inverted = {"gain": {"amount": 1.0}}, {"solarize": {"threshold": 0.5, "p": 1.0}}
 
-    assert brighter_first.unique().tolist() == pytest.approx([0.5])
-    assert darker_first.unique().tolist() == pytest.approx([0.6])
+    assert build(brighter, inverted)(x, Same(0.75)).unique().tolist() == pytest.approx([0.1])
+    assert build(inverted, brighter)(x, Same(0.75)).unique().tolist() == pytest.approx([0.6])
 
 
 def test_draws_are_uniform_between_plus_and_minus_the_amount():

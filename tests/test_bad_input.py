@@ -125,7 +125,7 @@ CASES = {
     "certificate that needs more": (
         params(lambda p: p["certify"].update(certificates=["bernstein"])),
         f"certify {EVAL}",
-        "sample with the stopping rule none or futile",
+        "sample with the stopping rule none",
     ),
     "precision that the backend has not": (
         params(lambda p: p["sample"].update(precision="bf16")),

@@ -31,7 +31,7 @@ def grey_pngs(root: Path, *, colours: int) -> Path:
 
 
 def settings(params):
-    params["data"].update(name="folder", test=8, validation=4, size=SIDE, channels=1)
+    params["data"].update(name="folder", test=8, validation=4, choice=0, size=SIDE, channels=1)
     params["models"]["tiny"].update(image_size=SIDE, patch_size=7)
     params["pretrain"]["tiny"].update(steps=STEPS, batch_size=10)
     params["recipes"]["finetune"].update(epochs=1, batch_size=10)

@@ -270,7 +270,7 @@ def test_what_is_wrong_with_params_yaml_is_said_of_params_yaml(here: Path):
 
     result = CliRunner().invoke(cli.app, ["certify", *RUN_VALUES, "--n", "50"])
 
-    assert str(result.exception).startswith("params.yaml.sample.n: 5 draws can never certify")
+    assert str(result.exception).startswith("params.yaml: sample.n: 5 draws can never certify")
 
 
 @pytest.mark.parametrize(
@@ -387,8 +387,8 @@ def test_report_and_doctor_say_what_there_is(checkout: Workspace):
     broken = checkout.path / "params.yaml"
     broken.write_text(broken.read_text().replace("n0: 20,", "n0: 0,"))
     found = checkout.run("rrcm", "doctor", fails=True)
-    assert "!!  params.yaml.sample.n0: must be positive, got 0" in found
-    assert found.endswith("needed, and missing: params.yaml.sample.n0\n")
+    assert "!!  params.yaml: sample.n0: must be positive, got 0" in found
+    assert found.endswith("needed, and missing: params.yaml\n")
 
 
 @pytest.mark.parametrize(

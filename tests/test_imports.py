@@ -23,7 +23,7 @@ SIGMA = 0.5
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A checkout without code, its params.yaml about images of 12 pixels, and two checkpoints."""
-    text = (ROOT / "tests/mini.yaml").read_text().replace("size: 8, crop", "size: 12, crop")
+    text = (ROOT / "tests/mini.yaml").read_text().replace("size: 8, channels", "size: 12, channels")
     (tmp_path / "params.yaml").write_text(text)
     (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text())
     torch.save(tuned(), tmp_path / "best.pt")
@@ -156,7 +156,7 @@ def test_what_is_refused_leaves_nothing_behind(folder, file, changes, kind, mess
 
 def test_images_of_another_size_need_another_preset(folder):
     text = (folder / "params.yaml").read_text()
-    (folder / "params.yaml").write_text(text.replace("size: 12, crop", "size: 8, crop"))
+    (folder / "params.yaml").write_text(text.replace("size: 12, channels", "size: 8, channels"))
 
     with pytest.raises(ConfigError, match=r"data\.size: 8 in params\.yaml, but best\.pt is for"):
         bring("best.pt")
