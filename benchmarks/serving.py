@@ -276,6 +276,7 @@ def offline(folder: Path, run: str, served: dict[str, Any]) -> Smoothed:
         n=served["n"],
         batch_size=served["batch_size"],
         stop=served["rule"],
+        certificate=served["certificate"],
         alpha=served["alpha"],
     )
     found = smoothed.trained(run, sigma=served["sigma"], root=folder, draws=draws)
