@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from bisect import bisect_left
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -14,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, hypergeom, norm
 
+from benchmarks.futility import fewest, seen
 from rrcm import bounds, certify, looks
 from rrcm.certificates import cohen
 from rrcm.errors import ConfigError
-from rrcm.evidence import Claim, Evidence
+from rrcm.evidence import Claim
 from rrcm.parsing import parse
 from rrcm.stopping import anytime, futile, grid, horvath, none
 
@@ -37,18 +37,6 @@ def make(module, n=N, alpha=ALPHA, sigma=SIGMA, certificate=cohen, **changes):
     cfg = parse(CONSTANTS[module] | changes, module.Config, where="stopping")
     claim = Claim(certificate=certificate, sigma=sigma, alpha=alpha)
     return module.Rule(cfg, n=n, claim=claim)
-
-
-def seen(history, *, paired=(0, 0)):
-    """Evidence of two classes from (draws, hits) at looks."""
-    return Evidence(
-        idx=0,
-        selection=np.array([1, 0]),
-        draws=tuple(draws for draws, _ in history),
-        votes=np.array([[hits, draws - hits] for draws, hits in history]),
-        soft=(0, 0),
-        paired=paired,
-    )
 
 
 every_rule = pytest.mark.parametrize("module", CONSTANTS, ids=lambda m: m.__name__.split(".")[-1])
@@ -121,11 +109,6 @@ def test_looks_of_a_rule_are_the_ladder(module):
 
 
 # Soundness.
-
-
-def fewest(draws, enough):
-    """The fewest hits among ``draws`` that are enough, or draws + 1; more are enough as well."""
-    return bisect_left(range(draws + 1), True, key=enough)
 
 
 def error(rule, p, alpha):
