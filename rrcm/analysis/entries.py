@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -58,18 +59,24 @@ class Entry:
         return bool((early["n"] < most).any())
 
     def lower_bound(self, radius: float) -> bool:
-        """Whether the certified share at ``radius`` is only a lower bound of that of n draws.
+        """`lower_bounds` of one radius."""
+        return self.lower_bounds([radius])[0]
+
+    def lower_bounds(self, radii: Sequence[float]) -> list[bool]:
+        """Whether the certified share at each radius is only a lower bound of that of n draws.
 
         It is if drawing stopped early, unless the stopping rule decided every image at this radius
         for this very certificate and alpha.
         """
         if not self.cut_short:
-            return False
+            return [False] * len(radii)
         if not self.votes or (self.table["stop"] == BUDGET).any():
-            return True
+            return [True] * len(radii)
         header, alpha = self.votes[0], self.votes[0].alpha if self.alpha is None else self.alpha
-        asked = header.certificate == self.certificate and math.isclose(header.alpha, alpha)
-        return not (asked and header.rule().settles(radius))
+        if header.certificate != self.certificate or not math.isclose(header.alpha, alpha):
+            return [True] * len(radii)
+        rule = header.rule()
+        return [not rule.settles(radius) for radius in radii]
 
     @property
     def labelled(self) -> bool:

@@ -110,7 +110,7 @@ def _curves(found: list[Entry], out: Path) -> None:
     """The curve of each entry, with what of it is only a lower bound."""
     for entry in found:
         curve = statistics.curve(entry.judged)
-        bound = [entry.lower_bound(radius) for radius in curve["radius"]]
+        bound = entry.lower_bounds(curve["radius"].tolist())
         _csv(curve.assign(lower_bound=bound), out / f"{entry.name}.csv")
 
 
@@ -150,14 +150,10 @@ def _figures(
 
 def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataFrame | None:
     """Certified accuracy at the radii that the stopping rule decided; None if it did all."""
-    if not entry.cut_short or not any(entry.lower_bound(r) for r in _steps(entry)):
+    if not any(entry.lower_bounds(statistics.curve(entry.judged)["radius"].tolist())):
         return None
     table = tables.accuracy([entry], radii=radii, confidence=confidence)
     return table[~table["lower_bound"]]
-
-
-def _steps(entry: Entry) -> list[float]:
-    return statistics.curve(entry.judged)["radius"].tolist()
 
 
 def _ablations(found: list[Entry], varied: dict[str, pd.DataFrame]) -> dict[str, Figure]:
