@@ -317,7 +317,7 @@ def test_ensembles_that_differ_in_their_rule_are_compared():
     assert found["ensemble.rule"]["value"].unique().tolist() == [*kinds]
 
 
-def drawn(values, *, base, panels=("σ = 0.5",)):
+def drawn(values, *, base, panels=("σ = 0.5",), bound=False):
     """A figure of one row for each value and radius in each panel, and the rows."""
     rng = np.random.default_rng(0)
     rows = []
@@ -326,8 +326,9 @@ def drawn(values, *, base, panels=("σ = 0.5",)):
         for radius in (0.0, 0.5):
             share = rng.uniform(0.2, 0.8)
             rows.append((value, value == base, radius, share, share - 0.1, share + 0.05))
-            rows[-1] += (acr, acr - 0.02, acr + 0.03)
+            rows[-1] += (acr, acr - 0.02, acr + 0.03, bound and radius > 0, bound)
     columns = ["value", "base", "radius", "certified", "low", "high", "acr", "acr_low", "acr_high"]
+    columns += ["lower_bound", "acr_lower_bound"]
     numbers = pd.DataFrame(rows, columns=columns)
     found = dict.fromkeys(panels, numbers)
     return ablations.figure(found, key="the.key", what="certified accuracy"), numbers
@@ -404,3 +405,14 @@ def test_the_report_has_the_figure_and_its_numbers(tmp_path, monkeypatch):
     numbers = pd.read_csv(tmp_path / "ablations.csv")
     assert numbers["value"].tolist() == [v for v in (0.2, 0.5, 0.05) for _ in ALL_RADII]
     pd.testing.assert_frame_equal(numbers, wanted, check_exact=False, rtol=1e-8)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_the_figure_says_what_is_only_a_lower_bound(bound):
+    """Here ACR, and the share at every radius but the first."""
+    figure, _ = drawn([0.1, 0.2], base=0.1, bound=bound)
+
+    _, lower = figure.axes
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["r = 0", "r = 0.5" + " (lower bound)" * bound]
+    assert lower.get_ylabel() == "ACR" + " (lower bound)" * bound

@@ -13,7 +13,9 @@ from matplotlib.figure import Figure
 from rrcm.analysis import entries, figures, intervals, statistics
 from rrcm.analysis.entries import Entry
 
-COLUMNS = "key panel entry value base radius certified low high acr acr_low acr_high"
+COLUMNS = "key panel entry value base radius certified low high lower_bound"
+COLUMNS += " acr acr_low acr_high acr_lower_bound"
+BOUND = " (lower bound)"
 EVEN = "even"  # the scale of numbers in their order
 APART = 16  # parts of an axis; values that are nearer than one of them cannot be told apart
 
@@ -30,7 +32,8 @@ def ablations(
 
     Columns: ``key``, what is varied; ``panel``, what is compared, in words; ``entry``; ``value``;
     whether it is the ``base``'s; ``radius``; the share ``certified`` at it, with its Wilson
-    interval ``low`` to ``high``; ``acr`` with its bootstrap interval, the same at each radius.
+    interval ``low`` to ``high``; ``acr`` with its bootstrap interval, the same at each radius; and
+    whether either is only a lower bound, because drawing stopped early.
     """
     groups: dict[tuple, list[Entry]] = {}
     for entry in found:
@@ -57,7 +60,7 @@ def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
     """One column per panel against what is varied: ``what`` at each radius, and below it ACR.
 
     Repetitions are points at one value; of numbers, lines join the means. The base is marked by a
-    dotted line.
+    dotted line. The legend and the axis of ACR say what is only a lower bound.
 
     Args:
         panels: A title -> rows of a table of `ablations`.
@@ -66,7 +69,9 @@ def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
     """
     values = [value for table in panels.values() for value in table["value"]]
     places, scale = _axis(values)
-    radii = sorted({r for table in panels.values() for r in table["radius"]})
+    whole = pd.concat(panels.values())
+    radii = sorted({*whole["radius"]})
+    undecided = {*whole.loc[whole["lower_bound"], "radius"]}
     with style.context(figures.STYLE):
         size = 0.8 + 3.6 * len(panels), 5.2
         drawn = Figure(figsize=size, layout="constrained")
@@ -79,7 +84,8 @@ def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
                 shade = radii.index(radius) / len(radii)
                 colour = matplotlib.colormaps["viridis"](shade)
                 percent = line[["certified", "low", "high"]] * 100
-                _points(upper, line["at"], percent, f"r = {radius:g}", colour, join=bool(scale))
+                label = f"r = {radius:g}" + BOUND * (radius in undecided)
+                _points(upper, line["at"], percent, label, colour, join=bool(scale))
             one = table[table["radius"] == radii[0]]
             acr = one[["acr", "acr_low", "acr_high"]]
             _points(lower, one["at"], acr, "", "#444444", join=bool(scale))
@@ -93,7 +99,7 @@ def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
             lower.set_xticks([*places.values()], [*places])
             lower.minorticks_off()
         grid[0, 0].set_ylabel(f"{what}, %")
-        grid[1, 0].set_ylabel("ACR")
+        grid[1, 0].set_ylabel("ACR" + BOUND * bool(whole["acr_lower_bound"].any()))
         drawn.supxlabel(f"{key}, not to scale" if scale == EVEN else key, fontsize=10)
         handles, names = grid[0, 0].get_legend_handles_labels()
         drawn.legend(handles, names, frameon=False, loc="outside right upper")

@@ -94,7 +94,7 @@ def figure(measured: pd.DataFrame, *, radius: float, what: str) -> Figure:
                     fmt="o",
                     capsize=3,
                     color=figures.colour(methods.index(line["method"])),
-                    label=line["method"],
+                    label=line["method"] + " (lower bound)" * bool(line["lower_bound"]),
                 )
             axis.set_xscale("log")
             axis.set_title(f"σ = {sigma:g}")

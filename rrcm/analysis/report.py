@@ -124,7 +124,8 @@ def _figures(
 ) -> dict[str, Figure]:
     """Name -> figure, of what the entries have the numbers for."""
     labels = {e.name: entries.label(e, found) for e in found}
-    titles = {e.name: f"σ = {entries.sigma(e)}, {labels[e.name]}" for e in found}
+    bounds = {e.name: " (lower bounds)" * any(e.lower_bounds(radii)) for e in found}
+    titles = {e.name: f"σ = {entries.sigma(e)}, {labels[e.name]}{bounds[e.name]}" for e in found}
     what = _what(found)
     panels: dict[str, dict[str, Curve]] = {}
     for entry in sorted(found, key=lambda e: e.group[1]):

@@ -239,15 +239,21 @@ def class_numbers(found: list[Entry], *, radii: list[float], confidence: float) 
 
 
 def envelopes(found: list[Entry]) -> dict[str, pd.DataFrame]:
-    """Of each model and method that has several sigmas, the best curve at each radius."""
+    """Of each model and method that has several sigmas, the best curve at each radius.
+
+    The name says where a curve is a lower bound between the radii that a stopping rule decided.
+    """
     families: dict[str, list[Entry]] = {}
     for entry in found:
         families.setdefault(" ".join(filter(None, (entry.model, entry.method))), []).append(entry)
-    return {
-        name: statistics.envelope([statistics.curve(e.judged) for e in members])
-        for name, members in families.items()
-        if len({e.sigma for e in members}) > 1
-    }
+    found = {}
+    for name, members in families.items():
+        if len({e.sigma for e in members}) > 1:
+            curves = [statistics.curve(e.judged) for e in members]
+            pairs = zip(members, curves, strict=True)
+            bound = any(any(e.lower_bounds(curve["radius"].tolist())) for e, curve in pairs)
+            found[name + " (lower bound)" * bound] = statistics.envelope(curves)
+    return found
 
 
 def _class(entry: Entry, label: int) -> str:
