@@ -42,6 +42,14 @@ def preset(
     typer.echo(f"params.yaml is now {described}; `dvc repro` makes what it describes")
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def repro(context: typer.Context) -> None:
+    """Bring the graph up to date: `dvc repro` and its options, safe from Ctrl-C and kill."""
+    from pipeline import reproduce
+
+    raise typer.Exit(reproduce.reproduce(context.args, say=lambda line: typer.echo(line, err=True)))
+
+
 @app.command()
 def pull(
     names: Annotated[

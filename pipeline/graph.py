@@ -22,6 +22,7 @@ from typing import Any
 
 from dvc.dependency import Dependency
 from dvc.dependency.param import ParamsDependency
+from dvc.env import DVC_STAGE
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
@@ -137,8 +138,21 @@ def running(stage_name: str) -> Iterator[Stage]:
 
 
 def main(run: Callable[..., None]) -> None:
-    """Call a stage's ``run`` with the command line's arguments; errors of ours take one line."""
+    """Call ``run`` of the stage that DVC started; errors of ours take one line.
+
+    Which one of a ``foreach`` it is, DVC says in the environment: a command line would pass through
+    a shell, and a name that somebody wrote into params.yaml with it.
+    """
     try:
-        run(*sys.argv[1:])
+        name = _started().partition("@")[2]
+        run(name) if name else run()
     except RrcmError as error:
         sys.exit(f"error: {error}")
+
+
+def _started() -> str:
+    """The stage, as in dvc.yaml; what is run by hand says it itself: ``DVC_STAGE=train@NAME``."""
+    if not (stage := os.environ.get(DVC_STAGE)):
+        script = Path(sys.argv[0]).stem
+        raise StageError(f"{script}: stages are run by DVC, as in `dvc repro {script}@NAME`")
+    return stage

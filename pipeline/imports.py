@@ -23,7 +23,7 @@ from rrcm import checkpoints, classifier, config, params, reference
 from rrcm.config import Model
 from rrcm.errors import ConfigError
 from rrcm.files import atomic
-from rrcm.parsing import read_yaml
+from rrcm.parsing import Name, cast, read_yaml
 from rrcm.reference import Checkpoint
 
 FOLDER = Path("imported")
@@ -101,9 +101,7 @@ def place(name: str) -> Path:
     Raises:
         ConfigError: ``name`` is taken, or no name.
     """
-    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
-        raise ConfigError(f"--name: {name!r}: a letter, then letters, digits, - and _ only")
-    out = FOLDER / name
+    out = FOLDER / cast(name, Name, where="--name")
     if out.exists() or out.with_suffix(".dvc").exists():
         raise ConfigError(f"{out}: is there already; import under another --name")
     return out

@@ -65,14 +65,14 @@ def launch(stage: Stage, compute: Compute) -> None:
     """
     count = devices(compute)
     where = shlex.split(os.environ.get(TORCHRUN, f"--standalone --nproc-per-node {count}"))
-    script, _, name = stage.name.partition("@")
+    script = stage.name.partition("@")[0]
     os.environ[SCRATCH] = str(stage.scratch.absolute())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     logs = ("--log-dir", str(stage.scratch / "torchrun"))
     os.environ.setdefault("TORCHELASTIC_ERROR_FILE", str(stage.scratch / "torchrun/error.json"))
     try:
-        torchrun([*where, *logs, "-m", f"pipeline.{script}", name])
+        torchrun([*where, *logs, "-m", f"pipeline.{script}"])
     except ChildFailedError as error:
         rank, reason = _cause(error.failures)
         raise TrainingError(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from rrcm.denoiser_config import Denoising
 from rrcm.errors import ConfigError
 from rrcm.experiments import Generation, Representation
 from rrcm.limits import require
-from rrcm.parsing import cast, listed, parse, read_yaml, reading, shown
+from rrcm.parsing import NAME, Name, cast, listed, parse, read_yaml, reading, shown
 from rrcm.registry import Of, suggest
 from rrcm.settings import Certify, Ensemble, Eval, Export, Member, Purified, Report, Sample
 
@@ -23,17 +22,17 @@ class Params:
     """The whole file; ``stopping`` has the constants of each rule that may be asked for."""
 
     data: Data
-    models: dict[str, dict[str, Any]]
-    pretrain: dict[str, Pretrain]
-    recipes: dict[str, Recipe]
-    runs: dict[str, Run]
-    denoisers: dict[str, Denoising]
-    ensembles: dict[str, Ensemble]
-    members: dict[str, Member]
-    purified: dict[str, Purified]
-    representations: dict[str, Representation]
-    generations: dict[str, Generation]
-    evals: dict[str, Eval]
+    models: dict[Name, dict[str, Any]]
+    pretrain: dict[Name, Pretrain]
+    recipes: dict[Name, Recipe]
+    runs: dict[Name, Run]
+    denoisers: dict[Name, Denoising]
+    ensembles: dict[Name, Ensemble]
+    members: dict[Name, Member]
+    purified: dict[Name, Purified]
+    representations: dict[Name, Representation]
+    generations: dict[Name, Generation]
+    evals: dict[Name, Eval]
     export: Export
     stopping: dict[Annotated[str, Of("stopping")], dict[str, Any]]
     sample: Sample
@@ -174,10 +173,10 @@ def _denoised(params: Params) -> None:
         where = f"purified.{name}"
         require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
         # What is imported may come later, as a preset has it; the stage that reads it looks.
-        later = [cfg.denoiser] if re.fullmatch(r"imported/[^/]+", cfg.denoiser) else []
+        folder, _, source = cfg.denoiser.partition("/")
+        later = [cfg.denoiser] if folder == "imported" and NAME.fullmatch(source) else []
         _refer(cfg.denoiser, [*made, *later], f"{where}.denoiser", "the denoisers")
         _refer(cfg.run, {**params.runs, **params.ensembles}, f"{where}.run", "runs and ensembles")
-        folder, _, source = cfg.denoiser.partition("/")
         if folder == "denoisers":
             network = params.denoisers[source].network
             _refer(cfg.network, [network], f"{where}.network", f"its denoiser {source}")

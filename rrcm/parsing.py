@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import reprlib
 import typing
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,8 @@ from rrcm.registry import Of, require, suggest
 T = typing.TypeVar("T")
 INFINITE = "may be infinite"
 Unbounded = Annotated[float, INFINITE]  # any other float of a dataclass is finite
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
+Name = Annotated[str, NAME]  # what people call a thing: part of paths, stages and dotted places
 LARGEST = 2**64  # of whole numbers: what comes after them computes in 64 bits
 LINE = 380  # characters of an error
 
@@ -144,7 +147,7 @@ def cast(value: Any, to: Any, *, where: str) -> Any:
     """``value`` as the type ``to``, or a ConfigError that names the place; ints become floats.
 
     A whole number is below 2^64 on either side of 0, a float is finite unless it is `Unbounded`,
-    and what is marked as the name of a component (`registry.Of`) is one.
+    what is marked as the name of a component (`registry.Of`) is one, and a `Name` is a plain word.
     """
     marks: tuple[object, ...] = ()
     if typing.get_origin(to) is Annotated:
@@ -176,6 +179,11 @@ def cast(value: Any, to: Any, *, where: str) -> Any:
             for k, v in value.items()
         }
     for mark in marks:
+        if mark is NAME and not NAME.fullmatch(value):
+            raise ConfigError(
+                f"{where}: a name is a letter and up to 99 letters, digits, _ or -, "
+                f"got {shown(value)}"
+            )
         if isinstance(mark, Of):
             try:
                 require(mark.folder, value)

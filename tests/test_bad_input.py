@@ -64,17 +64,17 @@ def votes_of_another_run(checkout: Workspace) -> None:
 CASES = {
     "unknown key": (
         params(lambda p: p["certify"].update(alhpa=1)),
-        f"certify {EVAL}",
+        f"certify@{EVAL}",
         "certify: unknown key 'alhpa'. Did you mean 'alpha'?",
     ),
     "missing key": (
         params(lambda p: p["certify"].pop("alpha")),
-        f"certify {EVAL}",
+        f"certify@{EVAL}",
         "certify: missing alpha",
     ),
     "mistyped value": (
         params(lambda p: p["sample"].update(n="many")),
-        f"sample {EVAL}",
+        f"sample@{EVAL}",
         "sample.n: expected int, got 'many'",
     ),
     "unknown section": (
@@ -89,32 +89,32 @@ CASES = {
     ),
     "sigma": (
         params(lambda p: p["runs"][RUN].update(sigma=0.0)),
-        f"train {RUN}",
+        f"train@{RUN}",
         f"runs.{RUN}.sigma: must be positive, got 0.0",
     ),
     "alpha": (
         params(lambda p: p["certify"].update(alpha=1.0)),
-        f"certify {EVAL}",
+        f"certify@{EVAL}",
         "certify.alpha: must be in (0, 1), got 1.0",
     ),
     "n too small ever to certify": (
         params(lambda p: p["sample"].update(n=9)),
-        f"sample {EVAL}",
+        f"sample@{EVAL}",
         "9 draws can never certify at certify.alpha = 0.001; at least 10 can",
     ),
     "scratch for a method that needs an encoder": (
         params(lambda p: p["runs"][RUN].update(start="shards/train")),
-        f"train {RUN}",
+        f"train@{RUN}",
         "rrcm starts from a pre-trained encoder",
     ),
     "stopping rule": (
         params(lambda p: p["sample"].update(stop="gird")),
-        f"sample {EVAL}",
+        f"sample@{EVAL}",
         "sample.stop: 'gird' is not in stopping (none, futile, grid, anytime, horvath).",
     ),
     "constant of a stopping rule": (
         params(lambda p: p["stopping"]["grid"].update(beta=2.0)),
-        f"sample {EVAL}",
+        f"sample@{EVAL}",
         "stopping.grid.beta: must lie in (0, 1), got 2.0",
     ),
     "radius that the rule does not settle": (
@@ -124,35 +124,35 @@ CASES = {
     ),
     "certificate that needs more": (
         params(lambda p: p["certify"].update(certificates=["bernstein"])),
-        f"certify {EVAL}",
+        f"certify@{EVAL}",
         "sample with the stopping rule none",
     ),
     "precision that the backend has not": (
         params(lambda p: p["sample"].update(precision="bf16")),
-        f"sample {EVAL}",
+        f"sample@{EVAL}",
         "backend onnx",
     ),
     "raw data": (alter_raw_data, "shard", "data/digits/digits.csv: SHA-256 is"),
-    "truncated shard": (truncate_shard, f"sample {EVAL}", "shards/test/000000.tar: SHA-256 is"),
-    "altered shard": (alter_shard, f"train {RUN}", "shards/train/000000.tar: SHA-256 is"),
+    "truncated shard": (truncate_shard, f"sample@{EVAL}", "shards/test/000000.tar: SHA-256 is"),
+    "altered shard": (alter_shard, f"train@{RUN}", "shards/train/000000.tar: SHA-256 is"),
     "checkpoint of another architecture": (
         params(lambda p: p["models"]["tiny"].update(patch_size=2)),
-        f"train {RUN}",
+        f"train@{RUN}",
         "pretrained/tiny/encoder.safetensors: a checkpoint of another architecture: pos_embed",
     ),
     "class count of the ONNX file": (
         lambda checkout: rewrite_onnx(checkout, seven_classes),
-        f"sample {EVAL}",
+        f"sample@{EVAL}",
         "10 scores per image, but 7 classes in its metadata",
     ),
     "NaN scores": (
         lambda checkout: rewrite_onnx(checkout, nan_weights),
-        f"sample {EVAL}",
+        f"sample@{EVAL}",
         "NaN scores for image",
     ),
     "votes of another run": (
         votes_of_another_run,
-        f"certify {EVAL}",
+        f"certify@{EVAL}",
         f"votes of tiny-gaussian-s050 at sigma 0.5, but evals.{EVAL} is {RUN}",
     ),
 }
@@ -165,9 +165,7 @@ def test_bad_input(case: str, checkout: Workspace):
     spoil(checkout)
     before = {folder: checkout.digest(f"{folder}/**/*.*") for folder in outputs}
 
-    output = checkout.run(
-        "python", "-m", f"pipeline.{stage.split()[0]}", *stage.split()[1:], fails=True
-    )
+    output = checkout.stage(stage, fails=True)
 
     errors = [line for line in output.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and message in errors[0]

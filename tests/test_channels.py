@@ -44,7 +44,7 @@ def sharded(tmp_path_factory) -> Workspace:
     made = workspace.create(root / "checkout")
     made.edit(settings)
     made.run("rrcm", "data", "folder", "--from", str(grey_pngs(root / "raw", colours=3)))
-    made.run("python", "-m", "pipeline.shard")
+    made.stage("shard")
     return made
 
 

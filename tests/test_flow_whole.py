@@ -113,9 +113,10 @@ def killed(checkout: Workspace, *, ready: int) -> int:
         for process in processes(checkout):
             try:
                 command = process.cmdline()[1:]
+                stage = process.environ().get("DVC_STAGE")
             except (psutil.NoSuchProcess, psutil.ZombieProcess):
                 continue
-            if command == ["-m", "pipeline.train", RUN]:
+            if command == ["-m", "pipeline.train"] and stage == STAGE:
                 return process
         return None
 

@@ -133,8 +133,8 @@ def _written(path, text):
     [
         ("best.pt", {"classes": 10}, ConfigError, "--classes: best.pt knows 5 classes, not 10"),
         ("best.pt", {"image_size": 32}, ConfigError, "best.pt is for images of 12 pixels, not 32"),
-        ("best.pt", {"name": "s0.5"}, ConfigError, "--name: 's0.5': a letter, then letters"),
-        ("best.pt", {"name": "../x"}, ConfigError, "--name: '../x': a letter"),
+        ("best.pt", {"name": "s0.5"}, ConfigError, "--name: a name is a letter and up to 99"),
+        ("best.pt", {"name": "../x"}, ConfigError, "--name: a name is a letter"),
         ("best.pt", {"name": "tiny"}, ConfigError, "models.tiny is there already; import under"),
         ("best.pt", {"heads": 0}, CheckpointError, "size: no '48x2x0'"),
         ("best.pt", {"sigma": 0.0}, ConfigError, "--sigma: must be positive, got 0.0"),
@@ -244,7 +244,7 @@ def test_a_denoiser_is_kept_and_lines_that_use_it_are_shown(folder, monkeypatch)
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"name": "256x256"}, ConfigError, "--name: '256x256': a letter, then letters"),
+        ({"name": "256x256"}, ConfigError, "--name: a name is a letter and up to 99"),
         ({"schedule": "cosine"}, ConfigError, "--schedule: 'cosine': cosine or linear, a colon"),
         ({"schedule": "edm:0"}, ConfigError, "--schedule: 'edm:0': cosine or linear, a colon"),
         ({"schedule": "linear:1"}, ConfigError, "--schedule: 'linear:1': steps: must be above 1"),

@@ -232,9 +232,7 @@ def test_data_are_what_their_pointer_says_and_new_ones_are_told(checkout: Worksp
     (checkout.path / "data/stray").unlink()
     raw.chmod(0o644)
     raw.write_bytes(raw.read_bytes().replace(b"5", b"6", 1))
-    assert "error: data/digits/digits.csv: SHA-256" in checkout.run(
-        "python", "-m", "pipeline.shard", fails=True
-    )
+    assert "error: data/digits/digits.csv: SHA-256" in checkout.stage("shard", fails=True)
     checkout.run("rrcm", "data", "digits")
     assert pointer.read_bytes() == promised
     assert "up to date" in checkout.run("dvc", "status", "data.dvc")

@@ -10,7 +10,7 @@ import pytest
 import workspace
 from workspace import Workspace
 
-STAGE = ("python", "-m", "pipeline.pretrain", "tiny")
+STAGE = "pretrain@tiny"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def place(tmp_path_factory) -> Workspace:
 
 def begin(place: Workspace, saved: int) -> tuple[psutil.Popen, dict[str, psutil.Process]]:
     """Start the stage; it, and its processes by rank, once ``saved`` states have been saved."""
-    stage = place.start(*STAGE, RRCM_SAVE_SECONDS="0")
+    stage = place.start("python", "-m", "pipeline.pretrain", DVC_STAGE=STAGE, RRCM_SAVE_SECONDS="0")
     deadline, seen = time.monotonic() + 120, set()
     while len(seen) < saved:
         assert stage.poll() is None, stage.communicate()[0]
@@ -45,7 +45,7 @@ def gone(processes) -> bool:
 @pytest.mark.slow
 def test_killed_processes_resume_to_the_same_bytes(place: Workspace):
     """First one of the two is killed, then the stage is told to stop."""
-    place.run(*STAGE)
+    place.stage(STAGE)
     note = json.loads((place.path / "provenance/pretrain@tiny.json").read_text())
     uninterrupted = place.digest("pretrained/*/*")
     assert (note["devices"], note["resumed_at"]) == (2, 0)
@@ -68,7 +68,7 @@ def test_killed_processes_resume_to_the_same_bytes(place: Workspace):
     assert stage.returncode == 1 and gone(ranks.values())
     assert output.splitlines()[-1].startswith("error: pretrain@tiny: stopped by SIGTERM")
 
-    assert "resuming at step" in place.run(*STAGE)
+    assert "resuming at step" in place.stage(STAGE)
     note = json.loads((place.path / "provenance/pretrain@tiny.json").read_text())
     assert note["resumed_at"] > 0
     assert place.digest("pretrained/*/*") == uninterrupted
@@ -77,7 +77,7 @@ def test_killed_processes_resume_to_the_same_bytes(place: Workspace):
 def test_an_error_in_a_process_is_the_stages(place: Workspace):
     place.edit(lambda p: p["pretrain"]["tiny"]["optimizer"].update(lr=2e9))
 
-    output = place.run(*STAGE, fails=True)
+    output = place.stage(STAGE, fails=True)
 
     assert re.match(
         "error: pretrain@tiny: process [01] failed: TrainingError: the loss is not finite at step",

@@ -52,6 +52,11 @@ class Workspace:
         assert (process.returncode != 0) == fails, output
         return output
 
+    def stage(self, name: str, *, fails: bool = False, **environment: str) -> str:
+        """Run the command of a stage as DVC would, and nothing of DVC's; its output."""
+        command = ("python", "-m", f"pipeline.{name.partition('@')[0]}")
+        return self.run(*command, fails=fails, DVC_STAGE=name, **environment)
+
     def repro(self, *arguments: str, fails: bool = False, **environment: str) -> set[str]:
         """`dvc repro`; the stages whose command was run."""
         output = self.run("dvc", "repro", *arguments, fails=fails, **environment)

@@ -15,7 +15,16 @@ from prefect.client.schemas import State
 from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from pipeline.flow import artifacts, checkouts, environment, naming, plan, signals, summary
+from pipeline.flow import (
+    artifacts,
+    checkouts,
+    environment,
+    lockfile,
+    naming,
+    plan,
+    signals,
+    summary,
+)
 from pipeline.flow.attempts import Way, quieter
 from pipeline.flow.plan import Node
 from pipeline.flow.scheduling import Graph
@@ -74,6 +83,8 @@ def rebuild(
             way = Way(commit=commit if hosts else "", retries=retries)
             nodes = READY.get()
             if nodes is None:
+                if restored := lockfile.restore():
+                    logger.warning(restored)
                 nodes = plan.load(targets or [], force=force or [], here=not hosts)
             results = Graph(nodes, way, stop=stop, whole=params.load()).run()
             _tell(nodes, results)

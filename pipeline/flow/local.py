@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 
-from pipeline.flow import commands, environment, plan
+from pipeline.flow import commands, environment, lockfile, plan
 from rrcm.errors import StageError
 
 PATIENCE = 120.0  # seconds that a server may take to begin; a second or two is usual
@@ -47,6 +47,8 @@ def run(
         raise StageError(
             "--hosts: workers need a server; set PREFECT_API_URL, or start `rrcm flow up`"
         )
+    if restored := lockfile.restore():
+        print(restored, file=sys.stderr)
     server = None if address else _Server()
     # While the server begins; another commit may have another graph.
     nodes = None if commit else plan.load(targets, force=force, here=not hosts)

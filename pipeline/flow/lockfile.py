@@ -1,8 +1,13 @@
-"""dvc.lock, read and written whole, though DVC itself writes it in place and bit by bit."""
+"""dvc.lock, read and written whole, though DVC itself writes it in place and bit by bit.
+
+Whatever we write is kept beside, so that what a plain `dvc repro` leaves cut when it is killed can
+be put together again: `restore`. What is not in it then, DVC's cache of runs knows.
+"""
 
 import fcntl
 import io
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +18,12 @@ from typing import Any, TypeVar
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.flow import slots
+from pipeline.flow import git, slots
 from rrcm.errors import StageError, one_line
+from rrcm.files import write_text
 
 LOCKFILE = Path("dvc.lock")
+KEPT = Path(".rrcm/dvc.lock")  # as it last was when it was whole for certain
 GUARD = Path(".dvc/tmp/lock")  # what DVC holds, by flock, while it writes
 QUIET = 2.0  # seconds; DVC writes its file in a second or so, and never rests as long within it
 POLL = 0.05
@@ -40,7 +47,7 @@ def _parse() -> dict[str, Any]:
         return {}
     except (YAMLError, ValueError) as error:
         raise StageError(
-            f"{LOCKFILE}: {one_line(error)}; `git checkout {LOCKFILE}` has the last one committed"
+            f"{LOCKFILE}: {one_line(error)}; `rrcm repro` puts one together that was cut"
         ) from None
 
 
@@ -118,6 +125,77 @@ def _text(data: dict[str, Any]) -> str:
     return stream.getvalue()
 
 
+def restore() -> str:
+    """Put together a dvc.lock that a killed DVC has cut; says what was done, or nothing.
+
+    A cut file is the first part of what DVC was writing, often YAML still: it is told by the last
+    whole one, kept here or committed. What comes after the cut is as it was there. Files that git
+    knows are whole, and while another DVC process is at work nothing is looked at.
+    """
+    if not LOCKFILE.exists():
+        return ""
+    GUARD.parent.mkdir(parents=True, exist_ok=True)
+    with GUARD.open("ab") as guard:
+        if not slots.lock(guard.fileno()) or _committed():
+            return ""
+        text = LOCKFILE.read_text(encoding="utf-8", errors="replace")
+        whole = _kept()
+        if not _is_cut(text, whole):
+            write_text(KEPT, text)
+            return ""
+        left = _stages(_without_last(text))
+        again = {name: entry for name, entry in whole.items() if name not in left}
+        write(_text({"schema": "2.0", "stages": left | again}))
+    return (
+        f"{LOCKFILE} was cut while DVC wrote it: {len(left)} entries were whole, and "
+        f"{len(again)} are again as they were before"
+    )
+
+
+def _committed() -> bool:
+    """Whether these very bytes are in git."""
+    name = git.attempt("hash-object", "--no-filters", str(LOCKFILE))
+    return name is not None and git.attempt("cat-file", "-e", name) is not None
+
+
+def _kept() -> dict[str, Any]:
+    """The entries of the last file that was whole: ours, or the one committed."""
+    if KEPT.is_file():
+        return _stages(KEPT.read_text(encoding="utf-8", errors="replace"))
+    return _stages(git.attempt("show", f"HEAD:./{LOCKFILE}") or "")
+
+
+def _is_cut(text: str, whole: dict[str, Any]) -> bool:
+    found = _stages(text)
+    if not text.endswith("\n") or not found:
+        return True
+    names, last = [*whole], [*found][-1]
+    ended = names[: len(found)] == [*found] and len(found) < len(names)
+    return ended or _rows(found[last]) < _rows(whole.get(last))
+
+
+def _rows(entry: Any) -> int:
+    """How many files an entry tells of."""
+    lists = entry.values() if isinstance(entry, dict) else ()
+    return sum(len(rows) for rows in lists if isinstance(rows, list))
+
+
+def _without_last(text: str) -> str:
+    """A cut file up to its last entry, of which nobody knows how much there is."""
+    entries = [*re.finditer(r"^  \S[^\n]*:\s*$", text, flags=re.MULTILINE)]
+    return text[: entries[-1].start()] if entries else ""
+
+
+def _stages(text: str) -> dict[str, Any]:
+    """The entries of a dvc.lock; of what is none, nothing."""
+    try:
+        data = YAML(typ="safe").load(text)
+    except (YAMLError, ValueError):
+        return {}
+    found = data.get("stages") if isinstance(data, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
 def write(text: str, to: Path = LOCKFILE) -> None:
     """Replace a file of DVC's: it has its old bytes or all of the new ones, whatever happens."""
     part = GUARD.parent / f"{to.name}.{os.getpid()}.part"  # where git and DVC do not see it
@@ -129,3 +207,5 @@ def write(text: str, to: Path = LOCKFILE) -> None:
         part.replace(to)
     finally:
         part.unlink(missing_ok=True)
+    if to.name == LOCKFILE.name:
+        write_text(KEPT, text)
