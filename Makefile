@@ -11,7 +11,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 .PHONY: demo test test-all check bench env lock data clean
 
 demo: env data            ## train, export, certify and report on the digits
-	$(BIN)/dvc repro
+	$(BIN)/rrcm repro
 	$(BIN)/rrcm report
 
 test: env                 ## what must pass before a commit

@@ -1,4 +1,4 @@
-"""Names of params.yaml are plain words: none reaches a shell, a path elsewhere, or a dotted place."""
+"""Names of params.yaml are plain words, so that none reaches a shell or a path elsewhere."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def test_no_section_of_a_preset_takes_another_name(section: str, checkout: Works
     "name", ["x;touch pwned;", "$(touch pwned)", "x`touch pwned`", "x|touch pwned"]
 )
 def test_plain_dvc_runs_nothing_that_a_name_says(name: str, checkout: Workspace):
-    """DVC writes commands from dvc.yaml without quotes; ours have nothing of params.yaml in them."""
+    """DVC quotes nothing that it fills into a command; ours have nothing of params.yaml."""
 
     def rename(params: dict) -> None:
         for section in ("pretrain", "runs"):

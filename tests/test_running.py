@@ -6,7 +6,6 @@ import os
 import pickle
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -104,21 +103,6 @@ CALLER = """
 import sys, threading
 from pipeline.flow import running
 running.run(sys.argv[1], devices=1, stop=threading.Event(), say=print, progressed=print)
-"""
-INTERRUPTED = """
-import json, os, signal
-from pathlib import Path
-from dvc import rwlock
-from dvc.fs import localfs
-from pipeline.flow import repro
-write = json.dump
-def dump(*arguments):
-    os.kill(os.getpid(), signal.SIGTERM)
-    write(*arguments)
-repro.prepare()
-rwlock.json.dump = dump
-with rwlock.rwlock(str(Path(".dvc/tmp").absolute()), localfs, "test", [], ["a"], False):
-    Path("held").touch()
 """
 
 
@@ -261,13 +245,10 @@ def test_a_finished_stage_is_kept_though_it_is_stopped_while_dvc_waits_to_save_i
     assert Run("slow").end().outcome is Outcome.CACHED
 
 
-def test_a_stop_never_leaves_half_of_the_files_that_dvc_locks_paths_with(here: Path):
-    """Of which it would say `RWLock-file ... is corrupted` ever after."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED])
+def test_half_a_file_of_path_locks_stops_nothing(here: Path):
+    """A killed DVC leaves it; the next would say `RWLock-file ... is corrupted` ever after."""
+    (here / ".dvc/tmp/rwlock").write_text('{"write": {"a": {"pid": 12')
 
-    assert done.returncode == 128 + signal.SIGTERM
-    assert json.loads((here / ".dvc/tmp/rwlock").read_text())
-    assert not (here / "held").exists()
     assert Run("quick").end().outcome is Outcome.RAN
 
 

@@ -1,0 +1,155 @@
+"""Kills aimed at dvc.lock while DVC writes it: ``python -m benchmarks.lock_kills [--tries 50]``.
+
+A graph of many small stages runs in a folder of its own, and is sent a signal each time the file
+changes, with a little chance in the moment. Under `rrcm repro` no file may be cut and no entry lost.
+Under a plain `dvc repro`, which writes in place, files are cut, and the next `rrcm repro` must put
+them together with nothing lost. The rows that are printed stand in docs/reliability.md.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parent.parent
+LOCK = Path("dvc.lock")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+STAGES, FILES = 40, 60  # the file is as large as that of a preset with some hundred stages
+BIN = Path(sys.executable).parent
+LATE = 120.0  # seconds
+
+
+@dataclass
+class Count:
+    """What became of the tries of one way of running the graph."""
+
+    tries: int = 0
+    cut: int = 0  # after the signal
+    lost: int = 0  # entries that the next `rrcm repro` does not have again
+    tracebacks: int = 0
+    failed: int = 0  # next commands that did not succeed
+    left: int = 0  # processes that still ran after the next command
+
+
+def main() -> None:
+    """Run the drill, and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tries", type=int, default=24, help="Signals for each of the two ways.")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    chance = random.Random(given.seed)
+    print("| way | signals | files cut | entries lost after the next `rrcm repro` | tracebacks |")
+    print("| --- | --- | --- | --- | --- |", flush=True)
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        _begin()
+        for name, command in (("rrcm repro", [BIN / "rrcm"]), ("dvc repro", [BIN / "dvc"])):
+            count = Count()
+            for number in range(given.tries):
+                _try([*map(str, command), "repro"], SIGNALS[number % len(SIGNALS)], count, chance)
+            cells = (f"`{name}`", count.tries, count.cut, count.lost, count.tracebacks)
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+            whole = name == "dvc repro" or not count.cut
+            failed |= (
+                bool(count.lost or count.tracebacks or count.failed or count.left) or not whole
+            )
+    sys.exit(failed)
+
+
+def _begin() -> None:
+    subprocess.run([BIN / "dvc", "init", "--no-scm", "--quiet"], check=True)
+    Path("raw").mkdir()
+    for number in range(FILES):
+        Path("raw", f"{number}").write_text("raw")
+    stages = {
+        f"part-{number}": {
+            "cmd": f"cp changing made-{number}",
+            "deps": ["changing", *(f"raw/{file}" for file in range(FILES))],
+            "outs": [f"made-{number}"],
+        }
+        for number in range(STAGES)
+    }
+    with Path("dvc.yaml").open("w") as file:
+        YAML().dump({"stages": stages}, file)
+    Path("changing").write_text("0")
+    subprocess.run([BIN / "rrcm", "repro", "--quiet"], check=True)
+
+
+def _try(command: list[str], number: int, count: Count, chance: random.Random) -> None:
+    """One run that a signal ends while dvc.lock is written, and the command after it."""
+    Path("changing").write_text(f"{time.time_ns()}")
+    shutil.rmtree(".dvc/cache/runs", ignore_errors=True)
+    before = _stamp()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    deadline = time.monotonic() + LATE
+    for _ in range(chance.randint(1, 4)):  # not always the first of the stages
+        while _stamp() == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        before = _stamp()
+    time.sleep(chance.uniform(0, 0.05))
+    os.killpg(process.pid, number)
+    said, _ = process.communicate(timeout=LATE)
+    while _at_work() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    count.tries += 1
+    count.tracebacks += command[0].endswith("rrcm") and "Traceback" in said
+    count.cut += len(_entries()) < STAGES
+    after = subprocess.run(
+        [BIN / "rrcm", "repro", "--dry"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    count.tracebacks += "Traceback" in after.stderr + after.stdout
+    count.failed += after.returncode != 0
+    count.lost += STAGES - len(_entries())
+    count.left += _at_work()
+
+
+def _stamp() -> tuple[int, int, int]:
+    try:
+        found = LOCK.stat()
+    except FileNotFoundError:
+        return (0, 0, 0)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _entries() -> list[str]:
+    """The stages that have an entry with all of its files."""
+    try:
+        stages = YAML(typ="safe").load(LOCK)["stages"]
+        return [name for name, entry in stages.items() if len(entry["deps"]) == FILES + 1]
+    except Exception:  # half a file may be anything
+        return []
+
+
+def _at_work() -> int:
+    """Processes in this folder."""
+    here, found = os.getcwd(), 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            found += os.readlink(folder / "cwd") == here and int(folder.name) != os.getpid()
+        except OSError:
+            pass
+    return found
+
+
+if __name__ == "__main__":
+    main()
