@@ -1,7 +1,7 @@
 """Kills aimed at dvc.lock while DVC writes it: ``python -m benchmarks.lock_kills [--tries 50]``.
 
 A graph of many small stages runs in a folder of its own, and is sent a signal each time the file
-changes, with a little chance in the moment. Under `rrcm repro` no file may be cut and no entry lost.
+changes, at moments that vary a little. Under `rrcm repro` no file may be cut and no entry lost.
 Under a plain `dvc repro`, which writes in place, files are cut, and the next `rrcm repro` must put
 them together with nothing lost. The rows that are printed stand in docs/reliability.md.
 """
@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parent.parent
 LOCK = Path("dvc.lock")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-STAGES, FILES = 40, 60  # the file is as large as that of a preset with some hundred stages
+STAGES, FILES = 12, 60  # the file is as large as that of a preset with some hundred stages
 BIN = Path(sys.executable).parent
 LATE = 120.0  # seconds
 
