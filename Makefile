@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo test test-all check bench env lock data clean
+.PHONY: demo test test-all check bench env lock audit data clean
 
 demo: env data            ## train, export, certify and report on the digits
 	$(BIN)/rrcm repro
@@ -33,21 +33,39 @@ bench: env                ## speed and memory of the engine; after `make demo` a
 	test ! -d onnx || $(BIN)/python -m benchmarks.batch_size
 	test ! -d onnx || $(BIN)/python -m benchmarks.stopping
 
-env: $(BIN)/.installed    ## the environment, as pinned in requirements.lock
+env: $(BIN)/.installed    ## the environment, as pinned in a lock: every file of it by its SHA-256
 
-$(BIN)/.installed: pyproject.toml requirements.lock
+# Of LOCK, if that is said; else with torch's CPU build where pip is offered one, else with CUDA.
+# Sources are built with the locked setuptools, which therefore comes first: pip would fetch what a
+# build needs without looking at a hash. A checkout itself has no hash.
+$(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
-		--editable ".[dev]"
+	@set -e; lock="$(LOCK)"; pip="$(BIN)/python -m pip --quiet --disable-pip-version-check"; \
+	cpu=$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.lock); \
+	test -n "$$lock" || lock=requirements.lock; \
+	test -n "$(LOCK)" || $$pip install --dry-run --no-deps "$$cpu" 2>/dev/null || \
+		lock=requirements-gpu.lock; \
+	echo "installing $$lock"; \
+	sed -n '/^setuptools==/,/[^\\]$$/p' $$lock | $$pip install --require-hashes -r /dev/stdin; \
+	$$pip install --require-hashes --no-build-isolation -r $$lock; \
+	$$pip install --no-deps --no-build-isolation --editable .
 	touch $@
 
-lock:                     ## pin what an unpinned environment resolves to today
-	rm -rf .venv-lock
-	$(PYTHON) -m venv .venv-lock
-	.venv-lock/bin/python -m pip install --quiet --editable ".[dev]"
-	(echo '# Constraints for pip, so that every environment is the one that was tested. Made by `make lock`.'; \
-		.venv-lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//') > requirements.lock
-	rm -rf .venv-lock
+# The CPU build comes from where pip finds wheels, or from PyTorch's own index. `make lock UPGRADE=`
+# keeps the pins that pyproject.toml still allows.
+UPGRADE ?= --upgrade
+WHEELS = $(shell $(BIN)/python -m pip config get global.find-links 2>/dev/null)
+COMPILE = $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
+	--python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" $(UPGRADE) \
+	--extra dev pyproject.toml
+
+lock: env                 ## pin anew what an environment resolves to, without CUDA and with it
+	$(COMPILE) $(if $(WHEELS),--find-links "$(WHEELS)",--torch-backend cpu) -o requirements.lock
+	sed -n '/^torch/d; s/^\([a-z].*==[^ ]*\).*/\1/p' requirements.lock | \
+		$(COMPILE) --constraint - -o requirements-gpu.lock
+
+audit: env                ## known vulnerabilities of what is locked; 2 if its database is out of reach
+	$(BIN)/python .ci/audit.py
 
 data: env                 ## raw data in place, checked against data.dvc
 	$(BIN)/rrcm data digits
