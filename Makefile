@@ -37,7 +37,7 @@ env: $(BIN)/.installed    ## the environment, as pinned in a lock: every file of
 
 # Of LOCK, if that is said; else with torch's CPU build where pip is offered one, else with CUDA.
 # Sources are built with the locked setuptools, which therefore comes first: pip would fetch what a
-# build needs without looking at a hash. A checkout itself has no hash.
+# build needs without looking at a hash. A lock is complete (--no-deps), and pip would look on.
 $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@set -e; lock="$(LOCK)"; pip="$(BIN)/python -m pip --quiet --disable-pip-version-check"; \
@@ -47,7 +47,7 @@ $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 		lock=requirements-gpu.lock; \
 	echo "installing $$lock"; \
 	sed -n '/^setuptools==/,/[^\\]$$/p' $$lock | $$pip install --require-hashes -r /dev/stdin; \
-	$$pip install --require-hashes --no-build-isolation -r $$lock; \
+	$$pip install --require-hashes --no-deps --no-build-isolation -r $$lock; \
 	$$pip install --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -55,9 +55,9 @@ $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 # keeps the pins that pyproject.toml still allows.
 UPGRADE ?= --upgrade
 WHEELS = $(shell $(BIN)/python -m pip config get global.find-links 2>/dev/null)
-COMPILE = $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
-	--python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" $(UPGRADE) \
-	--extra dev pyproject.toml
+COMPILE = $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes \
+	--no-annotate --no-strip-extras --python-platform x86_64-manylinux_2_28 \
+	--custom-compile-command "make lock" $(UPGRADE) --extra dev pyproject.toml
 
 lock: env                 ## pin anew what an environment resolves to, without CUDA and with it
 	$(COMPILE) $(if $(WHEELS),--find-links "$(WHEELS)",--torch-backend cpu) -o requirements.lock

@@ -206,6 +206,14 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Seconds until an answer, from arrival.")] = 30.0,
     queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 64,
     max_bytes: Annotated[str, typer.Option(help="The largest picture file.")] = "10M",
+    max_total: Annotated[str, typer.Option(help="All of them in memory at once.")] = "100M",
+    connections: Annotated[
+        int | None,
+        typer.Option(help="At once; as many as the limit of open files leaves room for."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the bearer token that requests must send.")
+    ] = None,
     reproducible: Annotated[
         bool, typer.Option("--reproducible", help="Let clients, if trusted, choose the noise.")
     ] = False,
@@ -216,7 +224,8 @@ def serve(
     request = requests.resolve(context.params | {"stop": "anytime"})
     from pipeline import serve
 
-    own = ("host", "port", "timeout", "queue", "max_bytes", "reproducible")
+    own = ("host", "port", "timeout", "queue", "max_bytes", "max_total", "connections")
+    own += ("token_file", "reproducible")
     serve.serve(request, **{key: context.params[key] for key in own})
 
 

@@ -1,36 +1,46 @@
 """``rrcm serve``: certified answers over HTTP, in this process, until a signal ends it."""
 
+import asyncio
+import ipaddress
 import logging
 import re
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import numpy as np
 import torch
 import uvicorn
+from starlette.types import ASGIApp
 
 from pipeline import sampling, sources
 from pipeline.requests import Request, Trained
 from rrcm import voters
 from rrcm.errors import ConfigError
-from rrcm.serving import application
+from rrcm.serving import application, token
+from rrcm.serving.connections import AT_ONCE, Connection, Door
 from rrcm.serving.endpoints import Limits
 from rrcm.smoothed import Smoothed
 
 UNITS = {"": 1, "k": 2**10, "M": 2**20}
+BACKLOG = 2048  # connections that the kernel keeps until they are accepted
 GRACE = 5  # seconds that a connection may take to close, once all is answered
 
 
 class Server(uvicorn.Server):
-    """Says so when it is ready."""
+    """Says so when it is ready, and what goes wrong at its door once, not every time."""
 
     ready = ""
+    door: Door
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's."""
+        asyncio.get_running_loop().set_exception_handler(self.door.trouble)
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # more than are accepted at a time
         print(self.ready, flush=True)
 
 
@@ -42,6 +52,9 @@ def serve(
     timeout: float,
     queue: int,
     max_bytes: str,
+    max_total: str,
+    connections: int | None,
+    token_file: Path | None,
     reproducible: bool,
 ) -> None:
     """Serve a classifier until SIGTERM or Ctrl-C; what was let in before is answered then.
@@ -52,30 +65,51 @@ def serve(
         RrcmError: The classifier cannot be served, a limit makes no sense, or the address cannot
             be had.
     """
-    limits = Limits(workers=sampling.workers(), bytes=size(max_bytes), queue=queue, seconds=timeout)
+    limits = Limits(
+        workers=sampling.workers(),
+        bytes=size(max_bytes, "--max-bytes"),
+        total=size(max_total, "--max-total"),
+        queue=queue,
+        seconds=timeout,
+    )
+    secret = None if token_file is None else token.read(token_file)
     classifier, name = _classifier(request.answering()), _name(request)
-    app = application.app(classifier, name=name, limits=limits, reproducible=reproducible)
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    app = application.app(
+        classifier, name=name, limits=limits, reproducible=reproducible, token=secret
+    )
     with _listening(host, port) as listener:
-        server = Server(
-            uvicorn.Config(
-                app,
-                http="h11",
-                ws="none",
-                log_config=None,
-                log_level="warning",
-                access_log=False,  # the application has its own
-                server_header=False,
-                timeout_graceful_shutdown=int(timeout) + GRACE,
-            )
+        if secret is None:
+            _warn(listener)
+        run(
+            app,
+            listener,
+            door=Door(connections),
+            name=f"{name} at sigma = {classifier.sigma:g}",
+            grace=int(timeout) + GRACE,
         )
-        server.ready = (
-            f"{name} at sigma = {classifier.sigma:g}: http://{_address(listener)}/certify takes "
-            "pictures, /docs says how"
+
+
+def run(app: ASGIApp, listener: socket.socket, *, door: Door, name: str, grace: int) -> None:
+    """Serve ``app`` until a signal; ``grace`` seconds later at most this ends."""
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    server = Server(
+        uvicorn.Config(
+            app,
+            http=partial(Connection, door=door),
+            backlog=AT_ONCE,
+            ws="none",
+            log_config=None,
+            log_level="warning",
+            access_log=False,  # the application has its own
+            server_header=False,
+            timeout_graceful_shutdown=grace,
         )
-        for ending in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(ending, _end)  # which uvicorn raises once more, after its own shutdown
-        server.run(sockets=[listener])
+    )
+    server.door = door
+    server.ready = f"{name}: http://{_address(listener)}/certify takes pictures, /docs says how"
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, _end)  # which uvicorn raises once more, after its own shutdown
+    server.run(sockets=[listener])
 
 
 def _classifier(request: Request) -> Smoothed:
@@ -110,18 +144,29 @@ def _listening(host: str, port: int) -> socket.socket:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error})") from None
 
 
+def _warn(listener: socket.socket) -> None:
+    """Say so where others than this machine's users may connect, and nothing is asked of them."""
+    address = listener.getsockname()[0]
+    if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        sources.note(
+            f"--host {address}: whoever reaches this port has answers computed and reads what is "
+            "served; --token-file asks them for a token, a proxy or firewall keeps them out",
+            kind="warning",
+        )
+
+
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def size(text: str) -> int:
+def size(text: str, option: str) -> int:
     """``500k`` or ``10M`` in bytes.
 
     Raises:
-        ConfigError: It is neither, nor a plain number.
+        ConfigError: It is neither, nor a plain number; names the option.
     """
-    found = re.fullmatch(r"(\d+)([kM]?)", text)
+    found = re.fullmatch(r"([0-9]{1,12})([kM]?)", text)
     if not found:
-        raise ConfigError(f"--max-bytes: expected a size such as 500k or 10M, got {text!r}")
+        raise ConfigError(f"{option}: expected a size such as 500k or 10M, got {text!r}")
     return int(found[1]) * UNITS[found[2]]

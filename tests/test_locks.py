@@ -26,7 +26,7 @@ def locked(name: str) -> dict[str, tuple[str, list[str]]]:
     found = {}
     for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
         pin, *hashes = line.split(" --hash=")
-        package, _, version = pin.strip().partition("==")
+        package, _, version = re.sub(r"\[.*\]", "", pin).strip().partition("==")
         assert canonicalize_name(package) == package and version, line
         assert package not in found, line
         found[package] = (version, [one.strip() for one in hashes])

@@ -33,6 +33,7 @@ from rrcm.defaults import DRAWS, STOPPING
 from rrcm.errors import ConfigError
 from rrcm.evidence import Claim
 from rrcm.looks import ladder
+from rrcm.pictures import Fit
 from rrcm.serving import application, replies
 from rrcm.serving.endpoints import PATIENCE, Limits
 from rrcm.settings import Sample
@@ -101,7 +102,8 @@ async def client(
         async with httpx.AsyncClient(transport=transport, base_url="http://a.test") as found:
             yield found
             health = (await found.get("/health")).json()
-            assert (health["waiting"], health["computing"]) == (0, 0), "a place was not given back"
+            left = (health["waiting"], health["computing"], health["held"])
+            assert left == (0, 0, 0), "a place or its bytes were not given back"
 
 
 def ask(
@@ -393,8 +395,9 @@ def test_a_full_line_refuses_at_once_and_serves_all_who_are_in_it():
         gated.backend.door.set()
         served = await asyncio.gather(*inside)
         free = (await found.get("/health")).json()
-        assert busy == {"ready": False, "waiting": 2, "computing": 1, "answered": 0}
-        assert free == {"ready": True, "waiting": 0, "computing": 0, "answered": 3}
+        held = 3 * len(PICTURE)
+        assert busy == {"ready": False, "waiting": 2, "computing": 1, "answered": 0, "held": held}
+        assert free == {"ready": True, "waiting": 0, "computing": 0, "answered": 3, "held": 0}
         assert [reply.status_code for reply in served] == [200] * 3
         return late
 
@@ -457,8 +460,9 @@ BODY = {"type": "http.request", "body": PICTURE, "more_body": False}
 PART = {"type": "http.request", "body": PICTURE[:20], "more_body": True}
 
 
-@pytest.mark.parametrize("messages", [[BODY], [PART]], ids=["waiting", "sending"])
-def test_a_client_that_hangs_up_frees_its_place(messages: list[dict[str, Any]]):
+@pytest.mark.parametrize("messages, bars", [([BODY], True), ([PART], False)])
+def test_a_client_that_hangs_up_frees_its_place(messages: list[dict[str, Any]], bars: bool):
+    """Who is still sending holds the bytes that have come, and keeps nobody out."""
     gated = classifier(Gated)
 
     async def main() -> None:
@@ -473,10 +477,15 @@ def test_a_client_that_hangs_up_frees_its_place(messages: list[dict[str, Any]]):
             gone = asyncio.Event()
             second = asyncio.create_task(raw(app, messages, gone))
             await asyncio.sleep(0.05)
-            assert (await post(found)).status_code == 503
+            health = (await found.get("/health")).json()
+            assert health["ready"] != bars
+            assert health["held"] == len(PICTURE) + len(messages[0]["body"])
+            if bars:
+                assert (await post(found)).status_code == 503
             gone.set()
             start, *_ = await asyncio.wait_for(second, 10)
             assert start["status"] == 499
+            assert (await found.get("/health")).json()["held"] == len(PICTURE)
             third = asyncio.create_task(post(found))
             await asyncio.sleep(0.05)
             gated.backend.door.set()
@@ -484,6 +493,42 @@ def test_a_client_that_hangs_up_frees_its_place(messages: list[dict[str, Any]]):
             assert (await found.get("/health")).json()["answered"] == 2
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_the_bodies_of_all_requests_are_counted_together(declared: bool):
+    """Whether or not they say how long they are; who is inside is answered all the same."""
+    gated = classifier(Gated)
+
+    async def content() -> AsyncIterator[bytes]:
+        for _ in range(0, LIMIT, 100):
+            yield bytes(100)
+
+    async def talk(found: httpx.AsyncClient) -> tuple[httpx.Response, httpx.Response]:
+        inside = asyncio.create_task(post(found))
+        await until(gated.backend.asked.is_set)
+        late = await post(found, bytes(LIMIT) if declared else content())
+        gated.backend.door.set()
+        return await inside, late
+
+    first, late = ask(talk, gated, bytes=LIMIT, total=LIMIT)
+
+    assert first.status_code == 200 and late.status_code == 503
+    assert "fill 1,000 bytes; come back later" in line(late)
+    assert (late.headers["retry-after"], late.headers["connection"]) == ("1", "close")
+
+
+@pytest.mark.parametrize("size, how", [((9, 8), {}), ((100, 2), {"resize": "crop"})])
+def test_a_picture_of_a_wrong_size_is_not_decoded(monkeypatch, size: tuple, how: dict[str, str]):
+    """Nor one of few pixels that would be scaled to many."""
+    monkeypatch.setattr("rrcm.pictures.read", lambda *source, **names: 1 / 0)
+    plain = dataclasses.replace(classifier(), fit=Fit(shape=SHAPE, **how))
+    content = png(np.zeros(size[::-1], dtype=np.uint8))
+
+    response = ask(lambda found: post(found, content), plain, pixels=200)
+
+    assert response.status_code == (413 if how else 422)
+    assert ("more than 200 pixels once it is scaled" if how else "9 x 8 pixels") in line(response)
 
 
 def test_no_thread_outlives_the_application():
@@ -555,6 +600,11 @@ def test_limits_that_make_no_sense_are_refused(name: str, value: float):
         Limits(**{"workers": 1} | {name: value})
 
 
+def test_all_bodies_cannot_be_less_than_one():
+    with refused(ConfigError, "max-total: must be at least max-bytes, 1,000, got 999"):
+        Limits(workers=1, bytes=1000, total=999)
+
+
 # A server in a process of its own.
 
 TINY = ("--model", "tiny", "--sigma", "0.5", "--port", "0")
@@ -614,13 +664,13 @@ def test_sigterm_finishes_what_was_let_in_and_refuses_the_rest(finished: Workspa
 
 @pytest.mark.parametrize("text, want", [("7", 7), ("500k", 512_000), ("10M", 10_485_760)])
 def test_sizes_are_read(text: str, want: int):
-    assert serve.size(text) == want
+    assert serve.size(text, "--max-bytes") == want
 
 
 @pytest.mark.parametrize("text", ["lots", "", "10 M", "1.5M", "-1", "10G"])
 def test_other_sizes_are_refused(text: str):
     with refused(ConfigError, f"--max-bytes: expected a size such as 500k or 10M, got {text!r}"):
-        serve.size(text)
+        serve.size(text, "--max-bytes")
 
 
 def test_a_port_that_is_taken_is_named(finished: Workspace):

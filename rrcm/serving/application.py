@@ -2,7 +2,8 @@
 
 Guarantee: an answer is `Smoothed.certify`'s for the picture that was sent, under noise of a seed
 that is drawn for the request and that nobody could foresee. At most ``workers + queue`` pictures
-are in memory at a time, each at most ``bytes`` long; whoever comes then is refused at once.
+wait or are computed at a time, each at most ``bytes`` long, and all that is there of them and of
+others that are being sent is at most ``total`` bytes; whoever comes then is refused at once.
 """
 
 import logging
@@ -17,21 +18,30 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rrcm.errors import ConfigError, RrcmError
 from rrcm.serving.endpoints import FORMATS, TYPES, Limits, Service
 from rrcm.serving.replies import Health, Problem, Reply, Served
+from rrcm.serving.token import Guard
 from rrcm.smoothed import Smoothed
 
 REASONS = {
+    401: "A token is asked for, and the request has none or another one",
     403: "A seed was asked for, and this server does not let clients choose it",
     408: "The picture did not arrive in time",
     413: "The body or the picture is too large",
     415: "The body is declared to be something else than a picture",
     422: "No picture, a damaged one, one that the model does not take, or a seed that is none",
     500: "The classifier failed",
-    503: "Too many are waiting, or the time was up before the computation began",
+    503: "Too many or too much is waiting, or the time was up before the computation began",
 }
 LOG = logging.getLogger(__name__)
 
 
-def app(smoothed: Smoothed, *, name: str, limits: Limits, reproducible: bool = False) -> FastAPI:
+def app(
+    smoothed: Smoothed,
+    *,
+    name: str,
+    limits: Limits,
+    reproducible: bool = False,
+    token: bytes | None = None,
+) -> FastAPI:
     """The application; its threads live from its startup to its shutdown.
 
     Args:
@@ -40,6 +50,7 @@ def app(smoothed: Smoothed, *, name: str, limits: Limits, reproducible: bool = F
         limits: What it takes.
         reproducible: Whether requests may choose the seed. Who knows the seed can make a picture
             whose certificate is false, so only for clients who are trusted.
+        token: What requests must bear, but those about its health; nothing.
 
     Raises:
         ConfigError: The stopping rule certifies nothing before its end, and requests have one.
@@ -57,7 +68,9 @@ def app(smoothed: Smoothed, *, name: str, limits: Limits, reproducible: bool = F
         lifespan=service.life,
         redoc_url=None,
     )
-    api.add_middleware(Log)
+    if token is not None:
+        api.add_middleware(Guard, token=token)
+    api.add_middleware(Log)  # around the other
     api.add_exception_handler(RequestValidationError, _invalid)
     api.add_exception_handler(RrcmError, _failed)
     api.add_exception_handler(Exception, _failed)  # which is raised on, for its traceback

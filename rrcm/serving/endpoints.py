@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from rrcm.errors import ConfigError, DataError
 from rrcm.evidence import ABSTAIN
 from rrcm.pictures import Fit
 from rrcm.serving.replies import Health, Reply, Served
-from rrcm.serving.waiting import Full, Late, Left, Line
+from rrcm.serving.waiting import Full, Held, Late, Left, Line
 from rrcm.smoothed import Smoothed
 
 FORMATS = ("PNG", "JPEG")
@@ -42,12 +42,15 @@ Seed = Annotated[
 class Limits:
     """What a server takes: ``bytes`` of a body, ``pixels`` of a picture, requests that wait.
 
+    The bodies of all requests, and what has come of those that are being sent, are at most
+    ``total`` bytes.
     ``seconds`` after its arrival a request that waits is refused, and one that is computed is
     answered with what was drawn. ``workers`` are computed at a time, on a thread each.
     """
 
     workers: int
     bytes: int = 10 * 2**20
+    total: int = 100 * 2**20
     pixels: int = 2**24
     queue: int = 64
     seconds: float = 30.0
@@ -56,6 +59,10 @@ class Limits:
         for name, least in (("workers", 1), ("bytes", 1), ("pixels", 1), ("queue", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
+        if self.total < self.bytes:
+            raise ConfigError(
+                f"max-total: must be at least max-bytes, {self.bytes:,}, got {self.total:,}"
+            )
         if not 0 < self.seconds < float("inf"):
             raise ConfigError(f"timeout: must be a positive time, got {self.seconds:g} s")
 
@@ -74,6 +81,7 @@ class Service:
         self.reproducible = reproducible
         self.answered = 0
         self.line = Line(workers=limits.workers, queue=limits.queue)
+        self.held = Held(limits.total)
 
     @asynccontextmanager
     async def life(self, api: FastAPI) -> AsyncIterator[None]:
@@ -87,16 +95,18 @@ class Service:
         until = arrival + self.limits.seconds
         self._refuse_early(request, seed)
         try:
-            with self.line.place():
-                body = await self._body(request, until)
-                reply = await self.line.run(
-                    partial(self._reply, body, seed, arrival), until=until, gone=_gone(request)
-                )
+            self.line.check()
+            with self.held.account() as take:
+                body = await self._body(request, until, take)
+                with self.line.place():  # not before: who sends slowly keeps nobody out
+                    reply = await self.line.run(
+                        partial(self._reply, body, seed, arrival), until=until, gone=_gone(request)
+                    )
         except Full as full:
             raise HTTPException(
                 503,
-                f"{self.limits.queue} requests are waiting already; come back later",
-                headers={"Retry-After": str(full.seconds)},
+                f"{full}; come back later",
+                headers={"Retry-After": str(full.seconds), "Connection": "close"},
             ) from None
         except Late:
             raise HTTPException(
@@ -123,6 +133,7 @@ class Service:
             waiting=line.inside - line.working,
             computing=line.working,
             answered=self.answered,
+            held=self.held.bytes,
         )
 
     async def model(self) -> Served:
@@ -149,6 +160,7 @@ class Service:
             alpha=draws.alpha,
             reproducible=self.reproducible,
             max_bytes=limits.bytes,
+            max_total=limits.total,
             max_pixels=limits.pixels,
             timeout=limits.seconds,
             queue=limits.queue,
@@ -171,8 +183,11 @@ class Service:
                 "false; the operator may allow it with --reproducible",
             )
 
-    async def _body(self, request: Request, until: float) -> bytes:
-        """The body; one that is too long is thrown away as it comes."""
+    async def _body(self, request: Request, until: float, take: Callable[[int], None]) -> bytes:
+        """The body; one that is too long is thrown away as it comes.
+
+        Each piece that is kept is taken into the account before; where it does not fit, `Full`.
+        """
         most, body, length = self.limits.bytes, bytearray(), 0
         too_long = HTTPException(
             413, f"the body is longer than {most:,} bytes", headers={"Connection": "close"}
@@ -185,6 +200,7 @@ class Service:
                 async for chunk in request.stream():
                     length += len(chunk)
                     if length <= most:
+                        take(len(chunk))
                         body += chunk
                     elif length > PATIENCE * most:
                         raise too_long
@@ -230,17 +246,30 @@ class Service:
         )
 
     def _pixels(self, body: bytes) -> np.ndarray:
-        """The picture as what the classifier takes; its size is read before anything is decoded."""
+        """The picture as what the classifier takes; what is too large is not decoded first."""
         try:
-            with Image.open(BytesIO(body), formats=FORMATS) as picture:
-                size = picture.width * picture.height
+            with Image.open(BytesIO(body), formats=FORMATS) as picture:  # reads its head alone
+                self._refuse_size(picture)
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            size = pictures.MOST
+            raise self._too_large() from None
         except pictures.BROKEN:
             raise DataError(f"{NAME}: not a {' or '.join(FORMATS)} file") from None
-        if size > self.limits.pixels:
-            raise HTTPException(413, f"{NAME}: more than {self.limits.pixels:,} pixels")
         return pictures.read(BytesIO(body), self.fit, name=NAME)
+
+    def _refuse_size(self, picture: Image.Image) -> None:
+        """Refuse a picture that has too many pixels, now or once it is scaled, or another size."""
+        (wide, high), (_, height, width) = picture.size, self.fit.shape
+        if wide * high > self.limits.pixels:
+            raise self._too_large()
+        if self.fit.resize == "exact" and {wide, high} != {width, height}:  # nor turned
+            pictures.fitted(picture, self.fit, name=NAME)  # says so
+        if self.fit.resize == "crop":  # a line of few pixels is scaled to very many
+            scale = max(width / wide, height / high, width / high, height / wide) / self.fit.ratio
+            if wide * high * scale**2 > self.limits.pixels:
+                raise self._too_large(" once it is scaled")
+
+    def _too_large(self, scaled: str = "") -> HTTPException:
+        return HTTPException(413, f"{NAME}: more than {self.limits.pixels:,} pixels{scaled}")
 
 
 async def _gone(request: Request) -> None:

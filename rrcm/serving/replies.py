@@ -65,14 +65,17 @@ class Health(BaseModel):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"ready": True, "waiting": 3, "computing": 2, "answered": 1204}]
+            "examples": [
+                {"ready": True, "waiting": 3, "computing": 2, "answered": 1204, "held": 81920}
+            ]
         }
     )
 
     ready: bool = Field(description="Whether a picture sent now would find a place")
-    waiting: int = Field(ge=0, description="Requests that are being read or wait for a thread")
+    waiting: int = Field(ge=0, description="Requests whose picture is here and waits for a thread")
     computing: int = Field(ge=0, description="Requests that are being computed")
     answered: int = Field(ge=0, description="Pictures answered since the start")
+    held: int = Field(ge=0, description="Bytes in memory of the bodies of all requests")
 
 
 class Served(BaseModel):
@@ -102,6 +105,7 @@ class Served(BaseModel):
                     "alpha": 0.001,
                     "reproducible": False,
                     "max_bytes": 10485760,
+                    "max_total": 104857600,
                     "max_pixels": 16777216,
                     "timeout": 30.0,
                     "queue": 64,
@@ -131,6 +135,7 @@ class Served(BaseModel):
     alpha: float = Field(description="Probability that the claim of one answer is false")
     reproducible: bool = Field(description="Whether a request may choose the seed of its noise")
     max_bytes: int = Field(description="The largest body")
+    max_total: int = Field(description="Bytes of all bodies together")
     max_pixels: int = Field(description="The largest picture, width times height")
     timeout: float = Field(description="Seconds from arrival until drawing ends")
     queue: int = Field(description="Requests that may wait")

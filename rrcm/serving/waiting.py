@@ -15,9 +15,9 @@ WEIGHT = 0.1  # of the latest request in the mean of how long one takes
 class Full(Exception):
     """As many are inside as there may be; ``seconds`` says when to come back."""
 
-    def __init__(self, seconds: int) -> None:
+    def __init__(self, why: str, *, seconds: int) -> None:
         """Whole seconds, at least one."""
-        super().__init__(f"full for about {seconds} s")
+        super().__init__(why)
         self.seconds = seconds
 
 
@@ -27,6 +27,35 @@ class Late(Exception):
 
 class Left(Exception):
     """Whoever asked has gone."""
+
+
+class Held:
+    """How much memory the bodies of all requests take at once: at most ``most`` bytes."""
+
+    def __init__(self, most: int) -> None:
+        """With none yet."""
+        self.most = most
+        self.bytes = 0
+
+    @contextmanager
+    def account(self) -> Iterator[Callable[[int], None]]:
+        """A function that takes so many bytes more, until the block ends.
+
+        It raises `Full` where they do not fit.
+        """
+        own = 0
+
+        def take(count: int) -> None:
+            nonlocal own
+            if self.bytes + count > self.most:
+                raise Full(f"the bodies that are here fill {self.most:,} bytes", seconds=1)
+            self.bytes += count
+            own += count
+
+        try:
+            yield take
+        finally:
+            self.bytes -= own
 
 
 class Line:
@@ -46,15 +75,22 @@ class Line:
         self._turns = asyncio.Semaphore(workers)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rrcm-serving")
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place inside, for as long as the block lasts.
+    def check(self) -> None:
+        """Nothing, if there is a place.
 
         Raises:
             Full: There is none.
         """
         if self.inside >= self.places:
-            raise Full(math.ceil(self._mean * self.inside / self.workers))
+            raise Full(
+                f"{self.places - self.workers} requests are waiting already",
+                seconds=math.ceil(self._mean * self.inside / self.workers),
+            )
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place inside, for as long as the block lasts; where there is none, as `check`."""
+        self.check()
         self.inside += 1
         try:
             yield
