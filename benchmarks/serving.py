@@ -3,6 +3,8 @@
 ``python -m benchmarks.serving --clients 50 --seconds 60`` starts a server of a trained run in a
 process of its own. Each client sends one picture after the other, a tenth of them bad in one of
 many ways. Afterwards every answer is computed again from the seed that came with it.
+
+``--idle 1100`` instead opens so many connections, says nothing on them, and asks over others.
 """
 
 import argparse
@@ -10,6 +12,7 @@ import asyncio
 import io
 import os
 import random
+import resource
 import signal
 import struct
 import subprocess
@@ -23,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import numpy as np
@@ -39,6 +42,7 @@ BAD = 0.1  # of the requests
 WARM = 10.0  # seconds after which memory should not grow
 STATES = ("at rest", "warm", "at the end", "at rest again")
 MODEL, SIGMA = "tiny", 0.5  # of params.yaml
+ASKED = 20  # pictures, beside idle connections
 PATIENCE = 120.0  # seconds, of a client
 DIGITS = load_digits().images  # [N, 8, 8], 0 .. 16
 
@@ -118,13 +122,15 @@ async def _chunks(content: bytes) -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def server(folder: Path, *options: str) -> AsyncIterator[tuple[subprocess.Popen, str]]:
+async def server(
+    folder: Path, *options: str, files: int | None = None, log: IO[str] | None = None
+) -> AsyncIterator[tuple[subprocess.Popen, str]]:
     """`rrcm serve` in a checkout, and its address; killed at the end if it is still there.
 
     Raises:
         RuntimeError: It did not start; says what it said.
     """
-    log = tempfile.TemporaryFile("w+")
+    log = log or tempfile.TemporaryFile("w+")
     process = subprocess.Popen(
         [Path(sys.executable).parent / "rrcm", "serve", "--port", "0", *options],
         cwd=folder,
@@ -134,6 +140,8 @@ async def server(folder: Path, *options: str) -> AsyncIterator[tuple[subprocess.
         text=True,
         start_new_session=True,
     )
+    if files is not None:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, files))
     try:
         line = await asyncio.to_thread(process.stdout.readline)
         if "http://" not in line:
@@ -193,6 +201,38 @@ async def load(
     found.wrong = right.count(False)
     found.after_deadline = sum(reply["stop"] == "budget" for _, reply in found.replies)
     return found
+
+
+async def idle(folder: Path, *, count: int, files: int) -> str:
+    """How a server of at most ``files`` descriptors answers beside idle connections, in words."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # of this process
+    wanted = ("--model", MODEL, "--sigma", str(SIGMA))
+    log = tempfile.TemporaryFile("w+")
+    async with server(folder, *wanted, files=files, log=log) as (process, address):
+        host, _, port = address.removeprefix("http://").partition(":")
+        times, codes, waiting = [], Counter(), []
+        for _ in range(count):
+            waiting.append(await asyncio.open_connection(host, int(port)))
+        held = state(psutil.Process(process.pid)).files
+        for seed in range(ASKED):
+            began = time.monotonic()
+            async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
+                reply = await client.post("/certify", **_good(_picture(random.Random(seed))))
+            codes[reply.status_code] += 1
+            times.append(time.monotonic() - began)
+        for _, writer in waiting:
+            writer.close()
+        process.terminate()
+        code = await asyncio.to_thread(process.wait, 60)
+        log.seek(0)
+        lines = log.read().splitlines()
+    return (
+        f"{count:,} idle connections, {files:,} descriptors, {held:,} of them open then: "
+        f"{codes[200]} of {ASKED} pictures answered, in {np.median(times):.2f} s in the median and "
+        f"{max(times):.2f} s at most; {len(lines)} lines in the log, "
+        f"{sum('Traceback' in line for line in lines)} tracebacks; exit code {code}"
+    )
 
 
 async def _client(address: str, found: Outcome, until: float, number: int) -> None:
@@ -334,7 +374,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--run", default="tiny-rrcm-s050")
+    parser.add_argument("--idle", type=int, help="connections over which nothing comes")
+    parser.add_argument("--files", type=int, default=1024, help="descriptors, with --idle")
     asked = parser.parse_args()
+    if asked.idle is not None:
+        print(asyncio.run(idle(Path("."), count=asked.idle, files=asked.files)))
+        return
     found = asyncio.run(
         load(Path("."), clients=asked.clients, seconds=asked.seconds, run=asked.run)
     )

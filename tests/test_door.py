@@ -17,6 +17,7 @@ from builders import refused
 from starlette.types import Receive, Scope, Send
 from workspace import ROOT
 
+from pipeline import serve
 from rrcm.errors import ConfigError
 from rrcm.serving import connections, token
 from rrcm.serving.connections import SPARE, Door
@@ -264,3 +265,13 @@ def test_a_token_is_read_without_its_line_end(tmp_path: Path):
     for wrong in (tmp_path, tmp_path / "none"):
         with refused(ConfigError, f"--token-file {wrong}: not a file"):
             token.read(wrong)
+
+
+@pytest.mark.parametrize("host, said", [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_a_server_for_others_says_so(capsys, host: str, said: bool):
+    with socket.create_server((host, 0)) as listener:
+        serve._warn(listener)
+
+    error = capsys.readouterr().err
+    assert error.startswith(f"warning: --host {host}: ") if said else error == ""
+    assert error.count("\n") == said
