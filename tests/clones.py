@@ -1,5 +1,6 @@
 """A little graph in clones of one repository that share a remote: hosts, as far as DVC sees."""
 
+import base64
 import json
 import os
 import subprocess
@@ -162,12 +163,16 @@ class Service:
     def url(self) -> str:
         return json.loads((self.checkout.path / ".rrcm/prefect/server.json").read_text())["url"]
 
+    @property
+    def secret(self) -> str:
+        return (self.checkout.path / ".rrcm/prefect/secret").read_text().strip()
+
     def ask(self, path: str, body: object | None = None) -> Any:
         """The API's answer."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"{self.url}/{path}", data, {"Content-Type": "application/json"}
-        )
+        token = base64.b64encode(self.secret.encode()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
+        request = urllib.request.Request(f"{self.url}/{path}", data, headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read() or "null")
 

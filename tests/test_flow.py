@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from survivors import mark, marked, until
 from workspace import ROOT, Workspace
 
-from pipeline.flow import local
+from pipeline.flow import guarded, local
 
 GRAPH = """
 stages:
@@ -140,14 +140,16 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         port = str(free.getsockname()[1])
     databases.place(home := tmp_path_factory.mktemp("prefect"))
     settings = {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    command = [sys.executable, "-m", "uvicorn", "--factory", local.APPLICATION, "--port", port]
+    command = [sys.executable, "-m", "uvicorn", "--factory", guarded.APPLICATION, "--port", port]
     with (home / "log").open("wb") as log:
         server = subprocess.Popen(
             command, env=os.environ | local.LEAN | settings, stdout=log, stderr=log
         )
     url = f"http://127.0.0.1:{port}/api/"
     try:
-        until(lambda: local.answers(url) or server.poll() is not None, seconds=120)
+        until(
+            lambda: guarded.status(f"{url}health") == 200 or server.poll() is not None, seconds=120
+        )
         with Api(base_url=url, timeout=300) as client:
             yield client
     finally:

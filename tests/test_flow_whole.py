@@ -64,6 +64,8 @@ def up(checkout: Workspace, slots: Path) -> Iterator[httpx.Client]:
                 return (checkout.path / ".rrcm/prefect/server.json").exists()
 
             until(healthy, seconds=120, what="server")
+            secret = (checkout.path / ".rrcm/prefect/secret").read_text().strip()
+            api.auth = (*secret.split(":"),)
             yield api
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)

@@ -30,6 +30,7 @@ class Hosts:
         number = len(self.workers)
         environment = self.team.environment | {
             "PREFECT_API_URL": self.service.url,
+            "PREFECT_API_AUTH_STRING": self.service.secret,
             "RRCM_SLOTS": "1",
             "RRCM_SLOTS_DIR": str(self.team.folder / f"slots-{number}"),
             "RRCM_SILENCE_SECONDS": "12",

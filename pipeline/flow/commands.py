@@ -18,20 +18,24 @@ def start(
     environment: Mapping[str, str],
     output: int | None = subprocess.PIPE,
     grace: float = supervise.GRACE,
+    files: Sequence[int] = (),
 ) -> subprocess.Popen[str]:
     """Start a command that is stopped, with all its processes, when we end, however we do.
 
-    SIGTERM to the process returned stops it too. Both streams go to ``output``.
+    SIGTERM to the process returned stops it too. Both streams go to ``output``. The command
+    inherits ``files``.
     """
-    ours = [sys.executable, "-m", supervise.__name__, "--grace", str(grace), "--"]
+    ours = [sys.executable, "-m", supervise.__name__, "--grace", str(grace)]
+    given = [word for file in files for word in ("--give", str(file))]
     return subprocess.Popen(
-        [*ours, *command],
+        [*ours, *given, "--", *command],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         env={**environment, "PYTHONPATH": _first(environment)},
+        pass_fds=files,
         start_new_session=True,  # Ctrl-C is for us to hear
     )
 

@@ -8,8 +8,10 @@ from rrcm.errors import StageError, one_line
 
 HOME = Path(".rrcm/prefect")  # Prefect's database and files, of this checkout alone
 SERVER = HOME / "server.json"  # the server of `rrcm flow up`, while it runs
+SECRET = HOME / "secret"  # what it asks for
 CHECKOUT = "RRCM_CHECKOUT"  # where a worker's flows go, which start in a folder of their own
 ADDRESS = "PREFECT_API_URL"
+AUTH = "PREFECT_API_AUTH_STRING"  # the secret of the server that is meant
 REPORT = Path("report")  # of a checkout, and where it is served
 REPORT_ADDRESS = "RRCM_REPORT_URL"
 POOL, FLOWS, STAGES = "rrcm", "flows", "stages"  # the work pool and its queues, as in prefect.yaml
@@ -33,7 +35,8 @@ def prepare() -> str:
 
     That is the one of PREFECT_API_URL, else that of `rrcm flow up` in this checkout, and an empty
     string where there is neither. Without PREFECT_API_URL, PREFECT_HOME is of this checkout.
-    No telemetry is sent. May be called again.
+    The secret of `rrcm flow up` is then that of its file. No telemetry is sent. May be called
+    again.
 
     Raises:
         StageError: What `rrcm flow up` wrote cannot be read.
@@ -45,7 +48,7 @@ def prepare() -> str:
         return address
     os.environ["PREFECT_HOME"] = str(HOME.absolute())
     if address := running():
-        os.environ[ADDRESS] = address
+        os.environ |= {ADDRESS: address, AUTH: _secret()}
     return address
 
 
@@ -78,6 +81,13 @@ def enter() -> None:
         raise StageError(f"{folder.absolute()}: is no checkout (no dvc.yaml); see {CHECKOUT}")
     os.environ[CHECKOUT] = str(folder.absolute())
     os.chdir(folder)
+
+
+def _secret() -> str:
+    try:
+        return SECRET.read_text().strip()
+    except OSError as error:
+        raise StageError(f"{SECRET}: {error.strerror}; start `rrcm flow up` again") from None
 
 
 def _alive(process: int) -> bool:

@@ -3,18 +3,15 @@
 import atexit
 import fcntl
 import os
-import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 
-from pipeline.flow import commands, environment, lockfile, plan
+from pipeline.flow import commands, environment, guarded, lockfile, plan
 from rrcm.errors import StageError
 
+LOOPBACK = "127.0.0.1"
 PATIENCE = 120.0  # seconds that a server may take to begin; a second or two is usual
-APPLICATION = "prefect.server.api.server:create_app"
 LEAN = {  # what a server of one run has no use for
     **{
         f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false"
@@ -74,25 +71,22 @@ def run(
 
 
 class _Server:
-    """Prefect's server, on loopback, for as long as this process lives."""
+    """Prefect's server, on loopback, for this process alone and as long as it lives."""
 
     def __init__(self) -> None:
+        guarded.home()
         self._log = environment.HOME / "server.log"
-        self._log.parent.mkdir(parents=True, exist_ok=True)
         self._turn = (environment.HOME / "starting").open("ab")  # two would both make the database
         fcntl.flock(self._turn, fcntl.LOCK_EX)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self._url = f"http://127.0.0.1:{port}/api"
-        os.environ[environment.ADDRESS] = self._url
+        self._listener = guarded.listening(LOOPBACK, 0)
+        os.environ |= guarded.settings(LOOPBACK, self._listener, guarded.secret())
+        self._url = os.environ[environment.ADDRESS]
         with self._log.open("wb") as log:
             self._process = commands.start(
-                [
-                    *(sys.executable, "-m", "uvicorn", "--factory", APPLICATION),
-                    *("--host", "127.0.0.1", "--port", str(port), "--log-level", "error"),
-                ],
+                guarded.command(self._listener),
                 environment=os.environ | LEAN,
                 output=log.fileno(),
+                files=(self._listener.fileno(),),
             )
         # Prefect sends what it has not sent yet when the interpreter ends, which is before this.
         atexit.register(self._end)
@@ -101,11 +95,11 @@ class _Server:
         """Until it answers.
 
         Raises:
-            StageError: It does not begin.
+            StageError: It does not begin, or asks for no secret.
         """
         deadline = time.monotonic() + PATIENCE
         with self._turn:
-            while not answers(self._url):
+            while not guarded.ready(self._url):
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise StageError(f"Prefect's server does not begin; {self._log} says why")
                 time.sleep(0.05)
@@ -116,18 +110,11 @@ class _Server:
 
 
 def _require(address: str) -> None:
-    if not answers(address, seconds=10.0):
+    """See that a server is there that is ready, and takes us."""
+    if guarded.status(f"{address.rstrip('/')}/health", seconds=10.0) not in (200, 401, 403):
         raise StageError(
             f"{address}: no server answers there; start it, or unset {environment.ADDRESS}"
         )
+    from pipeline.flow import server  # imports prefect, which reads the environment
 
-
-def answers(address: str, *, seconds: float = 2.0) -> bool:
-    """Whether a server is there that is ready, or that does not tell strangers."""
-    try:
-        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=seconds) as answer:
-            return answer.status == 200
-    except urllib.error.HTTPError as error:
-        return error.code in (401, 403)
-    except (OSError, ValueError):
-        return False
+    server.greet()

@@ -22,7 +22,7 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import Crashed
 
 from pipeline.flow import commands
-from pipeline.flow.environment import FLOWS, POOL, STAGES
+from pipeline.flow.environment import AUTH, FLOWS, POOL, SECRET, STAGES
 from rrcm.errors import StageError, one_line
 
 AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
@@ -53,6 +53,19 @@ def deploy(schedules: bool | None) -> str:
                 for schedule in one.schedules if wanted is not None else ():
                     client.update_deployment_schedule(one.id, schedule.id, active=wanted)
             return "\n".join(_line(one) for one in _deployments(client))
+    except httpx.HTTPError as error:
+        raise _refused(error) from None
+
+
+def greet() -> None:
+    """See that the server takes us.
+
+    Raises:
+        StageError: It asks for another secret, or does not answer.
+    """
+    try:
+        with get_client(sync_client=True) as client:
+            client.read_work_pools(limit=1)
     except httpx.HTTPError as error:
         raise _refused(error) from None
 
@@ -121,6 +134,11 @@ def _line(deployment: DeploymentResponse) -> str:
 
 
 def _refused(error: Exception) -> StageError:
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
+        return StageError(
+            f"{_address()}: {AUTH} is not the secret of this server, or not set; where `rrcm flow "
+            f"up` runs, it is in {SECRET}"
+        )
     return StageError(f"{_address()}: {one_line(error) or type(error).__name__}")
 
 

@@ -2,26 +2,29 @@
 
 Guarantee: on SIGTERM or Ctrl-C, runs at work are stopped first, tell the server so, and are waited
 for; then worker and server end. If this process is killed, even by SIGKILL, all that it started
-ends too; runs then do not tell, and the next `rrcm flow up` does it for them.
+ends too; runs then do not tell, and the next `rrcm flow up` does it for them. So it is when the
+server ends before its time: nobody could be told, and stages save and end at once.
 """
 
 import os
+import secrets
+import signal
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 from subprocess import Popen
 from threading import Thread
+from typing import BinaryIO
 
 import psutil
 
-from pipeline.flow import commands, environment, signals, slots
+from pipeline.flow import commands, environment, guarded, signals, slots, supervise
 from pipeline.flow.environment import FLOWS, POOL, REPORT, REPORT_ADDRESS, STAGES
 from rrcm.errors import ConfigError, StageError
 from rrcm.files import write_json
@@ -51,20 +54,44 @@ def up(*, host: str, port: int, schedules: bool | None, say: Callable[[str], Non
         )
     environment.enter()
     stop = signals.Stop()
-    with signals.heeded(stop, say), _alone():
+    with signals.heeded(stop, say), _alone() as now:
         environment.prepare()
-        url = _server_settings(host, port)
-        say("starting Prefect's server; the first time in a checkout takes half a minute")
-        with _serving_report() as report, _running("server", _prefect("server", "start")) as server:
-            _until_it_answers(url, server, stop)
-            if stop.is_set():
-                return
-            told = _told(schedules)
-            os.environ.update({REPORT_ADDRESS: report} | _worker_settings())
-            name = f"{socket.gethostname()}-{Path.cwd().name}-{FLOWS}"
-            with _running("worker", _worker(FLOWS, name=name, limit=1)) as worker, _known(url):
-                say(f"{told}\n{url.removesuffix('/api')} shows runs; Ctrl-C ends it")
-                _wait({"server": server, "worker": worker}, stop)
+        secret = guarded.secret()
+        with guarded.listening(host, port) as listener, guarded.kept(secret):
+            os.environ |= guarded.settings(host, listener, secret)
+            say("starting Prefect's server; the first time in a checkout takes half a minute")
+            _serve(listener, schedules=schedules, stop=stop, say=say, now=now)
+
+
+def _serve(
+    listener: socket.socket,
+    *,
+    schedules: bool | None,
+    stop: signals.Stop,
+    say: Callable[[str], None],
+    now: Callable[[str], None],
+) -> None:
+    """The parts of `up`, until ``stop``; ``now`` is told how far it is."""
+    url, files = os.environ[environment.ADDRESS], (listener.fileno(),)
+    with (
+        _serving_report() as report,
+        _running("server", guarded.command(listener), files=files) as server,
+        _ending(now),
+    ):
+        _until_it_answers(url, server, stop)
+        if stop.is_set():
+            return
+        told = _told(schedules)
+        os.environ.update({REPORT_ADDRESS: report} | _worker_settings())
+        command = _worker(FLOWS, name=f"{socket.gethostname()}-{Path.cwd().name}-{FLOWS}", limit=1)
+        heard = partial(_runs, server)
+        with _running("worker", command, heard=heard) as worker, _ending(now), _known(url):
+            now(url)
+            say(
+                f"{told}\n{url.removesuffix('/api')} shows runs; Ctrl-C ends it\n"
+                f"it asks for a password: the line in {environment.SECRET}"
+            )
+            _wait({"server": server, "worker": worker}, stop)
 
 
 def work(*, queue: str, name: str, limit: int, say: Callable[[str], None]) -> None:
@@ -103,33 +130,23 @@ def work(*, queue: str, name: str, limit: int, say: Callable[[str], None]) -> No
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    LOCK.parent.mkdir(parents=True, exist_ok=True)
+def _alone() -> Iterator[Callable[[str], None]]:
+    """Hold the lock of this checkout; whoever comes second is told what was last called with."""
+    guarded.home()
     with LOCK.open("ab") as file:
         if not slots.lock(file.fileno()):
-            address = environment.running() or "it is starting"
-            raise StageError(f"`rrcm flow up` runs in this checkout already: {address}")
+            raise StageError(f"`rrcm flow up` runs in this checkout already: {LOCK.read_text()}")
+        LOCK.write_text("it is starting")
         environment.SERVER.unlink(missing_ok=True)  # of one that was killed
-        yield
+        yield LOCK.write_text
 
 
-def _server_settings(host: str, port: int) -> str:
-    """Where the server's API will be; what it, and all that talks to it, reads."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+@contextmanager
+def _ending(now: Callable[[str], None]) -> Iterator[None]:
     try:
-        with socket.create_server((host, port), family=family) as listener:
-            port = listener.getsockname()[1]
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error})") from None
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    url = f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}/api"
-    os.environ |= {
-        environment.ADDRESS: url,
-        "PREFECT_SERVER_API_HOST": host,
-        "PREFECT_SERVER_API_PORT": str(port),
-        "PREFECT_SERVER_UI_API_URL": "/api",  # for browsers elsewhere, too
-    }
-    return url
+        yield
+    finally:
+        now("it is ending, and waits for its runs; the same command a little later")
 
 
 def _worker_settings() -> dict[str, str]:
@@ -139,52 +156,65 @@ def _worker_settings() -> dict[str, str]:
     return {environment.CHECKOUT: checkout, "PREFECT_WORKER_QUERY_SECONDS": QUERY, "PATH": path}
 
 
-def _prefect(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
-
-
 def _worker(queue: str, *, name: str, limit: int) -> list[str]:
     options = {"--pool": POOL, "--type": "process", "--work-queue": queue, "--name": name}
     words = [word for option in options.items() for word in option]
-    return _prefect("worker", "start", *words, "--limit", str(limit))
+    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
+    return [*prefect, "worker", "start", *words, "--limit", str(limit)]
 
 
 @contextmanager
-def _running(what: str, command: list[str], *, log: bool = True) -> Iterator[Popen[str]]:
-    """A part, from its start to its end, as a process that stops it when it is told to."""
+def _running(
+    what: str,
+    command: list[str],
+    *,
+    log: bool = True,
+    files: Sequence[int] = (),
+    heard: Callable[[], bool] = lambda: True,
+) -> Iterator[Popen[str]]:
+    """A part, from its start to its end, as a process that stops it when it is told to.
+
+    It inherits ``files``. A worker's runs are waited for as long as their server may hear of them.
+    """
     with open(_log(what) if log else os.devnull, "wb") as file:
         output = file.fileno() if log else None
         with commands.start(
-            command, environment=os.environ, output=output, grace=FAREWELL
+            command, environment=os.environ, output=output, grace=FAREWELL, files=files
         ) as process:
             try:
                 yield process
             finally:
                 if what == "worker":
-                    _quiet(process)
+                    _quiet(process, heard)
                 process.terminate()
                 process.wait()
+
+
+def _runs(process: Popen[str]) -> bool:
+    return process.poll() is None
 
 
 def _log(what: str) -> Path:
     return environment.HOME / f"{what}.log"
 
 
-def _quiet(supervisor: Popen[str]) -> None:
+def _quiet(supervisor: Popen[str], heard: Callable[[], bool]) -> None:
     """Stop a worker's runs before it: its own way is to kill them, and to tell nobody.
 
-    Frozen, it starts no further ones meanwhile.
+    Frozen, it starts no further ones meanwhile. A run whose server is gone would try for minutes to
+    tell it; killed, its stages still save.
     """
     try:
         for worker in psutil.Process(supervisor.pid).children():
             worker.suspend()
             runs = worker.children()
             for run in runs:
-                run.terminate()
+                supervise.send(run, signal.SIGTERM)
             deadline = time.monotonic() + FAREWELL
-            while any(map(_lives, runs)) and time.monotonic() < deadline:
+            while any(map(_lives, runs)) and heard() and time.monotonic() < deadline:
                 time.sleep(POLL)
-            worker.kill()
+            for process in (*runs, worker):
+                supervise.send(process, signal.SIGKILL)
     except psutil.NoSuchProcess:
         return
 
@@ -200,14 +230,10 @@ def _until_it_answers(url: str, server: Popen[str], stop: signals.Stop) -> None:
     deadline = time.monotonic() + START
     while not stop.wait(POLL):
         _look("server", server)
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            if time.monotonic() > deadline:
-                raise StageError(
-                    f"the server does not answer; {_log('server')} says more"
-                ) from None
+        if guarded.ready(url):
+            return
+        if time.monotonic() > deadline:
+            raise StageError(f"the server does not answer; {_log('server')} says more")
 
 
 def _told(schedules: bool | None) -> str:
@@ -235,15 +261,29 @@ def _wait(parts: Mapping[str, Popen[str]], stop: signals.Stop) -> None:
 
 
 def _look(what: str, process: Popen[str]) -> None:
-    if process.poll() is None:
+    if (code := process.poll()) is None:
         return
     said = _log(what).read_text(errors="replace") if _log(what).exists() else ""
-    tail = " / ".join(line.strip() for line in said.splitlines()[-TAIL:])
-    raise StageError(f"the {what} ended (exit code {process.returncode}): {tail}")
+    tail = " / ".join([line.strip() for line in said.splitlines() if line.strip()][-TAIL:])
+    killed = {128 + number: f"was killed by {number.name}" for number in signal.Signals}
+    how = killed.get(code, f"ended (exit code {code})")
+    raise StageError(f"the {what} {how}{f': {tail}' if tail else ''}")
 
 
 class _Pages(SimpleHTTPRequestHandler):
-    """Files of one folder, to read, and no lists of them."""
+    """Files of one folder, to read, for whom was told where they are; and no lists of them."""
+
+    server: "_Reports"
+
+    def translate_path(self, path: str) -> str:
+        return super().translate_path(path.removeprefix(self.server.prefix))
+
+    def send_head(self) -> BinaryIO | BytesIO | None:
+        given = self.path[: len(self.server.prefix)]
+        if not secrets.compare_digest(given.encode(), self.server.prefix.encode()):
+            self.send_error(404)
+            return None
+        return super().send_head()
 
     def list_directory(self, path: str | os.PathLike[str]) -> None:
         self.send_error(404)
@@ -252,14 +292,25 @@ class _Pages(SimpleHTTPRequestHandler):
         """Nobody asked who reads a report."""
 
 
+class _Reports(ThreadingHTTPServer):
+    """The report of this checkout, whenever there is one, for users of this host who know where."""
+
+    def __init__(self) -> None:
+        self.prefix = f"/{secrets.token_urlsafe(16)}/"
+        super().__init__(("127.0.0.1", 0), partial(_Pages, directory=str(REPORT.absolute())))
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}{self.prefix}"
+
+
 @contextmanager
 def _serving_report() -> Iterator[str]:
-    """The report of this checkout, whenever there is one, for this host alone; its address."""
-    pages = partial(_Pages, directory=str(REPORT.absolute()))
-    with ThreadingHTTPServer(("127.0.0.1", 0), pages) as server:
+    """The address of the report: like a password, it is told to runs, and so on Prefect's pages."""
+    with _Reports() as server:
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/"
+            yield server.address
         finally:
             server.shutdown()

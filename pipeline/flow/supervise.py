@@ -8,8 +8,8 @@ nothing behind either. The exit code is the command's, or 128 + the signal that 
 
 Guarantee: when this process ends, so has every process that the command started, and theirs, in
 whatever session; on Linux, where orphans become our children, and else as far as their parents
-live. Files that we inherit stay open, and so their locks held, until then; the command does not
-get them. What SIGKILL to this very process leaves behind is not covered.
+live. Files that we inherit stay open, and so their locks held, until then; the command gets those
+that it is given by ``--give``. What SIGKILL to this very process leaves behind is not covered.
 """
 
 import argparse
@@ -33,7 +33,9 @@ PR_SET_CHILD_SUBREAPER = 36
 class Supervisor:
     """A command at work."""
 
-    def __init__(self, command: Sequence[str], *, grace: float, drain: int | None) -> None:
+    def __init__(
+        self, command: Sequence[str], *, grace: float, drain: int | None, give: Sequence[int]
+    ) -> None:
         """Start it; ``drain`` is the other end of its output, to be read when nobody else does."""
         self.grace, self.drain = grace, drain
         self.asked = False  # to stop
@@ -47,7 +49,7 @@ class Supervisor:
             signal.signal(number, self._ask)
         self._files = {0, self._wake}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, close_fds=True
+            command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=give
         )
 
     def _ask(self, *_: object) -> None:
@@ -90,10 +92,10 @@ class Supervisor:
             group = [process for process in left if _group(process) == self._process.pid]
             for process in {*(group or left)} - told:
                 told.add(process)
-                _send(process, signal.SIGTERM)
+                send(process, signal.SIGTERM)
             if time.monotonic() >= deadline:
                 for process in left:
-                    _send(process, signal.SIGKILL)
+                    send(process, signal.SIGKILL)
             self._pause(POLL)
         self._reap()
 
@@ -116,7 +118,8 @@ def _group(process: psutil.Process) -> int | None:
         return None
 
 
-def _send(process: psutil.Process, number: int) -> None:
+def send(process: psutil.Process, number: int) -> None:
+    """Signal a process that may be gone."""
     try:
         process.send_signal(number)
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone; or another user's, by sudo
@@ -133,10 +136,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="supervise", description=__doc__)
     parser.add_argument("--grace", type=float, default=GRACE)
     parser.add_argument("--drain", type=int)
+    parser.add_argument("--give", type=int, action="append", default=[])
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
     _adopt_orphans()
-    sys.exit(Supervisor(given.command, grace=given.grace, drain=given.drain).wait())
+    supervisor = Supervisor(given.command, grace=given.grace, drain=given.drain, give=given.give)
+    sys.exit(supervisor.wait())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,130 @@
+"""Prefect's server of a checkout, so that nobody but its user can use it.
+
+What Prefect's API is told, a worker runs, as its user. Every user of a machine reaches its loopback
+addresses, and so may a web page in a browser there. Hence a server that is started here asks for a
+secret, whatever it listens at, and there is no way to start one that does not.
+
+Guarantee: the secret is in the environment of processes of this user and in one file that nobody
+else may read; it is on no command line and in no log. Whoever starts a server holds its port from
+before the secret is made until all that was told the secret has ended, so that nobody else can
+listen there and be told it.
+"""
+
+import os
+import secrets
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline.flow.environment import ADDRESS, AUTH, HOME, SECRET
+from rrcm.errors import ConfigError, StageError
+
+SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+SHORTEST = 16  # characters of a secret that somebody chose
+APPLICATION = "prefect.server.api.server:create_app"
+
+
+def secret() -> str:
+    """A fresh one, or that of PREFECT_SERVER_API_AUTH_STRING.
+
+    Raises:
+        ConfigError: That can be guessed, or cannot be sent.
+    """
+    if not (given := os.environ.get(SERVER_AUTH)):
+        return f"rrcm:{secrets.token_urlsafe(32)}"
+    if len(given) < SHORTEST or not given.isascii():
+        raise ConfigError(
+            f"{SERVER_AUTH}: must be {SHORTEST} characters or more, all of them ASCII; unset it "
+            "for a fresh one with each start"
+        )
+    return given
+
+
+def home() -> None:
+    """Make Prefect's folder of this checkout, which nobody else may enter.
+
+    Raises:
+        StageError: It is another user's.
+    """
+    try:
+        HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
+        HOME.chmod(0o700)  # one that an earlier version made
+    except OSError as error:
+        raise StageError(f"{HOME}: {error.strerror}; it must be a folder of yours") from None
+
+
+@contextmanager
+def kept(known: str) -> Iterator[None]:
+    """Have the secret in a file meanwhile, for `rrcm flow run` of this checkout and its user."""
+    SECRET.unlink(missing_ok=True)  # of one that was killed
+    with open(os.open(SECRET, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{known}\n")
+    try:
+        yield
+    finally:
+        SECRET.unlink(missing_ok=True)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket for `command`; port 0 takes a free one.
+
+    Raises:
+        ConfigError: The address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error})") from None
+    # What it accepts has this from it; uvicorn does not set it where it is given a socket.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def settings(host: str, listener: socket.socket, known: str) -> dict[str, str]:
+    """Environment variables of a server at ``listener``, and of all that talk to it."""
+    port = listener.getsockname()[1]
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    origin = f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
+    return {
+        ADDRESS: f"{origin}/api",
+        AUTH: known,
+        SERVER_AUTH: known,
+        # Pages that others serve may not even ask; its own have no need to.
+        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": origin,
+        "PREFECT_SERVER_API_HOST": host,
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_UI_API_URL": "/api",  # for browsers elsewhere, too
+    }
+
+
+def command(listener: socket.socket) -> list[str]:
+    """What runs the server; it must inherit the socket."""
+    uvicorn = [sys.executable, "-m", "uvicorn", "--factory", APPLICATION, "--log-level", "warning"]
+    return [*uvicorn, "--fd", str(listener.fileno())]
+
+
+def ready(url: str) -> bool:
+    """Whether the server that was started answers.
+
+    Raises:
+        StageError: It answers strangers, too.
+    """
+    if (code := status(f"{url}/admin/version")) == 200:
+        raise StageError(f"{url}: Prefect's server asks for no secret, and so is not used")
+    return code == 401
+
+
+def status(url: str, *, seconds: float = 2.0) -> int:
+    """The code of the answer to a stranger's question; 0: there is none."""
+    try:
+        with urllib.request.urlopen(url, timeout=seconds) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    except (OSError, ValueError):
+        return 0
