@@ -27,6 +27,7 @@ def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]
 def serve(**said: object) -> None:
     environment.SERVER.parent.mkdir(parents=True, exist_ok=True)
     environment.SERVER.write_text(json.dumps(said))
+    environment.SECRET.write_text("rrcm:its secret\n")
 
 
 def test_the_command_line_imports_neither_prefect_nor_dvc():
@@ -51,6 +52,7 @@ def test_a_server_that_is_named_is_meant_and_nothing_is_of_this_checkout(variabl
     serve(url="http://127.0.0.1:4200/api", pid=os.getpid())
 
     assert environment.prepare() == "http://example.org/api"
+    assert "PREFECT_API_AUTH_STRING" not in variables, "ours is not for others"
     assert "PREFECT_HOME" not in variables
     assert variables["DO_NOT_TRACK"] == "1"
 
@@ -63,6 +65,15 @@ def test_a_server_of_this_checkout_is_meant_as_long_as_it_lives(variables: dict[
 
     serve(url="http://127.0.0.1:4200/api", pid=os.getpid())
     assert environment.prepare() == variables["PREFECT_API_URL"] == "http://127.0.0.1:4200/api"
+    assert variables["PREFECT_API_AUTH_STRING"] == "rrcm:its secret"
+
+
+def test_a_secret_that_is_gone_is_said_in_one_line(variables: dict[str, str]):
+    serve(url="http://127.0.0.1:4200/api", pid=os.getpid())
+    environment.SECRET.unlink()
+
+    with refused(StageError, ".rrcm/prefect/secret: No such file", "start `rrcm flow up` again"):
+        environment.prepare()
 
 
 def test_a_note_of_a_server_that_is_none_is_refused(variables: dict[str, str]):

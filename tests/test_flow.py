@@ -316,6 +316,24 @@ def test_a_server_that_does_not_answer_is_said_in_one_line(seen: Seen):
     ]
 
 
+def test_the_server_of_one_run_is_for_that_run_alone(
+    api: Api, survivors: dict[str, str], tmp_path: Path
+):
+    own = Seen(api, repository(tmp_path / "own", SLOW), {**survivors, **mark()})
+    own.environment["PREFECT_API_URL"] = ""
+    databases.place(own.here.path / ".rrcm/prefect")
+    process = own.start()
+    until(lambda: (own.here.path / "ready").exists() or process.poll() is not None)
+    (server,) = [one for one in marked(own.environment) if one.cmdline()[1:3] == ["-m", "uvicorn"]]
+    url = server.environ()["PREFECT_API_URL"]
+
+    assert guarded.status(f"{url}/health", seconds=60) == 200
+    assert guarded.status(f"{url}/flow_runs/filter", seconds=60) == 401
+    process.terminate()
+    process.communicate(timeout=300)
+    assert not marked(own.environment)
+
+
 @pytest.mark.parametrize("how", ["terminate", "interrupt twice", "cancel"])
 def test_a_stopped_run_leaves_no_process_and_final_states_and_goes_on(
     api: Api, survivors: dict[str, str], tmp_path: Path, how: str

@@ -3,6 +3,7 @@
 import os
 import signal
 import sqlite3
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import workspace
 from clones import Service, alive, until
 from workspace import Workspace
+
+UVICORN = ["-m", "uvicorn"]
 
 
 def states(checkout: Path) -> dict[str, str]:
@@ -84,6 +87,44 @@ def test_up_serves_schedules_and_survives_being_killed_without_leaving_a_process
     assert not alive(team)
     assert states(checkout.path)[run.replace("-", "")] == "CRASHED"  # told by itself
     assert not (checkout.path / ".rrcm/prefect/server.json").exists()
+    hold.unlink()
+
+
+@pytest.mark.slow
+def test_up_ends_soon_after_its_server_was_killed_and_can_be_started_again(tmp_path: Path):
+    team = clones.make(tmp_path / "team")
+    checkout = team.clone("coordinator")
+    hold = team.hold("big")
+    service = Service(team, checkout)
+    run = service.start("rebuild/on-demand", targets=["left"])
+    until(lambda: team.began() == [("big", "coordinator")])
+    token = service.secret.partition(":")[2]
+    commands = [" ".join(one.cmdline()) for one in clones.processes(service.process.pid)]
+    (server,) = [
+        one for one in clones.processes(service.process.pid) if one.cmdline()[1:3] == UVICORN
+    ]
+
+    server.kill()
+    began = time.monotonic()
+    code = service.process.wait(60)
+    seconds = time.monotonic() - began
+
+    last = service.log.read_text().splitlines()[-1]
+    assert (code, last) == (1, "error: the server was killed by SIGKILL")
+    assert seconds < 30, "some 3 s; the processor is others' too, and 60 s were for runs to tell"
+    assert not alive(team)
+    assert not any(token in one for one in commands)
+    assert token not in service.log.read_text()
+    home = checkout.path / ".rrcm/prefect"
+    assert not (home / "server.json").exists() and not (home / "secret").exists()
+
+    service = Service(team, checkout)
+    assert service.secret.partition(":")[2] != token
+    assert states(checkout.path)[run.replace("-", "")] == "CRASHED"
+    service.process.terminate()
+    assert service.process.wait(60) == 0
+    for file in home.iterdir():
+        assert not file.is_file() or token.encode() not in file.read_bytes(), file
     hold.unlink()
 
 

@@ -139,3 +139,15 @@ def test_what_a_command_leaves_in_a_session_of_its_own_ends_with_it(
         assert process.wait(60) == 0
     assert (here / "heard").exists()
     assert not marked(marker)
+
+
+def test_a_command_gets_the_files_that_it_is_given_and_no_other(here: Path):
+    code = "import os, sys; os.fstat(int(sys.argv[1]))"
+    with (here / "file").open("w") as file:
+        number = str(file.fileno())
+        for given, expected in (["--give", number], 0), ([], 1):
+            command = [*SUPERVISE, *given, "--", sys.executable, "-c", code, number]
+            done = subprocess.run(
+                command, pass_fds=[file.fileno()], stdin=subprocess.PIPE, capture_output=True
+            )
+            assert done.returncode == expected

@@ -10,6 +10,7 @@ before the secret is made until all that was told the secret has ended, so that 
 listen there and be told it.
 """
 
+import ipaddress
 import os
 import secrets
 import socket
@@ -99,6 +100,13 @@ def settings(host: str, listener: socket.socket, known: str) -> dict[str, str]:
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_SERVER_UI_API_URL": "/api",  # for browsers elsewhere, too
     }
+
+
+def warning(listener: socket.socket) -> str:
+    """A line for who listens at more than loopback, begun by a line feed; else empty."""
+    if ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+        return ""
+    return "\nwarning: without TLS, whoever can listen in on the network reads the password"
 
 
 def command(listener: socket.socket) -> list[str]:

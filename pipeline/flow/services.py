@@ -90,6 +90,7 @@ def _serve(
             say(
                 f"{told}\n{url.removesuffix('/api')} shows runs; Ctrl-C ends it\n"
                 f"it asks for a password: the line in {environment.SECRET}"
+                f"{guarded.warning(listener)}"
             )
             _wait({"server": server, "worker": worker}, stop)
 
