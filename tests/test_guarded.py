@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -347,23 +348,33 @@ def test_of_two_starts_in_a_checkout_the_second_is_told_what_the_first_does(
 ):
     monkeypatch.chdir(tmp_path)
     with services._alone() as now:
-        for doing in ("it is starting", "http://127.0.0.1:4200/api", "it is ending"):
-            now(doing)
+
+        def told(doing: str) -> None:
             with refused(StageError, f"runs in this checkout already: {doing}"):
                 with services._alone():
                     pass
+
+        told("it is starting")
+        with services._ending(now):
+            now("http://127.0.0.1:4200/api")
+            told("http://127.0.0.1:4200/api")
+        told("it is ending")
     with services._alone():
         assert not environment.SERVER.exists()
 
 
-def test_runs_whose_server_is_gone_are_not_waited_for():
-    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+def test_runs_whose_server_is_gone_are_not_waited_for(tmp_path: Path):
+    stubborn = (
+        "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"pathlib.Path({str(tmp_path / 'ready')!r}).touch(); time.sleep(600)"
+    )
     start = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
     worker = [sys.executable, "-c", start, start, stubborn]  # and its only run
     with subprocess.Popen(worker) as supervisor:
-        seen = psutil.Process(supervisor.pid)
-        until(lambda: len(seen.children(recursive=True)) == 2)
-        run = seen.children(recursive=True)[-1]
+        until((tmp_path / "ready").exists)
+        run = psutil.Process(supervisor.pid).children(recursive=True)[-1]
+        began = time.monotonic()
         services._quiet(supervisor, lambda: False)
-        assert supervisor.wait(30) == 0
+        assert supervisor.wait(60) == 0
+    assert time.monotonic() - began < services.FAREWELL / 2
     until(lambda: not run.is_running() or run.status() == psutil.STATUS_ZOMBIE, seconds=30)

@@ -145,9 +145,8 @@ def test_a_command_gets_the_files_that_it_is_given_and_no_other(here: Path):
     code = "import os, sys; os.fstat(int(sys.argv[1]))"
     with (here / "file").open("w") as file:
         number = str(file.fileno())
-        for given, expected in (["--give", number], 0), ([], 1):
+        for given, expected in ((["--give", number], 0), ([], 1)):
             command = [*SUPERVISE, *given, "--", sys.executable, "-c", code, number]
-            done = subprocess.run(
-                command, pass_fds=[file.fileno()], stdin=subprocess.PIPE, capture_output=True
-            )
-            assert done.returncode == expected
+            files = [file.fileno()]
+            with subprocess.Popen(command, pass_fds=files, stdin=subprocess.PIPE) as process:
+                assert process.wait(60) == expected
