@@ -1,34 +1,84 @@
-"""Tensors on disk: safetensors, whole or absent; never a pickle."""
+"""Tensors on disk: safetensors, whole or absent; never a pickle.
 
+Beside its tensors each file has a digest of them, so that a damaged one is none of another content.
+"""
+
+import json
+from hashlib import sha256
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rrcm.errors import CheckpointError
-from rrcm.files import atomic
+from rrcm.errors import CheckpointError, one_line
+from rrcm.files import atomic, regular
+
+ABOUT = "rrcm"  # the only entry of the metadata: safetensors writes several in a random order
 
 
 def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write named tensors, and text beside them, to ``path``; the same input, the same bytes."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    text = metadata or {}
     with atomic(path) as part:
-        save_file({name: t.detach().contiguous() for name, t in tensors.items()}, part, metadata)
+        about = {"sha256": digest(tensors, text), "text": text}
+        save_file(tensors, part, {ABOUT: json.dumps(about, sort_keys=True)})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the text of ``path``.
 
+    Guarantee: they are those that `save` was given.
+
     Raises:
-        CheckpointError: The file is missing or damaged.
+        CheckpointError: The file is missing or damaged, or an older version wrote it.
     """
-    if not path.exists():
-        raise CheckpointError(f"{path}: not found")
+    tensors, metadata = read(path)
+    if ABOUT not in metadata:
+        raise CheckpointError(
+            f"{path}: no digest in it, so that damage would not show: an older version wrote it; "
+            "make it anew with `dvc repro`, or `rrcm import`"
+        )
     try:
-        with safe_open(path, framework="pt") as file:
+        about = json.loads(metadata[ABOUT])
+        text: dict[str, str] = about["text"]
+        whole = about["sha256"] == digest(tensors, text)
+    except (ValueError, TypeError, KeyError):
+        whole = False
+    if not whole:
+        raise CheckpointError(
+            f"{path}: damaged: not what was saved; `dvc checkout --force` or `dvc repro` brings it "
+            "back"
+        )
+    return tensors, text
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a file that anybody wrote, whole or not.
+
+    Raises:
+        CheckpointError: The file is missing, or cannot be read.
+    """
+    try:
+        with safe_open(regular(path), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: not found") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     except SafetensorError as error:
-        raise CheckpointError(f"{path}: damaged ({error})") from None
+        raise CheckpointError(f"{path}: damaged ({one_line(error)})") from None
+
+
+def digest(tensors: dict[str, Tensor], about: object) -> str:
+    """SHA-256 of named tensors, whatever their order, and of what JSON has of ``about``."""
+    found = sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor], *, source: str) -> None:

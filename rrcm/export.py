@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from rrcm import noise, registry
-from rrcm.backends.onnx import DATA, GRAPH, LARGEST, open_session, unload
+from rrcm.backends.onnx import DATA, GRAPH, LARGEST, open_session, unload, write
 from rrcm.behind import Behind
 from rrcm.classifier import Classifier
 from rrcm.ensembles import Combined
@@ -185,7 +185,7 @@ def _write(
     onnx.helper.set_model_props(
         model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
     )
-    onnx.save(model, path)
+    write(model, path)
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """Files that are whole or absent, and their digests."""
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,17 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write ``value`` as indented JSON, atomically; the same value gives the same bytes."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def regular(path: Path) -> Path:
+    """``path``, if it is a file of bytes: to read a FIFO may take for ever, and devices do not end.
+
+    Raises:
+        OSError: It is something else, or not there.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
 
 
 def sha256(path: Path) -> str:

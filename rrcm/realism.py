@@ -7,6 +7,7 @@ the median distance to the nearest training image stands beside it.
 """
 
 import pickle
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm import classifier, frechet
+from rrcm import classifier, frechet, untrusted
 from rrcm.draws import Draws
 from rrcm.errors import CheckpointError, ConfigError, one_line
 from rrcm.experiments import Generation
@@ -67,13 +68,13 @@ def _of_inception(path: Path, shape: tuple[int, ...], *, device: str) -> Feature
             f"features: Inception looks at pictures of three colours, the data have {shape[0]}; "
             "name a folder models/<run>"
         )
-    with _weights(path):  # torch-fidelity loads any pickle: not one that might run things
-        torch.load(path, map_location="cpu", weights_only=True)
+    weights = untrusted.load(path, hint="docs/generation.md says where they are")
     import rrcm.models._torchvision  # noqa: F401, I001 (torch-fidelity imports torchvision)
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
-    with _weights(path):
-        network = FeatureExtractorInceptionV3("inception", ["2048"], str(path)).to(device)
+    with _weights(path), tempfile.NamedTemporaryFile(suffix=".pth") as file:
+        torch.save(weights, file.name)  # torch-fidelity loads any pickle: one of ours, then
+        network = FeatureExtractorInceptionV3("inception", ["2048"], file.name).to(device)
     return lambda x: network((x * 255).round().to(torch.uint8))[0]
 
 

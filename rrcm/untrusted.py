@@ -1,50 +1,50 @@
-"""State dicts in PyTorch pickles of somebody else, read and checked without trusting them."""
+"""State dicts of somebody else, read and checked without trusting them: the only reader of these."""
 
 import pickle
 import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from rrcm import checkpoints
 from rrcm.errors import CheckpointError
+from rrcm.files import regular
+from rrcm.parsing import shown
 from rrcm.registry import suggest
 
 EXACT = (torch.float32, torch.float16, torch.bfloat16)  # float32 holds every number of these
 UNREADABLE = (  # what torch.load says of files that are something else, or not whole
     *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError),
-    *(AttributeError, AssertionError, OverflowError, struct.error, OSError),
+    *(AttributeError, AssertionError, OverflowError, MemoryError, struct.error),
+    zipfile.BadZipFile,
 )
+LONGEST = 100  # characters of a name in a message
 
 
-def load(path: Path, *, hint: str) -> dict[str, Tensor]:
+def load(path: Path, *, hint: str, nested: Sequence[str] = ()) -> dict[str, Tensor]:
     """The state dict in ``path``, mapped into memory where its format allows.
 
     Guarantee: nothing that the file says is executed (``weights_only``), and every tensor has its
-    numbers in the file. ``hint`` says where else a state dict might be, if this is none.
+    numbers in the file. Where the format has checksums, as zip files do, they are right.
+
+    Args:
+        path: A safetensors file, if it is called so, else one that `torch.save` wrote.
+        hint: Where else a state dict might be, if this is none.
+        nested: Keys under which it may lie, each within that of the one before.
 
     Raises:
         CheckpointError: The file is missing, damaged, or no mapping of names to tensors.
     """
-    if not path.is_file():
-        raise CheckpointError(f"{path}: not found")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of PyTorch's about its own reading of odd files
-            held = torch.load(
-                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
-            )
-    except UNREADABLE as error:
-        # PyTorch's own words advise to execute the file; what it asked for is all that matters.
-        asked = re.search(r"GLOBAL ([\w.]+)", str(error))
-        why = (
-            f"it calls {asked[1]}, and is not executed" if asked else "no PyTorch file, or damaged"
-        )
-        raise CheckpointError(f"{path}: {why}; a state dict of tensors is wanted") from None
+    safe = path.suffix == ".safetensors"
+    held = checkpoints.read(path)[0] if safe else _plain(_unpickled(path))
+    for key in nested:
+        inner = held.get(key) if isinstance(held, dict) else None
+        held = _plain(inner) if isinstance(inner, dict) else held
     if not isinstance(held, dict) or not held:
         raise CheckpointError(
             f"{path}: expected a state dict, a mapping of names to tensors, got "
@@ -53,17 +53,59 @@ def load(path: Path, *, hint: str) -> dict[str, Tensor]:
     for name, tensor in held.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise CheckpointError(
-                f"{path}: expected a state dict, a mapping of names to tensors, but {name!r} is "
-                f"a {type(tensor).__name__}"
+                f"{path}: expected a state dict, a mapping of names to tensors, but "
+                f"{shown(name)} is a {type(tensor).__name__}; {hint}"
             )
         if not _stored(tensor):
-            raise CheckpointError(f"{path}: {name} is no plain tensor, its numbers in the file")
-    return dict(held)
+            raise CheckpointError(
+                f"{path}: {name[:LONGEST]} is no plain tensor, its numbers in the file"
+            )
+    return held
+
+
+def _plain(value: object) -> object:
+    """A mapping without the methods that a file can give an OrderedDict."""
+    return dict(dict.items(value)) if isinstance(value, dict) else value
+
+
+def _unpickled(path: Path) -> object:
+    """What a file of `torch.save` holds."""
+    try:
+        zipped = zipfile.is_zipfile(regular(path))
+        if zipped:
+            _check_zip(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of PyTorch's about its own reading of odd files
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: not found") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UNREADABLE as error:
+        # PyTorch's own words advise to execute the file; what it asked for is all that matters.
+        asked = re.search(r"GLOBAL ([\w.]+)", str(error))
+        why = (
+            f"it calls {asked[1][:LONGEST]}, and is not executed" if asked else "no PyTorch file, or damaged"
+        )
+        raise CheckpointError(f"{path}: {why}; a state dict of tensors is wanted") from None
+
+
+def _check_zip(path: Path) -> None:
+    """Refuse what is compressed, which may be small and unfold to any size, or was damaged."""
+    with zipfile.ZipFile(path) as file:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in file.infolist()):
+            raise CheckpointError(
+                f"{path}: its parts are compressed, which torch.save does not do; save it again"
+            )
+        size = sum(part.file_size for part in file.infolist())
+        if size > path.stat().st_size or file.testzip() is not None:
+            raise zipfile.BadZipFile
 
 
 def _stored(tensor: Tensor) -> bool:
     """Whether the file has a number for each element: a short file cannot ask for much memory."""
-    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+    plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not plain or tensor.is_quantized or tensor.is_nested or tensor.is_complex():
         return False
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 

@@ -12,6 +12,7 @@ import torch
 from builders import SIGMA, export_classifier, exported, refused, save_classifier, split
 
 from rrcm import classifier, noise, registry
+from rrcm.backends.onnx import DIGEST, write
 from rrcm.data import digits
 from rrcm.errors import BackendError
 from rrcm.files import sha256
@@ -224,7 +225,9 @@ def test_an_exported_file_says_what_it_is():
     model = onnx.load(exported() / "onnx/a-run.onnx")
     x, sigma = model.graph.input
 
+    *_, ending = model.metadata_props
     assert {prop.key: prop.value for prop in model.metadata_props} == {
+        DIGEST: ending.value,
         "run": "a-run",
         "weights": sha256(exported() / "models/a-run/model.safetensors"),
         "classes": json.dumps(list(digits.CLASSES)),
@@ -294,7 +297,7 @@ def test_a_file_with_other_classes_than_scores_is_refused(copy):
     onnx.helper.set_model_props(
         model, {"run": "a-run", "weights": "0", "classes": '["cat", "dog"]'}
     )
-    onnx.save(model, path)
+    write(model, path)
 
     with refused(BackendError, str(path), "10 scores per image, but 2 classes"):
         make("onnx", root=copy)

@@ -9,6 +9,8 @@ import pytest
 from onnx import numpy_helper
 from workspace import EVAL, RUN, Workspace
 
+from rrcm.backends.onnx import write
+
 
 def params(change: Callable) -> Callable[[Workspace], None]:
     return lambda checkout: checkout.edit(change)
@@ -39,7 +41,7 @@ def rewrite_onnx(checkout: Workspace, change: Callable[[onnx.ModelProto], None])
     model = onnx.load(path)
     change(model)
     path.unlink()
-    onnx.save(model, path)
+    write(model, path)
 
 
 def seven_classes(model: onnx.ModelProto) -> None:

@@ -35,7 +35,7 @@ from pipeline import requests
 from pipeline.flow import naming
 from rrcm import classifier, ensembles, prefixes, registry, sample, voters, votes
 from rrcm import params as parameters
-from rrcm.backends.onnx import DATA, GRAPH, unload
+from rrcm.backends.onnx import DATA, GRAPH, unload, write
 from rrcm.data import digits
 from rrcm.ensembles import Combined
 from rrcm.errors import BackendError, CheckpointError, ConfigError, VotesError
@@ -336,7 +336,7 @@ def test_a_folder_of_an_ensemble_spares_members_as_its_file_does(exported, tmp_p
     unload(model, folder / DATA)
     about = {prop.key: prop.value for prop in model.metadata_props}
     onnx.helper.set_model_props(model, about | {DATA: sha256(folder / DATA)})
-    onnx.save(model, folder / GRAPH)
+    write(model, folder / GRAPH)
     x = torch.randn(64, 1, 8, 8)
 
     for how in ({}, {"prefixes": True}, {"precision": "fp16"}):
@@ -503,7 +503,7 @@ def test_a_single_network_has_no_prefixes(tmp_path):
     model = onnx.helper.make_model(graph)
     onnx.helper.set_model_props(model, about)
     (tmp_path / "onnx").mkdir()
-    onnx.save(model, tmp_path / "onnx/a-run.onnx")
+    write(model, tmp_path / "onnx/a-run.onnx")
 
     for name in registry.names("backends"):
         opened = partial(registry.load("backends", name).Backend, tmp_path, "a-run", sigma=SIGMA)

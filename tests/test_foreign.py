@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
 from rrcm import registry
-from rrcm.errors import BackendError, ConfigError
+from rrcm.errors import BackendError, CheckpointError, ConfigError
 from rrcm.foreign import onnx as files
 from rrcm.foreign import timm as networks
 
@@ -438,11 +438,11 @@ def test_what_is_missing_is_said(saved: Path, tmp_path: Path, monkeypatch):
     for name, words in [
         ("no.pt", "not found"),
         ("no.safetensors", "not found"),
-        ("text.pt", "no weights that can be read"),
-        ("text.safetensors", "no weights that can be read"),
-        ("none.pt", "no weights, that is, tensors by name"),
+        ("text.pt", "no PyTorch file, or damaged"),
+        ("text.safetensors", "damaged"),
+        ("none.pt", "expected a state dict, a mapping of names to tensors"),
     ]:
-        with refused(BackendError, name, words):
+        with refused(CheckpointError, name, words):
             networks.Backend(SMALL, weights=tmp_path / name)
 
 
@@ -453,6 +453,6 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path):
 
     torch.save({"fc.weight": Evil()}, tmp_path / "net.pt")
 
-    with refused(BackendError, "no weights that can be read"):
+    with refused(CheckpointError, "and is not executed"):
         networks.Backend(SMALL, weights=tmp_path / "net.pt")
     assert not (tmp_path / "ran").exists()

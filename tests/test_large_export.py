@@ -13,6 +13,7 @@ from builders import SIGMA, export_classifier, exported, refused
 from onnx import TensorProto, helper, numpy_helper
 
 from rrcm import export, registry
+from rrcm.backends import onnx as backends
 from rrcm.backends.onnx import DATA, GRAPH, SMALL, unload
 from rrcm.errors import BackendError
 from rrcm.files import sha256
@@ -230,12 +231,12 @@ def test_outputs_are_cut_out_of_a_folder_as_of_a_file(tmp_path, kind):
     model, path = several(kind), tmp_path / f"file/onnx/{RUN}.onnx"
     helper.set_model_props(model, about)
     path.parent.mkdir(parents=True)
-    onnx.save(model, path)
+    backends.write(model, path)
     folder = tmp_path / f"folder/onnx/{RUN}.onnx"
     folder.mkdir(parents=True)
     unload(model, folder / DATA)
     helper.set_model_props(model, about | {DATA: sha256(folder / DATA)})
-    onnx.save(model, folder / GRAPH)
+    backends.write(model, folder / GRAPH)
     given = (X, Z) if kind == "random" else (X,)
 
     for precision in ("fp32", "fp16"):

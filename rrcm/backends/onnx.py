@@ -2,6 +2,9 @@
 
 That is a file, or for large networks a folder of a graph and its weights (rrcm/export.py). Of a
 folder, the graph alone is read here: ONNX Runtime reads the weights, once, from where they lie.
+
+The last entry of a file's metadata is the SHA-256 of all bytes before it, those of a graph, too,
+which has the SHA-256 of its weights: so that no damaged file goes by the name of what it was.
 """
 
 import json
@@ -20,11 +23,13 @@ from torch import Tensor
 
 from rrcm import quantize
 from rrcm.errors import BackendError, one_line
+from rrcm.files import regular
 from rrcm.files import sha256 as sha256_of_file
 
 PRECISIONS = ("fp32", "fp16", "int8")
 GRAPH, DATA = "model.onnx", "weights.data"  # of a folder; DATA is in its metadata, by its SHA-256
 LARGEST = 2 * 10**9  # bytes of a file, as onnx has it; a protobuf message holds a little more
+DIGEST = "rrcm-sha256"  # the last entry of the metadata
 SMALL = 1024  # bytes of a tensor that stays in the graph, where shapes are inferred from it
 PAGE = 4096  # bytes; a tensor that begins on one can be mapped into memory
 BESIDE = "session.model_external_initializers_file_folder_path"  # weights of a model in memory
@@ -164,6 +169,53 @@ def open_session(
     return session
 
 
+def write(model: onnx.ModelProto, path: Path) -> None:
+    """Write ``model`` to a file of its own that ends in a digest of all bytes before."""
+    kept = [prop for prop in model.metadata_props if prop.key != DIGEST]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    content = model.SerializeToString()
+    with path.open("wb") as file:
+        file.write(content)
+        file.write(_ending(sha256(content).hexdigest()))
+
+
+def _ending(digest: str) -> bytes:
+    """What is appended to a file: parts of a protobuf message may follow each other."""
+    entry = onnx.StringStringEntryProto(key=DIGEST, value=digest)
+    return onnx.ModelProto(metadata_props=[entry]).SerializeToString()
+
+
+def refuse_damage(content: bytes, path: Path) -> None:
+    """Refuse the bytes of a file that ends in a digest, if it is not theirs.
+
+    Raises:
+        BackendError: Says how to get them back.
+    """
+    start = len(content) - len(_ending("0" * 64))
+    body, found = memoryview(content)[: max(start, 0)], content[max(start, 0) :]
+    if found[:-64] != _ending("0" * 64)[:-64]:
+        return  # it has none
+    if found != _ending(sha256(body).hexdigest()):
+        raise BackendError(
+            f"{path}: damaged: not the bytes that were exported; `dvc checkout --force` or `dvc "
+            "repro` brings them back"
+        )
+
+
+def require_digest(model: onnx.ModelProto, path: Path) -> None:
+    """Refuse a model of ours whose file, which `refuse_damage` has seen, has no digest.
+
+    Raises:
+        BackendError: Says how to make it anew.
+    """
+    if model.metadata_props[-1].key != DIGEST:
+        raise BackendError(
+            f"{path}: does not end in a digest, so that damage would not show: it is cut short, "
+            "was changed, or an older version exported it; `dvc repro` exports it anew"
+        )
+
+
 def unload(model: onnx.ModelProto, path: Path) -> None:
     """Move the weights of ``model`` to the file ``path``, to lie beside that of the model."""
     with path.open("wb") as file:
@@ -179,12 +231,15 @@ def unload(model: onnx.ModelProto, path: Path) -> None:
 
 def _read(path: Path) -> onnx.ModelProto:
     """The model; that of a folder without its weights."""
-    inside = path.is_dir()
-    path = path / GRAPH if inside else path
+    path = path / GRAPH if path.is_dir() else path
     try:
-        return onnx.load(path, load_external_data=not inside)
+        content = regular(path).read_bytes()
+        refuse_damage(content, path)
+        return onnx.load_model_from_string(content)
     except FileNotFoundError:
         raise BackendError(f"{path}: not found") from None
+    except OSError as error:
+        raise BackendError(f"{path}: cannot be read ({error.strerror})") from None
     except DecodeError as error:
         raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
 
@@ -195,6 +250,7 @@ def _metadata(model: onnx.ModelProto, path: Path, run: str) -> dict[str, str]:
         raise BackendError(f"{path}: no metadata of ours; `dvc repro export@{run}` writes it")
     if metadata.get("run") != run:
         raise BackendError(f"{path}: exported from run {metadata.get('run')!r}, not {run!r}")
+    require_digest(model, path)
     return metadata
 
 
@@ -205,6 +261,15 @@ def _data(path: Path, metadata: dict[str, str], precision: str) -> Path:
             f"{path}: int8 is made from a model of one file, and these are more weights than one "
             "holds; use fp32 or fp16"
         )
+    return require_data(path, metadata)
+
+
+def require_data(path: Path, metadata: dict[str, str]) -> Path:
+    """The file with the weights of the folder ``path``, if they are as the graph's metadata say.
+
+    Raises:
+        BackendError: They are missing, or other ones; says how to get them back.
+    """
     data, cure = path / DATA, f"`dvc checkout --force {path}` or `dvc repro` brings it back"
     try:
         found = sha256_of_file(data)

@@ -13,8 +13,17 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor
 
-from rrcm.backends.onnx import LARGEST, REFUSALS, open_session
+from rrcm.backends.onnx import (
+    DATA,
+    LARGEST,
+    REFUSALS,
+    open_session,
+    refuse_damage,
+    require_data,
+    require_digest,
+)
 from rrcm.errors import BackendError, one_line
+from rrcm.files import regular
 from rrcm.files import sha256 as sha256_of_file
 from rrcm.foreign._normalisation import Normalisation
 
@@ -198,7 +207,9 @@ def _read(path: Path) -> tuple[bytes, bytes]:
     if path.is_dir():
         raise BackendError(f"{path}: a folder; name the .onnx file in it")
     try:
-        model = onnx.load_model_from_string(path.read_bytes())
+        content = regular(path).read_bytes()
+        model = onnx.load_model_from_string(content)
+        _refuse_damage(model, content, path)
         beside = [ExternalDataInfo(t) for t in _tensors(model) if uses_external_data(t)]
         sizes = [told.length or (folder / told.location).stat().st_size for told in beside]
         if path.stat().st_size + sum(sizes) < LARGEST:
@@ -215,6 +226,16 @@ def _read(path: Path) -> tuple[bytes, bytes]:
     except BROKEN as error:
         raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
     return content, apart
+
+
+def _refuse_damage(model: onnx.ModelProto, content: bytes, path: Path) -> None:
+    """Refuse a file that our export wrote, if anything of it is not as it was."""
+    refuse_damage(content, path)
+    about = {prop.key: prop.value for prop in model.metadata_props}
+    if {"run", "weights"} <= about.keys():
+        require_digest(model, path)
+        if DATA in about:
+            require_data(path.parent, about)
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:

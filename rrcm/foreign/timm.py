@@ -1,16 +1,12 @@
 """Any classifier of timm, with weights of its own, somebody's file, or timm's."""
 
-import json
-from hashlib import sha256
 from pathlib import Path
-from pickle import UnpicklingError
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 import rrcm.models._torchvision  # noqa: F401 (timm imports torchvision)
+from rrcm import checkpoints, untrusted
 from rrcm.errors import BackendError, one_line
 from rrcm.foreign._normalisation import Normalisation
 from rrcm.registry import suggest
@@ -49,7 +45,8 @@ class Backend:
         the SHA-256 of the name, all tensors, and the normalisation.
 
         Raises:
-            BackendError: There is no such network, its weights are missing or not its own.
+            BackendError: There is no such network, or the weights are not its own.
+            CheckpointError: ``weights`` is missing, damaged, or no state dict.
             ConfigError: ``mean`` or ``std`` makes no sense.
         """
         if not timm.is_model(name):
@@ -85,11 +82,8 @@ class Backend:
         return scores.shape[1]
 
     def _digest(self, name: str) -> str:
-        digest = sha256(json.dumps([name, self.shape, str(self.normalise)]).encode())
-        for key, tensor in sorted(self.network.state_dict().items()):
-            digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
-        return digest.hexdigest()
+        around = [name, self.shape, str(self.normalise)]
+        return checkpoints.digest(self.network.state_dict(), around)
 
     @torch.inference_mode()
     def scores(self, x: Tensor) -> Tensor:
@@ -111,7 +105,8 @@ def _build(
         if state is None:
             return timm.create_model(name, pretrained=True, **shape)
         head = f"{config.classifier}.weight"
-        classes = {"num_classes": len(state[head])} if head in state else {}
+        wide = head in state and state[head].numel() > 0  # else it could ask for any memory
+        classes = {"num_classes": len(state[head])} if wide and state[head].ndim else {}
         network = timm.create_model(name, pretrained=False, **classes, **shape)
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         hint = "give a file with --weights" if state is None else "is --size one that it takes?"
@@ -125,20 +120,8 @@ def _build(
 
 def _read(path: Path) -> dict[str, Tensor]:
     """The tensors of a file, under the network's own names."""
-    try:
-        if path.suffix == ".safetensors":
-            state = safetensors.torch.load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise BackendError(f"{path}: not found") from None
-    except (safetensors.SafetensorError, UnpicklingError, RuntimeError, OSError, EOFError) as error:
-        raise BackendError(f"{path}: no weights that can be read: {one_line(error)}") from None
-    for key in NESTED:
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
-        raise BackendError(f"{path}: no weights, that is, tensors by name")
+    hint = "the weights may lie under " + " or ".join(NESTED)
+    state = untrusted.load(path, hint=hint, nested=NESTED)
     while prefix := next(
         (p for p in PREFIXES if state and all(k.startswith(p) for k in state)), ""
     ):
