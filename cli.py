@@ -8,7 +8,7 @@ import typer
 
 from pipeline import cli_data, cli_flow, cli_measure
 from pipeline.options import asks
-from rrcm.errors import RrcmError
+from rrcm.errors import RrcmError, printable
 
 app = typer.Typer(
     help="Certified robustness of image classifiers by randomized smoothing.",
@@ -39,7 +39,7 @@ def preset(
     from pipeline import presets
 
     described = presets.use(name, base=base, force=force)
-    typer.echo(f"params.yaml is now {described}; `dvc repro` makes what it describes")
+    _say(f"params.yaml is now {described}; `dvc repro` makes what it describes")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -62,7 +62,7 @@ def pull(
     """Fetch what certifies a run, or what came of it, from a DVC remote."""
     from pipeline import pulling
 
-    typer.echo(pulling.pull(names, remote=remote))
+    _say(pulling.pull(names, remote=remote))
 
 
 @app.command("import")
@@ -102,7 +102,7 @@ def import_checkpoint(
     if denoiser:
         from pipeline import import_denoiser
 
-        typer.echo(
+        _say(
             import_denoiser.import_denoiser(
                 file,
                 name=name,
@@ -114,7 +114,7 @@ def import_checkpoint(
             )
         )
         return
-    typer.echo(
+    _say(
         imports.import_checkpoint(
             file,
             arch=arch,
@@ -165,9 +165,9 @@ def certify(
     if request.prefixes:
         from pipeline import prefixes as first
 
-        typer.echo(first.certify(request))
+        _say(first.certify(request))
         return
-    typer.echo(ondemand.share(request) if request.devices else ondemand.certify(request))
+    _say(ondemand.share(request) if request.devices else ondemand.certify(request))
 
 
 @app.command()
@@ -175,7 +175,7 @@ def merge(votes: Annotated[list[Path], typer.Argument(help="Votes of all shards.
     """Put the votes of `rrcm certify --shard` together, and certify them as one."""
     from pipeline import ondemand
 
-    typer.echo(ondemand.merge(votes))
+    _say(ondemand.merge(votes))
 
 
 @app.command()
@@ -192,7 +192,7 @@ def predict(
     request = requests.resolve(context.params)
     from pipeline import predict
 
-    typer.echo(predict.predict(request, image))
+    _say(predict.predict(request, image))
 
 
 @app.command()
@@ -242,9 +242,9 @@ def report(
     from pipeline import analysis
 
     if files:
-        typer.echo(analysis.report_files(files, out=out, alpha=alpha, sigma=sigma))
+        _say(analysis.report_files(files, out=out, alpha=alpha, sigma=sigma))
     else:
-        typer.echo(analysis.overview())
+        _say(analysis.overview())
 
 
 @app.command()
@@ -256,7 +256,7 @@ def compare(
     """Test whether two classifiers differ, in pairs on the same images."""
     from pipeline import analysis
 
-    typer.echo(analysis.compare(first, second, radii=radii))
+    _say(analysis.compare(first, second, radii=radii))
 
 
 @app.command()
@@ -274,9 +274,7 @@ def derive(
     """Certify stored votes again, drawing nothing: fewer draws, another alpha or certificate."""
     from pipeline import analysis
 
-    typer.echo(
-        analysis.derive(votes, n=n, alpha=alpha, certificates=certificate or ["cohen"], out=out)
-    )
+    _say(analysis.derive(votes, n=n, alpha=alpha, certificates=certificate or ["cohen"], out=out))
 
 
 @app.command()
@@ -293,10 +291,15 @@ def audit(
 
     bad = False
     for number, one in enumerate(audit_each(files, n=n, alpha=alpha, sigma=sigma)):
-        text = str(one) if isinstance(one, Audit) else f"error: {one}"
-        typer.echo("\n" * (number > 0) + text, err=not isinstance(one, Audit))
+        text = str(one) if isinstance(one, Audit) else f"error: {printable(str(one))}"
+        _say("\n" * (number > 0) + text, err=not isinstance(one, Audit))
         bad |= not isinstance(one, Audit) or one.trusted is False
     raise typer.Exit(int(bad))
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    """Print results, which may have anybody's names in them."""
+    typer.echo(printable(text, lines=True), err=err)
 
 
 def main() -> None:
@@ -304,4 +307,4 @@ def main() -> None:
     try:
         app()
     except RrcmError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {printable(str(error))}")

@@ -27,7 +27,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from pipeline import checked
-from rrcm.errors import DataError, RrcmError, StageError, one_line
+from rrcm.errors import DataError, RrcmError, StageError, one_line, printable
 from rrcm.files import write_json
 
 SCRATCH = Path(".rrcm/resume")
@@ -147,7 +147,7 @@ def main(run: Callable[..., None]) -> None:
         name = _started().partition("@")[2]
         run(name) if name else run()
     except RrcmError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {printable(str(error))}")
 
 
 def _started() -> str:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -24,6 +25,7 @@ from rrcm import plausibility, sample, votes
 from rrcm.analysis import tables
 from rrcm.analysis.entries import Entry
 from rrcm.certificates import transfer
+from rrcm.errors import VotesError, printable
 from rrcm.files import write_text
 from rrcm.settings import Certify, Report
 from rrcm.votes import Header, Row
@@ -142,8 +144,9 @@ def _left_out(name: str, source: Source) -> list[str]:
     if not source.left_out:
         return []
     path = RESULTS / f"{name}-left-out.txt"
-    write_text(path, "".join(f"{line}\n" for line in source.left_out))
-    some = [f"left out: {line}" for line in source.left_out[:SHOWN]]
+    lines = [printable(line) for line in source.left_out]
+    write_text(path, "".join(f"{line}\n" for line in lines))
+    some = [f"left out: {line}" for line in lines[:SHOWN]]
     count, total = len(source.left_out), len(source.left_out) + len(source.files)
     return [*some, f"left out: {count} of {total} files, listed in {path}"]
 
@@ -208,12 +211,11 @@ def _made(wanted: Header, source: Source) -> tuple[Header, list[Row], Path] | No
 def _parts(wanted: Header) -> list[Path]:
     """The files of all shards of ``wanted``; none where one is missing."""
     found: dict[int, list[Path]] = {}  # of how many shards -> which
-    defined = json.loads(votes.encode(wanted))
     for path in sorted(VOTES.glob("*.jsonl")):
-        with path.open(encoding="utf-8") as file:
-            header = json.loads(file.readline())
-        if header | {"shard": wanted.shard} == defined:
-            found.setdefault(int(header["shard"].partition("/")[2]), []).append(path)
+        with suppress(VotesError):  # a damaged file is as good as none
+            header = votes.definition(path)
+            if dataclasses.replace(header, shard=wanted.shard) == wanted:
+                found.setdefault(int(header.shard.partition("/")[2]), []).append(path)
     return next((paths for count, paths in found.items() if len(paths) == count), [])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from pipeline import sources
 from pipeline.requests import Request, Trained
 from rrcm import certify, shards
-from rrcm.errors import DataError
+from rrcm.errors import DataError, printable
 from rrcm.evidence import ABSTAIN
 from rrcm.smoothed import Answer
 
@@ -21,6 +21,7 @@ def predict(request: Request, image: str) -> str:
         if not Path(image).exists():
             raise DataError(f"--image {image}: neither a file nor an index")
         answer, truth = _certify(request, Path(image)), ""
+    image = printable(image)
     drawn = f"{answer.n_A:,} of {answer.n:,} noisy draws"
     how = f"stopping rule {answer.rule}\nnoise: seed {answer.seed}; --seed {answer.seed} repeats it"
     if answer.label == ABSTAIN:
@@ -28,9 +29,9 @@ def predict(request: Request, image: str) -> str:
             f"{image}: abstain: no class is certain at alpha = {answer.alpha:g} ({drawn}){truth}\n"
             f"{how}"
         )
-    radius = certify.floor(answer.radius, digits=4)
+    radius, name = certify.floor(answer.radius, digits=4), printable(answer.name)
     return (
-        f"{image}: class {answer.name}, certified within an l2 radius of {radius:.4f} with "
+        f"{image}: class {name}, certified within an l2 radius of {radius:.4f} with "
         f"confidence {1 - answer.alpha:g} ({drawn}){truth}\n{how}"
     )
 

@@ -11,7 +11,7 @@ from pipeline.differences import line
 from pipeline.requests import Foreign, Request
 from pipeline.stale import Present
 from rrcm import shards, smoothed
-from rrcm.errors import ConfigError, DataError
+from rrcm.errors import ConfigError, DataError, printable
 from rrcm.folders import folder
 from rrcm.pictures import WHITE
 from rrcm.settings import Sample
@@ -129,14 +129,15 @@ def _foreign(request: Request) -> Source:
     aware = found.draws.label_aware and not (pictures.split.labels == UNKNOWN).any()
     draws = dataclasses.replace(found.draws, label_aware=aware)
     name = Path(source.name).stem if source.kind == "onnx" else source.name
+    name = printable(f"{name}-{source.images.resolve().name}").lstrip(".")
     return Source(
-        name=f"{name}-{source.images.resolve().name}",
+        name=name,
         smoothed=dataclasses.replace(found, draws=draws),
         split=pictures.split,
         files=dict(zip(pictures.split.idx.tolist(), pictures.files, strict=True)),
         left_out=pictures.left_out,
         said=[
-            f"inside the function: {backend.normalise}, then {source.name}",
+            f"inside the function: {backend.normalise}, then {printable(source.name)}",
             f"before the noise: {found.fit}",
         ],
     )
@@ -151,4 +152,4 @@ def _compare(run: str, backend: str) -> None:
 
 def note(text: str, *, kind: str = "note") -> None:
     """Say something that is no error, and no result."""
-    print(f"{kind}: {text}", file=sys.stderr)
+    print(f"{kind}: {printable(text)}", file=sys.stderr)

@@ -11,7 +11,7 @@ import pandas as pd
 from rrcm import registry
 from rrcm.errors import DataError, one_line
 from rrcm.evidence import ABSTAIN, Certified, Rule, coin
-from rrcm.files import atomic
+from rrcm.files import uncell, write_csv
 from rrcm.votes import UNKNOWN, Header, Row
 
 DIGITS = 6  # decimals of a written radius: a millionth of the pixel range
@@ -111,8 +111,7 @@ def floor(x: float, digits: int = DIGITS) -> float:
 
 def write(table: pd.DataFrame, path: Path) -> None:
     """Write certificates as CSV, atomically; the same table, the same bytes."""
-    with atomic(path) as part:
-        table.to_csv(part, index=False, float_format=f"%.{DIGITS}f", lineterminator="\n")
+    write_csv(table, path, digits=f"%.{DIGITS}f")
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -135,4 +134,6 @@ def read(path: Path) -> pd.DataFrame:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
     if table.isna().any(axis=None) or not isinstance(table.index, pd.RangeIndex):
         raise DataError(f"{path}: not a table of certificates, a line is too short or too long")
+    for name in table.columns.difference([*COLUMNS]):
+        table[name] = table[name].map(lambda v: uncell(v) if isinstance(v, str) else v)
     return table

@@ -48,6 +48,21 @@ class StageError(RrcmError):
     """A pipeline stage cannot start, or its inputs changed while it ran."""
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """``text`` as it may be shown to people, whoever wrote it: escaped where unseen.
+
+    Escaped as Python does are control characters, which a terminal would obey, line ends among them
+    unless ``lines``, marks that turn the direction of writing, and bytes that are no UTF-8.
+    """
+    if lines:
+        return "\n".join(map(printable, text.split("\n")))
+    return text if text.isprintable() else "".join(c if c.isprintable() else _said(c) for c in text)
+
+
+def _said(character: str) -> str:
+    return repr(character)[1:-1]
+
+
 def one_line(error: Exception, *, most: int = 300) -> str:
     """What another library's error says, in one line of at most so many characters."""
     return " ".join(str(error).split())[:most]

@@ -4,10 +4,17 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rrcm.errors import printable
+
+if TYPE_CHECKING:  # pandas takes long to load, and few who write files have tables
+    import pandas as pd
 
 
 @contextmanager
@@ -37,6 +44,38 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write ``value`` as indented JSON, atomically; the same value gives the same bytes."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_csv(table: "pd.DataFrame", path: Path, *, digits: str) -> None:
+    """Write a table as CSV, atomically; the same table, the same bytes.
+
+    Text in it may be anybody's: see `cell`. ``digits`` is the format of its floats.
+    """
+    shown = table.map(lambda value: cell(value) if isinstance(value, str) else value)
+    with atomic(path) as part:
+        shown.to_csv(part, index=False, float_format=digits, lineterminator="\n")
+
+
+def cell(text: str) -> str:
+    """``text`` as a cell of a table that no spreadsheet runs and no terminal obeys.
+
+    What begins as a formula does gets an apostrophe in front, and so does what begins with one;
+    backslashes are doubled, and what cannot be seen is said as Python does. `uncell` undoes it.
+    """
+    text = printable(text.replace("\\", "\\\\"))
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "'")) else text
+
+
+def uncell(text: str) -> str:
+    """The text of which `cell` made this one."""
+    text = text.removeprefix("'")
+    said = r"\\(\\|[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
+    return re.sub(said, lambda found: _character(found[1]), text)
+
+
+def _character(said: str) -> str:
+    simple = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
+    return simple[said] if said in simple else chr(int(said[1:], 16))
 
 
 def regular(path: Path) -> Path:

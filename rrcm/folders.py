@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from rrcm.errors import DataError
+from rrcm.files import uncell
 from rrcm.pictures import SUFFIXES, WHITE, Fit, read
 from rrcm.registry import suggest
 from rrcm.shards import Split
@@ -92,6 +93,7 @@ def _listed(path: Path, classes: list[str], names: list[str]) -> dict[str, int]:
         raise DataError(f"{path}: not a CSV file with the columns file and label") from None
     found = dict.fromkeys(names, UNKNOWN)
     for line, (name, label) in enumerate(rows, start=2):
+        name = name if name in found else uncell(name)  # as our own tables write it
         if name not in found:
             raise DataError(f"{path}:{line}: there is no picture {name}.{suggest(name, names)}")
         found[name] = _class(label, classes, where=f"{path}:{line}")

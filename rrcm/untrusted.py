@@ -1,4 +1,4 @@
-"""State dicts of somebody else, read and checked without trusting them: the only reader of these."""
+"""State dicts of somebody else, read and checked without trusting them; nothing else reads any."""
 
 import pickle
 import re
@@ -85,7 +85,9 @@ def _unpickled(path: Path) -> object:
         # PyTorch's own words advise to execute the file; what it asked for is all that matters.
         asked = re.search(r"GLOBAL ([\w.]+)", str(error))
         why = (
-            f"it calls {asked[1][:LONGEST]}, and is not executed" if asked else "no PyTorch file, or damaged"
+            f"it calls {asked[1][:LONGEST]}, and is not executed"
+            if asked
+            else "no PyTorch file, or damaged"
         )
         raise CheckpointError(f"{path}: {why}; a state dict of tensors is wanted") from None
 

@@ -1,13 +1,15 @@
 """Votes on disk: what noisy draws of each image were classified as. Radii are derived from them.
 
 The first line of a votes file says all that defines the votes; every other line is one image. Equal
-headers mean equal votes for an image, but for the rounding of another processor.
+headers mean equal votes for an image, but for the rounding of another processor. Each line ends in
+a checksum of itself, so that a damaged one is not taken for other votes.
 """
 
 import dataclasses
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index  # int(), but of whole numbers only
@@ -22,9 +24,10 @@ from rrcm.evidence import SOFT, Claim, Evidence, Rule
 from rrcm.files import atomic
 from rrcm.parsing import parse
 
-FORMAT = "rrcm-votes-5"
+FORMAT = "rrcm-votes-6"
 END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop that are no rule's
 MOST = 10**12  # draws or images of a file
+NAMES = ("run", "stop", "split", "subset")  # of a header, of which names of files are made
 UNKNOWN = -1  # the label of an image of which nobody knows the class
 
 
@@ -211,7 +214,13 @@ def merge(paths: list[Path]) -> tuple[Header, list[Row]]:
 
 def encode(value: Header | Row) -> str:
     """A header or an image as it stands in a file."""
-    return json.dumps(dataclasses.asdict(value), separators=(",", ":"), allow_nan=False) + "\n"
+    text = json.dumps(dataclasses.asdict(value), separators=(",", ":"), allow_nan=False)
+    return f"{sealed(text)}\n"
+
+
+def sealed(text: str) -> str:
+    """The line of a file for the ``text`` of a JSON object: the same, and its CRC-32 at the end."""
+    return f'{text[:-1]},"crc32":"{zlib.crc32(text.encode()):08x}"}}'
 
 
 def scan(path: Path) -> tuple[Header, list[Row], bool]:
@@ -223,17 +232,7 @@ def scan(path: Path) -> tuple[Header, list[Row], bool]:
     except OSError as error:
         raise VotesError(f"{path}: cannot be read ({error.strerror})") from None
     lines, torn = text.splitlines(), not text.endswith("\n")
-    try:
-        first = _decode(lines[0])
-        if isinstance(first, dict) and first.get("format", FORMAT) != FORMAT:
-            raise VotesError(
-                f"{path}:1: format {str(first['format'])[:60]!r}, this version reads {FORMAT!r}; "
-                "sample again"
-            )
-        header = parse(first, Header, where="header")
-    except (IndexError, ValueError, RecursionError, ConfigError) as error:
-        raise VotesError(f"{path}:1: not the header of a votes file ({str(error)[:300]})") from None
-    _require(header, where=f"{path}:1")
+    header = _header(lines[0] if lines else "", path)
     rows = [
         _row(line, header, where=f"{path}:{number}")
         for number, line in enumerate(lines[1 : len(lines) - torn], start=2)
@@ -241,9 +240,50 @@ def scan(path: Path) -> tuple[Header, list[Row], bool]:
     return header, rows, torn
 
 
+def definition(path: Path) -> Header:
+    """The header of a votes file, finished or not.
+
+    Raises:
+        VotesError: There is none, or it is damaged.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _header(file.readline(), path)
+    except FileNotFoundError:
+        raise VotesError(f"{path}: not found") from None
+    except OSError as error:
+        raise VotesError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _header(line: str, path: Path) -> Header:
+    try:
+        first = _decode(line)
+        if isinstance(first, dict) and first.get("format", FORMAT) != FORMAT:
+            raise VotesError(
+                f"{path}:1: format {str(first['format'])[:60]!r}, this version reads {FORMAT!r}; "
+                "sample again"
+            )
+        header = parse(first, Header, where="header")
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise VotesError(f"{path}:1: not the header of a votes file ({str(error)[:300]})") from None
+    _require(header, where=f"{path}:1")
+    _require_checksum(line, where=f"{path}:1")
+    return header
+
+
 def _decode(line: str) -> Any:
     """JSON of numbers that machines have; ValueError or RecursionError for anything else."""
-    return json.loads(line, parse_float=_finite, parse_constant=_finite, parse_int=_whole)
+    value = json.loads(line, parse_float=_finite, parse_constant=_finite, parse_int=_whole)
+    if isinstance(value, dict):
+        value.pop("crc32", None)
+    return value
+
+
+def _require_checksum(line: str, *, where: str) -> None:
+    """Refuse a line that is not as it was written; what else is wrong says more, so ask first."""
+    line = line.rstrip("\n")
+    if line != sealed(line[: -len(sealed("}"))] + "}"):
+        raise VotesError(f"{where}: damaged, or edited: its checksum is another; sample again")
 
 
 def _finite(text: str) -> float:
@@ -270,10 +310,17 @@ def _require(header: Header, *, where: str) -> None:
         "alpha": 0 < header.alpha < 1,
         "shard": part is not None and int(part[1]) <= int(part[2]),
         "classes": len(header.classes) > 0,
+        **{name: getattr(header, name).isprintable() for name in ("backend", "provider", "noise")},
+        **{name: _nameable(getattr(header, name)) for name in NAMES},
     }
     for name in (name for name, good in valid.items() if not good):
         value = str(getattr(header, name))[:60]
         raise VotesError(f"{where}: {name} is {value!r}, with which nothing can be drawn")
+
+
+def _nameable(text: str) -> bool:
+    """Whether a file can be called so, in the folder that it is meant for."""
+    return text.isprintable() and "/" not in text and not text.startswith(".")
 
 
 def _row(line: str, header: Header, *, where: str) -> Row:
@@ -312,6 +359,7 @@ def _row(line: str, header: Header, *, where: str) -> Row:
         raise VotesError(f"{where}: soft does not add up: {total} and {squares} of {before} draws")
     if not 0 <= unlike <= pairs or pairs not in (0, header.paired):
         raise VotesError(f"{where}: paired has {unlike} of {pairs}, expected {header.paired} pairs")
+    _require_checksum(line, where=where)
     return row
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import zlib
 import os
 from dataclasses import replace
 
@@ -65,12 +66,14 @@ def test_the_format_is_the_documented_one(path):
     """One JSON object a line, the header first; classes without votes are left out."""
     first, *lines = write(path).decode().splitlines()
 
-    assert json.loads(first) == dataclasses.asdict(HEADER)
-    assert list(json.loads(first)) == list(Header.__slots__)
-    assert lines[0] == (
+    said = json.loads(first)
+    assert [*said] == [*Header.__slots__, "crc32"] and said.pop("crc32") == "17d3ca9d"
+    assert said == dataclasses.asdict(HEADER)
+    text = (
         '{"idx":7,"label":2,"n0":{"2":10},"looks":[[10,{"0":1,"2":9}],[40,{"0":1,"2":39}]],'
-        '"stop":"n","soft":[0,0],"paired":[0,0]}'
+        '"stop":"n","soft":[0,0],"paired":[0,0]'
     )
+    assert lines[0] == f'{text},"crc32":"{zlib.crc32(f"{text}}}".encode()):08x"}}'
 
 
 @st.composite
@@ -189,7 +192,7 @@ def damaged(path, line, definition=HEADER):
     """A file whose fourth line is this one."""
     votes.write(path, replace(definition, images=len(ROWS) + 1), ROWS)
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:3], line, *lines[3:]]) + "\n")
+    path.write_text("\n".join([*lines[:3], votes.sealed(line), *lines[3:]]) + "\n")
 
 
 def test_the_line_that_is_damaged_below_is_good(path):
@@ -269,7 +272,7 @@ def test_an_image_that_waits_for_its_pairs_is_unfinished(path):
         votes.read(path)
 
 
-@pytest.mark.parametrize("first", ["", "votes", "[]", "{}", '{"format":"rrcm-votes-5"}'])
+@pytest.mark.parametrize("first", ["", "votes", "[]", "{}", '{"format":"rrcm-votes-6"}'])
 def test_a_file_without_our_header_is_refused(path, first):
     path.write_text(f"{first}\n")
 
@@ -289,7 +292,7 @@ def test_every_field_of_the_header_is_needed_and_typed(path, field):
 def test_another_format_is_refused(path):
     write(path, definition=header(format="rrcm-votes-4"))
 
-    with refused(VotesError, f"{path}:1: format 'rrcm-votes-4', this", "'rrcm-votes-5'"):
+    with refused(VotesError, f"{path}:1: format 'rrcm-votes-4', this", "'rrcm-votes-6'"):
         votes.read(path)
 
 

@@ -1,12 +1,22 @@
 """Tables as text: GitHub markdown and LaTeX."""
 
+import html
+
 import pandas as pd
+
+from rrcm.errors import printable
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A table as GitHub markdown."""
-    lines = [table.columns, ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
+    """A table as GitHub markdown; what is in a cell stays there, and is text."""
+    rows = [[_cell(value) for value in row] for row in [table.columns, *table.to_numpy().tolist()]]
+    lines = [rows[0], ["---"] * len(table.columns), *rows[1:]]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(value: object) -> str:
+    text = html.escape(printable(str(value)), quote=False).replace("](", "]&#40;")
+    return text.replace("|", "&#124;").replace("`", "&#96;")
 
 
 def latex(table: pd.DataFrame) -> str:
@@ -28,4 +38,4 @@ def _escape(value: object) -> str:
     }
     symbols |= {"^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
     symbols |= {c: rf"\{c}" for c in "&%$#_{}"}
-    return "".join(symbols.get(character, character) for character in str(value))
+    return "".join(symbols.get(character, character) for character in printable(str(value)))

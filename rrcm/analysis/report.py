@@ -19,7 +19,8 @@ from rrcm.analysis import (
 )
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.figures import Curve
-from rrcm.files import atomic, write_text
+from rrcm.errors import printable
+from rrcm.files import write_csv, write_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 DIGITS = 6  # decimals of a metric
@@ -82,7 +83,10 @@ def write(
     _curves(found, out / "curves")
     drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
     page = jinja2.Template(
-        TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True
+        TEMPLATE.read_text(encoding="utf-8"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        finalize=lambda value: printable(str(value), lines=True),
     )
     write_text(
         out / "index.html",
@@ -205,5 +209,4 @@ def _inline(svg: str, name: str) -> str:
 
 
 def _csv(table: pd.DataFrame, path: Path) -> None:
-    with atomic(path) as part:
-        table.to_csv(part, index=False, float_format="%.9g", lineterminator="\n")
+    write_csv(table, path, digits="%.9g")

@@ -8,6 +8,7 @@ from rrcm.analysis import entries, intervals, paired, statistics
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.intervals import Estimate
 from rrcm.analysis.paired import Comparison
+from rrcm.errors import printable
 
 
 def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
@@ -257,7 +258,7 @@ def envelopes(found: list[Entry]) -> dict[str, pd.DataFrame]:
 
 
 def _class(entry: Entry, label: int) -> str:
-    return entry.votes[0].classes[label] if entry.votes else str(label)
+    return printable(entry.votes[0].classes[label]) if entry.votes else str(label)
 
 
 def percent(share: Estimate) -> str:
