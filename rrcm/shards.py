@@ -3,9 +3,10 @@
 A split is a folder of WebDataset tars. Each holds ``<idx>.cls``, the label, and beside it an image:
 ``<idx>.npy``, uint8 [C, H, W], or a picture file as it came, such as ``<idx>.jpeg``. ``images.npy``
 says where each image lies, in the order of the shards; ``index.json`` holds the classes, the rule
-that chose the images, how large they are, and the SHA-256 of every other file.
+that chose the images, how large they are, and the SHA-256 of every other file and of itself.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -26,6 +27,7 @@ ROWS = "images.npy"  # of KIND; shard, offset and size are of the image's bytes 
 KIND = np.dtype(
     [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
 )
+DIGEST = "digest"  # of the index, in it
 KEYS = ("classes", "shape", "white", "size", "channels", "crop", "images", "sha256")
 
 
@@ -108,6 +110,12 @@ class Split:
         return self.images[rows].astype(np.float32) / np.float32(self.white)
 
 
+def sealed(index: dict[str, Any]) -> dict[str, Any]:
+    """What is written of an index: with the SHA-256 of all of it."""
+    text = json.dumps(index, sort_keys=True)
+    return index | {DIGEST: hashlib.sha256(text.encode()).hexdigest()}
+
+
 def read_index(folder: Path) -> dict[str, Any]:
     """The contents of ``index.json`` of a split.
 
@@ -117,10 +125,12 @@ def read_index(folder: Path) -> dict[str, Any]:
     path = folder / "index.json"
     try:
         index = json.loads(path.read_text())
+        if index != sealed({key: value for key, value in index.items() if key != DIGEST}):
+            raise ValueError("its digest is another")
         return {key: index[key] for key in KEYS}
     except FileNotFoundError:
         raise DataError(f"{path}: not found; `dvc repro shard` writes it") from None
-    except (ValueError, KeyError, TypeError) as error:  # no JSON, or not ours
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # not ours
         raise DataError(f"{path}: damaged ({error}); `dvc repro -f shard` rewrites it") from None
 
 

@@ -73,7 +73,8 @@ def test_the_format_is_the_documented_one(path):
         '{"idx":7,"label":2,"n0":{"2":10},"looks":[[10,{"0":1,"2":9}],[40,{"0":1,"2":39}]],'
         '"stop":"n","soft":[0,0],"paired":[0,0]'
     )
-    assert lines[0] == f'{text},"crc32":"{zlib.crc32((text + "}").encode()):08x"}}'
+    checksum = zlib.crc32((text + "}").encode())
+    assert lines[0] == f'{text},"crc32":"{checksum:08x}"}}'
 
 
 @st.composite

@@ -19,7 +19,7 @@ from rrcm.errors import ConfigError, DataError
 from rrcm.files import atomic, sha256, write_json
 from rrcm.raw import processes
 from rrcm.raw.listing import Listing, Place
-from rrcm.shards import KIND, ROWS, SPLITS
+from rrcm.shards import KIND, ROWS, SPLITS, sealed
 
 OVERHEAD = 2048  # bytes of a tar beside those of an image, about
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -249,4 +249,4 @@ def _index(
             **{f"{number:06d}.tar": note["sha256"] for number, note in enumerate(notes)},
         },
     }
-    write_json(folder / "index.json", index)
+    write_json(folder / "index.json", sealed(index))
