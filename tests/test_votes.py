@@ -3,8 +3,8 @@
 import dataclasses
 import itertools
 import json
-import zlib
 import os
+import zlib
 from dataclasses import replace
 
 import numpy as np
