@@ -82,15 +82,9 @@ def write(
         _csv(ablations.table(varied), out / "ablations.csv")
     _curves(found, out / "curves")
     drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
-    page = jinja2.Template(
-        TEMPLATE.read_text(encoding="utf-8"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        finalize=lambda value: printable(str(value), lines=True),
-    )
     write_text(
         out / "index.html",
-        page.render(
+        _template().render(
             accuracy=accuracy,
             banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
             choice=fewer_draws.choice_note(budget, [e.alpha for e in found if e.alpha]),
@@ -107,6 +101,16 @@ def write(
             subject=subject,
             title=tables.title(found, confidence=confidence),
         ),
+    )
+
+
+def _template() -> jinja2.Template:
+    """The page, of which no value may hold what cannot be seen."""
+    return jinja2.Template(
+        TEMPLATE.read_text(encoding="utf-8"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        finalize=lambda value: printable(str(value), lines=True),
     )
 
 
