@@ -1,7 +1,5 @@
 """Tables as text: GitHub markdown and LaTeX."""
 
-import html
-
 import pandas as pd
 
 from rrcm.errors import printable
@@ -15,8 +13,9 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def _cell(value: object) -> str:
-    text = html.escape(printable(str(value)), quote=False).replace("](", "]&#40;")
-    return text.replace("|", "&#124;").replace("`", "&#96;")
+    special = {"|": "&#124;", "`": "&#96;", "<": "&lt;", ">": "&gt;"}
+    text = "".join(special.get(c, c) for c in printable(str(value)))
+    return text.replace("](", "]&#40;")  # a link
 
 
 def latex(table: pd.DataFrame) -> str:
