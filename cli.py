@@ -8,7 +8,8 @@ import typer
 
 from pipeline import cli_data, cli_flow, cli_measure
 from pipeline.options import asks
-from rrcm.errors import RrcmError, printable
+from rrcm.errors import INTERRUPTED, ConfigError, printable, reported
+from rrcm.files import require_utf8
 
 app = typer.Typer(
     help="Certified robustness of image classifiers by randomized smoothing.",
@@ -304,7 +305,12 @@ def _say(text: str, *, err: bool = False) -> None:
 
 def main() -> None:
     """Run a command; errors that a user can fix take one line and exit code 1."""
-    try:
-        app()
-    except RrcmError as error:
-        sys.exit(f"error: {printable(str(error))}")
+    with reported():
+        for argument in sys.argv:
+            require_utf8(argument, ConfigError)
+        try:
+            app()
+        except SystemExit as end:
+            if end.code == INTERRUPTED:  # as typer says it
+                raise KeyboardInterrupt from None
+            raise

@@ -11,7 +11,7 @@ from pathlib import Path
 import rrcm
 from rrcm import checking, params
 from rrcm.config import PARAMS
-from rrcm.files import write_text
+from rrcm.files import read_bytes, write_text
 from rrcm.params import Params
 
 RIGHT = Path(".rrcm/checked")  # the digest of what was found right
@@ -44,5 +44,5 @@ def _digest() -> str:
     files = [PARAMS, *sorted(library.rglob("*.py"))] if PARAMS.exists() else []
     found = hashlib.sha256()
     for file in files:
-        found.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
+        found.update(f"{file.name} {file.stat().st_size} ".encode() + read_bytes(file))
     return found.hexdigest()

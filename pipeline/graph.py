@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from pipeline import checked
-from rrcm.errors import DataError, RrcmError, StageError, one_line, printable
+from rrcm.errors import DataError, StageError, one_line, reported
 from rrcm.files import write_json
 
 SCRATCH = Path(".rrcm/resume")
@@ -67,6 +68,8 @@ def digest(stage_name: str) -> str:
                     read["files"][dependency.def_path] = _hash(dependency, stage_name)
     except DvcException as error:
         raise StageError(f"dvc.yaml: {one_line(error)}") from None
+    except sqlite3.Error as error:  # of the hashes that DVC remembers
+        raise StageError(f"DVC's database: {one_line(error)}; is there room on the disk?") from None
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 
@@ -138,16 +141,14 @@ def running(stage_name: str) -> Iterator[Stage]:
 
 
 def main(run: Callable[..., None]) -> None:
-    """Call ``run`` of the stage that DVC started; errors of ours take one line.
+    """Call ``run`` of the stage that DVC started; it ends as `reported` says.
 
     Which one of a ``foreach`` it is, DVC says in the environment: a command line would pass through
     a shell, and a name that somebody wrote into params.yaml with it.
     """
-    try:
+    with reported():
         name = _started().partition("@")[2]
         run(name) if name else run()
-    except RrcmError as error:
-        sys.exit(f"error: {printable(str(error))}")
 
 
 def _started() -> str:

@@ -16,6 +16,7 @@ from rrcm.config import require
 from rrcm.drawing import Drawing, rows_at_once
 from rrcm.engine import Job, Piece
 from rrcm.errors import DataError
+from rrcm.files import require_place
 from rrcm.journal import Memory
 from rrcm.params import Params
 from rrcm.settings import Eval
@@ -48,6 +49,7 @@ def run(*, seconds: float, radius: float | None, reference: str, out: Path) -> s
         replace(entry, stale=tuple(dict.fromkeys([*entry.stale, *timed[entry.name].stale])))
         for entry in present.evaluations(whole.evals)
     ]
+    require_place(out / "latency.csv")
     split = shards.read(Path("shards"), "test")
     turns = {name: _turn(whole, evaluation, split) for name, evaluation in whole.evals.items()}
     taken = _measured(turns, seconds=seconds)

@@ -26,7 +26,7 @@ from rrcm.analysis import tables
 from rrcm.analysis.entries import Entry
 from rrcm.certificates import transfer
 from rrcm.errors import VotesError, printable
-from rrcm.files import write_text
+from rrcm.files import require_place, write_text
 from rrcm.settings import Certify, Report
 from rrcm.votes import Header, Row
 
@@ -129,7 +129,7 @@ def certified(
     table = certification.certify(
         header, rows, certificates=certify.certificates, alpha=certify.alpha
     )
-    name = f"{_name(header)}-a{certify.alpha:g}"
+    name = _written_as(header, certify)
     return _entry(name, header, rows, table, certify, present), RESULTS / f"{name}.csv"
 
 
@@ -143,7 +143,7 @@ def _left_out(name: str, source: Source) -> list[str]:
     """Which files were not used, in lines; all of them are named in a file of their own."""
     if not source.left_out:
         return []
-    path = RESULTS / f"{name}-left-out.txt"
+    path = _left_out_file(name)
     lines = [printable(line) for line in source.left_out]
     write_text(path, "".join(f"{line}\n" for line in lines))
     some = [f"left out: {line}" for line in lines[:SHOWN]]
@@ -223,6 +223,7 @@ def _prepare(request: Request, wanted: Header, source: Source) -> None:
     """Refuse what nothing could certify, before anything is drawn."""
     asked = request.certify
     certification.require(wanted, certificates=asked.certificates, alpha=asked.alpha)
+    require_place(_left_out_file(_written_as(wanted, asked)))  # the longest name of them
     trying.ensure(_tried(wanted), wanted, source)
 
 
@@ -283,6 +284,14 @@ def _name(header: Header) -> str:
     if header.backend.startswith(FOREIGN):  # of which a name says too little
         parts += [key_of(dataclasses.replace(header, shard="1/1"))[:8]]
     return "-".join(parts)
+
+
+def _written_as(header: Header, certify: Certify) -> str:
+    return f"{_name(header)}-a{certify.alpha:g}"
+
+
+def _left_out_file(name: str) -> Path:
+    return RESULTS / f"{name}-left-out.txt"
 
 
 def _shard(header: Header) -> Path:

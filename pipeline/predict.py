@@ -1,5 +1,6 @@
 """``rrcm predict``: the certified answer for one picture, or abstention."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ def predict(request: Request, image: str) -> str:
     if isinstance(request.source, Trained) and image.isdecimal():
         answer, truth = _test_image(request, int(image))
     else:
-        if not Path(image).exists():
+        if not os.path.lexists(image):
             raise DataError(f"--image {image}: neither a file nor an index")
         answer, truth = _certify(request, Path(image)), ""
     image = printable(image)

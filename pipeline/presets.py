@@ -17,7 +17,7 @@ from pipeline import variants
 from rrcm import config, params
 from rrcm.config import require
 from rrcm.errors import ConfigError
-from rrcm.files import write_text
+from rrcm.files import read_bytes, write_text
 from rrcm.parsing import read_yaml
 from rrcm.registry import suggest
 
@@ -119,7 +119,7 @@ def _levels(value: Any) -> bool:
 
 def _edited(current: Path, whole: list[str]) -> bool:
     """Whether a file is neither a whole preset nor what making an ablation again would give."""
-    text = current.read_text(encoding="utf-8")
+    text = read_bytes(current, ConfigError).decode(errors="replace")
     if any(text == _read(name) for name in whole):
         return False
     made = MADE.search(text)

@@ -12,6 +12,7 @@ from pipeline.requests import Foreign, Request
 from pipeline.stale import Present
 from rrcm import shards, smoothed
 from rrcm.errors import ConfigError, DataError, printable
+from rrcm.files import read_bytes
 from rrcm.folders import folder
 from rrcm.pictures import WHITE
 from rrcm.settings import Sample
@@ -90,10 +91,10 @@ def class_names(path: Path) -> list[str]:
         DataError: It is missing or no text.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise DataError(f"--classes {path}: not found") from None
-    except (OSError, UnicodeDecodeError):
+        lines = read_bytes(path).decode().splitlines()
+    except DataError as error:
+        raise DataError(f"--classes {error}") from None
+    except UnicodeDecodeError:
         raise DataError(f"--classes {path}: not a text file with a name in each line") from None
     return [line.strip() for line in lines if line.strip()]
 

@@ -1,5 +1,6 @@
 """Certification: votes to a table of certificates, one row per image. Seconds on a CPU."""
 
+import io
 from decimal import ROUND_FLOOR, Decimal
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ import pandas as pd
 from rrcm import registry
 from rrcm.errors import DataError, one_line
 from rrcm.evidence import ABSTAIN, Certified, Rule, coin
-from rrcm.files import uncell, write_csv
+from rrcm.files import read_bytes, uncell, write_csv
 from rrcm.votes import UNKNOWN, Header, Row
 
 DIGITS = 6  # decimals of a written radius: a millionth of the pixel range
@@ -120,13 +121,10 @@ def read(path: Path) -> pd.DataFrame:
     Raises:
         DataError: The file is missing or not a table of certificates.
     """
+    text = io.BytesIO(read_bytes(path))
     try:
         with np.errstate(invalid="ignore"):  # an infinite whole number, which it then refuses
-            table = pd.read_csv(path, dtype=COLUMNS)
-    except FileNotFoundError:
-        raise DataError(f"{path}: not found") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+            table = pd.read_csv(text, dtype=COLUMNS)
     except (ValueError, OverflowError) as error:  # what pandas raises on what it cannot parse
         reason = one_line(error)
         raise DataError(f"{path}: not a table of certificates ({reason})") from None

@@ -4,6 +4,8 @@ Beside its tensors each file has a digest of them, so that a damaged one is none
 """
 
 import json
+import os
+import re
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,9 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rrcm.errors import CheckpointError, one_line
-from rrcm.files import atomic, regular
+from rrcm.files import atomic, require_file
 
 ABOUT = "rrcm"  # the only entry of the metadata: safetensors writes several in a random order
+MOST = 2**40  # bytes of a file, which is mapped into memory
 
 
 def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -24,7 +27,13 @@ def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None
     text = metadata or {}
     with atomic(path) as part:
         about = {"sha256": digest(tensors, text), "text": text}
-        save_file(tensors, part, {ABOUT: json.dumps(about, sort_keys=True)})
+        try:
+            save_file(tensors, part, {ABOUT: json.dumps(about, sort_keys=True)})
+        except SafetensorError as error:
+            number = re.search(r"os error (\d+)", str(error))  # what the file system said
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -61,13 +70,10 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         CheckpointError: The file is missing, or cannot be read.
     """
+    require_file(path, CheckpointError, most=MOST)
     try:
-        with safe_open(regular(path), framework="pt") as file:
+        with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: not found") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     except SafetensorError as error:
         raise CheckpointError(f"{path}: damaged ({one_line(error)})") from None
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rrcm import checkpoints, noise, registry, schedules
 from rrcm.config import Model
 from rrcm.errors import CheckpointError
-from rrcm.files import write_json
+from rrcm.files import read_json, write_json
 from rrcm.parsing import parse
 
 NEAREST = {"points": 81, "t_min": 0.002, "t_max": 80.0, "rho": 7.0}  # the paper's final grid
@@ -115,13 +115,11 @@ def load(folder: Path) -> tuple[Classifier, dict[str, Any]]:
     """The classifier in ``folder``, in evaluation mode, and its ``config.json``."""
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = read_json(path, CheckpointError)
         model = parse(config["model"], Model, where=f"{path}: model")
         classes, condition = len(config["classes"]), config["condition"]
         final_norm = config["final_norm"]
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: not found") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: damaged ({error!r})") from None
     network = build(model, classes=classes, condition=condition, final_norm=final_norm)
     path = folder / "model.safetensors"

@@ -1,9 +1,14 @@
 """How a network is called in training: in which precision, compiled or not, and how often."""
 
+import os
+import shlex
+import tempfile
+
 import torch
 from torch import Tensor, nn
 
 from rrcm.config import Compute
+from rrcm.errors import TrainingError
 
 
 class Computed(nn.Module):
@@ -14,11 +19,16 @@ class Computed(nn.Module):
     """
 
     def __init__(self, module: nn.Module, compute: Compute) -> None:
-        """Compile ``module`` in place if asked to."""
+        """Compile ``module`` in place if asked to.
+
+        Raises:
+            TrainingError: It is to be compiled where PyTorch's compiler does not work.
+        """
         super().__init__()
         self.module, self.half = module, compute.precision == "bf16"
         self._passes = self._gradients = 0
         if compute.compile:
+            _require_plain_paths()
             module.compile()
 
     def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
@@ -42,3 +52,19 @@ class Computed(nn.Module):
         taken = self._passes, self._gradients
         self._passes = self._gradients = 0
         return taken
+
+
+def _require_plain_paths() -> None:
+    """Refuse spaces where PyTorch puts paths into the command of a C++ compiler, not for a GPU."""
+    if torch.cuda.is_available():
+        return
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
+    for path, cure in (
+        (cache, "set TORCHINDUCTOR_CACHE_DIR to a folder without"),
+        (os.path.dirname(torch.__file__), "install the environment in one without"),
+    ):
+        if shlex.split(path) != [path]:
+            raise TrainingError(
+                f"compute.compile: {path} has a space or a quote, with which PyTorch cannot "
+                f"compile; {cure}, or set compile: false"
+            )

@@ -1,7 +1,6 @@
 """A trained denoiser, and its form on disk: a network of rrcm/denoisers/ and its noise schedule."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from rrcm import checkpoints, registry
 from rrcm.diffusion import Denoiser, Schedule, Times
 from rrcm.errors import CheckpointError, ConfigError
-from rrcm.files import write_json
+from rrcm.files import read_json, write_json
 from rrcm.parsing import parse
 
 
@@ -80,11 +79,6 @@ def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         CheckpointError: Either file is missing or damaged, or they do not belong together.
     """
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: not found") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: damaged ({error!r})") from None
+    config = read_json(path, CheckpointError)
     weights = folder / "model.safetensors"
     return build(config, checkpoints.load(weights)[0], source=str(weights)), config

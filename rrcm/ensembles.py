@@ -31,7 +31,7 @@ from rrcm import checkpoints, classifier, registry
 from rrcm.classifier import Classifier
 from rrcm.config import Model
 from rrcm.errors import CheckpointError
-from rrcm.files import write_json
+from rrcm.files import read_json, write_json
 from rrcm.parsing import parse
 from rrcm.settings import Ensemble
 
@@ -231,14 +231,10 @@ def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         CheckpointError: It is missing or damaged.
     """
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-        alone = "ensemble" not in config
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: not found") from None
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged ({error!r})") from None
-    if alone:
+    config = read_json(path, CheckpointError)
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: damaged (no mapping)")
+    if "ensemble" not in config:
         network, config = classifier.load(folder)
     else:
         network = rebuild(config, folder)

@@ -1,20 +1,32 @@
-"""Files that are whole or absent, and their digests."""
+"""Files that are whole or absent, their digests, and reading those that anybody may have made."""
 
-import errno
+import gzip
 import hashlib
+import io
 import json
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rrcm.errors import printable
+from rrcm.errors import DataError, RrcmError, one_line, printable
 
 if TYPE_CHECKING:  # pandas takes long to load, and few who write files have tables
     import pandas as pd
+
+MOST = 2**30  # bytes of a file that is read as a whole
+NAME = 255  # bytes of a name, for every usual file system
+KINDS = {  # what would never end, or never begin, if it were read
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 @contextmanager
@@ -25,14 +37,44 @@ def atomic(path: Path) -> Iterator[Path]:
     its new ones.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    ending = f".{os.getpid()}.part"
+    part = path.with_name(f".{_cut(path.name, NAME - 1 - len(ending))}{ending}")
     try:
-        yield part
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
+        with naming(path, part):
+            yield part
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _cut(name: str, most: int) -> str:
+    return os.fsdecode(os.fsencode(name)[:most])
+
+
+@contextmanager
+def naming(path: Path, *parts: Path) -> Iterator[None]:
+    """An OSError of the block that names no file, or one of ``parts``, names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        own = error.filename in map(str, parts)
+        if error.errno is not None and (own or error.filename is None):
+            error.filename = str(path)
+        raise
+
+
+def require_place(path: Path) -> None:
+    """Make the folder of ``path``, and refuse, before any work, a file that cannot be made there.
+
+    Raises:
+        OSError: It cannot, for its name, its folder, or the rights to it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        path.lstat()  # knows names that are too long
+    tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -78,18 +120,87 @@ def _character(said: str) -> str:
     return simple[said] if said in simple else chr(int(said[1:], 16))
 
 
-def regular(path: Path) -> Path:
-    """``path``, if it is a file of bytes: to read a FIFO may take for ever, and devices do not end.
-
-    Raises:
-        OSError: It is something else, or not there.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return path
-
-
 def sha256(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_utf8(name: str, refused: type[RrcmError] = DataError) -> None:
+    """Refuse a name that no result could be written with: all of them are UTF-8.
+
+    Raises:
+        refused: It is not, as the file system has it.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise refused(f"{name!r}: a name that is not UTF-8; rename it") from None
+
+
+def require_file(
+    path: Path, refused: type[RrcmError] = DataError, *, most: int = MOST, hint: str = ""
+) -> None:
+    """Refuse to read what could hang, never end, or fill the memory.
+
+    Raises:
+        refused: ``path`` is missing (``hint`` says more), no regular file, nor a link to one, has
+            more than ``most`` bytes, on the disk or not, or a name that is not UTF-8.
+    """
+    require_utf8(str(path), refused)
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise refused(f"{path}: not found{hint}") from None
+    except (OSError, ValueError) as error:  # ValueError: no name at all
+        raise refused(f"{path}: cannot be read ({_why(error)})") from None
+    if not stat.S_ISREG(found.st_mode):
+        kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise refused(f"{path}: {kind}, not a file")
+    if found.st_size > most:
+        raise refused(f"{path}: {found.st_size:,} bytes, more than the {most:,} of such a file")
+
+
+def read_bytes(
+    path: Path, refused: type[RrcmError] = DataError, *, most: int = MOST, hint: str = ""
+) -> bytes:
+    """The bytes of a file that `require_file` accepts.
+
+    Raises:
+        refused: It does not, or the file cannot be read.
+    """
+    require_file(path, refused, most=most, hint=hint)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise refused(f"{path}: cannot be read ({_why(error)})") from None
+
+
+def read_json(path: Path, refused: type[RrcmError] = DataError, *, hint: str = "") -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        refused: As `read_bytes`, or it is no JSON, or nested too deeply; ends in ``hint``.
+    """
+    try:
+        return json.loads(read_bytes(path, refused, hint=hint))
+    except (ValueError, RecursionError) as error:
+        raise refused(f"{path}: damaged ({one_line(error)}){hint}") from None
+
+
+def unzipped(raw: bytes, path: Path, *, most: int) -> bytes:
+    """The contents of a gzip file, ``raw``, to its end, whose checksum is right.
+
+    Raises:
+        DataError: They are more than ``most`` bytes; ``path`` is where the file is from.
+        OSError, EOFError, zlib.error: It is damaged.
+    """
+    with gzip.open(io.BytesIO(raw)) as file:
+        whole = file.read(most + 1)
+    if len(whole) > most:
+        raise DataError(f"{path}: unpacks to more than {most:,} bytes, which may be a trap")
+    return whole
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or one_line(error)

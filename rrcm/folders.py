@@ -1,5 +1,6 @@
 """A folder of picture files as a split, with labels from sub-folders or a CSV file, or without."""
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from rrcm.errors import DataError
-from rrcm.files import uncell
+from rrcm.files import read_bytes, uncell
 from rrcm.pictures import SUFFIXES, WHITE, Fit, read
 from rrcm.registry import suggest
 from rrcm.shards import Split
@@ -51,7 +52,7 @@ def folder(
     names = sorted(
         path.relative_to(root).as_posix()
         for path in root.rglob("*")
-        if path.suffix.lower() in SUFFIXES and path.is_file()
+        if path.suffix.lower() in SUFFIXES and not path.is_dir()
     )
     if not names:
         raise DataError(
@@ -85,10 +86,8 @@ def folder(
 def _listed(path: Path, classes: list[str], names: list[str]) -> dict[str, int]:
     """Labels from a CSV file; a label is the name of a class, or the number of an output."""
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        table = pd.read_csv(io.BytesIO(read_bytes(path)), dtype=str, keep_default_na=False)
         rows = list(zip(table["file"], table["label"], strict=True))
-    except FileNotFoundError:
-        raise DataError(f"{path}: not found") from None
     except (KeyError, ValueError):
         raise DataError(f"{path}: not a CSV file with the columns file and label") from None
     found = dict.fromkeys(names, UNKNOWN)

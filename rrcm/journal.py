@@ -6,9 +6,12 @@ image replaces an earlier one, and a last line torn by a crash is cut off.
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from rrcm.errors import VotesError
+from rrcm.files import naming, read_bytes
 from rrcm.votes import Header, Row, encode, same, scan
 
 SYNC = 1.0  # seconds of drawing that a crash of the machine may cost; of the process, none
@@ -37,12 +40,13 @@ class Journal(Memory):
         """
         super().__init__()
         if path.exists():
-            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)  # a line that a crash tore
+            whole = read_bytes(path, VotesError).rfind(b"\n") + 1
+            os.truncate(path, whole)  # without a line that a crash tore
         if path.exists() and path.stat().st_size:
             found, rows, _ = scan(path)
             same(path, found, header)
             self.rows = {row.idx: row for row in rows}
-        self.file = path.open("a", encoding="utf-8", newline="\n")
+        self.path, self.file = path, path.open("a", encoding="utf-8", newline="\n")
         self.synced = time.monotonic()
         if self.file.tell() == 0:
             self.file.write(encode(header))
@@ -54,8 +58,9 @@ class Journal(Memory):
     def append(self, row: Row) -> None:
         """Add an image, as far as it has been drawn."""
         super().append(row)
-        self.file.write(encode(row))
-        self.file.flush()
+        with naming(self.path):
+            self.file.write(encode(row))
+            self.file.flush()
         if time.monotonic() - self.synced > SYNC:
             os.fsync(self.file.fileno())
             self.synced = time.monotonic()
@@ -67,6 +72,10 @@ class Journal(Memory):
         trace: TracebackType | None,
     ) -> None:
         """Sync and close."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+        try:
+            with naming(self.path):
+                self.file.flush()
+                os.fsync(self.file.fileno())
+        finally:
+            with suppress(OSError):  # which closes it, and has been said
+                self.file.close()

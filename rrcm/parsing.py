@@ -12,8 +12,16 @@ from typing import Annotated, Any, Literal
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    Event,
+    ScalarEvent,
+)
 
 from rrcm.errors import ConfigError, one_line
+from rrcm.files import require_file
 from rrcm.registry import Of, require, suggest
 
 T = typing.TypeVar("T")
@@ -23,6 +31,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 Name = Annotated[str, NAME]  # what people call a thing: part of paths, stages and dotted places
 LARGEST = 2**64  # of whole numbers: what comes after them computes in 64 bits
 LINE = 380  # characters of an error
+TEXT, DEPTH, NODES = 2**20, 50, 100_000  # of a YAML file: bytes, levels, values
 
 
 class _Short(reprlib.Repr):
@@ -66,27 +75,51 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        text = one_line(error, most=10**6)
-        if len(text) > LINE:  # a place at the beginning, and what to do at the end
-            text = f"{text[: 2 * LINE // 3]} … {text[-LINE // 3 :]}"
-        raise ConfigError(f"{path}: {text}") from None
+        raise ConfigError(f"{path}: {one_line(error, most=LINE)}") from None
 
 
 def read_yaml(path: Path) -> Any:
-    """The contents of a YAML 1.2 file."""
+    """The contents of a YAML 1.2 file.
+
+    Raises:
+        ConfigError: It is missing, no YAML, or a trap: of more than `TEXT` bytes, `DEPTH` levels,
+            or `NODES` values with all aliases written out.
+    """
+    hint = "; run this in a checkout, or `rrcm preset digits`"
+    require_file(path, ConfigError, most=TEXT, hint=hint)
+    yaml = YAML(typ="safe", pure=True)  # YAML 1.2, as DVC: 1e-4 is a float
     try:
-        return YAML(typ="safe", pure=True).load(path)  # YAML 1.2, as DVC: 1e-4 is a float
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: not found; run this in a checkout, or `rrcm preset digits`"
-        ) from None
-    except OSError as error:  # a folder, or one that may not be read
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: nested too deeply") from None
+        with path.open("rb") as file:
+            _require_small(yaml.parse(file), path)
+        return yaml.load(path)
     # a tag or a date that is none; letters that are not of UTF-8
     except (YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: {one_line(error)}") from None
+
+
+def _require_small(events: Iterable[Event], path: Path) -> None:
+    """Refuse what would take too much to build; no level or alias is followed."""
+    sizes: dict[str | None, int] = {}  # what stands at an anchor, once it has been read
+    levels: list[tuple[str | None, int]] = []  # open ones: their anchor, and what was read before
+    total = 0
+    for event in events:
+        if isinstance(event, AliasEvent):
+            if any(event.anchor == anchor for anchor, _ in levels):
+                raise ConfigError(f"{path}: {shown(event.anchor)} is an alias of what it stands in")
+            total += sizes.get(event.anchor, 1)  # one that is nowhere is refused later
+        elif isinstance(event, CollectionStartEvent):
+            levels.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, CollectionEndEvent):
+            anchor, before = levels.pop()
+            sizes[anchor] = total - before
+        elif isinstance(event, ScalarEvent):
+            sizes[event.anchor] = 1
+            total += 1
+        if len(levels) > DEPTH:
+            raise ConfigError(f"{path}: nested too deeply, in more than {DEPTH} levels")
+        if total > NODES:
+            raise ConfigError(f"{path}: more than {NODES:,} values, once aliases are written out")
 
 
 def find(node: Any, dotted: str) -> Any:

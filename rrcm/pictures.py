@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rrcm.errors import ConfigError, DataError, one_line
+from rrcm.files import require_file
 from rrcm.registry import suggest
 
 WHITE = 255  # the pixel value that becomes 1.0
@@ -94,11 +95,11 @@ def decode(source: Path | IO[bytes], channels: int, *, name: str) -> Image.Image
     on white, palettes and CMYK converted to RGB, colours to grey by luma where one channel is asked
     for. Raises what `read` does.
     """
+    if isinstance(source, Path):
+        require_file(source)
     try:
         with Image.open(source, formats=FORMATS) as picture:
             return _upright(picture, channels, name)
-    except FileNotFoundError:
-        raise DataError(f"{name}: not found") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise DataError(f"{name}: more than {MOST:,} pixels, which may be a trap") from None
     except UnidentifiedImageError:

@@ -18,7 +18,7 @@ from rrcm.config import require
 from rrcm.diffusion import Denoiser
 from rrcm.ensembles import Combined
 from rrcm.errors import CheckpointError
-from rrcm.files import sha256, write_json
+from rrcm.files import read_json, sha256, write_json
 from rrcm.parsing import parse
 from rrcm.settings import Local, Purified
 
@@ -195,12 +195,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: It is missing or damaged.
     """
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: not found; make it with `dvc repro`") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: damaged ({error!r})") from None
+    found = read_json(path, CheckpointError, hint="; make it with `dvc repro`")
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: damaged (no mapping)")
     return found

@@ -9,6 +9,7 @@ that chose the images, how large they are, and the SHA-256 of every other file a
 import hashlib
 import io
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from rrcm import pictures
-from rrcm.errors import DataError
-from rrcm.files import sha256
+from rrcm.errors import DataError, one_line
+from rrcm.files import read_json, require_file, sha256
 from rrcm.pictures import Fit
 
 SPLITS = ("train", "validation", "choice", "test")
@@ -28,6 +29,7 @@ KIND = np.dtype(
     [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
 )
 DIGEST = "digest"  # of the index, in it
+MOST = 2**40  # bytes of a tar, of which no more than a picture is in memory
 KEYS = ("classes", "shape", "white", "size", "channels", "crop", "images", "sha256")
 
 
@@ -124,13 +126,11 @@ def read_index(folder: Path) -> dict[str, Any]:
     """
     path = folder / "index.json"
     try:
-        index = json.loads(path.read_text())
+        index = read_json(path, hint="; `dvc repro shard` writes it")
         if index != sealed({key: value for key, value in index.items() if key != DIGEST}):
             raise ValueError("its digest is another")
         return {key: index[key] for key in KEYS}
-    except FileNotFoundError:
-        raise DataError(f"{path}: not found; `dvc repro shard` writes it") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # not ours
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # not ours
         raise DataError(f"{path}: damaged ({error}); `dvc repro -f shard` rewrites it") from None
 
 
@@ -167,7 +167,7 @@ def read(root: Path, name: str, *, verify: bool = True) -> Split:
                 lambda file: _check(folder / file, index["sha256"][file]), [*tars, ROWS]
             ):
                 pass
-    rows = np.load(folder / ROWS, allow_pickle=False)
+    rows = _rows(folder / ROWS)
     if index["shape"] is None:
         images = Pictures(folder, tars, rows, fit(index))
     else:
@@ -182,9 +182,19 @@ def read(root: Path, name: str, *, verify: bool = True) -> Split:
     )
 
 
+def _rows(path: Path) -> np.ndarray:
+    """The table of a split, in memory once the file is seen to hold as much as it declares."""
+    try:
+        rows = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, EOFError, OverflowError) as error:
+        raise DataError(f"{path}: damaged ({one_line(error)}); `dvc repro -f shard`") from None
+    if rows.dtype != KIND or rows.ndim != 1:
+        raise DataError(f"{path}: damaged, no table of images; `dvc repro -f shard`")
+    return rows
+
+
 def _check(path: Path, expected: str) -> None:
-    if not path.exists():
-        raise DataError(f"{path}: listed in index.json, but missing; `dvc repro -f shard`")
+    require_file(path, most=MOST, hint=", though index.json lists it; `dvc repro -f shard`")
     if (got := sha256(path)) != expected:
         raise DataError(
             f"{path}: SHA-256 is {got[:12]}…, index.json says {expected[:12]}…: it is truncated or "
@@ -196,6 +206,8 @@ def _arrays(
     folder: Path, tars: tuple[str, ...], rows: np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
     """The images of tars of ``.npy`` files, each of which ends in its pixels."""
+    if len(rows) * math.prod(shape) > sum((folder / tar).stat().st_size for tar in tars):
+        raise DataError(f"{folder}: images of {[*shape]} are more than its tars hold")
     images = np.empty((len(rows), *shape), dtype=np.uint8)
     for number, tar in enumerate(tars):
         raw = np.fromfile(folder / tar, dtype=np.uint8)

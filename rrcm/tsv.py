@@ -14,7 +14,7 @@ import pandas as pd
 from rrcm.certify import DIGITS
 from rrcm.errors import DataError
 from rrcm.evidence import ABSTAIN
-from rrcm.files import write_text
+from rrcm.files import read_bytes, write_text
 from rrcm.votes import UNKNOWN
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
@@ -117,11 +117,7 @@ def _down(radius: float) -> str:
 
 def _lines(path: Path) -> list[str]:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"{path}: not found") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a table, byte {error.start} is not UTF-8") from None
     lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")

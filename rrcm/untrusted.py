@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rrcm import checkpoints
 from rrcm.errors import CheckpointError
-from rrcm.files import regular
+from rrcm.files import require_file
 from rrcm.parsing import shown
 from rrcm.registry import suggest
 
@@ -70,15 +70,14 @@ def _plain(value: object) -> object:
 
 def _unpickled(path: Path) -> object:
     """What a file of `torch.save` holds."""
+    require_file(path, CheckpointError, most=checkpoints.MOST)
     try:
-        zipped = zipfile.is_zipfile(regular(path))
+        zipped = zipfile.is_zipfile(path)
         if zipped:
             _check_zip(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of PyTorch's about its own reading of odd files
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: not found") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     except UNREADABLE as error:

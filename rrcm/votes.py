@@ -21,7 +21,7 @@ import numpy as np
 from rrcm import registry
 from rrcm.errors import CertificateError, ConfigError, VotesError
 from rrcm.evidence import SOFT, Claim, Evidence, Rule
-from rrcm.files import atomic
+from rrcm.files import atomic, read_bytes
 from rrcm.parsing import parse
 
 FORMAT = "rrcm-votes-6"
@@ -225,12 +225,7 @@ def sealed(text: str) -> str:
 
 def scan(path: Path) -> tuple[Header, list[Row], bool]:
     """What a file has, finished or not, and whether its last line, left out, is torn."""
-    try:
-        text = path.read_bytes().decode(errors="replace")
-    except FileNotFoundError:
-        raise VotesError(f"{path}: not found") from None
-    except OSError as error:
-        raise VotesError(f"{path}: cannot be read ({error.strerror})") from None
+    text = read_bytes(path, VotesError).decode(errors="replace")
     lines, torn = text.splitlines(), not text.endswith("\n")
     header = _header(lines[0] if lines else "", path)
     rows = [

@@ -13,7 +13,7 @@ from builders import refused
 from rrcm import errors, files, registry
 from rrcm.errors import ConfigError, RrcmError
 
-ERRORS = [c for c in vars(errors).values() if inspect.isclass(c)]
+ERRORS = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, Exception)]
 
 
 def test_a_file_is_replaced_when_its_block_succeeds(tmp_path):

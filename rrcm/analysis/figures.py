@@ -1,6 +1,7 @@
 """Figures of the report, as bytes that are the same for the same numbers."""
 
 import itertools
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,11 @@ COLOURS = [
 ]
 DASHES = ["-", "--", ":", "-."]
 # Whatever matplotlibrc says, so that bytes are the same for everybody.
-STYLE = ["default", {"svg.hashsalt": "rrcm", "svg.fonttype": "path", "font.size": 10}]
+STYLE = [
+    "default",
+    {"svg.hashsalt": "rrcm", "svg.fonttype": "path", "font.size": 10},
+    {"text.parse_math": False},  # a name may have a $ in it
+]
 ACROSS = 3  # panels in a row
 FEW = 5  # methods whose bands can be told apart
 CLASSES = 20  # rows of a heat map at the most
@@ -74,7 +79,8 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
                 for a in axes
                 for h, name in zip(*a.get_legend_handles_labels(), strict=True)
             }
-            figure.legend([handles[m] for m in methods], methods, loc="outside right upper")
+            shown = [name for name in methods if name in handles]  # not those with a _ in front
+            figure.legend([handles[m] for m in shown], shown, loc="outside right upper")
         first_column(axes, f"{what}, %")
     return figure
 
@@ -200,7 +206,8 @@ def per_class(numbers: dict[str, pd.DataFrame]) -> Figure:
 def save(figure: Figure, path: Path) -> None:
     """Write ``figure`` in the format of the suffix, without dates."""
     metadata = {".svg": {"Date": None}, ".png": {"Software": None}}[path.suffix]
-    with atomic(path) as part, style.context(STYLE):
+    with atomic(path) as part, style.context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # names fill it all
         figure.savefig(part, format=path.suffix[1:], dpi=160, metadata=metadata)
 
 

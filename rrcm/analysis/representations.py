@@ -1,6 +1,6 @@
 """What representations tell, of several encoders: linear probes under noise, and distances."""
 
-import json
+import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from rrcm.analysis import figures, intervals, tables
 from rrcm.analysis.intervals import Estimate
 from rrcm.errors import DataError, one_line
+from rrcm.files import read_bytes, read_json
 
 PROBE = {"sigma": float, "right": int, "images": int}
 SETTINGS = {"normalised": bool, "dimensions": int, "images": int, "t_min": float, "t_max": float}
@@ -36,20 +37,17 @@ def read(root: Path, names: list[str]) -> dict[str, Found]:
 
 
 def _read(folder: Path, name: str) -> Found:
-    path = folder / "probe.csv"
+    path, hint = folder / "probe.csv", f"; `dvc repro represent@{name}` makes it"
+    text = io.BytesIO(read_bytes(path, hint=hint))
     try:
-        probe = pd.read_csv(path, usecols=[*PROBE], dtype=PROBE)
+        probe = pd.read_csv(text, usecols=[*PROBE], dtype=PROBE)
         if probe.empty:
             raise ValueError("no rows")
         path = folder / "metrics.json"
-        found = json.loads(path.read_text())["frechet"]
+        found = read_json(path, hint=hint)["frechet"]
         settings = {key: kind(found[key]) for key, kind in SETTINGS.items()}
         own = {key: float(found[key]) for key in ("distance", "bias")}
         return Found(probe, own | settings)
-    except FileNotFoundError:
-        raise DataError(
-            f"{path} is not here; `dvc repro represent@{name}` makes it, or `dvc pull` fetches it"
-        ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path}: damaged ({one_line(error)}); `dvc repro represent@{name}` rewrites it"

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rrcm import quantize
 from rrcm.errors import BackendError, one_line
-from rrcm.files import regular
+from rrcm.files import read_bytes
 from rrcm.files import sha256 as sha256_of_file
 
 PRECISIONS = ("fp32", "fp16", "int8")
@@ -232,14 +232,10 @@ def unload(model: onnx.ModelProto, path: Path) -> None:
 def _read(path: Path) -> onnx.ModelProto:
     """The model; that of a folder without its weights."""
     path = path / GRAPH if path.is_dir() else path
+    content = read_bytes(path, BackendError, most=LARGEST)
     try:
-        content = regular(path).read_bytes()
         refuse_damage(content, path)
         return onnx.load_model_from_string(content)
-    except FileNotFoundError:
-        raise BackendError(f"{path}: not found") from None
-    except OSError as error:
-        raise BackendError(f"{path}: cannot be read ({error.strerror})") from None
     except DecodeError as error:
         raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
 

@@ -13,12 +13,9 @@ def classes(root: Path) -> dict[str, list[Place]]:
     """The pictures below each folder of ``root``, at any depth, by name.
 
     Raises:
-        DataError: There is no such folder, or no folders in it.
+        DataError: There are no folders in it; or as `files`.
     """
-    try:
-        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    except OSError as error:
-        raise DataError(f"{root}: {error.strerror}; expected a folder for each class") from None
+    names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     names = [name for name in names if not name.startswith(".")]
     if not names:
         raise DataError(f"{root}: no folders in it; expected one for each class")
@@ -26,9 +23,16 @@ def classes(root: Path) -> dict[str, list[Place]]:
 
 
 def files(root: Path) -> list[Place]:
-    """The pictures below ``root``, at any depth, by name."""
-    found = []
+    """The pictures below ``root``, at any depth, by name; links to folders are followed.
+
+    Raises:
+        DataError: A link leads to a folder that is there already, such as one above it.
+    """
+    found, seen = [], {}
     for folder, _, names in os.walk(root, followlinks=True):
+        first = seen.setdefault(os.path.realpath(folder), folder)
+        if first != folder:
+            raise DataError(f"{folder}: a link to {first}, whose pictures would count twice")
         below = os.path.relpath(folder, root)
         for name in names:
             if os.path.splitext(name)[1].lower() in SUFFIXES:

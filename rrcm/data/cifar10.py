@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from rrcm.errors import DataError
-from rrcm.files import atomic
+from rrcm.files import atomic, read_bytes, unzipped
 from rrcm.raw.listing import Listing
 
 CLASSES = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 WHITE, SHAPE = 255, (3, 32, 32)
 ARCHIVE, ARCHIVE_MD5 = "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"
 FOLDER, META = "cifar-10-batches-py", "batches.meta"
+UNZIPPED = 2**28  # bytes of a whole archive; there are 186 million
 MD5 = {  # as torchvision.datasets.CIFAR10 has them; the test batch is last
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -79,7 +80,7 @@ def listing(root: Path, link: Path) -> Listing:
         if not (root / name).exists():
             raise DataError(f"{root / name}: not found; `rrcm data cifar10 --from {ARCHIVE}`")
     for name in (name for name in MD5 if name != META):
-        batch = _batch((root / name).read_bytes(), str(root / name))
+        batch = _batch(read_bytes(root / name), str(root / name))
         images.append(batch[0])
         labels.append(batch[1])
         held.append(np.full(len(batch[1]), name == "test_batch"))
@@ -98,32 +99,26 @@ def listing(root: Path, link: Path) -> Listing:
 
 def _from_folder(source: Path) -> dict[str, bytes]:
     folder = source / FOLDER if (source / FOLDER).is_dir() else source
-    try:
-        return {name: (folder / name).read_bytes() for name in MD5}
-    except OSError as error:
-        raise DataError(
-            f"{error.filename}: {error.strerror}; expected the batches of {ARCHIVE} in there"
-        ) from None
+    hint = f"; expected the batches of {ARCHIVE} in there"
+    return {name: read_bytes(folder / name, hint=hint) for name in MD5}
 
 
 def _from_archive(source: Path, *, verify: bool) -> dict[str, bytes]:
+    raw = read_bytes(source, hint=f"; expected {ARCHIVE}")
     try:
-        raw = source.read_bytes()
         got = hashlib.md5(raw, usedforsecurity=False).hexdigest()
         if verify and got != ARCHIVE_MD5:
             raise DataError(
                 f"{source}: MD5 is {got}, that of the official file {ARCHIVE_MD5}: it is truncated "
                 "or another; fetch it again, or --no-verify"
             )
-        whole = gzip.decompress(raw)  # to its end, with the checksum there
+        whole = unzipped(raw, source, most=UNZIPPED)  # to its end, with the checksum there
         with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
-            return {name: tar.extractfile(f"{FOLDER}/{name}").read() for name in MD5}
+            return {name: tar.extractfile(f"{FOLDER}/{name}").read(UNZIPPED) for name in MD5}
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         raise DataError(f"{source}: truncated or no tar.gz ({error}); fetch it again") from None
     except (KeyError, AttributeError) as error:  # no such member, or it is no file
         raise DataError(f"{source}: not the archive of CIFAR-10 ({error})") from None
-    except OSError as error:
-        raise DataError(f"{source}: {error.strerror or error}; expected {ARCHIVE}") from None
 
 
 def _batch(raw: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:

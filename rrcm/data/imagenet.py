@@ -22,6 +22,7 @@ from scipy.io.matlab import MatReadError
 
 from rrcm.data import _trees
 from rrcm.errors import DataError, one_line
+from rrcm.files import read_bytes, unzipped
 from rrcm.raw import manifest
 from rrcm.raw.listing import Listing, Place
 from rrcm.raw.manifest import Tree
@@ -35,6 +36,7 @@ MD5 = {  # as torchvision.datasets.ImageNet has them
 }
 CLASSES, COUNTS = 1000, {"train": 1_281_167, "test": 50_000}
 META, TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
+UNZIPPED = 2**26  # bytes of the whole devkit; there are 3 million
 BLOCK = 1 << 24
 
 
@@ -123,15 +125,12 @@ def _ground_truth(source: Path) -> list[str]:
         if packed.exists():
             meta, truth = _devkit(packed)
         else:
-            meta, truth = (folder / META).read_bytes(), (folder / TRUTH).read_bytes()
+            hint = f"; val/ has no folders for classes, which then takes {DEVKIT} to tell"
+            meta, truth = (read_bytes(folder / name, hint=hint) for name in (META, TRUTH))
         synsets = loadmat(io.BytesIO(meta), squeeze_me=True)["synsets"]
         wnids = {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if not s["num_children"]}
         return [wnids[int(line)] for line in truth.split()]
-    except FileNotFoundError:
-        raise DataError(
-            f"{source}: val/ has no folders for classes, which then takes {DEVKIT} to tell"
-        ) from None
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, tarfile.TarError) as error:
         raise DataError(f"{packed}: truncated or damaged ({error})") from None
     except (ValueError, KeyError, TypeError, IndexError, MatReadError) as error:
         said = one_line(error)
@@ -139,10 +138,10 @@ def _ground_truth(source: Path) -> list[str]:
 
 
 def _devkit(path: Path) -> tuple[bytes, bytes]:
-    whole = gzip.decompress(path.read_bytes())  # to its end, with the checksum there
+    whole = unzipped(read_bytes(path), path, most=UNZIPPED)  # to its end, with the checksum there
     with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
         found = {Path(m.name).name: tar.extractfile(m) for m in tar if m.isfile()}
-        return found[META].read(), found[TRUTH].read()
+        return found[META].read(UNZIPPED), found[TRUTH].read(UNZIPPED)
 
 
 def _in_tar_of_tars(path: Path) -> dict[str, list[Place]]:

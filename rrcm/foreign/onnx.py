@@ -1,7 +1,10 @@
 """Any ONNX file that maps pictures to scores, whoever exported it."""
 
 import json
+import math
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -23,7 +26,7 @@ from rrcm.backends.onnx import (
     require_digest,
 )
 from rrcm.errors import BackendError, one_line
-from rrcm.files import regular
+from rrcm.files import read_bytes, require_file
 from rrcm.files import sha256 as sha256_of_file
 from rrcm.foreign._normalisation import Normalisation
 
@@ -32,6 +35,10 @@ BROKEN = (  # what onnx and its runtime raise on a file that is damaged
     *(DecodeError, EncodeError, onnx.checker.ValidationError, *REFUSALS),
     *(ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, OSError),
 )
+WEIGHTS = 2**36  # bytes of a file beside it
+INPUT = 2**32  # bytes of the pictures of a batch
+SECONDS, LIMIT = 30, 300  # that a picture, and the first batch, may take: votes need thousands
+OPEN = "; are --channels and --size those of its training?"
 COLOURS = 3  # channels of a picture, where nobody says how many
 TRAINING = "it normalises by, or drops out of, the batch at hand; export the network after eval()"
 
@@ -159,14 +166,24 @@ class Backend:
         (self.output,) = found
 
     def _probe(self) -> int:
-        """Classes, counted on a grey picture; the first run, which may fail."""
-        grey = torch.full((self.fixed or 2, *self.shape), 0.5, device=self.device)
+        """Classes, counted on a grey picture; the first run, which may fail, or never end."""
+        rows = self.fixed or 2
+        taken = "does not run at {} x {} x {}".format(*self.shape)
+        if (size := 4 * rows * math.prod(self.shape)) > INPUT:
+            raise BackendError(
+                f"{self.path}: {taken}: {rows} such pictures are {size:,} bytes, more than the "
+                f"{INPUT:,} of a batch"
+            )
+        grey = torch.full((rows, *self.shape), 0.5, device=self.device)
+        limit = min(SECONDS * rows, LIMIT)
         try:
-            scores = self.scores(grey)
+            with _ended(after=limit) as options:
+                scores = self.scores(grey, options)
         except BROKEN as error:
-            taken = "does not run at {} x {} x {}".format(*self.shape)
-            hint = "; are --channels and --size those of its training?" if self.open else ""
-            raise BackendError(f"{self.path}: {taken}: {one_line(error)}{hint}") from None
+            why = f"{one_line(error)}{OPEN if self.open else ''}"
+            if options.terminate:
+                why = f"no scores of {rows} pictures in {limit:g} s; does it loop for ever?"
+            raise BackendError(f"{self.path}: {taken}: {why}") from None
         if scores.ndim != 2 or len(scores) != len(grey) or scores.shape[1] < 2:
             raise BackendError(
                 f"{self.path}: {self.output} of {len(grey)} pictures is {list(scores.shape)}, not "
@@ -174,16 +191,17 @@ class Backend:
             )
         return scores.shape[1]
 
-    def scores(self, x: Tensor) -> Tensor:
+    def scores(self, x: Tensor, options: onnxruntime.RunOptions | None = None) -> Tensor:
         """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
 
-        Computed on the calling thread; on a GPU, in the order of its current stream.
+        Computed on the calling thread; on a GPU, in the order of its current stream. ``options``
+        are of this run alone.
         """
         x = self.normalise(x)
         x = (x.permute(0, 2, 3, 1) if self.last else x).contiguous()
         if self.device.type == "cpu":
             inputs = {self.input: x.numpy().astype(self.dtype)} | self.told
-            (scores,) = self.session.run([self.output], inputs)
+            (scores,) = self.session.run([self.output], inputs, options)
             return torch.from_numpy(scores.astype(np.float32, copy=False))
         x = x.to(getattr(torch, np.dtype(self.dtype).name))
         binding = self.session.io_binding()  # of this call alone: threads share the session
@@ -193,9 +211,22 @@ class Backend:
             binding.bind_cpu_input(name, value)
         binding.bind_output(self.output, kind)
         torch.cuda.current_stream().synchronize()  # the session has a stream of its own
-        self.session.run_with_iobinding(binding)
+        self.session.run_with_iobinding(binding, options)
         (scores,) = binding.get_outputs()
         return torch.from_numpy(scores.numpy().astype(np.float32, copy=False)).to(self.device)
+
+
+@contextmanager
+def _ended(*, after: float) -> Iterator[onnxruntime.RunOptions]:
+    """Options of a run that fails ``after`` so many seconds, between two nodes, trips of a loop."""
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 4  # what it says is in the error
+    late = threading.Timer(after, setattr, (options, "terminate", True))
+    late.start()
+    try:
+        yield options
+    finally:
+        late.cancel()
 
 
 def _read(path: Path) -> tuple[bytes, bytes]:
@@ -206,11 +237,13 @@ def _read(path: Path) -> tuple[bytes, bytes]:
     folder, apart = path.parent, b""
     if path.is_dir():
         raise BackendError(f"{path}: a folder; name the .onnx file in it")
+    raw = read_bytes(path, BackendError, most=LARGEST)
     try:
-        content = regular(path).read_bytes()
-        model = onnx.load_model_from_string(content)
-        _refuse_damage(model, content, path)
+        model = onnx.load_model_from_string(raw)
+        _refuse_damage(model, raw, path)
         beside = [ExternalDataInfo(t) for t in _tensors(model) if uses_external_data(t)]
+        for file in sorted({told.location for told in beside}):
+            _require_beside(folder / file, path)
         sizes = [told.length or (folder / told.location).stat().st_size for told in beside]
         if path.stat().st_size + sum(sizes) < LARGEST:
             onnx.load_external_data_for_model(model, str(folder))  # refuses to leave the folder
@@ -221,8 +254,6 @@ def _read(path: Path) -> tuple[bytes, bytes]:
             apart = "".join(sha256_of_file(folder / file) for file in files).encode()
         content = model.SerializeToString(deterministic=True)
         _refuse_training(model.graph, path)
-    except FileNotFoundError as error:
-        raise BackendError(f"{path}: {_missing(path, error)}") from None
     except BROKEN as error:
         raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
     return content, apart
@@ -238,6 +269,13 @@ def _refuse_damage(model: onnx.ModelProto, content: bytes, path: Path) -> None:
             require_data(path.parent, about)
 
 
+def _require_beside(file: Path, path: Path) -> None:
+    try:
+        require_file(file, BackendError, most=WEIGHTS)
+    except BackendError as error:
+        raise BackendError(f"{path}: its weights are not beside it: {error}") from None
+
+
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
     """All tensors of a message, in whatever it holds."""
     if isinstance(message, onnx.TensorProto):
@@ -247,10 +285,6 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
         if field.message_type is not None:
             for child in value if field.is_repeated else [value]:
                 yield from _tensors(child)
-
-
-def _missing(path: Path, error: FileNotFoundError) -> str:
-    return "not found" if not path.exists() else f"its weights are not beside it: {error}"
 
 
 def _refuse_training(graph: onnx.GraphProto, path: Path) -> None:

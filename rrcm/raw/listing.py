@@ -3,11 +3,13 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from rrcm.errors import DataError
+from rrcm.files import MOST, read_bytes
 
 
 class Place(NamedTuple):
@@ -31,14 +33,14 @@ class Place(NamedTuple):
         Raises:
             DataError: They are not there.
         """
-        try:
-            with open(self.file, "rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size if self.size < 0 else self.size
-                raw = os.pread(file.fileno(), size, self.offset)
-        except OSError as error:
-            raise DataError(f"{self}: {error.strerror}") from None
-        if len(raw) != size:
-            raise DataError(f"{self}: {size - len(raw)} bytes are missing at its end")
+        if self.size < 0:
+            return read_bytes(Path(self.file))
+        if self.size > MOST:
+            raise DataError(f"{self}: {self.size:,} bytes, too many for a picture")
+        with open(self.file, "rb", buffering=0) as file:
+            raw = os.pread(file.fileno(), self.size, self.offset)
+        if len(raw) != self.size:
+            raise DataError(f"{self}: {self.size - len(raw)} bytes are missing at its end")
         return raw
 
 

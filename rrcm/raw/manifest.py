@@ -8,7 +8,7 @@ they are packed and wherever they lie. Where they lie on this machine is in a fi
 import dataclasses
 import hashlib
 import io
-import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 
 from rrcm import pictures
 from rrcm.errors import ConfigError, DataError
-from rrcm.files import write_json
+from rrcm.files import read_bytes, read_json, write_json
 from rrcm.parsing import parse
 from rrcm.pictures import Fit
 from rrcm.raw import processes
@@ -119,10 +119,8 @@ def read(path: Path, *, command: str) -> Manifest:
         DataError: It is missing or damaged.
     """
     try:
-        return parse(json.loads(path.read_text(encoding="utf-8")), Manifest, where=str(path))
-    except FileNotFoundError:
-        raise DataError(f"{path}: not found; `{command}` writes it") from None
-    except (ValueError, ConfigError) as error:
+        return parse(read_json(path, hint=f"; `{command}` writes it"), Manifest, where=str(path))
+    except ConfigError as error:
         raise DataError(f"{path}: damaged ({error}); `{command}` rewrites it") from None
 
 
@@ -145,7 +143,7 @@ def listing(root: Path, link: Path, tree: Callable[[Path], Tree]) -> Listing:
         raise DataError(
             f"{root.name}: where its files are on this machine is not known; `{command}` notes it"
         )
-    source = Path(link.read_text(encoding="utf-8").strip())
+    source = Path(os.fsdecode(read_bytes(link)).strip())
     if not source.is_dir():
         raise DataError(f"{source}: not found, where {root.name} was; `{command}` if it moved")
     skipped, there = {*manifest.skipped}, tree(source)
