@@ -7,10 +7,11 @@ import time
 
 import torch
 
+from rrcm import processes
 from rrcm.errors import BackendError, ConfigError
 
 POLL = 0.2  # seconds
-VISIBLE, GIVEN = "CUDA_VISIBLE_DEVICES", "RRCM_GPU"
+VISIBLE, GIVEN, STARTER = "CUDA_VISIBLE_DEVICES", "RRCM_GPU", "RRCM_STARTER"
 
 
 def choose(names: tuple[str, ...]) -> None:
@@ -35,12 +36,14 @@ def gpus() -> list[str]:
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
-def require_given() -> None:
-    """In a process of `run`: refuse to work without the GPU that it was given.
+def join() -> None:
+    """In a process of `run`: end with the one that started it, and use the GPU that it was given.
 
     Raises:
         BackendError: There is none; the CPU would do, but was not asked for.
     """
+    if starter := os.environ.get(STARTER):
+        processes.follow(int(starter))
     if (name := os.environ.get(GIVEN)) and not torch.cuda.is_available():
         raise BackendError(f"GPU {name} does not answer; `rrcm doctor` shows what there is")
 
@@ -56,24 +59,24 @@ def run(names: tuple[str, ...]) -> None:
     """
     arguments = [*sys.argv[1:], "--devices", ""]  # the last one counts
     shards = [f"{i}/{len(names)}" for i in range(1, len(names) + 1)]
-    processes = [
+    children = [
         subprocess.Popen(
             [sys.executable, "-c", "import cli; cli.main()", *arguments, "--shard", shard],
-            env=os.environ | _environment(name, names),
+            env=os.environ | {STARTER: str(os.getpid())} | _environment(name, names),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
         for name, shard in zip(names, shards, strict=True)
     ]
     try:
-        while any(process.poll() is None for process in processes):
-            _require_all(processes, names)
+        while any(child.poll() is None for child in children):
+            _require_all(children, names)
             time.sleep(POLL)
-        _require_all(processes, names)
+        _require_all(children, names)
     finally:
-        for process in processes:
-            process.terminate()
-            process.wait()
+        for child in children:
+            child.terminate()
+            child.wait()
 
 
 def _environment(name: str, names: tuple[str, ...]) -> dict[str, str]:
@@ -85,10 +88,10 @@ def _environment(name: str, names: tuple[str, ...]) -> dict[str, str]:
     return {VISIBLE: "", "OMP_NUM_THREADS": str(threads)}
 
 
-def _require_all(processes: list[subprocess.Popen[bytes]], names: tuple[str, ...]) -> None:
-    for process, name in zip(processes, names, strict=True):
-        if process.poll():
+def _require_all(children: list[subprocess.Popen[bytes]], names: tuple[str, ...]) -> None:
+    for child, name in zip(children, names, strict=True):
+        if child.poll():
             raise BackendError(
-                f"--devices: the process on {name} failed (exit code {process.returncode}); what "
+                f"--devices: the process on {name} failed (exit code {child.returncode}); what "
                 "all have done is kept, the same command goes on from there"
             )

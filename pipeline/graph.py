@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,15 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from pipeline import checked
+from rrcm import processes
 from rrcm.errors import DataError, StageError, one_line, reported
 from rrcm.files import write_json
+from rrcm.locks import alone
 
 SCRATCH = Path(".rrcm/resume")
 DATA = Path(".rrcm/data")  # where raw pictures are on this machine, a file for each dataset
+RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's own: which of its processes writes or reads which path
+PATIENCE = 30.0  # seconds; a stage whose DVC was killed ends in less
 PACKAGES = ("torch", "timm", "numpy", "scipy", "numba", "onnxruntime-gpu", "webdataset")
 
 
@@ -103,20 +108,47 @@ def running(stage_name: str) -> Iterator[Stage]:
 
     Everything that the stage reads, its parameters too, it reads within the block.
 
-    Guarantee: state in ``scratch`` was left by this stage with the very same inputs; when the block
-    succeeds, the inputs at its end are those at its beginning. Then ``provenance/<stage>.json`` is
-    written: the digest of the inputs, versions, machine, seconds, and ``notes``.
+    Guarantee: state in ``scratch`` was left by this stage with the very same inputs, and no other
+    process is at this stage here; when the block succeeds, the inputs at its end are those at its
+    beginning. Then ``provenance/<stage>.json`` is written: the digest of the inputs, versions,
+    machine, seconds, and ``notes``. If the DVC process that started the stage ends before it, even
+    by SIGKILL, the stage gets SIGTERM, and what it saved is kept.
 
     Args:
         stage_name: As in dvc.yaml, e.g. ``train@tiny-rrcm-s025``.
 
     Raises:
         ConfigError: Something in params.yaml is wrong, whether this stage reads it or not.
-        StageError: The inputs changed meanwhile; the scratch folder of the old ones is kept.
+        StageError: The inputs changed meanwhile; the scratch folder of the old ones is kept. Or
+            another process is at this stage, or the one that started it is gone.
     """
+    _end_with_dvc(stage_name)
     checked.load()  # no dependency of the stage: a check can refuse a result, but not change it
-    before, began = digest(stage_name), time.time()
-    family = SCRATCH / stage_name
+    before = digest(stage_name)
+    lock, say = SCRATCH / f"{stage_name}.lock", partial(print, flush=True)
+    with alone(lock, stage_name, say=say, patience=PATIENCE):
+        yield from _run(stage_name, before)
+
+
+def _end_with_dvc(stage_name: str) -> None:
+    """End this process when the DVC process that started it ends, if one did.
+
+    Of the processes that started us, it is the one that has DVC's lock on what a stage writes. With
+    a shell between it and us, or adopted already, our parent says nothing.
+    """
+    if "DVC_ROOT" not in os.environ:
+        return
+    try:
+        writing = json.loads(RWLOCK.read_text())["write"].values()
+    except (OSError, ValueError, KeyError):  # some DVC may just be rewriting it, in place
+        return
+    if not (dvc := [one["pid"] for one in writing if processes.ours(one["pid"])]):
+        raise StageError(f"{stage_name}: the `dvc` that started it is gone; `dvc repro` goes on")
+    processes.follow(dvc[0])
+
+
+def _run(stage_name: str, before: str) -> Iterator[Stage]:
+    began, family = time.time(), SCRATCH / stage_name
     stage = Stage(name=stage_name, scratch=family / before[:16], notes={})
     stage.scratch.mkdir(parents=True, exist_ok=True)
     yield stage
@@ -137,7 +169,10 @@ def running(stage_name: str) -> Iterator[Stage]:
             **stage.notes,
         },
     )
-    shutil.rmtree(family)
+    done = family.with_name(f"{family.name}.done")
+    shutil.rmtree(done, ignore_errors=True)  # of one that was killed
+    family.rename(done)  # at once: nothing goes on from a part of it
+    shutil.rmtree(done)
 
 
 def main(run: Callable[..., None]) -> None:

@@ -24,14 +24,13 @@ from torch.distributed.elastic.multiprocessing.errors import (
 from torch.distributed.run import main as torchrun
 
 from pipeline.graph import Stage
-from rrcm import distributed
+from rrcm import distributed, processes
 from rrcm.config import Compute
 from rrcm.errors import ConfigError, RrcmError, StageError, TrainingError
 
-TORCHRUN, SCRATCH = "RRCM_TORCHRUN", "RRCM_SCRATCH"
+TORCHRUN, SCRATCH, LAUNCHER = "RRCM_TORCHRUN", "RRCM_SCRATCH", "RRCM_LAUNCHER"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # torchrun handles these
 ECHOES = ("closed by peer", "reset by peer", "gloo", "NCCL", "ProcessGroup", "TCPStore")
-PARENT = os.getppid()
 
 
 def devices(compute: Compute) -> int:
@@ -66,7 +65,7 @@ def launch(stage: Stage, compute: Compute) -> None:
     count = devices(compute)
     where = shlex.split(os.environ.get(TORCHRUN, f"--standalone --nproc-per-node {count}"))
     script = stage.name.partition("@")[0]
-    os.environ[SCRATCH] = str(stage.scratch.absolute())
+    os.environ |= {SCRATCH: str(stage.scratch.absolute()), LAUNCHER: str(os.getpid())}
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     logs = ("--log-dir", str(stage.scratch / "torchrun"))
@@ -113,7 +112,11 @@ def _message(failure: ProcessFailure) -> str:
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """In a launched process: its launcher hears of an error, and prints those that it explains."""
+    """In a launched process: its launcher hears of an error, and prints those that it explains.
+
+    It ends with its launcher, as nobody would take the result.
+    """
+    processes.follow(int(os.environ.get(LAUNCHER) or os.getppid()))
     get_error_handler().initialize()
     with ExitStack() as stack:
         stack.push(_tell)
@@ -132,9 +135,3 @@ def _tell(
 def scratch() -> Path:
     """In a launched process: where to save; on another host than the stage's, nowhere for long."""
     return Path(os.environ.get(SCRATCH) or tempfile.mkdtemp(prefix="rrcm-"))
-
-
-def require_parent() -> None:
-    """In a launched process: leave when its launcher is gone, as nobody would take the result."""
-    if distributed.launched() and os.getppid() != PARENT:
-        raise StageError("the process that started this one is gone")

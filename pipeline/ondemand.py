@@ -21,7 +21,7 @@ from pipeline.sources import Source
 from pipeline.stale import Described, Present
 from pipeline.trying import FOREIGN
 from rrcm import certify as certification
-from rrcm import plausibility, sample, votes
+from rrcm import locks, plausibility, sample, votes
 from rrcm.analysis import tables
 from rrcm.analysis.entries import Entry
 from rrcm.certificates import transfer
@@ -39,7 +39,7 @@ def certify(request: Request, source: Source | None = None) -> str:
 
     ``source`` is that of the request, if it is open already.
     """
-    devices.require_given()
+    devices.join()
     source = source or sources.open_source(request)
     header, rows, path = _votes(request, source)
     if request.shard == "1/1":
@@ -183,17 +183,20 @@ def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
     if made := _made(wanted, source):
         return made
     path = VOTES / f"{key_of(wanted)}.jsonl"
-    _prepare(request, wanted, source)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sampling.run(
-        source.smoothed.backend,
-        wanted,
-        source.split,
-        journal=path.with_suffix(".journal"),
-        path=path,
-        title=f"certify {source.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else ""),
-        reference=source.reference,
-    )
+    title = f"certify {source.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else "")
+    with locks.alone(path.with_suffix(".lock"), title, say=sources.note):
+        if made := _made(wanted, source):  # by whoever we have waited for
+            return made
+        _prepare(request, wanted, source)
+        sampling.run(
+            source.smoothed.backend,
+            wanted,
+            source.split,
+            journal=path.with_suffix(".journal"),
+            path=path,
+            title=title,
+            reference=source.reference,
+        )
     return *votes.read(path), path
 
 

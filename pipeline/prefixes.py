@@ -1,11 +1,14 @@
 """``rrcm certify --prefixes``: an ensemble and all its prefixes, certified from one pass."""
 
+from contextlib import ExitStack
+from pathlib import Path
+
 from pipeline import ondemand, sampling, sources
 from pipeline.requests import Request
 from pipeline.sources import Source
 from pipeline.stale import Present
 from rrcm import certify as certification
-from rrcm import prefixes, votes
+from rrcm import locks, prefixes, votes
 from rrcm.analysis import tables
 from rrcm.votes import Header
 
@@ -21,18 +24,7 @@ def certify(request: Request) -> str:
     if not all(path.exists() for path in paths):
         asked = request.certify
         certification.require(headers[-1], certificates=asked.certificates, alpha=asked.alpha)
-        paths[0].parent.mkdir(parents=True, exist_ok=True)
-        sampling.rows_are_alone(source.smoothed.backend, headers[-1], source.split)
-        states = prefixes.sample(
-            source.smoothed.backend,
-            source.split,
-            headers,
-            paths,
-            workers=sampling.workers(),
-            every=sampling.save_every(),
-        )
-        images = headers[-1].expected()
-        sampling.shown(states, total=images, title=f"certify {source.name} and its prefixes")
+        _draw(source, headers, paths)
     entries, said, present = [], [], Present()
     for path in paths:
         header, rows = votes.read(path)
@@ -47,6 +39,27 @@ def certify(request: Request) -> str:
         f"alpha = {request.certify.alpha:g}; stopping rule {drawn.stop}"
     )
     return "\n".join([f"{table}\n", facts, *said])
+
+
+def _draw(source: Source, headers: list[Header], paths: list[Path]) -> None:
+    """Sample what is not there yet, alone at all of these votes."""
+    title = f"certify {source.name} and its prefixes"
+    with ExitStack() as stack:
+        for path in sorted(paths):  # in one order, so that no two wait for each other
+            lock = path.with_suffix(".lock")
+            stack.enter_context(locks.alone(lock, title, say=sources.note))
+        if all(path.exists() for path in paths):  # by whoever we have waited for
+            return
+        sampling.rows_are_alone(source.smoothed.backend, headers[-1], source.split)
+        states = prefixes.sample(
+            source.smoothed.backend,
+            source.split,
+            headers,
+            paths,
+            workers=sampling.workers(),
+            every=sampling.save_every(),
+        )
+        sampling.shown(states, total=headers[-1].expected(), title=title)
 
 
 def _headers(request: Request, source: Source) -> list[Header]:

@@ -115,7 +115,7 @@ def run(
         _drive(shown, state, stage, meter)
     else:
         for _ in states:
-            launching.require_parent()
+            pass
     stage.notes |= {
         "device": torch.device(distributed.device()).type,
         "devices": distributed.world(),
@@ -133,7 +133,6 @@ def _drive(states: Iterator[State], state: State, stage: Stage, meter: Meter) ->
     """Run to the end, and save now and then: the figures first, whose rows may be ahead."""
     saved = time.monotonic()
     for _ in states:
-        launching.require_parent()
         meter.look(state)
         if time.monotonic() - saved >= SECONDS_BETWEEN_SAVES:
             meter.save()

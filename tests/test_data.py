@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 
 import rrcm.models._torchvision  # noqa: F401 (torchvision comes after it)
-from rrcm import registry, shards
+from rrcm import processes, registry, shards
 from rrcm.config import Data
 from rrcm.data import cifar10, folder, imagenet
 from rrcm.errors import DataError
-from rrcm.raw import manifest, processes, sharding
+from rrcm.raw import manifest, sharding
 from rrcm.raw.listing import Listing, Place
 
 from torchvision.datasets import CIFAR10  # isort: skip (after _torchvision)

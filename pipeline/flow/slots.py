@@ -19,6 +19,9 @@ from pathlib import Path
 from threading import Event
 
 from rrcm.errors import StageError
+from rrcm.locks import lock
+
+__all__ = ["Slots", "Stopped", "lock", "names", "taken"]
 
 FOLDER, COUNT, VISIBLE = "RRCM_SLOTS_DIR", "RRCM_SLOTS", "CUDA_VISIBLE_DEVICES"
 DEFAULT = Path("/tmp/rrcm-slots")  # not $TMPDIR, which may be each user's own
@@ -177,15 +180,6 @@ class _Turn:
             if self._left:
                 os.close(self._file)
             self.came = True
-
-
-def lock(file: int) -> bool:
-    """Lock an open file, unless another one has it locked."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _folder() -> Path:

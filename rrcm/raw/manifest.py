@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrcm import pictures
+from rrcm import pictures, processes
 from rrcm.errors import ConfigError, DataError
 from rrcm.files import read_bytes, read_json, write_json
 from rrcm.parsing import parse
 from rrcm.pictures import Fit
-from rrcm.raw import processes
 from rrcm.raw.listing import Listing, Place
 
 Tree = dict[str, dict[str, list[Place]]]  # part (train, test) -> class -> pictures, by name

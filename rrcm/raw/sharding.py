@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import webdataset
 
+from rrcm import processes
 from rrcm.config import Data
 from rrcm.errors import ConfigError, DataError
 from rrcm.files import atomic, sha256, write_json
-from rrcm.raw import processes
 from rrcm.raw.listing import Listing, Place
 from rrcm.shards import KIND, ROWS, SPLITS, sealed
 
@@ -157,7 +157,7 @@ def write(listing: Listing, out: Path, cfg: Data, *, scratch: Path, workers: int
         ) from None
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
-    (scratch / "whole").replace(out)
+    (scratch / "whole").replace(out)  # from here on no note has its shard, and none is trusted
     shutil.rmtree(scratch)
 
 
@@ -178,9 +178,11 @@ def _tasks(
 
 
 def _pack(task: Task) -> dict[str, Any]:
-    """Write a shard, and a note of what is where in it; only the note if it was written before."""
-    if task.note.exists():
-        return json.loads(task.note.read_text())
+    """Write a shard, and a note of what is where in it, unless both are there, as they were."""
+    if task.note.exists() and task.tar.exists():
+        note = json.loads(task.note.read_text())
+        if sha256(task.tar) == note["sha256"]:
+            return note
     digests = []
     with atomic(task.tar) as part:
         with (

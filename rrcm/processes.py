@@ -1,4 +1,4 @@
-"""Work that all cores share, in the order in which it was given out."""
+"""Processes: work that several share in the order in which it was given out, and how they end."""
 
 import os
 import signal
@@ -8,10 +8,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import get_context
 from typing import TypeVar
 
+import psutil
+
 from rrcm.errors import DataError
+
+POLL = 0.5  # seconds
+GRACE = 10.0  # seconds that a process whose starter is gone has to end by itself
 
 A, B = TypeVar("A"), TypeVar("B")
 
@@ -27,7 +33,7 @@ def spread(function: Callable[[A], B], tasks: Iterable[A], *, workers: int) -> I
         return
     # Forked: the workers read, hash and decode, and need not import it all again, seconds each.
     fork, parent = get_context("fork"), (os.getpid(),)
-    with ProcessPoolExecutor(workers, fork, initializer=_follow, initargs=parent) as pool:
+    with ProcessPoolExecutor(workers, fork, initializer=_begin, initargs=parent) as pool:
         ahead = deque()
         try:
             for task in tasks:
@@ -46,13 +52,37 @@ def spread(function: Callable[[A], B], tasks: Iterable[A], *, workers: int) -> I
                 future.cancel()
 
 
-def _follow(parent: int) -> None:
-    """End with ``parent``, even if it was killed; leave an interrupt from the keyboard to it."""
+def _begin(parent: int) -> None:
+    """End with ``parent``; leave an interrupt from the keyboard to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    follow(parent)
+
+
+def ours(pid: int) -> bool:
+    """Whether process ``pid`` lives and started this one, or started who started it, and so on.
+
+    Another process that was given its number since is not taken for it: it started none of these.
+    """
+    for _ in range(3):  # somebody between us may end while we look
+        with suppress(psutil.NoSuchProcess):
+            process: psutil.Process | None = psutil.Process()
+            while process is not None and process.pid != pid:
+                process = process.parent()
+            return process is not None
+    return False
+
+
+def follow(pid: int) -> None:
+    """End with process ``pid``, one of those that `ours` tells, even if that is killed.
+
+    This process gets SIGTERM within a second or so, and SIGKILL if that does not end it.
+    """
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.2)
-        os._exit(1)
+        while ours(pid):
+            time.sleep(POLL)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch, name="follow", daemon=True).start()
