@@ -24,7 +24,7 @@ from typing import Any
 
 from dvc.dependency import Dependency
 from dvc.dependency.param import ParamsDependency
-from dvc.env import DVC_STAGE
+from dvc.env import DVC_ROOT, DVC_STAGE
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
@@ -120,31 +120,13 @@ def running(stage_name: str) -> Iterator[Stage]:
     Raises:
         ConfigError: Something in params.yaml is wrong, whether this stage reads it or not.
         StageError: The inputs changed meanwhile; the scratch folder of the old ones is kept. Or
-            another process is at this stage, or the one that started it is gone.
+            another process is at this stage.
     """
-    _end_with_dvc(stage_name)
     checked.load()  # no dependency of the stage: a check can refuse a result, but not change it
     before = digest(stage_name)
     lock, say = SCRATCH / f"{stage_name}.lock", partial(print, flush=True)
     with alone(lock, stage_name, say=say, patience=PATIENCE):
         yield from _run(stage_name, before)
-
-
-def _end_with_dvc(stage_name: str) -> None:
-    """End this process when the DVC process that started it ends, if one did.
-
-    Of the processes that started us, it is the one that has DVC's lock on what a stage writes. With
-    a shell between it and us, or adopted already, our parent says nothing.
-    """
-    if "DVC_ROOT" not in os.environ:
-        return
-    try:
-        writing = json.loads(RWLOCK.read_text())["write"].values()
-    except (OSError, ValueError, KeyError):  # some DVC may just be rewriting it, in place
-        return
-    if not (dvc := [one["pid"] for one in writing if processes.ours(one["pid"])]):
-        raise StageError(f"{stage_name}: the `dvc` that started it is gone; `dvc repro` goes on")
-    processes.follow(dvc[0])
 
 
 def _run(stage_name: str, before: str) -> Iterator[Stage]:
@@ -192,3 +174,25 @@ def _started() -> str:
         script = Path(sys.argv[0]).stem
         raise StageError(f"{script}: stages are run by DVC, as in `dvc repro {script}@NAME`")
     return stage
+
+
+def _end_with_dvc() -> None:
+    """End this process, if it is a stage that DVC started, when that DVC process ends.
+
+    Of the processes that started us, it is the one that has DVC's lock on what a stage writes. With
+    a shell between it and us, or adopted already, our parent says nothing.
+    """
+    script = os.environ.get(DVC_STAGE, "").partition("@")[0]
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if DVC_ROOT not in os.environ or spec is None or spec.name != f"pipeline.{script}":
+        return
+    try:
+        writing = json.loads(RWLOCK.read_text())["write"].values()
+    except (OSError, ValueError, KeyError):  # a plain DVC may just be rewriting it, in place
+        return
+    if not (dvc := [one["pid"] for one in writing if processes.ours(one["pid"])]):
+        sys.exit("error: the `dvc` that started this stage is gone; `dvc repro` goes on")
+    processes.follow(dvc[0])
+
+
+_end_with_dvc()  # not in `running`: before it, other imports of a stage take seconds
