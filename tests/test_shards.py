@@ -10,6 +10,7 @@ import tarfile
 import time
 import tracemalloc
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, combinations
 from multiprocessing import get_context
@@ -26,6 +27,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
+from benchmarks.operations import Operations
 from rrcm import pictures, shards
 from rrcm.config import Data
 from rrcm.data import digits
@@ -424,6 +426,46 @@ def test_a_killed_build_goes_on_to_the_same_bytes(built: Path, tmp_path: Path):
     assert len(left) == 2 and contents(out) == contents(built) and written[-1] == 150
     again = {path.stat().st_ino for path in out.rglob("*.tar")}
     assert {*left.values()} <= again, "a whole shard was written again"
+
+
+def killed(images: Listing, out: Path, scratch: Path, *, at: int) -> bool:
+    """Whether a build got so far that it was killed at an operation on files."""
+    if not (pid := os.fork()):
+        Operations(out.parent, at).install()
+        for _ in sharding.write(images, out, CFG, scratch=scratch, workers=1):
+            pass
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 9])
+def test_a_kill_at_any_operation_on_files_leaves_what_goes_on_to_the_same_bytes(
+    built: Path, tmp_path: Path, step: int
+):
+    """Also one just after the shards came to their place, which notes in scratch outlive."""
+    out, scratch, at = tmp_path / "shards", tmp_path / "scratch", 1
+    while killed(SOME, out, scratch, at=at):
+        [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+        assert contents(out) == contents(built), at
+        assert not scratch.exists()
+        at += step
+
+    assert at > 100
+
+
+def test_a_note_is_trusted_only_beside_its_shard(built: Path, tmp_path: Path):
+    out, scratch = tmp_path / "shards", tmp_path / "scratch"
+    with suppress(InterruptedError):
+        for done, _ in enumerate(sharding.write(SOME, out, CFG, scratch=scratch, workers=1), 1):
+            if done == 3:
+                raise InterruptedError
+    gone, damaged, *_ = sorted(scratch.rglob("*.tar"))
+    gone.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+
+    [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+
+    assert contents(out) == contents(built)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG])
