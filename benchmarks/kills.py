@@ -350,6 +350,7 @@ def device_processes(checkout: Workspace, most: int) -> Row:
         left = killed(checkout, command, "--shard")
         row.kills += 1
         row.recovered += not left
+        row.said += [f"--- {row.what}: {left} left"] * bool(left)
     return row
 
 

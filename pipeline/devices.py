@@ -7,11 +7,10 @@ import time
 
 import torch
 
-from rrcm import processes
 from rrcm.errors import BackendError, ConfigError
 
 POLL = 0.2  # seconds
-VISIBLE, GIVEN, STARTER = "CUDA_VISIBLE_DEVICES", "RRCM_GPU", "RRCM_STARTER"
+VISIBLE, GIVEN = "CUDA_VISIBLE_DEVICES", "RRCM_GPU"
 
 
 def choose(names: tuple[str, ...]) -> None:
@@ -36,14 +35,12 @@ def gpus() -> list[str]:
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
-def join() -> None:
-    """In a process of `run`: end with the one that started it, and use the GPU that it was given.
+def require_given() -> None:
+    """In a process of `run`: refuse to work without the GPU that it was given.
 
     Raises:
         BackendError: There is none; the CPU would do, but was not asked for.
     """
-    if starter := os.environ.get(STARTER):
-        processes.follow(int(starter))
     if (name := os.environ.get(GIVEN)) and not torch.cuda.is_available():
         raise BackendError(f"GPU {name} does not answer; `rrcm doctor` shows what there is")
 
@@ -52,17 +49,20 @@ def run(names: tuple[str, ...]) -> None:
     """Run this command with ``--shard i/k`` on each of k devices, all at once.
 
     Processes on the CPU share its cores. If one fails, the others are stopped; what they have done
-    is kept, and the same command goes on from there.
+    is kept, and the same command goes on from there. They end with this one, too.
 
     Raises:
         BackendError: A process failed; it has said why.
     """
     arguments = [*sys.argv[1:], "--devices", ""]  # the last one counts
     shards = [f"{i}/{len(names)}" for i in range(1, len(names) + 1)]
+    code = (  # imports take seconds, in which this process may be killed
+        f"from rrcm import processes; processes.follow({os.getpid()}); import cli; cli.main()"
+    )
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", "import cli; cli.main()", *arguments, "--shard", shard],
-            env=os.environ | {STARTER: str(os.getpid())} | _environment(name, names),
+            [sys.executable, "-c", code, *arguments, "--shard", shard],
+            env=os.environ | _environment(name, names),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )

@@ -39,7 +39,7 @@ def certify(request: Request, source: Source | None = None) -> str:
 
     ``source`` is that of the request, if it is open already.
     """
-    devices.join()
+    devices.require_given()
     source = source or sources.open_source(request)
     header, rows, path = _votes(request, source)
     if request.shard == "1/1":
