@@ -49,11 +49,11 @@ def scratch(checkout: Workspace) -> list[Path]:
 
 
 def test_a_stage_ends_with_its_dvc_and_what_it_saved_is_gone_on_from(checkout: Workspace):
-    checkout.edit(lambda p: p["sample"].update(n=30_000, stop="none"))
+    checkout.edit(lambda p: p["sample"].update(n=4000, stop="none"))
     marks = mark()
     repro = ("dvc", "repro", "--single-item", STAGE)
     dvc = checkout.start(*repro, RRCM_SAVE_SECONDS="0", **marks)
-    until(lambda: scratch(checkout) and scratch(checkout)[0].stat().st_size > 2000)
+    until(lambda: scratch(checkout) and scratch(checkout)[0].stat().st_size > 1500)
 
     dvc.kill()  # and not its group
     until(lambda: not marked(marks), seconds=20)
@@ -73,7 +73,7 @@ def test_a_second_process_at_a_stage_names_the_first_and_touches_nothing(
     command = ("python", "-m", "pipeline.sample", EVAL)
     environment = {"RRCM_SAVE_SECONDS": "0", "DVC_STAGE": STAGE}
     first = checkout.start(*command, **environment)
-    until(lambda: scratch(checkout) and scratch(checkout)[0].stat().st_size > 2000)
+    until(lambda: scratch(checkout) and scratch(checkout)[0].stat().st_size > 1500)
 
     graph = checkout.path / "pipeline/graph.py"
     graph.write_text(graph.read_text().replace("PATIENCE = 30.0", "PATIENCE = 0.5"))
