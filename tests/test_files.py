@@ -120,6 +120,21 @@ def test_processes_at_the_same_work_take_turns(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["counter"]
 
 
+def test_a_lock_that_was_removed_between_opening_and_locking_it_is_none(tmp_path, monkeypatch):
+    """As its last holder does: who locked that file would be alone with it, and not at the work."""
+    path, real, opened = tmp_path / "lock", files.lock, []
+
+    def late(file):
+        opened.append(file)
+        if len(opened) == 1:
+            path.unlink()
+        return real(file)
+
+    monkeypatch.setattr(files, "lock", late)
+    with files.alone(path, "work", say=print), path.open() as another:
+        assert len(opened) == 2 and not real(another.fileno())
+
+
 def test_a_holder_is_named_and_has_freed_its_lock_when_it_is_killed(tmp_path):
     path, said = tmp_path / "a folder/lock", []
     with subprocess.Popen(
