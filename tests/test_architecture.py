@@ -17,7 +17,7 @@ Change = Callable[[dict[str, Any]], None]
 ROOT = Path(__file__).parent.parent
 LAYERS = [  # a module may import from its own line and the lines above it
     {"errors"},
-    {"registry", "files", "processes"},
+    {"registry", "files", "locks", "processes"},
     {"parsing", "pictures"},
     {"limits"},
     {"config"},

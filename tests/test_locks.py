@@ -1,129 +1,74 @@
-"""What is installed is what was tested: every file of the locks by its digest, nothing unlocked."""
+"""Locks: one process at a time, whoever is killed."""
 
-import importlib.util
-import json
-import re
+import os
 import subprocess
 import sys
-import tomllib
-from types import ModuleType
 
-import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from workspace import ROOT
+from builders import refused
 
-LOCKS = ("requirements.lock", "requirements-gpu.lock")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-EXTRAS = PROJECT["project"]["optional-dependencies"]
-HASH = re.compile(r"sha256:[0-9a-f]{64}")
-CUDA = ("nvidia-", "cuda-", "triton")
+from rrcm import locks
+from rrcm.errors import StageError
 
-
-def locked(name: str) -> dict[str, tuple[str, list[str]]]:
-    """Package -> version and digests; fails on a line that is neither."""
-    text = (ROOT / name).read_text().replace("\\\n", " ")
-    found = {}
-    for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
-        pin, *hashes = line.split(" --hash=")
-        package, _, version = re.sub(r"\[.*\]", "", pin).strip().partition("==")
-        assert canonicalize_name(package) == package and version, line
-        assert package not in found, line
-        found[package] = (version, [one.strip() for one in hashes])
-    return found
-
-
-def wanted(requirements: list[str]) -> list[Requirement]:
-    """With those of the extras of this project that they name."""
-    found = []
-    for one in map(Requirement, requirements):
-        if one.name == PROJECT["project"]["name"]:
-            found += wanted([each for extra in one.extras for each in EXTRAS[extra]])
-        else:
-            found.append(one)
-    return found
+COUNTING = """
+import sys
+from pathlib import Path
+from rrcm import locks
+counter = Path(sys.argv[1]) / "counter"
+for _ in range(40):
+    with locks.alone(Path(sys.argv[1]) / "lock", "counting", say=lambda line: None):
+        number = int(counter.read_text())
+        counter.write_text("")  # where two were at it, one would read this
+        counter.write_text(str(number + 1))
+"""
+HOLDING = """
+import sys, time
+from pathlib import Path
+from rrcm import locks
+with locks.alone(Path(sys.argv[1]), "holding", say=print):
+    print("held", flush=True)
+    time.sleep(600)
+"""
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_everything_locked_is_one_version_of_known_bytes(name: str):
-    for package, (_, hashes) in locked(name).items():
-        assert hashes and all(map(HASH.fullmatch, hashes)), package
+def test_processes_at_the_same_work_take_turns(tmp_path):
+    """Also when a lock is removed while others are about to take it."""
+    (tmp_path / "counter").write_text("0")
+    several = [subprocess.Popen([sys.executable, "-c", COUNTING, tmp_path]) for _ in range(4)]
+
+    assert [process.wait(300) for process in several] == [0] * 4
+    assert (tmp_path / "counter").read_text() == "160"
+    assert [path.name for path in tmp_path.iterdir()] == ["counter"]
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_the_locks_are_of_what_the_project_asks_for(name: str):
-    pins = locked(name)
-    asked = PROJECT["project"]["dependencies"] + EXTRAS["dev"] + PROJECT["build-system"]["requires"]
+def test_a_lock_that_was_removed_between_opening_and_locking_it_is_none(tmp_path, monkeypatch):
+    """As its last holder does: who locked that file would be alone with it, and not at the work."""
+    path, real, opened = tmp_path / "lock", locks.lock, []
 
-    for one in wanted(asked):
-        version, _ = pins[canonicalize_name(one.name)]
-        assert one.specifier.contains(version, prereleases=True), (one, version)
+    def late(file):
+        opened.append(file)
+        if len(opened) == 1:
+            path.unlink()
+        return real(file)
 
-
-def test_what_builds_the_project_is_pinned():
-    for one in map(Requirement, PROJECT["build-system"]["requires"]):
-        assert [each.operator for each in one.specifier] == ["=="], one
-
-
-def test_the_locks_differ_in_cuda_alone():
-    plain, cuda = ({name: pin[0] for name, pin in locked(lock).items()} for lock in LOCKS)
-
-    assert plain.pop("torch") == cuda.pop("torch") + "+cpu"
-    assert plain.pop("torchvision").removesuffix("+cpu") == cuda.pop("torchvision")
-    assert not any(name.startswith(CUDA) for name in plain)
-    more = {name: version for name, version in cuda.items() if name not in plain}
-    assert plain | more == cuda and all(name.startswith(CUDA) for name in more)
+    monkeypatch.setattr(locks, "lock", late)
+    with locks.alone(path, "work", say=print), path.open() as another:
+        assert len(opened) == 2 and not real(another.fileno())
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_names_no_place(name: str):
-    text = (ROOT / name).read_text()
+def test_a_holder_is_named_and_has_freed_its_lock_when_it_is_killed(tmp_path):
+    path, said = tmp_path / "a folder/lock", []
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDING, path], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with (
+            refused(StageError, f"work: process {holder.pid} is at the same", f"kill {holder.pid}"),
+            locks.alone(path, "work", say=said.append, patience=0.3),
+        ):
+            raise AssertionError("two at once")
+        holder.kill()
 
-    assert not re.search(r"://|^-|\s/|--(index|find|extra)", text, re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def audit() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("audit", ROOT / ".ci/audit.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-CLEAN = {"name": "a", "version": "1", "vulns": []}
-FLAWED = {"name": "b", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]}
-UNKNOWN = {"name": "c", "skip_reason": "not found"}
-
-
-@pytest.mark.parametrize(
-    "said, code, line",
-    [
-        ([CLEAN], 0, "audit: 1 packages, no known vulnerability\n"),
-        ([CLEAN, FLAWED], 1, "audit: b 2: CVE-1, mended in 3\n"),
-        ([CLEAN, UNKNOWN], 2, "audit: 1 of 2 packages were not checked (c): the database does"),
-        (None, 2, "audit: nothing was checked; the database was out of reach (no route)\n"),
-    ],
-)
-def test_an_audit_that_saw_nothing_is_no_success(
-    audit: ModuleType, monkeypatch, capsys, said: list | None, code: int, line: str
-):
-    out = "" if said is None else json.dumps({"dependencies": said})
-    done = subprocess.CompletedProcess([], 1, out, "Traceback\nno route\n")
-    monkeypatch.setattr(subprocess, "run", lambda *command, **options: done)
-
-    assert audit.main() == code
-    assert capsys.readouterr().out.startswith(line)
-
-
-def test_a_file_with_another_digest_is_refused(tmp_path):
-    """By pip itself, asked as `make env` asks it."""
-    (tmp_path / "one-1-py3-none-any.whl").write_bytes(b"not what was locked")
-    (tmp_path / "lock").write_text(f"one==1 --hash=sha256:{'0' * 64}\n")
-    pip = (sys.executable, "-m", "pip", "--isolated", "install", "--no-index", "--no-deps")
-    options = ("--find-links", str(tmp_path), "--target", str(tmp_path / "to"), "--require-hashes")
-
-    done = subprocess.run(
-        [*pip, *options, "-r", str(tmp_path / "lock")], capture_output=True, text=True
-    )
-
-    assert done.returncode != 0 and "DO NOT MATCH THE HASHES" in done.stderr
+    assert said == [f"work: waiting for process {holder.pid}, which is at the same work"]
+    with locks.alone(path, "work", say=said.append):
+        assert path.read_text() == str(os.getpid())
+    assert len(said) == 1 and not path.exists()
