@@ -204,7 +204,7 @@ def warm() -> None:
         import_module(name)
 
 
-MOST = {"shard": 60, "pretrain": 16, "train": 16, "export": 6, "sample": 24, "certify": 24}
+MOST = {"shard": 40, "pretrain": 16, "train": 16, "export": 6, "sample": 24, "certify": 24}
 MOST |= {"report": 8, "rrcm": 24, "twice rrcm": 6, "twice sample": 6, "orphans": 6, "devices": 2}
 
 
