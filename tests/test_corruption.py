@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from benchmarks import corruption
+from benchmarks.drills import corruption
 from pipeline import ondemand
 from rrcm import certify, checkpoints, shards, untrusted, votes
 from rrcm.analysis.markup import markdown
@@ -31,7 +31,7 @@ NASTY = [
 
 
 def test_damage_is_refused_or_changes_nothing():
-    """Ten tries of each kind; `python -m benchmarks.corruption` makes more."""
+    """Ten tries of each kind; `python -m benchmarks.drills.corruption` makes more."""
     text, wrong = corruption.table(10)
 
     assert wrong == []

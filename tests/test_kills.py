@@ -1,4 +1,4 @@
-"""Kills and second processes lose nothing; a few of what ``python -m benchmarks.kills`` does."""
+"""Kills and second processes lose nothing; a few of those of ``benchmarks.drills.kills``."""
 
 import json
 import os
@@ -11,13 +11,21 @@ import pytest
 from survivors import mark, marked, until
 from workspace import EVAL, ROOT, Workspace
 
+DRILL = "benchmarks.drills.kills"
 STAGE = f"sample@{EVAL}"
 
 
 def drill(checkout: Workspace, *options: str) -> list[list[str]]:
     """The rows that the drill prints, as cells: what, operations, kills, same, lost, tracebacks."""
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.kills", "--checkout", str(checkout.path), *options],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.drills.kills",
+            "--checkout",
+            str(checkout.path),
+            *options,
+        ],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -70,7 +78,7 @@ def test_a_second_process_at_a_stage_names_the_first_and_touches_nothing(
 ):
     """The first one here is a person's, which ends with no DVC."""
     checkout.edit(lambda p: p["sample"].update(n=200_000, stop="none"))
-    command = ("python", "-m", "pipeline.sample", EVAL)
+    command = ("python", "-m", "pipeline.sample")
     environment = {"RRCM_SAVE_SECONDS": "0", "DVC_STAGE": STAGE}
     first = checkout.start(*command, **environment)
     until(lambda: scratch(checkout) and scratch(checkout)[0].stat().st_size > 1500)

@@ -1,4 +1,4 @@
-"""Kills aimed at dvc.lock while DVC writes it: ``python -m benchmarks.lock_kills [--tries 50]``.
+"""Kills aimed at dvc.lock while DVC writes it: ``python -m benchmarks.drills.lock [--tries 50]``.
 
 A graph of many small stages runs in a folder of its own, and is sent a signal each time the file
 changes, at moments that vary a little. Under `rrcm repro` no file may be cut and no entry lost.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LOCK = Path("dvc.lock")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 STAGES, FILES = 12, 60  # the file is as large as that of a preset with some hundred stages

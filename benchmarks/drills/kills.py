@@ -1,10 +1,10 @@
-"""Kills, aimed: ``python -m benchmarks.kills`` prints what each left behind, as a Markdown table.
+"""Kills, aimed: ``python -m benchmarks.drills.kills`` prints a table of what each left behind.
 
 Every kind of stage, and `rrcm certify`, runs on a miniature of the digits. Its operations on files
-are counted (benchmarks/operations.py). Then it runs again and again, is killed by SIGKILL just
-before one of them, or in the midst of it if it is a write, and is started once more without a kill.
-What is there then must be, byte for byte, what an uninterrupted run makes. Before every other new
-start the outputs are removed, as DVC does.
+are counted (operations.py). Then it runs again and again, is killed by SIGKILL just before one of
+them, or in the midst of it if it is a write, and is started once more without a kill. What is there
+then must be, byte for byte, what an uninterrupted run makes. Before every other new start the
+outputs are removed, as DVC does.
 
 Runs are forks of one process that has imported everything. What native code writes by itself
 (safetensors, DVC's hashes, which are taken as given) is met only before and after.
@@ -31,14 +31,14 @@ from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "RRCM_SAVE_SECONDS": "0"}  # read at imports, below
 os.environ.pop("DVC_ROOT", None)
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 import psutil
 import survivors
 import workspace
 from workspace import EVAL, RUN, Workspace
 
-from benchmarks.operations import Operations
+from benchmarks.drills.operations import Operations
 from pipeline import graph
 from rrcm import processes
 

@@ -1,10 +1,10 @@
 """Is a damaged file ever taken for a good one? Of every kind that a command reads.
 
-``python -m benchmarks.corruption`` makes a small file of each kind, damages it 100 times (bits
-flipped, cut, zeros, noise, bytes put in and left out) and has the product read each. It prints a
-table, and fails if one was taken for what it is not, ended in a traceback, or took too long. Of
-files that somebody else made, or edits, nothing can know what they were: those that are read as
-something else are counted apart.
+``python -m benchmarks.drills.corruption`` makes a small file of each kind, damages it 100 times
+(bits flipped, cut, zeros, noise, bytes put in and left out) and has the product read each. It
+prints a table, and fails if one was taken for what it is not, ended in a traceback, or took too
+long. Of files that somebody else made, or edits, nothing can know what they were: those that are
+read as something else are counted apart.
 """
 
 import os
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.files import Kind, foreign, kinds
+from benchmarks.drills.kinds import Kind, foreign, kinds
 from rrcm.errors import RrcmError
 
 TRIES, LONGEST = 100, 20  # of each kind; seconds, after which a reader hangs
