@@ -124,7 +124,8 @@ def read(path: Path) -> pd.DataFrame:
     text = io.BytesIO(read_bytes(path))
     try:
         with np.errstate(invalid="ignore"):  # an infinite whole number, which it then refuses
-            table = pd.read_csv(text, dtype=COLUMNS)
+            # a picture may be called NA, and only what is not there is missing
+            table = pd.read_csv(text, dtype=COLUMNS, keep_default_na=False, na_values=[""])
     except (ValueError, OverflowError) as error:  # what pandas raises on what it cannot parse
         reason = one_line(error)
         raise DataError(f"{path}: not a table of certificates ({reason})") from None

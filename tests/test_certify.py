@@ -196,6 +196,17 @@ def test_more_columns_are_written_and_read(tmp_path):
     assert (tmp_path / "table.csv").read_bytes() == first
 
 
+@pytest.mark.parametrize(
+    "name", ["NA", "null", "nan", "None", "=1+1", "-x", "'", "a,b", "\x1b[31m"]
+)
+def test_the_name_of_a_picture_is_read_as_it_was_written(tmp_path, name):
+    made = table(FULL)
+    made["file"] = name
+    certify.write(made, tmp_path / "table.csv")
+
+    assert set(certify.read(tmp_path / "table.csv")["file"]) == {name}
+
+
 def test_an_image_of_which_nothing_is_known_abstains():
     rows = [row(1, 0, [0, 0, 0], stop="budget"), row(2, 0, [9, 1, 0], stop="skipped")]
     grid = header(stop="grid", stopping={"radii": [0.0], "beta": 0.01}, budget=1.0)
