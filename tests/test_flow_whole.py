@@ -64,8 +64,7 @@ def up(checkout: Workspace, slots: Path) -> Iterator[httpx.Client]:
                 return (checkout.path / ".rrcm/prefect/server.json").exists()
 
             until(healthy, seconds=120, what="server")
-            secret = (checkout.path / ".rrcm/prefect/secret").read_text().strip()
-            api.auth = (*secret.split(":"),)
+            api.auth = (*secret(checkout).split(":"),)
             yield api
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
@@ -106,6 +105,24 @@ def scheduled(api: httpx.Client, name: str) -> int:
         )
     finally:
         assert api.patch(path, json={"active": False}).is_success
+
+
+def secret(checkout: Workspace) -> str:
+    """What the server of a checkout asks for."""
+    return (checkout.path / ".rrcm/prefect/secret").read_text().strip()
+
+
+def pictures(pages: str, known: str, folder: Path, *, run: str, artifact: str) -> None:
+    """What the pages show of a run and of its artifact, for docs/."""
+    with screens.opened(f"{pages}/runs", size=(1500, 1700)) as page:
+        page.log_in(known)
+        for address, said, name in (
+            (f"runs/flow-run/{run}", "Completed", "flow.png"),
+            (f"artifacts/artifact/{artifact}", "ACR", "flow-accuracy.png"),
+        ):
+            page.go(f"{pages}/{address}")
+            page.wait(f"document.body.innerText.includes({said!r})")
+            page.picture(folder / name)
 
 
 def killed(checkout: Workspace, *, ready: int) -> int:
@@ -180,11 +197,9 @@ def test_a_stage_killed_twice_goes_on_where_it_was_and_the_run_is_seen(
         shown = post(api, "/artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
         logs = post(api, "/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200})
         if folder := os.environ.get("RRCM_SCREENS"):
-            pages = str(api.base_url).removesuffix("/api/")
-            screens.take(f"{pages}/runs/flow-run/{run}", Path(folder, "flow.png"))
             (shown_as,) = (each["id"] for each in shown if each["key"] == "certified-accuracy")
-            page = f"{pages}/artifacts/artifact/{shown_as}"
-            screens.take(page, Path(folder, "flow-accuracy.png"), size=(1500, 1700))
+            pages = str(api.base_url).removesuffix("/api/")
+            pictures(pages, secret(checkout), Path(folder), run=run, artifact=shown_as)
 
     note = json.loads((checkout.path / f"provenance/{STAGE}.json").read_text())
     assert tried[STAGE] == 3
