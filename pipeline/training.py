@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,8 @@ def run(
         shown = progress.steps(
             states, total=total, start=start, title=stage.name, images=batch_size
         )
-        _drive(shown, state, stage, meter)
+        with closing(shown):  # so that an error stands on a line of its own, below the bar
+            _drive(shown, state, stage, meter)
     else:
         for _ in states:
             pass
