@@ -25,7 +25,7 @@ from builders import certificates, header, refused, row
 from onnx import TensorProto as Type
 from onnx import helper, numpy_helper
 from PIL import Image
-from workspace import ROOT
+from workspace import ROOT, Workspace
 
 import cli
 from rrcm import certify, checkpoints, computing, errors, files, shards, votes
@@ -515,3 +515,28 @@ def test_a_folder_that_may_only_be_read_is_refused_before_anything_is_drawn(here
     assert process.returncode == 1
     assert error.splitlines()[-1] == f"error: .rrcm: {os.strerror(13)}{errors.HINTS[13]}"
     assert "Traceback" not in error
+
+
+FULL = """
+import resource, runpy
+from rrcm import checkpoints
+save = checkpoints.save
+def full(*arguments):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+    save(*arguments)
+checkpoints.save = full
+runpy.run_module("pipeline.pretrain", run_name="__main__")
+"""
+
+
+def test_a_training_that_cannot_be_saved_ends_in_a_line_of_its_own(checkout: Workspace):
+    """Below its bar; with room it begins again."""
+    checkout.edit(lambda p: p["pretrain"]["tiny"].update(seed=5))
+    stage = {"DVC_STAGE": "pretrain@tiny", "RRCM_SAVE_SECONDS": "0"}
+    *before, last = checkout.run("python", "-c", FULL, fails=True, **stage).splitlines()
+
+    assert last.startswith("error: .rrcm/resume/pretrain@tiny/")
+    assert "/state.safetensors: File too large; make room and run the same command again" in last
+    assert before and "Traceback" not in "".join(before)
+    assert not list(checkout.path.glob(".rrcm/resume/pretrain@tiny/*/.*.part"))
+    checkout.stage("pretrain@tiny")
