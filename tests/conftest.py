@@ -9,9 +9,10 @@ from workspace import Workspace
 # Tests run side by side; golden values of training are those of one thread.
 torch.set_num_threads(1)
 
-# Shells start background jobs with SIGINT ignored, and what a test starts would inherit that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Shells start background jobs with SIGINT ignored, nohup with SIGHUP, and what a test starts would
+# inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ def test_a_fifo_is_refused_at_once(tmp_path, suffix):
     path = tmp_path / f"weights{suffix}"
     os.mkfifo(path)
 
-    with corruption.limited(10), refused(CheckpointError, f"{path}: ", "not a regular file"):
+    with corruption.limited(10), refused(CheckpointError, f"{path}: ", "a pipe, not a file"):
         untrusted.load(path, hint="")
 
 

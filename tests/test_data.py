@@ -232,9 +232,9 @@ def test_an_archive_that_is_none_is_refused(official: Path, tmp_path: Path):
         (tmp_path / name).write_bytes(raw)
         with refused(DataError, name, words):
             cifar10.fetch(tmp_path / "data", tmp_path / name, verify=False)
-    with refused(DataError, "no.tar.gz: No such file", "expected cifar-10-python.tar.gz"):
+    with refused(DataError, "no.tar.gz: not found", "expected cifar-10-python.tar.gz"):
         cifar10.fetch(tmp_path / "data", tmp_path / "no.tar.gz", verify=False)
-    with refused(DataError, "data_batch_1: No such file", "expected the batches"):
+    with refused(DataError, "data_batch_1: not found", "expected the batches"):
         cifar10.fetch(tmp_path / "data", tmp_path, verify=False)
 
 
@@ -442,7 +442,6 @@ def test_pictures_below_a_class_folder_are_of_the_class(tmp_path: Path):
         (lambda raw: (raw / "train/emu").mkdir(), "class folder train/emu has no pictures"),
         (lambda raw: shutil.copytree(raw / "test", raw / "val"), "has both test/ and val/"),
         (lambda raw: [shutil.rmtree(p) for p in (raw / "test").iterdir()], "test: no folders in"),
-        (shutil.rmtree, "expected a folder for each class"),
     ],
 )
 def test_folders_that_do_not_fit_are_named(tmp_path: Path, change, words: str):
@@ -577,7 +576,7 @@ def test_a_picture_that_is_cut_short_is_named(tmp_path: Path):
     assert Place("x.jpg", str(tmp_path / "a.tar"), 2, 3).read() == b"234"
     with refused(DataError, "a.tar:x.jpg: 5 bytes are missing"):
         Place("x.jpg", str(tmp_path / "a.tar"), 8, 7).read()
-    with refused(DataError, "none.jpg: No such file"):
+    with refused(DataError, "none.jpg: not found"):
         Place("none.jpg", str(tmp_path / "none.jpg")).read()
 
 

@@ -18,7 +18,7 @@ SHELL = ("git clone", "cd ", "source ")  # what the test's own checkout stands f
 
 
 def test_the_readme_has_commands():
-    assert {"make demo", "make test", "dvc repro"} <= set(COMMANDS)
+    assert {"make demo", "make test", "rrcm repro"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make ")])

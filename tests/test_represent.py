@@ -282,12 +282,12 @@ def test_a_probe_at_fewer_sigmas_leaves_a_gap(tmp_path):
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
-        ("probe.csv", None, "is not here"),
+        ("probe.csv", None, "not found"),
         ("probe.csv", "sigma,right\n0.5,3\n", "images"),
         ("probe.csv", "sigma,right,images\n", "no rows"),
         ("probe.csv", "sigma,right,images\n0,much,20\n", "damaged"),
         ("probe.csv", "", "damaged"),
-        ("metrics.json", None, "is not here"),
+        ("metrics.json", None, "not found"),
         ("metrics.json", "{}", "frechet"),
         ("metrics.json", "[1", "damaged"),
         ("metrics.json", '{"frechet": {"distance": 1}}', "normalised"),

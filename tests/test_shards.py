@@ -27,7 +27,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from benchmarks.operations import Operations
+from benchmarks.drills.operations import Operations
 from rrcm import pictures, shards
 from rrcm.config import Data
 from rrcm.data import digits
@@ -314,7 +314,7 @@ def alter(path):
 
 @pytest.mark.parametrize(
     ("damage", "words"),
-    [(truncate, "truncated or altered"), (alter, "truncated or altered"), (os.unlink, "missing")],
+    [(truncate, "truncated or altered"), (alter, "truncated or altered"), (os.unlink, "not found")],
 )
 @pytest.mark.parametrize("file", ["000001.tar", "images.npy"])
 def test_a_damaged_split_is_refused(copy: Path, damage, words: str, file: str):
@@ -349,7 +349,7 @@ def test_a_missing_index_is_refused(tmp_path):
 def test_a_damaged_index_is_refused(copy, text):
     (copy / "test/index.json").write_bytes(text)
 
-    with refused(DataError, "index.json: damaged", "dvc repro -f shard"):
+    with refused(DataError, "index.json: damaged", "dvc repro"):
         shards.read(copy, "test")
 
 

@@ -46,6 +46,8 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=24, help="Signals for each of the two ways.")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored, and is inherited
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     chance = random.Random(given.seed)
     print("| way | signals | files cut | entries lost after the next `rrcm repro` | tracebacks |")
     print("| --- | --- | --- | --- | --- |", flush=True)
