@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from pipeline import cli_data, cli_flow, cli_measure
+from pipeline.ending import INTERRUPTED, reported
 from pipeline.options import asks
-from rrcm.errors import INTERRUPTED, ConfigError, printable, reported
+from rrcm.errors import ConfigError, printable
 from rrcm.files import require_utf8
 
 app = typer.Typer(

@@ -29,8 +29,9 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from pipeline import checked
+from pipeline.ending import reported
 from rrcm import processes
-from rrcm.errors import DataError, StageError, one_line, reported
+from rrcm.errors import DataError, StageError, one_line
 from rrcm.files import write_json
 from rrcm.locks import alone
 

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from pipeline.ending import INTERRUPTED
 from pipeline.flow import commands, lockfile, signals
 
 SAVING = 3600.0  # seconds that DVC may take, once told to stop, to save what a stage has made
@@ -11,7 +12,7 @@ POLL = 0.2
 
 
 def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
-    """Run `dvc repro` with these arguments; its exit code, or 130 where it was stopped.
+    """Run `dvc repro` with these arguments; its exit code, or `INTERRUPTED`.
 
     Guarantee: Ctrl-C, SIGTERM and SIGHUP are for the stage at work, which ends and keeps what it
     saved; DVC, in a session of its own, takes down what was made and ends then. If this process
@@ -30,7 +31,4 @@ def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
                 if stop.wait(POLL):
                     process.terminate()
                     process.wait()
-    if stop.is_set():
-        say(f"{stop.reason}; `rrcm repro` goes on from what was saved")
-        return 130
-    return process.returncode
+    return INTERRUPTED if stop.is_set() else process.returncode

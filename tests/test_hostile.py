@@ -28,7 +28,8 @@ from PIL import Image
 from workspace import ROOT, Workspace
 
 import cli
-from rrcm import certify, checkpoints, computing, errors, files, shards, votes
+from pipeline import ending
+from rrcm import certify, checkpoints, computing, files, shards, votes
 from rrcm.analysis import figures
 from rrcm.errors import DataError, TrainingError
 from rrcm.foreign import onnx as foreign
@@ -112,7 +113,7 @@ def said(monkeypatch, capsys, *arguments: str) -> str:
         cli.main()
     line = caught.value.code
     assert isinstance(line, str) and line.startswith("error: "), line
-    assert "\n" not in line and len(line) <= 7 + errors.LONGEST
+    assert "\n" not in line and len(line) <= 7 + ending.LONGEST
     beside = capsys.readouterr().err.splitlines()
     assert not [said for said in beside if said and "note: " not in said and "images" not in said]
     return line
@@ -477,7 +478,7 @@ def test_an_interrupt_is_quiet_and_votes_go_on(here):
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=LONG)
 
-    assert process.returncode == errors.INTERRUPTED
+    assert process.returncode == ending.INTERRUPTED
     assert error.splitlines()[-1] == "interrupted; what was saved is kept, the same command goes on"
     assert "Traceback" not in error
 
@@ -496,7 +497,7 @@ def test_nobody_reads_what_is_printed(output, here):
 
     assert process.returncode == 1
     quiet = output == "closed pipe"
-    assert error == ("" if quiet else f"error: {os.strerror(28)}{errors.HINTS[28]}\n")
+    assert error == ("" if quiet else f"error: {os.strerror(28)}{ending.HINTS[28]}\n")
 
 
 def test_a_folder_that_may_only_be_read_is_refused_before_anything_is_drawn(here):
@@ -513,7 +514,7 @@ def test_a_folder_that_may_only_be_read_is_refused_before_anything_is_drawn(here
     _, error = process.communicate(timeout=LONG)
 
     assert process.returncode == 1
-    assert error.splitlines()[-1] == f"error: .rrcm: {os.strerror(13)}{errors.HINTS[13]}"
+    assert error.splitlines()[-1] == f"error: .rrcm: {os.strerror(13)}{ending.HINTS[13]}"
     assert "Traceback" not in error
 
 
