@@ -39,9 +39,7 @@ def test_no_section_of_a_preset_takes_another_name(section: str, checkout: Works
     assert len(output.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["x;touch pwned;", "$(touch pwned)", "x`touch pwned`", "x|touch pwned"]
-)
+@pytest.mark.parametrize("name", ["x;touch pwned;", "$(touch pwned)"])
 def test_plain_dvc_runs_nothing_that_a_name_says(name: str, checkout: Workspace):
     """DVC quotes nothing that it fills into a command; ours have nothing of params.yaml."""
 
