@@ -28,7 +28,7 @@ import torch
 from benchmarks.drills.kinds import Kind, foreign, kinds
 from rrcm.errors import RrcmError
 
-TRIES, LONGEST = 100, 20  # of each kind; seconds, after which a reader hangs
+TRIES, LONGEST = 100, 60  # of each kind; seconds, after which a reader hangs
 
 
 @dataclass(kw_only=True)
