@@ -482,7 +482,7 @@ def test_prefixes_need_draws_that_nothing_cuts_short(changes):
 
 
 def test_votes_of_another_ensemble_are_not_continued(tmp_path):
-    (tmp_path / "1.journal").write_bytes(journals(False)[1])
+    (tmp_path / "1.journal").write_bytes(journals(0.0)[1])
 
     with refused(VotesError, "run was 'both-first2'"):
         together(replace(CFG, stop="grid"), tmp_path)
