@@ -24,8 +24,7 @@ def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
     command = [sys.executable, "-m", "pipeline.flow.repro", "repro", *arguments]
     stop = signals.Stop()
     with signals.heeded(stop, say):
-        path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"}
+        environment = os.environ | {"PATH": commands.path(), "PYTHONUNBUFFERED": "1"}
         with commands.start(command, environment=environment, output=None, grace=SAVING) as process:
             while process.poll() is None:
                 if stop.wait(POLL):

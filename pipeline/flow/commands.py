@@ -1,5 +1,6 @@
 """Other programs, called so that they end with us, and in the middle of their work if need be."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,11 @@ from threading import Event, Thread
 from pipeline.flow import supervise
 
 POLL = 0.2
+
+
+def path() -> str:
+    """A PATH on which `python` is this one, as the commands of stages need it."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
 def start(

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from threading import Event
 
-from pipeline.flow import slots, supervise
+from pipeline.flow import commands, slots, supervise
 from pipeline.flow.slots import Stopped
 from rrcm.errors import StageError
 
@@ -139,7 +139,6 @@ def _supervised(
     ours, theirs = os.pipe()
     module = [sys.executable, "-m", supervise.__name__]
     options = ["--drain", str(ours), "--"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     with os.fdopen(ours, "rb", buffering=0):
         try:
             process = subprocess.Popen(
@@ -147,7 +146,7 @@ def _supervised(
                 stdin=subprocess.PIPE,
                 stdout=theirs,
                 stderr=theirs,
-                env=os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"} | environment,
+                env=os.environ | {"PATH": commands.path(), "PYTHONUNBUFFERED": "1"} | environment,
                 pass_fds=(ours, *files),
                 start_new_session=True,
             )

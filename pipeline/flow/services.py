@@ -152,8 +152,7 @@ def _ending(now: Callable[[str], None]) -> Iterator[None]:
 
 def _worker_settings() -> dict[str, str]:
     """Of a worker and its runs, for which `python` must be this one."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    checkout = str(Path.cwd())
+    checkout, path = str(Path.cwd()), commands.path()
     return {environment.CHECKOUT: checkout, "PREFECT_WORKER_QUERY_SECONDS": QUERY, "PATH": path}
 
 
