@@ -20,9 +20,10 @@ test: env                 ## what must pass before a commit
 test-all: env             ## and what takes longer
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-check: env                ## format, lint, test
+check: env                ## format, lint, types, test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/mypy
 	$(MAKE) test
 
 bench: env                ## speed and memory of the engine; after `make demo` also on its votes

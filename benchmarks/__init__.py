@@ -1,1 +1,1 @@
-"""What is measured, how, and on what; never timed inside tests."""
+"""Measurements behind the figures of the docs; tests do not run them."""

@@ -1,10 +1,9 @@
-"""How often `rrcm audit` finds a planted fault, and how often it raises a false alarm.
+"""Detection rates and false alarms of `rrcm audit`, on simulated tables.
 
-``python -m benchmarks.audit`` simulates tables of certificates as real ones look: many images with
-nearly all votes, others spread out, a quarter wrong or abstaining. Each is audited clean and once
-with each fault. Whoever audits knows nothing of n, alpha and sigma but in the last row. Then tables
-as they are published, with three significant digits, are read: how often are n, alpha and sigma
-inferred that made them?
+``python -m benchmarks.audit`` simulates tables of certificates like real ones: many images with
+nearly unanimous votes, others spread out, a quarter wrong or abstaining. Each is audited clean and
+once with each fault, without stating n, alpha and sigma except in the last row. Then it counts how
+often n, alpha and sigma are inferred from tables with three significant digits, as published.
 """
 
 import argparse
@@ -17,9 +16,9 @@ import numpy as np
 import pandas as pd
 from scipy.special import betainccinv, ndtri
 
-from rrcm import certify, tsv
 from rrcm.auditing.audit import Audit, audit
 from rrcm.auditing.findings import ERROR, NOTE
+from rrcm.certification import certify, tsv
 
 DRAWS, ALPHAS, SIGMAS = (100, 1_000, 10_000, 100_000), (0.001, 0.01), (0.12, 0.25, 0.5, 1.0)
 IMAGES = (100, 500)
@@ -76,7 +75,7 @@ OUTCOMES = (
 
 
 def tell(seed: tuple[int, int, int]) -> dict[str, set[str]]:
-    """What is known -> which of ``OUTCOMES`` happened, of one table with images at the ceiling."""
+    """The outcome, one of ``OUTCOMES``, for one table, by the values that are stated."""
     rng = np.random.default_rng(seed)
     unanimous = 0
     while unanimous < AT_CEILING:
@@ -122,7 +121,7 @@ def published(
 
 
 def write_published(table: pd.DataFrame, path: Path) -> None:
-    """As the program of Cohen et al. (2019), arXiv:1902.02918, writes it."""
+    """Write a table as the program of Cohen et al. (2019), arXiv:1902.02918, does."""
     lines = ["\t".join(tsv.COLUMNS)]
     for idx, label, predict, radius, correct in zip(
         *(table[name].tolist() for name in tsv.COLUMNS[:5]), strict=True
@@ -236,7 +235,7 @@ def mixed(table, other, unit, rng):
 
 
 def twice(table, other, unit, rng):
-    """An image that comes again."""
+    """A table with a repeated image."""
     again = table.iloc[[rng.integers(len(table))]]
     return pd.concat([table, again], ignore_index=True)
 

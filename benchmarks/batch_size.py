@@ -1,4 +1,4 @@
-"""How many votes change with the batch size, because kernels round differently in another shape.
+"""Counts votes that change with the batch size, where kernels round differently.
 
 ``python -m benchmarks.batch_size`` needs what `make demo` made. Noise is the same bits for every
 batch size (a test holds that), so a vote can change only where two scores nearly tie.
@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline import sampling
-from rrcm import noise, params, shards
+from rrcm.certification.sampling import session
+from rrcm.config import params
+from rrcm.data.splits import shards
+from rrcm.noise import streams
 
 SIZES = (1, 7, 32, 64, 100, 256)
 VARIANTS = (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "int8"))
@@ -31,13 +33,13 @@ def main() -> None:
     image = torch.from_numpy(split.idx[rows]).repeat_interleave(arguments.draws)
     draw = torch.arange(arguments.draws).repeat(arguments.images)
     x = torch.from_numpy(split.pixels(rows)).repeat_interleave(arguments.draws, dim=0)
-    x = x + evaluation.sigma * noise.gaussian(0, image, draw, tuple(x.shape[1:]))
+    x = x + evaluation.sigma * streams.gaussian(0, image, draw, tuple(x.shape[1:]))
 
     print(f"{arguments.eval}: {len(x):,} draws; compared with batches of {SIZES[-1]}")
     print(f"{'variant':12} {'batch':>6} {'votes that differ':>18} {'largest difference':>19}")
     for name, precision in VARIANTS:
         cfg = dataclasses.replace(whole.sample, backend=name, precision=precision)
-        backend = sampling.backend(evaluation, cfg)
+        backend = session.backend(evaluation, cfg)
         scores = {
             size: torch.cat([backend.scores(part) for part in x.split(size)]) for size in SIZES
         }

@@ -1,4 +1,4 @@
-"""The learning rate and one more constant of each method, chosen on the choice split alone.
+"""Chooses the learning rate and one more constant of each method on the choice split.
 
 ``python -m benchmarks.choose`` needs `dvc repro shard pretrain@tiny`, of the digits preset. Of each
 method, learning rates (``RATES``) are compared at the first sigma, then at each sigma the values of
@@ -8,7 +8,7 @@ exported, and certified on ``shards/choice`` as `sample` and `certify` do it. It
 of its certified accuracy over ``report.radii``; the first of equals wins. The test split is not
 read.
 
-What is finished is kept in ``.rrcm/benchmarks/choose``, so that a search that was stopped goes on.
+Finished candidates are kept in ``.rrcm/benchmarks/choose``, so that a stopped search resumes.
 """
 
 import argparse
@@ -20,17 +20,24 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline import progress, sampling, training
-from rrcm import batches, certify, classifier, params, registry, sample, shards, votes
-from rrcm.analysis import markup
-from rrcm.analysis.statistics import certified
-from rrcm.config import NOTHING, Model, Recipe, Run
-from rrcm.export import export
-from rrcm.files import sha256, write_json
-from rrcm.params import Params
-from rrcm.shards import Split
-from rrcm.train import start, train
-from rrcm.votes import Header
+from pipeline.runtime import training
+from rrcm.analysis.estimation.statistics import certified
+from rrcm.analysis.presentation import markup
+from rrcm.certification import certify
+from rrcm.certification.sampling import procedure, session
+from rrcm.certification.votes import records
+from rrcm.certification.votes.records import Header
+from rrcm.config import params
+from rrcm.config.params import Params
+from rrcm.config.sections import DATA_ONLY, Model, Recipe, Run
+from rrcm.core import progress, registry
+from rrcm.core.files import sha256, write_json
+from rrcm.data.splits import shards
+from rrcm.data.splits.shards import Split
+from rrcm.inference.export import export
+from rrcm.models.trained.base import classifier
+from rrcm.training.engine.inputs import order
+from rrcm.training.finetune import start, train
 
 KEPT = Path(".rrcm/benchmarks/choose")
 DRAWS = 300  # of an image at most: no candidate is certified beyond some 2 sigma
@@ -117,7 +124,7 @@ def score(whole: Params, candidate: Candidate) -> dict[str, float]:
     return {name: count / len(table) for name, count in hits.items()} | {"mean": mean}
 
 
-def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[votes.Row]]:
+def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row]]:
     """The votes of a candidate on the choice split; it is trained and exported first."""
     run, recipe = candidate.settings(whole)
     model = Model(architecture=run.architecture, shape=whole.models[run.model])
@@ -137,9 +144,9 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[votes.Row]]
         )
         constants = whole.stopping[whole.sample.stop]
         cfg = dataclasses.replace(whole.sample, split="choice", n=DRAWS, precision="fp32", paired=0)
-        header = sample.header(backend, data["choice"], name, run.sigma, cfg, constants)
+        header = procedure.header(backend, data["choice"], name, run.sigma, cfg, constants)
         path.parent.mkdir(parents=True, exist_ok=True)
-        sampling.run(
+        session.run(
             backend,
             header,
             data["choice"],
@@ -148,7 +155,7 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[votes.Row]]
             title=f"certify {candidate.run}",
             reference=None,
         )
-    return votes.read(path)
+    return records.read(path)
 
 
 def trained(name: str, run: Run, recipe: Recipe, model: Model, data: dict[str, Split]) -> Path:
@@ -158,9 +165,9 @@ def trained(name: str, run: Run, recipe: Recipe, model: Model, data: dict[str, S
         return folder
     classes = data["train"].classes
     state = start(run, recipe, model, classes=len(classes))
-    if run.start != NOTHING:
+    if run.start != DATA_ONLY:
         classifier.begin(state.modules["classifier"], Path(run.start))
-    per_epoch = batches.steps_per_epoch(len(data["train"].idx), batch_size=recipe.batch_size)
+    per_epoch = order.steps_per_epoch(len(data["train"].idx), batch_size=recipe.batch_size)
     for _ in progress.steps(
         train(state, registry.load("methods", run.method), data, run, recipe),
         total=recipe.epochs * per_epoch,

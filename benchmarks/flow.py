@@ -1,6 +1,6 @@
-"""What a flow costs where nothing is to be done, beside `dvc repro`: ``python -m benchmarks.flow``.
+"""The overhead of a flow with nothing to run, beside `dvc repro`: ``python -m benchmarks.flow``.
 
-In a checkout that is up to date, and where no `rrcm flow up` runs.
+It needs a checkout that is up to date, without a running `rrcm flow up`.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""Does the whole way from a network to certificates bear the paper's sizes, on a CPU?
+"""Runs the whole way from a network to certificates at the paper's sizes, on a CPU.
 
 ``python -m benchmarks.full_size b:32 b_deep:32 b:224`` builds each network with random weights,
 saves it, loads it, exports it with a check of parity, and certifies a few images, each step in a
@@ -18,13 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from rrcm import certify, classifier, registry, sample, votes
-from rrcm.config import Model
-from rrcm.defaults import DRAWS
-from rrcm.export import export
-from rrcm.files import sha256
-from rrcm.settings import Export
-from rrcm.shards import Split
+from rrcm.certification import certify
+from rrcm.certification.sampling import procedure
+from rrcm.certification.votes import records
+from rrcm.config.certification import Export
+from rrcm.config.defaults import DRAWS
+from rrcm.config.sections import Model
+from rrcm.core import registry
+from rrcm.core.files import sha256
+from rrcm.data.splits.shards import Split
+from rrcm.inference.export import export
+from rrcm.models.trained.base import classifier
 
 CASES = ("b:32", "b_deep:32", "b:224")
 STEPS = ("nothing", "save", "load", "export", "certify")
@@ -103,7 +107,7 @@ def images(side: int, *, classes: int) -> Split:
         images=pixels,
         labels=np.zeros(len(pixels), dtype=np.int64),
         classes=tuple(map(str, range(classes))),
-        white=255,
+        max_value=255,
     )
 
 
@@ -125,16 +129,16 @@ def certified(root: Path, split: Split) -> str:
         images=split.images[:IMAGES],
         labels=split.labels[:IMAGES],
         classes=split.classes,
-        white=split.white,
+        max_value=split.max_value,
     )
     backend = registry.load("backends", SAMPLE.backend).Backend(
         root, "run", sigma=SIGMA, precision=SAMPLE.precision, device="cpu", calibration=None
     )
-    header = sample.header(backend, few, "run", SIGMA, SAMPLE, {})
+    header = procedure.header(backend, few, "run", SIGMA, SAMPLE, {})
     journal, path = root / "journal", root / "votes.jsonl"
-    for _ in sample.sample(backend, few, header, journal, path, workers=WORKERS):
+    for _ in procedure.sample(backend, few, header, journal, path, workers=WORKERS):
         pass
-    header, rows = votes.read(path)
+    header, rows = records.read(path)
     table = certify.certify(header, rows, certificates=["cohen"], alpha=SAMPLE.alpha)
     return ", ".join(f"{r.predict} within {r.radius}" for r in table.itertuples())
 

@@ -1,13 +1,13 @@
-"""What the ``beta`` of the rule `grid` costs in certificates, and what it saves in draws.
+"""The certificates that the ``beta`` of the rule `grid` loses, and the draws that it saves.
 
-``python -m benchmarks.futility`` computes which share of images `grid` gives up that it would have
-certified had it gone on, exactly: from the distribution of their votes between looks. It is largest
+``python -m benchmarks.futility`` computes the share of images that `grid` gives up though n draws
+would certify them, exactly, from the distribution of their votes between looks. It is largest
 
-- of images of one p, next to a radius of the table (*one p*; the worst p is looked for);
-- of images that get exactly as many hits among n draws as certify the radius (*just enough*), whose
-  share no choice of images exceeds. It is the same for every p.
+- for images of one p next to a radius of the table (*one p*; the worst p);
+- for images with exactly as many votes among n draws as certify the radius (*just enough*), an
+  upper bound for any set of images, and the same for every p.
 
-Images away from all radii of the table are in no such danger, so that a table loses less.
+Images far from all radii of the table lose less, and so does a table.
 
 Draws are those of a simulated table. Phi^-1(p) of 1,000 images is normal with mean 1.15 and
 standard deviation 2.4: at sigma = 0.5, shares of images with p large enough for 0, 0.25, 0.5, 0.75
@@ -24,10 +24,10 @@ import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats import binom
 
-from rrcm.certificates import cohen
-from rrcm.evidence import Claim, Evidence
-from rrcm.looks import target
-from rrcm.stopping import grid
+from rrcm.certification.certificates import cohen
+from rrcm.certification.stopping import grid
+from rrcm.certification.votes.counts import Claim, ImageVotes
+from rrcm.certification.votes.sequential import efficacy_bound
 
 BETAS = (0.05, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
 NEAR = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)  # radii in units of sigma
@@ -66,13 +66,13 @@ def laid_out(
     return grid.Rule(grid.Config(radii=radii, beta=beta), n=n, claim=claim)
 
 
-def seen(history: list[tuple[int, int]]) -> Evidence:
-    """Evidence of two classes from (draws, hits) at looks."""
-    return Evidence(
+def seen(history: list[tuple[int, int]]) -> ImageVotes:
+    """Votes of two classes from (draws, hits) at looks."""
+    return ImageVotes(
         idx=0,
         selection=np.array([1, 0]),
         draws=tuple(draws for draws, _ in history),
-        votes=np.array([[hits, draws - hits] for draws, hits in history]),
+        counts=np.array([[hits, draws - hits] for draws, hits in history]),
         soft=(0, 0),
         paired=(0, 0),
     )
@@ -106,7 +106,7 @@ def thresholds(
     rule: grid.Rule, radius: float, *, alpha: float
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """At each look, the fewest hits that certify ``radius``, and the fewest that are not futile."""
-    q = target(radius, sigma=1.0)
+    q = efficacy_bound(radius, sigma=1.0)
     enough = [fewest(t, lambda k, t=t: rule.complement([(t, k)], alpha) < q) for t in rule.looks]
     below = [fewest(t, lambda k, t=t: rule.stop(seen([(t, k)])) != "futile") for t in rule.looks]
     return tuple(enough), tuple(below)

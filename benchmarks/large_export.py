@@ -1,4 +1,4 @@
-"""Does a classifier of more weights than a file holds get through the export, on a CPU?
+"""Exports a classifier whose weights exceed the size limit of an ONNX file, on a CPU.
 
 ``python -m benchmarks.large_export`` puts ResNet-50 behind the diffusion model of presets/
 imagenet-diffusion.yaml, 552,814,086 parameters, both with random weights, as DDS does. It writes
@@ -19,13 +19,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from rrcm import classifier, denoiser, params, purified, registry
-from rrcm.config import Model
-from rrcm.diffusion import Schedule
-from rrcm.export import export_purified
-from rrcm.files import sha256
-from rrcm.settings import Export
-from rrcm.shards import Split
+from rrcm.config import params
+from rrcm.config.certification import Export
+from rrcm.config.sections import Model
+from rrcm.core import registry
+from rrcm.core.files import sha256
+from rrcm.data.splits.shards import Split
+from rrcm.inference.export import export_purified
+from rrcm.models.trained import denoiser, purified
+from rrcm.models.trained.base import classifier
+from rrcm.models.trained.diffusion_process import Schedule
 
 NAME, PRESET = "r50-dds-s050", Path("presets/imagenet-diffusion.yaml")
 STEPS = ("save", "export", "fp32", "fp16")
@@ -68,7 +71,7 @@ def run(step: str, root: Path) -> dict[str, Any]:
             images=pixels,
             labels=np.zeros(len(pixels), dtype=np.int64),
             classes=tuple(made["classes"]),
-            white=255,
+            max_value=255,
         )
         record = export_purified(
             purified.rebuild(made, folder, trained=True),

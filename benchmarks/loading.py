@@ -1,11 +1,11 @@
-"""Images per second of the loader from shards, of a folder of loose files, and of a training step.
+"""Images per second from shards, from loose files, and of a training step.
 
 ``python -m benchmarks.loading --workers 0 --workers 2`` writes JPEGs of 500 x 375 pixels, into a
 folder for each class and into shards. It then makes batches of both, turn by turn: from shards by
-`rrcm.loading`, from files by torchvision's ``ImageFolder`` under a ``DataLoader``, with the same
-crop, size and worker processes. Beside them, how many images a second a network trains on here.
-Files were just written, so that both read from memory; what is done to batches is computed here on
-the CPU, in the process that trains.
+`rrcm.training.engine.inputs.loading`, from files by torchvision's ``ImageFolder`` under a
+``DataLoader``, with the same crop, size and worker processes. Beside them is the
+training rate of a network. Files were just written, so both read from memory; augmentation of
+batches runs on the CPU, in the training process.
 """
 
 import argparse
@@ -21,14 +21,15 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader
 
-import rrcm.models._torchvision  # noqa: F401 (torchvision comes after it)
+import rrcm.core.torchvision_stub  # noqa: F401 (torchvision comes after it)
 from benchmarks.training import settings, shape
-from rrcm import loading, pretrain, shards
-from rrcm.config import Data
-from rrcm.data import _trees
-from rrcm.raw import sharding
-from rrcm.raw.listing import Listing
-from rrcm.shards import Split
+from rrcm.config.sections import Data
+from rrcm.data.ingest import class_folders, sharding
+from rrcm.data.ingest.listing import Listing
+from rrcm.data.splits import shards
+from rrcm.data.splits.shards import Split
+from rrcm.training import pretrain
+from rrcm.training.engine.inputs import loading
 
 from torchvision import datasets, transforms  # isort: skip
 
@@ -69,12 +70,12 @@ def write(root: Path, count: int) -> Split:
         path = root / "loose" / f"class{i % CLASSES}" / f"{i:06d}.jpeg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.getvalue())
-    groups = _trees.classes(root / "loose")
+    groups = class_folders.classes(root / "loose")
     places = [place for group in groups.values() for place in group]
     labels = np.repeat(np.arange(CLASSES), [len(group) for group in groups.values()])
     listing = Listing(
         classes=tuple(groups),
-        white=255,
+        max_value=255,
         idx=np.arange(count),
         labels=labels,
         held=np.zeros(count, dtype=bool),
@@ -139,7 +140,7 @@ def training(size: str, split: Split, batch: int) -> Iterator[object]:
         images=images,
         labels=split.labels[: 2 * batch],
         classes=split.classes,
-        white=split.white,
+        max_value=split.max_value,
     )
     return pretrain.pretrain(state, few, cfg)
 

@@ -1,4 +1,4 @@
-"""Does sampling take more memory for more draws, or more images? It should not.
+"""The memory of sampling, which should not grow with the draws or the images.
 
 ``python -m benchmarks.memory`` draws votes of an untrained network in a process of its own for each
 line, and prints the largest resident set.
@@ -29,11 +29,11 @@ def peak(images: int, n: int) -> float:
     """MiB after ``n`` draws of each of ``images`` images, all at the rate of a null network."""
     import torch
 
-    from rrcm import sample, voters
-    from rrcm.defaults import DRAWS
-    from rrcm.shards import Split
+    from rrcm.certification.sampling import procedure, voting
+    from rrcm.config.defaults import DRAWS
+    from rrcm.data.splits.shards import Split
 
-    class Null(voters.Backend):
+    class Null(voting.Backend):
         classes = [str(c) for c in range(10)]  # noqa: RUF012
         weights, provider, device = "0" * 64, "null", torch.device("cpu")
 
@@ -46,13 +46,13 @@ def peak(images: int, n: int) -> float:
         images=np.full((images, 1, 8, 8), 8, dtype=np.uint8),
         labels=zero,
         classes=tuple(Null.classes),
-        white=16,
+        max_value=16,
     )
     cfg = replace(DRAWS, backend="null", batch_size=256, n=n, stop="none")
-    header = sample.header(Null(), split, "null", 0.5, cfg, {})
+    header = procedure.header(Null(), split, "null", 0.5, cfg, {})
     with tempfile.TemporaryDirectory() as folder:
         journal, path = Path(folder, "journal"), Path(folder, "votes")
-        for _ in sample.sample(Null(), split, header, journal, path, workers=2):
+        for _ in procedure.sample(Null(), split, header, journal, path, workers=2):
             pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 

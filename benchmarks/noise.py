@@ -1,4 +1,4 @@
-"""Noisy images per second of each noise component, beside rrcm/noise.py in PyTorch and torch.randn.
+"""Noisy images per second of each distribution, of its definition in PyTorch, and of torch.randn.
 
 ``python -m benchmarks.noise`` draws what a step of sampling draws, one image at many draws, on one
 thread. Repeats are interleaved, so that a noisy neighbour hits all alike; rates are medians.
@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rrcm import noise
-from rrcm.registry import load, names
+from rrcm.core.registry import load, names
+from rrcm.noise import streams
 
 SHAPES = {"1x8x8": (1, 8, 8), "3x32x32": (3, 32, 32), "3x224x224": (3, 224, 224)}
 SIGMA = 0.25
-WHITE = 255
+MAX_VALUE = 255
 TORCH, RANDN = "rrcm.noise", "torch.randn"
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     arguments = options.parse_args()
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    result = {"device": device, "cores": os.cpu_count(), "sigma": SIGMA, "white": WHITE}
+    result = {"device": device, "cores": os.cpu_count(), "sigma": SIGMA, "white": MAX_VALUE}
     result["shapes"] = {
         name: measure(SHAPES[name], device, arguments.pixels, arguments.seconds, arguments.repeats)
         for name in arguments.shapes
@@ -47,19 +47,19 @@ def main() -> None:
 
 def variants(shape: tuple[int, ...], device: str, batch: int) -> dict[str, Callable[[], Tensor]]:
     """What draws one batch of noisy images, by name."""
-    pixels = torch.randint(0, WHITE + 1, (1, *shape), device=device).float()
-    x = (pixels / torch.tensor(WHITE, device=device)).expand(batch, *shape)
+    pixels = torch.randint(0, MAX_VALUE + 1, (1, *shape), device=device).float()
+    x = (pixels / torch.tensor(MAX_VALUE, device=device)).expand(batch, *shape)
     draws = torch.arange(batch, device=device)
     images = torch.full_like(draws, 7)
 
     def of(component: str) -> Callable[[], Tensor]:
-        noisy = load("noises", component).noisy
-        return lambda: noisy(x, SIGMA, seed=0, images=images, draws=draws, white=WHITE)
+        noisy = load("distributions", component).noisy
+        return lambda: noisy(x, SIGMA, seed=0, images=images, draws=draws, max_value=MAX_VALUE)
 
     return {
         RANDN: lambda: x + SIGMA * torch.randn(batch, *shape, device=device),
-        TORCH: lambda: x + SIGMA * noise.gaussian(0, images, draws, shape),
-        **{component: of(component) for component in names("noises")},
+        TORCH: lambda: x + SIGMA * streams.gaussian(0, images, draws, shape),
+        **{component: of(component) for component in names("distributions")},
     }
 
 

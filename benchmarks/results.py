@@ -1,9 +1,9 @@
-"""What every method reaches and costs, after `dvc repro`: ``python -m benchmarks.results``.
+"""Results and costs of every method, after `dvc repro`: ``python -m benchmarks.results``.
 
 In a checkout whose params.yaml is a preset such as digits-all; writes a chapter of a markdown page,
 in the place of the chapter of the same title if there is one. Certified accuracy is the report's.
-Costs are what stages noted while they ran (``provenance/``): seconds of stages that DVC restored
-are of the machine that ran them. Latency is what `rrcm latency` measured, if it has.
+Costs are from the stages' ``provenance/``: seconds of stages that DVC restored are of the machine
+that ran them. Latency is from `rrcm latency`, if it was run.
 """
 
 import argparse
@@ -16,13 +16,15 @@ from typing import Any
 import pandas as pd
 from statsmodels.stats.multitest import multipletests
 
-from pipeline.differences import lines
-from pipeline.stale import Present
-from rrcm.analysis import entries, markup, paired, tables
+from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.paired import Comparison
-from rrcm.files import write_text
-from rrcm.params import Params
+from rrcm.analysis.estimation import paired
+from rrcm.analysis.estimation.paired import Comparison
+from rrcm.analysis.presentation import markup, tables
+from rrcm.cli.differences import lines
+from rrcm.cli.stale import Present
+from rrcm.config.params import Params
+from rrcm.core.files import write_text
 
 
 def main() -> None:
@@ -102,12 +104,12 @@ def put(page: str, title: str, chapter: str) -> str:
 
 
 def noted(stage: str) -> dict[str, Any]:
-    """What a stage wrote of itself."""
+    """The provenance of a stage."""
     return json.loads(Path("provenance", f"{stage}.json").read_text())
 
 
 def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
-    """What each entry cost to train and to certify."""
+    """The cost of training and certifying each entry."""
     rows = []
     for entry in found:
         name = whole.evals[entry.name].run
@@ -137,7 +139,7 @@ def trained(whole: Params, name: str) -> list[tuple[float, float]]:
 
 
 def denoising(whole: Params, folder: str) -> list[tuple[float, float]]:
-    """What a denoiser cost, and those that it started from; nothing if it was imported."""
+    """The cost of a denoiser and of those it started from; nothing if it was imported."""
     kind, _, name = folder.partition("/")
     if kind != "denoisers":
         return []

@@ -1,10 +1,10 @@
-"""A real `rrcm serve` under many clients: is every answer right, and does anything grow?
+"""A load test of `rrcm serve`: the correctness of every answer, and the server's memory.
 
 ``python -m benchmarks.serving --clients 50 --seconds 60`` starts a server of a trained run in a
 process of its own. Each client sends one picture after the other, a tenth of them bad in one of
 many ways. Afterwards every answer is computed again from the seed that came with it.
 
-``--idle 1100`` instead opens so many connections, says nothing on them, and asks over others.
+``--idle 1100`` instead opens so many idle connections, and sends requests over others.
 """
 
 import argparse
@@ -34,9 +34,9 @@ import psutil
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from rrcm import smoothed
-from rrcm.defaults import DRAWS
-from rrcm.smoothed import Smoothed
+from rrcm.certification import smoothed
+from rrcm.certification.smoothed import Smoothed
+from rrcm.config.defaults import DRAWS
 
 BAD = 0.1  # of the requests
 WARM = 10.0  # seconds after which memory should not grow
@@ -49,7 +49,7 @@ DIGITS = load_digits().images  # [N, 8, 8], 0 .. 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """What a process holds of a machine: MiB of memory, threads, file descriptors."""
+    """Resources of a process: MiB of memory, threads, file descriptors."""
 
     memory: float
     threads: int
@@ -58,7 +58,7 @@ class State:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What a load was answered with, and what it did to the server."""
+    """The answers to a load, and the server's resources."""
 
     replies: list[tuple[bytes, dict[str, Any]]] = field(default_factory=list)  # picture, answer
     latencies: list[float] = field(default_factory=list)
@@ -158,7 +158,7 @@ async def server(
 
 
 def state(process: psutil.Process) -> State:
-    """As it is now."""
+    """The present state of a process."""
     with process.oneshot():
         return State(
             memory=process.memory_info().rss / 2**20,

@@ -1,8 +1,9 @@
-"""What early stopping saves and what it costs, on real votes: `grid` beside a fixed n.
+"""Draws saved and certificates lost by early stopping, on real votes: `grid` and a fixed n.
 
 ``python -m benchmarks.stopping`` needs what `make demo` made. It draws the same images twice, under
 `grid` and all n draws of each, goes on where it was stopped, and times the usual loop
-(benchmarks/reference.py) on the same network, whose time for all n draws is computed from its rate.
+(rrcm/certification/speed/usual_loop.py) on the same network, whose time for all n draws is computed
+from its rate.
 
 ``--beta 1e-6`` spares most draws of the fixed n, and bounds what it certifies: `grid` laid out for
 twice alpha claims after n draws what Clopper-Pearson does at alpha, and each look before gives up a
@@ -19,12 +20,16 @@ from typing import Any
 
 import torch
 
-from benchmarks import reference
-from pipeline import sampling
-from rrcm import certify, classifier, params, sample, shards, votes
-from rrcm.analysis.statistics import certified
-from rrcm.settings import Eval, Sample
-from rrcm.votes import Header, Row
+from rrcm.analysis.estimation.statistics import certified
+from rrcm.certification import certify
+from rrcm.certification.sampling import procedure, session
+from rrcm.certification.speed import usual_loop
+from rrcm.certification.votes import records
+from rrcm.certification.votes.records import Header, Row
+from rrcm.config import params
+from rrcm.config.certification import Eval, Sample
+from rrcm.data.splits import shards
+from rrcm.models.trained.base import classifier
 
 KEPT = Path(".rrcm/benchmarks")
 
@@ -77,7 +82,8 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     split = shards.read(Path("shards"), "test")
     x, classes = torch.from_numpy(split.pixels(0)), len(split.classes)
     usual = statistics.median(
-        reference.rate(network, x, evaluation.sigma, classes=classes, seconds=5.0) for _ in range(5)
+        usual_loop.rate(network, x, evaluation.sigma, classes=classes, seconds=5.0)
+        for _ in range(5)
     )
     images = len(tables["grid"])
     every = images * (header.n0 + arguments.n)
@@ -103,14 +109,14 @@ def draw(
 ) -> tuple[Header, list[Row], float | None]:
     """Votes of an evaluation, kept in ``path``, and the seconds they took, if they took one go."""
     threads, split = torch.get_num_threads(), shards.read(Path("shards"), "test")
-    function = sampling.backend(evaluation, cfg)
+    function = session.backend(evaluation, cfg)
     torch.set_num_threads(threads)
-    header = sample.header(function, split, evaluation.run, evaluation.sigma, cfg, constants)
+    header = procedure.header(function, split, evaluation.run, evaluation.sigma, cfg, constants)
     path.parent.mkdir(parents=True, exist_ok=True)
     journal, seconds = path.with_suffix(".journal"), None
     if not path.exists():
         began, fresh = time.monotonic(), not journal.exists()
-        sampling.run(
+        session.run(
             function,
             header,
             split,
@@ -120,8 +126,8 @@ def draw(
             title=path.stem,
         )
         seconds = round(time.monotonic() - began, 1) if fresh else None
-    found, rows = votes.read(path)
-    votes.same(path, found, header)
+    found, rows = records.read(path)
+    records.same(path, found, header)
     return header, rows, seconds
 
 

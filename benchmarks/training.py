@@ -1,13 +1,13 @@
-"""Steps of pre-training per second: ours, and the reference implementation's as it is described.
+"""Steps of pre-training per second: this project's, and the reference implementation's.
 
 ``python -m benchmarks.training --size b --image-size 32 --batch 16`` trains two networks with the
-same weights on the same batches, views, noise and loss, turn by turn. Ours is `rrcm.pretrain` as
-the stage runs it. The other is written from a description of the reference step: an encoder pass of
-its own for each point, the cleaner one with a graph that is then dropped; the projector behind
-every pass; the norm of every gradient fetched by itself; an unfused optimizer; a loop over
-parameters for each of two averages; the noise levels made anew each step; float32, or on a GPU
-float16 with a scaler. Both use PyTorch's fused attention, which the description does not speak of.
-On a CPU that others use too, go by CPU seconds.
+same weights on the same batches, views, noise and loss, turn by turn. Ours is
+`rrcm.training.pretrain` as the stage runs it. The other is written from a description of the
+reference step: an encoder pass of its own for each point, the cleaner one with a graph that is then
+dropped; the projector behind every pass; the norm of every gradient fetched by itself; an unfused
+optimizer; a loop over parameters for each of two averages; the noise levels made anew each step;
+float32, or on a GPU float16 with a scaler. Both use PyTorch's fused attention, which the
+description does not speak of. On a CPU that others use too, go by CPU seconds.
 """
 
 import argparse
@@ -23,14 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.throughput import DTYPES, PATCHES, gemm_peak
-from rrcm import loading, noise, pretrain
-from rrcm.config import Compute, Grid, Model, Momentum, Optimizer, Pretrain
-from rrcm.draws import Draws
-from rrcm.losses import info_nce
-from rrcm.models import vit
-from rrcm.objectives import rrcm
-from rrcm.shards import Split
+from rrcm.certification.speed.throughput import DTYPES, PATCHES, gemm_peak
+from rrcm.config.sections import Compute, Grid, Model, Momentum, Optimizer, Pretrain
+from rrcm.data.splits.shards import Split
+from rrcm.models.networks import vit
+from rrcm.noise import units
+from rrcm.training import pretrain
+from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.inputs import loading
+from rrcm.training.objectives import rrcm
+from rrcm.training.shared.losses import info_nce
 
 CHANNELS = 3
 LOSS = rrcm.Config(
@@ -83,14 +85,14 @@ def images(batch: int, image_size: int) -> Split:
     count, rng = 4 * batch, np.random.default_rng(0)
     pixels = rng.integers(0, 256, (count, CHANNELS, image_size, image_size), dtype=np.uint8)
     zero = np.zeros(count, dtype=np.int64)
-    return Split(idx=np.arange(count), images=pixels, labels=zero, classes=("?",), white=255)
+    return Split(idx=np.arange(count), images=pixels, labels=zero, classes=("?",), max_value=255)
 
 
 def plain_encoder(encoder: vit.Encoder, x: Tensor, sigma: Tensor) -> Tensor:
     """The encoder's output [B, D], with every token carried to the end."""
-    t = noise.to_time(sigma).expand(len(x))
+    t = units.to_time(sigma).expand(len(x))
     c_in = torch.rsqrt(t**2 + vit.SIGMA_DATA**2)
-    patches = encoder.patch_embed(noise.to_model_space(x) * c_in.view(-1, 1, 1, 1))
+    patches = encoder.patch_embed(units.to_model_space(x) * c_in.view(-1, 1, 1, 1))
     time_token = vit.time_embedding(t, patches.shape[-1])[:, None].to(patches.dtype)
     cls = encoder.cls_token.expand(len(x), -1, -1)
     tokens = torch.cat([cls, time_token, patches], dim=1) + encoder.pos_embed
@@ -156,7 +158,7 @@ def reference(start: nn.ModuleDict, split: Split, cfg: Pretrain, device: str) ->
     )
     for batch in stream:
         levels, _ = pretrain.noise_levels(batch.step, cfg.grid, steps=cfg.steps)
-        sigmas = noise.to_sigma(levels).float().to(device)
+        sigmas = units.to_sigma(levels).float().to(device)
         with torch.autocast(device, torch.float16, enabled=half):
             draw = Draws(cfg.seed, batch.step)
             loss = reference_loss(

@@ -1,1 +1,1 @@
-"""One thin script per DVC stage: read, call, write."""
+"""DVC and Prefect around the library: stages of the graph, and the commands of a checkout."""

@@ -1,3 +1,4 @@
+import os
 import signal
 from pathlib import Path
 
@@ -8,6 +9,11 @@ from workspace import Workspace
 
 # Tests run side by side; golden values of training are those of one thread.
 torch.set_num_threads(1)
+
+# An environment has `rrcm` alone; what a test starts in another folder finds `pipeline` here.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(workspace.ROOT), os.environ.get("PYTHONPATH")))
+)
 
 # Shells start background jobs with SIGINT ignored, nohup with SIGHUP, and what a test starts would
 # inherit that.

@@ -1,1 +1,1 @@
-"""Drills: what is killed, damaged or doubled on purpose, and what comes of it."""
+"""Drills: kills, damaged files and concurrent processes, and their effect on results."""

@@ -1,4 +1,4 @@
-"""Is a damaged file ever taken for a good one? Of every kind that a command reads.
+"""Damages files of every kind that a command reads, and counts how they are read.
 
 ``python -m benchmarks.drills.corruption`` makes a small file of each kind, damages it 100 times
 (bits flipped, cut, zeros, noise, bytes put in and left out) and has the product read each. It
@@ -26,14 +26,14 @@ import numpy as np
 import torch
 
 from benchmarks.drills.kinds import Kind, foreign, kinds
-from rrcm.errors import RrcmError
+from rrcm.core.errors import RrcmError
 
 TRIES, LONGEST = 100, 60  # of each kind; seconds, after which a reader hangs
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """What became of the damaged files of a kind; ``seconds`` is the longest that one took."""
+    """The outcomes for the damaged files of a kind; ``seconds`` is the longest read."""
 
     refused: int = 0
     unchanged: int = 0

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,31 +13,30 @@ import onnx
 import torch
 from PIL import Image
 
-from rrcm import (
-    certify,
-    checkpoints,
-    classifier,
-    export,
-    folders,
-    params,
-    pictures,
-    shards,
-    tsv,
-    untrusted,
-    votes,
-)
-from rrcm.backends import onnx as ours
-from rrcm.config import Data, Model
-from rrcm.data import digits
-from rrcm.files import sha256
-from rrcm.foreign import onnx as theirs
-from rrcm.journal import Journal
-from rrcm.loop import State
-from rrcm.pictures import Fit
-from rrcm.raw import sharding
-from rrcm.raw.listing import Listing
-from rrcm.settings import Export
-from rrcm.shards import Split
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
+
+from builders import random_votes
+
+from rrcm.certification import certify, tsv
+from rrcm.certification.sampling.journal import Journal
+from rrcm.certification.votes import records
+from rrcm.config import params
+from rrcm.config.certification import Export
+from rrcm.config.sections import Data, Model
+from rrcm.core.files import sha256
+from rrcm.data import image_folder
+from rrcm.data.datasets import digits
+from rrcm.data.ingest import sharding
+from rrcm.data.ingest.listing import Listing
+from rrcm.data.splits import pictures, shards
+from rrcm.data.splits.pictures import Fit
+from rrcm.data.splits.shards import Split
+from rrcm.inference import export
+from rrcm.inference.backends import onnx as ours
+from rrcm.inference.foreign import onnx as theirs
+from rrcm.models import state_dict
+from rrcm.models.trained.base import checkpoint, classifier
+from rrcm.training.engine.loop import State
 
 RUN, SIGMA = "a-run", 0.5
 SHAPE = {"size": "32x2x2", "image_size": 8, "channels": 1, "patch_size": 4, "position_std": 0.5}
@@ -126,7 +126,7 @@ def _digits(count: int) -> Split:
         images=rng.integers(0, 17, (count, 1, 8, 8), dtype=np.uint8),
         labels=np.arange(count) % 10,
         classes=digits.CLASSES,
-        white=16,
+        max_value=16,
     )
 
 
@@ -143,17 +143,17 @@ def _state() -> State:
 def _resumed(path: Path) -> tuple[Any, ...]:
     state = _state()
     state.resume(path)
-    tensors = checkpoints.digest(state.modules["network"].state_dict(), None)
+    tensors = checkpoint.digest(state.modules["network"].state_dict(), None)
     return tensors, str(state.optimizer.state_dict()), state.step, json.dumps(state.log)
 
 
 def _tensors(path: Path) -> str:
-    tensors, text = checkpoints.load(path)
-    return checkpoints.digest(tensors, text)
+    tensors, text = checkpoint.load(path)
+    return checkpoint.digest(tensors, text)
 
 
 def foreign(path: Path) -> str:
-    return checkpoints.digest(untrusted.load(path, hint="none", nested=("state_dict",)), None)
+    return checkpoint.digest(state_dict.load(path, hint="none", nested=("state_dict",)), None)
 
 
 def _state_dicts(root: Path) -> list[Kind]:
@@ -161,7 +161,7 @@ def _state_dicts(root: Path) -> list[Kind]:
     paths = [root / name for name in ("zip.pth", "legacy.pth", "foreign.safetensors")]
     torch.save({"state_dict": tensors, "epoch": 3}, paths[0])
     torch.save(tensors, paths[1], _use_new_zipfile_serialization=False)
-    checkpoints.save_file(tensors, paths[2])
+    checkpoint.save_file(tensors, paths[2])
     return [
         Kind(name="somebody's .pth, zip", file=paths[0], read=foreign),
         Kind(name="somebody's .pth, legacy", file=paths[1], read=foreign, knows=False),
@@ -170,74 +170,33 @@ def _state_dicts(root: Path) -> list[Kind]:
 
 
 def _results(root: Path) -> list[Kind]:
-    header = votes.Header(**(_HEADER | {"images": 12}))
-    rng, rows = np.random.default_rng(0), []
-    for idx in range(header.images):
-        first, second = (votes.sparse(rng.multinomial(n, [0.1, 0.7, 0.2])) for n in (10, 40))
-        looks = [(40, second)]
-        rows.append(
-            votes.Row(
-                idx=idx, label=idx % 3, n0=first, looks=looks, stop="n", soft=(0, 0), paired=(0, 0)
-            )
-        )
+    header, rows = random_votes(0, images=12)
     drawn, journal = root / "a.jsonl", root / "a.journal"
-    votes.write(drawn, header, rows)
-    votes.write(journal, header, rows)
+    records.write(drawn, header, rows)
+    records.write(journal, header, rows)
     table = certify.certify(header, rows, certificates=["cohen"], alpha=0.001)
     certify.write(table, root / "a.csv")
     tsv.write(table, root / "a.tsv")
 
-    def opened(path: Path) -> dict[int, votes.Row]:
+    def opened(path: Path) -> dict[int, records.Row]:
         with Journal(path, header) as found:
             return found.rows
 
     return [
-        Kind(name="votes .jsonl", file=drawn, read=votes.read),
+        Kind(name="votes .jsonl", file=drawn, read=records.read),
         Kind(name="votes while they are drawn", file=journal, read=opened, part=_fewer),
         Kind(name="certificates .csv", file=root / "a.csv", read=_cells(certify.read), knows=False),
         Kind(name="table .tsv", file=root / "a.tsv", read=_cells(tsv.read), knows=False),
     ]
 
 
-def _fewer(found: dict[int, votes.Row], whole: dict[int, votes.Row]) -> bool:
+def _fewer(found: dict[int, records.Row], whole: dict[int, records.Row]) -> bool:
     """What a crash tore is drawn again, so that a beginning is as good as all."""
     return all(whole.get(idx) == row for idx, row in found.items())
 
 
 def _cells(read: Callable[[Path], Any]) -> Callable[[Path], str]:
     return lambda path: read(path).to_csv()
-
-
-_HEADER: dict[str, Any] = {
-    "format": votes.FORMAT,
-    "noise": "gaussian",
-    "stream": "philox4x32-10, box-muller, fp32",
-    "slack": 0.0,
-    "run": RUN,
-    "weights": "0" * 64,
-    "sigma": SIGMA,
-    "n0": 10,
-    "n": 40,
-    "seed": 0,
-    "stop": "none",
-    "stopping": {},
-    "certificate": "cohen",
-    "alpha": 0.001,
-    "label_aware": False,
-    "soft": 0.0,
-    "paired": 0,
-    "budget": 0.0,
-    "backend": "onnx",
-    "provider": "CPUExecutionProvider",
-    "precision": "fp32",
-    "batch_size": 16,
-    "split": "",
-    "subset": "all",
-    "images": 0,
-    "pixels": "1" * 64,
-    "shard": "1/1",
-    "classes": ["0", "1", "2"],
-}
 
 
 def _data(root: Path) -> list[Kind]:
@@ -257,7 +216,7 @@ def _data(root: Path) -> list[Kind]:
     made = _digits(200)
     listing = Listing(
         classes=made.classes,
-        white=made.white,
+        max_value=made.max_value,
         idx=made.idx,
         labels=made.labels,
         held=np.zeros(200, dtype=bool),
@@ -281,7 +240,7 @@ def _data(root: Path) -> list[Kind]:
 
     def split(_: Path) -> tuple[bytes, ...]:
         found = shards.read(root / "shards", "test")
-        about = (found.classes, found.white, found.images.shape)
+        about = (found.classes, found.max_value, found.images.shape)
         return (
             found.images.tobytes(),
             found.labels.tobytes(),
@@ -291,7 +250,7 @@ def _data(root: Path) -> list[Kind]:
 
     def labelled(path: Path) -> list[int]:
         how = {"classes": [*"0123"], "named": False, "labels": path, "strict": False}
-        return folders.folder(drawn, fit, **how).split.labels.tolist()
+        return image_folder.folder(drawn, fit, **how).split.labels.tolist()
 
     def pixels(path: Path) -> bytes:
         return pictures.read(path, fit).tobytes()

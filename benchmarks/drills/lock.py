@@ -3,7 +3,11 @@
 A graph of many small stages runs in a folder of its own, and is sent a signal each time the file
 changes, at moments that vary a little. Under `rrcm repro` no file may be cut and no entry lost.
 Under a plain `dvc repro`, which writes in place, files are cut, and the next `rrcm repro` must put
-them together with nothing lost. The rows that are printed stand in docs/reliability.md.
+them together with nothing lost.
+
+Then each process that writes the file, DVC included, is killed at each of its operations on files,
+and started again. Only DVC may leave a file cut, and what is there at last must be, byte for byte,
+what there is without a kill. The rows that are printed stand in docs/reliability.md.
 """
 
 import argparse
@@ -15,10 +19,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dvc.cli import main as dvc
 from ruamel.yaml import YAML
+
+from benchmarks.drills.operations import End, Operations, Started, share
+from pipeline.flow import lockfile
+from rrcm.core.files import sha256
 
 ROOT = Path(__file__).parents[2]
 LOCK = Path("dvc.lock")
@@ -26,18 +37,24 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 STAGES, FILES = 12, 60  # the file is as large as that of a preset with some hundred stages
 BIN = Path(sys.executable).parent
 LATE = 120.0  # seconds
+FEW = (2, 1)  # stages and files of the graph whose every operation is met
 
 
 @dataclass
 class Count:
     """What became of the tries of one way of running the graph."""
 
-    tries: int = 0
+    tries: int = 0  # signals, or operations met by a kill
     cut: int = 0  # after the signal
     lost: int = 0  # entries that the next `rrcm repro` does not have again
     tracebacks: int = 0
     failed: int = 0  # next commands that did not succeed
     left: int = 0  # processes that still ran after the next command
+
+    @property
+    def bad(self) -> bool:
+        """Whether anything was lost for good, or went wrong."""
+        return bool(self.lost or self.tracebacks or self.failed or self.left)
 
 
 def main() -> None:
@@ -54,37 +71,118 @@ def main() -> None:
     failed = False
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        _begin()
+        _begin(STAGES, FILES)
         for name, command in (("rrcm repro", [BIN / "rrcm"]), ("dvc repro", [BIN / "dvc"])):
             count = Count()
             for number in range(given.tries):
                 _try([*map(str, command), "repro"], SIGNALS[number % len(SIGNALS)], count, chance)
             cells = (f"`{name}`", count.tries, count.cut, count.lost, count.tracebacks)
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
-            whole = name == "dvc repro" or not count.cut
-            failed |= (
-                bool(count.lost or count.tracebacks or count.failed or count.left) or not whole
-            )
+            failed |= count.bad or (name == "rrcm repro" and count.cut > 0)
+    print("\n| what is killed | operations | kills | files cut | lost | tracebacks |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        _begin(*FEW)
+        for name, steps in AIMED.items():
+            operations, count = _aimed(Path(folder), *steps)
+            cells = (name, operations, count.tries, count.cut, count.lost, count.tracebacks)
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
+            failed |= count.bad or count.tries < operations
+            failed |= count.cut > 0 and steps[1] is not _reproduce  # DVC writes in place
     sys.exit(failed)
 
 
-def _begin() -> None:
+def _begin(stages: int, files: int) -> None:
     subprocess.run([BIN / "dvc", "init", "--no-scm", "--quiet"], check=True)
     Path("raw").mkdir()
-    for number in range(FILES):
+    for number in range(files):
         Path("raw", f"{number}").write_text("raw")
-    stages = {
+    graph = {
         f"part-{number}": {
             "cmd": f"cp changing made-{number}",
-            "deps": ["changing", *(f"raw/{file}" for file in range(FILES))],
+            "deps": ["changing", *(f"raw/{file}" for file in range(files))],
             "outs": [f"made-{number}"],
         }
-        for number in range(STAGES)
+        for number in range(stages)
     }
     with Path("dvc.yaml").open("w") as file:
-        YAML().dump({"stages": stages}, file)
+        YAML().dump({"stages": graph}, file)
     Path("changing").write_text("0")
     subprocess.run([BIN / "rrcm", "repro", "--quiet"], check=True)
+
+
+def _change() -> None:
+    Path("changing").write_text("1")
+
+
+def _reproduce() -> None:
+    """As `rrcm repro`, in one process."""
+    lockfile.restore()
+    lockfile.mend()
+    os.environ["DVC_NO_ANALYTICS"] = "1"  # which would be a process of its own
+    sys.exit(dvc(["repro", "--quiet"]))
+
+
+def _cut() -> None:
+    LOCK.write_bytes(LOCK.read_bytes()[:-20])
+
+
+def _edit() -> None:
+    """As `rrcm flow` with what its workers made."""
+    with lockfile.edited() as stages:
+        stages["part-0"]["cmd"] = "another"
+
+
+# What comes before, and what is killed then.
+AIMED: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "`rrcm repro` of two stages": (_change, _reproduce),
+    "mending a file that was cut": (_cut, lockfile.restore),
+    "an edit by `rrcm flow`": (lambda: None, _edit),
+}
+
+
+def _aimed(
+    begun: Path, before: Callable[[], object], run: Callable[[], object]
+) -> tuple[int, Count]:
+    """Kill ``run`` at each of its operations in a copy of ``begun``; how many these are."""
+    count = Count()
+
+    def started(at: int | None = None) -> End:
+        done = Started(lambda _: run(), Operations(Path.cwd(), at, but=())).end()
+        count.tracebacks += "Traceback" in done.output
+        count.failed += not (done.killed or done.code == 0)
+        return done
+
+    with _copied(begun):
+        before()
+        share(started())
+    with _copied(begun):
+        before()
+        operations, whole = len(started().operations), _digests()
+    for at in range(1, operations + 1):
+        with _copied(begun):
+            before()
+            old = LOCK.read_bytes()
+            count.tries += started(at).killed
+            count.cut += LOCK.read_bytes() != old and len(_entries(FEW[1])) < FEW[0]
+            started()
+            count.lost += _digests() != whole
+    return operations, count
+
+
+@contextmanager
+def _copied(folder: Path) -> Iterator[None]:
+    """A copy of a folder, to work in."""
+    with tempfile.TemporaryDirectory() as place:
+        path = shutil.copytree(folder, Path(place, "copy"), symlinks=True)
+        with chdir(path):
+            yield
+
+
+def _digests() -> dict[str, str]:
+    """What the graph made, and dvc.lock."""
+    return {path.name: sha256(path) for path in (LOCK, *Path().glob("made-*"))}
 
 
 def _try(command: list[str], number: int, count: Count, chance: random.Random) -> None:
@@ -133,11 +231,11 @@ def _stamp() -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _entries() -> list[str]:
+def _entries(files: int = FILES) -> list[str]:
     """The stages that have an entry with all of its files."""
     try:
         stages = YAML(typ="safe").load(LOCK)["stages"]
-        return [name for name, entry in stages.items() if len(entry["deps"]) == FILES + 1]
+        return [name for name, entry in stages.items() if len(entry["deps"]) == files + 1]
     except Exception:  # half a file may be anything
         return []
 

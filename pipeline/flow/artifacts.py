@@ -5,125 +5,87 @@ None of this can fail a run: what a server does not take is told in the log, and
 
 import base64
 import logging
-import os
 import re
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 from uuid import UUID
 
 import httpx
+from prefect import get_run_logger
 from prefect.artifacts import (
-    create_link_artifact,
     create_markdown_artifact,
+    create_progress_artifact,
     create_table_artifact,
 )
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.exceptions import PrefectException
 
 from pipeline.flow import summary
-from pipeline.flow.environment import REPORT, REPORT_ADDRESS
+from pipeline.flow.environment import REPORT
 from pipeline.flow.summary import Result
-from rrcm.settings import Report
+from rrcm.config.certification import Report
 
 SECONDS = 5.0  # between two updates of a stage's progress
+LATE = 10.0  # seconds that a server may take for the last one
 TABLE, CURVE, PAGE = REPORT / "table.md", REPORT / "certified_accuracy.png", REPORT / "index.html"
+Logger = logging.Logger | logging.LoggerAdapter
+T = TypeVar("T")
 REFUSED = (httpx.HTTPError, PrefectException)
 
 
-def key(*words: str) -> str:
-    """A key as Prefect wants it: lower case, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")
+@contextmanager
+def progress(
+    name: str, known: dict[str, UUID], *, every: float = SECONDS
+) -> Iterator[Callable[[float, str], None]]:
+    """A bar on the page of the current run or task, while the block is at work.
+
+    Args:
+        name: Of the stage.
+        known: The bars by name; one that is there is used again, so that tries share it.
+        every: Seconds between updates, which come whether or not there is something new.
+
+    Yields:
+        What takes the percentage and the text of the bar, from any thread and at no cost.
+    """
+    latest, over = [0.0, "at work"], threading.Event()
+
+    def send() -> None:
+        with get_client(sync_client=True) as client:
+            while not over.is_set():
+                over.wait(every)
+                bar = ArtifactUpdate(data=latest[0], description=latest[1])
+                _tried(logger, client.update_artifact, known[name], bar)
+
+    logger = get_run_logger()
+    if name not in known:
+        key = re.sub(r"[^a-z0-9]+", "-", f"progress-{name}".lower()).strip("-")
+        made = _tried(logger, create_progress_artifact, 0.0, key=key, description=latest[1])
+        known |= {name: made} if made else {}
+    sender = threading.Thread(target=send, daemon=True)
+    if name in known:
+        sender.start()
+    try:
+        yield lambda *bar: latest.__setitem__(slice(None), bar)
+    finally:
+        over.set()
+        if name in known:
+            sender.join(LATE)
 
 
-@dataclass(kw_only=True, slots=True)
-class _Bar:
-    task_run: UUID
-    percent: float
-    text: str
-    sent: bool = False
-    artifact: UUID | None = None
-
-
-class Progress:
-    """How far running stages are: told by their threads, and sent by the one that has a client."""
-
-    def __init__(self, flow_run: UUID, logger: logging.Logger | logging.LoggerAdapter) -> None:
-        """Of this run; ``logger`` is told what the server did not take."""
-        self._flow_run, self._logger = flow_run, logger
-        self._bars: dict[str, _Bar] = {}
-        self._mutex = threading.Lock()
-        self._next = 0.0
-
-    def tell(self, stage: str, task_run: UUID, percent: float, text: str) -> None:
-        """A stage is so far; from any thread, and at no cost."""
-        with self._mutex:
-            bar = self._bars.get(stage)
-            if bar is None or bar.task_run != task_run:
-                bar = self._bars[stage] = _Bar(task_run=task_run, percent=percent, text=text)
-            bar.percent, bar.text, bar.sent = percent, text, False
-
-    def send(self, client: SyncPrefectClient, *, now: bool = False) -> None:
-        """Tell the server what is new, but not more often than every SECONDS; or ``now``."""
-        if not now and time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + SECONDS
-        with self._mutex:
-            new = {stage: bar for stage, bar in self._bars.items() if not bar.sent}
-            for bar in new.values():
-                bar.sent = True
-        for stage, bar in new.items():
-            try:
-                self._send(client, stage, bar)
-            except REFUSED as error:
-                self._logger.warning("progress of %s: %s", stage, error)
-
-    def _send(self, client: SyncPrefectClient, stage: str, bar: _Bar) -> None:
-        if bar.artifact is not None:
-            update = ArtifactUpdate(data=bar.percent, description=bar.text)
-            client.update_artifact(artifact_id=bar.artifact, artifact=update)
-            return
-        artifact = ArtifactCreate(
-            key=key("progress", stage),
-            type="progress",
-            description=bar.text,
-            data=bar.percent,
-            flow_run_id=self._flow_run,
-            task_run_id=bar.task_run,
-        )
-        bar.artifact = client.create_artifact(artifact).id
-
-
-def show(
-    results: Sequence[Result],
-    settings: Report,
-    *,
-    report: bool,
-    logger: logging.Logger | logging.LoggerAdapter,
-) -> None:
+def show(results: Sequence[Result], settings: Report, *, report: bool) -> None:
     """In a flow, at its end: the table of stages, and the ``report`` if this run vouches for it."""
+    logger = get_run_logger()
     if results:
-        _tried(logger, lambda: _stages(results))
-    if not report:
-        return
-    address = os.environ.get(REPORT_ADDRESS, "").rstrip("/")
-    page = f"{address}/{PAGE.name}" if address else ""
-    if TABLE.is_file():
-        _tried(logger, lambda: _accuracy(settings, page))
-    if page:
-        _tried(logger, lambda: _link(page))
+        told = summary.sentence(results)
+        _tried(logger, create_table_artifact, summary.rows(results), "stages", told)
+    if report and TABLE.is_file():
+        _tried(logger, _accuracy, settings)
 
 
-def _stages(results: Sequence[Result]) -> None:
-    create_table_artifact(
-        summary.rows(results), key="stages", description=summary.sentence(results)
-    )
-
-
-def _accuracy(settings: Report, page: str) -> None:
-    where = f"[The report]({page})" if page else f"The report: `{PAGE}` of the checkout"
+def _accuracy(settings: Report) -> None:
     curve = ""
     if CURVE.is_file():  # as part of the text: an artifact of its own would show all its characters
         picture = base64.b64encode(CURVE.read_bytes()).decode()
@@ -132,18 +94,15 @@ def _accuracy(settings: Report, page: str) -> None:
         "## Certified accuracy\n\n"
         f"In percent, by radius r, with {100 * settings.confidence:g} % intervals; ACR is the "
         "average certified radius. r and σ are in pixels of [0, 1].\n\n"
-        f"{TABLE.read_text()}\n\n{curve}{where}\n",
+        f"{TABLE.read_text()}\n\n{curve}The report: `{PAGE}` of the checkout\n",
         key="certified-accuracy",
         description="certified accuracy",
     )
 
 
-def _link(page: str) -> None:
-    create_link_artifact(page, link_text="report", key="report", description="the report")
-
-
-def _tried(logger: logging.Logger | logging.LoggerAdapter, create: Callable[[], None]) -> None:
+def _tried(logger: Logger, call: Callable[..., T], *arguments: Any, **named: Any) -> T | None:
     try:
-        create()
+        return call(*arguments, **named)
     except REFUSED as error:
         logger.warning("not shown: %s", error)
+        return None

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from rrcm.errors import StageError, one_line
+from rrcm.core.errors import StageError, one_line
 
 HOME = Path(".rrcm/prefect")  # Prefect's database and files, of this checkout alone
 SERVER = HOME / "server.json"  # the server of `rrcm flow up`, while it runs
@@ -12,8 +12,7 @@ SECRET = HOME / "secret"  # what it asks for
 CHECKOUT = "RRCM_CHECKOUT"  # where a worker's flows go, which start in a folder of their own
 ADDRESS = "PREFECT_API_URL"
 AUTH = "PREFECT_API_AUTH_STRING"  # the secret of the server that is meant
-REPORT = Path("report")  # of a checkout, and where it is served
-REPORT_ADDRESS = "RRCM_REPORT_URL"
+REPORT = Path("report")
 POOL, FLOWS, STAGES = "rrcm", "flows", "stages"  # the work pool and its queues, as in prefect.yaml
 LINES = "%(asctime)s  "
 

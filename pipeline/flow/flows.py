@@ -6,35 +6,20 @@ when, where and how often. Imported in a process of a flow only, after `environm
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from contextvars import ContextVar
-from uuid import UUID
 
 from prefect import flow, get_run_logger
-from prefect.client.orchestration import get_client
 from prefect.client.schemas import State
 from prefect.runtime import flow_run as current
-from prefect.states import Cancelled, Completed, Crashed, Failed
+from prefect.states import Completed, Failed
 
-from pipeline.flow import (
-    artifacts,
-    checkouts,
-    environment,
-    lockfile,
-    naming,
-    plan,
-    signals,
-    summary,
-)
-from pipeline.flow.attempts import Way, quieter
+from pipeline.flow import artifacts, checkout, environment, lockfile, naming, plan, summary
+from pipeline.flow.hosts import stopped
 from pipeline.flow.plan import Node
-from pipeline.flow.scheduling import Graph
-from pipeline.flow.signals import Stop
+from pipeline.flow.processes import Stop, signals
 from pipeline.flow.summary import GOOD, Ended, Result
-from rrcm import params
-from rrcm.errors import RrcmError
-
-# The plan that `rrcm flow run` has made a moment ago, so that it is not made twice.
-READY: ContextVar[Sequence[Node] | None] = ContextVar("READY", default=None)
+from pipeline.flow.tasks import Graph
+from rrcm.config import params
+from rrcm.core.errors import RrcmError
 
 
 def _title() -> str:
@@ -72,55 +57,34 @@ def rebuild(
         publish: A branch that gets dvc.lock and the metrics.
     """
     logger, stop = get_run_logger(), Stop()
-    quieter()
     with ExitStack() as stack:
-        stack.enter_context(signals.heeded(stop, logger.warning))
+        stack.enter_context(signals(stop, logger.warning))
         try:
             environment.enter()
             if hosts or commit:
-                commit = checkouts.asked(commit)
-            stack.enter_context(checkouts.at(commit, stop=stop, say=logger.info))
-            way = Way(commit=commit if hosts else "", retries=retries)
-            nodes = READY.get()
-            if nodes is None:
-                if restored := lockfile.restore():
-                    logger.warning(restored)
-                nodes = plan.load(targets or [], force=force or [], here=not hosts)
-            results = Graph(nodes, way, stop=stop, whole=params.load()).run()
+                commit = checkout.asked(commit)
+            stack.enter_context(checkout.at(commit, stop=stop, say=logger.info))
+            if restored := lockfile.restore():
+                logger.warning(restored)
+            nodes = plan.load(targets or [], force=force or [], here=not hosts)
+            results = Graph(nodes, commit=commit if hosts else "", retries=retries, stop=stop).run()
             _tell(nodes, results)
             if publish:
-                logger.info(checkouts.publish(publish, message=f"Results of {current.name}"))
+                logger.info(checkout.publish(publish, message=f"Results of {current.name}"))
         except RrcmError as error:
-            return _stopped(stop) if stop.is_set() else Failed(message=str(error))
-        return _end(nodes, results, stop)
+            return stopped(stop) if stop.is_set() else Failed(message=str(error))
+        told = summary.sentence(results)
+        over = len(results) == len(nodes) and all(one.ended != Ended.STOPPED for one in results)
+        if stop.is_set() and not over:  # else it came too late to change anything
+            return stopped(stop, told)
+        failed = any(result.ended == Ended.FAILED for result in results)
+        return Failed(message=told) if failed else Completed(message=told)
 
 
 def _tell(nodes: Sequence[Node], results: Sequence[Result]) -> None:
     """In the log and in artifacts: how it ended, and the report if it is of now."""
-    logger = get_run_logger()
     if results:
-        logger.info("the stages of this run\n%s", summary.text(results))
+        get_run_logger().info("the stages of this run\n%s", summary.text(results))
     good = {result.stage for result in results if result.ended in GOOD}
     outputs = {out for node in nodes if node.name in good for out in node.outputs}
-    artifacts.show(
-        results, params.load().report, report=str(environment.REPORT) in outputs, logger=logger
-    )
-
-
-def _end(nodes: Sequence[Node], results: Sequence[Result], stop: Stop) -> State:
-    told = summary.sentence(results)
-    over = len(results) == len(nodes) and all(one.ended != Ended.STOPPED for one in results)
-    if stop.is_set() and not over:  # else it came too late to change anything
-        return _stopped(stop, told)
-    if any(result.ended == Ended.FAILED for result in results):
-        return Failed(message=told)
-    return Completed(message=told)
-
-
-def _stopped(stop: Stop, told: str = "") -> State:
-    """The state of a run that was stopped: cancelled if a person did that, in Prefect or here."""
-    message = f"{stop.reason}; the same command goes on{f' ({told})' if told else ''}"
-    with get_client(sync_client=True) as client:
-        now = client.read_flow_run(UUID(current.id)).state
-    cancelled = not stop.crashed or (now is not None and now.is_cancelling())
-    return Cancelled(message=message) if cancelled else Crashed(message=message)
+    artifacts.show(results, params.load().report, report=str(environment.REPORT) in outputs)

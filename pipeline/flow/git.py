@@ -2,10 +2,10 @@
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from rrcm.errors import StageError
+from rrcm.core.errors import StageError
 
 
 def run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
@@ -14,7 +14,13 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
     Raises:
         StageError: It failed.
     """
-    done = _call(arguments, environment or {})
+    done = subprocess.run(
+        ["git", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"GIT_TERMINAL_PROMPT": "0"} | (environment or {}),
+    )
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise StageError(f"{Path.cwd()}: git {arguments[0]}: {said}")
@@ -23,16 +29,38 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
 
 def attempt(*arguments: str) -> str | None:
     """What git prints, or None where it fails."""
-    done = _call(arguments, {})
-    return done.stdout.removesuffix("\n") if done.returncode == 0 else None
+    try:
+        return run(*arguments)
+    except StageError:
+        return None
 
 
-def _call(arguments: Sequence[str], more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", **more}
-    return subprocess.run(
-        ["git", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+class Blobs:
+    """Contents that git has, read from one process for all of them."""
+
+    def __enter__(self) -> "Blobs":
+        """Start it."""
+        command = ["git", "cat-file", "--batch"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._known: dict[str, bytes] = {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self._process.communicate()
+
+    def __getitem__(self, name: str) -> bytes:
+        """The bytes of a blob.
+
+        Raises:
+            StageError: git does not have it.
+        """
+        if name not in self._known:
+            asked, answers = self._process.stdin, self._process.stdout
+            asked.write(f"{name}\n".encode())
+            asked.flush()
+            header = answers.readline().split()
+            if len(header) != 3:
+                raise StageError(f"{Path.cwd()}: git has no object {name}; `git fsck` says more")
+            self._known[name] = answers.read(int(header[2]) + 1)[:-1]
+        return self._known[name]

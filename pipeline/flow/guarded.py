@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline.flow.environment import ADDRESS, AUTH, HOME, SECRET
-from rrcm.errors import ConfigError, StageError
+from rrcm.core.errors import ConfigError, StageError
 
 SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 SHORTEST = 16  # characters of a secret that somebody chose

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from rrcm.params import Params
+from rrcm.config.params import Params
 
 SHOWN = 3  # targets that a title names
 

@@ -1,17 +1,15 @@
 """The graph as DVC has it: which stages there are, in which order, and which are out of date.
 
 Nothing here runs a stage or waits for one: a plan can be made while others run. What is read of
-dvc.lock is whole, and what is written to it is written under DVC's lock, whole or not at all.
+dvc.lock is whole.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
-from copy import deepcopy
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from threading import Event
 from typing import Any
 
 from dvc.dependency.param import ParamsDependency
@@ -20,28 +18,24 @@ from dvc.output import Output
 from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc.stage import PipelineStage
-from dvc_data.hashfile.hash_info import HashInfo
-from dvc_data.hashfile.tree import Tree
 
-from pipeline import checked
 from pipeline.flow import lockfile
-from rrcm.config import PARAMS
-from rrcm.errors import StageError, one_line
-from rrcm.parsing import read_yaml
-from rrcm.registry import suggest
-
-ORDER = ("cmd", "deps", "params", "outs")  # of an entry of dvc.lock
-FIELDS = ("path", "hash", "md5", "size", "nfiles", "isexec")
+from rrcm.cli import checked, dvc_lock
+from rrcm.cli.dvc_lock import tree
+from rrcm.config.sections import PARAMS
+from rrcm.core.errors import StageError, one_line
+from rrcm.core.registry import suggest
+from rrcm.core.schema import read_yaml
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
     """A stage to be looked at.
 
-    ``upstream`` are nodes of the same plan that come first. ``devices`` are the slots that it
-    takes; 0: all of a host's. ``inputs`` are the paths that it reads and that another stage makes
-    or a .dvc file tracks: no code, no parameters. ``changed``: DVC would run or restore it now,
-    looking at it alone. ``forced``: it is to run even if nothing changed.
+    ``upstream`` are nodes of the same plan that come first. ``devices`` are the GPUs that it takes;
+    0: all of a host's. ``inputs`` are the paths that it reads and that another stage makes or a
+    .dvc file tracks: no code, no parameters. ``changed``: DVC would run or restore it now, looking
+    at it alone. ``forced``: it is to run even if nothing changed.
     """
 
     name: str
@@ -70,44 +64,47 @@ def load(
         StageError: dvc.yaml or dvc.lock does, or no stage is meant by one of the words.
     """
     checked.load()
-    return lockfile.consistent(partial(_load, targets, force=force, here=here))
+    return dvc_lock.consistent(partial(_load, targets, force=force, here=here))
 
 
 def _load(targets: Sequence[str], *, force: Sequence[str], here: bool) -> list[Node]:
+    with opened() as (graph, order):
+        forced = {stage for word in force for stage in meant(word, order)}
+        wanted = [stage for word in targets for stage in meant(word, order)] or order
+        needed = {*plan_repro(graph, [*wanted, *forced])}
+        changes = Changes(graph, here=here)
+        return [
+            Node(
+                name=stage.addressing,
+                upstream=tuple(s.addressing for s in order if graph.has_edge(stage, s)),
+                devices=_devices(stage, changes.values),
+                inputs=tuple({dep.def_path: None for dep in stage.deps if changes.sources(dep)}),
+                outputs=tuple(out.def_path for out in stage.outs),
+                changed=changes.in_stage(stage),
+                forced=stage in forced,
+            )
+            for stage in order
+            if stage in needed
+        ]
+
+
+@contextmanager
+def opened() -> Iterator[tuple[Any, list[PipelineStage]]]:
+    """DVC's graph, data that .dvc files track included, and its stages in the order of `dvc repro`.
+
+    Raises:
+        StageError: DVC cannot read dvc.yaml or dvc.lock.
+    """
     try:
         with closing(Repo(".")) as repo:
-            return _plan(repo, targets, force=force, here=here)
+            graph = get_active_graph(repo.index.graph)
+            order = plan_repro(graph, repo.index.stages)
+            yield graph, [stage for stage in order if not stage.is_data_source]
     except DvcException as error:
         raise StageError(f"dvc.yaml: {one_line(error)}") from None
 
 
-def _plan(repo: Repo, targets: Sequence[str], *, force: Sequence[str], here: bool) -> list[Node]:
-    graph = get_active_graph(repo.index.graph)
-    order = [s for s in plan_repro(graph, repo.index.stages) if not s.is_data_source]
-    forced = {stage for word in force for stage in _meant(word, order)}
-    wanted = [stage for word in targets for stage in _meant(word, order)] or order
-    needed = {*plan_repro(graph, [*wanted, *forced])}
-    sight = _Sight(
-        values=read_yaml(PARAMS) if PARAMS.exists() else {},
-        made={out.fs_path: out for stage in graph for out in stage.outs},
-        here=here,
-    )
-    return [
-        Node(
-            name=stage.addressing,
-            upstream=tuple(s.addressing for s in order if graph.has_edge(stage, s)),
-            devices=_devices(stage, sight.values),
-            inputs=tuple({dep.def_path: None for dep in stage.deps if sight.sources(dep)}),
-            outputs=tuple(out.def_path for out in stage.outs),
-            changed=sight.changed(stage),
-            forced=stage in forced,
-        )
-        for stage in order
-        if stage in needed
-    ]
-
-
-def _meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
+def meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
     """The stages that a word of the command line means."""
     path = os.path.normpath(word)
     found = (
@@ -147,121 +144,6 @@ def _devices(stage: PipelineStage, values: Mapping[str, Any]) -> int:
     return found
 
 
-@dataclass(kw_only=True, slots=True)
-class _Sight:
-    """What there is to be seen of all stages, looked at once."""
-
-    values: Mapping[str, Any]  # of params.yaml
-    made: Mapping[str, Output]  # by path
-    here: bool  # whether this workspace has the data; else dvc.lock alone tells of them
-    hashes: dict[tuple[str, str], HashInfo | None] = field(default_factory=dict)
-
-    def sources(self, dep: Output) -> list[Output]:
-        """The outputs that a dependency is, is in, or contains."""
-        if isinstance(dep, ParamsDependency):
-            return []
-        return [out for path, out in self.made.items() if overlap(dep.fs_path, path)]
-
-    def changed(self, stage: PipelineStage) -> bool:
-        """As `dvc status` finds it, without its locks: a stage at work counts as changed."""
-        inputs = [] if stage.frozen else stage.deps
-        try:
-            return (
-                stage.changed_stage()
-                or stage.is_callback
-                or stage.always_changed
-                or any(self._input_changed(dep) for dep in inputs)
-                or any(self._output_changed(out) for out in stage.outs)
-            )
-        except OSError:  # files come and go under a stage at work
-            return True
-
-    def _input_changed(self, dep: Output) -> bool:
-        if isinstance(dep, ParamsDependency) and (dep.def_path != str(PARAMS) or not dep.params):
-            return bool(dep.status())
-        if isinstance(dep, ParamsDependency):
-            known = dep.hash_info.value or {}
-            read = {key: _find(self.values, key, dep) for key in dep.params}
-            return any(key not in known or known[key] != read[key] for key in read)
-        if not self.here and (sources := self.sources(dep)):
-            return self._made_anew(dep, sources)
-        return dep.hash_info != self._hash(dep)
-
-    def _output_changed(self, out: Output) -> bool:
-        """Elsewhere, DVC's cache may have it; what git keeps must be as dvc.lock has it."""
-        if self.here:
-            return bool(out.status())
-        return not out.hash_info or (not out.use_cache and out.exists and bool(out.status()))
-
-    def _made_anew(self, dep: Output, sources: Sequence[Output]) -> bool:
-        """Whether dvc.lock has a stage made of another input than it has that input itself."""
-        if not dep.hash_info or not all(out.hash_info for out in sources):
-            return True
-        if [out.fs_path for out in sources] == [dep.fs_path]:
-            return dep.hash_info != sources[0].hash_info
-        if any(out.hash_info.isdir for out in sources):  # what is in it, only its files can tell
-            return dep.exists and dep.hash_info != self._hash(dep)
-        return dep.hash_info != _folder(dep, sources)
-
-    def _hash(self, dep: Output) -> HashInfo | None:
-        """Of the file or folder; the same code is a dependency of many stages."""
-        key = (dep.fs_path, dep.hash_name)
-        if key not in self.hashes:
-            self.hashes[key] = dep.get_hash() if dep.exists else None
-        return self.hashes[key]
-
-
-def _folder(dep: Output, files: Iterable[Output]) -> HashInfo:
-    """The hash of a folder of these outputs and nothing else."""
-    tree = Tree()
-    for out in files:
-        tree.add(dep.fs.relparts(out.fs_path, dep.fs_path), out.meta, out.hash_info)
-    tree.digest()
-    return tree.hash_info
-
-
-def entries(names: Sequence[str]) -> dict[str, Any]:
-    """The entries of dvc.lock of those of the stages that it has, as plain data.
-
-    Raises:
-        StageError: dvc.lock cannot be read.
-    """
-    known = lockfile.read().get("stages", {})
-    return {name: known[name] for name in names if name in known}
-
-
-def adopt(entries: Mapping[str, Any], *, stop: Event | None = None) -> None:
-    """Put entries into dvc.lock, under DVC's lock and in one piece; others stay as they are.
-
-    Waits for as long as another DVC process holds the lock.
-
-    Raises:
-        StageError: dvc.lock cannot be read.
-        Stopped: ``stop`` was set while waiting.
-    """
-    values = read_yaml(PARAMS) if entries else {}
-    with lockfile.edited(stop) as data:
-        stages = data.setdefault("stages", {})
-        for name, entry in entries.items():
-            if entry != stages.get(name):
-                stages[name] = _as_written(entry, values)
-
-
-def _as_written(entry: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry as DVC would have written it here: keys in its order, and nodes that are one in
-    params.yaml are one in dvc.lock. An entry that went through a database has lost both.
-    """
-    written = {key: entry[key] for key in ORDER if key in entry} | entry
-    for key in ("deps", "outs"):
-        if key in entry:
-            written[key] = [{k: one[k] for k in FIELDS if k in one} | one for one in entry[key]]
-    for file, read in entry.get("params", {}).items():
-        if file == str(PARAMS):
-            own = deepcopy({key: _find(values, key) for key in sorted(read)})  # nodes of one, too
-            written["params"] = entry["params"] | {file: own if own == read else read}
-    return written
-
-
 def _find(values: Any, dotted: str, missing: object = None) -> Any:
     """The value at a dotted path."""
     for key in dotted.split("."):
@@ -269,6 +151,72 @@ def _find(values: Any, dotted: str, missing: object = None) -> Any:
             return missing
         values = values[key]
     return values
+
+
+class Changes:
+    """What changed since dvc.lock was written; params.yaml and each file of code are read once."""
+
+    def __init__(self, graph: Any, *, here: bool) -> None:
+        """Compare with files of this workspace, or, unless ``here``, data with dvc.lock alone."""
+        self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
+        self._outputs = [out for stage in graph for out in stage.outs]
+        self._here = here
+        self._hashes: dict[str, Any] = {}
+
+    def sources(self, dep: Output) -> list[Output]:
+        """The outputs that a dependency is, is in, or contains."""
+        if isinstance(dep, ParamsDependency):
+            return []
+        return [out for out in self._outputs if overlap(dep.fs_path, out.fs_path)]
+
+    def in_stage(self, stage: PipelineStage) -> bool:
+        """As `dvc status` finds it, without its locks: a stage at work counts as changed."""
+        try:
+            return (
+                stage.changed_stage()
+                or stage.is_callback
+                or stage.always_changed
+                or any(self.in_input(dep) for dep in ([] if stage.frozen else stage.deps))
+                or any(self._in_output(out) for out in stage.outs)
+            )
+        except OSError:  # files come and go under a stage at work
+            return True
+
+    def in_input(self, dep: Output) -> bool:
+        """Whether a dependency differs from the one that the stage ran on."""
+        if isinstance(dep, ParamsDependency):
+            if dep.def_path != str(PARAMS) or not dep.params:
+                return bool(dep.status())
+            known = dep.hash_info.value or {}
+            read = {key: _find(self.values, key, dep) for key in dep.params}
+            return any(key not in known or known[key] != read[key] for key in read)
+        if not self._here and self.sources(dep):
+            return self.in_lock(dep)
+        return dep.hash_info != self._hash(dep)
+
+    def in_lock(self, dep: Output) -> bool:
+        """Whether dvc.lock has another hash of an input where it is made than where it is read."""
+        sources = self.sources(dep)
+        if not dep.hash_info or not all(out.hash_info for out in sources):
+            return True
+        if [out.fs_path for out in sources] == [dep.fs_path]:
+            return dep.hash_info != sources[0].hash_info
+        if any(out.hash_info.isdir for out in sources):  # what is in it, only its files can tell
+            return dep.exists and dep.hash_info != self._hash(dep)
+        made = {out.fs.relpath(out.fs_path, dep.fs_path): out.hash_info.value for out in sources}
+        return dep.hash_info.value != tree(made)
+
+    def _in_output(self, out: Output) -> bool:
+        """Elsewhere, DVC's cache may have it; what git keeps must be as dvc.lock has it."""
+        if self._here:
+            return bool(out.status())
+        return not out.hash_info or (not out.use_cache and out.exists and bool(out.status()))
+
+    def _hash(self, dep: Output) -> Any:
+        """Of the file or folder; the same code is a dependency of many stages."""
+        if dep.fs_path not in self._hashes:
+            self._hashes[dep.fs_path] = dep.get_hash() if dep.exists else None
+        return self._hashes[dep.fs_path]
 
 
 def tidy() -> None:
@@ -279,12 +227,9 @@ def tidy() -> None:
     Raises:
         StageError: dvc.yaml or dvc.lock cannot be read.
     """
-    try:
-        with closing(Repo(".")) as repo:
-            order = plan_repro(get_active_graph(repo.index.graph), repo.index.stages)
-            names = [stage.addressing for stage in order]
-    except DvcException as error:
-        raise StageError(f"dvc.yaml: {one_line(error)}") from None
-    with lockfile.edited() as data:
-        stages = data.get("stages", {})
-        data["stages"] = {name: stages[name] for name in names if name in stages} | stages
+    with opened() as (_, order):
+        names = [stage.addressing for stage in order]
+    with lockfile.edited() as stages:
+        before = dict(stages)
+        stages.clear()
+        stages |= {name: before[name] for name in names if name in before} | before

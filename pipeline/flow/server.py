@@ -1,146 +1,297 @@
-"""What a Prefect server is told of this project: the pool, its queues, and prefect.yaml."""
+"""What runs until a signal ends it, `rrcm flow up` and `rrcm flow worker`, and `rrcm flow run`.
 
+Guarantee: on SIGTERM or Ctrl-C, runs at work are stopped first, tell the server so, and are waited
+for; then worker and server end. If this process is killed, even by SIGKILL, all that it started
+ends too; runs then do not tell, and the next `rrcm flow up` does it for them. So it is when the
+server ends before its time: nobody could be told, and stages save and end at once.
+"""
+
+import atexit
 import os
+import signal
+import socket
 import sys
-from threading import Event
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from subprocess import Popen
 
-import httpx
-from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-    WorkQueueFilter,
-    WorkQueueFilterName,
-)
-from prefect.client.schemas.objects import StateType
-from prefect.client.schemas.responses import DeploymentResponse
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-from prefect.states import Crashed
+import psutil
 
-from pipeline.flow import commands
-from pipeline.flow.environment import AUTH, FLOWS, POOL, SECRET, STAGES
-from rrcm.errors import StageError, one_line
+from pipeline.flow import environment, gpus, guarded, locks, processes, supervise
+from pipeline.flow.environment import FLOWS, POOL, STAGES
+from rrcm.core.errors import ConfigError, StageError
+from rrcm.core.files import write_json
+from rrcm.core.locks import lock
 
-AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-OURS = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+LOCK = environment.HOME / "up.lock"
+START = 120.0  # seconds until the server must answer; a second or two is usual
+FAREWELL = 60.0  # for a run to end that was told to; its stage has 30
+POLL = 0.2
+TAIL = 5  # lines of a log that an error tells
+LOOPBACK = "127.0.0.1"
+LEAN = {  # what a server of one run has no use for
+    **{
+        f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false"
+        for service in ("SCHEDULER", "LATE_RUNS", "FOREMAN", "TRIGGERS", "PAUSE_EXPIRATIONS")
+    },
+    "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+}
+
+Say = Callable[[str], None]
 
 
-def deploy(schedules: bool | None) -> str:
-    """Make the pool, its queues and the deployments of prefect.yaml, as they are now.
+def run(
+    targets: Sequence[str],
+    *,
+    force: Sequence[str],
+    retries: int,
+    hosts: bool,
+    commit: str,
+    publish: str,
+) -> None:
+    """Run the flow `rebuild` in this process and tell of it on the terminal.
+
+    It is seen at the server that `environment.prepare` finds. Without, one runs as long as we do,
+    and leaves what it knows to the next one.
+
+    Raises:
+        StageError: A stage failed, or the run was stopped.
+        RrcmError: What is asked for makes no sense, or the server does not answer.
+    """
+    if address := environment.prepare():
+        if guarded.status(f"{address.rstrip('/')}/health", seconds=10.0) not in (200, 401, 403):
+            raise StageError(
+                f"{address}: no server answers there; start it, or unset {environment.ADDRESS}"
+            )
+    elif hosts:
+        raise StageError(
+            "--hosts: workers need a server; set PREFECT_API_URL, or start `rrcm flow up`"
+        )
+    else:
+        guarded.home()
+        stack = ExitStack()
+        # Prefect sends what it has not sent yet when the interpreter ends, which is before this.
+        atexit.register(stack.close)
+        with (environment.HOME / "starting").open("ab") as turn:  # two would make the database
+            stop = processes.Stop()
+            locks.take(turn.fileno(), stop=stop, why="another server to start", say=print)
+            stack.enter_context(_serving(LOOPBACK, 0, stop, LEAN))
+    from pipeline.flow import deployments, flows  # with prefect, which reads its settings now
+
+    deployments.check(pool=False)
+    state = flows.rebuild(
+        targets=[*targets],
+        force=[*force],
+        hosts=hosts,
+        retries=retries,
+        commit=commit,
+        publish=publish,
+        return_state=True,
+    )
+    if not state.is_completed():
+        raise StageError(state.message or f"the run ended as {state.name}")
+
+
+def up(*, host: str, port: int, schedules: bool | None, say: Say) -> None:
+    """Run a Prefect server for this checkout, with its deployments and a worker for its flows.
+
+    Database and logs are in .rrcm/prefect. Port 0 takes a free one. ``schedules``: see
+    `deployments.deploy`.
+
+    Raises:
+        ConfigError: Another server is meant, or the address cannot be had.
+        StageError: This is no checkout, it runs here already, or a part of it ended.
+    """
+    if address := os.environ.get(environment.ADDRESS):
+        raise ConfigError(
+            f"{environment.ADDRESS}: {address} is a server already; `rrcm flow deploy` and `rrcm "
+            "flow worker` use it; unset it for one of this checkout"
+        )
+    environment.enter()
+    stop = processes.Stop()
+    with processes.signals(stop, say), _alone():
+        environment.prepare()
+        with _serving(host, port, stop, say=say) as (server, warning):
+            if stop.is_set():
+                return
+            from pipeline.flow import deployments  # imports prefect, which reads the environment
+
+            deployments.sweep()
+            told, url = deployments.deploy(schedules), os.environ[environment.ADDRESS]
+            name = f"{socket.gethostname()}-{Path.cwd().name}-{FLOWS}"
+            with _worker(FLOWS, name, 1, heard=lambda: server.poll() is None) as worker:
+                write_json(environment.SERVER, {"url": url, "pid": os.getpid()})
+                say(
+                    f"{told}\n{url.removesuffix('/api')} shows runs; Ctrl-C ends it\n"
+                    f"it asks for a password: the line in {environment.SECRET}{warning}"
+                )
+                _wait({"server": server, "worker": worker}, stop)
+
+
+def work(*, queue: str, name: str, limit: int, say: Say) -> None:
+    """Take runs of a queue for this checkout: ``stages`` as a host, ``flows`` as a coordinator.
 
     Args:
-        schedules: Switch all of them on or off. None leaves each as it is at the server, and new
-            ones as prefect.yaml has them.
-
-    Returns:
-        A line for each deployment.
-
-    Raises:
-        StageError: The server does not answer, or refuses.
-    """
-    try:
-        with get_client(sync_client=True) as client:
-            _pool(client)
-            before = {one.name: _scheduled(one) for one in _deployments(client)}
-        _apply()
-        with get_client(sync_client=True) as client:
-            for one in _deployments(client):
-                wanted = before.get(one.name) if schedules is None else schedules
-                for schedule in one.schedules if wanted is not None else ():
-                    client.update_deployment_schedule(one.id, schedule.id, active=wanted)
-            return "\n".join(_line(one) for one in _deployments(client))
-    except httpx.HTTPError as error:
-        raise _refused(error) from None
-
-
-def greet() -> None:
-    """See that the server takes us.
+        queue: One of the two.
+        name: What the server calls this worker; empty: host and folder.
+        limit: Runs at once; 0: as many as this host has GPUs, or one coordinator.
+        say: Told what happens.
 
     Raises:
-        StageError: It asks for another secret, or does not answer.
+        ConfigError: There is no such queue, or no server is meant.
+        StageError: This is no checkout, the server does not answer, or the worker ended.
     """
-    try:
-        with get_client(sync_client=True) as client:
-            client.read_work_pools(limit=1)
-    except httpx.HTTPError as error:
-        raise _refused(error) from None
-
-
-def check() -> None:
-    """See that there is a pool to work for.
-
-    Raises:
-        StageError: There is none, or the server does not answer.
-    """
-    try:
-        with get_client(sync_client=True) as client:
-            client.read_work_pool(POOL)
-    except ObjectNotFound:
-        raise StageError(
-            f"{_address()}: has no work pool {POOL}; `rrcm flow deploy` makes it"
-        ) from None
-    except httpx.HTTPError as error:
-        raise _refused(error) from None
-
-
-def sweep() -> None:
-    """Give up flows that were at work when their worker died: nobody else would tell of it."""
-    with get_client(sync_client=True) as client:
-        types = FlowRunFilterStateType(any_=AT_WORK)
-        for run in client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=types)),
-            work_pool_filter=OURS,
-            work_queue_filter=WorkQueueFilter(name=WorkQueueFilterName(any_=[FLOWS])),
-        ):
-            lost = Crashed(message="its worker ended before it; a new run goes on")
-            client.set_flow_run_state(run.id, lost, force=True)
-
-
-def _pool(client: SyncPrefectClient) -> None:
-    try:
-        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-    except ObjectAlreadyExists:
-        pass
-    for queue in (FLOWS, STAGES):
-        try:
-            client.create_work_queue(name=queue, work_pool_name=POOL)
-        except ObjectAlreadyExists:
-            pass
-
-
-def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
-    return sorted(client.read_deployments(work_pool_filter=OURS), key=lambda one: one.name)
-
-
-def _scheduled(deployment: DeploymentResponse) -> bool:
-    return any(schedule.active for schedule in deployment.schedules)
-
-
-def _apply() -> None:
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    code, lines = commands.run(command, environment=os.environ, stop=Event(), say=lambda line: None)
-    if code != 0:
-        raise StageError(f"prefect.yaml: {' '.join(lines[-3:])}")
-
-
-def _line(deployment: DeploymentResponse) -> str:
-    crons = ", ".join(f"{schedule.schedule.cron}" for schedule in deployment.schedules)
-    state = "on" if _scheduled(deployment) else "off: `rrcm flow deploy --schedules`"
-    return f"  {deployment.name}" + (f": {crons} ({state})" if crons else "")
-
-
-def _refused(error: Exception) -> StageError:
-    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
-        return StageError(
-            f"{_address()}: {AUTH} is not the secret of this server, or not set; where `rrcm flow "
-            f"up` runs, it is in {SECRET}"
+    if queue not in (FLOWS, STAGES):
+        raise ConfigError(f"--queue: must be {STAGES} or {FLOWS}, got {queue!r}")
+    environment.enter()
+    if not (address := environment.prepare()):
+        raise ConfigError(
+            f"no server: set {environment.ADDRESS}=http://HOST:4200/api, or start `rrcm flow up` "
+            "in this checkout"
         )
-    return StageError(f"{_address()}: {one_line(error) or type(error).__name__}")
+    from pipeline.flow import deployments  # imports prefect, which reads the environment
+
+    deployments.check(pool=True)
+    name = name or f"{socket.gethostname()}-{Path.cwd().name}-{queue}"
+    limit = limit or (len(gpus.names()) if queue == STAGES else 1)
+    stop = processes.Stop()
+    with processes.signals(stop, say), _worker(queue, name, limit, log=False) as worker:
+        say(f"{name}: takes {limit} of queue {queue} at {address}; Ctrl-C ends it")
+        _wait({"worker": worker}, stop)
 
 
-def _address() -> str:
-    return os.environ.get("PREFECT_API_URL", "no PREFECT_API_URL")
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Be the only `rrcm flow up` of this checkout."""
+    guarded.home()
+    with LOCK.open("ab") as file:
+        if not lock(file.fileno()):
+            doing = environment.running() or "it is starting, or ending, and waits for its runs"
+            raise StageError(f"`rrcm flow up` runs in this checkout already: {doing}")
+        environment.SERVER.unlink(missing_ok=True)  # of one that was killed
+        try:
+            yield
+        finally:
+            environment.SERVER.unlink(missing_ok=True)
+
+
+@contextmanager
+def _serving(
+    host: str,
+    port: int,
+    stop: processes.Stop,
+    more: Mapping[str, str] | None = None,
+    *,
+    say: Say | None = None,
+) -> Iterator[tuple[Popen[bytes], str]]:
+    """Prefect's server, from when it answers, or ``stop`` is set; and a warning of who may listen.
+
+    Our environment names it and has its secret. With ``say``, it is for others of this checkout,
+    too, and the secret is kept for them.
+    """
+    secret = guarded.secret()
+    with ExitStack() as stack:
+        listener = stack.enter_context(guarded.listening(host, port))
+        if say:
+            stack.enter_context(guarded.kept(secret))
+            say("starting Prefect's server; the first time in a checkout takes half a minute")
+        os.environ |= guarded.settings(host, listener, secret)
+        command, files = guarded.command(listener), (listener.fileno(),)
+        server = stack.enter_context(_running("server", command, more or {}, files))
+        deadline = time.monotonic() + START
+        while not guarded.ready(os.environ[environment.ADDRESS]) and not stop.wait(POLL / 4):
+            _look("server", server)
+            if time.monotonic() > deadline:
+                raise StageError(f"Prefect's server does not begin; {_log('server')} says why")
+        yield server, guarded.warning(listener)
+
+
+@contextmanager
+def _worker(
+    queue: str, name: str, limit: int, *, log: bool = True, heard: Callable[[], bool] = lambda: True
+) -> Iterator[Popen[bytes]]:
+    """A worker, with runs in this checkout, for which `python` is this one."""
+    more = {
+        environment.CHECKOUT: str(Path.cwd()),
+        "PATH": processes.path(),
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+    }
+    prefect = [sys.executable, "-m", "prefect", "--no-prompt", "worker", "start", "--pool", POOL]
+    options = ["--type", "process", "--work-queue", queue, "--name", name, "--limit", str(limit)]
+    with _running("worker", [*prefect, *options], more, log=log) as process:
+        try:
+            yield process
+        finally:
+            _end_runs(process, heard)
+
+
+@contextmanager
+def _running(
+    what: str,
+    command: list[str],
+    more: Mapping[str, str],
+    files: Sequence[int] = (),
+    *,
+    log: bool = True,
+) -> Iterator[Popen[bytes]]:
+    """A part, from its start to its end. It inherits ``files``."""
+    with open(_log(what) if log else os.devnull, "wb") as file:
+        process = processes.start(
+            command,
+            environment=os.environ | more,
+            output=file.fileno() if log else None,
+            grace=FAREWELL,
+            give=files,
+        )
+    with process:
+        yield process
+
+
+def _log(what: str) -> Path:
+    return environment.HOME / f"{what}.log"
+
+
+def _end_runs(supervisor: Popen[bytes], heard: Callable[[], bool]) -> None:
+    """Stop a worker's runs before it: its own way is to kill them, and to tell nobody.
+
+    Frozen, it starts no further ones meanwhile. A run whose server is gone (``heard``) would try
+    for minutes to tell it; killed, its stages still save.
+    """
+    try:
+        for worker in psutil.Process(supervisor.pid).children():
+            worker.suspend()
+            runs = worker.children()
+            for run in runs:
+                supervise.send(run, signal.SIGTERM)
+            deadline = time.monotonic() + FAREWELL
+            while any(map(_lives, runs)) and heard() and time.monotonic() < deadline:
+                time.sleep(POLL)
+            for process in (*runs, worker):
+                supervise.send(process, signal.SIGKILL)
+    except psutil.NoSuchProcess:
+        return
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _wait(parts: Mapping[str, Popen[bytes]], stop: processes.Stop) -> None:
+    while not stop.wait(POLL):
+        for what, process in parts.items():
+            _look(what, process)
+
+
+def _look(what: str, process: Popen[bytes]) -> None:
+    if (code := process.poll()) is None:
+        return
+    said = _log(what).read_text(errors="replace") if _log(what).exists() else ""
+    tail = " / ".join([line.strip() for line in said.splitlines() if line.strip()][-TAIL:])
+    killed = {128 + number: f"was killed by {number.name}" for number in signal.Signals}
+    how = killed.get(code, f"ended (exit code {code})")
+    raise StageError(f"the {what} {how}{f': {tail}' if tail else ''}")

@@ -3,8 +3,11 @@
 The command runs in a session of its own. It is stopped when our standard input closes, which is
 what happens when the process that holds its other end dies, even of SIGKILL; or by a signal to us.
 Stopping is SIGTERM to its process group; when that is gone, to processes that it left in other
-sessions; and after the grace SIGKILL to all that is left. A command that ends by itself leaves
-nothing behind either. The exit code is the command's, or 128 + the signal that killed it.
+sessions; and SIGKILL to each that is left after the grace. With ``--spare`` the command itself gets
+no signal for so many seconds, only the processes that it started: DVC ends by itself when the
+command of its stage has ended, and must not be stopped while it writes dvc.lock. A command that
+ends by itself leaves nothing behind either. The exit code is the command's, or 128 + the signal
+that killed it.
 
 Guarantee: when this process ends, so has every process that the command started, and theirs, in
 whatever session; on Linux, where orphans become our children, and else as far as their parents
@@ -20,11 +23,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 import psutil
 
-GRACE = 30.0  # seconds from the first SIGTERM to SIGKILL
+GRACE = 30.0  # seconds from SIGTERM to SIGKILL
 POLL = 0.05
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PR_SET_CHILD_SUBREAPER = 36
@@ -33,44 +35,50 @@ PR_SET_CHILD_SUBREAPER = 36
 class Supervisor:
     """A command at work."""
 
-    def __init__(
-        self, command: Sequence[str], *, grace: float, drain: int | None, give: Sequence[int]
-    ) -> None:
+    def __init__(self, given: argparse.Namespace) -> None:
         """Start it; ``drain`` is the other end of its output, to be read when nobody else does."""
-        self.grace, self.drain = grace, drain
-        self.asked = False  # to stop
-        self.code: int | None = None
-        self._wake, wake = os.pipe()
-        for end in (self._wake, wake):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._given = given
+        self._stopping = False
+        self._code: int | None = None
+        self._files = [0]
         for number in SIGNALS:
-            signal.signal(number, self._ask)
-        self._files = {0, self._wake}
+            signal.signal(number, self._stop)
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=give
+            given.command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=given.give
         )
 
-    def _ask(self, *_: object) -> None:
-        self.asked = True
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
 
     def wait(self) -> int:
-        """The command's exit code, when nothing of it is left."""
-        while self.code is None and not self.asked:
-            self._pause(None)
-        self._end()
-        assert self.code is not None
-        return self.code if self.code >= 0 else 128 - self.code
+        """The command's exit code, when none of its processes is left."""
+        while self._code is None and not self._stopping:
+            self._pause()
+        began, told = time.monotonic(), dict[psutil.Process, float]()
+        while left := psutil.Process().children(recursive=True):
+            now = time.monotonic()
+            if now < began + self._given.spare:
+                left = [process for process in left if process.pid != self._process.pid]
+            group = [process for process in left if _group(process) == self._process.pid]
+            for process in {*(group or left)} - {*told}:
+                told[process] = now
+                send(process, signal.SIGTERM)
+            for process in left:
+                if now >= told.get(process, began) + self._given.grace:
+                    send(process, signal.SIGKILL)
+            self._pause()
+        self._reap()
+        assert self._code is not None
+        return self._code if self._code >= 0 else 128 - self._code
 
-    def _pause(self, seconds: float | None) -> None:
-        """Wait for a child's end, a signal, or the end of whoever started us; reap what ended."""
-        for file in select.select([*self._files], [], [], seconds)[0]:
-            if not _read(file) and file != self._wake:
-                self._files.discard(file)
+    def _pause(self) -> None:
+        """Wait a moment; see whether whoever started us has ended, and reap what ended."""
+        for file in select.select(self._files, [], [], POLL)[0]:
+            if not os.read(file, 1 << 16):
+                self._files.remove(file)
                 if file == 0:
-                    self.asked = True
-                    self._files |= {self.drain} if self.drain is not None else set()
+                    self._stopping = True
+                    self._files += [self._given.drain] if self._given.drain is not None else []
         self._reap()
 
     def _reap(self) -> None:
@@ -82,33 +90,7 @@ class Supervisor:
             if child == 0:
                 return
             if child == self._process.pid:
-                self._process.returncode = self.code = os.waitstatus_to_exitcode(status)
-
-    def _end(self) -> None:
-        """Stop what is left, gently at first."""
-        deadline = time.monotonic() + self.grace
-        told: set[psutil.Process] = set()
-        while left := _descendants():
-            group = [process for process in left if _group(process) == self._process.pid]
-            for process in {*(group or left)} - told:
-                told.add(process)
-                send(process, signal.SIGTERM)
-            if time.monotonic() >= deadline:
-                for process in left:
-                    send(process, signal.SIGKILL)
-            self._pause(POLL)
-        self._reap()
-
-
-def _read(file: int) -> bytes:
-    try:
-        return os.read(file, 1 << 16)
-    except BlockingIOError:
-        return b""
-
-
-def _descendants() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+                self._process.returncode = self._code = os.waitstatus_to_exitcode(status)
 
 
 def _group(process: psutil.Process) -> int | None:
@@ -126,22 +108,17 @@ def send(process: psutil.Process, number: int) -> None:
         pass
 
 
-def _adopt_orphans() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="supervise", description=__doc__)
     parser.add_argument("--grace", type=float, default=GRACE)
+    parser.add_argument("--spare", type=float, default=0.0)
     parser.add_argument("--drain", type=int)
     parser.add_argument("--give", type=int, action="append", default=[])
     parser.add_argument("command", nargs="+")
-    given = parser.parse_args()
-    _adopt_orphans()
-    supervisor = Supervisor(given.command, grace=given.grace, drain=given.drain, give=given.give)
-    sys.exit(supervisor.wait())
+    if sys.platform == "linux":  # orphans of the command become our children
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    sys.exit(Supervisor(parser.parse_args()).wait())
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""From certificates to numbers, tables, figures and a page."""
+"""Certificates to numbers, tables, figures and the HTML report."""

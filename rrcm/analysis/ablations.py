@@ -1,4 +1,4 @@
-"""Entries that differ in one thing: certified accuracy and ACR as functions of it."""
+"""Ablations: certified accuracy and ACR of entries that differ in one setting."""
 
 import re
 from typing import Any
@@ -10,32 +10,35 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rrcm.analysis import entries, figures, intervals, statistics
+from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
+from rrcm.analysis.estimation import intervals, statistics
+from rrcm.analysis.presentation import figures
 
 COLUMNS = "key panel entry value base radius certified low high lower_bound"
 COLUMNS += " acr acr_low acr_high acr_lower_bound"
 BOUND = " (lower bound)"
-EVEN = "even"  # the scale of numbers in their order
-APART = 16  # parts of an axis; values that are nearer than one of them cannot be told apart
+EVEN = "even"  # the scale with equal distances
+APART = 16  # parts of an axis; values closer than one part overlap
 
 
 def ablations(
     found: list[Entry], *, radii: list[float], confidence: float
 ) -> dict[str, pd.DataFrame]:
-    """What is varied alone -> the numbers, a row for each entry and radius, the base's first.
+    """A table for each varied setting, with a row for each entry and radius; the base comes first.
 
-    Entries of one method, of one sigma of training and one of evaluation, are compared with the
-    first of them, their *base*. What differs may be one of ``settings``, or several that have one
-    value in each entry, such as two temperatures. An entry that differs from its base otherwise is
-    left out. Entries that differ in nothing but seeds are repetitions: all are kept.
+    Entries with the same method, training sigma and sigma are compared with the first of them, the
+    *base*. They may differ in one of ``settings``, or in several that share one value, such as two
+    temperatures; other entries are left out. Entries that differ only in seeds are repetitions, and
+    all are kept.
 
-    Columns: ``key``, what is varied; ``panel``, what is compared, in words; ``entry``; ``value``;
-    whether it is the ``base``'s; ``radius``; the share ``certified`` at it, with its Wilson
-    interval ``low`` to ``high``; ``acr`` with its bootstrap interval, the same at each radius; and
-    whether either is only a lower bound, because drawing stopped early.
+    Columns: ``key``, the varied setting; ``panel``, a title of the compared entries; ``entry``;
+    ``value`` of the setting; ``base``, whether it is the base's; ``radius``; the share
+    ``certified`` at it, with its Wilson interval ``low`` to ``high``; ``acr`` with its bootstrap
+    interval, the same at each radius; and whether either is only a lower bound, because drawing
+    stopped early.
     """
-    groups: dict[tuple, list[Entry]] = {}
+    groups: dict[tuple[object, ...], list[Entry]] = {}
     for entry in found:
         if entry.settings:
             groups.setdefault((*entry.group[1:], entry.sigma_train, entry.method), []).append(entry)
@@ -51,21 +54,21 @@ def ablations(
 
 
 def table(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """All tables of `ablations` as one, with values as `text`."""
+    """Concatenate the tables of `ablations`, with values as `text`."""
     whole = pd.concat(found.values(), ignore_index=True)
     return whole.assign(value=[text(value) for value in whole["value"]])
 
 
 def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
-    """One column per panel against what is varied: ``what`` at each radius, and below it ACR.
+    """Plot ``what`` at each radius, and ACR below, against the varied setting; a column per panel.
 
-    Repetitions are points at one value; of numbers, lines join the means. The base is marked by a
-    dotted line. The legend and the axis of ACR say what is only a lower bound.
+    Repetitions are points at one value; lines join the means of numeric values. A dotted line marks
+    the base. The legend and the axis of ACR mark lower bounds.
 
     Args:
         panels: A title -> rows of a table of `ablations`.
-        key: What is varied, for the axis.
-        what: What is certified, for the axis.
+        key: The varied setting, for the axis.
+        what: The certified quantity, for the axis.
     """
     values = [value for table in panels.values() for value in table["value"]]
     places, scale = _axis(values)
@@ -107,12 +110,12 @@ def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
 
 
 def file_name(key: str) -> str:
-    """The name of the figure of a key of `ablations`: letters, digits and underscores."""
+    """The file name of the figure of a key: letters, digits and underscores."""
     return "ablation_" + re.sub(r"\W+", "_", key)
 
 
 def text(value: Any) -> str:
-    """A value as a figure shows it: as YAML has it, but lists without brackets."""
+    """A value as text: like YAML, but lists without brackets."""
     if isinstance(value, list):
         return ", ".join(map(text, value)) or "none"
     if isinstance(value, bool):
@@ -121,9 +124,10 @@ def text(value: Any) -> str:
 
 
 def _varied(members: list[Entry]) -> dict[tuple[str, ...], list[Entry]]:
-    """What is varied alone -> the entries like the base in that, then those that differ in it."""
+    """Varied keys -> the base and its repetitions, then the entries that differ in those keys."""
     base, *others = members
-    like, unlike = [base], {}
+    like = [base]
+    unlike: dict[tuple[str, ...], list[Entry]] = {}
     for entry in others:
         both = {**base.settings, **entry.settings}
         keys = tuple(k for k in both if base.settings.get(k) != entry.settings.get(k))
@@ -135,7 +139,7 @@ def _varied(members: list[Entry]) -> dict[tuple[str, ...], list[Entry]]:
 
 
 def _as_one(entry: Entry, keys: tuple[str, ...]) -> bool:
-    """Whether an entry has all ``keys``, with one value."""
+    """Whether all ``keys`` have one and the same value in an entry."""
     values = [entry.settings.get(key) for key in keys]
     return values[0] is not None and all(value == values[0] for value in values)
 
@@ -166,14 +170,14 @@ def _rows(
 
 
 def _named(keys: tuple[str, ...]) -> str:
-    """``pretrain.loss.tau_contrast = tau_consistency``: what precedes the last dot stands once."""
+    """``pretrain.loss.tau_contrast = tau_consistency``: the section is written once."""
     first, *others = keys
     section = first.rpartition(".")[0]
     return " = ".join([first, *(key.removeprefix(f"{section}.") for key in others)])
 
 
 def _panel(entry: Entry, found: list[Entry]) -> str:
-    """Sigma, and whatever else of a panel's entries other panels may not share."""
+    """The title of a panel: sigma, and the method and training sigma where panels differ."""
     parts = [f"σ = {entries.sigma(entry)}"]
     if len({e.method for e in found}) > 1:
         parts.append(entry.method)
@@ -183,10 +187,10 @@ def _panel(entry: Entry, found: list[Entry]) -> str:
 
 
 def _axis(values: list[Any]) -> tuple[dict[str, float], str]:
-    """Text of a value -> its place, in order; and the scale: linear, log, `EVEN`, or none.
+    """Positions of values on the axis, by text, and the scale: linear, log, `EVEN`, or none.
 
-    Numbers stand where they are, or at even distances where neither a linear nor a logarithmic axis
-    tells all of them apart. Anything else has no scale: the order is that of ``values``.
+    Numbers are spaced evenly where they would overlap on a linear and on a logarithmic axis. Other
+    values have no scale, and the order of ``values``.
     """
     shown = {text(value): value for value in values}
     if any(type(value) not in (int, float) for value in values):
@@ -203,7 +207,7 @@ def _axis(values: list[Any]) -> tuple[dict[str, float], str]:
 def _points(
     axis: Axes, at: pd.Series, shares: pd.DataFrame, label: str, colour: Any, *, join: bool
 ) -> None:
-    """Values with their intervals, the columns of ``shares``; a line through means of a place."""
+    """Points with intervals, the columns of ``shares``; ``join`` draws a line through the means."""
     values, low, high = shares.to_numpy().T
     spread = np.clip([values - low, high - values], 0, None)
     axis.errorbar(

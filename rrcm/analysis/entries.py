@@ -1,4 +1,4 @@
-"""What a report has a row of: one classifier's certificates, and the votes that they are from."""
+"""Entries: the rows of a report, each with one classifier's certificates and their votes."""
 
 import itertools
 import math
@@ -9,26 +9,27 @@ from typing import Any
 
 import pandas as pd
 
-from rrcm.analysis import paired, statistics
-from rrcm.errors import DataError
-from rrcm.params import Params
-from rrcm.votes import BUDGET, END, SKIPPED, UNKNOWN, Header, Row
+from rrcm.analysis.estimation import paired, statistics
+from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
+from rrcm.config.params import Params
+from rrcm.core.errors import DataError
+from rrcm.core.labels import UNKNOWN
 
 Votes = tuple[Header, list[Row]]
-WHOLE = (END, SKIPPED)  # why drawing stops where more draws could not count
-MANY = 4  # entries that can be compared, of which all pairs are few enough to read
+WHOLE = (END, SKIPPED)  # reasons to stop after which further draws would not count
+MANY = 4  # entries up to which all pairs are compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """One row of the report: a classifier smoothed at a sigma, and its certificates.
 
-    ``table`` has the columns ``idx, label, predict, radius, correct`` at least. Of a classifier
-    from elsewhere ``method`` may be empty, and ``sigma`` and ``alpha``, the failure probability of
-    a certificate, unknown. ``votes`` are what ``certificate`` made ``table`` of, where they are
-    kept. ``settings`` are what params.yaml says of how it was made, but for seeds and names: dotted
-    key -> value; none of a classifier from elsewhere. ``stale`` says why it is not what params.yaml
-    describes now, a reason each; tables and figures then mark it.
+    ``table`` has at least the columns ``idx, label, predict, radius, correct``. For a classifier
+    from elsewhere ``method`` may be empty, and ``sigma`` and ``alpha`` (the failure probability of
+    a certificate) unknown. ``votes``, if they are kept, are the votes from which ``certificate``
+    made ``table``. ``settings`` are the settings of the training in params.yaml without seeds and
+    names, dotted key -> value; empty for a classifier from elsewhere. ``stale`` has the reasons why
+    params.yaml no longer describes the entry; tables and figures then mark it.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Entry:
 
     @property
     def split(self) -> str:
-        """The split of the data that the images are, or nothing where the table does not say."""
+        """The split of the images, or an empty text if the table has no such column."""
         return str(self.table["split"].iloc[0]) if "split" in self.table and len(self.table) else ""
 
     @property
@@ -85,21 +86,21 @@ class Entry:
 
     @property
     def judged(self) -> pd.DataFrame:
-        """``table``, where ``correct`` says what is counted: right answers, or else any answer."""
+        """``table``; without labels, with every answer counted as correct."""
         return self.table if self.labelled else statistics.answered(self.table)
 
     @property
     def group(self) -> tuple[str, float]:
-        """What only entries of can be compared: one model at one sigma; unknown ones come last."""
+        """Model and sigma: entries that share both are compared. An unknown sigma is last."""
         return self.model, float("inf") if self.sigma is None else self.sigma
 
 
 def entries(
     params: Params, tables: dict[str, pd.DataFrame], votes: dict[str, Votes]
 ) -> list[Entry]:
-    """What ``params`` evaluates, by model, sigma and training sigma, else in its order.
+    """The entries of the evaluations in ``params``, sorted as by `ordered`.
 
-    ``votes`` may lack any name: what is derived from votes is then left out for it.
+    ``votes`` may lack names; results that need votes are then left out.
     """
     found = []
     runs = params.classifiers()
@@ -124,18 +125,18 @@ def entries(
 
 
 def ordered(found: list[Entry]) -> list[Entry]:
-    """By model, sigma and training sigma; of one model, unknown ones come last."""
+    """Sort by model, sigma and training sigma, unknown ones last; else the order is kept."""
     last = float("inf")
     return sorted(found, key=lambda e: (*e.group, last if e.sigma_train is None else e.sigma_train))
 
 
 def settings(params: Params, name: str) -> dict[str, Any]:
-    """How a classifier is made: dotted key -> value, such as ``pretrain.loss.ema``.
+    """The settings of a classifier's training, dotted key -> value, such as ``pretrain.loss.ema``.
 
-    Keys begin with the part that they are of: ``run``, ``model``, ``recipe``, ``pretrain``, or
-    ``ensemble``, beside which there are those of its members where these differ in seeds alone,
-    and else their names; or ``purified``, beside those of the classifier behind. Names of parts are
-    left out, as what they name is in, but for a denoiser's; and so are seeds.
+    Keys begin with their section: ``run``, ``model``, ``recipe``, ``pretrain``, ``ensemble`` or
+    ``purified``. An ensemble also has the settings of its members if these differ only in seeds,
+    and otherwise their names; a purified classifier also has those of the classifier behind the
+    denoiser. Seeds are left out, and so are names of sections, except that of a denoiser.
     """
     if name in params.purified:
         cfg = asdict(params.purified[name])
@@ -160,14 +161,14 @@ def settings(params: Params, name: str) -> dict[str, Any]:
 
 
 def flat(node: Any, path: str) -> dict[str, Any]:
-    """A tree of mappings as dotted key -> value."""
+    """Flatten nested mappings to dotted key -> value."""
     if not isinstance(node, dict):
         return {path: node}
     return {k: v for key, part in node.items() for k, v in flat(part, f"{path}.{key}").items()}
 
 
 def require_alike(found: list[Entry]) -> None:
-    """Refuse to show what means different things in one table; an unknown split goes with any.
+    """Refuse entries that do not compare in one table; an unknown split compares with any.
 
     Raises:
         DataError: Some entries have labels and others do not, or they are of several splits; names
@@ -190,18 +191,18 @@ def require_alike(found: list[Entry]) -> None:
 
 
 def split(found: list[Entry]) -> str:
-    """The split that a table is of, in words for its title; nothing if no entry says it."""
+    """The split of the entries, as words for a title; empty if it is unknown."""
     named = {entry.split for entry in found if entry.split}
     return f" of the {named.pop()} split" if named else ""
 
 
 def sigma(entry: Entry) -> str:
-    """Sigma as a table shows it."""
+    """Sigma as text; a question mark if it is unknown."""
     return "?" if entry.sigma is None else f"{entry.sigma:g}"
 
 
 def label(entry: Entry, found: list[Entry]) -> str:
-    """The method, and whatever else tells entries of one sigma apart; a mark of what is stale."""
+    """The method, with what distinguishes the entries of one sigma, and a mark if it is stale."""
     short = _short(entry, found)
     twins = [e for e in found if (e.sigma, _short(e, found)) == (entry.sigma, short)]
     name = short if len(twins) == 1 else f"{short} ({entry.name})"
@@ -220,7 +221,7 @@ def _short(entry: Entry, found: list[Entry]) -> str:
 
 
 def pairs(found: list[Entry]) -> list[tuple[Entry, Entry]]:
-    """Pairs of one model, sigma and images: all, or of more than `MANY` the first with each."""
+    """Pairs that share model, sigma and images; among more than `MANY`, the first with each."""
     sizes = Counter(e.group for e in found)
     firsts = {e.group: e for e in reversed(found)}
     return [

@@ -1,7 +1,7 @@
-"""What certificates cost: certified accuracy against seconds for an image.
+"""The cost of certificates: certified accuracy against seconds per image.
 
-Seconds are measured in one run on one machine, so that their ratios hold where they themselves do
-not; calls are counted by what the classifier is. Neither is part of a certificate.
+Seconds are measured in one run on one machine: their ratios carry over to other machines, the
+seconds do not. Network calls follow from the kind of classifier. Neither is part of a certificate.
 """
 
 from dataclasses import dataclass
@@ -11,16 +11,18 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from rrcm.analysis import entries, figures, statistics, tables
+from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.intervals import Estimate
+from rrcm.analysis.estimation import statistics
+from rrcm.analysis.estimation.intervals import Estimate
+from rrcm.analysis.presentation import figures, tables
 
 CALLS = ("denoiser", "classifier")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a draw takes: seconds of one worker, and calls of networks, by `CALLS`."""
+    """The cost of one draw: seconds of one worker, and network calls by `CALLS`."""
 
     seconds: float
     calls: dict[str, int]
@@ -29,7 +31,7 @@ class Cost:
 def numbers(
     found: list[Entry], costs: dict[str, Cost], *, draws: int, radii: list[float], confidence: float
 ) -> pd.DataFrame:
-    """One row for each entry and radius: certified accuracy, and ``draws`` draws for an image."""
+    """One row per entry and radius: certified accuracy, and the time of ``draws`` draws."""
     rows = []
     for entry in found:
         cost = costs[entry.name]
@@ -55,7 +57,7 @@ def numbers(
 
 
 def table(measured: pd.DataFrame, *, reference: str) -> pd.DataFrame:
-    """`numbers` as text, a row for each entry; ``×`` is its time by that of ``reference``."""
+    """`numbers` as text, a row per entry; ``×`` is its time divided by that of ``reference``."""
     rows = []
     for (sigma, _), part in measured.groupby(["sigma", "entry"], sort=False):
         line = part.iloc[0]
@@ -98,7 +100,7 @@ def figure(measured: pd.DataFrame, *, radius: float, what: str) -> Figure:
                     label=line["method"] + " (lower bound)" * bool(line["lower_bound"]),
                 )
             axis.set_xscale("log")
-            axis.xaxis.set_major_formatter(LogFormatter())  # the usual one writes mathematics
+            axis.xaxis.set_major_formatter(LogFormatter())  # the default writes mathtext
             axis.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=True))
             axis.set_title(f"σ = {sigma:g}")
             axis.set_xlabel(f"seconds for an image of {shown['draws'].iloc[0]:,} draws")

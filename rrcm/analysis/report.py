@@ -2,35 +2,29 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rrcm.analysis import (
-    ablations,
-    entries,
-    fewer_draws,
-    figures,
-    intervals,
-    markup,
-    statistics,
-    tables,
-)
+from rrcm.analysis import ablations, entries
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.figures import Curve
-from rrcm.errors import printable
-from rrcm.files import write_csv, write_text
+from rrcm.analysis.estimation import fewer_draws, intervals, statistics
+from rrcm.analysis.presentation import figures, markup, tables
+from rrcm.analysis.presentation.figures import Curve
+from rrcm.core.errors import printable
+from rrcm.core.files import write_csv, write_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 DIGITS = 6  # decimals of a metric
 
 
 def metrics(found: list[Entry], *, radii: list[float]) -> dict[str, dict[str, float]]:
-    """Entry -> its few numbers for `dvc metrics`: a row each, and of each number a column.
+    """The metrics of each entry for `dvc metrics`, by name.
 
-    ``acr``, the share that ``abstain``, and certified accuracy at each radius, 0.25 as ``r025``:
-    DVC splits names at dots. Shares in [0, 1], rounded to 6 digits; the tables have intervals.
+    They are ``acr``, the share that ``abstain``, and certified accuracy at each radius (0.25 is
+    ``r025``, because DVC splits names at dots). Shares are in [0, 1], rounded to 6 digits.
     """
     numbers = {}
     for entry in found:
@@ -50,7 +44,7 @@ def write(
 ) -> None:
     """Write the page, its tables and its figures to the folder ``out``.
 
-    ``index.html`` needs nothing else. ``table.md`` and ``table.tex`` are the table of a paper;
+    ``index.html`` is self-contained. ``table.md`` and ``table.tex`` are the table of a paper;
     ``table.csv``, ``comparisons.csv``, ``per_class.csv``, ``budget.csv`` and ``curves/`` have the
     numbers, and ``ablations.csv`` where entries differ in one thing; every figure is there as PNG
     and SVG. The same entries give the same bytes.
@@ -59,14 +53,14 @@ def write(
         found: Entries, all with labels or all without.
         out: A folder; files of other names in it are left alone.
         radii: Radii of the tables, in pixels of [0, 1].
-        confidence: That of all intervals.
-        subject: What was certified, in words.
+        confidence: Confidence of all intervals.
+        subject: The certified images, in words.
 
     Raises:
         DataError: Some entries have labels and others do not.
     """
     entries.require_alike(found)
-    chosen = {"radii": radii, "confidence": confidence}
+    chosen: dict[str, Any] = {"radii": radii, "confidence": confidence}
     accuracy = tables.accuracy_table(found, **chosen)
     compared = tables.comparisons(found, **chosen)
     budget = fewer_draws.numbers(found, **chosen)
@@ -105,7 +99,7 @@ def write(
 
 
 def _template() -> jinja2.Template:
-    """The page, of which no value may hold what cannot be seen."""
+    """The page's template, which makes unprintable characters of values visible."""
     return jinja2.Template(
         TEMPLATE.read_text(encoding="utf-8"),
         undefined=jinja2.StrictUndefined,
@@ -115,7 +109,7 @@ def _template() -> jinja2.Template:
 
 
 def _curves(found: list[Entry], out: Path) -> None:
-    """The curve of each entry, with what of it is only a lower bound."""
+    """Write the curve of each entry, with a mark of lower bounds."""
     for entry in found:
         curve = statistics.curve(entry.judged)
         bound = entry.lower_bounds(curve["radius"].tolist())
@@ -130,7 +124,7 @@ def _figures(
     classes: pd.DataFrame,
     budget: pd.DataFrame,
 ) -> dict[str, Figure]:
-    """Name -> figure, of what the entries have the numbers for."""
+    """The figures for which the entries have the numbers, by name."""
     labels = {e.name: entries.label(e, found) for e in found}
     bounds = {e.name: " (lower bounds)" * any(e.lower_bounds(radii)) for e in found}
     titles = {e.name: f"σ = {entries.sigma(e)}, {labels[e.name]}{bounds[e.name]}" for e in found}
@@ -166,7 +160,7 @@ def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataF
 
 
 def _ablations(found: list[Entry], varied: dict[str, pd.DataFrame]) -> dict[str, Figure]:
-    """Name -> figure, one for each thing that is varied alone."""
+    """A figure for each setting that is varied alone, by name."""
     return {
         ablations.file_name(key): ablations.figure(
             dict(iter(numbers.groupby("panel", sort=False))), key=key, what=_what(found)
@@ -184,7 +178,7 @@ def _by_entry(numbers: pd.DataFrame, titles: dict[str, str]) -> dict[str, pd.Dat
 
 
 def _facts(found: list[Entry]) -> list[str]:
-    """What all entries have in common, in words."""
+    """The settings that all entries share, in words."""
     said = {f"{len(entry.table):,} images{entries.split([entry])}" for entry in found}
     facts = [said]
     facts.append({"α unknown" if e.alpha is None else f"α = {e.alpha:g}" for e in found})
@@ -197,7 +191,7 @@ def _facts(found: list[Entry]) -> list[str]:
 
 
 def _saved(drawn: dict[str, Figure], out: Path) -> dict[str, str]:
-    """Save figures as PNG and SVG; name -> drawing, as part of a page."""
+    """Save figures as PNG and SVG; returns SVG elements for the page, by name."""
     for name, figure in drawn.items():
         for suffix in (".png", ".svg"):
             figures.save(figure, out / f"{name}{suffix}")
@@ -207,7 +201,7 @@ def _saved(drawn: dict[str, Figure], out: Path) -> dict[str, str]:
 
 
 def _inline(svg: str, name: str) -> str:
-    """A drawing as part of a page, with names that no other drawing has."""
+    """An SVG element with ids that are unique in the page."""
     drawing = svg[svg.index("<svg") :]
     return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", drawing)
 

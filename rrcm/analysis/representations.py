@@ -1,4 +1,4 @@
-"""What representations tell, of several encoders: linear probes under noise, and distances."""
+"""Compares representations of several encoders: linear probes under noise, and distances."""
 
 import io
 from pathlib import Path
@@ -8,17 +8,18 @@ import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from rrcm.analysis import figures, intervals, tables
-from rrcm.analysis.intervals import Estimate
-from rrcm.errors import DataError, one_line
-from rrcm.files import read_bytes, read_json
+from rrcm.analysis.estimation import intervals
+from rrcm.analysis.estimation.intervals import Estimate
+from rrcm.analysis.presentation import figures, tables
+from rrcm.core.errors import DataError, one_line
+from rrcm.core.files import read_bytes, read_json
 
 PROBE = {"sigma": float, "right": int, "images": int}
 SETTINGS = {"normalised": bool, "dimensions": int, "images": int, "t_min": float, "t_max": float}
 
 
-class Found(NamedTuple):
-    """What stage ``represent`` found: columns `PROBE`, and a ``distance`` with its `SETTINGS`.
+class Representation(NamedTuple):
+    """The results of stage ``represent``: columns `PROBE`, and a ``distance`` with its `SETTINGS`.
 
     ``bias`` is the part of the distance that is due to the number of images (eq. 53a).
     """
@@ -27,7 +28,7 @@ class Found(NamedTuple):
     frechet: dict[str, Any]
 
 
-def read(root: Path, names: list[str]) -> dict[str, Found]:
+def read(root: Path, names: list[str]) -> dict[str, Representation]:
     """``probe.csv`` and ``metrics.json`` of the folders ``root/<name>``, by name.
 
     Raises:
@@ -36,7 +37,7 @@ def read(root: Path, names: list[str]) -> dict[str, Found]:
     return {name: _read(root / name, name) for name in names}
 
 
-def _read(folder: Path, name: str) -> Found:
+def _read(folder: Path, name: str) -> Representation:
     path, hint = folder / "probe.csv", f"; `dvc repro represent@{name}` makes it"
     text = io.BytesIO(read_bytes(path, hint=hint))
     try:
@@ -47,18 +48,18 @@ def _read(folder: Path, name: str) -> Found:
         found = read_json(path, hint=hint)["frechet"]
         settings = {key: kind(found[key]) for key, kind in SETTINGS.items()}
         own = {key: float(found[key]) for key in ("distance", "bias")}
-        return Found(probe, own | settings)
+        return Representation(probe, own | settings)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path}: damaged ({one_line(error)}); `dvc repro represent@{name}` rewrites it"
         ) from None
 
 
-def numbers(found: dict[str, Found], *, confidence: float) -> pd.DataFrame:
+def numbers(found: dict[str, Representation], *, confidence: float) -> pd.DataFrame:
     """One row for each name and sigma: the probe's accuracy with its Wilson interval (eq. 13).
 
-    ``distance``, its bias ``distance_bias``, and what was measured of it, `SETTINGS` as
-    ``distance_<setting>``, are those of the name, in all its rows.
+    All rows of a name repeat its ``distance``, the bias ``distance_bias``, and the `SETTINGS` as
+    ``distance_<setting>``.
     """
     rows = []
     for name, (probe, frechet) in found.items():
@@ -93,7 +94,7 @@ def table(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def note(measured: pd.DataFrame, *, confidence: float) -> str:
-    """What the columns of `table` are, and whether the distances in it compare."""
+    """A note below `table`: its columns, and whether its distances can be compared."""
     said = (
         f"σ: test images that a linear probe is right about, %, with {100 * confidence:g} % Wilson "
         "intervals. RFD: squared Fréchet distance between representations at both t, of which "
@@ -112,7 +113,10 @@ def probes(measured: pd.DataFrame) -> Figure:
         figure = Figure(figsize=(5.6, 3.8), layout="constrained")
         axis = figure.subplots()
         for number, (name, part) in enumerate(measured.groupby("name", sort=False)):
-            shown = {"color": figures.colour(number), "clip_on": False}  # whole at sigma = 0
+            shown: dict[str, Any] = {
+                "color": figures.colour(number),
+                "clip_on": False,
+            }  # whole at sigma = 0
             percent = 100 * part[["accuracy", "low", "high"]]
             axis.plot(
                 part["sigma"], percent["accuracy"], marker="o", markersize=4, label=name, **shown

@@ -1,23 +1,24 @@
-"""Certificates from a file of any kind: our votes, our certificates, or the field's table."""
+"""Reads certificates from a file: votes, certificates of this project, or a TSV of others."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from rrcm import certify, tsv, votes
 from rrcm.analysis.entries import Entry
+from rrcm.certification import certify, tsv
+from rrcm.certification.votes import records
 
 
 def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) -> Entry:
-    """What ``path`` holds, by its suffix: votes in ``.jsonl``, certificates in ``.csv``, else TSV.
+    """Read an entry by suffix: votes in ``.jsonl``, certificates in ``.csv``, else the TSV.
 
-    Votes are certified as Cohen et al. do, at ``alpha`` or else at what their rule was laid out
-    for. Other files say neither alpha nor sigma: these are ``alpha`` and ``sigma``, or unknown.
+    Votes are certified by Cohen et al.'s bound, at ``alpha`` or else at the alpha of their stopping
+    rule. Other files contain neither alpha nor sigma: the arguments give them, or they are unknown.
 
     Raises:
         RrcmError: The file is missing, or not of the kind that its suffix promises.
     """
     if path.suffix == ".jsonl":
-        header, rows = votes.read(path)
+        header, rows = records.read(path)
         return from_votes(path.stem, header, rows, alpha=alpha)
     table = certify.read(path) if path.suffix == ".csv" else tsv.read(path)
     name = path.stem if path.suffix in (".csv", ".tsv") else path.name
@@ -26,15 +27,15 @@ def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) 
 
 def from_votes(
     name: str,
-    header: votes.Header,
-    rows: list[votes.Row],
+    header: records.Header,
+    rows: list[records.Row],
     *,
     alpha: float | None = None,
     certificates: Sequence[str] = ("cohen",),
 ) -> Entry:
-    """Votes, certified at ``alpha`` or else at what their rule was laid out for.
+    """Certify votes at ``alpha``, or else at the alpha of their stopping rule.
 
-    ``certificates`` are those of `rrcm.certify.certify`; the first is the entry's.
+    ``certificates`` are those of `rrcm.certification.certify.certify`; the first is the entry's.
     """
     level = header.alpha if alpha is None else alpha
     table = certify.certify(header, rows, certificates=[*certificates], alpha=level)

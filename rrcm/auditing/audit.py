@@ -1,7 +1,7 @@
-"""Can a table of certificates be trusted? What its numbers say of how they were made.
+"""Audits a table of certificates: infers how it was made, and finds rows that contradict it.
 
-An auditor sees a table, not the noise: it finds what no honest computation could have written, and
-is silent otherwise. docs/auditing.md has what it can see, and how often it does.
+An auditor has the table and not the noise. It reports values that no correct computation writes;
+docs/auditing.md lists the faults that it detects and measures how often it does.
 """
 
 import math
@@ -11,17 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from rrcm import certify, tsv, votes
-from rrcm.auditing import naming, radii, replay
+from rrcm.auditing import infer, naming, replay
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Inferred, Stated, of_rows
 from rrcm.auditing.recount import Recount, recount
 from rrcm.auditing.shares import perhaps, spent
-from rrcm.errors import RrcmError
+from rrcm.certification import certify, tsv
+from rrcm.certification.votes import records
+from rrcm.core.errors import RrcmError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit:
-    """What a file was found to be; ``inferred`` are equally good explanations, the best first.
+    """The result of an audit; ``inferred`` are equally good explanations, the best first.
 
     ``trusted`` is False after any error, and None where too little could be checked.
     """
@@ -34,7 +35,7 @@ class Audit:
     verdict: str
 
     def __str__(self) -> str:
-        """For people: what made the file, what was found, the verdict."""
+        """Explanations, findings and the verdict, a line each."""
         lines = [f"{self.path}: {self.rows} images"]
         for number, one in enumerate(self.inferred):
             lines.append(f"  {'or ' * (number > 0)}{one} ({one.rows} rows)")
@@ -47,14 +48,14 @@ def audit(
 ) -> Audit:
     """Examine certificates (.csv), votes (.jsonl), or the field's table (any other name).
 
-    Guarantee: an error is something that no honest run writes, with the false alarms that
-    docs/auditing.md counts. Silence is no proof.
+    Guarantee: a finding of level ``error`` is a value that no correct run writes, up to the rate of
+    false alarms in docs/auditing.md. A table without findings is not proved to be right.
 
     Args:
         path: The file.
-        n: Draws of an image that somebody says were made; also tried if unusual.
-        alpha: Likewise, the failure probability.
-        sigma: Likewise, the noise level, in pixels of [0, 1].
+        n: Stated draws per image; tried even if unusual.
+        alpha: Stated failure probability.
+        sigma: Stated noise level, in pixels of [0, 1].
 
     Raises:
         DataError, VotesError: The file is missing or cannot be read.
@@ -70,7 +71,7 @@ def audit_each(
     alpha: float | None = None,
     sigma: float | None = None,
 ) -> Iterator[Audit | RrcmError]:
-    """`audit` of each file in turn; of one that cannot be read, the error, which names it.
+    """Run `audit` on each file; yields the error instead of a result if a file cannot be read.
 
     Raises:
         CertificateError: n, alpha or sigma make no sense.
@@ -89,7 +90,7 @@ def _audit(path: Path, stated: Stated) -> Audit:
 
 
 def _field(path: Path, stated: Stated) -> Audit:
-    """The field's table: only the ladder of its radii says how it was made."""
+    """Audit a table in the format of Cohen et al., which has radii but no votes."""
     table = tsv.scan(path)
     lines = np.array([tsv.line(table, row) for row in range(len(table))], dtype=np.int64)
     header, numbered = table.attrs["header"], table.attrs["numbered"]
@@ -104,13 +105,13 @@ def _field(path: Path, stated: Stated) -> Audit:
         text = "there is no `idx`: rows cannot be matched with another table's"
         found.append(Finding(level=NOTE, text=text))
     found += of_rows(table, lines, numbered=numbered)
-    inferred, more = radii.explain(table, lines, stated, naming.sigma_of(path))
+    inferred, more = infer.explain(table, lines, stated, naming.sigma_of(path))
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
     return _conclude(path, len(table), inferred, found + more, why)
 
 
 def _ours(path: Path, stated: Stated) -> Audit:
-    """Our certificates: every row can be computed again."""
+    """Audit certificates of this project: every row can be recomputed."""
     table = certify.read(path)
     lines = np.arange(2, len(table) + 2)
     again = recount(table, lines)
@@ -136,7 +137,7 @@ def _ours(path: Path, stated: Stated) -> Audit:
 
 
 def _apart(again: Recount, stated: Stated) -> list[Finding]:
-    """Differences of our table from what was stated."""
+    """Findings about stated values that contradict a recomputed table."""
     result = []
     if stated.n is not None and again.rows and again.n != stated.n:
         text = f"up to {again.n:,} draws were made, not {stated.n:,} as stated"
@@ -158,8 +159,8 @@ def _apart(again: Recount, stated: Stated) -> list[Finding]:
 
 
 def _votes(path: Path, stated: Stated) -> Audit:
-    """Votes: the header says how they were made, and every decision to stop can be repeated."""
-    header, rows = votes.read(path)
+    """Audit votes, whose header records how they were made, by repeating decisions to stop."""
+    header, rows = records.read(path)
     found = replay.replay(header, rows)
     for name in ("n", "alpha", "sigma"):
         said, written = getattr(stated, name), getattr(header, name)
@@ -173,7 +174,7 @@ def _votes(path: Path, stated: Stated) -> Audit:
 def _conclude(
     path: Path, rows: int, inferred: list[Inferred], found: list[Finding], why: str | None
 ) -> Audit:
-    """The verdict: errors first, then ``why`` nothing could be checked."""
+    """Sort the findings and conclude; ``why`` is the reason why nothing could be checked."""
     order = [
         finding for level in (ERROR, WARNING, NOTE) for finding in found if finding.level == level
     ]

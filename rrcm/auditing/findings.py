@@ -1,4 +1,4 @@
-"""What is wrong with a table of certificates, as far as its rows alone show it."""
+"""Findings of an audit, and the checks of rows that need no inference."""
 
 import math
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ import numpy as np
 import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
-from rrcm.errors import CertificateError
-from rrcm.evidence import ABSTAIN
-from rrcm.votes import UNKNOWN
+from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.core.errors import CertificateError
+from rrcm.core.labels import UNKNOWN
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-REGULAR = 0.9  # share of steps from row to row that are alike where a rule made the rows
+REGULAR = 0.9  # share of equal steps from row to row in a regular selection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A sentence about lines of a file, all of them if none is named.
+    """One sentence about some lines of a file, or about the file where ``lines`` is empty.
 
-    An ``error`` is a reason not to trust the table, a ``warning`` one to look closer; a ``note``
-    says what the table does not show.
+    An ``error`` is a reason not to trust the table, a ``warning`` a reason to look closer; a
+    ``note`` limits what the table shows.
     """
 
     level: str
@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inferred:
-    """What seems to have made ``rows`` rows of a table; None is what cannot be told."""
+    """Inferred settings of ``rows`` rows of a table; None is unknown."""
 
     n: int | None
     alpha: float | None
@@ -44,7 +44,7 @@ class Inferred:
     rows: int
 
     def __str__(self) -> str:
-        """As people write it."""
+        """``n = 1,000, alpha = 0.001, sigma unknown``."""
         draws = f"n = {self.n:,}" if self.n is not None else "n unknown"
         values = (
             f"{name} = {value:g}" if value is not None else f"{name} unknown"
@@ -55,7 +55,7 @@ class Inferred:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stated:
-    """What somebody says of a table; None is not said."""
+    """Settings that the user states; None is not stated."""
 
     n: int | None
     alpha: float | None
@@ -74,7 +74,7 @@ class Stated:
 
 
 def some(numbers: tuple[int, ...], noun: str) -> str:
-    """Whole numbers for people: runs as a – b, and no more than eight of them."""
+    """Numbers as text: runs as a–b, and at most eight of them."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -93,7 +93,7 @@ def of_rows(table: pd.DataFrame, lines: np.ndarray, *, numbered: bool) -> list[F
     Args:
         table: Certificates, one row per image, of any values.
         lines: Where the rows stand in their file, [N].
-        numbered: ``idx`` was counted, and says nothing about images.
+        numbered: ``idx`` was not in the file but counted from its rows.
     """
     found = [*_impossible(table, lines), *_correct(table, lines)]
     if not numbered:

@@ -1,10 +1,10 @@
-"""The sigma that a file's path names, as in ``noise_0.50/test/sigma_0.50`` of Cohen et al."""
+"""Reads sigma from the path of a table, as in ``noise_0.50/test/sigma_0.50`` of Cohen et al."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-LARGEST = 10.0  # pixels of [0, 1]; a larger number counts 255 levels, or something else
+LARGEST = 10.0  # pixels of [0, 1]; a larger number has other units, such as levels of 0..255
 _NAMED = re.compile(
     r"(?<![a-z])(?P<name>sigma|noise)[_=-]?(?P<sigma>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?![0-9])", re.I
 )
@@ -12,9 +12,9 @@ _NAMED = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Named:
-    """A sigma, in pixels of [0, 1], and the text that names it.
+    """A sigma, in pixels of [0, 1], and the part of the path that names it.
 
-    ``training`` says that it may be that of training: the path speaks of noise only.
+    ``training`` is True where the path says ``noise``, which may be the sigma of training.
     """
 
     sigma: float
@@ -23,7 +23,7 @@ class Named:
 
 
 def sigma_of(path: Path) -> Named | None:
-    """The last sigma that a path names, or else the last noise; None if it names neither."""
+    """The last ``sigma`` in a path, or else the last ``noise``; None without either."""
     found = [
         Named(sigma=value, text=match[0], training=match["name"].lower() == "noise")
         for match in _NAMED.finditer(path.as_posix())

@@ -1,6 +1,12 @@
-"""Our own table, computed again: n_A, n and p_A give alpha, and p_A and the radius give sigma."""
+"""Recomputes a table of this project: n_A, n and p_A give alpha, p_A and the radius give sigma.
 
-from dataclasses import dataclass
+For each of the two columns there is a short list of hypotheses about how it was computed, each with
+the share of rows that it explains. The first that explains enough is accepted, simple ones first.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -8,32 +14,72 @@ from scipy.special import betainc, betainccinv, ndtri
 
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, at
 from rrcm.auditing.usual import ALPHAS
-from rrcm.bounds import mixture_complement
-from rrcm.certify import DIGITS
-from rrcm.evidence import ABSTAIN
+from rrcm.certification.certify import DIGITS
+from rrcm.certification.votes.bounds import mixture_complement
+from rrcm.certification.votes.counts import ABSTAIN
 
 STEP = 10.0**-DIGITS  # by which p_A and radius may be rounded down
-MOST = 0.95  # share of rows that must agree before the others are to blame
+MOST = 0.95  # share of rows that a hypothesis explains before the others are to blame
+FEW = 3  # rows that agree by chance
+SLACK = 1e-10  # relative error of special functions
 FIXED = {"n", "futile", "skipped"}  # reasons to stop of rules that claim after n draws only
+SAMPLE = 40  # rows, or up to twice as many, whose bounds are computed by a slow formula
+LARGER = "radii of at least sigma * Phi^-1(p_A)"
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hypothesis:
+    """One way in which a column may have been computed, and which of its rows [R] it explains.
+
+    Attributes:
+        name: In words, for tests and for people who debug an audit.
+        value: The alpha or sigma it infers, as an interval; None if it infers none.
+        explained: bool [R].
+        needs: The share of rows that it has to explain.
+        gains: It has to explain more rows than the first hypothesis of its list and so many.
+        findings: What an audit reports if this is accepted.
+    """
+
+    name: str
+    value: Interval | None = None
+    explained: np.ndarray
+    needs: float
+    gains: float = -math.inf
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def fit(self) -> float:
+        """The share of rows that it explains."""
+        return float(self.explained.mean())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recount:
-    """What our table shows: the level of its bounds, its sigma, whether it stopped early.
+    """The alpha of a table's bounds, its sigma, and whether drawing stopped early.
 
     ``level`` and ``sigma`` are intervals, or None where no value explains most rows.
     """
 
     n: int
     adaptive: bool
-    level: tuple[float, float] | None
-    sigma: tuple[float, float] | None
+    level: Interval | None
+    sigma: Interval | None
     rows: int
     findings: list[Finding]
 
 
+def accept(hypotheses: Iterator[Hypothesis]) -> Hypothesis:
+    """The first hypothesis that explains enough rows; the last one of every list needs none."""
+    first = one = next(hypotheses)
+    while one.fit < one.needs or one.explained.sum() - first.explained.sum() <= one.gains:
+        one = next(hypotheses)
+    return one
+
+
 def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
-    """Recompute what can be of a table of `rrcm.certify`, rows at ``lines`` [N] of their file."""
+    """Recompute a table of `certify`, whose rows are at ``lines`` [N] of their file."""
     hits, draws, p = (table[name].to_numpy() for name in ("n_A", "n", "p_A"))
     possible = (hits >= 0) & (hits <= draws) & (p >= 0) & (p < 1)
     found = at(ERROR, lines, ~possible, "n_A, n and p_A are not votes, draws and a bound of theirs")
@@ -47,22 +93,162 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
     if not adaptive:
         other = (stops == "n") & (draws != n)
         found += at(ERROR, lines, other, f"draws are fewer than the {n:,} of other rows: mixed n")
-    level, exact, more = _level(hits, draws, p, claims, lines, adaptive=adaptive)
-    sigma, even_more = _sigma(table, exact, claims, lines)
+    level = None
+    if claims.any():
+        bounds = accept(of_bounds(table[claims], lines[claims], adaptive=adaptive))
+        level, found = bounds.value, found + bounds.findings
+    radius = table["radius"].to_numpy()
+    answered = np.isfinite(radius) & (radius > 0) & (table["predict"].to_numpy() != ABSTAIN)
+    bounded = answered & claims & (p > 0.5)
+    sigma, bare, more = None, answered & ~bounded, []
+    if bounded.any():
+        radii = accept(of_radii(table[bounded], lines[bounded], level=level))
+        sigma, more = radii.value, radii.findings
+        if radii.name == LARGER:  # two classes' bounds may give a radius where p_A is below ½
+            bare &= ~claims
+    found += at(ERROR, lines, bare, "there is a radius, but p_A is not above ½")
     return Recount(
         n=n,
         adaptive=adaptive,
         level=level,
         sigma=sigma,
         rows=int(claims.sum()),
-        findings=found + more + even_more + _others(table, lines),
+        findings=found + more + _further_radii(table, lines),
     )
 
 
-def common(low: np.ndarray, high: np.ndarray) -> tuple[float, float, np.ndarray]:
-    """The interval that lies in most of the intervals [low, high], [R], and which those are.
+def of_bounds(table: pd.DataFrame, lines: np.ndarray, *, adaptive: bool) -> Iterator[Hypothesis]:
+    """Hypotheses about p_A in rows with votes for a class; the values are levels alpha.
 
-    Where a short decimal lies in nearly as many, it is the interval: people choose such values.
+    Where drawing was ``adaptive``, a bound may be that of an earlier look, and no row is to blame.
+    """
+    low, high = levels(table)
+    left, right, inside = common(low, high)
+    middle = math.sqrt(left * right)
+    text = f"p_A is not the bound of n_A votes that other rows have, at alpha = {middle:.4g}"
+    yield Hypothesis(
+        name="Clopper-Pearson at one alpha",
+        value=(left, right),
+        explained=inside & (left > 0),
+        needs=MOST,
+        findings=[] if adaptive else at(ERROR, lines, ~inside, text),
+    )
+    nothing = np.zeros(len(table), dtype=bool)
+    if adaptive:
+        for alpha in ALPHAS:
+            explained = has_mixture(some(table), alpha)
+            name = f"mixture martingale at {alpha:g}"
+            yield Hypothesis(name=name, value=(alpha, alpha), explained=explained, needs=0.5)
+        yield Hypothesis(name="bounds of several looks", explained=nothing, needs=0)
+        return
+    other, both = _second(low, high, inside)
+    text = f"p_A is at alpha = {other:.4g}, in other rows at {middle:.4g}: mixed alpha"
+    yield Hypothesis(
+        name="Clopper-Pearson at two alphas",
+        value=(left, right),
+        explained=both,
+        needs=MOST,
+        gains=FEW,
+        findings=at(ERROR, lines, ~inside, text),
+    )
+    text = "p_A is no Clopper–Pearson bound of n_A votes at any one alpha; of soft votes, perhaps"
+    yield Hypothesis(
+        name="no Clopper-Pearson bound",
+        explained=nothing,
+        needs=0,
+        findings=[Finding(level=NOTE, text=text)],
+    )
+
+
+def of_radii(
+    table: pd.DataFrame, lines: np.ndarray, *, level: Interval | None
+) -> Iterator[Hypothesis]:
+    """Hypotheses about the radius in rows with p_A > ½; the values are sigmas.
+
+    ``level`` gives p_A before it was rounded, in rows where it is Clopper-Pearson's at that alpha.
+    """
+    r, z, upper = table["radius"].to_numpy(), *_quantiles(table, level)
+
+    def sigmas(shift: float) -> tuple[np.ndarray, np.ndarray]:
+        """Those that give each radius if it was rounded up by at most ``shift`` last places."""
+        least, most = (r - shift * STEP) / upper, (r + (1 - shift) * STEP) / z
+        return least * (1 - SLACK), most * (1 + SLACK)
+
+    low, high = sigmas(0.0)
+    left, right, inside = common(low, high)
+    above, below = ~inside & (low > right), ~inside & (low <= right)
+    yield Hypothesis(name="one sigma", value=(left, right), explained=inside, needs=1)
+    for shift, how in ((1.0, "up"), (0.5, "to the nearest")):
+        sigma, _, within = common(*sigmas(shift))
+        text = f"radii were rounded {how}, beyond the certified ones"
+        yield Hypothesis(
+            name=f"radii rounded {how}",
+            value=(sigma, sigma),
+            explained=within,
+            needs=MOST,
+            gains=(1 - MOST) * len(r),
+            findings=[Finding(level=ERROR, text=text)],
+        )
+    other, both = _second(low, high, inside)
+    text = f"the radius is of sigma = {other:.4g}, in other rows of {left:.4g}: mixed sigma"
+    yield Hypothesis(
+        name="two sigmas",
+        value=(left, right),
+        explained=both,
+        needs=1 - 0.2 * float((~inside).mean()),  # four fifths of the rows that differ
+        gains=FEW,
+        findings=at(ERROR, lines, ~inside, text),
+    )
+    text = "radii are larger than sigma * Phi^-1(p_A), as a certificate of two classes may be"
+    yield Hypothesis(
+        name=LARGER,
+        value=(left, right),
+        explained=inside | above,
+        needs=1,
+        gains=max(FEW, 0.02 * len(r)),
+        findings=[Finding(level=NOTE, text=text)],
+    )
+    text = f"the radius is {{}} sigma * Phi^-1(p_A) at sigma = {left:.6g} of the other rows"
+    yield Hypothesis(
+        name="one sigma, with exceptions",
+        value=(left, right),
+        explained=inside,
+        needs=0,
+        findings=[
+            *at(ERROR, lines, above, text.format("above")),
+            *at(WARNING, lines, below, text.format("below")),
+        ],
+    )
+
+
+def levels(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """The alphas [R] at which Clopper-Pearson's bound of n_A votes, rounded down, is p_A.
+
+    It is the p at which n_A votes or more have probability alpha (eq. 11).
+    """
+    k, n, p = (table[name].to_numpy(dtype=np.float64) for name in ("n_A", "n", "p_A"))
+    above = np.minimum(p + STEP * (1 + 1e-6), 1.0)
+    return betainc(k, n - k + 1, p), betainc(k, n - k + 1, above)
+
+
+def has_mixture(table: pd.DataFrame, alpha: float) -> np.ndarray:
+    """Which p_A are the bound of the mixture martingale (eq. 17) at ``alpha``, bool [R]."""
+    rows = zip(table["n_A"], table["n"], table["p_A"], strict=True)
+    return np.array(
+        [-1e-9 <= 1 - mixture_complement(int(k), int(n), alpha) - p < STEP for k, n, p in rows],
+        dtype=bool,
+    )
+
+
+def some(table: pd.DataFrame) -> pd.DataFrame:
+    """``SAMPLE`` rows to twice as many, evenly chosen; all rows of a shorter table."""
+    return table.iloc[:: max(1, len(table) // SAMPLE)]
+
+
+def common(low: np.ndarray, high: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """The interval contained in most of the intervals [low, high], [R], and a mask of those, [R].
+
+    If a short decimal lies in nearly as many, it is the interval: such values are usual.
     """
     starts, ends = np.sort(low), np.sort(high)
     count = np.searchsorted(starts, starts, "right") - np.searchsorted(ends, starts, "left")
@@ -77,108 +263,31 @@ def common(low: np.ndarray, high: np.ndarray) -> tuple[float, float, np.ndarray]
     return left, right, inside
 
 
-def _level(
-    hits: np.ndarray,
-    draws: np.ndarray,
-    p: np.ndarray,
-    claims: np.ndarray,
-    lines: np.ndarray,
-    *,
-    adaptive: bool,
-) -> tuple[tuple[float, float] | None, np.ndarray, list[Finding]]:
-    """The level of the bounds, and complements at its ends, [2, N]; NaN where it does not hold."""
-    unknown = np.full((2, len(p)), np.nan)
-    exact = unknown.copy()
-    if claims.sum() == 0:
-        return None, exact, []
-    k, n = hits[claims].astype(np.float64), draws[claims].astype(np.float64)
-    # Clopper-Pearson's bound is the p at which k hits or more have probability alpha (eq. 11).
-    low = betainc(k, n - k + 1, p[claims])
-    high = betainc(k, n - k + 1, np.minimum(p[claims] + STEP * (1 + 1e-6), 1.0))
-    left, right, inside = common(low, high)
-    agree = np.zeros(len(p), dtype=bool)
-    agree[claims] = inside
-    middle = float(np.sqrt(left * right))
-    for end, alpha in enumerate((left, right)):
-        exact[end, agree] = betainccinv((draws - hits + 1)[agree], hits[agree], alpha)
-    if inside.mean() >= MOST and left > 0:
-        text = f"p_A is not the bound of n_A votes that other rows have, at alpha = {middle:.4g}"
-        odd = claims & ~agree
-        return (left, right), exact, [] if adaptive else at(ERROR, lines, odd, text)
-    if adaptive:
-        level = _mixture(hits[claims], draws[claims], p[claims])
-        return (None if level is None else (level, level)), unknown, []
-    rest = ~inside
-    other, _, also = common(low[rest], high[rest])
-    if inside.mean() + also.sum() / len(k) >= MOST and also.sum() > 3:
-        odd = claims.copy()
-        odd[claims] = rest
-        text = f"p_A is at alpha = {other:.4g}, in other rows at {middle:.4g}: mixed alpha"
-        return (left, right), exact, at(ERROR, lines, odd, text)
-    text = "p_A is no Clopper–Pearson bound of n_A votes at any one alpha; of soft votes, perhaps"
-    return None, unknown, [Finding(level=NOTE, text=text)]
-
-
-def _mixture(hits: np.ndarray, draws: np.ndarray, p: np.ndarray) -> float | None:
-    """The usual alpha at which most rows, of a few, have the mixture's bound."""
-    chosen = np.linspace(0, len(p) - 1, min(len(p), 40)).astype(int)
-    rows = [(int(hits[i]), int(draws[i]), float(p[i])) for i in chosen]
-    shares = {
-        alpha: np.mean(
-            [-1e-9 <= 1 - mixture_complement(k, n, alpha) - b < STEP for k, n, b in rows]
-        )
-        for alpha in ALPHAS
-    }
-    level = max(shares, key=lambda alpha: shares[alpha])
-    return level if shares[level] > 0.5 else None
-
-
-def _sigma(
-    table: pd.DataFrame, exact: np.ndarray, claims: np.ndarray, lines: np.ndarray
-) -> tuple[tuple[float, float] | None, list[Finding]]:
-    """The sigma of radius = sigma * Phi^-1(p_A), and the rows that have another."""
-    radius, p = table["radius"].to_numpy(), table["p_A"].to_numpy()
-    answered = np.isfinite(radius) & (radius > 0) & (table["predict"].to_numpy() != ABSTAIN)
-    bare = answered & ~(claims & (p > 0.5))
-    found = at(ERROR, lines, bare, "there is a radius, but p_A is not above ½")
-    rows = answered & claims & (p > 0.5)
-    if not rows.any():
-        return None, found
-    r, known = radius[rows], ~np.isnan(exact[0, rows])
-    z = np.where(known, -ndtri(exact[0, rows]), ndtri(p[rows]))
-    upper = np.where(known, -ndtri(exact[1, rows]), ndtri(np.minimum(p[rows] + STEP, 1.0)))
-    low, high = r / upper * (1 - 1e-10), (r + STEP) / z * (1 + 1e-10)
-    left, right, inside = common(low, high)
-    above, off = low > right, np.zeros(len(radius), dtype=bool)
-    off[rows] = ~inside
+def _second(low: np.ndarray, high: np.ndarray, inside: np.ndarray) -> tuple[float, np.ndarray]:
+    """The start of what most of the other intervals have in common, and the rows of both, [R]."""
     if inside.all():
-        return (left, right), found
-    for shift, how in ((1.0, "up"), (0.5, "to the nearest")):
-        least, most = (r - shift * STEP) / upper, (r + (1 - shift) * STEP) / z
-        written, _, within = common(least * (1 - 1e-10), most * (1 + 1e-10))
-        if inside.mean() < MOST <= within.mean():
-            text = f"radii were rounded {how}, beyond the certified ones"
-            return (written, written), [*found, Finding(level=ERROR, text=text)]
-    other, _, also = common(low[~inside], high[~inside])
-    if also.sum() > 3 and also.mean() >= 0.8:
-        text = f"the radius is of sigma = {other:.4g}, in other rows of {left:.4g}: mixed sigma"
-        return (left, right), found + at(ERROR, lines, off, text)
-    if (~inside).sum() > max(3, 0.02 * len(r)) and above[~inside].all():
-        text = "radii are larger than sigma * Phi^-1(p_A), as a certificate of two classes may be"
-        more = at(ERROR, lines, bare & ~claims, "there is a radius, but no bound")
-        return (left, right), [*more, Finding(level=NOTE, text=text)]
-    high_up, low_down = off.copy(), off.copy()
-    high_up[rows], low_down[rows] = ~inside & above, ~inside & ~above
-    text = f"the radius is {{}} sigma * Phi^-1(p_A) at sigma = {left:.6g} of the other rows"
-    return (left, right), [
-        *found,
-        *at(ERROR, lines, high_up, text.format("above")),
-        *at(WARNING, lines, low_down, text.format("below")),
-    ]
+        return float("nan"), inside
+    value, _, also = common(low[~inside], high[~inside])
+    both = inside.copy()
+    both[~inside] = also
+    return value, both
 
 
-def _others(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
-    """Impossible radii of the further certificates."""
+def _quantiles(table: pd.DataFrame, level: Interval | None) -> tuple[np.ndarray, np.ndarray]:
+    """Least and largest Phi^-1 of the p_A, [R], that the table has rounded down."""
+    p = table["p_A"].to_numpy()
+    least, most = ndtri(p), ndtri(np.minimum(p + STEP, 1.0))
+    if level is None:
+        return least, most
+    low, high = levels(table)
+    exact = (low <= level[0]) & (level[0] <= high)
+    k, n = table["n_A"].to_numpy(), table["n"].to_numpy()
+    ends = [-ndtri(betainccinv(n - k + 1, k, alpha)) for alpha in level]
+    return np.where(exact, ends[0], least), np.where(exact, ends[1], most)
+
+
+def _further_radii(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+    """Findings about impossible radii in the columns of further certificates."""
     found = []
     for name in table.columns:
         if name.startswith("radius_") and (predict := name.replace("radius", "predict")) in table:

@@ -1,18 +1,18 @@
-"""Votes, examined: what their header admits, and whether drawing stopped where its rule says."""
+"""Audits votes: settings that limit the result, and stops that the rule does not make."""
 
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding
-from rrcm.errors import CertificateError
-from rrcm.evidence import Rule
-from rrcm.votes import BUDGET, END, SKIPPED, Header, Row
+from rrcm.certification.votes.counts import Rule
+from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
+from rrcm.core.errors import CertificateError
 
-IMAGES = 200  # of which every decision to stop is made again
+IMAGES = 200  # images whose decisions to stop are repeated
 
 
 def replay(header: Header, rows: list[Row]) -> list[Finding]:
-    """Findings about votes that `votes.read` accepts; lines count from the header's, 1.
+    """Findings about votes that `records.read` accepts; the header is line 1.
 
     Raises:
-        ConfigError: The header names a rule, or constants of one, that there is not.
+        ConfigError: The header names an unknown rule or unknown constants of one.
     """
     found = [Finding(level=level, text=text) for level, text in _admitted(header)]
     found += _reused(header, rows)
@@ -25,7 +25,7 @@ def replay(header: Header, rows: list[Row]) -> list[Finding]:
 
 
 def _admitted(header: Header) -> list[tuple[str, str]]:
-    """What the header says that a reader of radii should know."""
+    """Settings in the header that limit what the radii mean, as (level, text)."""
     total = header.n0 + header.n + header.paired
     conditions = {
         f"only part {header.shard} of the images": (WARNING, header.shard != "1/1"),
@@ -56,7 +56,7 @@ def _admitted(header: Header) -> list[tuple[str, str]]:
 
 
 def _reused(header: Header, rows: list[Row]) -> list[Finding]:
-    """An error where the draws that chose the class seem to be counted again."""
+    """An error if the votes that selected the class are counted again in the bound."""
     pairs = [
         (row.n0, votes)
         for row in rows
@@ -70,7 +70,7 @@ def _reused(header: Header, rows: list[Row]) -> list[Finding]:
 
 
 def _stopping(header: Header, rows: list[Row], rule: Rule) -> list[Finding]:
-    """An error about images that stopped where the rule would not have, or the reverse."""
+    """An error about images whose drawing stopped at another look than the rule's."""
     wrong = [
         line
         for line, row in enumerate(rows[:IMAGES], start=2)
@@ -82,12 +82,12 @@ def _stopping(header: Header, rows: list[Row], rule: Rule) -> list[Finding]:
 
 def _reason(header: Header, row: Row, rule: Rule) -> str | None:
     """Why the rule stops at the last look of an image and at none before; None if it does not."""
-    evidence = row.evidence(len(header.classes))
-    if header.label_aware and evidence.c_A != row.label:
+    votes = row.votes(len(header.classes))
+    if header.label_aware and votes.c_A != row.label:
         return SKIPPED if not row.looks else None
-    draws = evidence.draws
+    draws = votes.draws
     if not draws or draws != rule.looks[: len(draws)]:
         return None
-    if any(rule.stop(evidence.first(looks)) for looks in range(1, len(draws))):
+    if any(rule.stop(votes.first(looks)) for looks in range(1, len(draws))):
         return None
-    return rule.stop(evidence) or (END if draws[-1] == header.n else None)
+    return rule.stop(votes) or (END if draws[-1] == header.n else None)

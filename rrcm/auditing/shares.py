@@ -1,40 +1,40 @@
-"""How a stopping rule divides alpha among its looks: bounds hold at less than the table does."""
+"""Detects a stopping rule that divides alpha among looks, by bounds at a part of alpha."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import betainc
 
 from rrcm.auditing.findings import NOTE, Finding
-from rrcm.auditing.recount import STEP, Recount
+from rrcm.auditing.recount import Recount, has_mixture, levels, some
 from rrcm.auditing.usual import COMMON
-from rrcm.bounds import mixture_complement
 
-MOST = 0.5  # share of rows, of those that stopped early, that show by what bound they did
-IMAGES = 40  # of which bounds are computed again
+MOST = 0.5  # share of the rows stopped early that must have the same kind of bound
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """The alpha of a table is ``times`` that of its bounds; ``findings`` say why, in words."""
+    """The alpha of a table as a multiple, ``times``, of its bounds' alpha, and why."""
 
     times: int
     findings: list[Finding]
 
 
 def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> Spent:
-    """What the stopping rule divides, as far as bounds show it; somebody stated ``alpha``."""
+    """Compare the bounds of rows that stopped early with those of the last look.
+
+    ``alpha`` is the stated one, or None.
+    """
     once = Spent(times=1, findings=[])
     if again.level is None:
         return once
     level = float(np.sqrt(again.level[0] * again.level[1]))
     votes = (table["n_A"] > 0) & (table["n_A"] <= table["n"])
     claims = votes & (table["p_A"] > 0) & (table["p_A"] < 1)
-    early = _some(table[claims & (table["n"] < again.n)])
-    late = _some(table[claims & (table["n"] == again.n)])
-    mixed, kept = _mixture(early, level), _exact(late, level) & ~_mixture(late, level)
+    early = some(table[claims & (table["n"] < again.n)])
+    late = some(table[claims & (table["n"] == again.n)])
+    mixed, kept = has_mixture(early, level), _exact(late, level) & ~has_mixture(late, level)
     if len(early) and mixed.mean() > MOST:
         if kept.any():
             return Spent(times=2, findings=[_note(_grid(level))])
@@ -53,7 +53,7 @@ def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> Spent:
 
 
 def perhaps(alpha: float, stated: float | None = None) -> list[Finding]:
-    """A note where ``alpha``, at which all bounds hold, is half of the stated or a common one."""
+    """A note if ``alpha``, the level of all bounds, is half of the stated or a common one."""
     wholes = COMMON["alpha"] if stated is None else (stated,)
     halved = any(math.isclose(2 * alpha, whole, rel_tol=1e-3) for whole in wholes)
     return [_note(_half(alpha))] if halved else []
@@ -77,23 +77,7 @@ def _note(text: str) -> Finding:
     return Finding(level=NOTE, text=text)
 
 
-def _some(table: pd.DataFrame) -> pd.DataFrame:
-    """A few rows, evenly chosen."""
-    return table.iloc[:: max(1, len(table) // IMAGES)]
-
-
-def _mixture(table: pd.DataFrame, level: float) -> np.ndarray:
-    """Which bounds are those of the mixture martingale (eq. 17) at ``level``."""
-    rows = zip(table["n_A"], table["n"], table["p_A"], strict=True)
-    return np.array(
-        [-1e-9 <= 1 - mixture_complement(int(k), int(n), level) - p < STEP for k, n, p in rows],
-        dtype=bool,
-    )
-
-
 def _exact(table: pd.DataFrame, level: float) -> np.ndarray:
-    """Which bounds are Clopper and Pearson's (eq. 11) at ``level``."""
-    k, n, p = (table[name].to_numpy(dtype=np.float64) for name in ("n_A", "n", "p_A"))
-    least = betainc(k, n - k + 1, p)
-    most = betainc(k, n - k + 1, np.minimum(p + STEP * (1 + 1e-6), 1.0))
-    return (least <= level * (1 + 1e-6)) & (level <= most * (1 + 1e-6))
+    """Which p_A are Clopper and Pearson's bound at ``level``, bool [R]."""
+    low, high = levels(table)
+    return (low <= level * (1 + 1e-6)) & (level <= high * (1 + 1e-6))

@@ -1,12 +1,12 @@
-"""How likely a table has which n, alpha and sigma before its radii are seen: people choose alike.
+"""The prior of n, alpha and sigma: values that are common in publications are likelier.
 
-Where radii have few digits several ladders explain them equally well, and what is common in
-publications is then the better explanation.
+It decides where radii have few digits, so that several values explain them equally well.
 """
 
 import math
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import TypeVar
 
 DRAWS = (*(step * 10**power for power in range(2, 6) for step in (1, 2, 5)), 10**6)
 ALPHAS = (0.05, 0.025, 0.01, 0.005, 0.0025, 0.001, 0.0005, 0.00025, 0.0001, 0.00005, 0.00001)
@@ -14,25 +14,26 @@ SIGMAS = (
     *(0.06, 0.1, 0.12, 0.125, 0.15, 0.2, 0.25, 0.3, 0.35, 0.375, 0.4, 0.5, 0.6, 0.7, 0.75),
     *(0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0),
 )
-# Those of Cohen et al. (2019), arXiv:1902.02918, and of most publications since.
+# Values of Cohen et al. (2019), arXiv:1902.02918, and of most publications since.
 COMMON = {"n": (10_000, 100_000), "alpha": (0.001, 0.01), "sigma": (0.12, 0.25, 0.5, 1.0)}
+V = TypeVar("V", int, float)
 SHARE = 0.75  # of tables that have one of the common values
 RARE = 0.05  # of tables whose sigma is none of SIGMAS
-HINT = 0.8  # how likely a value is right that somebody states, or a path names
+HINT = 0.8  # probability of a value that the user states or a path names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Values to try of n, alpha and sigma, each with how likely it is."""
+    """Values of n, alpha and sigma to try, each with its probability."""
 
     draws: dict[int, float]
     alphas: dict[float, float]
     sigmas: dict[float, float]
 
     def log(self, *, n: int, alpha: float, sigma: float) -> float:
-        """The log probability of a combination; a sigma that is none of ``sigmas`` is rare.
+        """The log probability of a combination.
 
-        Of those the less likely the more digits it has, as so many more are alike.
+        A sigma outside of ``sigmas`` is rare, and the rarer the more digits it has.
         """
         chance = self.sigmas.get(sigma)
         if chance is None:
@@ -42,7 +43,10 @@ class Prior:
 
 
 def prior(*, n: int | None = None, alpha: float | None = None, sigma: float | None = None) -> Prior:
-    """Of the usual values and of those named, and of half the alpha, which two bounds have each."""
+    """The prior over common values, with more weight on the given ones and on half of ``alpha``.
+
+    Half, because a certificate with two bounds gives each of them half of alpha.
+    """
     draws = _spread(DRAWS, COMMON["n"])
     alphas = _spread(ALPHAS, COMMON["alpha"])
     sigmas = _spread(SIGMAS, COMMON["sigma"])
@@ -53,12 +57,12 @@ def prior(*, n: int | None = None, alpha: float | None = None, sigma: float | No
     )
 
 
-def _spread(values: tuple, common: tuple) -> dict:
+def _spread(values: tuple[V, ...], common: tuple[V, ...]) -> dict[V, float]:
     rest = (1 - SHARE) / (len(values) - len(common))
     return {value: SHARE / len(common) if value in common else rest for value in values}
 
 
-def _hinted(chances: dict, values: list) -> dict:
-    # The others stay as they are: a wrong hint must not hide what radii tell without it.
+def _hinted(chances: dict[V, float], values: list[V]) -> dict[V, float]:
+    # The others keep their weight: a wrong hint must not outweigh the evidence of the radii.
     hints = {value: max(chances.get(value, 0.0), HINT / len(values)) for value in values}
     return dict(sorted((chances | hints).items()))

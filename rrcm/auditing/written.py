@@ -1,4 +1,4 @@
-"""Radii as they are written: their last places, how they may be rounded, and where they heap up."""
+"""Radii as text has them: their last decimal places, their rounding, and heaps of equal ones."""
 
 import math
 from dataclasses import dataclass
@@ -9,15 +9,19 @@ import numpy as np
 ROUNDINGS = ("down", "nearest", "up")
 # Programs that write a number of significant digits round to the nearest.
 SIGNIFICANT = {"down": 0.05, "nearest": 0.9, "up": 0.05}
-SLIP = 1e-9  # pixels by which special functions may differ
-HEAP = 5  # images of one radius that may be a heap
-NEAR = 5  # last places below a heap, of which it has to stand out
-ISOLATED = 3  # times as many images as such a place has on average
+SLIP = 1e-9  # pixels; error of the special functions
+HEAP = 5  # images of one radius, the least number of a heap
+NEAR = 5  # last places below a heap, with which it is compared
+ISOLATED = 3  # a heap has so many times the images of such a place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """Different radii, ascending, [R]: last places, which one is a heap, roundings' log odds."""
+    """Distinct radii, ascending, [R].
+
+    ``places`` are their last decimal places, ``heaped`` marks the one with a heap of images, and
+    ``roundings`` has the prior log odds of each way of rounding.
+    """
 
     values: np.ndarray
     places: np.ndarray
@@ -25,7 +29,7 @@ class Written:
     roundings: dict[str, float]
 
     def largest(self, count: int) -> "Written":
-        """The same of so many radii, the largest ones."""
+        """The ``count`` largest radii."""
         return Written(
             values=self.values[-count:],
             places=self.places[-count:],
@@ -35,7 +39,7 @@ class Written:
 
 
 def written(radii: np.ndarray, unit: np.ndarray) -> Written:
-    """The different ones of radii [N] with last places ``unit`` [N]."""
+    """The distinct values of radii [N] with last places ``unit`` [N]."""
     values, first = np.unique(radii, return_index=True)
     places, top = unit[first], heap(radii, unit)
     some = len(np.unique(places)) > 1 and not in_full(radii, unit)
@@ -50,13 +54,13 @@ def written(radii: np.ndarray, unit: np.ndarray) -> Written:
 
 
 def units(radii: np.ndarray) -> np.ndarray:
-    """The last place to which each radius [R] is written, judged by all of them.
+    """The last decimal place of each radius [R], inferred from all of them.
 
     Either all have the same decimals or the same significant digits: the coarser that fits. Radii
     with more than nine decimals count as written in full, in float32 at least.
     """
     decimals = [Decimal(repr(float(radius))).normalize() for radius in radii]
-    places = max((-d.as_tuple().exponent for d in decimals), default=0)
+    places = max((-int(d.as_tuple().exponent) for d in decimals), default=0)
     if places > 9:
         return 2e-7 * radii
     digits = max((len(d.as_tuple().digits) for d in decimals), default=1)
@@ -66,15 +70,15 @@ def units(radii: np.ndarray) -> np.ndarray:
 
 
 def in_full(radii: np.ndarray, unit: np.ndarray) -> bool:
-    """Whether `units` takes them as written in full."""
+    """Whether `units` counts the radii as written in full."""
     return bool((unit == 2e-7 * radii).all())
 
 
 def heap(radii: np.ndarray, unit: np.ndarray) -> float | None:
-    """The radius at which images heap up next to the top, where votes must have been unanimous.
+    """The radius of unanimous votes, if many images share it at the top of the table; else None.
 
-    Images with one or two votes against them spread over as many rungs: only the last one, of the
-    images without any, gathers all that are still surer. A few radii may lie above, by mistake.
+    Images with few votes against them spread over several radii; all images without any have the
+    largest. A few radii may lie above it, by mistake.
     """
     values, counts = np.unique(radii, return_counts=True)
     above = 0

@@ -1,1 +1,1 @@
-"""Network architectures. One file each; pixels in [0, 1] and sigma in pixel units come in."""
+"""Networks, trained networks on disk, and their form for inference."""

@@ -1,9 +1,9 @@
 """Certified answers over HTTP: a smoothed classifier as an ASGI application.
 
-Guarantee: an answer is `Smoothed.certify`'s for the picture that was sent, under noise of a seed
-that is drawn for the request and that nobody could foresee. At most ``workers + queue`` pictures
-wait or are computed at a time, each at most ``bytes`` long, and all that is there of them and of
-others that are being sent is at most ``total`` bytes; whoever comes then is refused at once.
+Guarantee: an answer is that of `Smoothed.certify` for the picture in the request, with a noise seed
+that is drawn for the request and cannot be predicted. At most ``workers + queue`` pictures wait or
+are computed at a time, each of at most ``bytes`` bytes; with bodies that are still arriving they
+take at most ``total`` bytes. Further requests are refused at once.
 """
 
 import logging
@@ -15,21 +15,21 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rrcm.errors import ConfigError, RrcmError
+from rrcm.certification.smoothed import Smoothed
+from rrcm.core.errors import ConfigError, RrcmError
 from rrcm.serving.endpoints import FORMATS, TYPES, Limits, Service
-from rrcm.serving.replies import Health, Problem, Reply, Served
+from rrcm.serving.schemas import Health, Problem, Reply, Served
 from rrcm.serving.token import Guard
-from rrcm.smoothed import Smoothed
 
 REASONS = {
-    401: "A token is asked for, and the request has none or another one",
-    403: "A seed was asked for, and this server does not let clients choose it",
+    401: "The request has no token, or a wrong one",
+    403: "The request has a seed, and this server does not let clients choose it",
     408: "The picture did not arrive in time",
     413: "The body or the picture is too large",
-    415: "The body is declared to be something else than a picture",
-    422: "No picture, a damaged one, one that the model does not take, or a seed that is none",
+    415: "The content type of the body is not that of a picture",
+    422: "No picture, a damaged one, one of a wrong size for the model, or an invalid seed",
     500: "The classifier failed",
-    503: "Too many or too much is waiting, or the time was up before the computation began",
+    503: "Too many requests or bytes are waiting, or the time was up before the computation began",
 }
 LOG = logging.getLogger(__name__)
 
@@ -45,15 +45,15 @@ def app(
     """The application; its threads live from its startup to its shutdown.
 
     Args:
-        smoothed: What to serve; its ``fit`` says how pictures become pixels.
-        name: What answers call it.
-        limits: What it takes.
-        reproducible: Whether requests may choose the seed. Who knows the seed can make a picture
-            whose certificate is false, so only for clients who are trusted.
-        token: What requests must bear, but those about its health; nothing.
+        smoothed: The classifier; its ``fit`` turns pictures into pixels.
+        name: The name of the model in answers.
+        limits: Limits of requests.
+        reproducible: Whether requests may choose the seed. A client who knows the seed can make a
+            picture whose certificate is false, so this is for trusted clients only.
+        token: The bearer token of all requests except for ``/health``; None asks for none.
 
     Raises:
-        ConfigError: The stopping rule certifies nothing before its end, and requests have one.
+        ConfigError: The stopping rule certifies nothing before its end; requests have a deadline.
     """
     if smoothed.draws.stop not in ("grid", "anytime"):
         raise ConfigError(
@@ -71,9 +71,10 @@ def app(
     if token is not None:
         api.add_middleware(Guard, token=token)
     api.add_middleware(Log)  # around the other
-    api.add_exception_handler(RequestValidationError, _invalid)
+    # Starlette declares handlers of any exception, and calls each with its own.
+    api.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
     api.add_exception_handler(RrcmError, _failed)
-    api.add_exception_handler(Exception, _failed)  # which is raised on, for its traceback
+    api.add_exception_handler(Exception, _failed)  # starlette raises it again, for its traceback
     binary = {"schema": {"type": "string", "format": "binary"}}
     api.add_api_route(
         "/certify",
@@ -96,17 +97,17 @@ def app(
 
 
 class Log:
-    """A line for each request: who, what, the status, how long, and what was answered.
+    """Logs one line per request: client, method, path, status, seconds and answer.
 
-    Of a picture it has nothing. Whatever a client chose is quoted, so that it takes one line.
+    Nothing of the picture is logged. Text from a client is quoted, so that it stays on one line.
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """Around ``app``."""
+        """Wrap ``app``."""
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and say what came of it."""
+        """Pass a request on, and log its result."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -134,12 +135,12 @@ class Log:
 
 
 def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-    """A parameter that is none, in the form of every other refusal."""
+    """The answer to an invalid parameter, in the form of every other refusal."""
     found = error.errors()[0]
     return JSONResponse({"detail": f"{found['loc'][-1]}: {found['msg']}"}, status_code=422)
 
 
 def _failed(request: Request, error: Exception) -> JSONResponse:
-    """Something of ours is broken: said in full to the operator only."""
+    """The answer to an internal error; its details are only in the log."""
     LOG.error("%s", error)
     return JSONResponse({"detail": "the classifier failed; the server's log says why"}, 500)

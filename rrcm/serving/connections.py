@@ -1,10 +1,10 @@
-"""Connections of a server: how many there may be, and how long a client may take to ask.
+"""Limits of a server's connections: their number, and the time that a client has for a request.
 
-Guarantee: a server has at most `Door.most` connections and those of a moment, whoever connects, so
-that descriptors for files remain and it goes on accepting. A new one takes the place of the one
-that has kept the server waiting for its request the longest; requests that have arrived in full
-are never given up for it. A client that does not send the header of a request, or does not read
-its answer, in `Door.seconds` is cut off. (The time for a body is the application's.)
+Guarantee: a server has at most `Door.most` connections, except for a moment while it accepts more,
+so that file descriptors remain and it goes on accepting. A new connection replaces the one that has
+kept the server waiting longest for a request; a request that has arrived in full is never dropped
+for it. A client that does not send the header of a request, or does not read its answer, within
+`Door.seconds` is cut off. (The application limits the time of a body.)
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rrcm.errors import ConfigError
+from rrcm.core.errors import ConfigError
 
-AT_ONCE = 8  # connections that are accepted before the first of them is looked at
-SPARE = 64  # descriptors: for files, and for the connections of a moment, a few times AT_ONCE
-MOST = 4096  # connections, however many descriptors there may be
+AT_ONCE = 8  # connections that are accepted before the first of them is handled
+SPARE = 64  # descriptors for files, and for connections above the limit, a few times AT_ONCE
+MOST = 4096  # connections, even with more descriptors
 HEADER = 10.0  # seconds
-QUIET = 60.0  # seconds between two lines about the same
+QUIET = 60.0  # seconds between two log lines of one kind
 LOG = logging.getLogger(__name__)
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
@@ -33,7 +33,7 @@ BUSY = (
 
 
 def affordable() -> int:
-    """How many connections the limit of descriptors leaves room for; at most `MOST`."""
+    """The number of connections that the limit of open files allows; at most `MOST`."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST
@@ -42,13 +42,13 @@ def affordable() -> int:
 
 
 class Door:
-    """Who is inside, and who of them still has to ask."""
+    """The connections of a server, and those of them that it waits for."""
 
     def __init__(self, most: int | None = None, *, seconds: float = HEADER) -> None:
-        """For at most ``most`` connections; as many as the limit of descriptors leaves room for.
+        """Allow ``most`` connections; None allows as many as the limit of open files does.
 
         Raises:
-            ConfigError: There is no room for as many, or for one.
+            ConfigError: The limit of open files does not allow as many, or not even one.
         """
         room = affordable()
         if not 1 <= (room if most is None else most) <= room:
@@ -64,7 +64,7 @@ class Door:
         self._said: dict[str, tuple[float, int]] = {}  # when last, and how often since
 
     def make_place(self, inside: int) -> bool:
-        """Whether one that has just come may stay, being one of ``inside``."""
+        """Whether a new connection may stay; ``inside`` counts it and all others."""
         if inside <= self.most:
             return True
         for longest in self.waited_for:
@@ -75,7 +75,7 @@ class Door:
         return False
 
     def say(self, line: str, *values: object) -> None:
-        """Log a warning, but a line of one kind at most once in `QUIET` seconds, with its count."""
+        """Log a warning, at most once in `QUIET` seconds for one kind, with its count."""
         last, count = self._said.get(line, (-QUIET, 0))
         now = time.monotonic()
         if now - last < QUIET:
@@ -87,7 +87,7 @@ class Door:
         )
 
     def trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception handler of a loop, as which it says once what would be said in a storm."""
+        """An exception handler for an event loop, which does not repeat errors of ``accept``."""
         error = context.get("exception")
         if isinstance(error, OSError) and "accept" in context.get("message", ""):
             self.say("cannot accept a connection: %s", error.strerror)
@@ -96,16 +96,16 @@ class Door:
 
 
 class Connection(H11Protocol):
-    """One connection; a `door` decides whether it is let in, and for how long."""
+    """One connection; its `Door` decides whether it is accepted, and for how long."""
 
     def __init__(self, *arguments: Any, door: Door, **named: Any) -> None:
-        """As uvicorn's, behind ``door``."""
+        """Like uvicorn's, with the limits of ``door``."""
         super().__init__(*arguments, **named)
         self.door = door
         self.deadline: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        """Let it in, or say that there is no place."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Accept it, or answer 503."""
         super().connection_made(transport)
         if not self.door.make_place(len(self.connections)):
             transport.write(BUSY)
@@ -113,38 +113,38 @@ class Connection(H11Protocol):
         self._look()
 
     def data_received(self, data: bytes) -> None:
-        """More of a request."""
+        """Receive more of a request."""
         super().data_received(data)
         self._look()
 
     def on_response_complete(self) -> None:
-        """Its turn to ask again."""
+        """Wait for the next request."""
         super().on_response_complete()
         self._look()
 
     def pause_writing(self) -> None:
-        """It does not read what it is sent."""
+        """Start the deadline of a client that does not read its answer."""
         super().pause_writing()
         self._look()
 
     def resume_writing(self) -> None:
-        """It does."""
+        """End that deadline."""
         super().resume_writing()
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Forget it."""
         super().connection_lost(exc)
         self.door.waited_for.pop(self, None)
         self._stop_waiting()
 
     def cut(self) -> None:
-        """Close it now, whatever is still to be sent."""
+        """Close it now, without sending the rest."""
         self.door.waited_for.pop(self, None)
         self.transport.abort()
 
     def _look(self) -> None:
-        """Whose turn is it: the client's, or ours?"""
+        """Start or end the deadline, as the client or the server has to act next."""
         asked = self.cycle is not None and not self.cycle.response_complete
         if asked and not self.flow.write_paused:
             self._stop_waiting()

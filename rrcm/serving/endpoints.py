@@ -1,4 +1,4 @@
-"""The endpoints of a server of certified answers, and within which limits they work."""
+"""The endpoints of a server of certified answers, and the limits of requests."""
 
 import asyncio
 import dataclasses
@@ -17,20 +17,20 @@ from fastapi.responses import Response
 from PIL import Image
 from starlette.requests import ClientDisconnect
 
-from rrcm import pictures
-from rrcm.errors import ConfigError, DataError
-from rrcm.evidence import ABSTAIN
-from rrcm.pictures import Fit
-from rrcm.serving.replies import Health, Reply, Served
-from rrcm.serving.waiting import Full, Held, Late, Left, Line
-from rrcm.smoothed import Smoothed
+from rrcm.certification.smoothed import Smoothed
+from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.core.errors import ConfigError, DataError
+from rrcm.data.splits import pictures
+from rrcm.data.splits.pictures import Fit
+from rrcm.serving.queue import BodyMemory, ClientGone, DeadlinePassed, Full, WorkQueue
+from rrcm.serving.schemas import Health, Reply, Served
 
 FORMATS = ("PNG", "JPEG")
 TYPES = ("image/png", "image/jpeg", "application/octet-stream")
 UNITS = "l2 distance between pictures whose pixels are in [0, 1]"
-LEFT = 499  # nobody reads it; what logs call a client that closed its connection
+LEFT = 499  # for the log: the client has closed its connection
 NAME = "the picture"  # in errors
-PATIENCE = 4  # times the longest body, until a client is cut off rather than told why
+PATIENCE = 4  # times the longest body, after which a client is cut off without an answer
 
 Seed = Annotated[
     int | None,
@@ -40,12 +40,11 @@ Seed = Annotated[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What a server takes: ``bytes`` of a body, ``pixels`` of a picture, requests that wait.
+    """Limits of requests: ``bytes`` of a body, ``pixels`` of a picture, a ``queue`` of requests.
 
-    The bodies of all requests, and what has come of those that are being sent, are at most
-    ``total`` bytes.
-    ``seconds`` after its arrival a request that waits is refused, and one that is computed is
-    answered with what was drawn. ``workers`` are computed at a time, on a thread each.
+    The bodies of all requests, complete or still arriving, take at most ``total`` bytes.
+    ``seconds`` after its arrival a waiting request is refused, and one that is being computed is
+    answered from the votes so far. ``workers`` requests are computed at a time, on a thread each.
     """
 
     workers: int
@@ -74,14 +73,14 @@ class Service:
         self, smoothed: Smoothed, *, name: str, limits: Limits, reproducible: bool
     ) -> None:
         """See `rrcm.serving.application.app`."""
-        self.smoothed = dataclasses.replace(smoothed, white=pictures.WHITE)
+        self.smoothed = dataclasses.replace(smoothed, max_value=pictures.MAX_VALUE)
         self.fit = smoothed.fit or Fit(shape=smoothed.shape)
         self.name = name
         self.limits = limits
         self.reproducible = reproducible
         self.answered = 0
-        self.line = Line(workers=limits.workers, queue=limits.queue)
-        self.held = Held(limits.total)
+        self.line = WorkQueue(workers=limits.workers, queue=limits.queue)
+        self.held = BodyMemory(limits.total)
 
     @asynccontextmanager
     async def life(self, api: FastAPI) -> AsyncIterator[None]:
@@ -90,7 +89,7 @@ class Service:
         self.line.close()
 
     async def certify(self, request: Request, seed: Seed = None) -> Reply:
-        """Certify the picture in the body, under noise that was drawn for this request alone."""
+        """Certify the picture in the body, with a noise seed of its own."""
         arrival = time.monotonic()
         until = arrival + self.limits.seconds
         self._refuse_early(request, seed)
@@ -108,7 +107,7 @@ class Service:
                 f"{full}; come back later",
                 headers={"Retry-After": str(full.seconds), "Connection": "close"},
             ) from None
-        except Late:
+        except DeadlinePassed:
             raise HTTPException(
                 503,
                 f"no thread was free within {self.limits.seconds:g} s; come back later",
@@ -116,8 +115,9 @@ class Service:
             ) from None
         except DataError as error:
             raise HTTPException(422, str(error)) from None
-        except (Left, ClientDisconnect):
-            return Response(status_code=LEFT)
+        except (ClientGone, ClientDisconnect):
+            # FastAPI sends a response as it is, and documents the declared type.
+            return Response(status_code=LEFT)  # type: ignore[return-value]
         self.answered += 1
         request.scope["rrcm.said"] = (
             f"{reply.name if reply.label is not None else 'abstained'}, radius {reply.radius:g}, "
@@ -126,7 +126,7 @@ class Service:
         return reply
 
     async def health(self) -> Health:
-        """How many wait, are computed, and were answered."""
+        """The numbers of requests that wait, are computed, and were answered."""
         line = self.line
         return Health(
             ready=line.inside < line.places,
@@ -137,7 +137,7 @@ class Service:
         )
 
     async def model(self) -> Served:
-        """What is served: all that defines a certificate but the picture and the seed."""
+        """Everything that defines a certificate except for the picture and the seed."""
         smoothed, draws, limits = self.smoothed, self.smoothed.draws, self.limits
         return Served(
             model=self.name,
@@ -168,7 +168,7 @@ class Service:
         )
 
     def _refuse_early(self, request: Request, seed: int | None) -> None:
-        """Refuse what can be refused without a place and without the body."""
+        """Refuse a request by its header alone."""
         kind = request.headers.get("content-type", TYPES[-1]).partition(";")[0].strip().lower()
         if kind not in TYPES:
             raise HTTPException(
@@ -184,9 +184,9 @@ class Service:
             )
 
     async def _body(self, request: Request, until: float, take: Callable[[int], None]) -> bytes:
-        """The body; one that is too long is thrown away as it comes.
+        """The body; one that is too long is discarded as it arrives.
 
-        Each piece that is kept is taken into the account before; where it does not fit, `Full`.
+        Each part is counted before it is kept; where it does not fit, `Full` is raised.
         """
         most, body, length = self.limits.bytes, bytearray(), 0
         too_long = HTTPException(
@@ -219,11 +219,11 @@ class Service:
         return bytes(body)
 
     def _reply(self, body: bytes, seed: int | None, arrival: float) -> Reply:
-        """Decode and certify; on a thread of the line."""
+        """Decode and certify, on a thread of the queue."""
         image = self._pixels(body)
         left = arrival + self.limits.seconds - time.monotonic()
         if left <= 0:
-            raise Late
+            raise DeadlinePassed
         seed = secrets.randbits(64) if seed is None else seed
         got = self.smoothed.certify(image, seed=seed, budget=left)
         abstained = got.label == ABSTAIN
@@ -246,7 +246,7 @@ class Service:
         )
 
     def _pixels(self, body: bytes) -> np.ndarray:
-        """The picture as what the classifier takes; what is too large is not decoded first."""
+        """The picture as pixels for the classifier; too large ones are refused before decoding."""
         try:
             with Image.open(BytesIO(body), formats=FORMATS) as picture:  # reads its head alone
                 self._refuse_size(picture)
@@ -273,6 +273,6 @@ class Service:
 
 
 async def _gone(request: Request) -> None:
-    """Ends when the client has closed its connection; for a request whose body has been read."""
+    """Wait until the client closes its connection; the body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

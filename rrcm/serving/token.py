@@ -1,4 +1,4 @@
-"""A server's secret: who does not send it as a bearer token is told nothing but its health."""
+"""The bearer token of a server: without it, a request gets nothing but ``/health``."""
 
 import hmac
 import re
@@ -8,19 +8,19 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rrcm.errors import ConfigError
+from rrcm.core.errors import ConfigError
 
-OPEN = {"/health"}  # for whoever looks after the server, and knows no secret
+OPEN = {"/health"}  # for monitoring without the token
 LEAST, MOST = 16, 4096  # characters
 FORM = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # of RFC 6750
 DETAIL = "send the token of this server, as `Authorization: Bearer TOKEN`"
 
 
 def read(file: Path) -> bytes:
-    """The token that a file holds; white space around it does not count.
+    """Read the token in a file; white space around it is ignored.
 
     Raises:
-        ConfigError: There is no such file, or what it holds is too short or no token.
+        ConfigError: There is no such file, or its content is too short or no token.
     """
     try:
         if not file.is_file():  # a FIFO would keep us waiting
@@ -38,22 +38,26 @@ def read(file: Path) -> bytes:
 
 
 class Guard:
-    """Answers 401 to requests without the token, before anything of them is read."""
+    """Answers 401 to requests without the token, before reading their bodies."""
 
     def __init__(self, app: ASGIApp, token: bytes) -> None:
-        """Before ``app``."""
+        """Wrap ``app``."""
         self.app = app
         self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] != "http" or scope["path"] in OPEN or self._knows(Headers(scope=scope)):
+        if (
+            scope["type"] != "http"
+            or scope["path"] in OPEN
+            or self._has_token(Headers(scope=scope))
+        ):
             await self.app(scope, receive, send)
             return
         headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
         await JSONResponse({"detail": DETAIL}, 401, headers)(scope, receive, send)
 
-    def _knows(self, headers: Headers) -> bool:
+    def _has_token(self, headers: Headers) -> bool:
         kind, _, token = headers.get("authorization", "").partition(" ")
         said = token.strip().encode("latin-1")
         return kind.lower() == "bearer" and hmac.compare_digest(said, self.token)

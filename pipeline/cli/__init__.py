@@ -1,0 +1,1 @@
+"""The commands that a checkout adds to the command line of the library."""

@@ -1,0 +1,50 @@
+"""``rrcm data``: puts the raw data of each dataset in place."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rrcm.cli.main import say
+
+app = typer.Typer(help="Put raw data in place, and verify them.", no_args_is_help=True)
+
+Source = Annotated[Path, typer.Option("--from", help="Folder or archive of the original files.")]
+NoVerify = Annotated[
+    bool, typer.Option("--no-verify", help="Accept files other than the official ones.")
+]
+Skip = Annotated[
+    bool, typer.Option("--skip-unreadable", help="Leave out unreadable images, and list them.")
+]
+
+
+@app.command()
+def digits() -> None:
+    """Write scikit-learn's 1,797 digits to data/, and check them against data.dvc."""
+    from pipeline.project import data
+
+    say(data.digits())
+
+
+@app.command()
+def cifar10(source: Source, no_verify: NoVerify = False) -> None:
+    """Copy the batches of cifar-10-python.tar.gz, or of its folder, to data/."""
+    from pipeline.project import data
+
+    say(data.cifar10(source, verify=not no_verify))
+
+
+@app.command()
+def imagenet(source: Source, no_verify: NoVerify = False, skip: Skip = False) -> None:
+    """Index ILSVRC2012, as folders or archives, where it lies; data/ gets a manifest."""
+    from pipeline.project import data
+
+    say(data.pictures("imagenet", source, verify=not no_verify, skip_unreadable=skip))
+
+
+@app.command()
+def folder(source: Source, skip: Skip = False) -> None:
+    """Index images in one folder per class, where they lie; data/ gets a manifest."""
+    from pipeline.project import data
+
+    say(data.pictures("folder", source, verify=False, skip_unreadable=skip))

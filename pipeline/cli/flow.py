@@ -1,0 +1,95 @@
+"""``rrcm flow``: runs the graph under Prefect, on a schedule or on workers, with retries."""
+
+from typing import Annotated
+
+import typer
+
+from rrcm.cli.main import say
+
+app = typer.Typer(
+    help="Run the graph under Prefect: here, on a schedule, on workers.", no_args_is_help=True
+)
+
+
+@app.command()
+def run(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(help="Stages, groups, globs or outputs.", show_default="all of dvc.yaml"),
+    ] = None,
+    force: Annotated[
+        list[str] | None,
+        typer.Option(help="Stage, group or glob to run even if up to date; may be repeated."),
+    ] = None,
+    retries: Annotated[int, typer.Option(min=0, help="How often to retry a stage that fails.")] = 2,
+    hosts: Annotated[
+        bool, typer.Option("--hosts", help="Run stages on workers instead of in this checkout.")
+    ] = False,
+    commit: Annotated[
+        str, typer.Option(help="With --hosts: the commit to run.", show_default="HEAD")
+    ] = "",
+    publish: Annotated[
+        str,
+        typer.Option(
+            help="With --hosts: branch to push dvc.lock and the metrics to.", show_default="none"
+        ),
+    ] = "",
+) -> None:
+    """Run what is out of date, stages side by side where GPUs allow; stopped, it goes on."""
+    from pipeline.flow import server
+
+    server.run(
+        targets or [],
+        force=force or [],
+        retries=retries,
+        hosts=hosts,
+        commit=commit,
+        publish=publish,
+    )
+
+
+Schedules = Annotated[
+    bool | None,
+    typer.Option(
+        help="Switch all schedules on or off.", show_default="as they are; off the first time"
+    ),
+]
+
+
+@app.command()
+def up(
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at; 0 takes a free one.")] = 4200,
+    schedules: Schedules = None,
+) -> None:
+    """Run a Prefect server with the deployments and a worker of this checkout, until a signal."""
+    from pipeline.flow import server
+
+    server.up(host=host, port=port, schedules=schedules, say=say)
+
+
+@app.command()
+def worker(
+    queue: Annotated[
+        str, typer.Option(help="Work queue: stages, or flows, whose runs ask for stages.")
+    ] = "stages",
+    name: Annotated[
+        str, typer.Option(help="Name of the worker.", show_default="host and folder")
+    ] = "",
+    limit: Annotated[int, typer.Option(min=0, help="Runs at once; 0: as many as GPUs.")] = 0,
+) -> None:
+    """Take stages for this host, in a clone of its own, until a signal ends it."""
+    from pipeline.flow import server
+
+    server.work(queue=queue, name=name, limit=limit, say=say)
+
+
+@app.command()
+def deploy(schedules: Schedules = None) -> None:
+    """Register the deployments of prefect.yaml at the server of PREFECT_API_URL."""
+    from pipeline.flow import environment
+
+    environment.prepare()
+    from pipeline.flow import deployments  # imports prefect, which reads the environment
+
+    say(deployments.deploy(schedules))

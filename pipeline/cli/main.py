@@ -1,0 +1,180 @@
+"""The command line ``rrcm`` of a checkout: that of the library, and what needs data, DVC or git."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.cli import data, flow
+from rrcm.cli.main import PROJECT, RESULTS, WORKFLOW, Commands, app, main, say
+
+__all__ = ["app", "main"]
+
+app.add_typer(data.app, name="data", cls=Commands, rich_help_panel=PROJECT)
+app.add_typer(flow.app, name="flow", cls=Commands, rich_help_panel=WORKFLOW)
+
+
+@app.command(rich_help_panel=PROJECT)
+def preset(
+    name: Annotated[str, typer.Argument(help="A file of presets/, or ablation-WHAT.")],
+    base: Annotated[
+        str | None, typer.Option(help="Preset that an ablation varies.", show_default="digits")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite params.yaml even if it was edited.")
+    ] = False,
+) -> None:
+    """Make a preset, or an ablation of one, the current params.yaml."""
+    from pipeline.project import presets
+
+    described = presets.use(name, base=base, force=force)
+    say(f"params.yaml is now {described}; `dvc repro` makes what it describes")
+
+
+@app.command(rich_help_panel=PROJECT)
+def check() -> None:
+    """Check all of params.yaml; list what `dvc repro` would run.
+
+    Nothing is run. Every key is checked, also those of a method, a network or an augmentation that
+    only a late stage needs: unknown, missing or mistyped keys, values out of range, names of
+    components that do not exist. The first mistake is printed in one line, with its place, and the
+    exit code is 1. Every stage makes the same checks before it starts.
+    """
+    from pipeline.commands import check
+
+    say(check.check())
+
+
+@app.command(rich_help_panel=WORKFLOW)
+def accept(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(help="Stages, groups, globs or outputs.", show_default="all of dvc.yaml"),
+    ] = None,
+    because: Annotated[
+        str | None,
+        typer.Option(help="Reason to accept code that differs; it is kept in provenance/."),
+    ] = None,
+) -> None:
+    """Keep results after a change of code that cannot change them, such as an upgrade."""
+    from pipeline.commands import accept as accepting
+
+    if not accepting.accept(targets or [], because=because, say=say):
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=PROJECT)
+def pull(
+    names: Annotated[
+        list[str], typer.Argument(help="Runs, evaluations or pre-trainings; or `report`.")
+    ],
+    remote: Annotated[
+        str | None,
+        typer.Option(help="Remote to fetch from.", show_default="the default of `dvc remote`"),
+    ] = None,
+) -> None:
+    """Fetch trained models or results from a DVC remote."""
+    from pipeline.project import pulling
+
+    say(pulling.pull(names, remote=remote))
+
+
+@app.command("import", rich_help_panel=PROJECT)
+def import_checkpoint(
+    file: Annotated[Path, typer.Argument(help="State dict to import: .pth, .pt or .net.")],
+    classes: Annotated[int | None, typer.Option(help="Number of classes of a classifier.")] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="Noise that a classifier was trained at.")
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(help="Size of the ViT: s, b or b_deep.", show_default="by the shapes"),
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Number of attention heads.", show_default="by the shapes")
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(help="Side of the images in pixels.", show_default="by the shapes"),
+    ] = None,
+    skip_norm: Annotated[
+        bool, typer.Option("--skip-norm", help="The head follows no LayerNorm (CIFAR-10).")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run.", show_default="ARCH-imported-sSIGMA")
+    ] = None,
+    denoiser: Annotated[
+        bool,
+        typer.Option("--denoiser", help="Import a UNet of improved- or guided-diffusion instead."),
+    ] = False,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="Noise schedule of a denoiser, as cosine:4000 or linear:1000."),
+    ] = None,
+    rescale: Annotated[
+        bool, typer.Option("--rescale", help="The denoiser takes times rescaled to 1000 steps.")
+    ] = False,
+    head_channels: Annotated[
+        int | None, typer.Option(help="Channels of each attention head, instead of --heads.")
+    ] = None,
+) -> None:
+    """Import a checkpoint of the reference implementation of rRCM, or a denoiser."""
+    from pipeline.project import imports
+
+    asked = imports.Options(
+        classes=classes, sigma=sigma, arch=arch, heads=heads, image_size=image_size,
+        skip_norm=skip_norm, name=name, denoiser=denoiser, schedule=schedule, rescale=rescale,
+        head_channels=head_channels,
+    )  # fmt: skip
+    imports.check_options(asked)
+    if denoiser:
+        from pipeline.project import import_denoiser
+
+        say(import_denoiser.import_denoiser(file, asked))
+    else:
+        say(imports.import_checkpoint(file, asked))
+
+
+@app.command(
+    rich_help_panel=WORKFLOW,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def repro(context: typer.Context) -> None:
+    """Bring all results up to date: `dvc repro` and its options, safe from Ctrl-C and kill."""
+    from pipeline.commands import reproduce
+
+    raise typer.Exit(reproduce.reproduce(context.args, say=lambda line: say(line, err=True)))
+
+
+@app.command(rich_help_panel=RESULTS)
+def latency(
+    seconds: Annotated[float, typer.Option(help="Seconds to time each evaluation for.")] = 5.0,
+    radius: Annotated[
+        float | None,
+        typer.Option(
+            help="Radius of the figure.", show_default="the first of report.radii above 0"
+        ),
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(help="Method that the ratios are relative to.")
+    ] = "rrcm",
+    out: Annotated[Path, typer.Option(help="Folder of table and figure.")] = Path(
+        "results/latency"
+    ),
+) -> None:
+    """Time every evaluation of params.yaml, beside its certified accuracy."""
+    from pipeline.commands import latency
+
+    say(latency.run(seconds=seconds, radius=radius, reference=reference, out=out))
+
+
+@app.command(rich_help_panel=RESULTS)
+def representations(
+    out: Annotated[Path, typer.Option(help="Folder of table and figure.")] = Path(
+        "results/representations"
+    ),
+) -> None:
+    """Compare the encoders of params.yaml: linear probes under noise, and feature distances."""
+    from pipeline.commands import representations
+
+    say(representations.run(out=out))

@@ -1,0 +1,1 @@
+"""What each command that needs a checkout does, without its options."""

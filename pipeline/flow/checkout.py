@@ -1,0 +1,261 @@
+"""A checkout that works for others: at which commit it is, what it fetches, and what it gives away.
+
+Git and DVC are called as commands, each of which ends with us. Nothing here loses work: a checkout
+with edits is refused, a branch is never forced, and a remote that goes away is waited for.
+"""
+
+import fcntl
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from pipeline.flow import git, locks, processes
+from rrcm.core.errors import StageError
+from rrcm.core.files import write_text
+from rrcm.core.schema import read_yaml
+
+FOLDER = Path(".rrcm/flow")
+REMOTE = "origin"
+PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push what took hours to make
+NOBODY = {  # who commits where git was not told; a service seldom has a name
+    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "rrcm"),
+    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "rrcm@localhost"),
+}
+MISSING = "Some of the cache files do not exist"  # says `dvc push`, and ends well
+SHORT = 12  # digits of a commit in a message
+
+Say = Callable[[str], None]
+
+
+def results() -> set[str]:
+    """Files, here or known to git, that stages leave to git: dvc.lock, outputs uncached by DVC."""
+    paths = ["dvc.lock"]
+    for stage in read_yaml(Path("dvc.yaml")).get("stages", {}).values():
+        body = stage.get("do", stage)
+        for output in [one for kind in ("outs", "metrics", "plots") for one in body.get(kind, ())]:
+            uncached = output.items() if isinstance(output, dict) else ()
+            paths += [path for path, said in uncached if (said or {}).get("cache") is False]
+    known = (re.sub(r"\\\$\\\{.*?\\\}", ".*", re.escape(path)) for path in paths)
+    names = re.compile("|".join(f"{one}(?:/.*)?" for one in known))
+    here = {file.as_posix() for path in map(Path, paths) for file in (path, *path.rglob("*"))}
+    tracked = filter(names.fullmatch, git.run("ls-files", "-z").split("\0"))
+    return {*filter(os.path.isfile, here), *tracked}
+
+
+def results_of(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Text of the files, by path, that a stage of this entry of dvc.lock left to git."""
+    outputs = [out["path"] for out in entry.get("outs", ())]
+    files = [Path(name) for name in sorted(results()) if os.path.isfile(name)]
+    mine = [file for file in files if any(map(file.is_relative_to, outputs))]
+    return {file.as_posix(): file.read_text(encoding="utf-8") for file in mine}
+
+
+def put_results(entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    """Have here what `results_of` found elsewhere, and no other file in its place."""
+    for name in {*results_of(entry)} - {*files}:
+        Path(name).unlink()
+    for name, text in files.items():
+        write_text(Path(name), text)
+
+
+def edited() -> list[str]:
+    """Files of git's that were changed here, but for those that stages write: no result is lost."""
+    status = git.run("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=no")
+    names = [entry[3:] for entry in status.split("\0") if entry]
+    ours = results() if names else set()
+    return [name for name in names if name not in ours]
+
+
+def asked(commit: str = "") -> str:
+    """The full name of a commit that every clone can have; without one, of what HEAD is here.
+
+    ``commit`` is whatever git understands, such as ``origin/main``, which is fetched first.
+
+    Raises:
+        StageError: There is none, it was not pushed, or HEAD is meant and files were edited.
+    """
+    if commit:
+        fetch()
+    elif changed := edited():
+        raise StageError(f"{_some(changed)}: edited; workers run a commit: commit and push it")
+    name = commit or "HEAD"
+    found = git.attempt("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    if found is None:
+        raise StageError(f"{name}: git knows no such commit, here or at {REMOTE}")
+    places = ("for-each-ref", "--contains", found, "refs/remotes", "refs/tags")
+    if not git.run(*places):
+        fetch()
+        if not git.run(*places):
+            raise StageError(
+                f"{found[:SHORT]}: on no branch of {REMOTE}, so no worker can have it; push it"
+            )
+    return found
+
+
+def fetch() -> None:
+    """Get what is new at the remote.
+
+    Raises:
+        StageError: It does not answer.
+    """
+    git.run("fetch", "--quiet", "--tags", REMOTE)
+
+
+@contextmanager
+def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
+    """Keep this checkout at a commit during the block; an empty one is what it is at.
+
+    Several may do so at once. Who needs another commit waits until all of them are done, and who
+    comes later waits behind. Then dvc.lock and metrics are those of the new commit: what they said
+    before, those who asked for it have.
+
+    Args:
+        commit: Its full name, or an empty string.
+        stop: Set, it ends waiting.
+        say: Told what is waited for.
+
+    Raises:
+        StageError: Files were edited, the commit cannot be had, or ``stop`` was set.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        lock, turn = (
+            stack.enter_context((FOLDER / f"checkout.{name}").open("ab"))
+            for name in ("lock", "turn")
+        )
+        now = git.attempt("rev-parse", "HEAD") or "no commit"
+        why = f"stages of this checkout at {now[:SHORT]}"
+        take = partial(locks.take, stop=stop, why=why, say=say)
+        take(turn.fileno())
+        take(lock.fileno(), kind=fcntl.LOCK_SH)
+        if commit:
+            _clean()
+        if commit and _head() != commit:
+            take(lock.fileno())
+            _switch(commit)
+            take(lock.fileno(), kind=fcntl.LOCK_SH)
+        turn.close()
+        yield
+
+
+def _clean() -> None:
+    if changed := edited():
+        raise StageError(
+            f"{Path.cwd()}: {_some(changed)}: edited, so it is at no commit; a worker needs a "
+            "clone of its own: commit, or `git restore`"
+        )
+
+
+def _switch(commit: str) -> None:
+    _clean()  # nobody else of ours is here now
+    if git.attempt("cat-file", "-e", f"{commit}^{{commit}}") is None:
+        fetch()
+    # What git would overwrite are results, which it compares with another version of them.
+    git.run("-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit)
+
+
+def _head() -> str:
+    return git.run("rev-parse", "HEAD")
+
+
+def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
+    """Have these outputs of stages, and these data, as dvc.lock and .dvc files say; nothing else.
+
+    Raises:
+        StageError: They are neither here nor at the remote, or ``stop`` was set.
+    """
+    if paths:
+        _dvc("pull", *paths, stop=stop, say=say)
+
+
+def push(stage: str, *, stop: Event, say: Say) -> None:
+    """Give a stage's outputs to the remote, with the entry by which other checkouts know its run.
+
+    While the remote does not take them, it is tried again for some ten minutes. They stay here.
+
+    Raises:
+        StageError: The remote did not take them, or ``stop`` was set.
+    """
+    for pause in (*PAUSES, None):
+        try:
+            lines = _dvc("push", "--run-cache", stage, stop=stop, say=say)
+            break
+        except StageError as error:
+            if pause is None or stop.is_set():
+                raise
+            say(f"{error}; trying again in {pause} s")
+            stop.wait(pause)
+    if missing := [line.removeprefix("WARNING: ") for line in lines if MISSING in line]:
+        raise StageError(f"`dvc push {stage}`: {missing[0]}")
+
+
+def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> list[str]:
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", verb, *arguments]
+    code, lines = processes.run(command, stop=stop, say=say)
+    if stop.is_set():
+        raise StageError(f"stopped during `dvc {verb}`")
+    if code != 0:
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        raise StageError(
+            f"`dvc {verb} {' '.join(arguments)}`: {(errors or lines or ['failed'])[-1]}"
+        )
+    return lines
+
+
+def publish(branch: str, *, message: str) -> str:
+    """Commit dvc.lock and metrics, as they are here, to a branch of the remote; what was done.
+
+    HEAD, its branch and git's index stay as they are. The new commit comes after HEAD, and after
+    what the branch has beyond it, which may be results only: code that HEAD does not know would be
+    undone.
+
+    Raises:
+        StageError: The branch has such commits, or the remote did not take it; the commit is then
+            kept, and named.
+    """
+    fetch()
+    head, there = _head(), f"{REMOTE}/{branch}"
+    tip = git.attempt("rev-parse", "--verify", "--quiet", f"refs/remotes/{there}") or head
+    base = git.attempt("merge-base", tip, head) or head
+    newer = {*git.run("diff", "--name-only", "-z", base, tip).split("\0")} - {""}
+    if code := sorted(newer - results()):
+        raise StageError(
+            f"{there}: has changes of {_some(code)} that this run does not know; results stay in "
+            "dvc.lock here; run that branch, or publish to another"
+        )
+    parents = {head: [tip], tip: [head]}.get(base, [tip, head])
+    tree = _tree(head)
+    if tree == git.run("rev-parse", f"{parents[0]}^{{tree}}"):
+        return f"{there} has these results"
+    author = {} if git.attempt("config", "user.email") else NOBODY
+    words = ("commit-tree", tree, *(f"-p{one}" for one in parents), "-m", message)
+    commit = git.run(*words, environment=author)
+    git.run("update-ref", f"refs/rrcm/{branch}", commit)  # so that nothing collects it
+    if git.attempt("push", "--quiet", REMOTE, f"{commit}:refs/heads/{branch}") is None:
+        raise StageError(
+            f"{there}: did not take the results, perhaps because somebody pushed first; they are "
+            f"commit {commit[:SHORT]} here, and published again with the next run"
+        )
+    return f"{there} is {commit[:SHORT]}"
+
+
+def _tree(head: str) -> str:
+    """Of HEAD with the results of this checkout: made in an index of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
+        git.run("read-tree", head, environment=index)
+        for name in sorted(results()):
+            change = ["--add", name] if Path(name).exists() else ["--force-remove", name]
+            git.run("update-index", *change, environment=index)
+        return git.run("write-tree", environment=index)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

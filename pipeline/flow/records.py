@@ -1,0 +1,127 @@
+"""What stages ran on, beside what they would run on now; and entries of dvc.lock made anew.
+
+No stage is run for either, and what is not here but in DVC's cache or remote need not be fetched.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dvc.dependency import Dependency
+from dvc.dependency.param import ParamsDependency
+from dvc.repo.reproduce import plan_repro
+from dvc.stage import PipelineStage
+from dvc.stage.serialize import to_single_stage_lockfile
+
+from pipeline.flow.plan import Changes, meant, opened, overlap
+from rrcm.cli import checked, dvc_lock
+from rrcm.core.errors import StageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A stage as dvc.lock has it, beside what it would run on now.
+
+    ``entry`` is that of dvc.lock, if it has one; ``before`` and ``now`` are DVC's hashes of the
+    files and folders of code, ``obstacles`` what keeps the stage from being up to date besides its
+    code and its command.
+    """
+
+    name: str
+    upstream: tuple[str, ...]
+    command: str
+    entry: dict[str, Any]
+    before: dict[str, str]
+    now: dict[str, str]
+    obstacles: tuple[str, ...]
+
+
+def load(targets: Sequence[str] = ()) -> list[Record]:
+    """The stages that make ``targets``, and those before them, in the order of `dvc repro`.
+
+    Raises:
+        ConfigError: params.yaml says something that we do not understand.
+        StageError: dvc.yaml or dvc.lock does, or no stage is meant by one of the words.
+    """
+    checked.load()
+    return dvc_lock.consistent(partial(_load, targets))
+
+
+def _load(targets: Sequence[str]) -> list[Record]:
+    entries = dvc_lock.read().get("stages", {})
+    with opened() as (graph, order):
+        wanted = [stage for word in targets for stage in meant(word, order)] or order
+        needed, changes = {*plan_repro(graph, wanted)}, Changes(graph, here=True)
+        made = [out.def_path for stage in graph for out in stage.outs]
+        return [
+            Record(
+                name=stage.addressing,
+                upstream=tuple(s.addressing for s in order if graph.has_edge(stage, s)),
+                command=stage.cmd,
+                entry=(entry := entries.get(stage.addressing, {})),
+                before={
+                    row["path"]: row["md5"]
+                    for row in entry.get("deps", [])
+                    if not any(overlap(row["path"], path) for path in made)
+                },
+                now={dep.def_path: dep.get_hash().value for dep in _code(stage, changes)},
+                obstacles=tuple(_obstacles(stage, changes, entry)),
+            )
+            for stage in order
+            if stage in needed
+        ]
+
+
+def _code(stage: PipelineStage, changes: Changes) -> list[Dependency]:
+    """The dependencies that git keeps: no parameters, and nothing that a stage makes."""
+    inputs = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
+    code = [dep for dep in inputs if not changes.sources(dep)]
+    for dep in code:
+        if not dep.exists:
+            raise StageError(f"{dep.def_path}: stage {stage.addressing} needs it; it is missing")
+    return code
+
+
+def _obstacles(stage: PipelineStage, changes: Changes, entry: Mapping[str, Any]) -> Iterator[str]:
+    """Why a stage is not up to date, besides its code and its command."""
+    if not entry:
+        yield "it has not run yet"
+        return
+    data = [dep for dep in stage.deps if changes.sources(dep)]
+    for dep in data:
+        if changes.in_input(dep) if dep.exists else changes.in_lock(dep):
+            yield f"{dep.def_path} is not what it ran on"
+    for dep in stage.deps:
+        if isinstance(dep, ParamsDependency):
+            had = entry.get("params", {}).get(dep.def_path, {})
+            if keys := {*dep.status().get(str(dep), {})} | ({*had} - {*dep.params}):
+                yield f"{dep.def_path} says otherwise: {', '.join(sorted(keys))}"
+    recorded = {row["path"] for row in entry.get("outs", [])}
+    if paths := recorded ^ {out.def_path for out in stage.outs}:
+        yield f"{', '.join(sorted(paths))}: an output before or now, but not both"
+    for out in stage.outs:
+        if out.exists and out.hash_info and out.changed_checksum():
+            yield f"{out.def_path} is not what dvc.lock has; `dvc checkout {out.def_path}`"
+
+
+def renewed(names: Sequence[str], *, rewritten: Sequence[str] = ()) -> dict[str, Any]:
+    """Entries for dvc.lock, as `dvc commit` would write them, of stages without obstacles.
+
+    The command and the hashes of code are those of now; data, parameters and outputs are as
+    dvc.lock has them, whether they are here or not. Only outputs in ``rewritten`` are hashed, and
+    go into DVC's cache.
+    """
+    found = {}
+    with opened() as (graph, order):
+        changes = Changes(graph, here=True)
+        for stage in order:
+            if stage.addressing in names:
+                for dep in _code(stage, changes):
+                    dep.save()
+                for out in stage.outs:
+                    if out.def_path in rewritten:
+                        out.save()
+                        out.commit()
+                found[stage.addressing] = to_single_stage_lockfile(stage)
+    return found

@@ -1,0 +1,1 @@
+"""The files of a checkout: data, presets, imported checkpoints, pulled artifacts."""

@@ -1,0 +1,63 @@
+"""Puts raw data where the graph reads them, verified and tracked by DVC, for ``rrcm data``."""
+
+import os
+from pathlib import Path
+
+from pipeline.runtime import graph
+from rrcm.core import progress, registry
+from rrcm.core.errors import DataError
+from rrcm.core.files import write_text
+from rrcm.data.datasets import cifar10 as cifar10_batches
+from rrcm.data.datasets import digits as scanned
+from rrcm.data.datasets import imagenet
+from rrcm.data.ingest import manifest
+
+DATA = Path("data")
+
+
+def digits() -> str:
+    """Write scikit-learn's digits to data/."""
+    return _kept(f"{scanned.fetch(DATA / 'digits')}: 1,797 images")
+
+
+def cifar10(source: Path, *, verify: bool) -> str:
+    """Copy the batches of an archive or a folder to data/."""
+    images = cifar10_batches.fetch(DATA / "cifar10", source, verify=verify)
+    return _kept(f"{DATA / 'cifar10'}: {images:,} images")
+
+
+def pictures(name: str, source: Path, *, verify: bool, skip_unreadable: bool) -> str:
+    """Read a dataset of picture files once, where it is, and write its manifest to data/.
+
+    Args:
+        name: The dataset, a file of rrcm/data/datasets/.
+        source: The folder of its files.
+        verify: Whether they must be the official ones.
+        skip_unreadable: Whether pictures that cannot be read are left out, or an error.
+    """
+    if not source.is_dir():
+        raise DataError(f"--from {source}: no such folder")
+    if verify:
+        size = sum(path.stat().st_size for path in imagenet.archives(source))
+        with progress.bar(size, 0, "MD5", "B") as shown:
+            for done in imagenet.verify(source):
+                shown.update(done - shown.n)
+    tree = registry.load("datasets", name).tree(source)
+    if verify:
+        imagenet.complete(source, tree)
+    images = sum(len(places) for classes in tree.values() for places in classes.values())
+    path = DATA / name / manifest.FILE
+    with progress.bar(images, 0, name, " images") as shown:
+        for done in manifest.examine(
+            tree, path, skip_unreadable=skip_unreadable, workers=os.cpu_count() or 1
+        ):
+            shown.update(done - shown.n)
+    write_text(graph.DATA / name, f"{source.resolve()}\n")
+    skipped = len(manifest.read(path, command="").skipped)
+    left_out = f" ({skipped:,} unreadable ones left out, listed there)" if skipped else ""
+    return _kept(f"{path}: {images - skipped:,} images{left_out}")
+
+
+def _kept(said: str) -> str:
+    changed = graph.track(DATA)
+    return f"{said}, {'new to data.dvc: commit it' if changed else 'as data.dvc has them'}"

@@ -1,0 +1,139 @@
+"""Makes a preset the current params.yaml, for ``rrcm preset``.
+
+``presets/<name>.yaml`` is a complete params.yaml. ``ablation-<name>`` is composed when it is asked
+for, from a complete preset and the variants of it in presets/ablations/<name>.yaml.
+"""
+
+import io
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from pipeline.project import artifacts, variants
+from rrcm.config import params, sections
+from rrcm.config.sections import require
+from rrcm.core.errors import ConfigError
+from rrcm.core.files import read_bytes, write_text
+from rrcm.core.registry import suggest
+from rrcm.core.schema import read_yaml
+
+PRESETS = Path("presets")
+PREFIX = "ablation-"
+BASE = "digits"
+MADE = re.compile(r"`rrcm preset (\S+) --base (\S+)`")
+
+
+def use(name: str, *, base: str | None, force: bool) -> str:
+    """Make a preset the current params.yaml; return its description, for people.
+
+    Args:
+        name: A complete preset, or ``ablation-`` and the name of a file of presets/ablations/.
+        base: The complete preset that an ablation varies; None is ``digits``.
+        force: Overwrite params.yaml even if it was edited.
+
+    Raises:
+        ConfigError: There is no such preset, it is not valid, or params.yaml is no copy of a
+            preset, so that edits would be lost. Nothing is written then.
+    """
+    whole = sorted(path.stem for path in PRESETS.glob("*.yaml"))
+    known = [*whole, *sorted(PREFIX + path.stem for path in PRESETS.glob("ablations/*.yaml"))]
+    if name not in known:
+        listed = ", ".join(known) or "nothing; run this in a checkout"
+        raise ConfigError(f"{PRESETS}/ has no {name!r}, only {listed}.{suggest(name, known)}")
+    if name in whole:
+        require(base is None, f"--base: {name} is a complete preset; only an ablation has a base")
+        params.load(PRESETS / f"{name}.yaml")  # so that it is refused before anything is written
+        text, described = _read(name), f"presets/{name}.yaml"
+    else:
+        text = composed(name, base or BASE)
+        described = f"presets/{base or BASE}.yaml as {_file(name)} varies it"
+    if sections.PARAMS.exists() and not force and _edited(sections.PARAMS, whole):
+        raise ConfigError(
+            f"{sections.PARAMS} has been edited: save it elsewhere, or overwrite it with --force"
+        )
+    write_text(sections.PARAMS, text)
+    artifacts.write(params.load())
+    return described
+
+
+def composed(name: str, base: str) -> str:
+    """Return the text of an ablation's params.yaml, a function of the two files alone; it is valid.
+
+    Raises:
+        ConfigError: ``base`` is not one of the presets that the ablation varies, or a variant of
+            it is no valid params.yaml.
+    """
+    file = _file(name)
+    found = variants.read(file)
+    if base not in found:
+        raise ConfigError(
+            f"--base: {file} varies {', '.join(found)}, and not {base!r}.{suggest(base, [*found])}"
+        )
+    source = PRESETS / f"{base}.yaml"
+    made = variants.compose(read_yaml(source), found[base], where=f"{file}: {base}")
+    text = (
+        f"# {found[base].run} of {source}, and its variants of {file}.\n"
+        f"# Made by `rrcm preset {name} --base {base}`; the two files say what the keys mean\n"
+        "# and why these values are tried.\n\n"
+    )
+    text += "\n\n".join(written({section: node}) for section, node in made.items()) + "\n"
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder, "params.yaml")
+        write_text(trial, text)
+        try:
+            params.load(trial)
+        except ConfigError as error:
+            said = str(error).removeprefix(str(trial)).lstrip(":. ")
+            raise ConfigError(f"{file}: {base}: not valid when composed: {said}") from None
+    return text
+
+
+def written(entries: dict[str, Any]) -> str:
+    """Return entries as YAML in the form of the presets: a mapping without mappings in one line."""
+
+    def flow(value: Any) -> Any:
+        if isinstance(value, list):
+            made, parts, short = CommentedSeq(flow(each) for each in value), value, True
+        elif isinstance(value, dict):
+            made = CommentedMap({key: flow(each) for key, each in value.items()})
+            parts, short = value.values(), len(value) < 7
+        else:
+            return value
+        if short and not any(_levels(each) for each in parts):
+            made.fa.set_flow_style()
+        return made
+
+    yaml, text = YAML(), io.StringIO()
+    yaml.width = 120
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.dump(flow(entries), text)
+    return text.getvalue().rstrip()
+
+
+def _levels(value: Any) -> bool:
+    """Return whether a value is a mapping, or a list with one somewhere in it."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(map(_levels, value)))
+
+
+def _edited(current: Path, whole: list[str]) -> bool:
+    """Return whether a file is neither a complete preset nor an ablation as composed now."""
+    text = read_bytes(current, ConfigError).decode(errors="replace")
+    if any(text == _read(name) for name in whole):
+        return False
+    made = MADE.search(text)
+    try:
+        return not (made and composed(*made.groups()) == text)
+    except ConfigError:  # the files that it was composed from have changed, or are gone
+        return True
+
+
+def _read(name: str) -> str:
+    return (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _file(name: str) -> Path:
+    return PRESETS / "ablations" / f"{name.removeprefix(PREFIX)}.yaml"

@@ -1,0 +1,186 @@
+"""Fetches a run, an evaluation or a pre-training from a DVC remote by its name: ``rrcm pull``.
+
+DVC transfers the files; this module turns names into paths, and a failure of DVC into an error of
+one line. After any failure, files that arrived are kept, dvc.lock is unchanged, and the same
+command resumes.
+"""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Collection, Mapping
+
+from rrcm.cli import dvc_lock
+from rrcm.cli.checked import load
+from rrcm.config.params import Params
+from rrcm.core.errors import ConfigError, DataError, RrcmError, StageError, one_line
+from rrcm.core.registry import suggest
+
+COMPLAINT = re.compile(rb"(?:\x1b\[\d*m)?(?:ERROR|WARNING)(?:\x1b\[\d*m)?:")
+ERASE = b"\r\x1b[K"  # the error takes the place of the bar
+OBJECTS = "/files/md5"  # the folder of a remote where DVC keeps files by their hash
+
+
+def pull(names: list[str], *, remote: str | None) -> str:
+    """Fetch the files of ``names`` into this checkout; return a summary and the next commands.
+
+    Raises:
+        ConfigError: params.yaml has no such name, or DVC no such remote.
+        StageError: dvc.lock of this commit has no such result.
+        DataError: The remote cannot be reached, or lacks a file.
+    """
+    params, made = load(), _outputs()
+    paths = {path for name in names for path in wanted(name, params, made)}
+    counted = _pulled({path: made[path] for path in sorted(paths)}, remote)
+    lines = [f"{', '.join(names)}: {counted}"]
+    for name in names:
+        if run := params.classifiers().get(name):
+            asked = f"--model {run.model} --method {run.method} --sigma {run.sigma:g}"
+            if name in params.ensembles:
+                asked = f"--model {name} --sigma {run.sigma:g}"
+            lines.append(f"`rrcm certify {asked}` certifies it")
+    return "\n".join(lines)
+
+
+def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
+    """Return the outputs that belong to ``name``, among ``made``, those in dvc.lock.
+
+    A run: the files that `rrcm certify` reads, votes and certificates of its evaluations. An
+    evaluation: its votes and certificates. A pre-training: its encoder. A denoiser: its network.
+    ``report``: the page.
+
+    Raises:
+        ConfigError: The name is none of these.
+        StageError: dvc.lock lacks an output that is needed.
+    """
+    runs = params.classifiers()
+    known = [*runs, *params.evals, *params.pretrain, *params.denoisers, "report"]
+    if name not in known:
+        raise ConfigError(
+            f"{name}: params.yaml has no run, evaluation, pre-training or denoiser of this name."
+            f"{suggest(name, known)} Its runs are {', '.join(runs)}"
+        )
+    needed: dict[str, str] = {}  # path -> the stage that makes it
+    if name in runs:
+        needed[f"onnx/{name}.onnx"] = params.maker(name)
+        needed[f"shards/{params.sample.split}"] = "shard"
+        if params.sample.precision == "int8":
+            needed["shards/validation"] = "shard"
+    if name in params.evals:
+        needed |= {path: f"certify@{name}" for path in _results(name)}
+    if name in params.pretrain:
+        needed[f"pretrained/{name}/encoder.safetensors"] = f"pretrain@{name}"
+    if name in params.denoisers:
+        for file in ("config.json", "model.safetensors"):
+            needed[f"denoisers/{name}/{file}"] = f"denoise@{name}"
+    if name == "report":
+        needed["report"] = "report"
+    for path, stage in needed.items():
+        if path not in made:
+            raise StageError(
+                f"{name}: dvc.lock has no {path}: it was not made at this commit; "
+                f"`dvc repro {stage}` makes it"
+            )
+    more = [path for path in made if path.startswith((f"models/{name}/", f"pretrained/{name}/"))]
+    more += [p for k, e in params.evals.items() if e.run == name for p in _results(k) if p in made]
+    return sorted({*needed, *more})
+
+
+def _results(evaluation: str) -> tuple[str, str]:
+    return f"votes/{evaluation}.jsonl", f"certificates/{evaluation}.csv"
+
+
+def _outputs() -> dict[str, str]:
+    """Return every output of dvc.lock, and its hash."""
+    stages = dvc_lock.read().get("stages", {}).values()
+    return {out["path"]: out.get("md5", "") for stage in stages for out in stage.get("outs", [])}
+
+
+def _pulled(made: Mapping[str, str], remote: str | None) -> str:
+    """Have DVC pull the outputs ``made``, with its progress bars on a terminal; return its summary.
+
+    Raises:
+        ConfigError: There is no such remote.
+        DataError: DVC failed.
+    """
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "pull"]
+    command += ["--remote", remote, *made] if remote else made
+    terminal = sys.stderr.isatty()
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    if terminal:  # DVC shows bars to a terminal only, and as wide as it is
+        termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as answer,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=answer, stderr=theirs
+        ) as process,
+    ):
+        os.close(theirs)
+        said = _relayed(ours, shown=terminal)
+        failed = process.wait() != 0
+        answer.seek(0)
+        counted = answer.read().strip().splitlines()
+    if failed:
+        raise reason(said, made, remote=remote)
+    return counted[-1] if counted else "nothing to do"
+
+
+def _relayed(ours: int, *, shown: bool) -> str:
+    """Read ``ours`` to its end, and return the text; show it as it comes, up to an error."""
+    said = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            said += chunk
+            if shown:
+                complaint = COMPLAINT.search(chunk)
+                bar = chunk[: complaint.start()] + ERASE if complaint else chunk
+                sys.stderr.buffer.write(bar)
+                sys.stderr.buffer.flush()
+                shown = not complaint
+    except OSError:
+        pass  # reading a terminal fails once its other end is closed
+    finally:
+        os.close(ours)
+    text = said.decode(errors="replace").replace("\r\n", "\n")
+    return re.sub(r"\x1b\[\d*[A-Za-z]", "", text)
+
+
+def reason(said: str, made: Mapping[str, str], *, remote: str | None) -> RrcmError:
+    """Turn the messages of a failed ``dvc pull`` of ``made`` into an error with the way out."""
+    if found := re.search(r"remote '([^']+)' doesn't exist", said):
+        return ConfigError(f"--remote {found[1]}: no such remote; `dvc remote list` shows them")
+    if found := re.search(r"failed to connect to (\w+) \((.*?)\) - (.*)", said):
+        url = f"{found[1]}://{found[2].removesuffix(OBJECTS)}"
+        return DataError(f"the remote {url} cannot be reached: {_line(found[3])}")
+    if found := re.findall(r"failed to transfer '(\w+)(?:\.dir)?' - ([^\n]*)", said):
+        names = {md5.removesuffix(".dir"): path for path, md5 in made.items()}
+        files = ", ".join(sorted({names.get(md5, md5) for md5, _ in found}))
+        why = _line(found[0][1].partition(": '")[0])  # without the names that DVC gives files
+        return DataError(
+            f"{files}: {why}; files that arrived are kept, and the same command resumes"
+        )
+    if found := re.search(r"unsaved files without confirmation.*\n((?:.*\S.*\n?)+)", said):
+        files = ", ".join(sorted(os.path.relpath(line) for line in found[1].splitlines()))
+        return DataError(f"{files}: edited here; `dvc pull --force` replaces it, or remove it")
+    missing = re.search(r"failed for following targets:\n(.*?)\nIs your cache", said, re.DOTALL)
+    if not missing:
+        told = "; ".join(re.findall(r"ERROR: (.*)", said)) or said
+        return DataError(f"dvc pull: {_line(told)}; the same command resumes")
+    files = ", ".join(missing[1].splitlines())
+    if "No remote provided" in said:
+        return DataError(
+            f"{files}: not in the cache, and this checkout has no default remote; add one with "
+            "`dvc remote add --default NAME URL`, or name one with --remote"
+        )
+    place = f"the remote {remote}" if remote else "the default remote"
+    return DataError(
+        f"{files}: missing or incomplete in {place}; `dvc push` from the checkout that made it"
+    )
+
+
+def _line(text: str) -> str:
+    return one_line(Exception(text))

@@ -1,0 +1,151 @@
+"""Composes an ablation: a params.yaml with variants of one run of a complete preset.
+
+A file of presets/ablations/ has an entry for each preset that it can vary. The changes of an entry
+are grouped by *part*: the ``run`` itself, or the ``model``, ``pretrain`` or ``recipe`` that the run
+names.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rrcm.config.sections import require
+from rrcm.core.errors import ConfigError
+from rrcm.core.registry import suggest
+from rrcm.core.schema import cast, read_yaml
+
+SECTIONS = {"model": "models", "pretrain": "pretrain", "recipe": "recipes", "run": "runs"}
+NONE = ("denoisers", "ensembles", "members", "purified", "representations", "generations")
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")  # DVC splits names at dots
+
+Node = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ablation:
+    """The ``run`` of a preset that is varied, and its variants.
+
+    ``setting`` changes the run itself, and so all of its variants; each of ``variants`` makes
+    further changes. Both map a part to its changed values.
+    """
+
+    run: str
+    setting: Node
+    variants: dict[str, Node]
+
+
+def read(path: Path) -> dict[str, Ablation]:
+    """Read a file of presets/ablations/: the name of a preset -> its ablation."""
+    return cast(read_yaml(path), dict[str, Ablation], where=str(path))
+
+
+def compose(whole: Node, ablation: Ablation, *, where: str) -> Node:
+    """Return the params of the varied run and of its variants, evaluated at the run's own sigma.
+
+    A variant ``v`` of the run ``r`` is the run ``r-v``. Parts that it changes are copied, with the
+    same suffix; parts that it does not change are shared with ``r``, and trained once. Of
+    ``models``, ``pretrain``, ``recipes`` and ``evals`` only the entries that these runs need are
+    kept, of `NONE` none, and all other sections of ``whole`` stay as they are.
+
+    Args:
+        whole: The contents of a complete preset.
+        ablation: The run and its variants.
+        where: The place of ``ablation``, for errors.
+
+    Raises:
+        ConfigError: A change names a key that the run does not have, is of another type, or changes
+            nothing; or two variants are the same.
+    """
+    _known(ablation.run, whole["runs"], f"{where}.run", "the runs")
+    names = _names(whole["runs"][ablation.run], ablation.run)
+    parts = {part: whole[SECTIONS[part]][name] for part, name in names.items()}
+    parts = merged(parts, ablation.setting, where=f"{where}.setting")
+    made = {section: {} for section in SECTIONS.values()}
+    _keep(made, names, parts)
+    if (other := parts.get("pretrain", {}).get("model")) not in (None, names["model"]):
+        made["models"][other] = whole["models"][other]
+    evals = {
+        name: evaluation
+        for name, evaluation in whole["evals"].items()
+        if (evaluation["run"], evaluation["sigma"]) == (ablation.run, parts["run"]["sigma"])
+    }
+    require(bool(evals), f"{where}.run: nothing evaluates {ablation.run} at the sigma of its own")
+    made["evals"] = dict(evals)
+    seen = {"the run itself": parts}
+    for variant, changes in ablation.variants.items():
+        place = f"{where}.variants.{variant}"
+        require(bool(NAME.fullmatch(variant)), f"{place}: a name of a-z, 0-9, _ and - is needed")
+        varied = merged(parts, changes, where=place)
+        if twins := [name for name, other in seen.items() if other == varied]:
+            raise ConfigError(f"{place}: {changes} is the same as {twins[0]}; leave it out")
+        seen[variant] = varied
+        renamed = _renamed(names, variant, changed={p for p in parts if parts[p] != varied[p]})
+        _keep(made, renamed, _referring(varied, renamed, names))
+        for name, evaluation in evals.items():
+            head, found, tail = name.partition(ablation.run)
+            copy = f"{head}{renamed['run']}{tail}" if found else f"{name}-{variant}"
+            made["evals"][copy] = evaluation | {"run": renamed["run"]}
+    made |= {section: {} for section in NONE}
+    return {section: made.get(section, node) for section, node in whole.items()}
+
+
+def merged(old: Any, new: Any, *, where: str) -> Any:
+    """Return ``old`` with the values of ``new`` in place of its own, recursively; lists are values.
+
+    Raises:
+        ConfigError: A key of ``new`` is not in ``old``, or a value is of another type.
+    """
+    if isinstance(old, list):
+        require(isinstance(new, list), f"{where}: expected a list, got {new!r}")
+        return new
+    if not isinstance(old, dict):
+        return cast(new, type(old), where=where)
+    for key in cast(new, dict[str, Any], where=where):
+        _known(key, old, where, "what is varied")
+    return {
+        key: merged(value, new[key], where=f"{where}.{key}") if key in new else value
+        for key, value in old.items()
+    }
+
+
+def _names(run: Node, name: str) -> dict[str, str]:
+    """Return the name of each part; ``pretrain`` only if the run starts from a pre-training."""
+    names = {"model": run["model"], "recipe": run["recipe"], "run": name}
+    folder, _, start = run["start"].partition("/")
+    return names | ({"pretrain": start} if folder == "pretrained" else {})
+
+
+def _renamed(names: dict[str, str], variant: str, *, changed: set[str]) -> dict[str, str]:
+    """Return the parts' names in a variant: new ones for changed parts and those that name them."""
+    if "model" in changed:
+        changed = changed | {"pretrain"}
+    return {
+        part: f"{name}-{variant}" if part in changed | {"run"} else name
+        for part, name in names.items()
+    }
+
+
+def _referring(parts: Node, renamed: dict[str, str], names: dict[str, str]) -> Node:
+    """Return ``parts`` with their references to each other renamed for a variant."""
+    run = parts["run"] | {"model": renamed["model"], "recipe": renamed["recipe"]}
+    found = parts | {"run": run}
+    if "pretrain" in names:
+        run["start"] = f"pretrained/{renamed['pretrain']}"
+        if renamed["model"] != names["model"]:
+            found["pretrain"] = parts["pretrain"] | {"model": renamed["model"]}
+    return found
+
+
+def _keep(made: Node, names: dict[str, str], parts: Node) -> None:
+    for part, name in names.items():
+        made[SECTIONS[part]].setdefault(name, parts[part])
+
+
+def _known(name: str, known: Iterable[str], where: str, what: str) -> None:
+    listed = [*map(str, known)]
+    if name not in listed:
+        raise ConfigError(
+            f"{where}: {name!r} is not in {what} ({', '.join(listed)}).{suggest(str(name), listed)}"
+        )

@@ -1,0 +1,1 @@
+"""What stages share: their place in the graph, several devices, progress, throughput."""

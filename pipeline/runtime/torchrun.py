@@ -1,0 +1,138 @@
+"""Several devices: torchrun starts a training stage's script again, once for each of them.
+
+These processes train and leave their state in the stage's scratch folder; the script that started
+them goes on from there (docs/training.md).
+"""
+
+import os
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+    get_error_handler,
+)
+from torch.distributed.run import main as torchrun
+
+from pipeline.runtime.graph import Stage
+from rrcm.config.sections import Compute
+from rrcm.core import pool
+from rrcm.core.errors import ConfigError, RrcmError, StageError, TrainingError
+from rrcm.training.engine import distributed
+
+TORCHRUN, SCRATCH, LAUNCHER = "RRCM_TORCHRUN", "RRCM_SCRATCH", "RRCM_LAUNCHER"
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # torchrun handles these
+ECHOES = ("closed by peer", "reset by peer", "gloo", "NCCL", "ProcessGroup", "TCPStore")
+
+
+def devices(compute: Compute) -> int:
+    """How many devices of this machine train; all its GPUs for 0, or the CPU where it has none.
+
+    Raises:
+        ConfigError: There are GPUs, but not as many.
+    """
+    here = torch.cuda.device_count()
+    if here and compute.devices > here:
+        raise ConfigError(
+            f"compute.devices: {compute.devices}, but there are {here} GPUs; 0 takes them all"
+        )
+    return compute.devices or max(1, here)
+
+
+def wanted(compute: Compute) -> bool:
+    """Whether this process is to `launch` others: not if it is one of them."""
+    several = TORCHRUN in os.environ or devices(compute) > 1
+    return several and not distributed.launched()
+
+
+def launch(stage: Stage, compute: Compute) -> None:
+    """Train ``stage`` in a process for each device, and wait for them.
+
+    ``RRCM_TORCHRUN`` has the arguments of torchrun where several hosts train.
+
+    Raises:
+        TrainingError: A process failed; the others have been stopped, and what is saved is kept.
+        StageError: A signal stopped us, and so all processes.
+    """
+    count = devices(compute)
+    where = shlex.split(os.environ.get(TORCHRUN, f"--standalone --nproc-per-node {count}"))
+    script = stage.name.partition("@")[0]
+    os.environ |= {SCRATCH: str(stage.scratch.absolute()), LAUNCHER: str(os.getpid())}
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    logs = ("--log-dir", str(stage.scratch / "torchrun"))
+    os.environ.setdefault("TORCHELASTIC_ERROR_FILE", str(stage.scratch / "torchrun/error.json"))
+    try:
+        torchrun([*where, *logs, "-m", f"pipeline.stages.{script}"])
+    except ChildFailedError as error:
+        rank, reason = _cause(error.failures)
+        raise TrainingError(
+            f"{stage.name}: process {rank} failed: {reason}; the others were stopped, and what was "
+            "saved is kept for the same command to go on from"
+        ) from None
+    except SignalException as stopped:
+        raise StageError(
+            f"{stage.name}: stopped by {stopped.sigval.name}; the same command goes on from what "
+            "was saved"
+        ) from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _cause(failures: dict[int, ProcessFailure]) -> tuple[int, str]:
+    """The process that failed by itself, and why; the others fail when it is gone."""
+
+    def order(rank: int) -> tuple[bool, bool, int]:
+        failure = failures[rank]
+        killed = failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM
+        echo = any(word in _message(failure) for word in ECHOES)
+        return not killed, echo, failure.timestamp
+
+    rank = min(failures, key=order)
+    return rank, _message(failures[rank])
+
+
+def _message(failure: ProcessFailure) -> str:
+    told = failure.message
+    if isinstance(told, dict):
+        return told["message"].partition("\n")[0]
+    if failure.exitcode < 0:
+        return f"killed by {failure.signal_name()}"
+    return f"exit code {failure.exitcode}, see above"
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """In a launched process: its launcher hears of an error, and prints those that it explains.
+
+    It ends with its launcher, as nobody would take the result.
+    """
+    pool.follow(int(os.environ.get(LAUNCHER) or os.getppid()))
+    get_error_handler().initialize()
+    with ExitStack() as stack:
+        stack.push(_tell)
+        yield
+
+
+def _tell(
+    kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
+    if isinstance(error, Exception):
+        get_error_handler().record_exception(error)
+    if isinstance(error, RrcmError) or any(word in str(error) for word in ECHOES):
+        sys.exit(1)
+
+
+def scratch() -> Path:
+    """In a launched process: where to save; on another host than the stage's, nowhere for long."""
+    return Path(os.environ.get(SCRATCH) or tempfile.mkdtemp(prefix="rrcm-"))

@@ -1,0 +1,47 @@
+"""Stage ``combine``: members of an ensemble -> one classifier, as a run is, and its ONNX file."""
+
+from pathlib import Path
+
+from pipeline.runtime import graph
+from rrcm.config import certification, sections
+from rrcm.core.files import sha256
+from rrcm.data.splits import shards
+from rrcm.inference.export import export_ensemble
+from rrcm.models.trained import ensembles
+
+
+def main(name: str) -> None:
+    with graph.running(f"combine@{name}") as stage:
+        cfg = sections.read(f"ensembles.{name}", certification.Ensemble)
+        export = sections.read("export", certification.Export)
+        members = ensembles.read(Path("ensembles", name), cfg.members)
+        folder = Path("models", name)
+        used = sorted({about["model"]["architecture"] for _, about in members})
+        # An evaluation depends on the code of one architecture, and by these on that of all.
+        files = [f"rrcm/models/{kind}/{one}.py" for one in used for kind in ("networks", "folding")]
+        code, params = {f: sha256(Path(f)) for f in files}, sections.as_written(f"ensembles.{name}")
+        for _, about in members:
+            params |= about.pop("params")  # a record, no part of the function
+        made = ensembles.save(folder, members, cfg, code=code, params=params)
+        folded, _ = ensembles.load(folder)
+        stage.notes["parity"] = export_ensemble(
+            ensembles.EnsembleClassifier([network for network, _ in members], cfg),
+            folded,
+            Path(f"onnx/{name}.onnx"),
+            shards.read(Path("shards"), "validation"),
+            {
+                "run": name,
+                "classes": made["classes"],
+                "sigma": made["sigma"],
+                "ensemble": made["ensemble"],
+                "members": [about["run"] for _, about in members],
+                "input": "noisy pixels, [0, 1] before the noise",
+                "weights": sha256(folder / "model.safetensors"),
+                "params": made["params"] | sections.as_written("export"),
+            },
+            export,
+        )
+
+
+if __name__ == "__main__":
+    graph.main(main)

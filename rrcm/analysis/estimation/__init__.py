@@ -1,0 +1,1 @@
+"""Certified accuracy, its intervals, and paired differences between classifiers."""

@@ -1,0 +1,125 @@
+"""Statistics over the certificates of many images. Equations are those of docs/theory.md."""
+
+import numpy as np
+import pandas as pd
+from statsmodels.stats.proportion import proportion_confint
+
+from rrcm.analysis.estimation import intervals
+from rrcm.analysis.estimation.intervals import Estimate
+from rrcm.certification.votes.counts import ABSTAIN
+
+
+def certified(table: pd.DataFrame, radius: float) -> np.ndarray:
+    """Which images are certified correct at ``radius`` or more, bool [N]; abstaining is wrong."""
+    return ((table["correct"] == 1) & (table["radius"] >= radius)).to_numpy()
+
+
+def certified_accuracy(table: pd.DataFrame, radius: float, *, confidence: float) -> Estimate:
+    """Certified accuracy at ``radius``, with its Wilson interval (eq. 13)."""
+    hits = certified(table, radius)
+    return intervals.wilson(int(hits.sum()), len(hits), confidence=confidence)
+
+
+def certified_share(table: pd.DataFrame, radius: float, *, confidence: float) -> Estimate:
+    """Share of images with an answer, right or wrong, that is certified at ``radius``."""
+    return certified_accuracy(answered(table), radius, confidence=confidence)
+
+
+def answered(table: pd.DataFrame) -> pd.DataFrame:
+    """``table`` with every answer counted as correct, for images without labels."""
+    return table.assign(correct=(table["predict"] != ABSTAIN).astype(int))
+
+
+def credited(table: pd.DataFrame) -> np.ndarray:
+    """The radius of each image [N]; 0 for wrong answers and abstentions."""
+    return (table["radius"] * table["correct"]).to_numpy(dtype=float)
+
+
+def average_certified_radius(table: pd.DataFrame) -> float:
+    """ACR, the mean of radius x correct (Zhai et al., 2020). Easy images dominate it."""
+    return float(credited(table).mean())
+
+
+def abstention(table: pd.DataFrame) -> float:
+    """Share of images without an answer."""
+    return float((table["predict"] == ABSTAIN).mean())
+
+
+def curve(table: pd.DataFrame) -> pd.DataFrame:
+    """Certified accuracy as a function of the radius: one row per step of the staircase.
+
+    Columns ``radius`` and ``certified_accuracy``, which holds up to and including the radius.
+    """
+    radii = np.sort(table.loc[table["correct"] == 1, "radius"].to_numpy())
+    steps = np.unique(np.concatenate([[0.0], radii]))
+    at_least = len(radii) - np.searchsorted(radii, steps, side="left")
+    return pd.DataFrame({"radius": steps, "certified_accuracy": at_least / len(table)})
+
+
+def band(table: pd.DataFrame, *, confidence: float) -> pd.DataFrame:
+    """`curve` with two bands around it.
+
+    ``low`` and ``high`` are Wilson's and hold at one radius (eq. 13); ``all_low`` and ``all_high``
+    hold at all radii together (eq. 34), and are wider.
+    """
+    found, images = curve(table), len(table)
+    share = found["certified_accuracy"].to_numpy()
+    hits = np.rint(share * images)
+    low, high = proportion_confint(hits, images, alpha=1 - confidence, method="wilson")
+    apart = intervals.dkw(images, confidence=confidence)
+    return found.assign(
+        low=low,
+        high=high,
+        all_low=np.maximum(share - apart, 0),
+        all_high=np.minimum(share + apart, 1),
+    )
+
+
+def distribution(table: pd.DataFrame) -> pd.DataFrame:
+    """The empirical distribution of p_A: columns ``p_A`` and ``share``, from ½ on.
+
+    ``share`` of the images have at most ``p_A``; images without a correct answer count as 0. It has
+    the same information as certified accuracy, in probabilities instead of radii, so that values of
+    sigma can be compared (recommended by Sun et al., 2025, arXiv:2410.06895).
+    """
+    found = np.sort(table.loc[table["correct"] == 1, "p_A"].to_numpy())
+    steps = np.unique(np.concatenate([[0.5], found]))
+    above = len(found) - np.searchsorted(found, steps, side="right")
+    return pd.DataFrame({"p_A": steps, "share": 1 - above / len(table)})
+
+
+def per_class(table: pd.DataFrame, *, radii: list[float], confidence: float) -> pd.DataFrame:
+    """Certified accuracy of the images of each label: ``label, images, radius, value, low, high``.
+
+    Sorted by label, then radius.
+    """
+    rows = []
+    for label, part in table.groupby("label", sort=True):
+        for radius in radii:
+            share = certified_accuracy(part, radius, confidence=confidence)
+            rows.append(
+                {
+                    "label": int(label),
+                    "images": len(part),
+                    "radius": radius,
+                    "value": share.value,
+                    "low": share.low,
+                    "high": share.high,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def envelope(curves: list[pd.DataFrame]) -> pd.DataFrame:
+    """The maximum of several curves at each radius.
+
+    It is no classifier's curve: the best classifier at a radius is known only after all of them
+    have been certified.
+    """
+    radius = np.unique(np.concatenate([curve["radius"] for curve in curves]))
+    best = np.zeros(len(radius))
+    for curve in curves:
+        place = np.searchsorted(curve["radius"], radius)  # the first step at a radius or beyond it
+        values = np.append(curve["certified_accuracy"], 0.0)
+        best = np.maximum(best, values[place])
+    return pd.DataFrame({"radius": radius, "certified_accuracy": best})

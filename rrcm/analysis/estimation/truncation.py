@@ -1,0 +1,66 @@
+"""Truncates votes to those that sampling with a smaller n would have drawn."""
+
+import dataclasses
+
+from rrcm.certification.votes.counts import Rule
+from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
+from rrcm.core.errors import ConfigError, VotesError
+
+
+def truncate(header: Header, rows: list[Row], n: int) -> tuple[Header, list[Row]]:
+    """The votes of sampling with ``n`` draws instead of ``header.n``, at the same seed.
+
+    Guarantee: the same bytes, because draws are numbered from the first one, both have the same
+    looks up to ``n``, and the rule for ``n`` decides at each of them. Rules stop no later for a
+    smaller n, so no draw is missing. Images that a budget of time cut short stay so.
+
+    Raises:
+        VotesError: ``n`` is no look of these votes (the error names the nearest one), or they
+            contain sums over all draws, soft or paired, which cannot be truncated.
+    """
+    if n == header.n:
+        return header, rows
+    if header.soft or header.paired:
+        kind = "soft" if header.soft else "paired"
+        raise VotesError(f"n = {n}: {kind} votes are sums over all draws and cannot be cut")
+    rule = _rule(header, n)
+    if rule is None:
+        looks = sorted(header.rule().looks, key=lambda look: abs(look - n))
+        nearest = next(look for look in looks if _rule(header, look))
+        raise VotesError(
+            f"n = {n}: votes of {header.n} draws can be cut where they were looked at only; the "
+            f"nearest is {nearest}"
+        )
+    return dataclasses.replace(header, n=n), [_replay(row, header, rule) for row in rows]
+
+
+def budgets(header: Header) -> list[int]:
+    """The n of a series 1-2-5 at which votes can be cut, and their own n, ascending."""
+    if header.soft or header.paired:
+        return [header.n]
+    series = (look for look in header.rule().looks if str(look).rstrip("0") in ("1", "2", "5"))
+    return [*(n for n in series if n < header.n and _rule(header, n)), header.n]
+
+
+def _rule(header: Header, n: int) -> Rule | None:
+    """The rule for ``n``, or None if it has other looks than these votes."""
+    try:
+        rule = dataclasses.replace(header, n=n).rule()
+    except ConfigError:  # it has a stage after n
+        return None
+    return rule if rule.looks == tuple(t for t in header.rule().looks if t <= n) else None
+
+
+def _replay(row: Row, header: Header, rule: Rule) -> Row:
+    votes, n = row.votes(len(header.classes)), rule.looks[-1]
+    draws = [look for look in votes.draws if look <= n]
+    for seen in range(1, len(draws) + 1):
+        end = END if draws[seen - 1] == n else ""
+        if stop := rule.stop(votes.first(seen)) or end:
+            return dataclasses.replace(row, looks=row.looks[:seen], stop=stop)
+    if row.stop not in (BUDGET, SKIPPED):
+        raise VotesError(
+            f"image {row.idx}: drawing stopped after {draws[-1]} draws, where the rule laid "
+            f"out for {n} would have gone on"
+        )
+    return row

@@ -1,0 +1,1 @@
+"""Tables, figures and text of a report."""

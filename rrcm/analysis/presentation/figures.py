@@ -1,0 +1,291 @@
+"""Figures of the report; the same numbers give the same bytes."""
+
+import itertools
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.special import ndtr, ndtri
+
+from rrcm.core.files import atomic
+
+matplotlib.use("Agg")
+COLOURS = [
+    *("#0b6e99", "#c8553d", "#6a994e", "#8e6c8a", "#b08900", "#444444"),
+    *("#4cb5e0", "#e8a33d", "#1f7a4d", "#d16ba5"),
+]
+DASHES = ["-", "--", ":", "-."]
+# Independent of matplotlibrc, so that everybody gets the same bytes.
+STYLE: list[str | dict[str, Any]] = [
+    "default",
+    {"svg.hashsalt": "rrcm", "svg.fonttype": "path", "font.size": 10},
+    {"text.parse_math": False},  # a name may have a $ in it
+]
+ACROSS = 3  # panels in a row
+FEW = 5  # methods up to which bands are drawn
+CLASSES = 20  # rows of a heat map at the most
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """Certified accuracy against radius: ``band`` is a table from `statistics.band`.
+
+    ``settled`` is None, or the radii that a stopping rule decided, columns ``radius, value, low,
+    high``: between them the curve is only a lower bound.
+    """
+
+    band: pd.DataFrame
+    settled: pd.DataFrame | None = None
+
+
+def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Figure:
+    """One panel per sigma, one curve per method: certified accuracy against radius.
+
+    Where a stopping rule decided only some radii, these are marks with Wilson intervals, and the
+    curve is a thin dashed line without bands. With more than `FEW` methods, bands would hide
+    curves: they are left out, and one legend serves all panels.
+
+    Args:
+        curves: sigma -> method -> curve. The Wilson band is shaded, the simultaneous one dotted.
+        what: The certified quantity, for the axis.
+    """
+    methods = list(dict.fromkeys(name for panel in curves.values() for name in panel))
+    with style.context(STYLE):
+        figure, axes = panels(len(curves), size=(4.2, 3.6))
+        for axis, (sigma, panel) in zip(axes, curves.items(), strict=True):
+            for method, curve in panel.items():
+                look = {"label": method, "colour": colour(methods.index(method))}
+                if curve.settled is not None:
+                    _marks(axis, curve, **look)
+                elif len(methods) <= FEW:
+                    _staircase(axis, curve.band, **look)
+                else:
+                    _line(axis, curve.band, label=method, colour=look["colour"])
+            axis.set_title(f"σ = {sigma}")
+            _radius_axis(axis)
+            if len(methods) <= FEW:
+                axis.legend(frameon=False)
+        if len(methods) > FEW:
+            handles = {
+                name: h
+                for a in axes
+                for h, name in zip(*a.get_legend_handles_labels(), strict=True)
+            }
+            shown = [name for name in methods if name in handles]  # not those with a _ in front
+            figure.legend([handles[m] for m in shown], shown, loc="outside right upper")
+        first_column(axes, f"{what}, %")
+    return figure
+
+
+def probabilities(found: dict[tuple[str, str], pd.DataFrame]) -> Figure:
+    """The empirical distribution of p_A over images, one line for each (sigma, method).
+
+    Args:
+        found: (sigma, method) -> a table from `statistics.distribution`.
+    """
+    sigmas, methods = (list(dict.fromkeys(column)) for column in zip(*found, strict=True))
+    with style.context(STYLE):
+        figure = Figure(figsize=(7.4, 4.2), layout="constrained")
+        axis = figure.subplots()
+        for (sigma, method), steps in found.items():
+            axis.step(
+                [*steps["p_A"], 0.99999],
+                100 * np.array([*steps["share"], 1.0]),
+                where="post",
+                label=f"σ = {sigma}, {method}",
+                color=colour(methods.index(method)),
+                linestyle=DASHES[sigmas.index(sigma) % len(DASHES)],
+                linewidth=1.6,
+            )
+        # Equal steps of this axis are equal steps of the radius in units of sigma.
+        axis.set_xscale("function", functions=(ndtri, ndtr))
+        ticks = [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 0.9999]
+        top = max(0.9, *(steps["p_A"].iloc[-1] for steps in found.values()))
+        end = min(0.99999, 1 - (1 - top) / 2)
+        shown = [tick for tick in ticks if tick <= end]
+        axis.set_xticks(shown, [f"{tick:g}" for tick in shown])
+        axis.set_xlim(0.5, end)
+        axis.minorticks_off()
+        axis.set_ylim(0, 100)
+        axis.set_xlabel("lower bound of p_A, spaced as the radius in units of σ")
+        axis.set_ylabel("images with at most that, %")
+        axis.grid(alpha=0.25)
+        figure.legend(frameon=False, loc="outside right upper")
+    return figure
+
+
+def budget(numbers: dict[str, pd.DataFrame]) -> Figure:
+    """One panel per entry: certified accuracy against n, a line for each radius.
+
+    Args:
+        numbers: A title -> columns ``n, radius, value, lower_bound`` of one entry; lower bounds are
+            dashed.
+    """
+    radii = sorted({r for table in numbers.values() for r in table["radius"]})
+    with style.context(STYLE):
+        figure, axes = panels(len(numbers), size=(3.8, 3.0))
+        for axis, (title, table) in zip(axes, numbers.items(), strict=True):
+            for radius, line in table.groupby("radius", sort=True):
+                axis.plot(
+                    line["n"],
+                    100 * line["value"],
+                    linestyle="--" if line["lower_bound"].any() else "-",
+                    marker="o",
+                    markersize=3.5,
+                    color=matplotlib.colormaps["viridis"](radii.index(radius) / len(radii)),
+                    label=f"r = {radius:g}",
+                )
+            axis.set_xscale("log")
+            axis.set_xticks(sorted({*table["n"]}), [f"{n:,}" for n in sorted({*table["n"]})])
+            axis.tick_params(axis="x", which="major", labelrotation=45)
+            axis.minorticks_off()
+            axis.set_ylim(0, 100)
+            axis.set_title(title, fontsize=9)
+            axis.set_xlabel("n")
+            axis.grid(alpha=0.25)
+        first_column(axes, "certified, %")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, frameon=False, loc="outside right upper")
+    return figure
+
+
+def envelopes(curves: dict[str, pd.DataFrame]) -> Figure:
+    """The best of several sigmas at each radius, one line for each model and method."""
+    with style.context(STYLE):
+        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+        axis = figure.subplots()
+        for number, (name, curve) in enumerate(curves.items()):
+            _line(axis, curve, label=name, colour=colour(number), dash="--")
+        axis.set_title("best σ at each radius: several classifiers, not one", fontsize=10)
+        _radius_axis(axis)
+        axis.set_ylabel("certified, %")
+        axis.legend(frameon=False, loc="upper right")
+    return figure
+
+
+def per_class(numbers: dict[str, pd.DataFrame]) -> Figure:
+    """One heat map per entry, classes by radii, in percent; the classes are those of all entries.
+
+    At most ``CLASSES`` classes are shown: those with the lowest accuracy at the least radius, on
+    average over entries, the lowest first.
+
+    Args:
+        numbers: A title -> columns ``class, label, radius, value`` of one entry.
+    """
+    whole = pd.concat(numbers.values())
+    least = whole[whole["radius"] == whole["radius"].min()]
+    order = least.groupby("class")["value"].mean().sort_values(kind="stable").index[:CLASSES]
+    radii = sorted({*whole["radius"]})
+    with style.context(STYLE):
+        size = 1.3 + 0.52 * len(radii), 1.1 + 0.27 * len(order)
+        figure, axes = panels(len(numbers), size=size)
+        for axis, (title, table) in zip(axes, numbers.items(), strict=True):
+            grid = 100 * table.pivot(index="class", columns="radius", values="value")
+            values = grid.reindex(index=order, columns=radii).to_numpy()
+            axis.imshow(values, cmap="cividis", vmin=0, vmax=100, aspect="auto")
+            for (y, x), value in np.ndenumerate(values):
+                if np.isfinite(value):
+                    colour = "white" if value < 55 else "black"
+                    axis.text(x, y, f"{value:.0f}", ha="center", va="center", color=colour, size=8)
+            axis.set_xticks(range(len(radii)), [f"{radius:g}" for radius in radii])
+            axis.set_yticks(range(len(order)), order)
+            axis.set_title(title, fontsize=9)
+            axis.set_xlabel("radius")
+        first_column(axes, "class")
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write ``figure`` in the format of the suffix, without dates."""
+    metadata = {".svg": {"Date": None}, ".png": {"Software": None}}[path.suffix]
+    with atomic(path) as part, style.context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # names fill it all
+        figure.savefig(part, format=path.suffix[1:], dpi=160, metadata=metadata)
+
+
+def panels(count: int, *, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """``count`` axes in rows of ``ACROSS``, each of ``size`` in inches, with a shared y scale."""
+    across, down = min(count, ACROSS), -(-count // ACROSS)
+    figure = Figure(figsize=(size[0] * across, size[1] * down), layout="constrained")
+    grid = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
+    for axis in grid[count:]:
+        axis.remove()
+    return figure, [*grid[:count]]
+
+
+def first_column(axes: Iterable[Axes], text: str) -> None:
+    """Label the y axes of the first column."""
+    for axis in itertools.islice(axes, None, None, ACROSS):
+        axis.set_ylabel(text)
+
+
+def colour(number: int) -> str:
+    """The colour of a method by its number."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def _staircase(axis: Axes, curve: pd.DataFrame, *, label: str, colour: str) -> None:
+    """A curve with its bands, up to the last radius at which any image is certified."""
+    _line(axis, curve, label=label, colour=colour)
+    edges = curve["radius"].to_numpy()
+    if len(edges) < 2:
+        return
+    for column in ("all_low", "all_high"):  # a value holds up to its radius: from the one before
+        levels = 100 * curve[column].to_numpy()[1:]
+        axis.stairs(levels, edges, baseline=None, color=colour, linestyle=":", linewidth=0.8)
+    low, high = (100 * curve[column].to_numpy()[1:] for column in ("low", "high"))
+    axis.stairs(high, edges, baseline=low, color=colour, alpha=0.15, fill=True, linewidth=0)
+
+
+def _marks(axis: Axes, curve: Curve, *, label: str, colour: str) -> None:
+    """Settled radii as marks with intervals; a dashed lower bound between them."""
+    _line(axis, curve.band, label="_", colour=colour, dash=(0, (2, 2)), width=0.8)
+    settled = curve.settled
+    assert settled is not None
+    value, low, high = (100 * settled[column].to_numpy() for column in ("value", "low", "high"))
+    axis.errorbar(
+        settled["radius"],
+        value,
+        yerr=np.clip([value - low, high - value], 0, None),
+        label=label,
+        color=colour,
+        fmt="o",
+        markersize=4,
+        capsize=2.5,
+        linewidth=1,
+    )
+
+
+def _line(
+    axis: Axes,
+    curve: pd.DataFrame,
+    *,
+    label: str,
+    colour: str,
+    dash: str | tuple[int, tuple[int, int]] = "-",
+    width: float = 1.8,
+) -> None:
+    axis.step(  # an accuracy holds up to its radius: the step is before the point
+        [*curve["radius"], curve["radius"].iloc[-1]],
+        [*(100 * curve["certified_accuracy"]), 0],
+        where="pre",
+        label=label,
+        color=colour,
+        linestyle=dash,
+        linewidth=width,
+    )
+
+
+def _radius_axis(axis: Axes) -> None:
+    axis.set_xlabel("ℓ₂ radius, pixels in [0, 1]")
+    axis.set_xlim(left=0)
+    axis.set_ylim(0, 100)
+    axis.grid(alpha=0.25)

@@ -1,0 +1,40 @@
+"""Tables as text: GitHub markdown and LaTeX."""
+
+import pandas as pd
+
+from rrcm.core.errors import printable
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table as GitHub markdown; cells are escaped, so they can be neither markup nor columns."""
+    rows = [[_cell(value) for value in row] for row in [table.columns, *table.to_numpy().tolist()]]
+    lines = [rows[0], ["---"] * len(table.columns), *rows[1:]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(value: object) -> str:
+    special = {"|": "&#124;", "`": "&#96;", "<": "&lt;", ">": "&gt;"}
+    text = "".join(special.get(c, c) for c in printable(str(value)))
+    return text.replace("](", "]&#40;")  # a link
+
+
+def latex(table: pd.DataFrame) -> str:
+    """A table as a LaTeX ``tabular`` with the rules of the package booktabs."""
+    escaped = table.map(_escape).rename(columns=_escape)
+    text = escaped.style.hide(axis="index").to_latex(
+        hrules=True, column_format="l" * min(2, len(table.columns)) + "r" * (len(table.columns) - 2)
+    )
+    return f"% needs \\usepackage{{booktabs}}\n{text}"
+
+
+def _escape(value: object) -> str:
+    symbols = {
+        "σ": r"$\sigma$",
+        "−": "$-$",
+        "≥": r"$\ge$",
+        "≤": r"$\le$",
+        "\\": r"\textbackslash{}",
+    }
+    symbols |= {"^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+    symbols |= {c: rf"\{c}" for c in "&%$#_{}"}
+    return "".join(symbols.get(character, character) for character in printable(str(value)))

@@ -1,0 +1,271 @@
+"""Tables of a report: as numbers (one row each, shares in [0, 1]), and as text."""
+
+import itertools
+
+import pandas as pd
+
+from rrcm.analysis import entries
+from rrcm.analysis.entries import Entry
+from rrcm.analysis.estimation import intervals, paired, statistics
+from rrcm.analysis.estimation.intervals import Estimate
+from rrcm.analysis.estimation.paired import Comparison
+from rrcm.core.errors import printable
+
+
+def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
+    """Certified accuracy in percent with its interval as text, one row per entry.
+
+    Without labels it is the certified share, and columns are named so. Numbers that are only lower
+    bounds, because drawing stopped early, have a ≥ (an abstention rate has a ≤).
+    """
+    entries.require_alike(found)
+    labelled = all(entry.labelled for entry in found)
+    rows = []
+    for entry in found:
+        row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
+        for radius in radii:
+            share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
+            column = f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"
+            row[column] = at_least(entry.lower_bound(radius)) + percent(share)
+        mean = f"{statistics.average_certified_radius(entry.judged):.3f}"
+        row["ACR" if labelled else "mean radius"] = at_least(entry.cut_short) + mean
+        abstained = f"{100 * statistics.abstention(entry.table):.1f}"
+        row["abstain %"] = "≤ " * entry.lower_bound(0.0) + abstained
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def text(found: list[Entry], *, radii: list[float], confidence: float) -> str:
+    """`accuracy_table` with its title, for a terminal."""
+    table = accuracy_table(found, radii=radii, confidence=confidence)
+    return f"{title(found, confidence=confidence)}\n\n{table.to_string(index=False)}"
+
+
+def at_least(bound: bool) -> str:
+    """The mark of a number that is only a lower bound."""
+    return "≥ " if bound else ""
+
+
+def title(found: list[Entry], *, confidence: float) -> str:
+    """The title of `accuracy_table`."""
+    what = "accuracy" if all(entry.labelled for entry in found) else "share (no labels)"
+    of = entries.split(found)
+    return f"certified {what}{of}, % [{100 * confidence:g} % Wilson interval]"
+
+
+def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
+    """Certified accuracy as numbers: one row for each entry and radius.
+
+    ``lower_bound`` is True if drawing stopped before this radius was decided for every image.
+    """
+    rows = []
+    for entry, radius in itertools.product(found, radii):
+        share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
+        rows.append(
+            {
+                "entry": entry.name,
+                "model": entry.model,
+                "method": entry.method,
+                "sigma": entry.sigma,
+                "images": len(entry.table),
+                "radius": radius,
+                "value": share.value,
+                "low": share.low,
+                "high": share.high,
+                "lower_bound": entry.lower_bound(radius),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def comparisons(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
+    """Paired comparisons, radius by radius, of entries that share model, sigma and images."""
+    rows = []
+    for first, second in entries.pairs(found):
+        for c in paired.compare(first.judged, second.judged, radii=radii, confidence=confidence):
+            rows.append(
+                {
+                    "sigma": first.sigma,
+                    "radius": c.radius,
+                    "first": first.name,
+                    "second": second.name,
+                    "both": c.both,
+                    "only_first": c.only_first,
+                    "only_second": c.only_second,
+                    "neither": c.neither,
+                    "difference": c.difference.value,
+                    "low": c.difference.low,
+                    "high": c.difference.high,
+                    "p": c.p,
+                    "p_holm": c.p_holm,
+                }
+            )
+    columns = "sigma radius first second both only_first only_second neither"
+    return pd.DataFrame(
+        rows, columns=[*columns.split(), "difference", "low", "high", "p", "p_holm"]
+    )
+
+
+def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
+    """`comparisons` as text, without the rows in which no image differs."""
+    names = {entry.name: entry for entry in found}
+    rows = []
+    for line in numbers.to_dict("records"):
+        if line["only_first"] + line["only_second"] == 0:
+            continue  # beyond what either can certify, or no difference at all
+        first, second = names[line["first"]], names[line["second"]]
+        rows.append(
+            {
+                "σ": entries.sigma(first),
+                "r": f"{line['radius']:g}",
+                "A": entries.label(first, found),
+                "B": entries.label(second, found),
+                "both": line["both"],
+                "only A": line["only_first"],
+                "only B": line["only_second"],
+                "neither": line["neither"],
+                "A − B, points": _signed(
+                    Estimate(value=line["difference"], low=line["low"], high=line["high"])
+                ),
+                "p": f"{line['p']:.2g}",
+                "p, Holm": f"{line['p_holm']:.2g}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def pair_table(found: list[Comparison]) -> pd.DataFrame:
+    """`paired.compare` as text."""
+    rows = []
+    for c in found:
+        images = c.both + c.only_first + c.only_second + c.neither
+        rows.append(
+            {
+                "r": f"{c.radius:g}",
+                "A %": f"{100 * (c.both + c.only_first) / images:.1f}",
+                "B %": f"{100 * (c.both + c.only_second) / images:.1f}",
+                "both": c.both,
+                "only A": c.only_first,
+                "only B": c.only_second,
+                "neither": c.neither,
+                "A − B, points": _signed(c.difference),
+                "p": f"{c.p:.2g}",
+                "p, Holm": f"{c.p_holm:.2g}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
+    """ACR with its interval, and paired differences of ACR at the same sigma.
+
+    Where drawing stopped early, an ACR has a ≥, and a difference is marked as one of lower bounds.
+    """
+    rows = []
+    for entry in found:
+        acr = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
+        rows.append(
+            {
+                "σ": entries.sigma(entry),
+                "ACR of": entries.label(entry, found),
+                "is": f"{at_least(entry.cut_short)}{acr.value:.3f} [{acr.low:.3f}, {acr.high:.3f}]",
+            }
+        )
+    for first, second in entries.pairs(found):
+        apart = paired.acr_difference(first.judged, second.judged, confidence=confidence)
+        rows.append(
+            {
+                "σ": entries.sigma(first),
+                "ACR of": f"{entries.label(first, found)} − {entries.label(second, found)}",
+                "is": f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
+                + " of lower bounds" * (first.cut_short or second.cut_short),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def failure_table(found: list[Entry]) -> pd.DataFrame:
+    """The number of certificates that may be false, for each number of images and alpha.
+
+    The confidence of the last columns is 1 - alpha.
+    """
+    rows = []
+    for images, alpha in dict.fromkeys((len(e.table), e.alpha) for e in found if e.alpha):
+        most = intervals.most_false(images, alpha=alpha, rho=alpha)
+        rows.append(
+            {
+                "images": f"{images:,}",
+                "α": f"{alpha:g}",
+                "false, expected ≤": f"{images * alpha:.2g}",
+                "P(any false) ≤": f"{100 * intervals.any_false(images, alpha=alpha):.2g} %",
+                f"false, with {100 * (1 - alpha):g} % confidence ≤": f"{most:,}",
+                "that is, points ≤": f"{100 * most / images:.2g}",
+            }
+        )
+    return pd.DataFrame(rows).fillna("")
+
+
+def drawing_table(found: list[Entry]) -> pd.DataFrame:
+    """Draws, reasons to stop, rule, noise and backend of the entries that record them."""
+    rows = []
+    for entry in found:
+        if not {"n", "stop"} <= {*entry.table}:
+            continue
+        row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
+        shares = entry.table["stop"].value_counts(normalize=True).sort_index()
+        row["why drawing stopped"] = ", ".join(
+            f"{why} {100 * s:.1f} %" for why, s in shares.items()
+        )
+        row["draws an image"] = f"{entry.table['n'].mean():,.0f}"
+        if entry.votes:
+            header, _ = entry.votes
+            row["of at most"] = f"{header.n:,}"
+            row["rule"] = header.stop + (", label-aware" if header.label_aware else "")
+            row["noise"] = f"{header.noise}, seed {header.seed}"
+            row["function"] = f"{header.backend} {header.precision}, {header.provider}"
+        rows.append(row)
+    return pd.DataFrame(rows).fillna("?")
+
+
+def class_numbers(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
+    """Certified accuracy of each class of each entry with labels, as `statistics.per_class`."""
+    parts = [
+        statistics.per_class(entry.table, radii=radii, confidence=confidence).assign(
+            entry=entry.name, **{"class": lambda t, e=entry: [_class(e, k) for k in t["label"]]}
+        )
+        for entry in found
+        if entry.labelled
+    ]
+    columns = ["entry", "class", "label", "images", "radius", "value", "low", "high"]
+    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
+
+
+def envelopes(found: list[Entry]) -> dict[str, pd.DataFrame]:
+    """The best curve at each radius, for each model and method with several sigmas.
+
+    The name marks curves that are lower bounds between the radii that a stopping rule decided.
+    """
+    families: dict[str, list[Entry]] = {}
+    for entry in found:
+        families.setdefault(" ".join(filter(None, (entry.model, entry.method))), []).append(entry)
+    best: dict[str, pd.DataFrame] = {}
+    for name, members in families.items():
+        if len({e.sigma for e in members}) > 1:
+            curves = [statistics.curve(e.judged) for e in members]
+            pairs = zip(members, curves, strict=True)
+            bound = any(any(e.lower_bounds(curve["radius"].tolist())) for e, curve in pairs)
+            best[name + " (lower bound)" * bound] = statistics.envelope(curves)
+    return best
+
+
+def _class(entry: Entry, label: int) -> str:
+    return printable(entry.votes[0].classes[label]) if entry.votes else str(label)
+
+
+def percent(share: Estimate) -> str:
+    """A share and its interval as text, in percent."""
+    return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+
+
+def _signed(apart: Estimate) -> str:
+    return f"{100 * apart.value:+.1f} [{100 * apart.low:+.1f}, {100 * apart.high:+.1f}]"

@@ -1,0 +1,214 @@
+"""Infers n, alpha and sigma of a table of radii without votes, and finds rows that differ."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from rrcm.auditing import attainable_radii, shares, usual, written
+from rrcm.auditing.attainable_radii import AttainableRadii, Match
+from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Inferred, Stated, at
+from rrcm.auditing.naming import Named
+from rrcm.auditing.recount import MOST
+from rrcm.auditing.written import SLIP
+from rrcm.certification.votes.bounds import complement, radius
+from rrcm.certification.votes.counts import ABSTAIN
+
+
+def explain(
+    table: pd.DataFrame, lines: np.ndarray, stated: Stated, named: Named | None = None
+) -> tuple[list[Inferred], list[Finding]]:
+    """Equally good explanations of the radii of a table, the best first, and findings about rows.
+
+    Nothing is inferred from too little evidence, or where most radii have another origin. Without
+    a stated sigma, the one ``named`` by the path is likely in the prior, but not certain.
+    """
+    named = None if stated.sigma is not None else named
+    hint = stated if named is None else replace(stated, sigma=named.sigma)
+    inferred, found = _explain(table, lines, stated, hint)
+    return inferred, found if named is None else [*found, _from_path(named, inferred)]
+
+
+def _explain(
+    table: pd.DataFrame, lines: np.ndarray, stated: Stated, hint: Stated
+) -> tuple[list[Inferred], list[Finding]]:
+    """The same; ``hint`` is the prior knowledge."""
+    radii, answered = table["radius"].to_numpy(), table["predict"].to_numpy() != ABSTAIN
+    rows = np.isfinite(radii) & (radii > 0) & (radii < 1e6) & answered
+    if not rows.any():
+        return [], [Finding(level=NOTE, text="no image has a radius")]
+    r, where = radii[rows], lines[rows]
+    unit = written.units(r)
+    tried = usual.prior(n=hint.n, alpha=hint.alpha, sigma=hint.sigma)
+    found = attainable_radii.infer(r, unit, tried)
+    if not found:
+        return [], [_untold(), *_above(stated, r, unit, where)]
+    first = _match(found[0], r, unit)
+    informative = first.chance <= max(0.5, first.chance.min())
+    if first.near()[informative].mean() >= MOST:
+        inferred = [_as_inferred(candidate, r, unit) for candidate in found]
+        return inferred, [
+            *_rounding(found, r, unit, where),
+            *_heaped(found[0], r, unit, where),
+            *_otherwise(found, stated),
+            *_telling(r[informative], len(r)),
+            *shares.perhaps(found[0].alpha, stated.alpha),
+        ]
+    foreign = ~first.hit[found[0].rounding]
+    rest = foreign | (first.chance > 0.2)  # radii that the first does not explain, or not surely
+    second = [one for one in attainable_radii.infer(r[rest], unit[rest], tried) if one != found[0]]
+    both = first.near() | (_match(second[0], r, unit).near() if second else False)
+    if second and both[informative].mean() >= MOST:
+        pair = [found[0], second[0]]
+        return [_as_inferred(candidate, r, unit) for candidate in pair], _mixed(
+            pair, foreign, where
+        )
+    share = first.near()[informative].mean()
+    text = (
+        f"{100 * share:.0f} % of the radii that tell are of {found[0]}, the others of something "
+        "else: draws that stopped early, another bound, or several tables in one"
+    )
+    half = shares.perhaps(found[0].alpha, stated.alpha)
+    return [], [Finding(level=NOTE, text=text), *half, *_above(stated, r, unit, where)]
+
+
+def _telling(r: np.ndarray, radii: int) -> list[Finding]:
+    """A note if the inference rests on less than half of the radii ``r`` of so many."""
+    if len(r) > radii / 2:
+        return []
+    text = (
+        f"this rests on {len(r)} of {radii} radii, {len(np.unique(r))} different ones: where the "
+        "others lie, possible radii are closer than their last digit"
+    )
+    return [Finding(level=NOTE, text=text)]
+
+
+def _match(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) -> Match:
+    return attainable_radii.match(
+        r, unit, n=candidate.n, alpha=candidate.alpha, sigma=np.float64(candidate.sigma)
+    )
+
+
+def _as_inferred(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) -> Inferred:
+    rows = int(_match(candidate, r, unit).near().sum())
+    return Inferred(n=candidate.n, alpha=candidate.alpha, sigma=candidate.sigma, rows=rows)
+
+
+def _untold() -> Finding:
+    text = (
+        "n, alpha and sigma cannot be told from the radii: rungs closer than the decimals, too few "
+        "radii, draws that stopped early, or an unusual n or alpha"
+    )
+    return Finding(level=NOTE, text=text)
+
+
+def _from_path(named: Named, inferred: list[Inferred]) -> Finding:
+    """Compare the inferred sigma with the one in the path."""
+    text = f"sigma = {named.sigma:g} was taken from the path ({named.text})"
+    sigmas = [one.sigma for one in inferred if one.sigma is not None]
+    if not sigmas:
+        return Finding(level=NOTE, text=f"{text}; the radii do not confirm it")
+    if any(math.isclose(sigma, named.sigma, rel_tol=1e-6) for sigma in sigmas):
+        return Finding(level=NOTE, text=f"{text}, and the radii agree with it")
+    other = f"the path says sigma = {named.sigma:g} ({named.text}), the radii are of {sigmas[0]:g}"
+    if named.training:
+        return Finding(level=NOTE, text=f"{other}: the noise of training, perhaps")
+    return Finding(level=WARNING, text=f"{other}: is it another table?")
+
+
+def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -> list[Finding]:
+    """Findings about radii above that of unanimous votes, if all three values are stated."""
+    n, alpha, sigma = stated.n, stated.alpha, stated.sigma
+    if n is None or alpha is None or sigma is None:
+        return []
+    top = max(0.0, radius(complement(n, n, alpha), sigma=sigma))
+    over, rounded = r > top + unit / 2 + SLIP, r > top * (1 + 1e-9)
+    text = f"the radius is above {top:.6g}, that of {n:,} unanimous votes as stated"
+    nearest = f"{text}, by no more than rounding to the nearest adds"
+    return [*at(ERROR, where, over, text), *at(WARNING, where, rounded & ~over, nearest)]
+
+
+def _rounding(
+    found: list[AttainableRadii], r: np.ndarray, unit: np.ndarray, where: np.ndarray
+) -> list[Finding]:
+    """Findings about unattainable radii and about radii rounded up beyond the certified ones."""
+    matches = [_match(candidate, r, unit) for candidate in found]
+    off = np.all([~one.near() for one in matches], axis=0)
+    ceiling = max(candidate.ceiling() for candidate in found)
+    high = off & (r > ceiling)
+    result = [
+        *at(ERROR, where, high, f"the radius is above {ceiling:.6g}, that of unanimous votes"),
+        *at(ERROR, where, off & ~high, f"the radius is none that votes can give with {found[0]}"),
+    ]
+    exact = written.in_full(r, unit)
+    if exact or any(candidate.rounding == "down" for candidate in found):
+        up = np.all([one.near() & ~one.hit["down"] for one in matches], axis=0) & (not exact)
+        return result + at(ERROR, where, up, "the radius was rounded up beyond the certified one")
+    if all(candidate.rounding == "up" for candidate in found):
+        text = f"radii were rounded up, by up to {unit.max():g} beyond the certified ones"
+        return [*result, Finding(level=ERROR, text=text)]
+    text = (
+        f"radii were rounded to the nearest: about half exceed the certified ones, by up to "
+        f"{unit.max() / 2:g}"
+    )
+    above = np.all(
+        [one.hit["up"] & ~one.hit["nearest"] & ~one.hit["down"] for one in matches], axis=0
+    )
+    more = at(ERROR, where, above, "the radius was rounded up beyond the nearest")
+    return [*result, Finding(level=WARNING, text=text), *more]
+
+
+def _heaped(
+    candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray, where: np.ndarray
+) -> list[Finding]:
+    """A finding about many rows of one radius where attainable radii lie close together.
+
+    Radii heap up only at the largest attainable one: here, that of another sigma or n.
+    """
+    top, chance = candidate.ceiling(), _match(candidate, r, unit).chance
+    for value, count in zip(*np.unique(r, return_counts=True), strict=True):
+        if chance[r == value][0] < 0.5:
+            continue  # attainable radii lie far apart here
+        place = unit[r == value][0]
+        around = (np.abs(r - value) < 20 * place).sum() - count
+        if value >= top - 2 * place or count < max(5, 0.02 * len(r)) or around > 4 * count:
+            continue
+        others = [
+            replace(candidate, n=n, sigma=sigma)
+            for n in usual.DRAWS
+            for sigma in usual.SIGMAS
+            if (n == candidate.n) != (sigma == candidate.sigma)
+        ]
+        alike = [one for one in others if 0 <= one.ceiling() - value < place]
+        if alike:
+            text = (
+                f"{count} radii are the largest of {alike[0]}, among those of {candidate}: mixed?"
+            )
+            return at(WARNING, where, r == value, text)
+    return []
+
+
+def _mixed(pair: list[AttainableRadii], rest: np.ndarray, where: np.ndarray) -> list[Finding]:
+    """A finding about a table with radii of two origins; ``rest`` are the rows of the second."""
+    one, other = pair
+    if (one.alpha, one.sigma) == (other.alpha, other.sigma):
+        text = f"radii of n = {other.n:,} among those of {one}: two tables, or two stages of one"
+        return at(WARNING, where, rest, text)
+    return at(ERROR, where, rest, f"the radius is of {other}, others are of {one}: mixed tables")
+
+
+def _otherwise(found: list[AttainableRadii], stated: Stated) -> list[Finding]:
+    """Findings about stated values that contradict all explanations."""
+    result = []
+    for name in ("n", "alpha", "sigma"):
+        said = getattr(stated, name)
+        values = [getattr(candidate, name) for candidate in found]
+        if said is None or any(math.isclose(value, said, rel_tol=1e-6) for value in values):
+            continue
+        if name == "alpha" and shares.perhaps(values[0], said):
+            continue  # it says so
+        text = f"the radii are of {name} = {values[0]:g}, not of {said:g} as stated"
+        less = name == "alpha" and max(values) < said  # claims less than it might
+        result.append(Finding(level=WARNING if less else ERROR, text=text))
+    return result

@@ -1,1 +1,0 @@
-"""Certificates: votes in, a class and a radius out. One file per theorem."""

@@ -1,0 +1,1 @@
+"""Certifies classifiers by randomized smoothing: noisy votes, stopping rules, certified radii."""

@@ -1,0 +1,139 @@
+"""Computes a table of certificates from votes, one row per image, in seconds on a CPU."""
+
+import io
+from decimal import ROUND_FLOOR, Decimal
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+
+from rrcm.certification.votes.counts import ABSTAIN, Certified, Rule, coin
+from rrcm.certification.votes.records import Header, Row
+from rrcm.core import registry
+from rrcm.core.errors import DataError, one_line
+from rrcm.core.files import read_bytes, uncell, write_csv
+from rrcm.core.labels import UNKNOWN
+
+DIGITS = 6  # decimals of a written radius: a millionth of the pixel range
+COLUMNS = {
+    "idx": int,
+    "label": int,
+    "predict": int,
+    "radius": float,
+    "correct": int,
+    "n_A": int,
+    "n": int,
+    "p_A": float,
+    "stop": str,
+}
+
+
+def certify(
+    header: Header, rows: list[Row], *, certificates: list[str], alpha: float
+) -> pd.DataFrame:
+    """One row per image in the order of the votes; columns are ``COLUMNS`` and further ones.
+
+    The first of ``certificates`` fills ``predict``, ``radius`` and the columns that follow from
+    them. Each other one adds ``predict_<name>`` and ``radius_<name>`` at its own ``alpha``, so the
+    better of two columns holds at twice alpha. ``stop`` is the reason to stop, ``coin`` the coin of
+    `randomized`, ``split`` the split of images from shards. An image of unknown ``label`` is never
+    ``correct``.
+
+    ``predict`` is -1 for abstention; ``radius`` and ``p_A`` are rounded **down** (`floor`), so a
+    written radius never exceeds the certified one.
+    """
+    rule, level = require(header, certificates=certificates, alpha=alpha)
+    table = []
+    for row in rows:
+        toss = coin(header.seed, row.idx)
+        answers = {
+            name: certified(row, header, rule, certificate=name, alpha=level, coin=toss)
+            for name in certificates
+        }
+        (_, got), *others = answers.items()
+        line = {
+            "idx": row.idx,
+            "label": row.label,
+            "predict": got.label,
+            "radius": floor(got.radius),
+            "correct": int(got.label == row.label != UNKNOWN),
+            "n_A": got.n_A,
+            "n": got.n,
+            "p_A": floor(got.p_A),
+            "stop": row.stop,
+        }
+        for name, other in others:
+            line |= {f"predict_{name}": other.label, f"radius_{name}": floor(other.radius)}
+        line |= {"coin": toss} if "randomized" in certificates else {}
+        table.append(line | ({"split": header.split} if header.split else {}))
+    return pd.DataFrame(table, columns=[*table[0]] if table else [*COLUMNS])
+
+
+def require(header: Header, *, certificates: list[str], alpha: float) -> tuple[Rule, float]:
+    """The rule of ``header``, and ``alpha`` minus the error of the noise sampler.
+
+    Raises:
+        CertificateError: A certificate cannot use the bounds of the rule, or no outcome of so many
+            draws certifies anything.
+    """
+    rule, level = header.rule(), header.alpha_left(alpha)
+    for name in certificates:
+        _component(name).require(rule, alpha=level, pairs=header.paired)
+    return rule, level
+
+
+def certified(
+    row: Row, header: Header, rule: Rule, *, certificate: str, alpha: float, coin: float
+) -> Certified:
+    """One certificate of one image; abstention if the second round has no draws."""
+    component = _component(certificate)
+    votes = row.votes(len(header.classes))
+    if not votes.draws:
+        return Certified(label=ABSTAIN, radius=0.0, n_A=0, n=0, p_A=0.0)
+    return component.certify(votes, rule, sigma=header.sigma, alpha=alpha, coin=coin)
+
+
+@cache
+def _component(certificate: str) -> ModuleType:
+    return registry.load("certificates", certificate)  # cached, as it lists the folder every time
+
+
+def floor(x: float, digits: int = DIGITS) -> float:
+    """``x`` >= 0 rounded down to ``digits`` decimals.
+
+    Guarantee: the result and its decimal form are at most ``x``, by less than two units of the last
+    decimal.
+    """
+    # ndtri has a relative error of some 1e-15; step below it first. Bounds are rounded already.
+    step = Decimal(1).scaleb(-digits)
+    return float(Decimal(x * (1 - 1e-12)).quantize(step, rounding=ROUND_FLOOR))
+
+
+def write(table: pd.DataFrame, path: Path) -> None:
+    """Write certificates as CSV, atomically; the same table, the same bytes."""
+    write_csv(table, path, digits=f"%.{DIGITS}f")
+
+
+def read(path: Path) -> pd.DataFrame:
+    """Certificates from CSV.
+
+    Raises:
+        DataError: The file is missing or not a table of certificates.
+    """
+    text = io.BytesIO(read_bytes(path))
+    try:
+        with np.errstate(invalid="ignore"):  # an infinite integer, which pandas then refuses
+            # a picture may be named NA: only empty cells are missing
+            table = pd.read_csv(text, dtype=COLUMNS, keep_default_na=False, na_values=[""])
+    except (ValueError, OverflowError) as error:  # pandas cannot parse it
+        reason = one_line(error)
+        raise DataError(f"{path}: not a table of certificates ({reason})") from None
+    if missing := [name for name in COLUMNS if name not in table]:
+        raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
+    if table.isna().any(axis=None) or not isinstance(table.index, pd.RangeIndex):
+        raise DataError(f"{path}: not a table of certificates, a line is too short or too long")
+    for name in table.columns.difference([*COLUMNS]):
+        table[name] = table[name].map(lambda v: uncell(v) if isinstance(v, str) else v)
+    return table

@@ -1,0 +1,118 @@
+"""Checks of a classifier before sampling: is it a function of each picture, and is it plausible?
+
+A certificate holds for any deterministic function of the picture: the scores of a row must not
+depend on other rows and must be the same every time. A random classifier of ours is a function of
+the picture and of normal numbers that it receives.
+"""
+
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rrcm.certification.plausibility import TrialAnswers
+from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
+from rrcm.core.errors import BackendError
+from rrcm.data.splits.shards import Split
+
+PICTURES = 64  # classified with and without noise
+ROUNDING = 2e-3  # of the range of scores: above float16 rounding, below any real dependence
+LARGEST = 1e30  # replaces infinite scores, of classes that are masked out
+SAME = 1e-6  # of the largest score: float32 rounding
+DRAW = 2**32 - 1  # a draw of the noise that no sampling uses
+
+
+def examine(
+    backend: Backend,
+    split: Split,
+    *,
+    noise: ModuleType,
+    sigma: float,
+    seed: int,
+    batch_size: int,
+    ours: bool = False,
+) -> TrialAnswers:
+    """Check a classifier; return its answers to some pictures of ``split``.
+
+    One that is ``ours`` is not checked for dependence between rows.
+
+    Raises:
+        BackendError: The scores are NaN, depend on more than the picture, or are constant.
+    """
+    places = np.unique(np.linspace(0, len(split.idx) - 1, PICTURES).astype(int))
+    clean = torch.from_numpy(split.pixels(places))
+    noisy = noise.noisy(
+        clean,
+        sigma,
+        seed=seed,
+        images=torch.from_numpy(split.idx[places]),
+        draws=torch.full((len(places),), DRAW),
+        max_value=split.max_value,
+    )
+    if not ours:
+        function(backend, noisy[torch.arange(batch_size) % len(places)])
+    black_and_white = torch.stack([torch.zeros_like(clean[0]), torch.ones_like(clean[0])])
+    scores = _scores(backend, torch.cat([clean, noisy, black_and_white]), batch_size)
+    if float((scores.amax(0) - scores.amin(0)).max()) <= SAME * float(_finite(scores).abs().max()):
+        raise BackendError("the scores are the same whatever the picture; was anything trained?")
+    plain, shaken = scores[: len(places)], scores[len(places) : -2]
+    return TrialAnswers(
+        labels=split.labels[places].tolist(),
+        plain=plain.argmax(1).tolist(),
+        noisy=shaken.argmax(1).tolist(),
+    )
+
+
+def function(backend: Backend, x: Tensor) -> None:
+    """Refuse a classifier that is not a function of each picture; ``x`` is a batch [B, C, H, W].
+
+    Differences as small as rounding pass, as kernels may round by the position in a batch.
+
+    Raises:
+        BackendError: Scores change between calls, or with the other pictures of the batch.
+    """
+    z = trial_normals(backend, len(x))
+    first = _finite_scores(backend, x, z)
+    scale = ROUNDING * float(_finite(first).max() - _finite(first).min())
+    if not torch.allclose(first, _finite_scores(backend, x, z), rtol=0, atol=scale):
+        raise BackendError(
+            "the same batch gave other scores when it was asked again: there is randomness inside, "
+            "such as dropout, and nothing can be certified; export the network after eval()"
+        )
+    half = len(x) // 2
+    moved = _finite_scores(backend, x.flip(0), None if z is None else z.flip(0)).flip(0)
+    agree = [torch.allclose(first, moved, rtol=0, atol=scale)]
+    for kept in (slice(None, half), slice(half, None)):
+        mixed = torch.ones_like(x)  # black and white pictures, unlike any noisy one
+        mixed[1::2] = 0
+        mixed[kept] = x[kept]
+        scores = _finite_scores(backend, mixed, z)[kept]
+        agree.append(torch.allclose(first[kept], scores, rtol=0, atol=scale))
+    if not all(agree):
+        raise BackendError(
+            "a picture's scores depend on the other pictures of its batch, and nothing can be "
+            "certified; batch norm is training, or quantisation takes its scale from the "
+            "batch: export after eval(), with static scales, or with a fixed batch of 1"
+        )
+
+
+def _finite_scores(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
+    with torch.inference_mode():
+        scores = scores_of(backend, x.to(backend.device), z).cpu()
+    if scores.isnan().any():
+        raise BackendError("scores are NaN; the weights or the runtime are broken")
+    return scores.double().clamp(-LARGEST, LARGEST)
+
+
+def _finite(scores: Tensor) -> Tensor:
+    return scores.masked_fill(scores.abs() == LARGEST, 0)
+
+
+def _scores(backend: Backend, x: Tensor, batch_size: int) -> Tensor:
+    """Scores in batches of ``batch_size``, as some classifiers take no other."""
+    rows = torch.arange(len(x) + -len(x) % batch_size) % len(x)
+    z = trial_normals(backend, batch_size)
+    return torch.cat([_finite_scores(backend, x[batch], z) for batch in rows.split(batch_size)])[
+        : len(x)
+    ]

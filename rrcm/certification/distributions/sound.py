@@ -1,0 +1,144 @@
+"""Noise in whole steps of the pixel grid, with certificates valid in floating point.
+
+Source: Voráček & Hein (2023), arXiv:2207.07209. They construct classifiers that recover x from the
+low bits of the float32 sum x + noise and have false Gaussian certificates. Noise in whole steps has
+no such bits. Theorem and proof: docs/theory.md, Sound noise.
+"""
+
+import threading
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rrcm.certification.sampling import randomise
+from rrcm.core.errors import DataError
+from rrcm.noise import streams
+
+NAME = "philox4x32-10, rounded normal on the pixel grid, 63-bit thresholds"
+ON_GRID = True
+LARGEST = 2**12  # of max_value * sigma: (k + i) stays far below 2^24, up to which float32 counts
+BITS = 63
+
+_one_at_a_time = threading.Lock()  # mpmath's cache of constants is not thread-safe
+
+
+def noisy(
+    x: Tensor, sigma: float, *, seed: int, images: Tensor, draws: Tensor, max_value: int
+) -> Tensor:
+    """``(k + i) / max_value`` for pixels ``x = k / max_value``, float32 [B, C, H, W] (eq. 31).
+
+    Guarantee: row b depends on (x[b], sigma, seed, images[b], draws[b], max_value) alone, with the
+    same bits on every device, because all arithmetic up to one IEEE 754 division is exact. A pixel
+    depends on k and i through their sum only. Equation numbers are those of docs/theory.md.
+
+    Args:
+        x: Pixels k / max_value with k in 0 .. max_value, float32 [B, C, H, W].
+        sigma: Noise level on such pixels.
+        seed: 0 <= seed < 2^64.
+        images: Image indices below 2^32, int64 [B].
+        draws: Draw indices below 2^32, int64 [B].
+        max_value: Pixel value that became 1.0: 255 for images of 8 bits.
+
+    Raises:
+        DataError: A pixel of ``x`` is not on the grid, or the grid is too fine for sigma.
+    """
+    k = _levels(x, images, max_value)
+    lowest = -(len(thresholds(sigma, max_value)) // 2)
+    counts = _counts(sigma, max_value, seed, images, draws, x.shape[1:].numel()).view(x.shape)
+    return _pixels(counts + (k + lowest), max_value)
+
+
+def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Normal numbers of a random base classifier, float32 [B, *shape]; see `randomise.normals`."""
+    return randomise.normals(seed, images, draws, shape)
+
+
+def slack(sigma: float, *, pixels: int, max_value: int) -> float:
+    """How far one draw of ``pixels`` values is from exact noise, in total variation (eq. 33).
+
+    Class probabilities differ from those under exact Gaussian noise by at most this; probabilities
+    of events of N draws by at most N times this.
+    """
+    return pixels * (len(thresholds(sigma, max_value)) + 2) * 2.0**-BITS
+
+
+@lru_cache(maxsize=16)
+def thresholds(sigma: float, max_value: int) -> np.ndarray:
+    """``round(2^63 Phi((2i + 1) / (2 max_value sigma)))`` for i = -m .. m - 1, int64 [2m] (eq. 32).
+
+    Those strictly between 0 and 2^63, ascending. Each is within one unit of its exact value.
+    """
+    if not 0 < max_value * sigma <= LARGEST:
+        raise DataError(
+            f"sound noise needs 0 < max_value * sigma <= {LARGEST}, got max_value {max_value} "
+            f"and sigma {sigma}; use the noise `gaussian` for finer grids"
+        )
+    import mpmath
+
+    with _one_at_a_time:
+        mp = mpmath.MPContext()
+        mp.prec = 128
+        scale = mp.mpf(2) * max_value * mp.mpf(sigma)
+        upper: list[int] = []  # 2^63 (1 - Phi), where float64 would keep 10 bits of it
+        while tail := int(mp.nint(mp.ldexp(mp.ncdf(-(2 * len(upper) + 1) / scale), BITS))):
+            upper.append(tail)
+    return np.array(upper[::-1] + [2**BITS - tail for tail in upper], dtype=np.int64)
+
+
+def _counts(
+    sigma: float, max_value: int, seed: int, images: Tensor, draws: Tensor, pixels: int
+) -> Tensor:
+    """How many thresholds are at most u, float32 [B, pixels], for 63 bits u of two words each."""
+    if draws.device.type == "cpu":
+        from rrcm.certification.sampling import philox  # numba takes a while to import
+
+        words = philox.words(seed, images, draws, pixels, per_pixel=2)
+        return philox.counts(words, _guide(sigma, max_value), pixels)
+    return _bucketized(sigma, max_value, seed, images, draws, pixels)
+
+
+def _bucketized(
+    sigma: float, max_value: int, seed: int, images: Tensor, draws: Tensor, pixels: int
+) -> Tensor:
+    """The counts by PyTorch, on any device."""
+    blocks = torch.arange(-(-pixels // 2), device=draws.device)
+    counter = torch.stack(
+        torch.broadcast_tensors(
+            blocks, draws[:, None], images[:, None], torch.full_like(blocks, streams.CERTIFY)
+        ),
+        dim=-1,
+    )
+    words = streams.philox(counter, (seed & streams.MASK, seed >> 32)).view(len(draws), -1, 2)
+    u = (words[:, :pixels, 0] << 31) | (words[:, :pixels, 1] >> 1)
+    below = torch.from_numpy(thresholds(sigma, max_value)).to(u.device)
+    return torch.bucketize(u, below, right=True).float()
+
+
+@lru_cache(maxsize=16)
+def _guide(sigma: float, max_value: int) -> tuple[np.ndarray, np.ndarray]:
+    from rrcm.certification.sampling import philox
+
+    return philox.guide(thresholds(sigma, max_value))
+
+
+def _pixels(k: Tensor, max_value: int) -> Tensor:
+    """``k / max_value`` rounded once; by a number, PyTorch on CUDA multiplies by its reciprocal."""
+    return k / torch.tensor(max_value, dtype=torch.float32).to(k.device)
+
+
+def _levels(x: Tensor, images: Tensor, max_value: int) -> Tensor:
+    """k of x = k / max_value, float32; [1, C, H, W] where all rows are one and the same."""
+    if x.stride(0) == 0:
+        x = x[:1]
+    k = (x * max_value).round()
+    wrong = (_pixels(k, max_value) != x) | (k < 0) | (k > max_value)
+    if bool(wrong.any()):
+        row = int(wrong.flatten(1).any(1).nonzero()[0])
+        raise DataError(
+            f"image {int(images[row])}: pixel {float(x[row][wrong[row]][0])} is not on the grid "
+            f"0/{max_value} … {max_value}/{max_value}; sound noise needs it there, "
+            "`gaussian` does not"
+        )
+    return k

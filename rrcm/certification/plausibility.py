@@ -1,0 +1,135 @@
+"""Warns of classifiers whose certificates are valid but meaningless, such as constant functions.
+
+A constant function, and a network that noise makes constant, have certificates of any radius. The
+warnings are heuristics, not proofs.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from rrcm.certification.votes.records import Row
+from rrcm.core.labels import UNKNOWN
+
+FEWEST = 10  # pictures; with fewer there is no warning of one class or of changed answers
+NEARLY = 0.95  # share of answers that counts as nearly all
+LEVEL = 0.01  # significance level of accuracy above chance
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialAnswers:
+    """A classifier's answers to N pictures: classes, and labels or UNKNOWN, each [N].
+
+    ``plain`` are the answers without noise, ``noisy`` those to one noisy draw of each picture.
+    """
+
+    labels: list[int]
+    plain: list[int]
+    noisy: list[int]
+
+
+def fact(tried: TrialAnswers, *, sigma: float) -> str:
+    """A line: how many answers are right with and without noise; without labels, how many stay."""
+    under = f"under noise of sigma = {sigma:g}"
+    total = sum(label != UNKNOWN for label in tried.labels)
+    if not total:
+        same = sum(a == b for a, b in zip(tried.plain, tried.noisy, strict=True))
+        return f"{same} of {len(tried.labels)} pictures keep their answer {under}"
+    plain, noisy = _right(tried.plain, tried.labels), _right(tried.noisy, tried.labels)
+    return f"{plain} of {total} right without noise, {noisy} of {total} {under}"
+
+
+def smoothed(rows: list[Row]) -> tuple[list[int], list[int]]:
+    """Labels of the sampled images, and their most frequent classes under noise."""
+    drawn = [row for row in rows if row.n0]
+    return [row.label for row in drawn], [_most_frequent(row.n0) for row in drawn]
+
+
+def _most_frequent(votes: dict[int, int]) -> int:
+    """The class of the most votes, of equals the first."""
+    return max(votes, key=lambda c: (votes[c], -c))
+
+
+def warnings(
+    tried: TrialAnswers | None,
+    labels: list[int],
+    answers: list[int],
+    *,
+    classes: list[str],
+    sigma: float,
+) -> list[str]:
+    """Warnings about a classifier, a line each, with what to check.
+
+    Args:
+        tried: Answers with and without noise, if known.
+        labels: Those of the images certified, or UNKNOWN, [N].
+        answers: Their classes under noise, [N].
+        classes: The names of all classes.
+        sigma: The noise.
+    """
+    under = f"under noise of sigma = {sigma:g}"
+    lines = []
+    if tried:
+        plain = _poor(tried.plain, tried.labels, classes, "without noise")
+        if plain:
+            lines.append(
+                f"{plain}: check mean, std, size, channels, the order of the classes, and that the "
+                "network was trained"
+            )
+        elif changed := _changed(tried, under):
+            lines.append(
+                f"{changed}: the network seems not to have been trained for so much noise; a "
+                "certificate is about the answer under noise"
+            )
+        if plain and _poor(tried.noisy, tried.labels, classes, under):
+            return lines  # the noise is not the cause
+    if noisy := _poor(answers, labels, classes, under):
+        lines.append(
+            f"{noisy}: check sigma, and that the network was trained for so much noise; where it "
+            "hides the pictures, radii may be large, and mean nothing"
+        )
+    return lines
+
+
+def _poor(answers: list[int], labels: list[int], classes: list[str], when: str) -> str:
+    """Why answers look unrelated to the pictures: one class, or chance accuracy; else empty."""
+    if not answers:
+        return ""
+    ((most, count),) = Counter(answers).most_common(1)
+    known = [label for label in labels if label != UNKNOWN]
+    others = sum(label != most for label in known)
+    if len(answers) >= FEWEST and count >= NEARLY * len(answers):
+        if not known:
+            return f"{count} of {len(answers)} pictures are answered {classes[most]!r} {when}"
+        if others > 2 * (1 - NEARLY) * len(known):
+            return (
+                f"{count} of {len(answers)} pictures are answered {classes[most]!r} {when}, though "
+                f"{others} are labelled otherwise"
+            )
+    total, right, chance = len(known), _right(answers, labels), 1 / len(classes)
+    few = chance**total > LEVEL  # too few to tell
+    if not few and stats.binom.sf(right - 1, total, chance) > LEVEL:
+        return f"{right} of {total} pictures are right {when}, no better than chance"
+    return ""
+
+
+def _changed(tried: TrialAnswers, under: str) -> str:
+    """How many answers change under noise, if most do; else empty."""
+    if len(tried.labels) < FEWEST:
+        return ""
+    if any(label != UNKNOWN for label in tried.labels):
+        plain, noisy = _right(tried.plain, tried.labels), _right(tried.noisy, tried.labels)
+        total = sum(label != UNKNOWN for label in tried.labels)
+        lost = f"{plain} of {total} pictures are right without noise, and {noisy} {under}"
+        return lost if noisy < plain / 2 else ""
+    changed = int(np.sum(np.array(tried.plain) != tried.noisy))
+    total = len(tried.plain)
+    return (
+        f"{changed} of {total} pictures change their answer {under}" if changed > total / 2 else ""
+    )
+
+
+def _right(answers: list[int], labels: list[int]) -> int:
+    return sum(answer == label for answer, label in zip(answers, labels, strict=True))

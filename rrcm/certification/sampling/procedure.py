@@ -1,0 +1,163 @@
+"""Samples noisy votes of a base classifier, the only costly step of certification.
+
+Guarantee: the noise of a draw is a function of (seed, image, draw); all batches have one shape and
+run on one thread each. So votes do not depend on the order of images, restarts, shards or the
+number of workers, if the scores of a row do not depend on the other rows of its batch
+(`voting.is_batch_invariant` tests it before sampling).
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrcm.certification.sampling.journal import Journal
+from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler
+from rrcm.certification.sampling.voting import Backend
+from rrcm.certification.votes import records
+from rrcm.certification.votes.records import Header
+from rrcm.config.certification import Sample
+from rrcm.core import registry
+from rrcm.core.errors import BackendError, ConfigError
+from rrcm.data.splits.shards import Split
+
+
+def header(
+    backend: Backend,
+    split: Split,
+    run: str,
+    sigma: float,
+    cfg: Sample,
+    stopping: dict[str, Any],
+    *,
+    shard: str = "1/1",
+    budget: float = 0.0,
+) -> Header:
+    """The header of votes of ``split``; ``stopping`` are the constants of the rule.
+
+    Raises:
+        ConfigError: ``shard`` is not i/k, or the rule makes no claim when a ``budget`` ends it.
+    """
+    i, slash, k = shard.partition("/")
+    if not (slash and i.isdecimal() and k.isdecimal() and 1 <= int(i) <= int(k)):
+        raise ConfigError(f"shard: expected i/k with 1 <= i <= k, such as 1/4, got {shard!r}")
+    if budget and cfg.stop not in ("grid", "anytime"):
+        raise ConfigError(
+            f"budget: rule {cfg.stop!r} certifies nothing before its end; use grid or anytime"
+        )
+    places = subset(cfg.subset, len(split.idx))
+    noise, pixels = registry.load("distributions", cfg.noise), math.prod(split.images.shape[1:])
+    return Header(
+        format=records.FORMAT,
+        noise=cfg.noise,
+        stream=noise.NAME,
+        slack=noise.slack(sigma, pixels=pixels, max_value=split.max_value),
+        run=run,
+        weights=backend.weights,
+        sigma=sigma,
+        n0=cfg.n0,
+        n=cfg.n,
+        seed=cfg.seed,
+        stop=cfg.stop,
+        stopping=stopping,
+        certificate=cfg.certificate,
+        alpha=cfg.alpha,
+        label_aware=cfg.label_aware,
+        soft=cfg.soft,
+        paired=cfg.paired,
+        budget=budget,
+        backend=cfg.backend,
+        provider=backend.provider,
+        precision=cfg.precision,
+        batch_size=cfg.batch_size,
+        split=split.name,
+        subset=cfg.subset,
+        images=len(places),
+        pixels=_identity(split, places),
+        shard=f"{int(i)}/{int(k)}",
+        classes=list(backend.classes),
+    )
+
+
+def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:
+    """Positions of the images of a shard; ``rule`` is ``all``, ``every:K`` or ``first:K``."""
+    kind, _, number = rule.partition(":")
+    i, k = map(int, shard.split("/"))
+    every = np.arange(images)
+    if rule == "all":
+        chosen = every
+    elif kind in ("every", "first") and number.isdecimal() and int(number) > 0:
+        chosen = every[:: int(number)] if kind == "every" else every[: int(number)]
+    else:
+        raise ConfigError(f"sample.subset: expected all, every:K or first:K, got {rule!r}")
+    return chosen[i - 1 :: k]
+
+
+def _identity(split: Split, places: np.ndarray) -> str:
+    """SHA-256 of the sampled images, with their indices and labels."""
+    digest = hashlib.sha256(str((split.images.shape[1:], split.max_value)).encode())
+    for place in places:
+        digest.update(np.array([split.idx[place], split.labels[place]], dtype="<i8").data)
+        digest.update(np.ascontiguousarray(split.images[place]).data)
+    return digest.hexdigest()
+
+
+def require_classes(header: Header, split: Split) -> None:
+    """Refuse a classifier whose classes differ from those of the data.
+
+    Raises:
+        BackendError: They differ.
+    """
+    if list(header.classes) != list(split.classes):
+        raise BackendError(
+            f"run {header.run} has {len(header.classes)} classes ({', '.join(header.classes[:3])}, "
+            f"…), the data {len(split.classes)} ({', '.join(split.classes[:3])}, …)"
+        )
+
+
+def sample(
+    backend: Backend,
+    split: Split,
+    header: Header,
+    journal: Path,
+    path: Path,
+    *,
+    workers: int,
+    every: float = 5.0,
+    reference: Backend | None = None,
+) -> Iterator[SamplingProgress]:
+    """Write the votes of the images of ``split`` to ``path``, resuming from ``journal``.
+
+    Yields the progress, first that of the journal.
+
+    Args:
+        backend: The function to certify.
+        split: Images to certify.
+        header: From `header`; has all other settings.
+        journal: The journal file; removed at the end.
+        path: The votes file; written whole, at the end.
+        workers: Threads.
+        every: Seconds between journal lines of an unfinished image: what a kill may lose.
+        reference: The classifier that ``header.paired`` draws are compared with.
+
+    Raises:
+        VotesError: ``journal`` has votes of another classifier or setting.
+        BackendError: The classes differ from those of ``split``, a score is NaN, or there is no
+            ``reference`` for paired draws.
+    """
+    require_classes(header, split)
+    paired = reference if header.paired else None
+    if header.paired and paired is None:
+        raise BackendError(f"paired: {header.paired} draws need another function to compare with")
+    places = subset(header.subset, len(split.idx), shard=header.shard)
+    with Journal(journal, header) as kept:
+        drawing = VoteSampler(split, header, kept, workers=workers, every=every)
+        if paired is not None:
+            drawing.draw_pairs(backend, paired, places)
+        yield from drawing.draw_votes(backend, places)
+        rows = [kept.rows[int(split.idx[place])] for place in places]
+    records.write(path, header, rows)
+    journal.unlink()

@@ -1,0 +1,125 @@
+"""Runs a sampling for the stage and the command line: backend, worker threads, progress bar."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rrcm.certification.sampling import procedure, voting
+from rrcm.certification.sampling.sampler import SamplingProgress
+from rrcm.certification.sampling.voting import Backend
+from rrcm.certification.votes.records import Header
+from rrcm.config.certification import Eval, Sample
+from rrcm.core import progress, registry
+from rrcm.data.splits import shards
+from rrcm.data.splits.shards import Split
+from rrcm.noise import streams
+
+CALIBRATION = 64  # noisy validation images that set the ranges of int8 activations
+
+
+def backend(evaluation: Eval, cfg: Sample, *, precision: str | None = None) -> Backend:
+    """The classifier of an evaluation in the configured backend, on the GPU if there is one."""
+    return registry.load("backends", cfg.backend).Backend(
+        Path("."),
+        evaluation.run,
+        sigma=evaluation.sigma,
+        precision=precision or cfg.precision,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        calibration=partial(_calibration, evaluation.sigma),
+    )
+
+
+def reference(evaluation: Eval, cfg: Sample) -> Backend | None:
+    """The float32 classifier to compare votes with, if ``cfg.paired``."""
+    return backend(evaluation, cfg, precision="fp32") if cfg.paired else None
+
+
+def _calibration(sigma: float) -> Tensor:
+    """Noisy images of the validation split, from a noise stream of their own."""
+    split = shards.read(Path("shards"), "validation")
+    x, idx = torch.from_numpy(split.pixels(slice(CALIBRATION))), split.idx[:CALIBRATION]
+    images = torch.from_numpy(idx)
+    z = streams.gaussian(
+        0, images, torch.zeros_like(images), tuple(x.shape[1:]), stream=streams.VALIDATE
+    )
+    return x + sigma * z
+
+
+def workers() -> int:
+    """Worker threads: as many as torch uses, or two to keep a GPU busy."""
+    return 2 if torch.cuda.is_available() else torch.get_num_threads()
+
+
+def run(
+    function: Backend,
+    header: Header,
+    split: Split,
+    *,
+    journal: Path,
+    path: Path,
+    title: str,
+    reference: Backend | None,
+) -> dict[str, Any]:
+    """Sample the votes of ``header`` into ``path``, resuming; return notes for the provenance."""
+    invariant = is_batch_invariant(function, header, split)
+    images = len(procedure.subset(header.subset, len(split.idx), shard=header.shard))
+    states = procedure.sample(
+        function,
+        split,
+        header,
+        journal,
+        path,
+        workers=workers(),
+        every=save_every(),
+        reference=reference,
+    )
+    last = shown(states, total=images, title=title)
+    return {
+        "provider": header.provider,
+        "workers": workers(),
+        "images": images,
+        "draws": last.draws,
+        "is_batch_invariant": invariant,
+    }
+
+
+def is_batch_invariant(function: Backend, header: Header, split: Split) -> bool:
+    """Whether scores of a row do not depend on its batch; prints a note if they do."""
+    invariant = voting.is_batch_invariant(function, batch(split, header.batch_size))
+    if not invariant:
+        print(
+            f"note: {header.provider} {header.precision} rounds a row by its place in a batch, so "
+            "votes may differ from run to run where two scores nearly tie",
+            file=sys.stderr,
+        )
+    return invariant
+
+
+def save_every() -> float:
+    """Seconds of sampling that a kill may lose."""
+    return float(os.environ.get("RRCM_SAVE_SECONDS", "5"))
+
+
+def shown(states: Iterator[SamplingProgress], *, total: int, title: str) -> SamplingProgress:
+    """Consume the states of a sampling and show a progress bar; return the last state."""
+    state = next(states)
+    with progress.bar(total, state.images, title, " images") as shown:
+        began = time.monotonic()
+        for state in states:
+            rate = state.draws / max(time.monotonic() - began, 1e-9)
+            shown.set_postfix_str(f"{rate:,.0f} noisy images/s", refresh=False)
+            shown.update(state.images - shown.n)
+    return state
+
+
+def batch(split: Split, size: int) -> Tensor:
+    """Pixels of the first ``size`` images, repeated if there are fewer."""
+    rows = torch.arange(size) % len(split.idx)
+    return torch.from_numpy(split.pixels(rows.numpy()))

@@ -1,0 +1,1 @@
+"""Noisy images per second: the engine beside the loop that papers publish."""

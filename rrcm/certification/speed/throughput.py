@@ -1,0 +1,293 @@
+"""Measures noisy images per second of the engine, by backend, precision and batch size.
+
+``rrcm bench`` builds an untrained ViT (speed does not depend on the weights), exports it, and has
+the engine draw its votes on all cores or the GPU, noise and counting included. In the same run,
+turn by turn, it times the usual loop (usual_loop.py), adversarial-robustness-toolbox if that is
+installed, and matrix products, which give the peak of the machine. ``peak_fraction`` is the rate
+times the operations of the plain network's matrix products, two to a multiply-add, over the peak of
+the same precision: work that the engine avoids counts as done.
+"""
+
+import itertools
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+
+from rrcm.certification.sampling import batching, sampler, voting
+from rrcm.certification.sampling.batching import Job
+from rrcm.certification.speed import usual_loop
+from rrcm.config.certification import Export
+from rrcm.config.sections import Model
+from rrcm.core import progress, registry
+from rrcm.core.errors import ConfigError
+from rrcm.core.files import sha256
+from rrcm.core.registry import suggest
+from rrcm.data.splits.shards import Split
+from rrcm.inference.export import export
+from rrcm.models.networks.vit import SIZES
+from rrcm.models.trained.base import classifier
+from rrcm.models.trained.base.classifier import Classifier
+
+CLASSES = 10
+SIGMA = 0.5
+PATCHES = {8: 2, 32: 4, 224: 16}  # image size -> patch size
+BATCHES = {"cpu": (16, 64, 256), "cuda": (256, 1024, 2048)}
+VARIANTS = {
+    "cpu": (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "int8")),
+    "cuda": (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "fp16")),
+}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """An untrained network, on disk under ``root`` and in memory."""
+
+    root: Path
+    network: Classifier
+    split: Split
+    flops: float  # of the forward pass of one image
+
+
+def measure(
+    model: str, image_size: int, *, repeats: int, seconds: float, batches: tuple[int, ...]
+) -> dict[str, Any]:
+    """Return all rates, medians of ``repeats`` turns of ``seconds`` each, as `table` prints them.
+
+    ``batches`` are batch sizes; if empty, the usual ones of the device.
+
+    Raises:
+        ConfigError: There is no such model or image size.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if model not in SIZES:
+        raise ConfigError(f"--model {model}: only {', '.join(SIZES)}.{suggest(model, [*SIZES])}")
+    if image_size not in PATCHES:
+        raise ConfigError(f"--image-size {image_size}: only {', '.join(map(str, PATCHES))}")
+    threads = torch.get_num_threads()
+    kinds = native(device)
+    variants = [*itertools.product(kinds, batches or BATCHES[device])]
+    rates: dict[str | tuple[str, str, int], list[float]] = defaultdict(list)
+    peaks: dict[str, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        subject = prepare(Path(folder), model, image_size)
+        backends = {v: _backend(subject, *v, device) for v in kinds}
+        x = torch.from_numpy(subject.split.pixels(0))
+        with progress.bar(repeats * (len(variants) + 1), 0, f"bench {model}", " turns") as shown:
+            for _ in range(repeats):
+                for kind, batch in variants:
+                    torch.set_num_threads(threads)  # backends on the CPU leave it at one
+                    rate = engine_rate(backends[kind], subject.split, batch, threads, seconds)
+                    rates[*kind, batch].append(rate)
+                    shown.update()
+                torch.set_num_threads(threads)
+                network = subject.network.to(device)
+                turn = max(seconds, 5.0)
+                usual = usual_loop.rate(network, x, SIGMA, classes=CLASSES, seconds=turn)
+                rates["reference"].append(usual)
+                if toolbox := usual_loop.toolbox_rate(
+                    network, x, SIGMA, classes=CLASSES, seconds=turn
+                ):
+                    rates["toolbox"].append(toolbox)
+                for name in {precision for _, precision in kinds} & {*DTYPES}:
+                    peaks[name].append(gemm_peak(DTYPES[name], device))
+                shown.update()
+        return _result(model, image_size, subject.flops, rates, peaks, device, threads)
+
+
+def native(device: str) -> list[tuple[str, str]]:
+    """Return the variants that the processor computes natively; emulation would take hours."""
+    precisions = {precision for _, precision in VARIANTS[device]} & {*DTYPES}
+    peaks = {name: gemm_peak(DTYPES[name], device, size=256) for name in precisions}
+    slow = {name for name, peak in peaks.items() if peak < peaks["fp32"] / 3}
+    return [variant for variant in VARIANTS[device] if variant[1] not in slow]
+
+
+def prepare(root: Path, model: str, image_size: int) -> Subject:
+    """Save and export an untrained network under ``root``."""
+    torch.manual_seed(0)
+    patch, channels = PATCHES[image_size], 1 if image_size == 8 else 3
+    shape = {"size": model, "image_size": image_size, "channels": channels, "patch_size": patch}
+    shape |= {"position_std": 0.5, "init": "pytorch", "projector_width": 8, "projector_dim": 8}
+    declared = Model(architecture="vit", shape=shape)
+    network = classifier.build(declared, classes=CLASSES, condition="exact", final_norm=True).eval()
+    torch.nn.init.normal_(network.head.weight)
+    names = tuple(map(str, range(CLASSES)))
+    config = {"classes": names, "condition": "exact", "final_norm": True}
+    classifier.save(root / "models/bench", network.state_dict(), model=declared, config=config)
+    images = np.random.default_rng(0).integers(
+        0, 256, (64, channels, image_size, image_size), dtype=np.uint8
+    )
+    zero = np.zeros(64, dtype=np.int64)
+    split = Split(idx=np.arange(64), images=images, labels=zero, classes=names, max_value=255)
+    weights = sha256(root / "models/bench/model.safetensors")
+    metadata = {"classes": names, "sigma": SIGMA, "run": "bench", "weights": weights}
+    settings = Export(opset=20, parity_images=2, tolerance=1e-2)
+    export(network, root / "onnx/bench.onnx", split, metadata, settings, architecture="vit")
+    (width, depth, _), tokens = SIZES[model], 2 + (image_size // patch) ** 2
+    products = 12 * width**2 * tokens + 2 * width * tokens**2  # projections and MLP, attention
+    flops = 2.0 * (products * depth + channels * patch**2 * width * (tokens - 2))
+    return Subject(root=root, network=network, split=split, flops=flops)
+
+
+def _backend(subject: Subject, name: str, precision: str, device: str) -> voting.Backend:
+    pixels = torch.from_numpy(subject.split.pixels())
+    return registry.load("backends", name).Backend(
+        subject.root,
+        "bench",
+        sigma=SIGMA,
+        precision=precision,
+        device=device,
+        calibration=lambda: pixels + SIGMA * torch.randn_like(pixels),
+    )
+
+
+def engine_rate(
+    backend: voting.Backend, split: Split, batch_size: int, workers: int, seconds: float
+) -> float:
+    """Return noisy images per second of the engine, on as many images as it takes."""
+    count = voting.counter(
+        voting.hard(backend),
+        split,
+        noise=registry.load("distributions", "gaussian"),
+        sigma=SIGMA,
+        seed=0,
+        batch_size=batch_size,
+        device=backend.device,
+    )
+    rows = sampler.rows_at_once(backend, batch_size)
+    bounds = tuple(range(0, 100 * rows + 1, rows))
+    jobs = (Job(row=i % len(split.idx), bounds=bounds) for i in itertools.count())
+    began, done, first = None, 0, rows * 4 * workers
+    running = batching.run(jobs, count, lambda job: True, rows=rows, workers=workers)
+    for intervals, _ in enumerate(running, start=1):
+        now = time.perf_counter()
+        if began is None and intervals * rows >= first:  # compiled, warm, all workers busy
+            began, done = now, 0
+        elif began is not None:
+            done += rows
+            if now - began >= seconds:
+                break
+    running.close()
+    assert began is not None  # jobs do not run out
+    return done / (now - began)
+
+
+def gemm_peak(dtype: torch.dtype, device: str, size: int = 2048) -> float:
+    """Return FLOP/s of matrix products, the best of a few, on all threads or the GPU."""
+    a, b = torch.rand(2, size, size, device=device).to(dtype)
+
+    def once(n: int) -> float:
+        began = time.perf_counter()
+        for _ in range(n):
+            c = a @ b
+        c[0, 0].item()
+        return n / (time.perf_counter() - began)
+
+    once(2)
+    return 2 * size**3 * max(once(5) for _ in range(4))
+
+
+def _result(
+    model: str,
+    image_size: int,
+    flops: float,
+    rates: dict[Any, list[float]],
+    peaks: dict[str, list[float]],
+    device: str,
+    threads: int,
+) -> dict[str, Any]:
+    peak = {name: statistics.median(found) for name, found in sorted(peaks.items())}
+    others = {name: rates.pop(name) for name in ("reference", "toolbox") if name in rates}
+    usual = statistics.median(others["reference"])
+    rows = []
+    for (backend, precision, batch), found in rates.items():
+        rate = statistics.median(found)
+        rows.append(
+            {
+                "backend": backend,
+                "precision": precision,
+                "batch_size": batch,
+                "per_s": round(rate, 1),
+                "lowest": round(min(found), 1),
+                "highest": round(max(found), 1),
+                "ratio": round(rate / usual, 2),
+                "peak_fraction": round(rate * flops / peak[precision], 3)
+                if precision in peak
+                else None,
+            }
+        )
+    best = max(rows, key=lambda row: row["per_s"])
+    return {
+        "model": model,
+        "image_size": image_size,
+        "mflop_per_image": round(flops / 1e6, 2),
+        "machine": torch.cuda.get_device_name() if device == "cuda" else _processor(),
+        "threads": threads,
+        "torch": torch.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "repeats": len(others["reference"]),
+        "gemm_peak_gflops": {name: round(value / 1e9, 1) for name, value in peak.items()},
+        "engine_per_s": best["per_s"],
+        "engine": f"{best['backend']} {best['precision']}, batch {best['batch_size']}",
+        "reference_per_s": round(usual, 1),
+        "reference_peak_fraction": round(usual * flops / peak["fp32"], 3),
+        "toolbox_per_s": round(statistics.median(others["toolbox"]), 1)
+        if "toolbox" in others
+        else None,
+        "ratio": best["ratio"],
+        "peak_fraction": best["peak_fraction"],
+        "variants": rows,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the result as text."""
+    peaks = ", ".join(f"{name} {value:g}" for name, value in result["gemm_peak_gflops"].items())
+    lines = [
+        f"{result['model']} at {result['image_size']} x {result['image_size']}, "
+        f"{result['mflop_per_image']:,} MFLOP an image; {result['machine']}, "
+        f"{result['threads']} threads; medians of {result['repeats']}",
+        f"matrix products, GFLOP/s: {peaks}",
+        "",
+        f"{'':22}{'batch':>6}{'noisy images/s':>16}{'lowest':>10}{'highest':>10}"
+        f"{'ratio':>8}{'of peak':>9}",
+    ]
+    for row in result["variants"]:
+        share = "" if row["peak_fraction"] is None else f"{100 * row['peak_fraction']:.1f} %"
+        lines.append(
+            f"engine, {row['backend'] + ' ' + row['precision']:14}{row['batch_size']:>6}"
+            f"{row['per_s']:>16,.1f}{row['lowest']:>10,.1f}{row['highest']:>10,.1f}"
+            f"{row['ratio']:>8.2f}{share:>9}"
+        )
+    usual, share = result["reference_per_s"], 100 * result["reference_peak_fraction"]
+    lines.append(
+        f"{'the usual loop, fp32':22}{usual_loop.BATCH_SIZE:>6}{usual:>16,.1f}"
+        f"{'':28}{share:>7.1f} %"
+    )
+    if result["toolbox_per_s"] is not None:
+        lines.append(
+            f"{'ART, fp32':22}{usual_loop.BATCH_SIZE:>6}{result['toolbox_per_s']:>16,.1f}{'':20}"
+            f"{result['toolbox_per_s'] / usual:>8.2f}"
+        )
+    lines += ["", f"best: {result['engine']}, {result['ratio']:g} times the usual loop"]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Stopping rules: when to stop sampling an image, and the confidence bound that holds then."""

@@ -1,0 +1,38 @@
+"""Never stop early: all n draws of every image, as Cohen et al. (2019), arXiv:1902.02918, do."""
+
+from dataclasses import dataclass
+
+from rrcm.certification.votes.counts import Claim, History, ImageVotes
+from rrcm.certification.votes.sequential import clopper_pearson_at_n, look_schedule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """No constants."""
+
+
+class Rule:
+    """The Clopper-Pearson bound at n draws with the full alpha (eq. 11)."""
+
+    fixed = True
+
+    def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
+        """For up to ``n`` draws and any ``claim``."""
+        self.cfg, self.claim = cfg, claim
+        self.looks = look_schedule(n)
+
+    def stop(self, votes: ImageVotes) -> str | None:
+        """None: no image stops early."""
+        return None
+
+    def complement(self, history: History, alpha: float) -> float:
+        """Upper bound of 1 - p; 1, no claim, before n draws."""
+        return clopper_pearson_at_n(history, self.looks[-1], alpha)
+
+    def settles(self, radius: float) -> bool:
+        """True for every radius and certificate."""
+        return True
+
+    def describe(self) -> str:
+        """A sentence for reports."""
+        return f"all {self.looks[-1]:,} draws of every image"

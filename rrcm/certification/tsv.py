@@ -1,0 +1,146 @@
+"""Reads and writes the tab-separated certificate tables of Cohen et al. (2019), arXiv:1902.02918.
+
+Columns are idx, label, predict, radius, correct, time; most published results have this form. The
+reader also accepts rows without a header or without `idx`, as rRCM's reference implementation
+writes them.
+"""
+
+import re
+from decimal import ROUND_FLOOR, Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rrcm.certification.certify import DIGITS
+from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.core.errors import DataError
+from rrcm.core.files import read_bytes, write_text
+from rrcm.core.labels import UNKNOWN
+
+COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
+NEEDED = ("label", "predict", "radius", "correct")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,15}")  # integers that float64 represents exactly
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.IGNORECASE)
+_NONE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+
+
+def read(path: Path) -> pd.DataFrame:
+    """A valid table of certificates; columns are ``COLUMNS``, ``time`` if present.
+
+    Guarantee: labels and ``predict`` are -1 or more, radii finite and not negative,
+    ``correct`` is 0 or 1, no image comes twice. Attributes are those of `scan`.
+
+    Raises:
+        DataError: Anything else; names line and column.
+    """
+    table = scan(path)
+    finds = {
+        "label": table["label"] < UNKNOWN,
+        "predict": table["predict"] < ABSTAIN,
+        "radius": ~(np.isfinite(table["radius"]) & (table["radius"] >= 0)),
+        "correct": ~table["correct"].isin((0, 1)),
+        "idx": table["idx"].duplicated(),
+    }
+    for column, wrong in finds.items():
+        if wrong.any():
+            row = int(wrong.argmax())
+            text = "comes twice" if column == "idx" else "is invalid"
+            raise DataError(
+                f"{path}:{line(table, row)}: {column} {table[column][row]} {text}; `rrcm audit` "
+                "says what is wrong"
+            )
+    return table
+
+
+def scan(path: Path) -> pd.DataFrame:
+    """A table as written: cells are parsed, but their values are not checked.
+
+    ``attrs["header"]`` are the names in the first line, or None if that is a row;
+    ``attrs["numbered"]`` is true if the file has no ``idx``, and rows are numbered from 0. Other
+    columns are left out.
+
+    Raises:
+        DataError: The file is not such a table; names line and column.
+    """
+    lines = _lines(path)
+    cells = [cell.strip(" ") for cell in lines[0].split("\t")]
+    header = None if _is_number(cells[0]) else tuple(cells)
+    names = header or (COLUMNS if len(cells) == len(COLUMNS) else COLUMNS[1:])
+    if missing := [name for name in NEEDED if name not in names]:
+        raise DataError(
+            f"{path}:1: no column {missing[0]!r}; it has to have {' '.join(COLUMNS)}, tab separated"
+        )
+    if twice := [name for name in COLUMNS if names.count(name) > 1]:
+        raise DataError(f"{path}:1: column {twice[0]!r} comes twice")
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS if name in names}
+    for number, text in enumerate(lines[1:] if header else lines, start=2 if header else 1):
+        row = text.split("\t")
+        if len(row) != len(names):
+            raise DataError(f"{path}:{number}: {len(row)} columns, expected {len(names)}")
+        for name, cell in zip(names, row, strict=True):
+            if name in columns:
+                columns[name].append(_value(cell.strip(" "), name, where=f"{path}:{number}"))
+    kinds = {"radius": np.float64, "time": object}
+    table = pd.DataFrame(
+        {name: np.array(cells, dtype=kinds.get(name, np.int64)) for name, cells in columns.items()}
+    )
+    if "idx" not in columns:
+        table.insert(0, "idx", np.arange(len(table)))
+    table.attrs = {"header": header, "numbered": "idx" not in columns}
+    return table
+
+
+def line(table: pd.DataFrame, row: int) -> int:
+    """The line number in the file of a row of `scan`, from 1."""
+    return row + (1 if table.attrs["header"] is None else 2)
+
+
+def write(table: pd.DataFrame, path: Path) -> None:
+    """Write certificates, atomically; the same table gives the same bytes.
+
+    Radii have six decimals and are rounded down. ``time`` is empty if the table has none.
+    """
+    times = table["time"] if "time" in table else [""] * len(table)
+    kept = (table[name] for name in COLUMNS[:-1])
+    rows = [
+        f"{idx}\t{label}\t{predict}\t{_down(radius)}\t{correct}\t{time}\n"
+        for idx, label, predict, radius, correct, time in zip(*kept, times, strict=True)
+    ]
+    write_text(path, "\t".join(COLUMNS) + "\n" + "".join(rows))
+
+
+def _down(radius: float) -> str:
+    # From the shortest decimal of this float, so that a radius of six decimals stays the same.
+    shortest = Decimal(repr(float(radius)))
+    return f"{shortest.quantize(Decimal(1).scaleb(-DIGITS), rounding=ROUND_FLOOR):f}"
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a table, byte {error.start} is not UTF-8") from None
+    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
+    if not lines[0].strip():
+        raise DataError(f"{path}:1: the first line is empty")
+    return lines
+
+
+def _value(cell: str, name: str, *, where: str) -> int | float | str:
+    if name == "time":
+        if cell.isprintable():
+            return cell
+    elif name == "radius":
+        if _is_number(cell) or _NONE.fullmatch(cell):
+            return float(cell)
+    elif _WHOLE.fullmatch(cell):
+        return int(cell)
+    wanted = {"time": "text", "radius": "a number"}.get(name, "a whole number")
+    shown = cell if len(cell) <= 30 else f"{cell[:30]}…"
+    raise DataError(f"{where}: {name} is {shown!r}, expected {wanted}")
+
+
+def _is_number(cell: str) -> bool:
+    return bool(_NUMBER.fullmatch(cell))

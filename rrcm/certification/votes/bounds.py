@@ -1,0 +1,172 @@
+"""Confidence bounds of a probability from votes or soft votes, in float64.
+
+Large radii need p near 1, where 1 - p must be precise: most functions take and return complements,
+q = 1 - p. Equation numbers are those of docs/theory.md.
+"""
+
+import math
+from functools import lru_cache
+
+from scipy.optimize import brentq
+from scipy.special import betainc, betaincc, betainccinv, betaln, ndtri
+
+from rrcm.core.errors import CertificateError
+
+EXACT = 1e-12  # relative error of alpha at which Newton's iteration ends
+
+
+def upper_confidence_bound(k: int, n: int, alpha: float) -> float:
+    """Clopper–Pearson upper bound (eq. 15): P[p <= bound] >= 1 - alpha, for k ~ Binomial(n, p).
+
+    Raises:
+        CertificateError: k, n or alpha are outside the conditions of the theorem.
+    """
+    return complement(n - k, n, alpha)  # a miss is a hit of probability 1 - p
+
+
+def complement(k: int, n: int, alpha: float) -> float:
+    """Clopper–Pearson (eq. 11): P[1 - p <= bound] >= 1 - alpha, whatever p is; rounded up.
+
+    For k ~ Binomial(n, p). One minus the lower bound of p, without cancellation where k is near n.
+
+    Raises:
+        CertificateError: k, n or alpha are outside the conditions of the theorem.
+    """
+    _require(k, n, alpha)
+    if k == n:
+        return -math.expm1(math.log(alpha) / n)
+    if k == 0:
+        return 1.0
+    # scipy's inverse errs by up to 6e-8 of the bound at n = 10^7 and 4e-4 at 10^8, but its beta
+    # function by 2e-11 of alpha at 10^9 (tests/certification/test_bounds.py): so Newton's steps
+    # refine it.
+    a, b = n - k + 1, k
+    q = float(betainccinv(a, b, alpha))
+    for _ in range(8):
+        excess = float(betaincc(a, b, q)) / alpha - 1
+        if abs(excess) < EXACT:
+            break
+        density = math.exp((a - 1) * math.log(q) + (b - 1) * math.log1p(-q) - betaln(a, b))
+        q += excess * alpha / density
+    return min(1.0, q * _up(n))
+
+
+def log_wealth(H: int, T: int, q: float) -> float:
+    """Evidence against p <= 1 - q after H hits in T draws: log of the mixture of eq. 16.
+
+    Guarantee: if p <= 1 - q, the probability that it ever reaches log(1 / alpha), at any T, is at
+    most alpha. Where positive, it is non-decreasing in H and q.
+    """
+    if T - H >= T * q:  # no evidence; and betainc would underflow
+        return -math.inf
+    return float(
+        betaln(T - H + 0.5, H + 0.5)
+        + math.log(betainc(T - H + 0.5, H + 0.5, q))
+        - math.log(2 * math.asin(math.sqrt(q)))
+        - H * math.log1p(-q)
+        - (T - H) * math.log(q)
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def mixture_complement(H: int, T: int, alpha: float) -> float:
+    """Upper bound of 1 - p from the mixture (eq. 17), rounded up; never below `complement`.
+
+    Guarantee: it holds for all T simultaneously, hence at any stopping time, with probability at
+    least ``1 - alpha``. Decreasing in H and in alpha.
+    """
+    _require(H, T, alpha)
+    # Logarithms of T factors are summed in float64: require their error on top.
+    enough = -math.log(alpha) + 1e-13 * T
+    low = high = complement(H, T, alpha)
+    while high < 1 and log_wealth(H, T, high) < enough:
+        low, high = high, min(2 * high, (1 + high) / 2)
+    if high >= 1:
+        return 1.0
+    # brentq needs finite values, also where there is no evidence.
+    root = brentq(
+        lambda q: max(log_wealth(H, T, q), -1.0) - enough, low, high, xtol=1e-300, rtol=1e-12
+    )
+    return min(1.0, root * (1 + 4e-12))
+
+
+def randomized_complement(k: int, n: int, alpha: float, coin: float) -> float:
+    """Stevens' bound of 1 - p (eq. 21): Clopper-Pearson made exact by a coin, uniform on (0, 1).
+
+    Guarantee: 1 - p exceeds it with probability alpha exactly, if 0 < p < 1, over votes and coin.
+    Increasing in the coin, from ``complement(k + 1, n, alpha)`` to ``complement(k, n, alpha)``; it
+    is 0 if k = n and coin <= alpha. Source: Stevens (1950), Biometrika 37.
+    """
+    _require(k, n, alpha)
+    if not 0 < coin < 1:
+        raise CertificateError(f"the coin must be in (0, 1), got {coin}")
+    if k == n:
+        return max(0.0, -math.expm1(math.log(alpha / coin) / n))
+
+    def excess(q: float) -> float:  # falls with q
+        at_least = float(betaincc(n - k + 1, k, q)) if k > 0 else 1.0
+        more = float(betaincc(n - k, k + 1, q))
+        return coin * at_least + (1 - coin) * more - alpha
+
+    low, high = complement(k + 1, n, alpha), complement(k, n, alpha)
+    if excess(high) >= 0:  # no hits and a coin above alpha, or a coin next to 1
+        return high
+    if excess(low) <= 0:
+        return low
+    root = brentq(excess, low, high, xtol=1e-300, rtol=1e-12)
+    return min(high, root * (1 + 4e-12) * _up(n))
+
+
+def bernstein_complement(total: int, squares: int, n: int, alpha: float, *, unit: int) -> float:
+    """Empirical Bernstein: an upper bound of 1 - E[X] for n draws of X in [0, 1] (eq. 22).
+
+    Guarantee: it fails with probability at most alpha, whatever the distribution of X is.
+    Source: Maurer & Pontil (2009), arXiv:0907.3740, theorem 4.
+
+    Args:
+        total: Sum of ``unit * X``, an integer, so that nothing is rounded.
+        squares: Sum of their squares.
+        n: Number of draws, 2 at least.
+        alpha: Failure probability.
+        unit: The integer that stands for X = 1.
+
+    Raises:
+        CertificateError: No n values in [0, 1] have these sums.
+    """
+    spread = n * squares - total * total  # n (n - 1) times the sample variance
+    if not (n > 1 and 0 < alpha < 1 and 0 <= total <= n * unit and 0 <= spread) or (
+        squares > unit * total
+    ):
+        raise CertificateError(
+            f"need n > 1, 0 < alpha < 1 and sums of n values in 0..{unit}; got n={n}, "
+            f"alpha={alpha}, total={total}, squares={squares}"
+        )
+    log = math.log(2 / alpha)
+    variance = spread / (n * (n - 1) * unit**2)
+    missing = (n * unit - total) / (n * unit)
+    return min(1.0, missing + math.sqrt(2 * variance * log / n) + 7 * log / (3 * (n - 1)))
+
+
+def radius(q: float, *, sigma: float) -> float:
+    r"""``sigma * Phi^-1(1 - q)`` (eq. 12): the radius for p_A >= 1 - q, in the units of sigma.
+
+    Negative if q > 1/2, infinite for q = 0 or 1.
+
+    Raises:
+        CertificateError: sigma is not positive.
+    """
+    if not sigma > 0:
+        raise CertificateError(f"sigma must be positive, got {sigma}")
+    return -sigma * float(ndtri(q))
+
+
+def _up(n: int) -> float:
+    """A factor that rounds a bound from n draws up by more than its float64 error."""
+    return 1 + 2 * EXACT + 4e-20 * n
+
+
+def _require(k: int, n: int, alpha: float) -> None:
+    if not (0 <= k <= n and n > 0 and 0 < alpha < 1):
+        raise CertificateError(
+            f"need 0 <= k <= n, n > 0 and 0 < alpha < 1; got k={k}, n={n}, alpha={alpha}"
+        )

@@ -1,0 +1,193 @@
+"""Vote counts of one image, and the interfaces between votes, stopping rules and certificates.
+
+`ImageVotes` holds the counts, a `Rule` decides when to stop and bounds probabilities, a
+`Certificate` turns bounds into a radius, and a `Claim` is the certificate, alpha and sigma that a
+rule serves.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rrcm.core.errors import CertificateError
+
+ABSTAIN = -1
+History = list[tuple[int, int]]  # (draws, hits) at looks, both cumulative, draws ascending
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageVotes:
+    """Two independent rounds of noisy votes on one image.
+
+    ``selection`` [K] chooses the class. ``counts`` [L, K] are the cumulative votes of the second
+    round at each look, after ``draws`` [L] of its draws. The last two are optional and else zeros:
+    ``soft`` is (sum, sum of squares) of the chosen class's probability over the second round, in
+    whole steps of 1 / SOFT; ``paired`` is (disagreements with another function, noisy inputs that
+    both classified).
+    """
+
+    idx: int
+    selection: np.ndarray
+    draws: tuple[int, ...]
+    counts: np.ndarray
+    soft: tuple[int, int]
+    paired: tuple[int, int]
+
+    @property
+    def c_A(self) -> int:
+        """The selected class: most votes of the first round; ties go to the lowest class."""
+        return int(self.selection.argmax())
+
+    def history(self, label: int) -> History:
+        """(draws, votes for ``label``) at each look, both cumulative."""
+        return list(zip(self.draws, self.counts[:, label].tolist(), strict=True))
+
+    @property
+    def runner_up(self) -> np.ndarray:
+        """Votes [L] of the strongest class besides c_A, whichever that is at each look."""
+        return np.delete(self.counts, self.c_A, axis=1).max(axis=1, initial=0)
+
+    def first(self, looks: int) -> "ImageVotes":
+        """The votes at the first ``looks`` looks."""
+        return dataclasses.replace(self, draws=self.draws[:looks], counts=self.counts[:looks])
+
+    def continued(self, draws: int, *, hits: int, runner_up: int) -> "ImageVotes":
+        """These votes and a look after ``draws`` draws, reduced to c_A and the runner-up.
+
+        Looks at as many draws or more are dropped.
+        """
+        before = sum(look < draws for look in self.draws)
+        counts = np.stack([self.counts[:, self.c_A], self.runner_up], axis=1)[:before]
+        return dataclasses.replace(
+            self,
+            selection=np.array([1, 0]),
+            draws=(*self.draws[:before], draws),
+            counts=np.vstack([counts, [[hits, runner_up]]]),
+        )
+
+
+SOFT = 1 << 16  # soft votes are counted in whole steps of 1/65536, rounded down
+
+
+class Rule(Protocol):
+    """When to stop drawing, and the bound that holds then; see rrcm/certification/stopping/.
+
+    Made by ``Rule(cfg, n=..., claim=...)`` for ``n`` draws at most and one `Claim`.
+    """
+
+    cfg: Any  # the constants, of the rule's own type
+    looks: tuple[int, ...]  # numbers of draws, ascending; the last is n
+    fixed: bool  # all claims are made after exactly n draws, so any fixed-sample bound is valid
+    claim: "Claim"
+
+    def __init__(self, cfg: Any, *, n: int, claim: "Claim") -> None:
+        """For at most ``n`` draws."""
+
+    def stop(self, votes: ImageVotes) -> str | None:
+        """The reason to stop at the last look of ``votes``, or None to go on."""
+
+    def complement(self, history: History, alpha: float) -> float:
+        """Upper bound of 1 - p, p the probability of a hit, that fails with at most ``alpha``.
+
+        Valid at any stopping time, and for any certificate. Non-increasing in the hits of each
+        look.
+        """
+
+    def settles(self, radius: float) -> bool:
+        """Whether certified accuracy at ``radius`` equals that of n draws, up to ``beta`` a look.
+
+        For the `Claim` of the rule; elsewhere it is a lower bound of the accuracy of n draws.
+        """
+
+    def describe(self) -> str:
+        """A sentence for reports: when drawing stops."""
+
+
+class Certificate(Protocol):
+    """A theorem that turns votes into a radius; see rrcm/certification/certificates/."""
+
+    __name__: str  # of its module
+    RUNNER_UP: bool  # the radius depends on votes of the runner-up too
+    CLASS_VOTES: bool  # the radius depends on class votes, so that stopping rules can predict it
+
+    def certify(
+        self, votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float
+    ) -> "Certified":
+        """The certified answer for one image."""
+
+    def require(self, rule: Rule, *, alpha: float, pairs: int) -> None:
+        """Refuse a rule whose bounds are invalid here, and too few draws to certify anything.
+
+        Raises:
+            CertificateError: One of both; names a rule or number that works.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """The certificate that a stopping rule serves, at noise ``sigma`` in pixels.
+
+    ``alpha`` is its failure probability minus the total-variation error of the noise sampler;
+    ``seed`` that of the coins of `randomized`.
+    """
+
+    certificate: Certificate
+    sigma: float
+    alpha: float
+    seed: int = 0
+
+    def radius(self, votes: ImageVotes, rule: Rule) -> float:
+        """The radius in pixels certified if drawing stops now; 0 for abstention."""
+        got = self.certificate.certify(
+            votes,
+            rule,
+            sigma=self.sigma,
+            alpha=self.alpha,
+            coin=coin(self.seed, votes.idx),
+        )
+        return got.radius
+
+
+def coin(seed: int, idx: int) -> float:
+    """A uniform number in (0, 1), a function of seed and image, independent across both."""
+    bits = np.random.Generator(np.random.Philox(key=idx << 64 | seed)).integers(2**53)
+    return (int(bits) + 0.5) * 2.0**-53
+
+
+def best_complement(rule: Rule, alpha: float) -> float:
+    """The smallest possible bound of 1 - p: after n draws that are all hits.
+
+    Raises:
+        CertificateError: Even that is 1/2 or more, so that every image would abstain.
+    """
+    best = rule.complement([(draws, draws) for draws in rule.looks], alpha)
+    if best >= 0.5:
+        raise CertificateError(
+            f"n: {rule.looks[-1]} votes can never certify at alpha = {alpha}: all would abstain"
+        )
+    return best
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certified:
+    """The answer for one image; ``label`` is ABSTAIN and ``radius`` 0 if nothing is certified."""
+
+    label: int
+    radius: float
+    n_A: int
+    n: int
+    p_A: float
+
+
+def conclude(votes: ImageVotes, *, complement: float, radius: float) -> Certified:
+    """The answer for the bound 1 - p_A <= ``complement``; abstains if ``radius`` <= 0."""
+    draws, hits = votes.history(votes.c_A)[-1]
+    return Certified(
+        label=votes.c_A if radius > 0 else ABSTAIN,
+        radius=max(radius, 0.0),
+        n_A=hits,
+        n=draws,
+        p_A=1 - complement,
+    )

@@ -1,0 +1,366 @@
+"""Reads and writes votes files: the class votes of every image, from which radii are computed.
+
+The first line is a header that defines the votes, every other line is an image. Equal headers mean
+equal votes for an image, up to the rounding of the processor. Each line ends in its own checksum,
+so that damage is detected.
+"""
+
+import dataclasses
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import index  # int(), but of whole numbers only
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrcm.certification.votes.counts import SOFT, Claim, ImageVotes, Rule
+from rrcm.core import registry
+from rrcm.core.errors import CertificateError, ConfigError, VotesError
+from rrcm.core.files import atomic, read_bytes, require_file
+from rrcm.core.labels import UNKNOWN
+from rrcm.core.schema import parse
+
+FORMAT = "rrcm-votes-6"
+END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop besides those of rules
+MOST = 10**12  # draws or images of a file
+NAMES = ("run", "stop", "split", "subset")  # header fields that become parts of file names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """Everything that defines the votes, in the order of the file.
+
+    ``noise`` is a file of rrcm/certification/distributions/, ``stream`` its random numbers, and
+    ``slack`` its total-variation distance from Gaussian noise per draw. ``weights`` is the SHA-256
+    of the classifier, ``provider`` the kernels that ran it; ``batch_size`` is included because
+    kernels may round differently in another batch shape. ``stopping`` are the constants of the rule
+    ``stop``, which serves ``certificate`` at failure probability ``alpha``. ``label_aware``: images
+    with a wrong selected class got no further draws. ``paired``: draws that the float32 classifier
+    classified too. ``soft``: inverse temperature of soft votes, or 0. ``budget``: seconds after
+    which sampling stopped, or 0. ``subset`` selects ``images`` of ``split``, or of loose picture
+    files if that is empty; ``pixels`` is the SHA-256 of images and labels. ``shard``: i/k.
+    """
+
+    format: str
+    noise: str
+    stream: str
+    slack: float
+    run: str
+    weights: str
+    sigma: float
+    n0: int
+    n: int
+    seed: int
+    stop: str
+    stopping: dict[str, Any]
+    certificate: str
+    alpha: float
+    label_aware: bool
+    soft: float
+    paired: int
+    budget: float
+    backend: str
+    provider: str
+    precision: str
+    batch_size: int
+    split: str
+    subset: str
+    images: int
+    pixels: str
+    shard: str
+    classes: list[str]
+
+    def expected(self) -> int:
+        """The number of images of shard i/k: those at i, i + k, i + 2k, …"""
+        i, k = map(int, self.shard.split("/"))
+        return len(range(i - 1, self.images, k))
+
+    def rule(self) -> Rule:
+        """The stopping rule of the votes, for ``certificate`` at ``alpha``."""
+        module = registry.load("stopping", self.stop)
+        constants = parse(self.stopping, module.Config, where=f"stopping.{self.stop}")
+        claim = Claim(
+            certificate=registry.load("certificates", self.certificate),
+            sigma=self.sigma,
+            alpha=self.alpha_left(self.alpha),
+            seed=self.seed,
+        )
+        return module.Rule(constants, n=self.n, claim=claim)
+
+    def alpha_left(self, alpha: float) -> float:
+        """``alpha`` minus the total-variation error of the noise sampler (theory.md, eq. 33).
+
+        ``slack`` bounds the total-variation distance of a draw from Gaussian noise; that of all
+        draws of an image is at most their number times it.
+
+        Raises:
+            CertificateError: Nothing is left.
+        """
+        left = alpha - self.slack * (self.n0 + self.n + self.paired)
+        if left <= 0:
+            raise CertificateError(
+                f"alpha = {alpha:g} is spent on the difference between {self.noise} and Gaussian "
+                "noise; draw less, or certify at a larger alpha"
+            )
+        return left
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """Votes of one image; ``label`` is its class, or UNKNOWN.
+
+    ``n0`` are the votes of the selection, class -> count, and ``looks`` the cumulative (draws,
+    votes) at each look. ``stop`` is the reason to stop, empty while sampling goes on. ``soft`` and
+    ``paired`` are as in `ImageVotes`, zeros if the header has neither.
+    """
+
+    idx: int
+    label: int
+    n0: dict[int, int]
+    looks: list[tuple[int, dict[int, int]]]
+    stop: str
+    soft: tuple[int, int]
+    paired: tuple[int, int]
+
+    def votes(self, classes: int) -> ImageVotes:
+        """The votes as arrays, for ``classes`` classes."""
+        counts = np.zeros((1 + len(self.looks), classes), dtype=np.int64)
+        for dense, votes in zip(counts, (self.n0, *(v for _, v in self.looks)), strict=True):
+            dense[list(votes)] = list(votes.values())
+        return ImageVotes(
+            idx=self.idx,
+            selection=counts[0],
+            draws=tuple(draws for draws, _ in self.looks),
+            counts=counts[1:],
+            soft=self.soft,
+            paired=self.paired,
+        )
+
+
+def sparse(counts: np.ndarray) -> dict[int, int]:
+    """Counts [K] as class -> count, without zeros."""
+    return {int(c): int(counts[c]) for c in np.flatnonzero(counts)}
+
+
+def read(path: Path) -> tuple[Header, list[Row]]:
+    """A finished votes file.
+
+    Raises:
+        VotesError: It is missing, unfinished or damaged; names the line.
+    """
+    header, rows, torn = scan(path)
+    if torn:
+        raise VotesError(f"{path}: the last line is torn; sampling has not finished")
+    seen = set()
+    for number, row in enumerate(rows, start=2):
+        if row.idx in seen:
+            raise VotesError(f"{path}:{number}: image {row.idx} comes twice")
+        if not row.stop or row.paired[1] != header.paired:
+            raise VotesError(f"{path}:{number}: image {row.idx} is unfinished")
+        seen.add(row.idx)
+    if len(rows) != header.expected():
+        raise VotesError(f"{path}: {len(rows)} images, expected {header.expected()}; was it cut?")
+    return header, rows
+
+
+def write(path: Path, header: Header, rows: Iterable[Row]) -> None:
+    """Write a votes file, atomically; the same votes, the same bytes."""
+    with atomic(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(encode(header))
+        file.writelines(map(encode, rows))
+
+
+def same(path: Path, existing: Header, wanted: Header, *, but: tuple[str, ...] = ()) -> None:
+    """Refuse votes in ``path`` whose header differs from ``wanted`` in a field other than ``but``.
+
+    Raises:
+        VotesError: Names the first field that differs.
+    """
+    for name in Header.__slots__:
+        was, now = getattr(existing, name), getattr(wanted, name)
+        if was != now and name not in but:
+            raise VotesError(
+                f"{path}: holds votes of another classifier or setting: {name} was {was!r:.199}, "
+                f"is {now!r:.199}; move the file away to sample again"
+            )
+
+
+def merge(paths: list[Path]) -> tuple[Header, list[Row]]:
+    """The shards of one sampling as one, identical to the votes of an unsharded run.
+
+    Raises:
+        VotesError: A shard is missing, comes twice, or belongs to another sampling.
+    """
+    shards: dict[str, tuple[Header, list[Row]]] = {}
+    for path in paths:
+        header, rows = read(path)
+        if header.shard in shards:
+            raise VotesError(f"{path}: shard {header.shard} was given before")
+        shards[header.shard] = header, rows
+        same(path, header, next(iter(shards.values()))[0], but=("shard",))
+    count = int(header.shard.partition("/")[2])
+    names = [f"{i}/{count}" for i in range(1, count + 1)]
+    if odd := {*names} ^ {*shards}:
+        raise VotesError(f"shard {min(odd)} of 1/{count} … {count}/{count} is missing or foreign")
+    parts = [shards[name][1] for name in names]
+    rows = [parts[i % count][i // count] for i in range(header.images)]
+    return dataclasses.replace(header, shard="1/1"), rows
+
+
+def encode(value: Header | Row) -> str:
+    """The line of a header or an image."""
+    text = json.dumps(dataclasses.asdict(value), separators=(",", ":"), allow_nan=False)
+    return f"{sealed(text)}\n"
+
+
+def sealed(text: str) -> str:
+    """The ``text`` of a JSON object with its CRC-32 as the last key."""
+    return f'{text[:-1]},"crc32":"{zlib.crc32(text.encode()):08x}"}}'
+
+
+def scan(path: Path) -> tuple[Header, list[Row], bool]:
+    """Header and rows of a file, and whether its last line is torn, which is left out."""
+    text = read_bytes(path, VotesError).decode(errors="replace")
+    lines, torn = text.splitlines(), not text.endswith("\n")
+    header = _header(lines[0] if lines else "", path)
+    rows = [
+        _row(line, header, where=f"{path}:{number}")
+        for number, line in enumerate(lines[1 : len(lines) - torn], start=2)
+    ]
+    return header, rows, torn
+
+
+def definition(path: Path) -> Header:
+    """The header of a votes file, finished or not.
+
+    Raises:
+        VotesError: There is none, it is damaged, or no regular file, which might never end.
+    """
+    require_file(path, VotesError)
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _header(file.readline(), path)
+    except OSError as error:
+        raise VotesError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _header(line: str, path: Path) -> Header:
+    try:
+        first = _decode(line)
+        if isinstance(first, dict) and first.get("format", FORMAT) != FORMAT:
+            raise VotesError(
+                f"{path}:1: format {str(first['format'])[:60]!r}, this version reads {FORMAT!r}; "
+                "sample again"
+            )
+        header = parse(first, Header, where="header")
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise VotesError(f"{path}:1: not the header of a votes file ({str(error)[:300]})") from None
+    _require(header, where=f"{path}:1")
+    _require_checksum(line, where=f"{path}:1")
+    return header
+
+
+def _decode(line: str) -> Any:
+    """JSON with finite floats and 64-bit integers; ValueError or RecursionError otherwise."""
+    value = json.loads(line, parse_float=_finite, parse_constant=_finite, parse_int=_whole)
+    if isinstance(value, dict):
+        value.pop("crc32", None)
+    return value
+
+
+def _require_checksum(line: str, *, where: str) -> None:
+    """Refuse a line with a wrong checksum; called last, as other checks give a better reason."""
+    line = line.rstrip("\n")
+    if line != sealed(line[: -len(sealed("}"))] + "}"):
+        raise VotesError(f"{where}: damaged, or edited: its checksum is another; sample again")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:30]} is not finite")
+    return value
+
+
+def _whole(text: str) -> int:
+    if abs(value := int(text)) >= 2**64:
+        raise ValueError(f"{text[:30]} is beyond any count, seed or image")
+    return value
+
+
+def _require(header: Header, *, where: str) -> None:
+    """Refuse a header with values that no sampling has."""
+    part = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", header.shard)
+    valid = {
+        **{name: getattr(header, name) >= 0 for name in ("slack", "budget", "soft")},
+        **{name: 0 <= getattr(header, name) <= MOST for name in ("n0", "paired", "images")},
+        "sigma": header.sigma > 0,
+        "n": 0 < header.n <= MOST,
+        "seed": 0 <= header.seed < 2**64,
+        "alpha": 0 < header.alpha < 1,
+        "shard": part is not None and int(part[1]) <= int(part[2]),
+        "classes": len(header.classes) > 0,
+        **{name: getattr(header, name).isprintable() for name in ("backend", "provider", "noise")},
+        **{name: _nameable(getattr(header, name)) for name in NAMES},
+    }
+    for name in (name for name, good in valid.items() if not good):
+        value = str(getattr(header, name))[:60]
+        raise VotesError(f"{where}: {name} is {value!r}, with which nothing can be drawn")
+
+
+def _nameable(text: str) -> bool:
+    """Whether ``text`` can be part of a file name without leaving its folder."""
+    return text.isprintable() and "/" not in text and not text.startswith(".")
+
+
+def _row(line: str, header: Header, *, where: str) -> Row:
+    try:
+        value = _decode(line)
+        row = Row(
+            idx=index(value["idx"]),
+            label=index(value["label"]),
+            n0=_votes(value["n0"]),
+            looks=[(index(draws), _votes(votes)) for draws, votes in value["looks"]],
+            stop=str(value["stop"]),
+            soft=_pair(value["soft"]),
+            paired=_pair(value["paired"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise VotesError(f"{where}: not a line of votes: {line[:60]!r}") from None
+    last = len(header.classes) - 1
+    if row.label != UNKNOWN and not 0 <= row.label <= last:
+        raise VotesError(f"{where}: label {row.label} is outside 0..{last}")
+    before, so_far = 0, dict.fromkeys(range(last + 1), 0)
+    untouched = row.stop in (BUDGET, "") and not row.n0 and not row.looks
+    selected = 0 if untouched else header.n0
+    for key, draws, votes in (("n0", selected, row.n0), *(("looks", *look) for look in row.looks)):
+        if sum(votes.values()) != draws:
+            raise VotesError(f"{where}: {key} has {sum(votes.values())} votes, expected {draws}")
+        if (fewest := min(votes.values(), default=0)) < 0:
+            raise VotesError(f"{where}: {key} has {fewest} votes for a class")
+        if not all(0 <= c <= last for c in votes):
+            raise VotesError(f"{where}: {key} votes for a class outside 0..{last}")
+        if key == "looks":
+            if not before < draws <= header.n or any(votes.get(c, 0) < so_far[c] for c in so_far):
+                raise VotesError(f"{where}: looks do not add up: {draws} draws after {before}")
+            before, so_far = draws, so_far | votes
+    (total, squares), (unlike, pairs) = row.soft, row.paired
+    if not total <= squares <= bool(header.soft) * SOFT * total or total**2 > before * squares:
+        raise VotesError(f"{where}: soft does not add up: {total} and {squares} of {before} draws")
+    if not 0 <= unlike <= pairs or pairs not in (0, header.paired):
+        raise VotesError(f"{where}: paired has {unlike} of {pairs}, expected {header.paired} pairs")
+    _require_checksum(line, where=where)
+    return row
+
+
+def _votes(value: dict[str, int]) -> dict[int, int]:
+    return {int(c): index(v) for c, v in value.items()}
+
+
+def _pair(value: list[int]) -> tuple[int, int]:
+    first, second = value
+    return index(first), index(second)

@@ -1,0 +1,139 @@
+"""Checks the parts of ``params.yaml`` that components declare.
+
+`params.load` checks the sections that rrcm/config/ declares, and that components exist. A network's
+shape, the constants of a method, an objective, a purifier or a stopping rule, and augmentations are
+checked here against the ``Config`` of their component, so that a mistake in the last stage is found
+before the first one starts.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from rrcm.certification.votes.counts import Claim
+from rrcm.config.params import Params
+from rrcm.config.sections import DATA_ONLY, PARAMS
+from rrcm.core import registry
+from rrcm.core.errors import CertificateError, ConfigError
+from rrcm.core.ranges import require
+from rrcm.core.schema import listed, parse, reading
+
+
+def check(params: Params) -> list[str]:
+    """Refuse every value that a component would refuse when its stage starts.
+
+    Networks are not built, and no data are read. Imports the components that ``params`` names,
+    PyTorch with them.
+
+    Returns:
+        Components that were not checked, because a package that they import is missing.
+
+    Raises:
+        ConfigError: Names the dotted place, the value, and the alternatives.
+    """
+    found = _Components()
+    with reading(PARAMS):
+        _encoders(params, found)
+        _classifiers(params, found)
+        _denoisers(params, found)
+        for name, cfg in params.purified.items():
+            found.constants("purifiers", cfg.purifier, cfg.purify, where=f"purified.{name}.purify")
+        for rule, constants in params.stopping.items():
+            found.constants("stopping", rule, constants, where=f"stopping.{rule}")
+        _served(params, found)
+    return sorted(found.missing)
+
+
+class _Components:
+    """Components by name, and those that could not be imported."""
+
+    def __init__(self) -> None:
+        self.missing: set[str] = set()
+
+    def load(self, kind: str, name: str) -> ModuleType | None:
+        """Return the component, or None if a package that it imports is not installed."""
+        try:
+            return registry.load(kind, name)
+        except ModuleNotFoundError as error:
+            self._lacks(f"rrcm/{registry.FOLDERS[kind]}/{name}.py", error)
+            return None
+
+    def constants(self, kind: str, name: str, node: Any, *, where: str) -> ModuleType | None:
+        """Return the same; refuse ``node``, found at ``where``, if it is no ``Config`` of it."""
+        module = self.load(kind, name)
+        if module is not None:
+            parse(node, module.Config, where=where)
+        return module
+
+    def augmentations(self, declared: list[Any], *, where: str) -> None:
+        """Refuse augmentations that do not exist."""
+        try:
+            from rrcm.training.engine.inputs import augment  # with PyTorch and timm
+        except ModuleNotFoundError as error:
+            self._lacks("rrcm/training/engine/inputs/augment.py", error)
+        else:
+            augment.build(declared, where=where)
+
+    def _lacks(self, file: str, error: ModuleNotFoundError) -> None:
+        if (error.name or "rrcm").partition(".")[0] == "rrcm":
+            raise error
+        self.missing.add(f"{file} needs {error.name}, which is not installed")
+
+
+def _encoders(params: Params, found: _Components) -> None:
+    for name, cfg in params.pretrain.items():
+        where, shape = f"pretrain.{name}", params.models[cfg.model]
+        found.constants("networks", cfg.architecture, shape, where=f"models.{cfg.model}")
+        objective = found.constants("objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
+        if objective is not None:
+            require(
+                cfg.augment.keys() == {*objective.VIEWS},
+                f"{where}.augment: {cfg.objective} asks for the views "
+                f"{', '.join(objective.VIEWS)}; got {listed(cfg.augment) or 'none'}",
+            )
+        for view, declared in cfg.augment.items():
+            found.augmentations(declared, where=f"{where}.augment.{view}")
+
+
+def _classifiers(params: Params, found: _Components) -> None:
+    for name, recipe in params.recipes.items():
+        found.augmentations(recipe.augment, where=f"recipes.{name}.augment")
+    for name, run in params.runs.items():
+        where, shape = f"runs.{name}", params.models[run.model]
+        found.constants("networks", run.architecture, shape, where=f"models.{run.model}")
+        method = found.constants("methods", run.method, run.loss, where=f"{where}.loss")
+        if method is not None:
+            require(
+                run.start != DATA_ONLY or not method.PRETRAINED,
+                f"{where}.start: {run.method} starts from a pre-trained encoder, got {run.start}",
+            )
+
+
+def _denoisers(params: Params, found: _Components) -> None:
+    for name, cfg in params.denoisers.items():
+        where, shape = f"denoisers.{name}", params.models[cfg.model]
+        found.constants("denoiser_networks", cfg.network, shape, where=f"models.{cfg.model}")
+        found.constants("denoiser_objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
+        found.augmentations(cfg.augment, where=f"{where}.augment")
+
+
+def _served(params: Params, found: _Components) -> None:
+    """Refuse a stopping rule that cannot serve a certificate, and draws that certify nothing."""
+    cfg, pairs = params.sample, params.sample.paired
+    module = found.load("stopping", cfg.stop)
+    certificate = found.load("certificates", cfg.certificate)
+    if module is None or certificate is None:
+        return
+    constants = parse(params.stopping[cfg.stop], module.Config, where=f"stopping.{cfg.stop}")
+    claim = Claim(certificate=certificate, sigma=1.0, alpha=cfg.alpha)
+    try:
+        rule = module.Rule(constants, n=cfg.n, claim=claim)
+    except ConfigError as error:
+        where = f"stopping.{cfg.stop}." if certificate.CLASS_VOTES else "sample.certificate: "
+        raise ConfigError(f"{where}{error}") from None
+    for name in params.certify.certificates:
+        try:
+            asked = found.load("certificates", name)
+            if asked is not None:
+                asked.require(rule, alpha=params.certify.alpha, pairs=pairs)
+        except CertificateError as error:
+            raise ConfigError(f"certify.certificates: {error}") from None

@@ -1,0 +1,299 @@
+"""``rrcm certify`` and ``rrcm merge``: certification on demand, outside the graph.
+
+Votes are kept under .rrcm/votes, named by a digest of all that defines them: the same request
+resumes where it stopped, and another one starts afresh. Votes that the graph has drawn are reused.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+import pandas as pd
+
+from rrcm.analysis.entries import Entry
+from rrcm.analysis.presentation import tables
+from rrcm.certification import certify as certification
+from rrcm.certification import plausibility
+from rrcm.certification.certificates import transfer
+from rrcm.certification.sampling import procedure, session
+from rrcm.certification.votes import records
+from rrcm.certification.votes.records import Header, Row
+from rrcm.cli import devices, requests, sources, trial
+from rrcm.cli.differences import listed
+from rrcm.cli.requests import Foreign, Request
+from rrcm.cli.sources import Source
+from rrcm.cli.stale import Described, Present
+from rrcm.cli.trial import FOREIGN
+from rrcm.config.certification import Certify, Report
+from rrcm.core import locks
+from rrcm.core.errors import VotesError, printable
+from rrcm.core.files import require_place, write_text
+
+VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
+SHOWN = 5  # files left out that are named one by one
+
+
+def certify(request: Request, source: Source | None = None) -> str:
+    """Certify the images of a request; return the table to show and the files written.
+
+    ``source`` is the opened source of the request, if there is one already.
+    """
+    devices.require_given()
+    source = source or sources.open_source(request)
+    header, rows, path = _votes(request, source)
+    if request.shard == "1/1":
+        return _results(request.certify, request.report, header, rows, path, source)
+    path = _shard(header)
+    records.write(path, header, rows)
+    return (
+        f"{len(rows)} images, shard {header.shard}\nvotes: {path}\n"
+        "`rrcm merge` puts the shards together"
+    )
+
+
+def share(request: Request) -> str:
+    """Certify with one process per device; return what `certify` would.
+
+    Guarantee: the votes are those that one process would have drawn. Nothing is started if they
+    exist already.
+    """
+    devices.choose(request.devices)
+    source = sources.open_source(request)
+    whole = header_of(request, source)
+    if not _made(whole, source):
+        _prepare(request, whole, source)
+        devices.run(request.devices)
+        if (count := len(request.devices)) > 1:
+            shards = [f"{i}/{count}" for i in range(1, count + 1)]
+            _merged([_shard(dataclasses.replace(whole, shard=shard)) for shard in shards])
+    return certify(request, source)  # of the votes that the processes have made
+
+
+def merge(paths: list[Path]) -> str:
+    """Merge shards of votes and certify them; return the table to show."""
+    certify, report = requests.settings()
+    return _results(certify, report, *_merged(paths), None)
+
+
+def _merged(paths: list[Path]) -> tuple[Header, list[Row], Path]:
+    header, rows = records.merge(paths)
+    path = VOTES / f"{key_of(header)}.jsonl"
+    records.write(path, header, rows)
+    return header, rows, path
+
+
+def _results(
+    certify: Certify,
+    report: Report,
+    header: Header,
+    rows: list[Row],
+    path: Path,
+    source: Source | None,
+) -> str:
+    """Write certificates; return the text to show, with notes on the ``source`` if it is open."""
+    certificates, alpha = certify.certificates, certify.alpha
+    entry, written = certified(certify, header, rows)
+    name, table = entry.name, entry.table
+    tried = trial.read(_tried(header))
+    warned = [f"warning: {line}" for line in trial.warnings(header, tried, rows)]
+    lines = [
+        *(["\n".join(warned) + "\n"] if warned else []),
+        f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
+        *([f"stale: {header.run}: {listed(entry.stale)}"] if entry.stale and not source else []),
+        f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha:g}; stopping rule "
+        f"{header.stop}: {_effort(header, rows, table)}",
+        f"the function: {header.backend} {header.precision} on {header.provider}",
+        f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
+    ]
+    if "transfer" in certificates:
+        rule = header.rule()
+        said = transfer.ceiling(rule, pairs=header.paired, sigma=header.sigma, alpha=alpha)
+        lines.insert(-1, said)
+    if source and source.files:
+        table["file"] = table["idx"].map(source.files)
+    certification.write(table, written)
+    if tried:
+        lines.append(f"tried before: {plausibility.fact(tried, sigma=header.sigma)}")
+    if source:
+        lines += [*source.said, *_left_out(name, source)]
+    return "\n".join([*lines, f"certificates: {written}", f"votes: {path}"])
+
+
+def certified(certify: Certify, header: Header, rows: list[Row]) -> tuple[Entry, Path]:
+    """Return votes as an entry of a table, and where its certificates are to be written."""
+    table = certification.certify(
+        header, rows, certificates=certify.certificates, alpha=certify.alpha
+    )
+    name = _written_as(header, certify)
+    return _entry(name, header, rows, table, certify), RESULTS / f"{name}.csv"
+
+
+def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:
+    drawn = int(table["n"].sum()) + header.n0 * sum(bool(row.n0) for row in rows)
+    most = len(table) * (header.n0 + header.n)
+    return f"{drawn:,} draws, {100 * drawn / most:.3g} % of all"
+
+
+def _left_out(name: str, source: Source) -> list[str]:
+    """Return lines on the files that were not used; a file of its own lists all of them."""
+    if not source.left_out:
+        return []
+    path = _left_out_file(name)
+    lines = [printable(line) for line in source.left_out]
+    write_text(path, "".join(f"{line}\n" for line in lines))
+    some = [f"left out: {line}" for line in lines[:SHOWN]]
+    count, total = len(source.left_out), len(source.left_out) + len(source.files)
+    return [*some, f"left out: {count} of {total} files, listed in {path}"]
+
+
+def _entry(
+    name: str,
+    header: Header,
+    rows: list[Row],
+    table: pd.DataFrame,
+    certify: Certify,
+) -> Entry:
+    if header.backend.startswith(FOREIGN):
+        made = Described(model=header.run, method="", stale=())
+    else:
+        made = Present().classifier(header)
+    return Entry(
+        name=name,
+        model=made.model,
+        method=made.method,
+        sigma=header.sigma,
+        table=table,
+        alpha=certify.alpha,
+        sigma_train=made.sigma,
+        seed=made.seed,
+        votes=(header, rows),
+        certificate=certify.certificates[0],
+        stale=made.stale,
+    )
+
+
+def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
+    wanted = header_of(request, source)
+    if made := _made(wanted, source):
+        return made
+    path = VOTES / f"{key_of(wanted)}.jsonl"
+    title = f"certify {source.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else "")
+    with locks.alone(path.with_suffix(".lock"), title, say=sources.note):
+        if made := _made(wanted, source):  # by whoever we have waited for
+            return made
+        _prepare(request, wanted, source)
+        session.run(
+            source.smoothed.backend,
+            wanted,
+            source.split,
+            journal=path.with_suffix(".journal"),
+            path=path,
+            title=title,
+            reference=source.reference,
+        )
+    return *records.read(path), path
+
+
+def _made(wanted: Header, source: Source) -> tuple[Header, list[Row], Path] | None:
+    """Return the votes that ``wanted`` defines if they exist, whole or in shards, merged then."""
+    for path in (*source.made, VOTES / f"{key_of(wanted)}.jsonl"):
+        if path.exists():
+            header, rows = records.read(path)
+            if header == wanted:
+                return header, rows, path
+    parts = _parts(wanted) if wanted.shard == "1/1" else []
+    return _merged(parts) if parts else None
+
+
+def _parts(wanted: Header) -> list[Path]:
+    """Return the files of all shards of ``wanted``, or nothing if one is missing."""
+    found: dict[int, list[Path]] = {}  # number of shards -> their files
+    for path in sorted(VOTES.glob("*.jsonl")):
+        with suppress(VotesError):  # a damaged file is as good as none
+            header = records.definition(path)
+            if dataclasses.replace(header, shard=wanted.shard) == wanted:
+                found.setdefault(int(header.shard.partition("/")[2]), []).append(path)
+    return next((paths for count, paths in found.items() if len(paths) == count), [])
+
+
+def _prepare(request: Request, wanted: Header, source: Source) -> None:
+    """Refuse a request that nothing could certify, before anything is drawn."""
+    asked = request.certify
+    certification.require(wanted, certificates=asked.certificates, alpha=asked.alpha)
+    require_place(_left_out_file(_written_as(wanted, asked)))  # the longest of the names
+    trial.ensure(_tried(wanted), wanted, source)
+
+
+def _tried(header: Header) -> Path:
+    return VOTES / f"{key_of(dataclasses.replace(header, shard='1/1'))}.tried.json"
+
+
+def header_of(request: Request, source: Source) -> Header:
+    """Return the definition of the votes that a request asks for.
+
+    The noise for image files is fresh unless the request has a seed: whoever knows the noise can
+    construct an image whose certificate is false.
+    """
+    header = procedure.header(
+        source.smoothed.backend,
+        source.split,
+        source.name,
+        source.smoothed.sigma,
+        source.smoothed.draws,
+        request.stopping,
+        shard=request.shard,
+        budget=request.budget,
+    )
+    if isinstance(request.source, Foreign) and not request.seeded:
+        return dataclasses.replace(header, seed=_kept_seed(header))
+    return header
+
+
+def _kept_seed(header: Header) -> int:
+    """Return an unpredictable seed, drawn once for these images and this request."""
+    key = key_of(dataclasses.replace(header, seed=0, shard="1/1"))
+    path = VOTES / f"{key}.seed"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".seed-{os.getpid()}")
+        part.write_text(f"{secrets.randbits(64)}\n")
+        try:
+            os.link(part, path)  # of several processes that share the work, the first one decides
+        except FileExistsError:
+            pass
+        finally:
+            part.unlink()
+    return int(path.read_text())
+
+
+def key_of(header: Header) -> str:
+    """Return the name under which votes are kept."""
+    return hashlib.sha256(json.dumps(dataclasses.asdict(header)).encode()).hexdigest()[:16]
+
+
+def _name(header: Header) -> str:
+    """Return the name of a request's files, from everything that options can change."""
+    parts = [header.run, f"e{header.sigma:g}", f"n{header.n}", header.stop]
+    parts += [header.split] if header.split == "choice" else []
+    parts += [header.subset.replace(":", "")] if header.subset != "all" else []
+    parts += ["label-aware"] if header.label_aware else []
+    parts += [f"b{header.budget:g}s"] if header.budget else []
+    if header.backend.startswith(FOREIGN):  # whose name does not identify it
+        parts += [key_of(dataclasses.replace(header, shard="1/1"))[:8]]
+    return "-".join(parts)
+
+
+def _written_as(header: Header, certify: Certify) -> str:
+    return f"{_name(header)}-a{certify.alpha:g}"
+
+
+def _left_out_file(name: str) -> Path:
+    return RESULTS / f"{name}-left-out.txt"
+
+
+def _shard(header: Header) -> Path:
+    return RESULTS / f"{_name(header)}-shard{header.shard.replace('/', 'of')}.jsonl"

@@ -1,0 +1,194 @@
+"""``rrcm report``, ``compare`` and ``derive``: tables from results that exist."""
+
+from pathlib import Path
+from typing import Any
+
+from rrcm.analysis import entries, report, sources
+from rrcm.analysis.entries import Entry
+from rrcm.analysis.estimation import paired, statistics
+from rrcm.analysis.estimation.truncation import truncate
+from rrcm.analysis.presentation import tables
+from rrcm.certification import certify, tsv
+from rrcm.certification.votes import records
+from rrcm.cli import differences, requests
+from rrcm.cli.stale import PAGE, Present
+from rrcm.config.defaults import REPORT
+from rrcm.config.sections import PARAMS
+from rrcm.core.errors import DataError
+from rrcm.core.ranges import require
+
+RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
+CONFIDENCE = REPORT.confidence  # of intervals, without a params.yaml
+RESULTS = Path("results")
+
+
+def overview() -> str:
+    """Return the certified-accuracy table of every evaluation of params.yaml, and the page's path.
+
+    Rows are described by their records; lines below the table name those that are stale.
+    """
+    present = Present()
+    whole = present.whole
+    paths = [Path(f"certificates/{name}.csv") for name in whole.evals]
+    if missing := [path for path in (*paths, PAGE) if not path.exists()]:
+        raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
+    found = present.evaluations(whole.evals)
+    shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
+    said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
+    if changed := present.page():
+        said.append(differences.line(str(PAGE), changed, "`dvc repro report`"))
+    return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {PAGE}"])
+
+
+def report_files(
+    files: list[Path], *, out: Path | None, alpha: float | None, sigma: float | None
+) -> str:
+    """Write a report of files of any kind; return the table to show and the page's path."""
+    _require_level(alpha)
+    require(sigma is None or sigma > 0, f"--sigma: must be positive, got {sigma}")
+    found = [sources.read(path, alpha=alpha, sigma=sigma) for path in files]
+    if twins := [entry.name for entry in found if _names(found).count(entry.name) > 1]:
+        raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
+    out = out or Path(f"report-{found[0].name}")
+    shown: dict[str, Any] = {"radii": default_radii(found), "confidence": CONFIDENCE}
+    report.write(found, out, subject=", ".join(_names(found)), **shown)
+    return f"{tables.text(found, **shown)}\n\nthe report: {out / 'index.html'}"
+
+
+def derive(
+    path: Path,
+    *,
+    n: int | None,
+    alpha: float | None,
+    certificates: list[str],
+    out: Path | None,
+) -> str:
+    """Certify stored votes again: fewer draws, another alpha, or another certificate."""
+    _require_level(alpha)
+    header, rows = records.read(path)
+    header, rows = truncate(header, rows, header.n if n is None else n)
+    entry = sources.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
+    out = out or RESULTS / f"{path.stem}-n{header.n}-a{entry.alpha:g}.csv"
+    (tsv if out.suffix == ".tsv" else certify).write(entry.table, out)
+    shown = tables.text([entry], radii=default_radii([entry]), confidence=CONFIDENCE)
+    return (
+        f"{shown}\n\n{len(entry.table)} images, n0 = {header.n0}, n = {header.n}, "
+        f"alpha = {entry.alpha:g}; "
+        f"stopping rule {header.stop}, laid out for {header.certificate} at alpha = "
+        f"{header.alpha:g}; nothing was drawn\n"
+        f"{_choice(entry, fewer=n is not None)}certificates: {out}"
+    )
+
+
+def _choice(entry: Entry, *, fewer: bool) -> str:
+    """Return a warning about choosing among several n, which costs alpha."""
+    if not fewer:
+        return ""
+    return (
+        f"Whoever looks at m tables of these votes and publishes one has made m tests: certify at "
+        f"--alpha {entry.alpha:g} / m, and all of them hold at {entry.alpha:g}.\n"
+    )
+
+
+def compare(first: str, second: str, *, radii: str | None) -> str:
+    """Compare two classifiers in pairs on the same images; return tests and conclusions."""
+    a, b = _source(first), _source(second)
+    entries.require_alike([a, b])
+    if not paired.same_images(a.table, b.table):
+        raise DataError(
+            f"{first} and {second} are not of the same images in the same order; a comparison in "
+            "pairs needs them"
+        )
+    chosen = requests.parse_radii(radii) if radii else default_radii([a, b])
+    found = paired.compare(a.judged, b.judged, radii=chosen, confidence=CONFIDENCE)
+    apart = paired.acr_difference(a.judged, b.judged, confidence=CONFIDENCE)
+    alike = paired.agreement(a.table, b.table)
+    acr = [
+        f"{tables.at_least(e.cut_short)}{statistics.average_certified_radius(e.judged):.3f}"
+        for e in (a, b)
+    ]
+    percent = f"{100 * CONFIDENCE:g} %"
+    lines = [
+        f"A: {_named(first, a)}, σ = {entries.sigma(a)}",
+        f"B: {_named(second, b)}, σ = {entries.sigma(b)}",
+        *differences.lines([(entry.name, entry.stale) for entry in (a, b)], stage="certify"),
+        f"{len(a.table)} images; the same answer on {100 * alike:.1f} %",
+        "",
+        tables.pair_table(found).to_string(index=False),
+        "",
+        f"ACR {acr[0]} and {acr[1]}: A − B = {apart.value:+.3f} [{apart.low:+.3f}, "
+        f"{apart.high:+.3f}] ({percent} BCa bootstrap of the differences by image)",
+        "",
+        *_conclusion(found, images=len(a.table)),
+    ]
+    if None not in (a.sigma, b.sigma) and a.sigma != b.sigma:
+        lines.append("They are smoothed at different σ: each may be better at radii of its own.")
+    return "\n".join(lines)
+
+
+def _conclusion(found: list[paired.Comparison], *, images: int) -> list[str]:
+    """Return the conclusions that the tests allow, in words."""
+    level = 1 - CONFIDENCE
+    sure = [c for c in found if c.p_holm <= level]
+    lines = []
+    for letter, sign in (("A", 1), ("B", -1)):
+        if better := [f"{c.radius:g}" for c in sure if sign * c.difference.value > 0]:
+            lines.append(
+                f"{letter} certifies more images at r = {', '.join(better)}: chance alone leads to "
+                f"such a claim, at any radius, in at most {100 * level:.2g} % of tables (Holm)."
+            )
+    rest = [f"{c.radius:g}" for c in found if c.p_holm > level]
+    if rest:
+        lines.append(
+            f"At r = {', '.join(rest)} these {images} images do not tell A and B apart; that is no "
+            "proof that they are alike."
+        )
+    lines.append(
+        "This is about these two classifiers on images like these, not about how they were trained."
+    )
+    return lines
+
+
+def default_radii(found: list[Entry]) -> list[float]:
+    """Return the radii of a table by default: those that `grid` decided, or a series.
+
+    Between the radii that `grid` decided, certified accuracy may be lower than all draws would
+    show. The series goes up to the largest certified radius.
+    """
+    settled = {
+        radius
+        for entry in found
+        if entry.votes and entry.votes[0].stop == "grid"
+        for radius in entry.votes[0].stopping["radii"]
+    }
+    if settled:
+        return sorted(settled)
+    largest = max(float(entry.table["radius"].max()) for entry in found)
+    return [radius for radius in RADII if radius <= largest] or RADII[:1]
+
+
+def _source(name: str) -> Entry:
+    """Read an evaluation of params.yaml by name, or a file."""
+    if Path(name).is_file():
+        return sources.read(Path(name))
+    present = Present() if PARAMS.exists() else None
+    if present is None or name not in present.whole.evals:
+        known = ", ".join(present.whole.evals) if present else "not here"
+        raise DataError(f"{name}: neither a file nor an evaluation of params.yaml ({known})")
+    certificates, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
+    if missing := [path for path in (certificates, drawn) if not path.exists()]:
+        raise DataError(f"{missing[0]} is not here; `dvc repro certify@{name}` makes it")
+    (entry,) = present.evaluations([name])
+    return entry
+
+
+def _named(source: str, entry: Entry) -> str:
+    return f"{source} (stale)" if entry.stale else source
+
+
+def _require_level(alpha: float | None) -> None:
+    require(alpha is None or 0 < alpha < 1, f"--alpha: must lie in (0, 1), got {alpha}")
+
+
+def _names(found: list[Entry]) -> list[str]:
+    return [entry.name for entry in found]

@@ -1,0 +1,72 @@
+"""Describes differences between params.yaml and the parameters that something was made with."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rrcm.analysis import entries
+from rrcm.core.schema import finite
+
+FEW = 4  # differences that are named one by one
+NAMED = 2  # stages that are named one by one
+SHOWN = 60  # characters of a value
+
+
+def differences(recorded: Mapping[str, Any], tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the differences between recorded sections and ``tree``, the contents of params.yaml.
+
+    One string for each key, in dotted form: ``runs.tiny.sigma was 0.25, is now 0.26``.
+    """
+    found: list[str] = []
+    for section, was in recorded.items():
+        now = _part(tree, section)
+        if now is None:
+            found.append(f"{section} is no longer there")
+            continue
+        before, after = (entries.flat(finite(node), section) for node in (was, now))
+        for key in before | after:
+            if key not in after:
+                found.append(f"{key} was {_value(before[key])}, is no longer there")
+            elif key not in before:
+                found.append(f"{key} was not there, is now {_value(after[key])}")
+            elif before[key] != after[key]:
+                found.append(f"{key} was {_value(before[key])}, is now {_value(after[key])}")
+    return tuple(found)
+
+
+def listed(reasons: tuple[str, ...]) -> str:
+    """Return the first few reasons in one line."""
+    more = f"; and {len(reasons) - FEW} more" if len(reasons) > FEW else ""
+    return "; ".join(reasons[:FEW]) + more
+
+
+def lines(found: Iterable[tuple[str, tuple[str, ...]]], *, stage: str) -> list[str]:
+    """Return one line for all names that are stale for the same reasons, with the way out.
+
+    ``<stage>@<name>`` is the stage that makes a name again.
+    """
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, reasons in found:
+        if reasons:
+            alike.setdefault(reasons, []).append(name)
+    said = []
+    for reasons, names in alike.items():
+        stages = [f"{stage}@{name}" for name in names] if len(names) <= NAMED else [stage]
+        them = "it" if len(names) == 1 else "them"
+        said.append(line(", ".join(names), reasons, f"`dvc repro {' '.join(stages)}`", them=them))
+    return said
+
+
+def line(name: str, reasons: tuple[str, ...], way: str, *, them: str = "it") -> str:
+    """Return the line for something stale; ``way`` is the command that makes it again."""
+    return f"stale: {name}: {listed(reasons)}; {way} makes {them} anew"
+
+
+def _part(tree: Any, section: str) -> Any:
+    for key in section.split("."):
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def _value(value: Any) -> str:
+    said = repr(value)
+    return said if len(said) <= SHOWN else f"{said[:SHOWN]}…"

@@ -1,0 +1,175 @@
+"""Reads dvc.lock: whole, though DVC writes it in place, and as the history of each result.
+
+A record counts only for the bytes whose hash it has, and only as far back as each stage read what
+the stage before it last wrote: DVC records the hashes of both.
+"""
+
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from rrcm.config.sections import PARAMS
+from rrcm.core.errors import StageError, one_line
+
+LOCKFILE = Path("dvc.lock")
+GUARD = Path(".dvc/tmp/lock")  # DVC holds it, by flock, while it writes
+QUIET = 2.0  # seconds; DVC writes its file in a second or so, and never rests as long within it
+POLL = 0.05
+
+T = TypeVar("T")
+
+
+def read() -> dict[str, Any]:
+    """Return the contents of dvc.lock as plain data; nothing if there is no such file.
+
+    Raises:
+        StageError: It is not YAML.
+    """
+    return consistent(parse)
+
+
+def parse() -> dict[str, Any]:
+    """Return the contents as they are at this moment; `read` waits while DVC writes them.
+
+    Raises:
+        StageError: It is not YAML.
+    """
+    try:
+        return YAML(typ="safe").load(LOCKFILE) or {}  # the quick one, as DVC; its floats are plain
+    except FileNotFoundError:
+        return {}
+    except (YAMLError, ValueError) as error:
+        raise StageError(
+            f"{LOCKFILE}: {one_line(error)}; `rrcm repro` puts one together that was cut"
+        ) from None
+
+
+def consistent(reader: Callable[[], T]) -> T:
+    """Return ``reader()``, called again until nobody wrote dvc.lock meanwhile."""
+    while True:
+        before = _settled()
+        try:
+            result = reader()
+        except StageError:
+            if _stamp() == before:
+                raise
+        else:
+            if _stamp() == before:
+                return result
+
+
+def _stamp() -> tuple[int, ...]:
+    """Return what changes with every write of the file."""
+    try:
+        status = LOCKFILE.stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _settled() -> tuple[int, ...]:
+    """Wait while a DVC process may be writing; return the file's stamp."""
+    while (stamp := _stamp()) and time.time() - stamp[2] / 1e9 < QUIET and _held():
+        time.sleep(POLL)
+    return stamp
+
+
+def _held() -> bool:
+    """Return whether a DVC process holds its lock."""
+    try:
+        with GUARD.open("rb") as guard:
+            fcntl.flock(guard, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lineage:
+    """How a file was made.
+
+    ``params`` are sections of params.yaml by dotted name, as its stage and those before it read
+    them; of two records of a section, the one nearest to the file. ``older`` are pairs of a stage
+    and one of its inputs that another stage has made again since: how the version that was read
+    had been made is no longer recorded.
+    """
+
+    params: dict[str, Any]
+    older: tuple[tuple[str, str], ...]
+
+
+class Lock:
+    """The stages of dvc.lock, read once; none without the file."""
+
+    def __init__(self) -> None:
+        """Read it.
+
+        Raises:
+            StageError: It is not YAML.
+        """
+        self.stages: dict[str, Any] = read().get("stages", {})
+        self.outputs = {
+            out["path"]: (stage, out.get("md5", ""))
+            for stage, entry in self.stages.items()
+            for out in entry.get("outs", [])
+        }
+
+    def lineage(self, path: Path) -> Lineage | None:
+        """Return how the file ``path`` was made; None if no record has its bytes."""
+        stage, recorded = self.outputs.get(path.as_posix(), ("", ""))
+        if not stage or recorded != md5(path):
+            return None
+        params: dict[str, Any] = {}
+        older, queue = [], [stage]
+        for name in queue:  # which grows: nearest stages come first
+            params = self.params(name) | params
+            for dependency in self.stages[name].get("deps", []):
+                made, makers = self._made(dependency["path"])
+                if makers and made != dependency.get("md5", ""):
+                    older.append((name, dependency["path"]))
+                else:
+                    queue += [maker for maker in makers if maker not in queue]
+        return Lineage(params=params, older=tuple(older))
+
+    def params(self, stage: str) -> dict[str, Any]:
+        """Return the sections of params.yaml that a stage read when it last ran, if it did."""
+        return dict(self.stages.get(stage, {}).get("params", {}).get(str(PARAMS), {}))
+
+    def read(self, stage: str, path: Path) -> str:
+        """Return the hash of an input as a stage read it; empty if that is not recorded."""
+        inputs = self.stages.get(stage, {}).get("deps", [])
+        found = (one.get("md5", "") for one in inputs if one["path"] == path.as_posix())
+        return next(found, "")
+
+    def _made(self, path: str) -> tuple[str, list[str]]:
+        """Return the hash of a path as stages last wrote it, and these stages, if there are any."""
+        if path in self.outputs:
+            stage, made = self.outputs[path]
+            return made, [stage]
+        inside = {
+            p[len(path) + 1 :]: o for p, o in self.outputs.items() if p.startswith(f"{path}/")
+        }
+        files = {name: made for name, (_, made) in inside.items()}
+        return tree(files), list({stage: None for stage, _ in inside.values()})
+
+
+def md5(path: Path) -> str:
+    """Return the hash by which DVC identifies a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
+
+
+def tree(files: dict[str, str]) -> str:
+    """Return the hash by which DVC identifies a folder, from the hashes of its files."""
+    listed = [{"md5": files[name], "relpath": name} for name in sorted(files)]
+    return f"{hashlib.md5(json.dumps(listed, sort_keys=True).encode()).hexdigest()}.dir"

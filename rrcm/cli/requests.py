@@ -1,0 +1,297 @@
+"""Resolves the options of a command against params.yaml to a request; imports nothing heavy."""
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rrcm.cli.checked import load
+from rrcm.cli.options import Options
+from rrcm.cli.runs import find_run
+from rrcm.config import defaults
+from rrcm.config.certification import Certify, Eval, Report, Sample, noise_level
+from rrcm.config.params import Params
+from rrcm.config.sections import PARAMS
+from rrcm.core.errors import BackendError, ConfigError, DataError
+from rrcm.core.ranges import require
+from rrcm.core.registry import suggest
+
+SPLITS = ("test", "choice")  # that may be certified
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+SAMPLE = ("n", "split", "subset", "stop", "batch_size", "seed")  # override keys of `sample`
+OURS = {"method", "eval_sigma", "split"}  # options of --model alone
+THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
+ONNX = {*THEIRS, "output", "channels"}
+ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A run of params.yaml, smoothed at the sigma of ``evaluation``.
+
+    ``votes`` are the files in which the graph keeps votes of such an evaluation.
+    """
+
+    evaluation: Eval
+    trained_at: float
+    votes: tuple[Path, ...]
+
+    @property
+    def sigma(self) -> float:
+        """The sigma to smooth with."""
+        return self.evaluation.sigma
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Foreign:
+    """A classifier trained elsewhere, its images, and how they become its input.
+
+    ``kind`` is a file of rrcm/inference/foreign/, ``name`` the name or file of the classifier.
+    Where a value is None, the classifier's own holds.
+    """
+
+    kind: str
+    name: str
+    sigma: float
+    images: Path | None
+    labels: Path | None
+    classes: Path | None
+    weights: Path | None
+    output: str | None
+    size: tuple[int, int] | None
+    channels: int | None
+    resize: str
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    strict: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A classifier, and how to draw its votes, certify and report them.
+
+    ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
+    seconds, 0 for none; ``devices`` are those of further processes, none to work in this one.
+    ``seeded`` is whether the user chose the seed of the noise.
+    """
+
+    source: Trained | Foreign
+    sample: Sample
+    stopping: dict[str, Any]
+    certify: Certify
+    report: Report
+    shard: str = "1/1"
+    budget: float = 0.0
+    devices: tuple[str, ...] = ()
+    seeded: bool = False
+
+    def answering(self) -> "Request":
+        """Return the request for single answers: draws serve the certificate that is reported."""
+        certificate, alpha = self.certify.certificates[0], self.certify.alpha
+        sample = dataclasses.replace(self.sample, certificate=certificate, alpha=alpha)
+        return dataclasses.replace(self, sample=sample)
+
+
+def resolve(options: Options, *, outside: str = "anytime") -> Request:
+    """Turn the options of a command into a request; params.yaml decides what they leave open.
+
+    ``outside`` is the stopping rule where there is no params.yaml.
+
+    Raises:
+        ConfigError: No such run, options that contradict each other, or settings under which
+            nothing could be certified.
+        BackendError: The run has not been trained and exported here; the message says how to get
+            it.
+        DataError: There is no such folder of images.
+    """
+    kind = _kind(options)
+    source: Trained | Foreign
+    params: Params | None
+    if kind == "model":
+        params = load()
+        source = _trained(params, options)
+    else:
+        params = load() if PARAMS.exists() else None
+        source = _foreign(kind, options)
+    sample = params.sample if params else dataclasses.replace(defaults.DRAWS, stop=outside)
+    stopping = params.stopping if params else defaults.STOPPING
+    given = options.given()
+    sample = dataclasses.replace(sample, **{key: given[key] for key in SAMPLE if key in given})
+    require(sample.split in SPLITS, f"--split: must be test or choice, got {sample.split!r}")
+    certify = params.certify if params else defaults.CERTIFY
+    report = params.report if params else defaults.REPORT
+    if options.radii is not None:
+        report = dataclasses.replace(report, radii=parse_radii(options.radii))
+        chosen = options.stop is not None
+        sample, stopping = _deciding(sample, stopping, report.radii, stop=chosen)
+    if options.alpha is not None:
+        certify = dataclasses.replace(certify, alpha=options.alpha)
+        if sample.stop != "none":  # whose votes serve every alpha
+            sample = dataclasses.replace(sample, alpha=options.alpha)
+    if params:  # its own checks are of how these go together
+        changed: dict[str, Any] = {
+            "sample": sample,
+            "certify": certify,
+            "stopping": stopping,
+            "report": report,
+        }
+        params = dataclasses.replace(params, **changed)
+    where = "params.yaml's stopping" if params else "what works without a params.yaml"
+    require(
+        sample.stop in stopping,
+        f"--stop {sample.stop}: not in {where}, only {', '.join(stopping)}."
+        f"{suggest(sample.stop, [*stopping])}",
+    )
+    return Request(
+        source=source,
+        sample=sample,
+        stopping=stopping[sample.stop],
+        certify=certify,
+        report=report,
+        shard=options.shard,
+        budget=0.0 if options.budget is None else seconds(options.budget),
+        devices=device_names(options.devices, shard=options.shard) if options.devices else (),
+        seeded=options.seed is not None,
+    )
+
+
+def _kind(options: Options) -> str:
+    """Return which of --model, --onnx and --timm was given.
+
+    Raises:
+        ConfigError: None or several were, an option does not go with it, or a sigma is none.
+    """
+    given = options.given()
+    kinds = [kind for kind in ONLY if kind in given]
+    if len(kinds) != 1:
+        got = " and ".join(f"--{kind}" for kind in kinds) or "none"
+        raise ConfigError(f"give one of --model, --onnx and --timm; got {got}")
+    (kind,) = kinds
+    if odd := sorted({*given} & set().union(*ONLY.values()) - ONLY[kind]):
+        raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")
+    for option in ("sigma", "eval_sigma"):
+        if option in given:
+            noise_level(given[option], name=f"--{option.replace('_', '-')}")
+    return kind
+
+
+def _deciding(
+    sample: Sample, stopping: dict[str, dict[str, Any]], radii: list[float], *, stop: bool
+) -> tuple[Sample, dict[str, dict[str, Any]]]:
+    """Return how to draw so that ``radii`` are decided; ``stop``: the user chose the rule."""
+    if not stop and sample.stop not in ("none", "futile"):  # which decide every radius
+        sample = dataclasses.replace(sample, stop="grid")
+    grid = stopping.get("grid", defaults.STOPPING["grid"])
+    return sample, stopping | {"grid": grid | {"radii": radii}}
+
+
+def parse_radii(text: str) -> list[float]:
+    """Parse ``0,0.25,0.5``.
+
+    Raises:
+        ConfigError: It is no list of finite numbers that are at least 0.
+    """
+    try:
+        radii = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        radii = [-1.0]
+    if not all(0 <= radius < math.inf for radius in radii):
+        raise ConfigError(f"--radii: expected radii such as 0,0.25,0.5, got {text!r}")
+    return radii
+
+
+def settings() -> tuple[Certify, Report]:
+    """Return how to certify and report: as params.yaml has it, if there is one."""
+    if not PARAMS.exists():
+        return defaults.CERTIFY, defaults.REPORT
+    params = load()
+    return params.certify, params.report
+
+
+def _trained(params: Params, options: Options) -> Trained:
+    model, method, sigma = options.model or "", options.method or "rrcm", options.sigma
+    noise = sigma if options.eval_sigma is None else options.eval_sigma
+    run = find_run(params, model=model, method=method, sigma=sigma, eval_sigma=noise)
+    architecture = params.classifiers()[run].architecture
+    evaluation = Eval(run=run, architecture=architecture, sigma=noise)
+    if not Path(f"onnx/{run}.onnx").exists():
+        raise BackendError(
+            f"onnx/{run}.onnx is not here; make it with `dvc repro {params.maker(run)}`, or fetch "
+            f"it from a remote with `rrcm pull {run}`"
+        )
+    return Trained(
+        evaluation=evaluation,
+        trained_at=sigma,
+        votes=tuple(Path(f"votes/{k}.jsonl") for k, e in params.evals.items() if e == evaluation),
+    )
+
+
+def _foreign(kind: str, options: Options) -> Foreign:
+    images, channels = options.images, options.channels
+    require(channels in (None, 1, 3), f"--channels: 1 (grey) or 3 (RGB), got {channels}")
+    if images is not None and not images.is_dir():
+        raise DataError(f"--images {images}: no such folder")
+    return Foreign(
+        kind=kind,
+        name=(options.onnx if kind == "onnx" else options.timm) or "",
+        sigma=options.sigma,
+        images=images,
+        labels=options.labels,
+        classes=options.classes,
+        weights=options.weights,
+        output=options.output,
+        size=None if options.size is None else _size(options.size),
+        channels=channels,
+        resize="crop" if options.resize is None else options.resize,
+        mean=None if options.mean is None else _numbers("mean", options.mean),
+        std=None if options.std is None else _numbers("std", options.std),
+        strict=options.strict,
+    )
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Parse ``224``, or height x width as ``224x160``."""
+    found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text)
+    if not found:
+        raise ConfigError(f"--size: expected pixels, such as 224 or 224x160, got {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    """Parse ``0.485,0.456,0.406``."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--{name}: expected a number for each channel, such as 0.485,0.456,0.406, got {text!r}"
+        ) from None
+
+
+def device_names(text: str, *, shard: str) -> tuple[str, ...]:
+    """Parse ``0,1`` or ``cpu,cpu``.
+
+    Raises:
+        ConfigError: It is neither, it mixes both, or the request is for one shard already.
+    """
+    names = tuple(text.split(","))
+    if not all(name == "cpu" or name.isdecimal() for name in names):
+        raise ConfigError(f"--devices: expected GPU numbers or cpu, such as 0,1, got {text!r}")
+    if 0 < names.count("cpu") < len(names):
+        raise ConfigError(f"--devices: GPUs and cpu round differently, give one kind, got {text!r}")
+    if shard != "1/1":
+        raise ConfigError(f"--devices: makes shards of its own, and was given --shard {shard}")
+    return names
+
+
+def seconds(text: str) -> float:
+    """Parse ``90s``, ``10m`` or ``1.5h``.
+
+    Raises:
+        ConfigError: It is no such time, or 0.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if not found or not float(found[1]):
+        raise ConfigError(f"--budget: expected a time such as 90s, 10m or 1.5h, got {text!r}")
+    return float(found[1]) * SECONDS[found[2]]

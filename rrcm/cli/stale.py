@@ -1,0 +1,272 @@
+"""Finds the parameters that results and classifiers were made with, and compares params.yaml.
+
+Every command that shows a run by its name describes it by its own record: votes by the first line
+of their file, a classifier by ``params`` in its ONNX file or config.json, and outputs of the graph
+by dvc.lock. A result is stale if params.yaml differs from its record.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rrcm.analysis import entries
+from rrcm.analysis.entries import Entry, Votes
+from rrcm.certification import certify
+from rrcm.certification.votes import records
+from rrcm.certification.votes.records import Header
+from rrcm.cli import checked
+from rrcm.cli.differences import differences, listed
+from rrcm.cli.dvc_lock import Lock, md5, tree
+from rrcm.config.certification import Eval
+from rrcm.config.params import Params
+from rrcm.config.sections import PARAMS, Run
+from rrcm.core import registry
+from rrcm.core.errors import BackendError, ConfigError, RrcmError
+from rrcm.core.schema import parse, read_yaml
+
+CLASSIFIERS = ("runs", "ensembles", "purified")
+DESCRIBE = (*CLASSIFIERS, "members", "models", "recipes", "pretrain", "denoisers")
+OF_PAGE = ("certify", "data", "evals", "report")  # sections whose values are on the report's page
+COMPARED = ["idx", "label", "predict", "radius", "correct", "n"]
+PAGE = Path("report/index.html")
+INFINITE = {".inf": float("inf"), "-.inf": float("-inf")}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Described:
+    """A classifier as its own record has it; without a record, its name is the ``method``.
+
+    ``sigma`` is the noise of its training, ``calls`` are those of `Params.calls`, and ``stale`` are
+    its differences from params.yaml, one string each.
+    """
+
+    model: str = ""
+    method: str
+    sigma: float | None = None
+    seed: int | None = None
+    calls: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    stale: tuple[str, ...]
+
+
+class Present:
+    """The current params.yaml and dvc.lock, read once."""
+
+    def __init__(self) -> None:
+        """Read both.
+
+        Raises:
+            RrcmError: One of them is damaged.
+        """
+        self.whole = checked.load()
+        self.tree = read_yaml(PARAMS)
+        self.lock = Lock()
+        self._records: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def evaluations(self, names: Iterable[str]) -> list[Entry]:
+        """Return the certificates of evaluations, described by their records, in report order.
+
+        Raises:
+            RrcmError: Certificates are missing or damaged, or their votes are damaged.
+        """
+        return entries.ordered([self._evaluation(name) for name in names])
+
+    def classifier(self, header: Header) -> Described:
+        """Describe the classifier whose votes these are, if its file is here."""
+        recorded, missing = self._record(header)
+        return self._described(header.run, recorded, missing)
+
+    def asked(self, run: str, *, backend: str) -> Described:
+        """Describe a classifier of params.yaml from its file.
+
+        Guarantee: its model, method and sigma are those of params.yaml. All other differences, of
+        the data too, are in ``stale``.
+
+        Raises:
+            BackendError: It was made for another model, method or sigma, or its file has no record.
+            RrcmError: Its file is missing or damaged.
+        """
+        file, maker = _file(run, backend), self.whole.maker(run)
+        way = f"`dvc repro {maker}` makes it anew"
+        recorded = self._about(run, backend)["params"]
+        if not _kinds(recorded, run):
+            raise BackendError(f"{file} does not say what {run} was made with; {way}")
+        found, now = self._described(run, recorded, []), self.whole.classifiers()[run]
+        if (found.model, found.method, found.sigma) != (now.model, now.method, now.sigma):
+            raise BackendError(
+                f"{file} is not the {run} of params.yaml: {listed(found.stale)}; {way}, or undo "
+                "the edit of params.yaml"
+            )
+        data = {"data": read["data"]} if (read := self.lock.params("shard")) else {}
+        return dataclasses.replace(found, stale=(*found.stale, *differences(data, self.tree)))
+
+    def file(self, path: Path) -> tuple[str, ...] | None:
+        """Return how a file's record differs from params.yaml; None if dvc.lock has none."""
+        line = self.lock.lineage(path)
+        return None if line is None else (*differences(line.params, self.tree), *_older(line.older))
+
+    def page(self) -> tuple[str, ...]:
+        """Return how the report's page differs from params.yaml and the certificates here."""
+        read = self.lock.params("report")
+        changed = differences({key: read[key] for key in OF_PAGE if key in read}, self.tree)
+        files = {path.name: md5(path) for path in Path("certificates").glob("*.csv")}
+        if read and self.lock.read("report", Path("certificates")) != tree(files):
+            changed = (*changed, "it is of other certificates than those here")
+        return changed
+
+    def _evaluation(self, name: str) -> Entry:
+        path, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
+        table = certify.read(path)
+        found = records.read(drawn) if drawn.exists() else None
+        recorded, reasons, found = self._certified(path, drawn, table, found)
+        if found:
+            recorded = recorded | self._sampled(name, found[0])
+            if not _kinds(recorded, found[0].run):
+                more, missing = self._record(found[0])
+                recorded, reasons = more | recorded, [*reasons, *missing]
+        asked = recorded.get(f"evals.{name}", {"run": name, "sigma": None})
+        level = recorded.get("certify", {"alpha": None, "certificates": ["cohen"]})
+        stale = (*differences(recorded, self.tree), *reasons)
+        made = self._past(recorded, asked["run"])
+        if made is None:
+            entry = Entry(
+                name=name,
+                model="",
+                method=asked["run"],
+                sigma=asked["sigma"],
+                table=table,
+                alpha=None,
+                votes=found,
+            )
+            stale = stale or (f"nothing here says how {asked['run']} was made",)
+        else:
+            only = dataclasses.replace(made, evals={name: Eval(**asked)})
+            (entry,) = entries.entries(only, {name: table}, {name: found} if found else {})
+        return dataclasses.replace(
+            entry, alpha=level["alpha"], certificate=level["certificates"][0], stale=stale
+        )
+
+    def _certified(
+        self, path: Path, drawn: Path, table: pd.DataFrame, found: Votes | None
+    ) -> tuple[dict[str, Any], list[str], Votes | None]:
+        """Return the record of certificates, what is missing from it, and their votes if here."""
+        line = self.lock.lineage(path)
+        if line:
+            reasons = _older(line.older)
+            if found and self.lock.read(f"certify@{path.stem}", drawn) != md5(drawn):
+                return line.params, [*reasons, f"{path} is not of the votes in {drawn}"], None
+            return line.params, reasons, found
+        if found:
+            now = asdict(self.whole.certify)
+            for level in (now, now | {"alpha": found[0].alpha}):
+                if _agree(table, found, level):
+                    return {"certify": level}, [], found
+        return {}, [f"neither dvc.lock nor {drawn} says how {path} was made"], None
+
+    def _sampled(self, name: str, header: Header) -> dict[str, Any]:
+        """Return the header of votes as sections of params.yaml."""
+        evaluation, sample = asdict(self.whole.evals[name]), asdict(self.whole.sample)
+        return {
+            f"evals.{name}": evaluation | {"run": header.run, "sigma": header.sigma},
+            "sample": {key: getattr(header, key, value) for key, value in sample.items()},
+            f"stopping.{header.stop}": header.stopping,
+        }
+
+    def _record(self, header: Header) -> tuple[dict[str, Any], list[str]]:
+        """Return the record of the classifier of votes, from its file, or why there is none.
+
+        Its weights identify it; but votes in fp16 and int8 have the digest of the converted
+        network, which is not converted again for this.
+        """
+        try:
+            about = self._about(header.run, header.backend)
+        except RrcmError:
+            return {}, [f"nothing here says how {header.run} was made"]
+        converted = header.backend == "onnx" and header.precision != "fp32"
+        if about["weights"] != header.weights and not converted:
+            return {}, [
+                f"the votes are not of the {_file(header.run, header.backend)} that is here"
+            ]
+        return about["params"], []
+
+    def _about(self, run: str, backend: str) -> dict[str, Any]:
+        if (run, backend) not in self._records:
+            module = registry.load("backends", backend)
+            self._records[run, backend] = module.about(Path("."), run)
+        return self._records[run, backend]
+
+    def _described(self, run: str, recorded: dict[str, Any], missing: list[str]) -> Described:
+        stale = (*differences(recorded, self.tree), *missing)
+        made = self._past(recorded, run)
+        if made is None:
+            return Described(method=run, stale=stale or (f"nothing here says how {run} was made",))
+        was: Run = made.classifiers()[run]
+        return Described(
+            model=was.model,
+            method=was.method,
+            sigma=was.sigma,
+            seed=was.seed,
+            calls=made.calls(run),
+            stale=stale,
+        )
+
+    def _past(self, recorded: Mapping[str, Any], run: str) -> Params | None:
+        """Return params.yaml with the sections ``recorded`` for ``run``; None if it lacks any."""
+        kinds = _kinds(recorded, run)
+        if not kinds:
+            return None
+        past = {k: dict(v) if isinstance(v, dict) else v for k, v in self.tree.items()}
+        past["evals"] = {}
+        past["members"] = {
+            key: member
+            for key, member in past["members"].items()
+            if f"ensembles.{member['ensemble']}" not in recorded
+        }
+        for key, value in recorded.items():
+            section, _, name = key.partition(".")
+            if section in DESCRIBE:
+                past[section][name] = _infinite(value)
+        for kind in CLASSIFIERS:  # a name may have been of another kind
+            if kind not in kinds:
+                past[kind].pop(run, None)
+        try:
+            found = parse(past, Params, where=str(PARAMS))
+            found.classifiers()
+        except (ConfigError, KeyError):  # recorded by another version, or not all of it
+            return None
+        return found
+
+
+def _older(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return one reason for each stage."""
+    return [f"{stage} ran on an older {path}" for stage, path in dict(reversed([*pairs])).items()]
+
+
+def _file(run: str, backend: str) -> str:
+    return f"onnx/{run}.onnx" if backend == "onnx" else f"models/{run}"
+
+
+def _kinds(recorded: Mapping[str, Any], run: str) -> list[str]:
+    return [kind for kind in CLASSIFIERS if f"{kind}.{run}" in recorded]
+
+
+def _infinite(node: Any) -> Any:
+    """Invert `finite`."""
+    if isinstance(node, dict):
+        return {key: _infinite(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_infinite(value) for value in node]
+    return INFINITE.get(node, node) if isinstance(node, str) else node
+
+
+def _agree(table: pd.DataFrame, found: Votes, level: Mapping[str, Any]) -> bool:
+    """Return whether the certificates follow from the votes."""
+    try:
+        made = certify.certify(*found, **level)
+    except RrcmError:
+        return False
+    return len(made) == len(table) and np.allclose(made[COMPARED], table[COMPARED], atol=1e-9)

@@ -1,0 +1,51 @@
+"""Tries a classifier on some images before votes are drawn; keeps the answers beside the votes."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from rrcm.certification import checks, plausibility
+from rrcm.certification.plausibility import TrialAnswers
+from rrcm.certification.votes.records import Header, Row
+from rrcm.cli import sources
+from rrcm.cli.sources import Source
+from rrcm.core import registry
+from rrcm.core.files import write_json
+
+FOREIGN = "foreign/"  # prefix of the backend of a classifier trained elsewhere
+
+
+def ensure(path: Path, wanted: Header, source: Source) -> None:
+    """Try the classifier, note the findings, and keep them in ``path``; once for the same votes.
+
+    Raises:
+        BackendError: It cannot be certified; see rrcm/certification/checks.py.
+    """
+    if path.exists():
+        return
+    tried = checks.examine(
+        source.smoothed.backend,
+        source.split,
+        noise=registry.load("distributions", wanted.noise),
+        sigma=wanted.sigma,
+        seed=wanted.seed,
+        batch_size=wanted.batch_size,
+        ours=not wanted.backend.startswith(FOREIGN),
+    )
+    sources.note(plausibility.fact(tried, sigma=wanted.sigma))
+    for line in warnings(wanted, tried, []):
+        sources.note(line, kind="warning")
+    write_json(path, dataclasses.asdict(tried))
+
+
+def read(path: Path) -> TrialAnswers | None:
+    """Return what `ensure` kept in ``path``; None if the votes were drawn without it."""
+    return TrialAnswers(**json.loads(path.read_text())) if path.exists() else None
+
+
+def warnings(header: Header, tried: TrialAnswers | None, rows: list[Row]) -> list[str]:
+    """Return a line for each implausible finding; under noise from all votes, if there are any."""
+    labels, answers = plausibility.smoothed(rows)
+    if tried and not rows:
+        labels, answers = tried.labels, tried.noisy
+    return plausibility.warnings(tried, labels, answers, classes=header.classes, sigma=header.sigma)

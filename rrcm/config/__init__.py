@@ -1,0 +1,1 @@
+"""``params.yaml`` as frozen dataclasses, a file for each part of the graph."""

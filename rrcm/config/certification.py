@@ -1,0 +1,228 @@
+"""``params.yaml`` from a trained model on: export, votes, certificates, report; see config.py."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from rrcm.core.ranges import BATCH, COPIES, LAYERS, MOST, not_negative, positive, require, seeded
+from rrcm.core.registry import Of
+from rrcm.core.schema import shown
+
+OPSETS = (
+    17,
+    25,
+)  # of ONNX: below, torch writes another; above, ONNX Runtime refuses what it writes
+DRAWS = 2**32  # of one image: their numbers are 32 bits of the noise
+SUBSET = re.compile(r"all|(every|first):[1-9][0-9]{0,9}")
+
+MOST_NOISE = 10.0  # sigma: ten times the range of a pixel; the least in use is 15 in 0..255
+
+
+def noise_level(sigma: float, *, name: str = "sigma") -> None:
+    """Refuse a sigma that is no noise of pixels in [0, 1], as one in units of 0..255 is not.
+
+    Args:
+        sigma: The standard deviation of the noise, in pixels of [0, 1].
+        name: The key or the option that has it.
+
+    Raises:
+        ConfigError: It is not positive, or above MOST_NOISE; gives the value in the right units.
+    """
+    require(0 < sigma < math.inf, f"{name}: must be positive, got {sigma:g}")
+    scaled = sigma / 255
+    require(
+        sigma <= MOST_NOISE,
+        f"{name}: {sigma:g} looks like units of 0..255; pixels are in [0, 1], and that is "
+        f"{name} {scaled:.3g}"
+        if scaled <= MOST_NOISE
+        else f"{name}: must be at most {MOST_NOISE:g}, as pixels are in [0, 1], got {sigma:g}",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ensemble:
+    """Several runs as one classifier, named as a run would be.
+
+    ``members`` counts them; ``rule`` combines their scores (rrcm/models/trained/ensembles.py).
+    """
+
+    members: int
+    rule: Literal["mean_logits", "mean_probabilities", "plurality"]
+
+    def __post_init__(self) -> None:
+        positive(self, "members", most=LAYERS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """A run as the member of an ensemble at one of its places 1, 2, …"""
+
+    ensemble: str
+    place: int
+    run: str
+
+    def __post_init__(self) -> None:
+        positive(self, "place")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Local:
+    """Noisy copies of a purified image, over which a classifier's probabilities are averaged.
+
+    There are ``copies`` of noise ``sigma`` in pixel units, or with 0 the image alone. ``fixed``
+    noise is drawn once, from ``seed``, and the same for every image; else every draw has its own.
+    """
+
+    copies: int
+    sigma: float
+    fixed: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        seeded(self)
+        not_negative(self, "copies", most=COPIES)
+        not_negative(self, "sigma")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Purified:
+    """A classifier behind a denoiser, named as a run would be; see rrcm/models/trained/purified.py.
+
+    ``denoiser`` is the artifact ``denoisers/<name>`` or ``imported/<name>``, ``network`` its file
+    of rrcm/diffusion/networks/; ``run`` is the classifier and ``architecture`` its file of
+    rrcm/models/networks/. ``purifier`` is a file of rrcm/diffusion/purifiers/, with its constants
+    ``purify``. Each draw is purified and classified ``votes`` times, and most votes win. ``method``
+    is what reports call it, and ``sigma`` the noise that it is made for.
+    """
+
+    method: str
+    sigma: float
+    denoiser: str
+    network: Annotated[str, Of("denoiser_networks")]
+    run: str
+    architecture: Annotated[str, Of("networks")]
+    purifier: Annotated[str, Of("purifiers")]
+    purify: dict[str, Any]
+    votes: int
+    local: Local
+
+    def __post_init__(self) -> None:
+        require(bool(self.method.strip()), "method: what reports call it, got ''")
+        noise_level(self.sigma)
+        positive(self, "votes", most=COPIES)
+
+    def calls(self) -> dict[str, int]:
+        """How often a draw calls the denoiser, and the classifier."""
+        copies = max(1, self.local.copies)
+        steps = self.purify.get("steps", 1)
+        return {"denoiser": self.votes * steps, "classifier": self.votes * copies}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Eval:
+    """A run, an ensemble or a purified classifier, smoothed at a sigma: one row of the report.
+
+    ``architecture`` is the run's, or that of the member at place 1.
+    """
+
+    run: str
+    architecture: Annotated[str, Of("networks")]
+    sigma: float
+
+    def __post_init__(self) -> None:
+        noise_level(self.sigma)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export:
+    """ONNX export; parity is checked on ``parity_images`` noisy images to ``tolerance``."""
+
+    opset: int
+    parity_images: int
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        low, high = OPSETS
+        require(low <= self.opset <= high, f"opset: from {low} to {high}, got {self.opset}")
+        positive(self, "parity_images", most=COPIES)
+        positive(self, "tolerance")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """Noisy votes: ``n0`` draws choose the class, up to ``n`` further ones bound its probability.
+
+    ``split`` is the one certified; ``choice`` is for comparing recipes. ``stop`` names a rule of
+    rrcm/certification/stopping/, whose constants are ``stopping.<stop>``. It serves
+    ``certificate``, a file of rrcm/certification/certificates/, at failure probability ``alpha``;
+    other certificates of the same votes are lower bounds. ``label_aware`` draws no
+    further where the chosen class is wrong, which no certified accuracy can count. ``soft`` also
+    sums the probabilities softmax(soft * scores), and 0 sums none; MACER's beta is such a number.
+    ``paired`` draws are put to this function and its float32 form, to certify the latter with votes
+    of the former.
+    """
+
+    backend: Annotated[str, Of("backends")]
+    precision: Literal["fp32", "bf16", "fp16", "int8"]
+    batch_size: int
+    noise: Annotated[str, Of("distributions")]
+    n0: int
+    n: int
+    seed: int
+    split: Literal["test", "choice"]
+    subset: str
+    stop: str
+    certificate: Annotated[str, Of("certificates")]
+    alpha: float
+    label_aware: bool
+    soft: float
+    paired: int
+
+    def __post_init__(self) -> None:
+        positive(self, "batch_size", most=BATCH)
+        positive(self, "n0", "n", most=DRAWS)
+        require(0 <= self.seed < 2**64, f"seed: must be in [0, 2^64), got {self.seed}")
+        require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
+        not_negative(self, "soft")
+        not_negative(self, "paired", most=DRAWS)
+        require(
+            not self.soft or self.n < 2**31,
+            f"n: squares of soft votes are summed in 63 bits, for n below 2^31, got {self.n}",
+        )
+        require(
+            bool(SUBSET.fullmatch(self.subset)),
+            f"subset: expected all, every:K or first:K, got {shown(self.subset)}",
+        )
+        top = self.n0 + self.n + self.paired
+        require(top < DRAWS, f"n: draws are numbered below 2^32, and n0 + n + paired is {top}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certify:
+    """Which certificates, at which failure probability per image each; the first is reported."""
+
+    certificates: list[Annotated[str, Of("certificates")]]
+    alpha: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
+        distinct = len({*self.certificates}) == len(self.certificates) > 0
+        require(
+            distinct, f"certificates: need one or more, each once, got {shown(self.certificates)}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Radii of the tables, and the confidence of their intervals."""
+
+    radii: list[float]
+    confidence: float
+
+    def __post_init__(self) -> None:
+        require(
+            self.radii == sorted({r for r in self.radii if 0 <= r <= MOST}) != [],
+            f"radii: must be distinct, ascending and not negative, got {shown(self.radii)}",
+        )
+        require(0 < self.confidence < 1, f"confidence: must be in (0, 1), got {self.confidence}")

@@ -1,0 +1,44 @@
+"""The section ``denoisers`` of params.yaml: training of denoisers and diffusion models."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from rrcm.config.sections import Compute, Optimizer
+from rrcm.core.ranges import BATCH, not_negative, positive, require, seeded
+from rrcm.core.registry import Of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Denoising:
+    """How a denoiser is trained: one entry of ``denoisers``.
+
+    ``network`` is a file of rrcm/diffusion/networks/, ``model`` its shape in ``models``;
+    ``objective`` is a file of rrcm/diffusion/objectives/ and ``loss`` holds its constants.
+    ``start`` is the artifact with its initial weights, ``denoisers/<name>`` or
+    ``imported/<name>``, or ``shards/train`` to train from scratch. ``guide`` is the classifier
+    ``models/<run>`` of the objective or the condition ``represented/<name>``, or ``shards/train``
+    for neither, and ``architecture`` its file of rrcm/models/networks/. The result is the average
+    of the weights with the momentum ``ema``, or, with 0, the weights of the last step. With 0
+    ``steps`` the weights stay as they start.
+    """
+
+    network: Annotated[str, Of("denoiser_networks")]
+    model: str
+    objective: Annotated[str, Of("denoiser_objectives")]
+    seed: int
+    start: str
+    guide: str
+    architecture: Annotated[str, Of("networks")]
+    steps: int
+    batch_size: int
+    optimizer: Optimizer
+    ema: float
+    loss: dict[str, Any]
+    augment: list[Any]
+    compute: Compute
+
+    def __post_init__(self) -> None:
+        seeded(self)
+        positive(self, "batch_size", most=BATCH)
+        not_negative(self, "steps")
+        require(0 <= self.ema < 1, f"ema: a momentum in [0, 1), got {self.ema}")

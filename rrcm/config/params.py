@@ -1,0 +1,226 @@
+"""The whole of ``params.yaml``: every section, and what they owe each other."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rrcm.config.certification import (
+    Certify,
+    Ensemble,
+    Eval,
+    Export,
+    Member,
+    Purified,
+    Report,
+    Sample,
+)
+from rrcm.config.denoisers import Denoising
+from rrcm.config.evaluation import Generation, Representation
+from rrcm.config.sections import DATA_ONLY, PARAMS, Data, Pretrain, Recipe, Run
+from rrcm.core.errors import ConfigError
+from rrcm.core.ranges import require
+from rrcm.core.registry import Of, suggest
+from rrcm.core.schema import NAME, Name, cast, listed, parse, read_yaml, reading, shown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Params:
+    """The whole file; ``stopping`` has the constants of each rule that may be asked for."""
+
+    data: Data
+    models: dict[Name, dict[str, Any]]
+    pretrain: dict[Name, Pretrain]
+    recipes: dict[Name, Recipe]
+    runs: dict[Name, Run]
+    denoisers: dict[Name, Denoising]
+    ensembles: dict[Name, Ensemble]
+    members: dict[Name, Member]
+    purified: dict[Name, Purified]
+    representations: dict[Name, Representation]
+    generations: dict[Name, Generation]
+    evals: dict[Name, Eval]
+    export: Export
+    stopping: dict[Annotated[str, Of("stopping")], dict[str, Any]]
+    sample: Sample
+    certify: Certify
+    report: Report
+
+    def __post_init__(self) -> None:
+        n, alpha = self.sample.n, self.certify.alpha
+        require(
+            alpha ** (1 / n) > 0.5,
+            f"sample.n: {n} draws can never certify at certify.alpha = {alpha:g}; at least "
+            f"{math.floor(math.log(alpha) / math.log(0.5)) + 1} can",
+        )
+        require(
+            self.sample.split == "test" or self.data.choice > 0,
+            "sample.split: data.choice is 0, so that no images are held out for choosing; set "
+            "data.choice, then `dvc repro`",
+        )
+        if self.sample.stop == "grid":  # it settles its own radii, and may leave others short
+            grid = self.stopping.get("grid", {}).get("radii", [])
+            known = cast(grid, list[float], where="stopping.grid.radii")
+            for radius in self.report.radii:
+                require(
+                    radius in known,
+                    f"report.radii: {radius:g} is not in stopping.grid.radii ({listed(known)}); a "
+                    "table may show only radii that the rule settles",
+                )
+
+    def runs_of(self, ensemble: str) -> list[str]:
+        """The runs of an ensemble, in the order of their places."""
+        found = [member for member in self.members.values() if member.ensemble == ensemble]
+        return [member.run for member in sorted(found, key=lambda member: member.place)]
+
+    def classifiers(self) -> dict[str, Run]:
+        """All that can be certified by name, as runs are described: runs, ensembles, purified ones.
+
+        An ensemble has the method ``boosting``, the model of its members, or ``ensemble`` if they
+        differ, and all else from its first member. What is fine-tuned as rRCM is, from an encoder
+        that another objective made, has the name of that objective. A purified classifier has the
+        method and the sigma that it says, and all else from the classifier behind.
+        """
+        found = {}
+        for name, run in self.runs.items():
+            folder, _, start = run.start.partition("/")
+            tuned = folder == "pretrained" and run.method == "rrcm"
+            method = self.pretrain[start].objective if tuned else run.method
+            found[name] = dataclasses.replace(run, method=method)
+        for name in self.ensembles:
+            members = [self.runs[run] for run in self.runs_of(name)]
+            models = {run.model for run in members}
+            model = models.pop() if len(models) == 1 else "ensemble"
+            found[name] = dataclasses.replace(members[0], model=model, method="boosting")
+        for name, cfg in self.purified.items():
+            behind = found[cfg.run]
+            found[name] = dataclasses.replace(behind, method=cfg.method, sigma=cfg.sigma)
+        return found
+
+    def calls(self, name: str) -> dict[str, int]:
+        """How often a noisy draw of a classifier calls networks: ``classifier``, ``denoiser``."""
+        if name in self.purified:
+            cfg = self.purified[name]
+            behind = self.calls(cfg.run)["classifier"]
+            each = cfg.calls()
+            return {"denoiser": each["denoiser"], "classifier": behind * each["classifier"]}
+        return {"denoiser": 0, "classifier": len(self.runs_of(name)) or 1}
+
+    def maker(self, name: str) -> str:
+        """The stage that makes ``onnx/<name>.onnx`` of a classifier."""
+        kind = "combine" if name in self.ensembles else "export"
+        return f"{'purify' if name in self.purified else kind}@{name}"
+
+
+def load(path: Path = PARAMS) -> Params:
+    """Read the whole file: every key known, present, typed, and every name referring to another.
+
+    What belongs to components (a method's constants, a network's shape) is a mapping here, which
+    checking.py checks.
+
+    Raises:
+        ConfigError: It is not so; the place, the value, and what there is instead, in one line.
+    """
+    node = read_yaml(path)
+    with reading(path):
+        params = parse(node, Params, where="")
+        _consistent(params)
+    return params
+
+
+def _consistent(params: Params) -> None:
+    """Refuse names that refer to nothing."""
+    for name, pretrain in params.pretrain.items():
+        _refer(pretrain.model, params.models, f"pretrain.{name}.model", "models")
+    starts = [DATA_ONLY, *(f"pretrained/{name}" for name in params.pretrain), *imported()]
+    for name, run in params.runs.items():
+        _refer(run.model, params.models, f"runs.{name}.model", "models")
+        _refer(run.recipe, params.recipes, f"runs.{name}.recipe", "recipes")
+        _refer(run.start, starts, f"runs.{name}.start", "the starting points")
+    _complete(params)
+    _denoised(params)
+    _looked_at(params)
+    known = params.classifiers()
+    for name, evaluation in params.evals.items():
+        _refer(evaluation.run, known, f"evals.{name}.run", "the classifiers")
+        architecture = known[evaluation.run].architecture
+        where = f"evals.{name}.architecture"
+        _refer(evaluation.architecture, [architecture], where, f"its run {evaluation.run}")
+    _refer(params.sample.stop, params.stopping, "sample.stop", "stopping")
+
+
+def _complete(params: Params) -> None:
+    """Refuse an ensemble without all its members, or that has the name of a run."""
+    for name, member in params.members.items():
+        where = f"members.{name}"
+        _refer(member.ensemble, params.ensembles, f"{where}.ensemble", "ensembles")
+        _refer(member.run, params.runs, f"{where}.run", "runs")
+    for name, ensemble in params.ensembles.items():
+        require(name not in params.runs, f"ensembles.{name}: a run has this name")
+        got = sorted(m.place for m in params.members.values() if m.ensemble == name)
+        require(
+            got == [*range(1, ensemble.members + 1)],
+            f"ensembles.{name}.members: {ensemble.members} need the places 1 to "
+            f"{ensemble.members}, each once, and members have {shown(got)}",
+        )
+
+
+def _denoised(params: Params) -> None:
+    """Refuse a denoiser or a purified classifier that refers to what there is not."""
+    made = [*(f"denoisers/{name}" for name in params.denoisers), *imported()]
+    guides = [*(f"models/{name}" for name in params.runs)]
+    guides += [f"represented/{name}" for name in params.representations]
+    for name, denoiser in params.denoisers.items():
+        where = f"denoisers.{name}"
+        _refer(denoiser.model, params.models, f"{where}.model", "models")
+        starts = [other for other in (DATA_ONLY, *made) if other != f"denoisers/{name}"]
+        _refer(denoiser.start, starts, f"{where}.start", "the starting points")
+        _refer(denoiser.guide, [DATA_ONLY, *guides], f"{where}.guide", "what may guide")
+    for name, cfg in params.purified.items():
+        where = f"purified.{name}"
+        require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
+        # What is imported may come later, as a preset has it; the stage that reads it looks.
+        folder, _, source = cfg.denoiser.partition("/")
+        later = [cfg.denoiser] if folder == "imported" and NAME.fullmatch(source) else []
+        _refer(cfg.denoiser, [*made, *later], f"{where}.denoiser", "the denoisers")
+        _refer(cfg.run, {**params.runs, **params.ensembles}, f"{where}.run", "runs and ensembles")
+        if folder == "denoisers":
+            network = params.denoisers[source].network
+            _refer(cfg.network, [network], f"{where}.network", f"its denoiser {source}")
+
+
+def _looked_at(params: Params) -> None:
+    """Refuse what is measured of encoders and diffusion models that there are not."""
+    for name, cfg in params.representations.items():
+        where = f"representations.{name}"
+        encoders = [f"pretrained/{pretrain}" for pretrain in params.pretrain]
+        _refer(cfg.encoder, encoders, f"{where}.encoder", "the pre-trainings")
+        pretrain = params.pretrain[cfg.encoder.partition("/")[2]]
+        for key in ("architecture", "model"):
+            _refer(getattr(cfg, key), [getattr(pretrain, key)], f"{where}.{key}", cfg.encoder)
+    for name, generation in params.generations.items():
+        where = f"generations.{name}"
+        folder, _, source = generation.denoiser.partition("/")
+        made = [*(f"denoisers/{denoiser}" for denoiser in params.denoisers), *imported()]
+        _refer(generation.denoiser, made, f"{where}.denoiser", "the denoisers")
+        told = params.denoisers[source].guide if folder == "denoisers" else DATA_ONLY
+        _refer(generation.condition, [told], f"{where}.condition", "what its denoiser is told")
+        if generation.features.startswith("models/"):  # any other is a file of weights
+            known = [f"models/{run}" for run in params.classifiers()]
+            _refer(generation.features, known, f"{where}.features", "the classifiers")
+
+
+def imported() -> list[str]:
+    """What `rrcm import` has brought in, here or only as pointers to fetch: ``imported/<name>``."""
+    found = [p for p in Path("imported").glob("[!.]*") if p.is_dir() or p.suffix == ".dvc"]
+    return sorted({p.with_suffix("").as_posix() for p in found})
+
+
+def _refer(name: str, known: Iterable[str], where: str, section: str) -> None:
+    known = list(known)
+    if name not in known:
+        raise ConfigError(
+            f"{where}: {shown(name)} is not in {section} ({listed(known)}).{suggest(name, known)}"
+        )

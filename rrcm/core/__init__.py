@@ -1,0 +1,1 @@
+"""Infrastructure: errors, files, locks, finding components by name, checking values."""

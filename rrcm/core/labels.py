@@ -1,0 +1,3 @@
+"""Labels of images."""
+
+UNKNOWN = -1  # of an image whose class nobody gave

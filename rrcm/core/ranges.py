@@ -1,0 +1,67 @@
+"""Ranges of the values of ``params.yaml``, and how a value is refused.
+
+What refuses a value is the dataclass that it belongs to, which does not know where it stands:
+`parsing.parse` puts the place in front.
+"""
+
+import math
+from typing import Protocol
+
+from rrcm.core.errors import ConfigError
+
+# Beyond these a number is taken for a slip of the pen: it would fail after hours of training, or
+# take all memory. They are far above anything that was ever trained or certified.
+MOST = 2**31 - 1  # steps, images, weights of a loss, …: counts that 32 bits hold
+SEEDS = 2**32  # with larger ones, streams of noise.torch_seed would meet
+SIDE = 2**14  # pixels of a side of a picture
+WIDTH = 2**16  # of a layer: channels, features, heads
+LAYERS = 2**10  # blocks of a network; also processes on a host
+BATCH = 2**20  # images of a batch, and entries of a table such as that of a noise schedule
+COPIES = 2**16  # of one image: noisy copies, votes, steps of an attack
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse a value."""
+    if not condition:
+        raise ConfigError(message)
+
+
+def positive(section: object, *keys: str, most: int = MOST) -> None:
+    """Refuse values that are not positive, or above ``most``."""
+    for key in keys:
+        value = getattr(section, key)
+        require(0 < value < math.inf, f"{key}: must be positive, got {value}")
+        _at_most(key, value, most)
+
+
+def not_negative(section: object, *keys: str, most: int = MOST) -> None:
+    """Refuse values that are negative, or above ``most``."""
+    for key in keys:
+        value = getattr(section, key)
+        require(0 <= value < math.inf, f"{key}: must be finite and >= 0, got {value}")
+        _at_most(key, value, most)
+
+
+def _at_most(key: str, value: float, most: int) -> None:
+    require(value <= most, f"{key}: at most {most}, got {value}; more is taken for a mistake")
+
+
+class Seeded(Protocol):
+    """A section with a ``seed``."""
+
+    @property
+    def seed(self) -> int:
+        """Of the random numbers."""
+
+
+def seeded(section: Seeded) -> None:
+    """Refuse a ``seed`` that is no seed."""
+    seed = section.seed
+    require(0 <= seed < SEEDS, f"seed: must be in [0, 2^32), got {seed}")
+
+
+def share(section: object, *keys: str) -> None:
+    """Refuse values outside of [0, 1]."""
+    for key in keys:
+        value = getattr(section, key)
+        require(0 <= value <= 1, f"{key}: a share in [0, 1], got {value}")

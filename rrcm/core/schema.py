@@ -1,0 +1,238 @@
+"""Mappings of YAML and JSON to frozen dataclasses: every key known, present and typed."""
+
+import dataclasses
+import math
+import re
+import reprlib
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    Event,
+    ScalarEvent,
+)
+
+from rrcm.core.errors import ConfigError, one_line
+from rrcm.core.files import require_file
+from rrcm.core.registry import Of, require, suggest
+
+T = typing.TypeVar("T")
+INFINITE = "may be infinite"
+Unbounded = Annotated[float, INFINITE]  # any other float of a dataclass is finite
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
+Name = Annotated[str, NAME]  # what people call a thing: part of paths, stages and dotted places
+LARGEST = 2**64  # of whole numbers: what comes after them computes in 64 bits
+LINE = 380  # characters of an error
+TEXT, DEPTH, NODES = 2**20, 50, 100_000  # of a YAML file: bytes, levels, values
+
+
+class _Short(reprlib.Repr):
+    """Values in errors: a long string, list or number would hide the place that it stands at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 60
+        self.maxlist = self.maxdict = 6
+        self.maxlevel = 3
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to print numbers of thousands of digits."""
+        return repr(x) if abs(x) < LARGEST**2 else f"a whole number of {x.bit_length()} bits"
+
+
+def shown(value: object) -> str:
+    """``repr(value)``, shortened: one line of at most some hundred characters."""
+    return _SHORT.repr(value)
+
+
+_SHORT = _Short()
+
+
+def listed(names: Iterable[object], *, most: int = 120) -> str:
+    """Names with commas in between, as many of them as fit into ``most`` characters."""
+    words = [shown(name)[1:-1] if isinstance(name, str) else shown(name) for name in names]
+    fit, length = 0, 0
+    while fit < len(words) and (length := length + len(words[fit]) + 2) <= most:
+        fit += 1
+    return ", ".join(words[: max(fit, 1)]) + (", …" if fit < len(words) else "")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Errors of the block say which file they are of, in one line.
+
+    Raises:
+        ConfigError: As the block does, with ``path`` in front.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {one_line(error, most=LINE)}") from None
+
+
+def read_yaml(path: Path) -> Any:
+    """The contents of a YAML 1.2 file.
+
+    Raises:
+        ConfigError: It is missing, no YAML, or a trap: of more than `TEXT` bytes, `DEPTH` levels,
+            or `NODES` values with all aliases written out.
+    """
+    hint = "; run this in a checkout, or `rrcm preset digits`"
+    require_file(path, ConfigError, most=TEXT, hint=hint)
+    yaml = YAML(typ="safe", pure=True)  # YAML 1.2, as DVC: 1e-4 is a float
+    try:
+        with path.open("rb") as file:
+            _require_small(yaml.parse(file), path)
+        return yaml.load(path)
+    # a tag or a date that is none; letters that are not of UTF-8
+    except (YAMLError, ValueError) as error:
+        raise ConfigError(f"{path}: {one_line(error)}") from None
+
+
+def _require_small(events: Iterable[Event], path: Path) -> None:
+    """Refuse what would take too much to build; no level or alias is followed."""
+    sizes: dict[str | None, int] = {}  # what stands at an anchor, once it has been read
+    levels: list[tuple[str | None, int]] = []  # open ones: their anchor, and what was read before
+    total = 0
+    for event in events:
+        if isinstance(event, AliasEvent):
+            if any(event.anchor == anchor for anchor, _ in levels):
+                raise ConfigError(f"{path}: {shown(event.anchor)} is an alias of what it stands in")
+            total += sizes.get(event.anchor, 1)  # one that is nowhere is refused later
+        elif isinstance(event, CollectionStartEvent):
+            levels.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, CollectionEndEvent):
+            anchor, before = levels.pop()
+            sizes[anchor] = total - before
+        elif isinstance(event, ScalarEvent):
+            sizes[event.anchor] = 1
+            total += 1
+        if len(levels) > DEPTH:
+            raise ConfigError(f"{path}: nested too deeply, in more than {DEPTH} levels")
+        if total > NODES:
+            raise ConfigError(f"{path}: more than {NODES:,} values, once aliases are written out")
+
+
+def find(node: Any, dotted: str) -> Any:
+    """The part of ``node``, the contents of a file, at a dotted path.
+
+    Raises:
+        ConfigError: It is not there; names the first key that is missing.
+    """
+    for key in dotted.split("."):
+        if not isinstance(node, dict) or key not in node:
+            known = [str(k) for k in node] if isinstance(node, dict) else []
+            raise ConfigError(f"{dotted}: no {shown(key)} here.{suggest(key, known)}")
+        node = node[key]
+    return node
+
+
+def finite(node: Any) -> Any:
+    """``node`` with infinities as the text that YAML has for them, ``.inf``: JSON has none."""
+    if isinstance(node, dict):
+        return {key: finite(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [finite(value) for value in node]
+    if isinstance(node, float) and math.isinf(node):
+        return ".inf" if node > 0 else "-.inf"
+    return node
+
+
+def within(where: str, key: object) -> str:
+    """The place of a key in the mapping at ``where``; "" is the file itself."""
+    name = key if isinstance(key, str) and len(key) <= 100 else shown(key)
+    return f"{where}.{name}" if where else name
+
+
+def parse(node: dict[str, Any], into: type[T], *, where: str) -> T:
+    """Build a dataclass from a mapping; unknown, missing or mistyped keys are errors.
+
+    ``where`` is the dotted place of ``node`` for errors, "" for a whole file.
+    """
+    at = f"{where}: " if where else ""
+    if not isinstance(node, dict):
+        raise ConfigError(f"{at}expected a mapping, got {shown(node)}")
+    types_ = typing.get_type_hints(into, include_extras=True)
+    if unknown := sorted((key for key in node if key not in types_), key=shown):
+        hint = suggest(unknown[0], [*types_]) if isinstance(unknown[0], str) else ""
+        raise ConfigError(f"{at}unknown key {shown(unknown[0])}.{hint}")
+    if missing := [key for key in types_ if key not in node]:
+        raise ConfigError(f"{at}missing {', '.join(missing)}")
+    values = {
+        key: cast(node[key], type_, where=within(where, key)) for key, type_ in types_.items()
+    }
+    try:
+        return into(**values)
+    except ConfigError as error:  # a class checks its own values, and cannot know where they stand
+        raise ConfigError(f"{where}.{error}" if where else str(error)) from None
+
+
+def cast(value: Any, to: Any, *, where: str) -> Any:
+    """``value`` as the type ``to``, or a ConfigError that names the place; ints become floats.
+
+    A whole number is below 2^64 on either side of 0, a float is finite unless it is `Unbounded`,
+    what is marked as the name of a component (`registry.Of`) is one, and a `Name` is a plain word.
+    """
+    marks: Sequence[object] = ()
+    if typing.get_origin(to) is Annotated:
+        to, *marks = typing.get_args(to)
+    origin, arguments = typing.get_origin(to) or to, typing.get_args(to)
+    if to is Any:
+        return value
+    if isinstance(to, type) and dataclasses.is_dataclass(to):
+        return parse(value, to, where=where)
+    if origin is Literal:
+        if value not in arguments:
+            hint = suggest(value, [*arguments]) if isinstance(value, str) else ""
+            raise ConfigError(
+                f"{where}: must be {' or '.join(arguments)}, got {shown(value)}.{hint}"
+            )
+        return value
+    if origin is float:
+        return _number(value, finite=INFINITE not in marks, where=where)
+    if type(value) is not origin:
+        raise ConfigError(f"{where}: expected {origin.__name__}, got {shown(value)}")
+    if origin is int and abs(value) >= LARGEST:
+        raise ConfigError(f"{where}: whole numbers are below 2^64, got {shown(value)}")
+    if origin is list:
+        return [cast(v, arguments[0], where=f"{where}[{i}]") for i, v in enumerate(value)]
+    if origin is dict:
+        key, each = arguments
+        return {
+            cast(k, key, where=within(where, k)): cast(v, each, where=within(where, k))
+            for k, v in value.items()
+        }
+    for mark in marks:
+        if mark is NAME and not NAME.fullmatch(value):
+            raise ConfigError(
+                f"{where}: a name is a letter and up to 99 letters, digits, _ or -, "
+                f"got {shown(value)}"
+            )
+        if isinstance(mark, Of):
+            try:
+                require(mark.kind, value)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from None
+    return value
+
+
+def _number(value: Any, *, finite: bool, where: str) -> float:
+    if type(value) not in (int, float):
+        raise ConfigError(f"{where}: expected float, got {shown(value)}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isnan(number) or ((finite or value != number) and math.isinf(number)):
+        kind = "a finite number" if finite else "a number"
+        raise ConfigError(f"{where}: expected {kind}, got {shown(value)}")
+    return number

@@ -1,0 +1,58 @@
+"""The digits that ship inside scikit-learn: 1,797 real scans of 8 x 8 pixels, 17 grey levels.
+
+Source: Alpaydin & Kaynak (1998), "Optical Recognition of Handwritten Digits", UCI repository; the
+copy is the one of the installed scikit-learn, so nothing is downloaded.
+"""
+
+import gzip
+import hashlib
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from rrcm.core.errors import DataError
+from rrcm.core.files import atomic, sha256
+from rrcm.data.ingest.listing import Listing
+
+CLASSES = tuple("0123456789")
+MAX_VALUE = 16  # the largest pixel value
+FILE = "digits.csv"
+SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
+
+
+def fetch(root: Path) -> Path:
+    """Write ``root/digits.csv``, 64 pixels and a label per row; the bytes are always the same."""
+    packed = files("sklearn.datasets.data").joinpath("digits.csv.gz").read_bytes()
+    raw = gzip.decompress(packed)
+    if (got := hashlib.sha256(raw).hexdigest()) != SHA256:
+        raise DataError(
+            f"scikit-learn's copy of the digits has SHA-256 {got[:12]}…, expected {SHA256[:12]}…; "
+            "install the version in requirements.lock"
+        )
+    with atomic(root / FILE) as part:
+        part.write_bytes(raw)
+    return root / FILE
+
+
+def listing(root: Path, link: Path) -> Listing:
+    """Every image of ``root/digits.csv``, uint8 [1, 8, 8], in the file's order."""
+    path = root / FILE
+    if not path.exists():
+        raise DataError(f"{path}: not found; `rrcm data digits` writes it")
+    if (got := sha256(path)) != SHA256:
+        raise DataError(
+            f"{path}: SHA-256 is {got[:12]}…, expected {SHA256[:12]}…; "
+            "`rrcm data digits` restores it"
+        )
+    rows = np.loadtxt(path, delimiter=",", dtype=np.uint8)  # [N, 65]
+    images = rows[:, :64].reshape(-1, 1, 8, 8)
+    return Listing(
+        classes=CLASSES,
+        max_value=MAX_VALUE,
+        idx=np.arange(len(rows)),
+        labels=rows[:, 64].astype(np.int64),
+        held=np.zeros(len(rows), dtype=bool),
+        images=images,
+        size=images.nbytes,
+    )

@@ -1,0 +1,30 @@
+"""Anybody's pictures, in a folder for each class; they stay where they are."""
+
+from pathlib import Path
+
+from rrcm.core.errors import DataError
+from rrcm.data.ingest import class_folders, manifest
+from rrcm.data.ingest.listing import Listing
+from rrcm.data.ingest.manifest import Tree
+
+
+def tree(source: Path) -> Tree:
+    """The pictures of ``train/<class>/`` and of ``test/`` or ``val/``; or of ``<class>/`` alone.
+
+    Raises:
+        DataError: A class is empty or in one part only, or it is not clear what to hold out.
+    """
+    if not (source / "train").is_dir():
+        return class_folders.checked(source, {"train": class_folders.classes(source)})
+    parts = {"train": class_folders.classes(source / "train")}
+    own = [name for name in ("test", "val") if (source / name).is_dir()]
+    if len(own) > 1:
+        raise DataError(f"{source}: has both test/ and val/; name one of them otherwise")
+    for name in own:
+        parts["test"] = class_folders.classes(source / name)
+    return class_folders.checked(source, parts)
+
+
+def listing(root: Path, link: Path) -> Listing:
+    """Every picture of the manifest in ``root``, by part, class and name."""
+    return manifest.listing(root, link, tree)

@@ -1,0 +1,1 @@
+"""Splits of a dataset as they lie on disk, and picture files as pixels."""

@@ -1,0 +1,218 @@
+"""Splits as they lie on disk, verified on every read; rrcm/data/ingest/sharding.py writes them.
+
+A split is a folder of WebDataset tars. Each holds ``<idx>.cls``, the label, and beside it an image:
+``<idx>.npy``, uint8 [C, H, W], or a picture file as it came, such as ``<idx>.jpeg``. ``images.npy``
+says where each image lies, in the order of the shards; ``index.json`` holds the classes, the rule
+that chose the images, how large they are, and the SHA-256 of every other file and of itself.
+"""
+
+import hashlib
+import io
+import json
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rrcm.core.errors import DataError, one_line
+from rrcm.core.files import read_json, require_file, sha256
+from rrcm.data.splits import pictures
+from rrcm.data.splits.pictures import Fit
+
+SPLITS = ("train", "validation", "choice", "test")
+ROWS = "images.npy"  # of KIND; shard, offset and size are of the image's bytes within a tar
+KIND = np.dtype(
+    [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
+)
+DIGEST = "digest"  # of the index, in it
+MOST = 2**40  # bytes of a tar, of which no more than a picture is in memory
+KEYS = ("classes", "shape", "white", "size", "channels", "crop", "images", "sha256")
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """The picture files of a split: like an array uint8 [N, C, H, W], decoded when asked for.
+
+    Threads and forked processes may share one: it keeps no file open.
+    """
+
+    folder: Path
+    tars: tuple[str, ...]
+    rows: np.ndarray  # of KIND, [N]
+    fit: Fit
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """[N, C, H, W]."""
+        return len(self), *self.fit.shape
+
+    def __len__(self) -> int:
+        """How many pictures there are, N."""
+        return len(self.rows)
+
+    def __getitem__(self, rows: np.ndarray | slice | int) -> np.ndarray:
+        """Some pictures as evaluation sees them, uint8 [n, C, H, W]; [C, H, W] of one number."""
+        chosen = np.arange(len(self))[rows]
+        if chosen.ndim == 0:
+            return self._decoded(int(chosen))
+        decoded = np.empty((len(chosen), *self.fit.shape), dtype=np.uint8)
+        for place, i in enumerate(chosen.tolist()):
+            decoded[place] = self._decoded(i)
+        return decoded
+
+    def encoded(self, i: int) -> bytes:
+        """The bytes of picture ``i`` as its file had them.
+
+        Raises:
+            DataError: The shard is gone, or was cut short since it was read.
+        """
+        shard, offset, size = (int(self.rows[i][key]) for key in ("shard", "offset", "size"))
+        path = self.folder / self.tars[shard]
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror}; `dvc repro -f shard`") from None
+        try:
+            raw = os.pread(file, size, offset)
+        finally:
+            os.close(file)
+        if len(raw) != size:
+            raise DataError(f"{path}: cut short while it was in use; `dvc repro -f shard`")
+        return raw
+
+    def name(self, i: int) -> str:
+        """What to call picture ``i`` in a message: its shard and its key there."""
+        return f"{self.folder / self.tars[self.rows[i]['shard']]}:{self.rows[i]['idx']:08d}"
+
+    def _decoded(self, i: int) -> np.ndarray:
+        return pictures.read(io.BytesIO(self.encoded(i)), self.fit, name=self.name(i))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """The labelled images of one split, N in the order of the shards.
+
+    ``idx`` is an image's place in its part (train or test) of the raw data, its name for ever.
+    ``name`` is one of `SPLITS`, and empty for images that are of none, such as a user's pictures.
+    """
+
+    idx: np.ndarray  # int64 [N]
+    images: np.ndarray | Pictures  # uint8 [N, C, H, W]
+    labels: np.ndarray  # int64 [N]
+    classes: tuple[str, ...]
+    max_value: int  # the pixel value that becomes 1.0
+    name: str = ""
+
+    def pixels(self, rows: np.ndarray | slice | int = slice(None)) -> np.ndarray:
+        """Float32 pixels in [0, 1] of some rows, [n, C, H, W]; pictures as evaluation sees them."""
+        return self.images[rows].astype(np.float32) / np.float32(self.max_value)
+
+
+def sealed(index: dict[str, Any]) -> dict[str, Any]:
+    """What is written of an index: with the SHA-256 of all of it."""
+    text = json.dumps(index, sort_keys=True)
+    return index | {DIGEST: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The contents of ``index.json`` of a split.
+
+    Raises:
+        DataError: It is missing or damaged.
+    """
+    path = folder / "index.json"
+    try:
+        index = read_json(path, hint="; `dvc repro shard` writes it")
+        if index != sealed({key: value for key, value in index.items() if key != DIGEST}):
+            raise ValueError("its digest is another")
+        return {key: index[key] for key in KEYS}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # not ours
+        raise DataError(f"{path}: damaged ({error}); `dvc repro -f shard` rewrites it") from None
+
+
+def fit(index: dict[str, Any]) -> Fit:
+    """How a picture file comes to the shape of a split's images: as its own do at evaluation.
+
+    Images that were arrays have no rule, and a file must have their shape.
+    """
+    if index["shape"] is not None:
+        return Fit(shape=tuple(index["shape"]))
+    shape = (index["channels"], index["size"], index["size"])
+    return Fit(shape=shape, resize="crop", ratio=index["crop"])
+
+
+def read(root: Path, name: str, *, verify: bool = True) -> Split:
+    """The split ``name`` of the shards in ``root``, every byte of it checked first.
+
+    Without ``verify`` another process of the same stage has checked them.
+
+    Raises:
+        DataError: A shard is missing, truncated or altered, or the split has no images.
+    """
+    folder = root / name
+    index = read_index(folder)
+    if index["images"] == 0:
+        raise DataError(
+            f"{folder}: no images: data.{name} was 0 when it was written; set it in params.yaml, "
+            "then `dvc repro shard`"
+        )
+    tars = tuple(file for file in index["sha256"] if file != ROWS)
+    if verify:
+        with ThreadPoolExecutor() as threads:  # hashing leaves the interpreter to the others
+            for _ in threads.map(
+                lambda file: _check(folder / file, index["sha256"][file]), [*tars, ROWS]
+            ):
+                pass
+    rows = _rows(folder / ROWS)
+    images: np.ndarray | Pictures
+    if index["shape"] is None:
+        images = Pictures(folder, tars, rows, fit(index))
+    else:
+        images = _arrays(folder, tars, rows, tuple(index["shape"]))
+    return Split(
+        idx=rows["idx"].copy(),
+        images=images,
+        labels=rows["label"].copy(),
+        classes=tuple(index["classes"]),
+        max_value=index["white"],
+        name=name,
+    )
+
+
+def _rows(path: Path) -> np.ndarray:
+    """The table of a split, in memory once the file is seen to hold as much as it declares."""
+    try:
+        rows = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, EOFError, OverflowError) as error:
+        raise DataError(f"{path}: damaged ({one_line(error)}); `dvc repro -f shard`") from None
+    if rows.dtype != KIND or rows.ndim != 1:
+        raise DataError(f"{path}: damaged, no table of images; `dvc repro -f shard`")
+    return rows
+
+
+def _check(path: Path, expected: str) -> None:
+    require_file(path, most=MOST, hint=", though index.json lists it; `dvc repro -f shard`")
+    if (got := sha256(path)) != expected:
+        raise DataError(
+            f"{path}: SHA-256 is {got[:12]}…, index.json says {expected[:12]}…: it is truncated or "
+            f"altered; `dvc checkout {path.parent}` or `dvc repro -f shard` restores it"
+        )
+
+
+def _arrays(
+    folder: Path, tars: tuple[str, ...], rows: np.ndarray, shape: tuple[int, int, int]
+) -> np.ndarray:
+    """The images of tars of ``.npy`` files, each of which ends in its pixels."""
+    if len(rows) * math.prod(shape) > sum((folder / tar).stat().st_size for tar in tars):
+        raise DataError(f"{folder}: images of {[*shape]} are more than its tars hold")
+    images = np.empty((len(rows), *shape), dtype=np.uint8)
+    for number, tar in enumerate(tars):
+        raw = np.fromfile(folder / tar, dtype=np.uint8)
+        for place in np.flatnonzero(rows["shard"] == number):
+            end = rows["offset"][place] + rows["size"][place]
+            images[place] = raw[end - images[place].size : end].reshape(shape)
+    return images

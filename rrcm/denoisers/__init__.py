@@ -1,1 +1,0 @@
-"""Networks that denoise, one file each; see rrcm/registry.py."""

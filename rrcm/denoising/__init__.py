@@ -1,1 +1,0 @@
-"""Objectives that denoisers are trained with, one file each; see rrcm/registry.py."""

@@ -1,0 +1,181 @@
+"""U-ViT, Bao et al. (2023), arXiv:2209.12152: a transformer with the long skips of a UNet.
+
+Tokens are [condition, time, patches]. The time token is the raw sinusoidal embedding of what the
+network is told, with no parameters of its own; the condition, if any, is a linear map of a vector.
+Each block of the second half also sees what the block opposite to it in the first half gave out.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.core.errors import ConfigError
+from rrcm.core.ranges import SIDE, WIDTH, not_negative, positive, require
+from rrcm.core.registry import suggest
+from rrcm.core.schema import shown
+
+from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after _torchvision)
+from timm.models.vision_transformer import Block  # isort: skip
+
+SIZES = {"small": (512, 13, 8)}  # name: (width, depth, heads); their table 5, and CIFAR-10's
+# WIDTHxDEPTHxHEADS, of at most 99,999, 999 and 999
+CUSTOM = re.compile(r"[1-9][0-9]{0,4}x[1-9][0-9]{0,2}x[1-9][0-9]{0,2}")
+STD = 0.02  # of matrices at the start
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Shape of the network: its size, its input, and what it is told.
+
+    ``size`` is a name (`SIZES`) or WIDTHxDEPTHxHEADS with an odd depth, such as ``64x5x4``: one
+    block in the middle, and as many before as after it. ``time_scale`` multiplies what the network
+    is told before sines and cosines of periods from 2 pi up are taken of it: 1 for the times of a
+    VP process, 0 to 1000, and 1000 for (ln s) / 4 of EDM. ``condition`` is the dimension of the
+    vector that it is given beside the image; 0 is none. ``position_std`` is the scale at which
+    learned positions start: the authors' 0.02 is small beside patches, and takes many steps to be
+    heard.
+    """
+
+    size: str
+    image_size: int
+    channels: int
+    patch_size: int
+    position_std: float
+    time_scale: float
+    condition: int
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown or impossible size, and patches that do not tile the image."""
+        positive(self, "image_size", "patch_size", most=SIDE)
+        positive(self, "channels", most=WIDTH)
+        positive(self, "position_std", "time_scale")
+        not_negative(self, "condition", most=WIDTH)
+        if self.size not in SIZES and not CUSTOM.fullmatch(self.size):
+            raise ConfigError(
+                f"size: no {shown(self.size)}, only {', '.join(SIZES)}, or WIDTHxDEPTHxHEADS "
+                f"such as 64x5x4.{suggest(self.size, [*SIZES])}"
+            )
+        width, depth, heads = self.dimensions
+        require(
+            width % 2 == 0 and width % heads == 0,
+            f"size: width {width} must be even and a multiple of {heads} heads",
+        )
+        require(depth % 2 == 1, f"size: depth {depth} must be odd, for a block in the middle")
+        require(
+            self.image_size % self.patch_size == 0,
+            f"patch_size: {self.patch_size} does not divide image_size {self.image_size}",
+        )
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """Width, depth and heads."""
+        return SIZES.get(self.size) or tuple(int(n) for n in self.size.split("x"))
+
+
+class Network(nn.Module):
+    """An image and what is told of its noise to an image.
+
+    ``recompute`` keeps no activations inside a block for the backward pass, but computes them again
+    there: the same gradients, in less memory and more time.
+    """
+
+    supports_recompute: ClassVar[bool] = True
+    recompute: bool = False
+
+    def __init__(self, cfg: Config) -> None:
+        """Start as the authors do, but for positions: matrices of scale 0.02, biases 0."""
+        super().__init__()
+        self.cfg, (width, depth, heads) = cfg, cfg.dimensions
+        self.patch_embed = PatchEmbed(cfg.image_size, cfg.patch_size, cfg.channels, width)
+        self.condition_embed = nn.Linear(cfg.condition, width) if cfg.condition else None
+        self.extras = 2 if cfg.condition else 1  # tokens that are no patches
+        tokens = self.extras + self.patch_embed.num_patches
+        self.pos_embed = nn.Parameter(torch.randn(1, tokens, width) * cfg.position_std)
+        self.blocks = nn.ModuleList(
+            Block(width, heads, mlp_ratio=4, qkv_bias=False, norm_layer=nn.LayerNorm)
+            for _ in range(depth)
+        )
+        self.skips = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(depth // 2))
+        self.norm = nn.LayerNorm(width)
+        self.to_pixels = nn.Linear(width, cfg.patch_size**2 * cfg.channels)
+        self.smooth = nn.Conv2d(cfg.channels, cfg.channels, 3, padding=1)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                trunc_normal_(module.weight, std=STD)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, x: Tensor, told: Tensor, condition: Tensor | None = None) -> Tensor:
+        """[B, C, H, W] of ``x`` [B, C, H, W], ``told`` [B] or [] and ``condition`` [B, D] if any.
+
+        Raises:
+            ConfigError: The images are not of the declared size, or there is a condition for a
+                network that has none, or none for one that has.
+        """
+        self._require(x, condition)
+        batch = x.shape[0]  # not len(x), which would freeze the batch size of an export
+        width = self.pos_embed.shape[-1]
+        time = time_embedding(self.cfg.time_scale * told.double(), width).to(x.dtype)
+        extras = [time.expand(batch, width)[:, None]]
+        if condition is not None:
+            assert self.condition_embed is not None  # required above
+            extras.insert(0, self.condition_embed(condition)[:, None])
+        tokens = torch.cat([*extras, self.patch_embed(x)], dim=1) + self.pos_embed
+        last = self.norm(self._through(tokens))
+        return self.smooth(self._picture(self.to_pixels(last)[:, self.extras :]))
+
+    def _through(self, tokens: Tensor) -> Tensor:
+        """What the last block gives out, [B, N, D]."""
+        half = len(self.blocks) // 2
+        given: list[Tensor] = []
+        for i, block in enumerate(self.blocks):
+            if i > half:  # the block opposite is the latest whose output was not used yet
+                tokens = self.skips[i - half - 1](torch.cat([tokens, given.pop()], dim=-1))
+            if self.recompute and torch.is_grad_enabled():
+                # Nothing in a block is random, so there is no generator to restore.
+                tokens = checkpoint(block, tokens, use_reentrant=False, preserve_rng_state=False)
+            else:
+                tokens = block(tokens)
+            if i < half:
+                given.append(tokens)
+        return tokens
+
+    def _picture(self, patches: Tensor) -> Tensor:
+        """Patches [B, L, p p C], row by row, put together, [B, C, H, W]."""
+        p, side = self.cfg.patch_size, self.cfg.image_size // self.cfg.patch_size
+        split = patches.reshape(-1, side, side, p, p, self.cfg.channels)
+        return split.permute(0, 5, 1, 3, 2, 4).reshape(
+            -1, self.cfg.channels, self.cfg.image_size, self.cfg.image_size
+        )
+
+    def _require(self, x: Tensor, condition: Tensor | None) -> None:
+        size = (self.cfg.channels, self.cfg.image_size, self.cfg.image_size)
+        if x.shape[1:] != size:
+            raise ConfigError(
+                f"models: the network is for images of {size}, channels x height x width, and gets "
+                f"{(*x.shape[1:],)}; set channels and image_size"
+            )
+        if (condition is None) != (self.condition_embed is None):
+            has, given = (
+                "no" if each is None else "a" for each in (self.condition_embed, condition)
+            )
+            raise ConfigError(
+                f"models: condition: {self.cfg.condition}: the network has {has} condition, and is "
+                f"given {given} condition; conditions are for generation, from an encoder"
+            )
+
+
+def time_embedding(t: Tensor, width: int) -> Tensor:
+    """cos | sin of ``t`` [B] or [] at ``width / 2`` frequencies, 1 to almost 1e-4, [..., width].
+
+    In float64: the angles reach 1,500 radians, where float32 has four digits left behind the point.
+    """
+    k = torch.arange(width // 2, dtype=torch.float64, device=t.device)
+    angles = t.double()[..., None] * torch.exp(-math.log(1e4) * k / (width // 2))
+    return torch.cat([angles.cos(), angles.sin()], dim=-1)

@@ -1,0 +1,37 @@
+"""Denoised smoothing, Salman et al. (2020), arXiv:2003.01908: classification loss.
+
+Cross-entropy of a frozen classifier on the denoised image, with pixels in [0, 1].
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rrcm.diffusion.objectives._pixels import Config as Config
+from rrcm.diffusion.objectives._pixels import denoised
+from rrcm.diffusion.objectives._pixels import schedule as schedule
+from rrcm.models.trained.diffusion_process import Times
+from rrcm.training.engine.draws import Draws
+
+GUIDE = "models"  # a classifier
+
+
+def loss(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    guide: nn.Module | None,
+    times: Times | None,
+    draw: Draws,
+    cfg: Config,
+) -> Tensor:
+    r"""Cross-entropy of the guide behind the denoiser, of pixels ``x`` [B, C, H, W], [B].
+
+    .. math:: L_\mathrm{clf} = -\log p_C\big(y \mid D(x + \sigma z)\big)
+
+    (eq. 54) with C the ``guide``, pixels to scores [B, K], through which the gradient flows to D,
+    and ``y`` classes [B]. ``times`` is of no use here.
+    """
+    assert guide is not None  # see GUIDE
+    scores = guide(denoised(network, x, draw=draw, cfg=cfg))
+    return F.cross_entropy(scores.to(x.dtype), y, reduction="none")

@@ -1,0 +1,34 @@
+"""Denoised smoothing, Salman et al. (2020), arXiv:2003.01908: mean squared error.
+
+The network maps noisy pixels in [0, 1], at one sigma, to clean pixels.
+"""
+
+from torch import Tensor, nn
+
+from rrcm.diffusion.objectives._pixels import Config as Config
+from rrcm.diffusion.objectives._pixels import denoised
+from rrcm.diffusion.objectives._pixels import schedule as schedule
+from rrcm.models.trained.diffusion_process import Times
+from rrcm.training.engine.draws import Draws
+
+GUIDE = ""  # looks at the images alone
+
+
+def loss(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    guide: nn.Module | None,
+    times: Times | None,
+    draw: Draws,
+    cfg: Config,
+) -> Tensor:
+    r"""Mean squared error of the denoised pixels ``x`` [B, C, H, W], [B].
+
+    .. math:: L_\mathrm{mse} = \frac1d \| D(x + \sigma z) - x \|^2
+
+    (eq. 54). ``y``, ``guide`` and ``times`` are of no use here.
+    """
+    prediction = denoised(network, x, draw=draw, cfg=cfg)
+    return (prediction - x).square().flatten(1).mean(dim=1)

@@ -1,0 +1,259 @@
+"""UNets that improved-diffusion and guided-diffusion released, read without trusting them.
+
+These are the code of Nichol & Dhariwal (2021), arXiv:2102.09672, and of Dhariwal & Nichol (2021),
+arXiv:2105.05233. A file is a PyTorch pickle of a state dict. Names and shapes say all of the
+network but how its attention is divided into heads, and which images it was trained on. What is
+read is the same function under the names of rrcm/diffusion/networks/unet.py; docs/importing.md has
+both.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rrcm.core.errors import CheckpointError, ConfigError
+from rrcm.diffusion.networks import unet
+from rrcm.models import state_dict
+
+GROUPS = 32  # of every GroupNorm in both repositories
+BLOCK = {  # a part of a residual block by their name, and by ours
+    "in_layers.0": "norm1",
+    "in_layers.2": "conv1",
+    "emb_layers.1": "time_emb_proj",
+    "out_layers.0": "norm2",
+    "out_layers.3": "conv2",
+    "skip_connection": "conv_shortcut",  # where the number of channels changes
+}
+ATTENTION = {"norm": "group_norm", "qkv": "to_", "proj_out": "to_out.0"}
+ALONE = {"": ""}  # a layer that has no parts
+QKV = ("q", "k", "v")
+CONVOLUTIONS = (".qkv.weight", ".proj_out.weight")
+RISE = re.compile(r"output_blocks\.(\d+)\.[12]\.(conv\.weight|in_layers\.0\.weight)")
+OUTPUT = re.compile(r"output_blocks\.(\d+)\.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """``tensors``, float32, named as `unet.Network` names its own, and its ``shape``.
+
+    ``shape`` is a mapping for ``models.<name>`` of params.yaml.
+    """
+
+    tensors: dict[str, Tensor]
+    shape: dict[str, Any]
+
+
+def read(
+    path: Path, *, image_size: int, heads: int | None, head_channels: int | None
+) -> Checkpoint:
+    """The UNet in ``path``, each tensor checked by name, shape, type and value.
+
+    Guarantee: nothing that the file says is executed (``weights_only``). Tensors may be mapped from
+    the file, which must not change while they are used.
+
+    Args:
+        path: A file that improved-diffusion or guided-diffusion wrote: .pt.
+        image_size: Of the images that it was trained on, in pixels.
+        heads: Into how many heads attention is divided, or None.
+        head_channels: How many channels each head has, where ``heads`` is None.
+
+    Raises:
+        CheckpointError: The file is no such checkpoint, or of another network; names what differs.
+        ConfigError: Not exactly one of ``heads`` and ``head_channels`` is given.
+    """
+    tensors = state_dict.load(path, hint="the weights are in a file such as ema_0.9999_500000.pt")
+    if "label_emb.weight" in tensors:
+        raise CheckpointError(
+            f"{path}: label_emb.weight: this UNet is told the class of what it denoises, which is "
+            "what a classifier is to find out; import one that is not class-conditional"
+        )
+    shape = _shape(path, tensors, image_size=image_size)
+    shape["head_channels"] = _head_channels(path, shape, heads=heads, head_channels=head_channels)
+    try:
+        cfg = unet.Config(**shape)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    state_dict.check(path, tensors, wanted(cfg))
+    found: dict[str, Tensor] = {}
+    for name, into in _names(cfg):
+        if name in tensors:
+            found |= zip(into, _parts(name, tensors[name], cfg.head_channels), strict=True)
+    return Checkpoint(tensors=state_dict.widen(found), shape=asdict(cfg))
+
+
+def wanted(cfg: unet.Config) -> dict[str, list[int]]:
+    """The names and shapes of all tensors of such a network in a file of theirs.
+
+    What is linear in our attention is in theirs a convolution of width 1 along the pixels, and
+    queries, keys and values come out of a single one.
+    """
+    with torch.device("meta"):
+        ours = {name: [*t.shape] for name, t in unet.Network(cfg).state_dict().items()}
+    found = {}
+    for name, into in _names(cfg):
+        if into[0] not in ours:  # a block that leaves the number of channels has no skip_connection
+            continue
+        rows, *rest = ours[into[0]]
+        last = [1] if name.endswith(CONVOLUTIONS) else []
+        found[name] = [len(into) * rows, *rest, *last]
+    return found
+
+
+def _shape(path: Path, tensors: dict[str, Tensor], *, image_size: int) -> dict[str, Any]:
+    """The shape but for ``head_channels``, from the output blocks and a few tensors.
+
+    Each level has equally many output blocks, and the last of each but one doubles the image.
+    """
+    rises = {match[1]: match[2] for name in tensors if (match := RISE.fullmatch(name))}
+    outputs = {match[1] for name in tensors if (match := OUTPUT.match(name))}
+    levels = len(rises) + 1
+    blocks, rest = len(outputs) // levels - 1, len(outputs) % levels
+    width, channels, behind = (
+        _side(path, tensors, name, axis=axis)
+        for name, axis in (("time_embed.0", 1), ("input_blocks.0.0", 1), ("out.2", 0))
+    )
+    if rest or blocks < 1:
+        raise CheckpointError(
+            f"{path}: {len(outputs)} output_blocks, of which {len(rises)} double the image; every "
+            "level of such a UNet has the same number of them, two or more"
+        )
+    if behind not in (channels, 2 * channels):
+        raise CheckpointError(
+            f"{path}: out.2.weight: {behind} channels come out and {channels} go in; a UNet gives "
+            "as many, or with a learned variance twice as many"
+        )
+    told = "input_blocks.1.0.emb_layers.1"
+    if _side(path, tensors, told, axis=0) == width:
+        raise CheckpointError(
+            f"{path}: {told}.weight: the time shifts the channels of blocks, and does not scale "
+            "them; such a UNet is not read"
+        )
+    firsts = [1 + level * (blocks + 1) for level in range(levels)]  # input block of each level
+    kernels = [f"input_blocks.{first}.0.out_layers.3" for first in firsts]
+    return {
+        "channels": channels,
+        "image_size": image_size,
+        "width": width,
+        "mults": [_side(path, tensors, kernel, axis=0) // width for kernel in kernels],
+        "blocks": blocks,
+        "attention": [
+            image_size >> level
+            for level, first in enumerate(firsts)
+            if f"input_blocks.{first}.1.qkv.weight" in tensors
+        ],
+        "groups": GROUPS,
+        "dropout": 0.0,  # a file does not say, and only a training asks
+        "resample": "residual" if "in_layers.0.weight" in rises.values() else "conv",
+        "learned_variance": behind != channels,
+    }
+
+
+def _side(path: Path, tensors: dict[str, Tensor], layer: str, *, axis: int) -> int:
+    """How many channels a layer has, in (``axis`` 1) or out (0)."""
+    name = f"{layer}.weight"
+    if name not in tensors:
+        raise CheckpointError(
+            f"{path}: {name} is missing, so this is no UNet of improved- or guided-diffusion; the "
+            f"first name is {next(iter(tensors))!r}"
+        )
+    if tensors[name].ndim < 2 or 0 in tensors[name].shape:
+        raise CheckpointError(f"{path}: {name} is {[*tensors[name].shape]}, no weight of a layer")
+    return tensors[name].shape[axis]
+
+
+def _head_channels(
+    path: Path, shape: dict[str, Any], *, heads: int | None, head_channels: int | None
+) -> int:
+    """Channels of a head, which must be the same wherever there is attention."""
+    if (heads is None) == (head_channels is None):
+        raise ConfigError(
+            f"--heads, --head-channels: {path} does not say how its attention is divided; give one "
+            "of both: improved-diffusion counts heads, guided-diffusion the channels of one"
+        )
+    if head_channels is not None:
+        return head_channels
+    levels = enumerate(shape["mults"])
+    mults = [m for level, m in levels if shape["image_size"] >> level in shape["attention"]]
+    channels = sorted({shape["width"] * mult for mult in [*mults, shape["mults"][-1]]})
+    assert heads is not None  # by the first check
+    if heads < 1 or len(channels) > 1 or channels[0] % heads:
+        raise CheckpointError(
+            f"{path}: --heads {heads}: attention is over {' and '.join(map(str, channels))} "
+            "channels, and all heads must have as many, in whole numbers"
+        )
+    return channels[0] // heads
+
+
+def _modules(cfg: unet.Config) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Each of their modules, the one of ours that does the same, and the parts of both.
+
+    Theirs are numbered through all levels: ``input_blocks`` are the first convolution, then of each
+    level its blocks and what halves the image. ``output_blocks`` go back, one block more a level,
+    of which the last doubles the image at its end. Ours are numbered within each level.
+    """
+    yield "time_embed.0", "time_embedding.linear_1", ALONE
+    yield "time_embed.2", "time_embedding.linear_2", ALONE
+    yield "input_blocks.0.0", "conv_in", ALONE
+    yield "middle_block.0", "mid_block.resnets.0", BLOCK
+    yield "middle_block.1", "mid_block.attentions.0", ATTENTION
+    yield "middle_block.2", "mid_block.resnets.1", BLOCK
+    yield "out.0", "conv_norm_out", ALONE
+    yield "out.2", "conv_out", ALONE
+    last, each = len(cfg.mults) - 1, cfg.blocks + 1
+    conv = cfg.resample == "conv"
+    op, double, layer = (".op", ".conv", ".conv") if conv else ("", "", "")
+    change = ALONE if conv else BLOCK
+    for level in range(last + 1):
+        seen = cfg.image_size >> level in cfg.attention
+        down, first = f"down_blocks.{level}", 1 + level * each
+        up, back = f"up_blocks.{last - level}", (last - level) * each
+        blocks = [(f"input_blocks.{first + i}", down, i) for i in range(cfg.blocks)]
+        blocks += [(f"output_blocks.{back + i}", up, i) for i in range(each)]
+        for theirs, ours, i in blocks:
+            yield f"{theirs}.0", f"{ours}.resnets.{i}", BLOCK
+            if seen:
+                yield f"{theirs}.1", f"{ours}.attentions.{i}", ATTENTION
+        if level < last:
+            yield (
+                f"input_blocks.{first + cfg.blocks}.0{op}",
+                f"{down}.downsamplers.0{layer}",
+                change,
+            )
+        if level > 0:
+            end = f"output_blocks.{back + cfg.blocks}.{1 + seen}"
+            yield f"{end}{double}", f"{up}.upsamplers.0{layer}", change
+
+
+def _names(cfg: unet.Config) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each tensor that they may have, and what it becomes: one of ours, or three."""
+    for theirs, ours, parts in _modules(cfg):
+        for part, name in parts.items():
+            into = [name + x for x in QKV] if part == "qkv" else [name]
+            for kind in ("weight", "bias"):
+                yield (
+                    _dotted(theirs, part, kind),
+                    tuple(_dotted("unet", ours, n, kind) for n in into),
+                )
+
+
+def _dotted(*parts: str) -> str:
+    return ".".join(filter(None, parts))
+
+
+def _parts(name: str, tensor: Tensor, head_channels: int) -> tuple[Tensor, ...]:
+    """Their tensor as ours, or as the queries, keys and values.
+
+    Theirs begins with the queries, keys and values of the first head, then come those of the
+    second; ours has the queries of all heads, one after the other, in a tensor of their own.
+    """
+    if name.endswith(CONVOLUTIONS):
+        tensor = tensor.squeeze(-1)
+    if ".qkv." not in name:
+        return (tensor,)
+    parts = tensor.unflatten(0, (-1, 3, head_channels)).unbind(dim=1)
+    return tuple(part.flatten(0, 1) for part in parts)

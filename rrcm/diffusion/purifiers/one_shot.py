@@ -1,0 +1,56 @@
+r"""DDS: the clean picture that a diffusion model predicts, asked once.
+
+Carlini et al. (2023), arXiv:2206.10550. A picture with noise sigma in pixel units has s = 2 sigma
+in model space, where the schedule has the time t*. With u = 2x - 1,
+
+.. math:: \hat x_0 = \operatorname{clamp}\bigl(D(u, t^*), -1, 1\bigr), \qquad
+    x \mapsto \tfrac12 (\hat x_0 + 1).
+
+``first`` is the rule of the authors for t*; where the schedule's noise is a little more than s, the
+model removes what it was told, and the certificate still speaks of sigma.
+
+Guarantee: no randomness; a row depends on that row alone.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from rrcm.core.ranges import require
+from rrcm.models.trained.diffusion_process import Denoiser, Rule
+from rrcm.noise import units
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """``rule`` says which time of the schedule has the noise of the picture (eq. 46)."""
+
+    rule: Rule
+
+
+def normals(cfg: Config) -> int:
+    """Fields of standard normal numbers that one purification asks for: none."""
+    return 0
+
+
+class Purifier(nn.Module):
+    """Noisy pixels [B, C, H, W] to pixels in [0, 1]."""
+
+    def __init__(self, denoiser: Denoiser, cfg: Config) -> None:
+        """Ask ``denoiser`` at the time that the rule of ``cfg`` finds.
+
+        Raises:
+            ConfigError: It is no diffusion model.
+        """
+        super().__init__()
+        require(
+            isinstance(denoiser, Denoiser),
+            "purifier: one_shot needs a diffusion model; use learned for this denoiser",
+        )
+        self.denoiser, self.cfg = denoiser, cfg
+
+    def forward(self, x: Tensor, sigma: Tensor, z: Tensor | None = None) -> Tensor:
+        """Pixels [B, C, H, W] in [0, 1] from ``x`` with noise ``sigma`` []; ``z`` is not used."""
+        t = self.denoiser.times.at(units.to_time(sigma.double()), self.cfg.rule)
+        clean, _ = self.denoiser(units.to_model_space(x), t)
+        return units.to_pixels(clean.clamp(-1, 1))

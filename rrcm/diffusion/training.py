@@ -1,0 +1,193 @@
+"""Training of a denoiser by any of the objectives, from scratch or from given weights."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rrcm.config.denoisers import Denoising
+from rrcm.config.sections import DATA_ONLY
+from rrcm.core import registry
+from rrcm.core.ranges import require
+from rrcm.core.schema import parse
+from rrcm.data.splits.shards import Split
+from rrcm.diffusion import condition
+from rrcm.models.trained import denoiser
+from rrcm.models.trained.base import checkpoint, classifier
+from rrcm.models.trained.diffusion_process import Schedule, Times
+from rrcm.noise import streams
+from rrcm.training.engine import distributed
+from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.inputs import loading, order
+from rrcm.training.engine.inputs.loading import Batch
+from rrcm.training.engine.loop import State, decayed, optimise, train
+from rrcm.training.engine.precision import Computed, set_recompute
+
+
+def start(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> State:
+    """State before the first step: the network, its average if ``cfg.ema``, and the optimizer.
+
+    Raises:
+        CheckpointError: The weights of ``cfg.start`` are missing, damaged or of another network.
+        ConfigError: There is no such network, of such a ``shape``.
+    """
+    torch.manual_seed(streams.torch_seed(cfg.seed, streams.INITIALISE))
+    network = denoiser.network(cfg.network, shape, where=f"models.{cfg.model}")
+    if cfg.start != DATA_ONLY:
+        path = Path(cfg.start) / "model.safetensors"
+        checkpoint.restore(network, checkpoint.load(path)[0], source=str(path))
+    network.to(device)  # before the optimizer, whose state follows its parameters
+    modules: dict[str, nn.Module] = {"network": network}
+    if cfg.ema:
+        modules["average"] = copy.deepcopy(network).requires_grad_(False)
+    groups = decayed(network.parameters(), cfg.optimizer)
+    return State(modules=modules, optimizer=optimise(groups, cfg.optimizer))
+
+
+def result(state: State) -> nn.Module:
+    """The trained network: the average, or without one that of the last step."""
+    return state.modules.get("average", state.modules["network"])
+
+
+def schedule(cfg: Denoising) -> Schedule | None:
+    """The denoiser's noise schedule; None if it predicts clean images for a single sigma."""
+    objective, constants = _objective(cfg)
+    return objective.schedule(constants)
+
+
+def denoise(
+    state: State, split: Split, cfg: Denoising, guide: nn.Module | None = None
+) -> Iterator[State]:
+    """Train from ``state.step`` to ``cfg.steps``; yields the state after every step.
+
+    ``guide`` is the classifier or condition from `load_guide`; it is put in evaluation mode and
+    frozen.
+
+    Raises:
+        ConfigError: The guide does not fit the objective, the network does not support
+            ``recompute``, devices cannot share a batch evenly, or images have another size.
+    """
+    objective, constants = _objective(cfg)
+    network = state.modules["network"].train()
+    _prepare(network, cfg)
+    called = Computed(network, cfg.compute)
+    if guide is not None:
+        guide = Computed(guide.eval().requires_grad_(False), cfg.compute)
+    device = next(network.parameters()).device
+    declared = objective.schedule(constants)
+    times = None if declared is None else Times(declared).to(device)
+    random = any(isinstance(part, nn.Dropout) and part.p > 0 for part in network.modules())
+
+    def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
+        x = batch.views["image"]
+        if random:  # dropout draws from the global generator
+            torch.manual_seed(int(draw.uniform(x)[0] * 2**24))
+        value = objective.loss(
+            called, x, batch.labels, guide=guide, times=times, draw=draw, cfg=constants
+        )
+        return {cfg.objective: value}
+
+    stream = loading.batches(
+        split,
+        {"image": cfg.augment},
+        batch_size=cfg.batch_size,
+        seed=cfg.seed,
+        start=state.step,
+        stop=cfg.steps,
+        device=device,
+        workers=cfg.compute.workers,
+        where="denoisers",
+    )
+    for _ in train(
+        state,
+        stream,
+        loss,
+        network=network,
+        steps=cfg.steps,
+        per_epoch=order.steps_per_epoch(len(split.labels), batch_size=cfg.batch_size),
+        optimizer=cfg.optimizer,
+        accumulate=cfg.compute.accumulate,
+        seed=cfg.seed,
+    ):
+        state.took([called], batch_size=cfg.batch_size)
+        if cfg.ema:
+            _follow(state.modules["average"], network, momentum=cfg.ema)
+        yield state
+
+
+class Blank(nn.Module):
+    """A denoiser's network with a condition of zeros, if any, for counting its operations."""
+
+    def __init__(self, network: nn.Module, shape: dict[str, Any]) -> None:
+        """``shape`` is that of ``network``."""
+        super().__init__()
+        self.network, self.numbers = network, shape.get("condition", 0)
+
+    def forward(self, x: Tensor, told: Tensor) -> Tensor:
+        """Output of ``network`` for ``x`` [B, C, H, W] and time input ``told`` [] or [B]."""
+        condition = [x.new_zeros(len(x), self.numbers)] if self.numbers else []
+        return self.network(x, told.expand(len(x)), *condition)
+
+
+def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> nn.Module | None:
+    """Load the guide ``cfg.guide`` of the objective, or None if it has none.
+
+    ``models/<run>`` is a classifier of denoised images, at the sigma of its training.
+    ``represented/<name>`` is a `condition.Condition`, for conditional networks; ``shape`` is that
+    of the network.
+
+    Raises:
+        ConfigError: The guide is not of the objective's kind, or has other dimensions.
+        CheckpointError: It is missing or damaged.
+    """
+    objective, _ = _objective(cfg)
+    wanted, numbers = objective.GUIDE, shape.get("condition", 0)
+    if wanted == "represented" and numbers == 0:
+        wanted = ""
+    folder = "" if cfg.guide == DATA_ONLY else cfg.guide.partition("/")[0]
+    ways = f"{wanted}/<name>" if wanted else f"nothing beside the images, that is {DATA_ONLY}"
+    require(folder == wanted, f"denoisers: guide: {cfg.objective} looks at {ways}; got {cfg.guide}")
+    if wanted == "represented":
+        guide = condition.load(Path(cfg.guide), device=device)
+        size = len(guide.mean)
+        require(
+            size == numbers,
+            f"denoisers: guide: {cfg.guide} gives {size} numbers, and the network has a condition "
+            f"of {numbers}; set condition of models.{cfg.model} to {size}",
+        )
+        return guide
+    if not wanted:
+        return None
+    network, config = classifier.load(Path(cfg.guide))
+    for key in ("channels", "image_size"):
+        own = config["model"]["shape"].get(key)
+        require(
+            shape.get(key, own) == own,
+            f"denoisers: guide: {cfg.guide} has {key} {own}, but models.{cfg.model}, whose "
+            f"pictures it looks at, has {shape.get(key)}; name a run of the same",
+        )
+    return network.fix(config["sigma"]).to(device)
+
+
+def _objective(cfg: Denoising) -> tuple[ModuleType, Any]:
+    """The objective's module and its constants."""
+    objective = registry.load("denoiser_objectives", cfg.objective)
+    return objective, parse(cfg.loss, objective.Config, where="denoisers: loss")
+
+
+def _prepare(network: nn.Module, cfg: Denoising) -> None:
+    set_recompute(network, cfg.compute, name=cfg.network)
+    if distributed.world() > 1:
+        distributed.synchronise(network)
+
+
+@torch.no_grad()
+def _follow(average: nn.Module, network: nn.Module, *, momentum: float) -> None:
+    """Update the EMA ``average`` of ``network`` after a step; buffers are copied."""
+    torch._foreach_lerp_([*average.parameters()], [*network.parameters()], 1 - momentum)
+    for buffer, current in zip(average.buffers(), network.buffers(), strict=True):
+        buffer.copy_(current)

@@ -1,0 +1,1 @@
+"""Quality of encoders and generated images: linear probes and Fréchet distances."""

@@ -1,1 +1,0 @@
-"""Classifiers that were trained elsewhere, as backends. One file each."""

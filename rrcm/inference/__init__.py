@@ -1,0 +1,1 @@
+"""Running classifiers: export to ONNX, backends, and classifiers that others trained."""

@@ -1,0 +1,343 @@
+"""ONNX Runtime runs exported classifiers, on the CPU or a GPU.
+
+An export is a file, or for large networks a folder of a graph and its weights
+(rrcm/inference/export.py). Of a folder only the graph is read here; ONNX Runtime reads the weights
+from where they lie.
+
+The last metadata entry of a file is the SHA-256 of all bytes before it, and the metadata of a graph
+have the SHA-256 of its weights, so that a damaged file is refused.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from google.protobuf.message import DecodeError
+from torch import Tensor
+
+from rrcm.core.errors import BackendError, one_line
+from rrcm.core.files import read_bytes
+from rrcm.core.files import sha256 as sha256_of_file
+from rrcm.models.trained import quantize
+
+PRECISIONS = ("fp32", "fp16", "int8")
+GRAPH, DATA = "model.onnx", "weights.data"  # of a folder; DATA is in its metadata, by its SHA-256
+LARGEST = 2 * 10**9  # bytes of a file, the limit of onnx; a protobuf message holds a little more
+DIGEST = "rrcm-sha256"  # the last entry of the metadata
+SMALL = 1024  # bytes; smaller tensors stay in the graph, because shapes are inferred from them
+PAGE = 4096  # bytes; a tensor that begins on one can be mapped into memory
+BESIDE = "session.model_external_initializers_file_folder_path"  # weights of a model in memory
+REFUSALS = tuple(  # ONNX Runtime's errors have no common base class
+    getattr(onnxruntime.capi.onnxruntime_pybind11_state, name)
+    for name in ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented")
+)
+
+
+class Backend:
+    """``onnx/<run>.onnx`` at one sigma, in a session that any number of threads may share.
+
+    ``normals`` is the shape of a row's normal numbers, the file's input z, or () without.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        run: str,
+        *,
+        sigma: float,
+        precision: str,
+        device: str,
+        calibration: Callable[[], Tensor] | None,
+    ) -> None:
+        """Load ``root/onnx/<run>.onnx``, a file or a folder.
+
+        ``precision`` fp16 and int8 convert it (rrcm/models/trained/quantize.py): another function,
+        so ``weights`` is then the SHA-256 of the converted model. int8 takes its scales from the
+        noisy pixels [N, C, H, W] that ``calibration`` returns, once and for all: a score never
+        depends on the rest of its batch, as it would with dynamic quantisation. fp32 uses no TF32.
+
+        Raises:
+            BackendError: The file, the device, the precision or its calibration is missing; or int8
+                is asked of a random classifier, or of a folder.
+        """
+        if precision not in PRECISIONS:
+            raise BackendError(
+                f"backend onnx offers {', '.join(PRECISIONS)}, not {precision}; torch has bf16"
+            )
+        path = root / "onnx" / f"{run}.onnx"
+        model = _read(path)
+        metadata = _metadata(model, path, run)
+        data = _data(path, metadata, precision) if path.is_dir() else None
+        self.classes: list[str] = json.loads(metadata["classes"])
+        model, ends = _scores_only(model, path, precision)
+        self.device = torch.device(device)
+        self.stream = (
+            torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
+        )
+        try:
+            converted = _converted(model, sigma, precision, calibration, ends)
+            content = converted.SerializeToString()
+            graph, beside = (_moved(converted, data), data.parent) if data else (content, None)
+            self.session = open_session(
+                graph, path, device=device, stream=self.stream, beside=beside
+            )
+        except REFUSALS as error:
+            raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
+        self.weights = metadata["weights"] if precision == "fp32" else sha256(content).hexdigest()
+        self.provider = self.session.get_providers()[0]
+        _, self.width = self.session.get_outputs()[0].shape
+        more = [value for value in self.session.get_inputs() if value.name == "z"]
+        self.normals: tuple[int, ...] = tuple(more[0].shape[1:]) if more else ()
+        if self.width != len(self.classes):
+            raise BackendError(
+                f"{path}: {self.width} scores per image, but {len(self.classes)} classes in its "
+                "metadata"
+            )
+        self.options = onnxruntime.RunOptions()
+        self.options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
+
+        ``z`` [B, *normals] is omitted where ``normals`` is (). Computed on the calling
+        thread; on a GPU, in the order of its current stream.
+        """
+        x = x.contiguous()
+        z = z if z is None else z.contiguous()
+        scores = torch.empty(len(x), self.width, device=self.device)
+        binding = self.session.io_binding()  # of this call alone: threads share the session
+        for bind, name, tensor in (
+            (binding.bind_input, "x", x),
+            (binding.bind_input, "z", z),
+            (binding.bind_output, "scores", scores),
+        ):
+            if tensor is None:
+                continue
+            bind(name, self.device.type, 0, np.float32, tuple(tensor.shape), tensor.data_ptr())
+        if self.stream:
+            self.stream.wait_stream(torch.cuda.current_stream())
+        self.session.run_with_iobinding(binding, self.options)
+        if self.stream:
+            torch.cuda.current_stream().wait_stream(self.stream)
+        return scores
+
+
+def about(root: Path, run: str) -> dict[str, Any]:
+    """The fp32 ``weights`` digest of ``root/onnx/<run>.onnx``, and the ``params`` that made it."""
+    path = root / "onnx" / f"{run}.onnx"
+    metadata = _metadata(_read(path), path, run)
+    params = json.loads(metadata.get("params", "{}"))
+    return {"weights": metadata["weights"], "params": params}
+
+
+def open_session(
+    content: bytes | str,
+    path: Path,
+    *,
+    device: str,
+    stream: "torch.cuda.Stream | None" = None,
+    beside: Path | None = None,
+) -> onnxruntime.InferenceSession:
+    """A session that runs a model on the calling thread or on a GPU's ``stream``, without TF32.
+
+    ``content`` is the model's bytes, of which the session keeps a copy, or a file's name; ``path``
+    is named in errors. External weights are read from the folder ``beside``.
+
+    Raises:
+        BackendError: There is no CUDA, or ONNX Runtime falls back to the CPU.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    if beside:
+        options.add_session_config_entry(BESIDE, str(beside))
+    providers: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
+    if device == "cuda":
+        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers() or not stream:
+            raise BackendError("no CUDA device or provider here; `rrcm doctor` shows what there is")
+        settings = {"use_tf32": "0", "user_compute_stream": str(stream.cuda_stream)}
+        providers.insert(0, ("CUDAExecutionProvider", settings))
+    session = onnxruntime.InferenceSession(content, options, providers=providers)
+    if session.get_providers()[0] != providers[0][0]:  # it falls back silently
+        raise BackendError(f"{path}: {providers[0][0]} does not load; `rrcm doctor` shows more")
+    return session
+
+
+def write(model: onnx.ModelProto, path: Path) -> None:
+    """Write ``model`` to a file that ends in a SHA-256 of all bytes before."""
+    kept = [prop for prop in model.metadata_props if prop.key != DIGEST]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    content = model.SerializeToString()
+    with path.open("wb") as file:
+        file.write(content)
+        file.write(_ending(sha256(content).hexdigest()))
+
+
+def _ending(digest: str) -> bytes:
+    """The bytes to append; concatenated protobuf messages are parsed as one."""
+    entry = onnx.StringStringEntryProto(key=DIGEST, value=digest)
+    return onnx.ModelProto(metadata_props=[entry]).SerializeToString()
+
+
+def refuse_damage(content: bytes, path: Path) -> None:
+    """Refuse a file whose final digest is not that of the bytes before; pass one without digest.
+
+    Raises:
+        BackendError: Says how to get them back.
+    """
+    start = len(content) - len(_ending("0" * 64))
+    body, ending = memoryview(content)[: max(start, 0)], content[max(start, 0) :]
+    if ending[:-64] != _ending("0" * 64)[:-64]:
+        return  # no digest
+    if ending != _ending(sha256(body).hexdigest()):
+        raise BackendError(
+            f"{path}: damaged: not the bytes that were exported; `dvc checkout --force` or `dvc "
+            "repro` brings them back"
+        )
+
+
+def require_digest(model: onnx.ModelProto, path: Path) -> None:
+    """Refuse a model of ours whose file, checked by `refuse_damage`, has no digest.
+
+    Raises:
+        BackendError: Says how to make it anew.
+    """
+    if model.metadata_props[-1].key != DIGEST:
+        raise BackendError(
+            f"{path}: does not end in a digest, so that damage would not show: it is cut short, "
+            "was changed, or an older version exported it; `dvc repro` exports it anew"
+        )
+
+
+def unload(model: onnx.ModelProto, path: Path) -> None:
+    """Move the weights of ``model`` to the file ``path``, which belongs beside the model's."""
+    with path.open("wb") as file:
+        for tensor in model.graph.initializer:
+            if (size := len(tensor.raw_data)) <= SMALL:
+                continue
+            file.seek(-file.tell() % PAGE, os.SEEK_CUR)
+            onnx.external_data_helper.set_external_data(
+                tensor, path.name, offset=file.tell(), length=size
+            )
+            file.write(tensor.raw_data)
+            tensor.ClearField("raw_data")
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    """The model of a file; the graph of a folder, without weights."""
+    path = path / GRAPH if path.is_dir() else path
+    content = read_bytes(path, BackendError, most=LARGEST)
+    try:
+        refuse_damage(content, path)
+        return onnx.load_model_from_string(content)
+    except DecodeError as error:
+        raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
+
+
+def _metadata(model: onnx.ModelProto, path: Path, run: str) -> dict[str, str]:
+    metadata = {prop.key: prop.value for prop in model.metadata_props}
+    if "classes" not in metadata or "weights" not in metadata:
+        raise BackendError(f"{path}: no metadata of ours; `dvc repro export@{run}` writes it")
+    if metadata.get("run") != run:
+        raise BackendError(f"{path}: exported from run {metadata.get('run')!r}, not {run!r}")
+    require_digest(model, path)
+    return metadata
+
+
+def _data(path: Path, metadata: dict[str, str], precision: str) -> Path:
+    """The weights file of a folder, checked against its graph."""
+    if precision == "int8":
+        raise BackendError(
+            f"{path}: int8 is made from a model of one file, and these are more weights than one "
+            "holds; use fp32 or fp16"
+        )
+    return require_data(path, metadata)
+
+
+def require_data(path: Path, metadata: dict[str, str]) -> Path:
+    """The weights file of the folder ``path``, checked against the digest in ``metadata``.
+
+    Raises:
+        BackendError: It is missing or differs; says how to get it back.
+    """
+    data, remedy = path / DATA, f"`dvc checkout --force {path}` or `dvc repro` brings it back"
+    try:
+        digest = sha256_of_file(data)
+    except OSError as error:
+        raise BackendError(f"{data}: cannot be read ({one_line(error)}); {remedy}") from None
+    if digest != metadata.get(DATA):
+        raise BackendError(f"{data}: damaged, or not of the {GRAPH} beside it; {remedy}")
+    return data.resolve()  # ONNX Runtime follows no link, and DVC may keep one here
+
+
+def _moved(model: onnx.ModelProto, data: Path) -> bytes:
+    """The bytes of ``model``, with its external weights in a file named as ``data``."""
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = data.name
+    return model.SerializeToString()
+
+
+def _scores_only(
+    model: onnx.ModelProto, path: Path, precision: str
+) -> tuple[onnx.ModelProto, list[str]]:
+    """``model`` with the output ``scores`` alone, and the tensors up to which it may be float16.
+
+    These are the scores that an ensemble or purified classifier combines: what follows stays
+    float32.
+    """
+    if precision == "int8" and any(value.name == "z" for value in model.graph.input):
+        raise BackendError(
+            f"{path}: int8 takes its ranges from noisy images, but this classifier is random, too; "
+            "use fp32 or fp16"
+        )
+    combined = [value.name for value in model.graph.output if value.name != "scores"]
+    return (_without(model, combined) if combined else model), combined or ["scores"]
+
+
+def _without(model: onnx.ModelProto, outputs: list[str]) -> onnx.ModelProto:
+    """``model`` without these outputs, and without what only they depend on."""
+    graph = model.graph
+    kept = [value for value in graph.output if value.name not in outputs]
+    needed = {value.name for value in kept}
+    nodes: list[onnx.NodeProto] = []
+    for node in reversed(graph.node):  # in topological order
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            nodes.insert(0, node)
+    tensors = [tensor for tensor in graph.initializer if tensor.name in needed]
+    for field, values in ((graph.output, kept), (graph.node, nodes), (graph.initializer, tensors)):
+        del field[:]
+        field.extend(values)
+    return model
+
+
+def _converted(
+    model: onnx.ModelProto,
+    sigma: float,
+    precision: str,
+    calibration: Callable[[], Tensor] | None,
+    ends: list[str],
+) -> onnx.ModelProto:
+    """``model`` with sigma as a constant, in ``precision`` up to the tensors ``ends``."""
+    (level,) = (value for value in model.graph.input if value.name == "sigma")
+    model.graph.input.remove(level)  # a constant then, which ONNX Runtime folds
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(np.array(sigma, dtype=np.float32), "sigma")
+    )
+    if precision == "fp16":
+        return quantize.float16(model, ends)
+    if precision == "int8":
+        if calibration is None:
+            raise BackendError("precision int8 needs images to calibrate on, and got none")
+        return quantize.int8(model, calibration().cpu().numpy())
+    return model

@@ -1,0 +1,82 @@
+"""PyTorch runs trained classifiers, ensembles and purified classifiers, on the CPU or a GPU."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rrcm.core.errors import BackendError
+from rrcm.core.files import read_config, sha256
+from rrcm.models.trained import purified
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def about(root: Path, run: str) -> dict[str, Any]:
+    """The ``weights`` digest of ``root/models/<run>``, and the ``params`` that made it."""
+    folder = root / "models" / run
+    params = read_config(folder).get("params", {})
+    return {"weights": sha256(folder / "model.safetensors"), "params": params}
+
+
+class Backend:
+    """A trained classifier under ``models/<run>``, at one sigma, in its form for inference.
+
+    ``normals`` is the shape of a row's normal numbers, () for a deterministic classifier.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        run: str,
+        *,
+        sigma: float,
+        precision: str,
+        device: str,
+        calibration: Callable[[], Tensor] | None,
+    ) -> None:
+        """Load ``root/models/<run>``; ``calibration`` is not used.
+
+        ``precision`` bf16 has weights and activations in bfloat16; noise is added in float32
+        before. fp32 uses no TF32. On a GPU the network is compiled for each batch shape.
+
+        Raises:
+            BackendError: The device or the precision is not available.
+            CheckpointError: The classifier is missing or damaged.
+        """
+        if precision not in PRECISIONS:
+            raise BackendError(
+                f"backend torch offers {' and '.join(PRECISIONS)}, not {precision}; onnx has fp16 "
+                "and int8"
+            )
+        if device == "cuda" and not torch.cuda.is_available():
+            raise BackendError("no CUDA device here; `rrcm doctor` shows what there is")
+        folder = root / "models" / run
+        network: Any  # of one of many forms, all with `fix`
+        network, config = purified.load(folder)
+        self.normals: tuple[int, ...] = getattr(network, "normals", ())
+        self.device = torch.device(device)
+        self.network = network.fix(sigma).to(self.device, PRECISIONS[precision])
+        if device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = False
+            self.network = torch.compile(
+                self.network, mode="max-autotune", fullgraph=True, dynamic=False
+            )
+        self.classes: list[str] = config["classes"]
+        self.weights = sha256(folder / "model.safetensors")
+        self.provider = f"torch-{self.device.type}"
+
+    @torch.inference_mode()
+    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
+
+        ``z`` [B, *normals] is omitted where ``normals`` is (). Computed on the calling
+        thread; on a GPU, in the order of its current stream.
+        """
+        if self.device.type == "cpu" and torch.get_num_threads() != 1:
+            torch.set_num_threads(1)  # sample() runs one such thread per core
+        # A copy: a CUDA graph reuses its output buffer.
+        scores = self.network(x) if z is None else self.network(x, z)
+        return scores.to(torch.float32, copy=True)

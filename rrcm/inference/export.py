@@ -1,0 +1,281 @@
+"""Exports a trained classifier to ONNX and records how closely the two agree.
+
+The export is one file. Weights above the 2 GiB of a protobuf message make it a folder of that name
+with the graph and a file of weights, which is ONNX's external data format.
+"""
+
+import gc
+import io
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+
+from rrcm.config.certification import Export
+from rrcm.core import registry
+from rrcm.core.errors import BackendError
+from rrcm.core.files import atomic, sha256
+from rrcm.data.splits.shards import Split
+from rrcm.inference.backends.onnx import DATA, GRAPH, LARGEST, open_session, unload, write
+from rrcm.models.trained.base.classifier import Classifier
+from rrcm.models.trained.ensembles import EnsembleClassifier
+from rrcm.models.trained.purified_classifier import PurifiedClassifier
+from rrcm.noise import streams
+
+
+class Comparable(Protocol):
+    """A classifier that can be compared with its export.
+
+    ``normals`` is the shape of a row's normal numbers z, () without.
+    """
+
+    normals: tuple[int, ...]
+
+    def parity_outputs(self, x: Tensor, sigma: Tensor, /, *z: Tensor) -> dict[str, Tensor]:
+        """The outputs of its file by name: ``scores`` [B, K], then the scores they combine."""
+
+    def decided(self, outputs: dict[str, Tensor], *, tolerance: float) -> Tensor:
+        """Rows [B] on which no vote changes with the combined scores by up to ``tolerance``.
+
+        On other rows a rounding error may change ``scores`` by a whole vote.
+        """
+
+
+def export(
+    network: Classifier,
+    path: Path,
+    split: Split,
+    metadata: dict[str, Any],
+    cfg: Export,
+    *,
+    architecture: str,
+) -> dict[str, Any]:
+    """Write ``network`` to ``path`` and return its parity record; nothing is kept on disagreement.
+
+    The file maps ``x`` [batch, C, H, W], noisy pixels, and ``sigma`` [], their noise level, to
+    ``scores`` [batch, K], in the inference form of rrcm/models/folding/. The same weights give the
+    same bytes.
+
+    Args:
+        network: In evaluation mode, on the CPU.
+        path: The file to write, or the folder.
+        split: Images for the parity check, which adds its own noise.
+        metadata: Stored in the file, non-text values as JSON; must have ``sigma``.
+        cfg: Opset, number of images and tolerance.
+        architecture: A file of rrcm/models/folding/.
+
+    Raises:
+        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
+    """
+    folded = registry.load("folding", architecture).fold(network).float()
+    return _export(_Plain(network), folded, path, split, metadata, cfg)
+
+
+def export_ensemble(
+    network: EnsembleClassifier,
+    folded: EnsembleClassifier,
+    path: Path,
+    split: Split,
+    metadata: dict[str, Any],
+    cfg: Export,
+) -> dict[str, Any]:
+    """Export the ensemble ``folded``, from `ensembles.load`, after comparing it with ``network``.
+
+    As `export`, with further outputs ``member_1`` … ``member_k`` [batch, K], the scores of each
+    member, which the backend drops (rrcm/inference/backends/onnx.py).
+
+    Raises:
+        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
+    """
+    return _export(network, _Outputs(folded.float()), path, split, metadata, cfg)
+
+
+def export_purified(
+    network: PurifiedClassifier,
+    folded: PurifiedClassifier,
+    path: Path,
+    split: Split,
+    metadata: dict[str, Any],
+    cfg: Export,
+) -> dict[str, Any]:
+    """Export the purified classifier ``folded``, from `purified.load`, compared with ``network``.
+
+    As `export`. A random one has a further input ``z`` [batch, S, C, H, W], its normal numbers. One
+    that combines several scores has further outputs ``call_1`` … [batch * calls, K], which the
+    backend drops.
+
+    Raises:
+        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
+    """
+    return _export(network, _Outputs(folded.float()), path, split, metadata, cfg)
+
+
+class _Plain:
+    """A single network as a `Comparable`: its scores combine nothing."""
+
+    normals: tuple[int, ...] = ()
+
+    def __init__(self, network: Classifier) -> None:
+        self.network = network
+
+    def parity_outputs(self, x: Tensor, sigma: Tensor, *z: Tensor) -> dict[str, Tensor]:
+        return {"scores": self.network(x, sigma, *z)}
+
+    def decided(self, outputs: dict[str, Tensor], *, tolerance: float) -> Tensor:
+        return torch.ones(len(outputs["scores"]), dtype=torch.bool)
+
+
+class _Outputs(nn.Module):
+    """The `parity_outputs` of a classifier as a tuple, which PyTorch can trace."""
+
+    def __init__(self, network: EnsembleClassifier | PurifiedClassifier) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor, sigma: Tensor, z: Tensor | None = None) -> tuple[Tensor, ...]:
+        inputs = (x, sigma) if z is None else (x, sigma, z)
+        return (*self.network.parity_outputs(*inputs).values(),)
+
+
+def _export(
+    network: Comparable,
+    folded: nn.Module,
+    path: Path,
+    split: Split,
+    metadata: dict[str, Any],
+    cfg: Export,
+) -> dict[str, Any]:
+    inputs = _inputs(split.pixels(slice(cfg.parity_images)), metadata["sigma"], network.normals)
+    with torch.inference_mode():
+        outputs = network.parity_outputs(*inputs.values())
+    size = sum(t.nbytes for t in [*folded.parameters(), *folded.buffers()])
+    with (_folder if size >= LARGEST else atomic)(path) as part:
+        _write(part, folded, inputs, [*outputs], metadata, opset=cfg.opset)
+        gc.collect()  # the exporter's copies of the weights, before ONNX Runtime makes its own
+        graph = part / GRAPH if part.is_dir() else part
+        decided = network.decided(outputs, tolerance=cfg.tolerance)
+        record = parity(graph, inputs, outputs, decided)
+        if not record["max_abs_difference"] <= cfg.tolerance:
+            raise BackendError(
+                f"{path}: ONNX Runtime differs from PyTorch by {record['max_abs_difference']:.2g} "
+                f"on noisy images, export.tolerance is {cfg.tolerance:g}"
+            )
+        if path.is_dir():  # an older folder cannot be replaced in one step
+            shutil.rmtree(path)
+    return record
+
+
+def _inputs(pixels: np.ndarray, sigma: float, normals: tuple[int, ...]) -> dict[str, Tensor]:
+    """Noisy images, sigma and, for a random classifier, z, by the names of the file's inputs."""
+    x, images = torch.from_numpy(pixels), torch.arange(len(pixels))
+    noise = streams.gaussian(
+        0, images, torch.zeros_like(images), tuple(x.shape[1:]), stream=streams.PARITY
+    )
+    level = torch.tensor(sigma)
+    inputs = {"x": x + level * noise, "sigma": level}
+    if normals:
+        draws = torch.ones_like(images)
+        inputs["z"] = streams.gaussian(0, images, draws, normals, stream=streams.PARITY)
+    return inputs
+
+
+def _write(
+    path: Path,
+    network: nn.Module,
+    inputs: dict[str, Tensor],
+    outputs: list[str],
+    metadata: dict[str, Any],
+    *,
+    opset: int,
+) -> None:
+    """Write a file; or, into the folder ``path``, a graph and its weights."""
+    model = _trace(network, inputs, outputs, opset=opset)
+    if path.is_dir():
+        unload(model, path / DATA)
+        metadata = metadata | {DATA: sha256(path / DATA)}
+        path /= GRAPH
+    onnx.helper.set_model_props(
+        model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
+    )
+    write(model, path)
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside ``path``; rename it into place only if the block succeeds.
+
+    Guarantee: whatever happens, including a crash, ``path`` is what it was, absent, or whole.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)  # left by an earlier process of this id
+    part.mkdir(parents=True)
+    try:
+        yield part
+        for place in (*part.iterdir(), part):
+            handle = os.open(place, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+        path.unlink(missing_ok=True)  # an older file
+        part.rename(path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _trace(
+    network: nn.Module, inputs: dict[str, Tensor], outputs: list[str], *, opset: int
+) -> onnx.ModelProto:
+    """The ONNX model of ``network``, traced on two rows; its batch dimension is open."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    batch = torch.export.Dim("batch")
+    example = {name: value if name == "sigma" else value[:2] for name, value in inputs.items()}
+    shapes = [None if name == "sigma" else {0: batch} for name in inputs]
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")  # the exporter's own deprecations are not the user's
+        program = torch.onnx.export(
+            network,
+            (*example.values(),),
+            dynamo=True,
+            input_names=[*example],
+            output_names=outputs,
+            dynamic_shapes=(*shapes,),
+            opset_version=opset,
+            verbose=False,
+        )
+    assert program is not None  # as always with dynamo
+    model = program.model_proto
+    for message in (model.graph, *model.graph.node, *model.graph.input, *model.graph.value_info):
+        del message.metadata_props[:]  # stack traces, with the paths of this machine
+    return model
+
+
+def parity(
+    path: Path, inputs: dict[str, Tensor], outputs: dict[str, Tensor], decided: Tensor
+) -> dict[str, Any]:
+    """How far the outputs of ONNX Runtime are from those of PyTorch, ``outputs``.
+
+    Rounding may change a whole vote of rows that are not ``decided`` [B]: their ``scores`` are not
+    compared, but the scores that these combine are. The record counts them as ``undecided``.
+    """
+    session = open_session(str(path), path, device="cpu")
+    arrays = session.run([*outputs], {name: value.numpy() for name, value in inputs.items()})
+    exported = dict(zip(outputs, map(torch.from_numpy, arrays), strict=True))
+    apart = {name: exported[name] - value for name, value in outputs.items()}
+    apart["scores"] = apart["scores"][decided]
+    votes = [named["scores"].argmax(dim=1) for named in (exported, outputs)]
+    return {
+        "images": len(decided),
+        "max_abs_difference": float(torch.cat([a.flatten() for a in apart.values()]).abs().max()),
+        "max_abs_score": float(outputs["scores"].abs().max()),
+        "argmax_agreement": float((votes[0] == votes[1]).float().mean()),
+        "undecided": int((~decided).sum()),
+    }

@@ -1,0 +1,133 @@
+"""Backend for timm classifiers, with timm's weights or those of a file."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.core.errors import BackendError, one_line
+from rrcm.core.registry import suggest
+from rrcm.inference.foreign._normalisation import Normalisation
+from rrcm.models import state_dict
+from rrcm.models.trained.base import checkpoint
+
+import timm  # isort: skip (after _torchvision)
+
+PREFIXES = ("module.", "model.", "_orig_mod.")  # of names, added by wrappers
+NESTED = ("state_dict", "model")  # keys under which training programs keep the weights
+
+
+class Backend:
+    """A timm network in evaluation mode, for pictures of ``shape`` [C, H, W].
+
+    ``crop_pct`` and ``interpolation`` are those of its training pictures. ``fixed`` is 0: batches
+    may have any size.
+    """
+
+    fixed = 0
+    normals = ()  # it is deterministic
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        weights: Path | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+        size: tuple[int, int] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """Build ``name`` and load ``weights``, by default timm's pretrained ones.
+
+        ``weights`` is a safetensors file, or a PyTorch file of tensors only; it sets the number of
+        classes. ``mean``, ``std`` (of pixels in [0, 1], applied after the noise) and ``size``
+        default to those of timm's weights. The attribute ``weights`` is the SHA-256 of the name,
+        all tensors, and the normalisation.
+
+        Raises:
+            BackendError: There is no such network, or the weights do not fit.
+            CheckpointError: ``weights`` is missing, damaged, or no state dict.
+            ConfigError: ``mean`` or ``std`` is invalid.
+        """
+        if not timm.is_model(name):
+            known = timm.list_models()
+            raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
+        self.device = torch.device(device)
+        if device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        state = None if weights is None else _read(weights)
+        self.network = _build(name, state, weights, size).eval().to(self.device)
+        cfg: Any = self.network.pretrained_cfg
+        channels, *own = cfg["input_size"]
+        self.shape = (channels, *(size or own))
+        self.crop_pct: float = cfg["crop_pct"] or 0.875
+        self.interpolation: str = cfg["interpolation"]
+        self.normalise = Normalisation(
+            mean or cfg["mean"], std or cfg["std"], channels=channels, device=device
+        )
+        self.provider = f"torch-{self.device.type}"
+        self.classes = [str(k) for k in range(self._probe(name))]
+        self.weights = self._digest(name)
+
+    def _probe(self, name: str) -> int:
+        """The number of classes, by classifying a grey picture; the first run may fail."""
+        try:
+            scores = self.scores(torch.full((2, *self.shape), 0.5, device=self.device))
+        except (RuntimeError, AssertionError, ValueError) as error:
+            reason = one_line(error)
+            _, height, width = self.shape
+            raise BackendError(f"{name} does not run at {height} x {width}: {reason}") from None
+        if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
+            raise BackendError(f"{name} gives no scores of two classes or more")
+        return scores.shape[1]
+
+    def _digest(self, name: str) -> str:
+        around = [name, self.shape, str(self.normalise)]
+        return checkpoint.digest(self.network.state_dict(), around)
+
+    @torch.inference_mode()
+    def scores(self, x: Tensor) -> Tensor:
+        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
+
+        Computed on the calling thread; on a GPU, in the order of its current stream.
+        """
+        if self.device.type == "cpu" and torch.get_num_threads() != 1:
+            torch.set_num_threads(1)  # sample() runs one such thread per core
+        return self.network(self.normalise(x)).float()
+
+
+def _build(
+    name: str, state: dict[str, Tensor] | None, path: Path | None, size: tuple[int, int] | None
+) -> nn.Module:
+    config = timm.get_pretrained_cfg(name) or timm.models.PretrainedCfg()
+    shape: dict[str, Any] = {"img_size": size} if size and config.fixed_input_size else {}
+    try:
+        if state is None:
+            return timm.create_model(name, pretrained=True, **shape)
+        head = f"{config.classifier}.weight"
+        wide = head in state and state[head].numel() > 0  # else it could ask for any memory
+        classes: dict[str, Any] = (
+            {"num_classes": len(state[head])} if wide and state[head].ndim else {}
+        )
+        network = timm.create_model(name, pretrained=False, **classes, **shape)
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        hint = "give a file with --weights" if state is None else "is --size one that it takes?"
+        raise BackendError(f"timm cannot make {name}: {one_line(error)}; {hint}") from None
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise BackendError(f"{path}: not the weights of {name}: {one_line(error)}") from None
+    return network
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, under the network's own names."""
+    hint = "the weights may lie under " + " or ".join(NESTED)
+    state = state_dict.load(path, hint=hint, nested=NESTED)
+    while prefix := next(
+        (p for p in PREFIXES if state and all(k.startswith(p) for k in state)), ""
+    ):
+        state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
+    return state

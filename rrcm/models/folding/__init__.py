@@ -1,0 +1,1 @@
+"""Inference forms of networks: the same functions, with constant computations folded away."""

@@ -1,0 +1,92 @@
+"""ResNets for inference: BatchNorm and input scaling folded into convolutions, in float64.
+
+In evaluation mode BatchNorm is a linear map of each channel, and becomes part of the convolution
+before it; division by the channels' standard deviation becomes part of the first one. Subtraction
+of their mean does not: it happens before zero padding. Exact algebra, up to rounding.
+"""
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from rrcm.models.trained.base.classifier import Classifier
+
+
+@torch.no_grad()
+def fold(network: Classifier) -> "Folded":
+    """The function of ``network`` up to rounding, for inference; in float64 until it is cast."""
+    return Folded(network).eval().requires_grad_(False)
+
+
+class Folded(nn.Module):
+    """(noisy pixels [B, C, H, W], sigma []) -> scores [B, K], the same at any sigma."""
+
+    def __init__(self, network: Classifier) -> None:
+        """See `fold`."""
+        super().__init__()
+        self.fixed = Trunk(network)
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Scores [B, K]."""
+        return self.fixed(x)
+
+    def fix(self, sigma: float) -> "Trunk":
+        """The network as a function of pixels, the same for every ``sigma``."""
+        return self.fixed
+
+
+class Trunk(nn.Module):
+    """Noisy pixels [B, C, H, W] -> scores [B, K]."""
+
+    mean: Tensor
+
+    def __init__(self, network: Classifier) -> None:
+        """See `fold`."""
+        super().__init__()
+        encoder: Any = network.encoder
+        self.register_buffer("mean", encoder.mean.double())
+        self.stem = _folded(encoder.conv1, encoder.bn1)
+        self.stem.weight /= encoder.std.double()
+        self.maxpool = encoder.maxpool
+        self.blocks = nn.Sequential(*(Block(b) for stage in encoder.stages for b in stage))
+        head = network.head
+        self.head = nn.Linear(head.in_features, head.out_features, dtype=torch.float64)
+        self.head.load_state_dict(network.head.state_dict())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [B, K], computed in the precision that this module was cast to."""
+        x = F.relu(self.stem(x.to(self.mean.dtype) - self.mean))
+        return self.head(self.blocks(self.maxpool(x)).mean(dim=(2, 3)))
+
+
+class Block(nn.Module):
+    """A residual block: 2 or 3 convolutions beside a shortcut."""
+
+    def __init__(self, block: Any) -> None:
+        """Fold timm's ``block``, a BasicBlock or a Bottleneck."""
+        super().__init__()
+        pairs = [(block.conv1, block.bn1), (block.conv2, block.bn2)]
+        if hasattr(block, "conv3"):
+            pairs.append((block.conv3, block.bn3))
+        self.convolutions = nn.ModuleList(_folded(*pair) for pair in pairs)
+        shortcut = block.downsample
+        self.shortcut = nn.Identity() if shortcut is None else _folded(*shortcut)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Output of the block, [B, C, H, W]."""
+        *before, last = self.convolutions
+        h = x
+        for convolution in before:
+            h = F.relu(convolution(h))
+        return F.relu(last(h) + self.shortcut(x))
+
+
+def _folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+    """``norm`` after ``convolution`` as one convolution in float64, without changing either."""
+    return fuse_conv_bn_eval(
+        copy.deepcopy(convolution).double().eval(), copy.deepcopy(norm).double().eval()
+    )

@@ -1,0 +1,140 @@
+"""ResNets, He et al. (2016), arXiv:1512.03385: the architecture of published baselines.
+
+ResNet-110 for small images and ResNet-50 for ImageNet are those of Cohen et al. (2019),
+arXiv:1902.02918. Names and shapes of parameters are torchvision's. The network normalises channels
+itself, after the noise: inputs are pixels in [0, 1].
+"""
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.core.errors import ConfigError
+from rrcm.core.ranges import SIDE, WIDTH, positive, require
+from rrcm.core.schema import shown
+from rrcm.models.trained.base.projector import Projector as Projector
+
+from timm.models.resnet import BasicBlock, Bottleneck, make_blocks  # isort: skip
+
+IMAGENET = "50"  # number of layers of the ImageNet network; all others are for small images
+STAGES = ("layer1", "layer2", "layer3", "layer4")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Shape of the network: its depth, its input, and the projector used in pre-training.
+
+    ``size`` is the number of layers: 6 n + 2 for small images (3 stages of n blocks with 16, 32 and
+    64 channels: ``20``, ``56``, ``110``), or ``50`` for ImageNet. ``mean`` and ``std`` of each
+    channel normalise the input, in units of pixels in [0, 1].
+    """
+
+    size: str
+    image_size: int
+    channels: int
+    mean: list[float]
+    std: list[float]
+    projector_width: int
+    projector_dim: int
+
+    def __post_init__(self) -> None:
+        """Refuse a depth that no ResNet has, and statistics that do not fit the channels."""
+        small = re.fullmatch(r"[1-9][0-9]{0,3}", self.size) and int(self.size) % 6 == 2
+        require(
+            self.size == IMAGENET or bool(small and int(self.size) > 2),
+            f"size: no {shown(self.size)}, only {IMAGENET!r}, or 6 n + 2 such as '20', '56', '110'",
+        )
+        positive(self, "image_size", most=SIDE)
+        positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
+        for key in ("mean", "std"):
+            count = len(getattr(self, key))
+            require(count == self.channels, f"{key}: {count} numbers for {self.channels} channels")
+        require(min(self.std) > 0, f"std: must be positive, got {shown(self.std)}")
+
+    @property
+    def width(self) -> int:
+        """Dimension D of the representation."""
+        return 2048 if self.size == IMAGENET else 64
+
+
+class Encoder(nn.Module):
+    """Noisy pixels to a representation: the last stage, averaged over the image."""
+
+    supports_recompute: ClassVar[bool] = False  # BatchNorm would count each batch twice
+    # Patterns of parameter names, for layer decay; the others belong to the last layer.
+    LAYERS: ClassVar[dict[str, str]] = {
+        "stem": r"(?:conv1|bn1)\.",
+        "blocks": r"layer(\d+)\.(\d+)",
+    }
+
+    def __init__(self, cfg: Config, *, final_norm: bool = False) -> None:
+        """Initialise as He et al. (2015), arXiv:1502.01852, by fan-out.
+
+        Raises:
+            ConfigError: ``final_norm``; a ResNet has none.
+        """
+        super().__init__()
+        require(not final_norm, "final_norm: a ResNet has no LayerNorm at its end; set it to false")
+        large, self.image_size = cfg.size == IMAGENET, cfg.image_size
+        stem = 64 if large else 16
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", _channels(cfg.mean), persistent=False)  # from params.yaml
+        self.register_buffer("std", _channels(cfg.std), persistent=False)
+        block: type[BasicBlock | Bottleneck]
+        layers: tuple[int, ...]
+        channels: tuple[int, ...]
+        if large:
+            self.conv1 = nn.Conv2d(cfg.channels, stem, 7, stride=2, padding=3, bias=False)
+            self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
+            block, layers, channels = Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512)
+        else:
+            self.conv1 = nn.Conv2d(cfg.channels, stem, 3, padding=1, bias=False)
+            self.maxpool = nn.Identity()
+            block, layers, channels = BasicBlock, ((int(cfg.size) - 2) // 6,) * 3, (16, 32, 64)
+        self.bn1 = nn.BatchNorm2d(stem)
+        stages, _ = make_blocks((block,) * len(layers), channels, layers, stem)
+        for name, stage in stages:
+            self.add_module(name, stage)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    @property
+    def stages(self) -> list[nn.Sequential]:
+        """The residual blocks, in order."""
+        return [getattr(self, name) for name in STAGES if hasattr(self, name)]
+
+    @property
+    def first_layer(self) -> nn.Module:
+        """The layer that pre-training freezes with ``freeze_patches``."""
+        return self.conv1
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels.
+
+        ``sigma`` is not used: the published networks are trained for one noise level, which is no
+        input.
+
+        Raises:
+            ConfigError: The images are not of ``image_size``.
+        """
+        if x.shape[-2:] != (self.image_size, self.image_size):
+            raise ConfigError(
+                f"models: image_size is {self.image_size}, and images have "
+                f"{x.shape[-2]} x {x.shape[-1]} pixels"
+            )
+        x = F.relu(self.bn1(self.conv1((x - self.mean) / self.std)))
+        x = self.maxpool(x)
+        for stage in self.stages:
+            x = stage(x)
+        return x.mean(dim=(2, 3))
+
+
+def _channels(numbers: list[float]) -> Tensor:
+    return torch.tensor(numbers)[:, None, None]

@@ -1,0 +1,287 @@
+"""The rRCM vision transformer (Lei et al., 2025): a ViT that is told how noisy its input is.
+
+Tokens are [cls, time, patches]. The time token is the raw sinusoidal embedding of 250 ln t, with no
+parameters of its own. Attribute names and shapes are those of the reference implementation's
+checkpoints. Normalisation, the input scale c_in and t = 2 sigma live in here (docs/theory.md, eq. 9
+and 10), so that everything outside speaks of pixels in [0, 1].
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.core.errors import ConfigError
+from rrcm.core.ranges import SIDE, WIDTH, positive
+from rrcm.core.registry import suggest
+from rrcm.core.schema import shown
+from rrcm.models.trained.base.projector import Projector as Projector
+from rrcm.noise import units
+
+from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after _torchvision)
+from timm.models.vision_transformer import Block  # isort: skip
+
+SIZES = {  # name: (width, depth, heads); Lei et al., table 6, and one for 8 x 8 digits
+    "tiny": (64, 4, 4),
+    "s": (512, 6, 8),
+    "b": (768, 12, 12),
+    "b_deep": (768, 24, 24),
+}
+# WIDTHxDEPTHxHEADS, of at most 99,999, 999 and 999
+CUSTOM = re.compile(r"[1-9][0-9]{0,4}x[1-9][0-9]{0,2}x[1-9][0-9]{0,2}")
+SIGMA_DATA = 0.5  # standard deviation of natural images in model space (Karras et al., 2022)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Shape of the network: its size, its input, and the projector used in pre-training.
+
+    ``size`` is a name (`SIZES`) or WIDTHxDEPTHxHEADS, such as ``48x2x4``. ``position_std`` is the
+    scale at which learned positions start. The paper's 0.02 is small beside patches of many pixels
+    after many steps; on digits, positions must be heard from step 1. ``init`` is PyTorch's, or that
+    of MoCo-v3 (Chen et al., 2021, arXiv:2104.02057): Xavier's.
+    """
+
+    size: str
+    image_size: int
+    channels: int
+    patch_size: int
+    position_std: float
+    init: Literal["pytorch", "xavier"]
+    projector_width: int
+    projector_dim: int
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown or impossible size, and patches that do not tile the image."""
+        positive(self, "image_size", "patch_size", most=SIDE)
+        positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
+        positive(self, "position_std")
+        if self.size not in SIZES and not CUSTOM.fullmatch(self.size):
+            raise ConfigError(
+                f"size: no {shown(self.size)}, only {', '.join(SIZES)}, or WIDTHxDEPTHxHEADS "
+                f"such as 48x2x4.{suggest(self.size, [*SIZES])}"
+            )
+        if self.width % 2 or self.width % self.heads:
+            raise ConfigError(
+                f"size: width {self.width} must be even and a multiple of {self.heads} heads"
+            )
+        if self.image_size % self.patch_size:
+            raise ConfigError(
+                f"patch_size: {self.patch_size} does not divide image_size {self.image_size}"
+            )
+
+    @property
+    def width(self) -> int:
+        """Dimension D of the representation."""
+        return self._dimensions[0]
+
+    @property
+    def depth(self) -> int:
+        """Number of transformer blocks."""
+        return self._dimensions[1]
+
+    @property
+    def heads(self) -> int:
+        """Number of attention heads in each block."""
+        return self._dimensions[2]
+
+    @property
+    def _dimensions(self) -> tuple[int, ...]:
+        return SIZES.get(self.size) or tuple(int(n) for n in self.size.split("x"))
+
+
+class Encoder(nn.Module):
+    """Noisy pixels and their noise level to a representation.
+
+    ``recompute`` keeps no activations inside a block for the backward pass, but computes them again
+    there: the same gradients, in less memory and more time.
+    """
+
+    supports_recompute: ClassVar[bool] = True
+    recompute: bool = False
+    # Patterns of parameter names, for layer decay; the others belong to the last layer.
+    LAYERS: ClassVar[dict[str, str]] = {
+        "stem": r"(?:cls_token|pos_embed|patch_embed)",
+        "blocks": r"blocks\.(\d+)",
+    }
+
+    def __init__(self, cfg: Config, *, final_norm: bool = True) -> None:
+        """Initialise as ``cfg.init`` says; without ``final_norm`` the last LayerNorm is not there.
+
+        The paper's CIFAR-10 classifiers read the cls token without it.
+        """
+        super().__init__()
+        width, norm = cfg.width, partial(nn.LayerNorm, eps=1e-5)
+        self.patch_embed = PatchEmbed(cfg.image_size, cfg.patch_size, cfg.channels, width)
+        self.cls_token = nn.Parameter(trunc_normal_(torch.empty(1, 1, width), std=0.02))
+        self.pos_embed = nn.Parameter(
+            torch.randn(1, 2 + self.patch_embed.num_patches, width) * cfg.position_std
+        )
+        self.blocks = nn.ModuleList(
+            # timm calls it, which a class is declared for only
+            Block(width, cfg.heads, mlp_ratio=4, qkv_bias=False, norm_layer=norm)  # type: ignore[arg-type]
+            for _ in range(cfg.depth)
+        )
+        self.norm = norm(width) if final_norm else nn.Identity()
+        if cfg.init == "xavier":
+            xavier(self)
+
+    @property
+    def first_layer(self) -> nn.Module:
+        """The layer that pre-training freezes with ``freeze_patches``."""
+        return self.patch_embed
+
+    def forward(self, x: Tensor, sigma: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels, at ``sigma`` [B] or [].
+
+        With ``hidden`` [B, H], the distinct places of patches (row by row, from 0) that are left
+        out, it is all tokens [B, 2 + L - H, D] instead: cls, time, and the other patches in order.
+        What is left out is not looked at; H may be 0.
+        """
+        batch = x.shape[0]  # not len(x), which would freeze the batch size of an export
+        t = units.to_time(sigma).expand(batch)  # [B]
+        c_in = torch.rsqrt(t**2 + SIGMA_DATA**2)
+        patches = self.patch_embed(units.to_model_space(x) * c_in.view(-1, 1, 1, 1))  # [B, L, D]
+        cls = self.cls_token.expand(batch, -1, -1)
+        time = time_embedding(t, self.cls_token.shape[-1])[:, None]
+        tokens = torch.cat([cls, time, patches], dim=1) + self.pos_embed  # [B, 2 + L, D]
+        *blocks, block = self.blocks
+        last: Callable[[Tensor], Tensor] = block
+        if hidden is None:
+            last = partial(cls_after, block)
+        else:
+            tokens = _without(tokens, 2 + hidden)
+        for block in blocks:
+            tokens = self._run(block, tokens)
+        return self.norm(self._run(last, tokens))
+
+    def _run(self, block: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
+        if not (self.recompute and torch.is_grad_enabled()):
+            return block(tokens)
+        # Nothing in a block is random, so there is no generator to restore.
+        return checkpoint(block, tokens, use_reentrant=False, preserve_rng_state=False)
+
+
+def cls_after(block: Any, tokens: Tensor) -> Tensor:
+    """The cls token [B, D] after timm's ``block`` of ``tokens`` [B, N, D], and no other token.
+
+    Nothing looks at the others after the last block, so they are keys and values there, and not
+    queries; neither are they projected or sent through the MLP.
+    """
+    attention, width = block.attn, tokens.shape[-1]
+    normed = block.norm1(tokens)
+    weight_q, weight_kv = attention.qkv.weight.split([width, 2 * width])
+    split = (attention.num_heads, width // attention.num_heads)
+    q = F.linear(normed[:, :1], weight_q).unflatten(-1, split).transpose(1, 2)  # [B, heads, 1, .]
+    kv = F.linear(normed, weight_kv).unflatten(-1, (2, *split))  # [B, N, 2, heads, .]
+    k, v = (part.transpose(1, 2) for part in kv.unbind(2))  # [B, heads, N, .] each
+    looked = F.scaled_dot_product_attention(q, k, v)[:, :, 0].flatten(1)  # [B, D]
+    cls = tokens[:, 0] + attention.proj(looked)
+    return cls + block.mlp(block.norm2(cls))
+
+
+def _without(tokens: Tensor, places: Tensor) -> Tensor:
+    """``tokens`` [B, N, D] but for those at distinct ``places`` [B, H], in order, [B, N - H, D]."""
+    batch, count, width = tokens.shape
+    out = torch.zeros(batch, count, dtype=torch.uint8, device=tokens.device).scatter(1, places, 1)
+    kept = out.argsort(dim=1, stable=True)[:, : count - places.shape[1]]
+    return tokens.gather(1, kept[:, :, None].expand(-1, -1, width))
+
+
+class Predictor(nn.Module):
+    """Hidden patches, as an encoder would represent them, from those that it saw: a narrow ViT.
+
+    That of I-JEPA, Assran et al. (2023), arXiv:2301.08243. It knows where a patch is, and not the
+    pixels there: sines and cosines of its row and column are added to what stands for it.
+    """
+
+    positions: Tensor  # [L, width]
+
+    def __init__(self, cfg: Config, *, width: int, depth: int, heads: int) -> None:
+        """For encoders of the shape ``cfg``; ``width`` is a multiple of 4 and of ``heads``.
+
+        ``side`` is the number of patches in a row and in a column.
+        """
+        super().__init__()
+        self.side = cfg.image_size // cfg.patch_size
+        self.embed = nn.Linear(cfg.width, width)
+        self.mask_token = nn.Parameter(trunc_normal_(torch.empty(width), std=0.02))
+        self.blocks = nn.ModuleList(
+            Block(width, heads, mlp_ratio=4, qkv_bias=True, norm_layer=nn.LayerNorm)
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.project = nn.Linear(width, cfg.width)
+        self.register_buffer("positions", grid_embedding(self.side, width), persistent=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, seen: Tensor, visible: Tensor, asked: Tensor) -> Tensor:
+        """Representations [B, T, P, D] of the patches at ``asked`` [B, T, P]: T blocks of P.
+
+        ``seen`` [B, K, D] are the patches at ``visible`` [B, K]. A block is predicted from them
+        alone, not from other blocks.
+        """
+        blocks, size = asked.shape[1:]
+        seen = self.embed(seen) + self.positions[visible]  # [B, K, W]
+        seen = seen[:, None].expand(-1, blocks, -1, -1)
+        tokens = torch.cat([seen, self.mask_token + self.positions[asked]], dim=2).flatten(0, 1)
+        for block in self.blocks:
+            tokens = block(tokens)  # [B T, K + P, W]
+        return self.project(self.norm(tokens[:, -size:])).unflatten(0, (-1, blocks))
+
+
+@torch.no_grad()
+def xavier(encoder: Encoder) -> None:
+    """Start as MoCo-v3 does; positions stay as they are, since ours are learned.
+
+    Weights are uniform in ±sqrt(6 / (in + out)), where q, k and v count as three matrices, and
+    biases 0; the cls token is as good as 0.
+    """
+    for module in encoder.blocks.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    block: Any
+    for block in encoder.blocks:
+        for matrix in block.attn.qkv.weight.chunk(3):
+            nn.init.xavier_uniform_(matrix)
+    projection = encoder.patch_embed.proj
+    nn.init.xavier_uniform_(projection.weight.flatten(1))  # a view: patches are rows of pixels
+    assert projection.bias is not None
+    nn.init.zeros_(projection.bias)
+    nn.init.normal_(encoder.cls_token, std=1e-6)
+
+
+def time_embedding(t: Tensor, width: int) -> Tensor:
+    """cos | sin of 250 ln t at ``width / 2`` frequencies, 1 to almost 1e-4, [B, width] (eq. 10).
+
+    In float64: the angles reach 1,500 radians, where float32 has four digits left behind the point.
+    """
+    k = torch.arange(width // 2, dtype=torch.float64, device=t.device)
+    frequencies = torch.exp(-math.log(1e4) * k / (width // 2))
+    angles = 250 * torch.log(t.double())[:, None] * frequencies
+    return torch.cat([angles.cos(), angles.sin()], dim=1).float()
+
+
+def grid_embedding(side: int, width: int) -> Tensor:
+    """sin | cos of the row, then of the column, of each of ``side`` x ``side`` patches, [L, width].
+
+    Each at ``width / 4`` frequencies, 1 to almost 1e-4 (Vaswani et al., 2017, arXiv:1706.03762).
+    """
+    frequencies = 1e4 ** -(torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+    angles = torch.arange(side)[:, None] * frequencies  # [side, width / 4]
+    line = torch.cat([angles.sin(), angles.cos()], dim=1)  # [side, width / 2]
+    rows, columns = line.repeat_interleave(side, dim=0), line.repeat(side, 1)
+    return torch.cat([rows, columns], dim=1).float()

@@ -1,0 +1,178 @@
+"""Checkpoints of the reference implementation of rRCM (Lei et al., 2025), read without trusting it.
+
+Its files are PyTorch pickles of a state dict: of an encoder with its projector, or of a fine-tuned
+classifier, in either case perhaps under the prefix of a distributed wrapper. Shapes say all of the
+network but the number of its attention heads, and whether its last LayerNorm is used.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rrcm.core.errors import CheckpointError, ConfigError
+from rrcm.core.registry import suggest
+from rrcm.models import state_dict
+from rrcm.models.networks import vit
+
+WRAPPER, BASE, HEAD, PROJECTOR = "module.", "base_model.", "linear_head.", "projection_head."
+HINTS = {"norm.weight": "if the head reads no LayerNorm, --skip-norm"}
+BATCH_NORM = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
+PROJECTOR_NAMES = {f"{i}.weight" for i in (0, 3, 6)} | {
+    f"{i}.{n}" for i in (1, 4) for n in BATCH_NORM
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """What a file holds: ``tensors``, float32, named as `Classifier` or `Encoder` names its own.
+
+    ``classes`` is how many a classifier knows, None of an encoder. ``shape`` is a mapping for
+    ``models.<name>`` of params.yaml.
+    """
+
+    tensors: dict[str, Tensor]
+    shape: dict[str, Any]
+    classes: int | None
+    final_norm: bool
+
+
+def read(path: Path, *, arch: str | None, heads: int | None, final_norm: bool) -> Checkpoint:
+    """The encoder or classifier in ``path``, each tensor checked by name, shape, type and value.
+
+    Guarantee: nothing that the file says is executed (``weights_only``). Tensors may be mapped from
+    the file, which must not change while they are used.
+
+    Args:
+        path: A file that the reference implementation wrote: .pth, .pt or .net.
+        arch: A name of `vit.SIZES`, checked against the shapes, or None to take those alone.
+        heads: Attention heads; None takes those of ``arch`` or of the named size that fits.
+        final_norm: Whether a classifier's head reads behind the last LayerNorm; an encoder keeps
+            it in any case.
+
+    Raises:
+        CheckpointError: The file is no such checkpoint, or of another network; names what differs.
+    """
+    tensors = _unwrap(state_dict.load(path, hint="the encoder is in nnet.pth"))
+    head = {name: tensors.pop(name) for name in [*tensors] if name.startswith(HEAD)}
+    projector = {
+        name.removeprefix(PROJECTOR): tensors.pop(name)
+        for name in [*tensors]
+        if name.startswith(PROJECTOR)
+    }
+    shape = _shape(path, tensors, projector, arch=arch, heads=heads)
+    if head and not final_norm:  # there, but not used
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("norm.")}
+    kept = final_norm or not head
+    with torch.device("meta"):
+        encoder = vit.Encoder(vit.Config(**shape), final_norm=kept)
+    wanted = {name: [*t.shape] for name, t in encoder.state_dict().items()}
+    state_dict.check(path, tensors, wanted, hints=HINTS)
+    _check_projector(path, projector)
+    if not head:
+        return Checkpoint(
+            tensors=state_dict.widen(tensors), shape=shape, classes=None, final_norm=True
+        )
+    classes = _rows(path, head, f"{HEAD}weight")
+    width = wanted["cls_token"][-1]
+    state_dict.check(path, head, {f"{HEAD}weight": [classes, width], f"{HEAD}bias": [classes]})
+    named = {f"encoder.{name}": t for name, t in tensors.items()}
+    named |= {f"head.{name.removeprefix(HEAD)}": t for name, t in head.items()}
+    return Checkpoint(
+        tensors=state_dict.widen(named), shape=shape, classes=classes, final_norm=final_norm
+    )
+
+
+def _unwrap(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same without the prefixes of wrappers, which all names have, but the head its own."""
+    if all(name.startswith(WRAPPER) for name in tensors):
+        tensors = {name.removeprefix(WRAPPER): t for name, t in tensors.items()}
+    if all(name.startswith((BASE, HEAD)) for name in tensors):
+        tensors = {name.removeprefix(BASE): t for name, t in tensors.items()}
+    return tensors
+
+
+def _shape(
+    path: Path,
+    tensors: dict[str, Tensor],
+    projector: dict[str, Tensor],
+    *,
+    arch: str | None,
+    heads: int | None,
+) -> dict[str, Any]:
+    """``models.<name>`` of params.yaml, from the shapes of the embeddings and the blocks."""
+    kernel, positions = "patch_embed.proj.weight", "pos_embed"
+    for name, axes in ((kernel, 4), (positions, 3)):
+        if name not in tensors:
+            raise CheckpointError(
+                f"{path}: {name} is missing, so this is no checkpoint of rRCM; the first name is "
+                f"{next(iter(tensors), 'none')!r}"
+            )
+        if tensors[name].ndim != axes or 0 in tensors[name].shape:
+            raise CheckpointError(f"{path}: {name} is {[*tensors[name].shape]}, not {axes} axes")
+    width, channels, patch, _ = tensors[kernel].shape
+    patches = tensors[positions].shape[1] - 2
+    side = math.isqrt(max(patches, 0))
+    if side < 1 or side**2 != patches:
+        raise CheckpointError(
+            f"{path}: {positions} has {patches + 2} tokens: cls, time and {patches} patches, which "
+            "are no square image"
+        )
+    depth = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
+    shape: dict[str, Any] = {
+        "size": _size(path, width, depth, arch=arch, heads=heads),
+        "image_size": side * patch,
+        "channels": channels,
+        "patch_size": patch,
+        "position_std": 0.02,
+        "init": "xavier",
+        "projector_width": _rows(path, projector, "0.weight") if projector else 2048,
+        "projector_dim": _rows(path, projector, "6.weight") if projector else 256,
+    }
+    try:
+        return asdict(vit.Config(**shape))
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def _size(path: Path, width: int, depth: int, *, arch: str | None, heads: int | None) -> str:
+    """The name of the size where it has one, else WIDTHxDEPTHxHEADS."""
+    if arch is not None:
+        if arch not in vit.SIZES:
+            known = [*vit.SIZES]
+            raise CheckpointError(
+                f"--arch: no {arch!r}, only {', '.join(known)}.{suggest(arch, known)}"
+            )
+        if vit.SIZES[arch][:2] != (width, depth):
+            raise CheckpointError(
+                f"{path}: width {width} and {depth} blocks, but {arch} has width "
+                f"{vit.SIZES[arch][0]} and {vit.SIZES[arch][1]}; leave out --arch and give --heads"
+            )
+        heads = vit.SIZES[arch][2] if heads is None else heads
+    named = {size: name for name, size in vit.SIZES.items()}
+    if heads is None:
+        raise CheckpointError(
+            f"{path}: width {width} and {depth} blocks; shapes do not say how many heads they "
+            "have: give --heads or --arch"
+        )
+    return named.get((width, depth, heads), f"{width}x{depth}x{heads}")
+
+
+def _check_projector(path: Path, projector: dict[str, Tensor]) -> None:
+    """Refuse names that are not the projector's; its values are not used."""
+    if projector and (other := projector.keys() ^ PROJECTOR_NAMES):
+        name = sorted(other)[0]
+        what = "is missing" if name in PROJECTOR_NAMES else "is not of this network"
+        raise CheckpointError(f"{path}: {PROJECTOR}{name} {what}")
+
+
+def _rows(path: Path, tensors: dict[str, Tensor], name: str) -> int:
+    """Length of the first axis of a matrix."""
+    tensor = tensors.get(name)
+    if tensor is None or tensor.ndim != 2 or 0 in tensor.shape:
+        found = "missing" if tensor is None else f"{[*tensor.shape]}, not a matrix"
+        raise CheckpointError(f"{path}: {name} is {found}")
+    return tensor.shape[0]

@@ -1,0 +1,150 @@
+"""State dicts of somebody else, read and checked without trusting them; nothing else reads any."""
+
+import pickle
+import re
+import struct
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rrcm.core.errors import CheckpointError
+from rrcm.core.files import require_file
+from rrcm.core.registry import suggest
+from rrcm.core.schema import shown
+from rrcm.models.trained.base import checkpoint
+
+EXACT = (torch.float32, torch.float16, torch.bfloat16)  # float32 holds every number of these
+UNREADABLE = (  # what torch.load says of files that are something else, or not whole
+    *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError),
+    *(AttributeError, AssertionError, OverflowError, MemoryError, struct.error),
+    zipfile.BadZipFile,
+)
+LONGEST = 100  # characters of a name in a message
+
+
+def load(path: Path, *, hint: str, nested: Sequence[str] = ()) -> dict[str, Tensor]:
+    """The state dict in ``path``, mapped into memory where its format allows.
+
+    Guarantee: nothing that the file says is executed (``weights_only``), and every tensor has its
+    numbers in the file. Where the format has checksums, as zip files do, they are right.
+
+    Args:
+        path: A safetensors file, if it is called so, else one that `torch.save` wrote.
+        hint: Where else a state dict might be, if this is none.
+        nested: Keys under which it may lie, each within that of the one before.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or no mapping of names to tensors.
+    """
+    safe = path.suffix == ".safetensors"
+    held = checkpoint.read(path)[0] if safe else _plain(_unpickled(path))
+    for key in nested:
+        inner = held.get(key) if isinstance(held, dict) else None
+        held = _plain(inner) if isinstance(inner, dict) else held
+    if not isinstance(held, dict) or not held:
+        raise CheckpointError(
+            f"{path}: expected a state dict, a mapping of names to tensors, got "
+            f"{type(held).__name__}; {hint}"
+        )
+    for name, tensor in held.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise CheckpointError(
+                f"{path}: expected a state dict, a mapping of names to tensors, but "
+                f"{shown(name)} is a {type(tensor).__name__}; {hint}"
+            )
+        if not _stored(tensor):
+            raise CheckpointError(
+                f"{path}: {name[:LONGEST]} is no plain tensor, its numbers in the file"
+            )
+    return held
+
+
+def _plain(value: object) -> object:
+    """A mapping without the methods that a file can give an OrderedDict."""
+    return dict(dict.items(value)) if isinstance(value, dict) else value
+
+
+def _unpickled(path: Path) -> object:
+    """What a file of `torch.save` holds."""
+    require_file(path, CheckpointError, most=checkpoint.MOST)
+    try:
+        zipped = zipfile.is_zipfile(path)
+        if zipped:
+            _check_zip(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of PyTorch's about its own reading of odd files
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UNREADABLE as error:
+        # PyTorch's own words advise to execute the file; what it asked for is all that matters.
+        asked = re.search(r"GLOBAL ([\w.]+)", str(error))
+        why = (
+            f"it calls {asked[1][:LONGEST]}, and is not executed"
+            if asked
+            else "no PyTorch file, or damaged"
+        )
+        raise CheckpointError(f"{path}: {why}; a state dict of tensors is wanted") from None
+
+
+def _check_zip(path: Path) -> None:
+    """Refuse what is compressed, which may be small and unfold to any size, or was damaged."""
+    with zipfile.ZipFile(path) as file:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in file.infolist()):
+            raise CheckpointError(
+                f"{path}: its parts are compressed, which torch.save does not do; save it again"
+            )
+        size = sum(part.file_size for part in file.infolist())
+        if size > path.stat().st_size or file.testzip() is not None:
+            raise zipfile.BadZipFile
+
+
+def _stored(tensor: Tensor) -> bool:
+    """Whether the file has a number for each element: a short file cannot ask for much memory."""
+    plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not plain or tensor.is_quantized or tensor.is_nested or tensor.is_complex():
+        return False
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+def check(
+    path: Path,
+    tensors: dict[str, Tensor],
+    wanted: dict[str, list[int]],
+    *,
+    hints: Mapping[str, str] | None = None,
+) -> None:
+    """Refuse tensors that are not exactly the wanted ones, or not finite, exact numbers.
+
+    Args:
+        path: Where they are from, for messages.
+        tensors: By name.
+        wanted: The shape of each, by name.
+        hints: By name, why a tensor may be missing.
+
+    Raises:
+        CheckpointError: Names the first tensor that is wrong.
+    """
+    for name in wanted | tensors:
+        if name not in tensors:
+            hint = f"; {hints[name]}" if hints and name in hints else ""
+            raise CheckpointError(f"{path}: {name} is missing{hint}")
+        if name not in wanted:
+            hint = suggest(name, [*wanted])
+            raise CheckpointError(f"{path}: {name} is not of this network.{hint}")
+        tensor = tensors[name]
+        if [*tensor.shape] != wanted[name]:
+            raise CheckpointError(f"{path}: {name} is {[*tensor.shape]}, not {wanted[name]}")
+        if tensor.dtype not in EXACT:
+            raise CheckpointError(f"{path}: {name} is {tensor.dtype}, not float32 or shorter")
+        if not torch.isfinite(tensor).all():
+            raise CheckpointError(f"{path}: {name} holds numbers that are not finite")
+
+
+def widen(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same numbers as float32."""
+    return {name: t.detach().float() for name, t in tensors.items()}

@@ -1,0 +1,1 @@
+"""Trained networks: classifiers, ensembles, denoisers and purified classifiers, and their files."""

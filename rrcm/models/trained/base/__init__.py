@@ -1,0 +1,1 @@
+"""What training itself needs: a classifier, its checkpoint, the projector."""

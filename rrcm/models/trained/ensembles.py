@@ -1,0 +1,249 @@
+r"""Ensembles combine the scores of several networks on one noisy input, Horvath et al. (2022).
+
+arXiv:2106.06946: networks that differ in their seed err on different noise, so their mean votes for
+one class more often. Smoothing certifies any function of the noisy input, so an ensemble is
+certified like a single network. The rules, for scores :math:`f_l` of members :math:`l = 1 \dots k`:
+
+.. math:: \text{mean\_logits: } \tfrac1k \sum_l f_l(x), \qquad
+    \text{mean\_probabilities: } \log \tfrac1k \sum_l \mathrm{softmax}\, f_l(x), \qquad
+    \text{plurality: } \#\{l : \arg\max f_l(x) = c\} \text{ for each class } c.
+
+Under mean_probabilities the softmax of the scores is the mean of the members' probabilities. The
+class with the highest score is voted for. Ties, which plurality makes, go to the lowest class; the
+authors break them at random.
+
+Guarantee: a row's scores do not depend on the other rows of its batch if those of members do not.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rrcm.config.certification import Ensemble
+from rrcm.config.sections import Model
+from rrcm.core import registry
+from rrcm.core.errors import CheckpointError
+from rrcm.core.files import read_config, write_json
+from rrcm.core.schema import parse
+from rrcm.models.trained.base import checkpoint, classifier
+from rrcm.models.trained.base.classifier import Classifier
+
+
+class EnsembleClassifier(nn.Module):
+    """Members [k] as one classifier; takes the inputs of a member, such as (x, sigma)."""
+
+    normals: tuple[int, ...] = ()  # no member is random
+
+    def __init__(self, members: list[nn.Module], cfg: Ensemble) -> None:
+        """Members return scores [B, K], with classes in the same order."""
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.cfg = cfg
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Scores [B, K], in float32 at least."""
+        return self.combine(self.member_scores(*inputs))
+
+    def member_scores(self, *inputs: Tensor) -> list[Tensor]:
+        """Scores [B, K] of every member, in float32 at least."""
+        scores = [member(*inputs) for member in self.members]
+        return [each.to(torch.promote_types(each.dtype, torch.float32)) for each in scores]
+
+    def combine(self, scores: list[Tensor]) -> Tensor:
+        """Scores [B, K] of the ensemble, from those of its members, [B, K] each."""
+        return mean(scores, self.cfg.rule)
+
+    def fix(self, sigma: float) -> "EnsembleClassifier":
+        """The function of pixels at one ``sigma``, by `fix` of each member."""
+        members: list[Any] = [*self.members]  # each with `fix`
+        return EnsembleClassifier([member.fix(sigma) for member in members], self.cfg).eval()
+
+    def parity_outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
+        """``scores``, and those of each member, ``member_1`` … ``member_k``; [B, K] each."""
+        scores = self.member_scores(*inputs)
+        named = {f"member_{place}": each for place, each in enumerate(scores, start=1)}
+        return {"scores": self.combine(scores)} | named
+
+    def decided(self, outputs: dict[str, Tensor], *, tolerance: float) -> Tensor:
+        """Rows [B] on which no vote changes with the members' scores by up to ``tolerance``.
+
+        ``outputs`` are `parity_outputs`. NaN counts as decided, so that a comparison includes it.
+        """
+        each = torch.stack([value for name, value in outputs.items() if name != "scores"])
+        if self.cfg.rule != "plurality":
+            return torch.ones(each.shape[1], dtype=torch.bool)
+        best = each.topk(min(2, each.shape[2])).values
+        return ~(best[..., 0] - best[..., -1] <= 2 * tolerance).any(dim=0)
+
+
+def mean(scores: list[Tensor], rule: str) -> Tensor:
+    """Combined scores [B, K] of several, [B, K] each, by a rule.
+
+    Terms are added in order, so that the rounding does not depend on the runtime.
+    """
+    if rule == "mean_probabilities":
+        # In logarithms: probabilities would underflow.
+        likely = torch.stack([f.log_softmax(dim=1) for f in scores])
+        return likely.logsumexp(dim=0) - math.log(len(scores))
+    if rule == "plurality":
+        return _sum([_votes(f) for f in scores])
+    return _sum(scores) / len(scores)
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _votes(scores: Tensor) -> Tensor:
+    """One-hot votes [B, K]; NaN stays NaN, so that sampling refuses it."""
+    classes = torch.arange(scores.shape[1], device=scores.device)
+    votes = (classes == scores.argmax(dim=1, keepdim=True)).to(scores.dtype)
+    return torch.where(scores.isnan(), scores, votes)
+
+
+def read(folder: Path, count: int) -> list[tuple[Classifier, dict[str, Any]]]:
+    """The members in ``folder/1`` … ``folder/<count>``, with their ``config.json``.
+
+    Raises:
+        CheckpointError: One is missing, surplus or damaged, or two differ in their classes or the
+            shape of their pictures; names both.
+    """
+    wanted = {str(place) for place in range(1, count + 1)}
+    if odd := sorted({path.name for path in folder.glob("[!.]*")} - wanted):
+        raise CheckpointError(
+            f"{folder / odd[0]}: not one of the {count} members; left by an older params.yaml, "
+            "remove it"
+        )
+    members = [classifier.load(folder / str(place)) for place in range(1, count + 1)]
+    for _, config in members[1:]:
+        _alike(members[0][1], config, folder)
+    return members
+
+
+def _alike(first: dict[str, Any], other: dict[str, Any], folder: Path) -> None:
+    names = f"{first.get('run')} and {other.get('run')}"
+    if first["classes"] != other["classes"]:
+        raise CheckpointError(
+            f"{folder}: {names} are of other classes ({', '.join(first['classes'][:3])}, … and "
+            f"{', '.join(other['classes'][:3])}, …; {len(first['classes'])} and "
+            f"{len(other['classes'])})"
+        )
+    sizes = [pictures(config) for config in (first, other)]
+    if sizes[0] != sizes[1]:
+        raise CheckpointError(
+            f"{folder}: {names} take other pictures ([C, H, W] = {sizes[0]} and {sizes[1]})"
+        )
+
+
+def pictures(config: dict[str, Any]) -> list[int]:
+    """The shape [C, H, W] of a classifier's pictures, from its ``config.json``."""
+    shape = config["model"]["shape"]
+    return [shape["channels"], shape["image_size"], shape["image_size"]]
+
+
+def save(
+    folder: Path,
+    members: list[tuple[Classifier, dict[str, Any]]],
+    cfg: Ensemble,
+    *,
+    code: dict[str, str],
+    params: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write an ensemble, ``model.safetensors`` and ``config.json``; return the latter.
+
+    Weights and rule are both in ``model.safetensors``, whose SHA-256 identifies the function in
+    votes. ``config.json`` also keeps ``code``, file -> SHA-256, and ``params``.
+    """
+    rule = {"rule": cfg.rule, "members": cfg.members}
+    configs = [config for _, config in members]
+    tensors = {
+        f"{place}.{name}": tensor
+        for place, (network, _) in enumerate(members, start=1)
+        for name, tensor in network.state_dict().items()
+    }
+    about = {"ensemble": json.dumps([rule, configs])}  # the same members, the same bytes
+    checkpoint.save(folder / "model.safetensors", tensors, about)
+    config = {key: configs[0][key] for key in ("classes", "sigma")} | {"ensemble": rule}
+    config |= {"members": configs, "code": code, "params": params or {}}
+    write_json(folder / "config.json", config)
+    return config
+
+
+def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The inference form of a run or an ensemble, in float64, and its ``config.json``.
+
+    It maps (x, sigma) to scores and has `fix`, like the networks of rrcm/models/folding/.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
+    config = read_config(folder)
+    network: nn.Module
+    if "ensemble" not in config:
+        network, config = classifier.load(folder)
+    else:
+        network = rebuild(config, folder)
+    return inference(network, config), config
+
+
+def rebuild(
+    config: dict[str, Any], folder: Path, tensors: dict[str, Tensor] | None = None
+) -> nn.Module:
+    """The run or ensemble of a ``config.json`` as trained, in evaluation mode, without gradients.
+
+    ``tensors`` are its weights, by default those in ``folder``; errors name ``folder``.
+
+    Raises:
+        CheckpointError: ``config`` or the weights are missing or damaged.
+        ConfigError: ``config`` has keys of another version.
+    """
+    path = folder / "model.safetensors"
+    try:
+        cfg, classes, members = None, len(config["classes"]), [config]
+        if "ensemble" in config:
+            where = f"{folder / 'config.json'}: ensemble"
+            cfg, members = parse(config["ensemble"], Ensemble, where=where), config["members"]
+        networks = [_built(member, classes) for member in members]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / 'config.json'}: damaged ({error!r})") from None
+    if tensors is None:
+        tensors, _ = checkpoint.load(path)
+    if cfg is None:
+        checkpoint.restore(networks[0], tensors, source=str(path))
+        return networks[0]
+    for place, network in enumerate(networks, start=1):
+        own = within(tensors, f"{place}.")
+        checkpoint.restore(network, own, source=f"{path}: member {place}")
+    return EnsembleClassifier([*networks], cfg).eval()
+
+
+def within(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``start``, without that part of the name."""
+    return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
+
+
+def inference(network: nn.Module, config: dict[str, Any]) -> nn.Module:
+    """The inference form of a run or an ensemble, from rrcm/models/folding/, in float64."""
+    if not isinstance(network, EnsembleClassifier):
+        return folded(network, config)
+    pairs = zip(network.members, config["members"], strict=True)
+    return EnsembleClassifier([folded(*pair) for pair in pairs], network.cfg).eval()
+
+
+def _built(config: dict[str, Any], classes: int) -> Classifier:
+    model = parse(config["model"], Model, where="model")
+    condition, final_norm = config["condition"], config["final_norm"]
+    network = classifier.build(model, classes=classes, condition=condition, final_norm=final_norm)
+    return network.eval().requires_grad_(False)
+
+
+def folded(network: nn.Module, config: dict[str, Any]) -> nn.Module:
+    """The inference form of a run, from rrcm/models/folding/."""
+    return registry.load("folding", config["model"]["architecture"]).fold(network)

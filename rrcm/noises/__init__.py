@@ -1,1 +1,0 @@
-"""Noise of certification, one per file: ``NAME, ON_GRID, noisy(), normals(), slack()``."""

@@ -1,0 +1,152 @@
+"""The JSON bodies of a server's answers, as OpenAPI documents them."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+EXAMPLE: dict[str, Any] = {
+    "abstained": False,
+    "label": 3,
+    "name": "3",
+    "radius": 0.573419,
+    "p_A": 0.874273,
+    "n_A": 943,
+    "n": 1000,
+    "draws": 1100,
+    "stop": "n",
+    "sigma": 0.5,
+    "alpha": 0.001,
+    "seed": "9071563318245510712",
+    "seconds": 0.117,
+    "model": "tiny-rrcm-s050",
+    "weights": "5f2c8d0f3b0c4d7a9be1c1ce0e6f4f4ad1b6f3b6f0a1f0f0c7f3d8a4b2e6c901",
+}
+
+
+class Reply(BaseModel):
+    """The smoothed classifier's answer for one picture.
+
+    With probability at least 1 - alpha over the noise of this request, the smoothed classifier
+    answers `label` for every picture within the l2 distance `radius` of this one.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+
+    abstained: bool = Field(description="Whether no class is certain; label and name are null then")
+    label: int | None = Field(description="The class: the place of its output, from 0")
+    name: str | None = Field(description="The name of the class")
+    radius: float = Field(
+        ge=0, description="Certified l2 radius, pixels in [0, 1], rounded down; 0 when abstaining"
+    )
+    p_A: float = Field(
+        ge=0, le=1, description="Lower bound of the class's probability under noise, rounded down"
+    )
+    n_A: int = Field(ge=0, description="Draws for the class among the n that bound its probability")
+    n: int = Field(ge=0, description="Draws after the selection of the class")
+    draws: int = Field(ge=0, description="All draws, with those that selected the class")
+    stop: str = Field(
+        description="Why drawing stopped: `certified` or `futile` (more draws would change little),"
+        " `n` (all draws were made), `budget` (the time was up)"
+    )
+    sigma: float = Field(gt=0, description="Standard deviation of the noise, pixels in [0, 1]")
+    alpha: float = Field(gt=0, lt=1, description="Probability that this answer's claim is false")
+    seed: str = Field(
+        pattern=r"^\d{1,20}$",
+        description="Of the noise; a decimal below 2^64, as text because many readers of JSON "
+        "round such numbers",
+    )
+    seconds: float = Field(ge=0, description="From the arrival of the request")
+    model: str = Field(description="The name of what is served")
+    weights: str = Field(description="SHA-256 of the weights")
+
+
+class Health(BaseModel):
+    """The state of the server."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"ready": True, "waiting": 3, "computing": 2, "answered": 1204, "held": 81920}
+            ]
+        }
+    )
+
+    ready: bool = Field(description="Whether a picture sent now would find a place")
+    waiting: int = Field(ge=0, description="Requests whose picture is here and waits for a thread")
+    computing: int = Field(ge=0, description="Requests that are being computed")
+    answered: int = Field(ge=0, description="Pictures answered since the start")
+    held: int = Field(ge=0, description="Bytes in memory of the bodies of all requests")
+
+
+class Served(BaseModel):
+    """The model, and the limits of requests."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "tiny-rrcm-s050",
+                    "weights": EXAMPLE["weights"],
+                    "sigma": 0.5,
+                    "units": "l2 distance between pictures whose pixels are in [0, 1]",
+                    "shape": [1, 8, 8],
+                    "pictures": "pictures of 8 x 8 pixels, as they are",
+                    "classes": ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+                    "backend": "onnx",
+                    "precision": "fp32",
+                    "provider": "CPUExecutionProvider",
+                    "noise": "gaussian",
+                    "n0": 100,
+                    "n": 1000,
+                    "batch_size": 64,
+                    "rule": "anytime",
+                    "stopping": {"tolerance": 0.05, "beta": 0.001},
+                    "certificate": "cohen",
+                    "alpha": 0.001,
+                    "reproducible": False,
+                    "max_bytes": 10485760,
+                    "max_total": 104857600,
+                    "max_pixels": 16777216,
+                    "timeout": 30.0,
+                    "queue": 64,
+                    "workers": 2,
+                }
+            ]
+        }
+    )
+
+    model: str = Field(description="The name of what is served")
+    weights: str = Field(description="SHA-256 of the weights")
+    sigma: float = Field(description="Standard deviation of the noise, pixels in [0, 1]")
+    units: str = Field(description="Of radii")
+    shape: tuple[int, int, int] = Field(description="Channels, height, width of what is certified")
+    pictures: str = Field(description="How a picture becomes pixels, before the noise")
+    classes: list[str] = Field(description="Names, in the order of the outputs")
+    backend: str = Field(description="What computes scores")
+    precision: str = Field(description="Of the function that is certified")
+    provider: str = Field(description="What runs it")
+    noise: str = Field(description="The stream of noise")
+    n0: int = Field(description="Draws that select the class")
+    n: int = Field(description="Draws at most that bound its probability")
+    batch_size: int = Field(description="Of draws; another one may round otherwise")
+    rule: str = Field(description="The stopping rule")
+    stopping: dict[str, Any] = Field(description="Its constants")
+    certificate: str = Field(description="Which bound turns votes into a radius")
+    alpha: float = Field(description="Probability that the claim of one answer is false")
+    reproducible: bool = Field(description="Whether a request may choose the seed of its noise")
+    max_bytes: int = Field(description="The largest body")
+    max_total: int = Field(description="Bytes of all bodies together")
+    max_pixels: int = Field(description="The largest picture, width times height")
+    timeout: float = Field(description="Seconds from arrival until drawing ends")
+    queue: int = Field(description="Requests that may wait")
+    workers: int = Field(description="Requests that are computed at a time")
+
+
+class Problem(BaseModel):
+    """Why there is no answer, in one line."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"detail": "the picture: not a PNG or JPEG file"}]}
+    )
+
+    detail: str

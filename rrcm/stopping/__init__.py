@@ -1,1 +1,0 @@
-"""Stopping rules: when enough has been drawn, and what may be claimed then."""

@@ -1,0 +1,1 @@
+"""Training: the loop, objectives of pre-training, methods of fine-tuning."""

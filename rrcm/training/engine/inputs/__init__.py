@@ -1,0 +1,1 @@
+"""The images of a training step: their order, loading and augmentation."""

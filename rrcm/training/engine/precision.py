@@ -1,0 +1,84 @@
+"""Calling a network in training: precision, compilation, recomputation, and counts of passes."""
+
+import os
+import shlex
+import tempfile
+
+import torch
+from torch import Tensor, nn
+
+from rrcm.config.sections import Compute
+from rrcm.core.errors import ConfigError, TrainingError
+
+
+class Computed(nn.Module):
+    """Calls ``module`` as `Compute` says; its weights and their names stay as they are.
+
+    Under ``bf16`` matrix products are computed in bfloat16; weights, gradients and the optimizer's
+    moments stay float32, and outputs are cast to the type of the input.
+    """
+
+    def __init__(self, module: nn.Module, compute: Compute) -> None:
+        """Compile ``module`` in place if ``compute.compile``.
+
+        Raises:
+            TrainingError: PyTorch's compiler does not work on this machine.
+        """
+        super().__init__()
+        self.module, self.narrow = module, compute.precision == "bf16"
+        self._passes = self._gradients = 0
+        if compute.compile:
+            _require_plain_paths()
+            module.compile()
+
+    def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
+        """The output of ``module`` for the rows ``x``."""
+        gradient, training = torch.is_grad_enabled(), self.module.training
+        if gradient:  # in evaluation mode it is an attack's, with respect to the input only
+            self._passes += len(x) * (3 if training else 2)
+            self._gradients += len(x)
+        elif training:
+            self._passes += len(x)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.narrow):
+            y = self.module(x, *rest)
+        return y.to(x.dtype)
+
+    def taken(self) -> tuple[int, int]:
+        """Passes and gradient evaluations, counted per row, since the last call.
+
+        A backward pass counts as two, or as one where only the input gets a gradient, as in an
+        attack. Validation does not count.
+        """
+        taken = self._passes, self._gradients
+        self._passes = self._gradients = 0
+        return taken
+
+
+def set_recompute(network: nn.Module, compute: Compute, *, name: str) -> None:
+    """Let ``network`` recompute activations in the backward pass if ``compute.recompute``.
+
+    Raises:
+        ConfigError: The architecture ``name`` does not support it (``supports_recompute``).
+    """
+    if compute.recompute and not network.supports_recompute:
+        raise ConfigError(
+            f"compute.recompute: {name} does not support it; set it to false, and save memory by "
+            "devices or batch_size"
+        )
+    setattr(network, "recompute", compute.recompute)  # noqa: B010 (no attribute of every module)
+
+
+def _require_plain_paths() -> None:
+    """Refuse spaces in paths that PyTorch puts unquoted into the command of a C++ compiler."""
+    if torch.cuda.is_available():
+        return
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
+    for path, cure in (
+        (cache, "set TORCHINDUCTOR_CACHE_DIR to a folder without"),
+        (os.path.dirname(torch.__file__), "install the environment in one without"),
+    ):
+        if shlex.split(path) != [path]:
+            raise TrainingError(
+                f"compute.compile: {path} has a space or a quote, with which PyTorch cannot "
+                f"compile; {cure}, or set compile: false"
+            )

@@ -1,0 +1,39 @@
+"""Schedules of EMA momentum, learning rate and loss weights.
+
+Equation numbers are those of docs/theory.md.
+"""
+
+import math
+
+
+def ema_momentum(step: int, *, steps: int, start: float, end: float, steepness: float) -> float:
+    """Momentum of the EMA target at ``step`` (eq. 5).
+
+    A sigmoid from ``start`` towards ``end``, of which it covers the share tanh(steepness / 2).
+    """
+    span = end - start
+    level = math.sqrt(min(step, steps) / steps * (end**2 - start**2) + start**2)
+    a = 2 / (1 + math.exp(-steepness * (level - start) / span)) - 1
+    return a * end + (1 - a) * start
+
+
+def warmup_cosine(step: int, *, steps: int, warmup: int) -> float:
+    """Share of the peak learning rate at ``step``: linear warm-up, then half a cosine to 0."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def multi_step(done: float, *, milestones: list[float], gamma: float) -> float:
+    """Share of the peak learning rate after a share ``done`` of the training."""
+    return gamma ** sum(done >= share for share in milestones)
+
+
+def ramp(done: float, *, defer: float = 0.0, warmup: float = 0.0) -> float:
+    """Factor of a loss weight or a radius after a share ``done`` of the training.
+
+    0 before the share ``defer``, then rising linearly to 1 over a share ``warmup``.
+    """
+    if done < defer:
+        return 0.0
+    return min(1.0, (done - defer) / warmup) if warmup else 1.0

@@ -1,0 +1,150 @@
+"""Training of a classifier at one sigma, by any method, from an encoder or from scratch."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.config.sections import Model, Recipe, Run
+from rrcm.core.schema import parse
+from rrcm.data.splits.shards import Split
+from rrcm.models.trained.base import classifier
+from rrcm.noise import streams
+from rrcm.training.engine import distributed
+from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.inputs import augment, loading, order
+from rrcm.training.engine.inputs.loading import Batch
+from rrcm.training.engine.loop import State, optimise
+from rrcm.training.engine.loop import train as loop
+from rrcm.training.engine.precision import Computed, set_recompute
+
+from timm.optim import param_groups_layer_decay  # isort: skip (after _torchvision)
+
+EVALUATION_BATCH = 512
+
+
+def start(run: Run, recipe: Recipe, model: Model, *, classes: int, device: str = "cpu") -> State:
+    """State before the first step: an untrained classifier and its optimizer, with layer decay."""
+    torch.manual_seed(streams.torch_seed(run.seed, streams.INITIALISE))
+    network = classifier.build(
+        model, classes=classes, condition=recipe.condition, final_norm=recipe.final_norm
+    ).to(device)
+    network.head.requires_grad_(recipe.head == "trainable")
+    groups = param_groups_layer_decay(
+        network,
+        weight_decay=recipe.optimizer.weight_decay,
+        no_weight_decay_list=("encoder.cls_token", "encoder.pos_embed"),
+        layer_decay=recipe.layer_decay,
+    )
+    return State(modules={"classifier": network}, optimizer=optimise(groups, recipe.optimizer))
+
+
+def train(
+    state: State, method: ModuleType, data: dict[str, Split], run: Run, recipe: Recipe
+) -> Iterator[State]:
+    """Train for ``recipe.epochs``; yields the state after every step.
+
+    The result is ``state.best``: the weights after the epoch with the best score on the validation
+    split (`accuracy`; the last of equals), or after the last epoch, as ``recipe.selection`` says.
+    Without epochs these are the initial weights. The test split is not read.
+
+    Args:
+        state: From `start`, possibly resumed, possibly with a pre-trained encoder.
+        method: A module of rrcm/training/methods/: ``Config`` and ``loss``.
+        data: Splits ``train`` and ``validation``.
+        run: The run's own constants.
+        recipe: Optimizer, epochs, augmentation and so on.
+
+    Raises:
+        ConfigError: The network does not support ``recompute``, or devices cannot share a batch
+            evenly.
+    """
+    constants = parse(run.loss, method.Config, where=f"runs: loss of method {run.method}")
+    network: Any = state.modules["classifier"].train()  # of one of many architectures
+    set_recompute(network.encoder, recipe.compute, name=run.architecture)
+    if distributed.world() > 1:
+        distributed.synchronise(network)
+    called = Computed(network, recipe.compute)
+    sigma = torch.tensor(run.sigma, device=network.head.weight.device)
+    per_epoch = order.steps_per_epoch(len(data["train"].labels), batch_size=recipe.batch_size)
+    steps = recipe.epochs * per_epoch
+
+    def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
+        x, y, done = batch.views["image"], batch.labels, batch.step / steps
+        value = method.loss(called, x, y, sigma=sigma, draw=draw, done=done, cfg=constants)
+        return {run.method: value}
+
+    def keep() -> None:
+        draws, seed = recipe.validation_draws, run.seed
+        score = accuracy(called, data["validation"], sigma, draws=draws, seed=seed)
+        if score >= state.best_score:
+            state.best_score = score
+            state.best = {k: v.detach().clone() for k, v in network.state_dict().items()}
+
+    if steps == 0:
+        keep()
+    for _ in loop(
+        state,
+        mixed(data["train"], run, recipe, start=state.step, stop=steps, device=sigma.device),
+        loss,
+        network=network,
+        steps=steps,
+        per_epoch=per_epoch,
+        optimizer=recipe.optimizer,
+        accumulate=recipe.compute.accumulate,
+        seed=run.seed,
+    ):
+        last = state.step == steps
+        if last or (state.step % per_epoch == 0 and recipe.selection == "validation"):
+            keep()
+        state.took([called], batch_size=recipe.batch_size)
+        yield state
+
+
+def mixed(
+    split: Split, run: Run, recipe: Recipe, *, start: int, stop: int, device: torch.device
+) -> Iterator[Batch]:
+    """Augmented and mixed batches of the steps ``start`` to ``stop`` - 1; one view, ``image``."""
+    mixer = augment.Mixer(recipe.mix, len(split.classes))
+    for batch in loading.batches(
+        split,
+        {"image": recipe.augment},
+        batch_size=recipe.batch_size,
+        seed=run.seed,
+        start=start,
+        stop=stop,
+        device=device,
+        workers=recipe.compute.workers,
+        where=f"recipes.{run.recipe}",
+    ):
+        first = distributed.rank() * len(batch.labels)
+        draw = Draws(run.seed, batch.step, first=first, purpose="mix")
+        x, y = mixer(batch.views["image"], batch.labels, draw)
+        yield replace(batch, views={"image": x}, labels=y)
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, split: Split, sigma: Tensor, *, draws: int, seed: int) -> float:
+    """Accuracy of ``network`` on ``draws`` noisy copies of each image.
+
+    The noise is the same at every call, and is never used in certification. Processes share the
+    images; each image is decoded once.
+    """
+    was_training = network.training
+    network.eval()
+    at_once = max(1, EVALUATION_BATCH // draws)  # images
+    correct = torch.zeros((), dtype=torch.int64, device=sigma.device)
+    parts = torch.arange(len(split.labels)).split(at_once)
+    for rows in parts[distributed.rank() :: distributed.world()]:
+        x = torch.from_numpy(split.pixels(rows.numpy())).to(sigma.device).repeat(draws, 1, 1, 1)
+        labels = torch.from_numpy(split.labels[rows.numpy()]).to(sigma.device).repeat(draws)
+        image = rows.to(sigma.device).repeat(draws)
+        draw = torch.arange(draws, device=sigma.device).repeat_interleave(len(rows))
+        z = streams.gaussian(seed, image, draw, tuple(x.shape[1:]), stream=streams.VALIDATE)
+        correct += (network(x + sigma * z, sigma).argmax(dim=1) == labels).sum()
+    network.train(was_training)
+    return distributed.total(correct).item() / (draws * len(split.labels))

@@ -1,0 +1,157 @@
+"""Self-supervised pre-training of an encoder along diffusion trajectories, by any objective."""
+
+import copy
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rrcm.config.sections import Grid, Model, Pretrain
+from rrcm.core import registry
+from rrcm.core.errors import ConfigError
+from rrcm.core.schema import parse
+from rrcm.data.splits.shards import Split
+from rrcm.noise import streams
+from rrcm.noise.levels import grid_points, karras_grid, lognormal_weights
+from rrcm.training.engine import distributed, schedules
+from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.inputs import loading, order
+from rrcm.training.engine.inputs.loading import Batch
+from rrcm.training.engine.loop import State, decayed, optimise, train
+from rrcm.training.engine.precision import Computed, set_recompute
+
+
+def start(cfg: Pretrain, model: Model, *, device: str = "cpu") -> State:
+    """State before the first step: the online network, its EMA target, and the optimizer."""
+    torch.manual_seed(streams.torch_seed(cfg.seed, streams.INITIALISE))
+    module = registry.load("networks", model.architecture)
+    shape = parse(model.shape, module.Config, where="models: shape")
+    objective, constants = _objective(cfg)
+    online = nn.ModuleDict({"encoder": module.Encoder(shape)})
+    online.update(objective.heads(module, shape, constants))
+    online["encoder"].first_layer.requires_grad_(not cfg.freeze_patches)
+    online.to(device)  # before the optimizer, whose state follows its parameters
+    followers = objective.targets(constants).items()
+    target = nn.ModuleDict({name: copy.deepcopy(online[source]) for name, (source, _) in followers})
+    target.requires_grad_(False)
+    groups = decayed((p for p in online.parameters() if p.requires_grad), cfg.optimizer)
+    optimizer = optimise(groups, cfg.optimizer)
+    return State(modules={"online": online, "target": target}, optimizer=optimizer)
+
+
+def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
+    """Train from ``state.step`` to ``cfg.steps``; yields the state after every step.
+
+    The result is ``state.modules["online"]["encoder"]``. Rows of the log hold the terms of the
+    loss, the objective's diagnostics, and the ``momentum`` of the target.
+
+    Raises:
+        ConfigError: ``cfg.augment`` lacks a view of the objective, the network does not support
+            ``recompute``, or devices cannot share a batch evenly.
+    """
+    objective, constants = _objective(cfg)
+    _require_views(cfg, objective.VIEWS)
+    modules: dict[str, Any] = {**state.modules}  # nn.ModuleDicts
+    online, target = (modules[name].train() for name in ("online", "target"))
+    _prepare(online, target, cfg)
+    called: list[Any] = [
+        nn.ModuleDict({name: Computed(part, cfg.compute) for name, part in module.items()})
+        for module in (online, target)
+    ]
+    targets = objective.targets(constants)
+    encoders = [called[1][name] for name, (source, _) in targets.items() if source == "encoder"]
+    diagnostics: dict[str, float] = {}  # of the latest step
+
+    def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
+        levels, weights = noise_levels(batch.step, cfg.grid, steps=cfg.steps)
+        terms, latest = objective.loss(
+            *called, batch.views, levels=levels, weights=weights, draw=draw, cfg=constants
+        )
+        diagnostics.update(latest)
+        return terms
+
+    stream = loading.batches(
+        split,
+        cfg.augment,
+        batch_size=cfg.batch_size,
+        seed=cfg.seed,
+        start=state.step,
+        stop=cfg.steps,
+        device=next(online.parameters()).device,
+        workers=cfg.compute.workers,
+        where="pretrain",
+    )
+    for _ in train(
+        state,
+        stream,
+        loss,
+        network=online,
+        steps=cfg.steps,
+        per_epoch=order.steps_per_epoch(len(split.labels), batch_size=cfg.batch_size),
+        optimizer=cfg.optimizer,
+        accumulate=cfg.compute.accumulate,
+        seed=cfg.seed,
+    ):
+        state.took([called[0]["encoder"], *encoders], batch_size=cfg.batch_size)
+        momentum = _follow(state, targets, cfg)
+        if state.log and state.log[-1]["step"] == state.step:
+            state.log[-1] |= diagnostics | {"momentum": momentum}
+        yield state
+
+
+def noise_levels(step: int, grid: Grid, *, steps: int) -> tuple[Tensor, Tensor | None]:
+    """Noise levels t of ``step``, descending, float64 [N], and frequencies of neighbours [N - 1].
+
+    Levels are in model space (t = 2 sigma); None instead of frequencies is a uniform draw.
+    """
+    points = grid_points(step, steps=steps, first=grid.first, last=grid.last, rule=grid.rule)
+    levels = karras_grid(points, t_min=grid.t_min, t_max=grid.t_max, rho=grid.rho)
+    if grid.sampling == "uniform":
+        return levels, None
+    return levels, lognormal_weights(levels, mean=grid.mean, std=grid.std)
+
+
+def _objective(cfg: Pretrain) -> tuple[ModuleType, Any]:
+    """The objective's module and its constants."""
+    objective = registry.load("objectives", cfg.objective)
+    return objective, parse(cfg.loss, objective.Config, where="pretrain: loss")
+
+
+def _require_views(cfg: Pretrain, views: tuple[str, ...]) -> None:
+    if cfg.augment.keys() != {*views}:
+        raise ConfigError(
+            f"pretrain: augment: {cfg.objective} needs the views {', '.join(views)}; got "
+            f"{', '.join(cfg.augment) or 'none'}"
+        )
+
+
+def _prepare(online: nn.ModuleDict, target: nn.ModuleDict, cfg: Pretrain) -> None:
+    set_recompute(online["encoder"], cfg.compute, name=cfg.architecture)
+    for module in (online, target):
+        if distributed.world() > 1:
+            distributed.synchronise(module)
+
+
+@torch.no_grad()
+def _follow(state: State, targets: dict[str, tuple[str, float | None]], cfg: Pretrain) -> float:
+    """Update the EMA targets after a step; returns the scheduled momentum.
+
+    Buffers are left alone: in training, BatchNorm uses the statistics of its batch, and the running
+    statistics of the target are never read.
+    """
+    scheduled = schedules.ema_momentum(
+        state.step - 1,
+        steps=cfg.steps,
+        start=cfg.target.start,
+        end=cfg.target.end,
+        steepness=cfg.target.steepness,
+    )
+    modules: dict[str, Any] = {**state.modules}  # nn.ModuleDicts
+    online, target = (modules[name] for name in ("online", "target"))
+    for name, (source, momentum) in targets.items():
+        averages, values = ([*part.parameters()] for part in (target[name], online[source]))
+        weight = 1 - (scheduled if momentum is None else momentum)
+        torch._foreach_lerp_(averages, values, weight)
+    return scheduled

@@ -1,0 +1,1 @@
+"""What several methods and objectives are built from: losses and adversarial attacks."""

@@ -1,0 +1,420 @@
+"""An ablation varies what it says and nothing else, and its figure shows the certificates."""
+
+import dataclasses
+import shutil
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from builders import PARAMS, certificates, changed, plain, refused
+from helpers import MINI
+from workspace import ROOT
+
+from pipeline.project import presets, variants
+from pipeline.project.variants import Ablation
+from rrcm.analysis import ablations, entries, report
+from rrcm.analysis.estimation import intervals, statistics
+from rrcm.certification.certify import floor
+from rrcm.config import params
+from rrcm.config.certification import Ensemble, Eval, Member
+from rrcm.core import registry
+from rrcm.core.errors import ConfigError
+from rrcm.core.schema import parse
+
+RUN = "tiny-rrcm-s050"
+SCRATCH = "tiny-gaussian-s050"
+FILES = sorted(ROOT.glob("presets/ablations/*.yaml"))
+BASES = ("digits", "cifar10", "imagenet")
+CASES = [
+    pytest.param(
+        *(file.stem, base),
+        id=f"{file.stem}-{base}",
+        marks=[pytest.mark.slow] if base == "imagenet" else [],
+    )
+    for file in FILES
+    for base in BASES
+]
+ALL_RADII = [0.0, 0.25, 0.5]
+
+
+@pytest.fixture(autouse=True)
+def checkout(monkeypatch):
+    """Presets are found in the folder that a command is run in."""
+    monkeypatch.chdir(ROOT)
+
+
+@cache
+def made(name, base):
+    """What is varied, and what comes of it as a file."""
+    text = presets.composed(f"ablation-{name}", base)
+    return variants.read(Path(f"presets/ablations/{name}.yaml"))[base], text
+
+
+@cache
+def preset(name):
+    return params.load(ROOT / f"presets/{name}.yaml")
+
+
+def loaded(folder, text):
+    (folder / "made.yaml").write_text(text)
+    return params.load(folder / "made.yaml")
+
+
+def leaves(node, path=""):
+    """Dotted key -> value of what a variant names."""
+    if not isinstance(node, dict):
+        return {path.removeprefix("."): node}
+    return {k: v for key, part in node.items() for k, v in leaves(part, f"{path}.{key}").items()}
+
+
+def apart(one, other):
+    """Where two runs are made differently: key -> the other's value."""
+    assert one.keys() == other.keys()
+    return {key: other[key] for key in one if one[key] != other[key]}
+
+
+@pytest.mark.parametrize(("name", "base"), CASES)
+def test_a_variant_differs_in_what_it_names_and_in_nothing_else(tmp_path, name, base):
+    """And the components that its values are for take them."""
+    ablation, text = made(name, base)
+    source, whole = preset(base), loaded(tmp_path, text)
+    run, setting = ablation.run, leaves(ablation.setting)
+    names = [run, *(f"{run}-{variant}" for variant in ablation.variants)]
+
+    assert apart(entries.settings(source, run), entries.settings(whole, run)) == setting
+    for copy, changes in zip(names[1:], ablation.variants.values(), strict=True):
+        differs = apart(entries.settings(whole, run), entries.settings(whole, copy))
+        assert differs == leaves(changes)
+    assert [*whole.runs] == names and {e.run for e in whole.evals.values()} == {*names}
+    assert len(whole.evals) == len(names) and len({run.seed for run in whole.runs.values()}) == 1
+    assert {e.sigma for e in whole.evals.values()} == {source.runs[run].sigma}
+    for section in ("data", "export", "stopping", "sample", "certify", "report"):
+        assert getattr(whole, section) == getattr(source, section)
+    runs = whole.runs.values()
+    assert {*whole.models} == {run.model for run in runs}
+    assert {*whole.recipes} == {run.recipe for run in runs}
+    assert {f"pretrained/{name}" for name in whole.pretrain} == {run.start for run in runs}
+    assert {(p.model, f"pretrained/{n}") for n, p in whole.pretrain.items()} == {
+        (run.model, run.start) for run in runs
+    }
+    for shape in whole.models.values():
+        parse(shape, registry.load("networks", "vit").Config, where=name)
+    for pretrain in whole.pretrain.values():
+        parse(pretrain.loss, registry.load("objectives", "rrcm").Config, where=name)
+
+
+def test_the_ablations_are_those_of_the_appendix():
+    """Lei et al. (2025), arXiv:2501.13094: with images, at sigma = 1 and a batch of 256."""
+    tried = {
+        "tau": ("pretrain.loss.tau_contrast", [0.05, 0.1, 0.5]),
+        "ema": ("pretrain.loss.ema", [0.9, 0.99, 0.999]),
+        "trajectory": ("pretrain.grid.t_max", [1.0]),
+        "clean": ("pretrain.loss.align", [[0.5], [1.0], [2.0], [0.5, 1.0, 2.0]]),
+        "size": ("model.size", ["32x4x4", "64x2x4", "96x6x6"]),
+        "batch": ("pretrain.batch_size", [64, 128, 512]),
+    }
+
+    assert [file.stem for file in FILES] == sorted(tried)
+    for name, (key, values) in tried.items():
+        found = variants.read(Path(f"presets/ablations/{name}.yaml"))
+        assert [leaves(v)[key] for v in found["digits"].variants.values()] == values
+        for base in ("cifar10", "imagenet"):
+            assert found[base].run == "b-rrcm-s100"
+            assert (found[base].setting == {}) == (name == "batch")
+            if name != "batch":
+                assert leaves(found[base].setting) == {"pretrain.batch_size": 256}
+
+
+def composed(changes, run=RUN, setting=None, base=None):
+    """The variants of a run of the miniature."""
+    ablation = Ablation(run=run, setting=setting or {}, variants=changes)
+    return variants.compose(base or plain(PARAMS), ablation, where="here")
+
+
+def test_what_a_variant_shares_with_the_run_is_trained_once():
+    tuned = composed({"slow": {"recipe": {"epochs": 9}}, "firm": {"run": {"loss": {"lbd": 3}}}})
+
+    assert [*tuned["pretrain"]] == ["tiny"] and [*tuned["recipes"]] == ["finetune", "finetune-slow"]
+    assert [run["start"] for run in tuned["runs"].values()] == ["pretrained/tiny"] * 3
+    assert tuned["runs"][f"{RUN}-firm"]["recipe"] == "finetune"
+    assert tuned["runs"][f"{RUN}-firm"]["loss"]["lbd"] == 3.0
+    assert [*tuned["evals"]] == [f"{RUN}-e050", f"{RUN}-slow-e050", f"{RUN}-firm-e050"]
+
+
+def test_a_run_from_scratch_has_no_pretraining_to_vary():
+    small = composed({"small": {"model": {"size": "32x2x2"}}}, run=SCRATCH)
+
+    assert small["pretrain"] == {} and [*small["models"]] == ["tiny", "tiny-small"]
+    assert small["runs"][f"{SCRATCH}-small"]["start"] == "shards/train"
+    with refused(ConfigError, "here.variants.a: 'pretrain' is not in", "model, recipe, run"):
+        composed({"a": {"pretrain": {"steps": 9}}}, run=SCRATCH)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"a": {"pretrain": {"loss": {"tau": 1.0}}}}, ["a.pretrain.loss: 'tau'", "tau_contrast"]),
+        ({"a": {"pretrain": {"step": 9}}}, ["variants.a.pretrain: 'step'", "Did you mean 'steps'"]),
+        ({"a": {"pretrain": {"steps": "9"}}}, ["a.pretrain.steps: expected int, got '9'"]),
+        ({"a": {"pretrain": {"loss": 9}}}, ["a.pretrain.loss: expected dict, got 9"]),
+        ({"a": {"pretrain": {"loss": {"align": 1.0}}}}, ["loss.align: expected a list, got 1.0"]),
+        ({"a": {"pretrain": {"steps": 30}}}, ["variants.a: ", "same as the run itself"]),
+        ({"a": {}}, ["same as the run itself"]),
+        ({"a": {"run": {"seed": 1}}, "b": {"run": {"seed": 1}}}, ["variants.b: ", "same as a"]),
+        ({"a.b": {"run": {"seed": 1}}}, ["variants.a.b: a name of a-z, 0-9"]),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_change_that_cannot_be_meant_is_refused(changes, words):
+    with refused(ConfigError, "here.variants.", *words):
+        composed(changes)
+
+
+def test_a_run_that_is_not_there_or_not_evaluated_is_refused():
+    with refused(ConfigError, "here.run: 'tiny-rrcm-s05'", f"Did you mean {RUN!r}?"):
+        composed({}, run="tiny-rrcm-s05")
+    with refused(ConfigError, f"here.run: nothing evaluates {RUN} at the sigma of its own"):
+        composed({}, base=changed(plain(PARAMS), f"evals.{RUN}-e050.sigma", 0.25))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A checkout of presets alone."""
+    shutil.copytree(ROOT / "presets", tmp_path / "presets")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def use(name, base=None, *, force=False):
+    said = presets.use(name, base=base, force=force)
+    return said, Path("params.yaml").read_text()
+
+
+def test_ablations_and_presets_replace_each_other_until_somebody_edits_one(folder):
+    assert use("ablation-trajectory") == (
+        "presets/digits.yaml as presets/ablations/trajectory.yaml varies it",
+        made("trajectory", "digits")[1],
+    )
+    assert use("ablation-size", "cifar10")[1] == made("size", "cifar10")[1]
+    assert use("digits")[1] == (ROOT / "presets/digits.yaml").read_text()
+    edited = use("ablation-size")[1].replace("seed: 0", "seed: 1")
+    (folder / "params.yaml").write_text(edited)
+
+    with refused(ConfigError, "params.yaml has been edited", "--force"):
+        use("digits")
+
+    assert (folder / "params.yaml").read_text() == edited
+    use("digits", force=True)
+
+
+def test_an_ablation_that_does_not_fit_together_writes_nothing(folder):
+    file = folder / "presets/ablations/trajectory.yaml"
+    file.write_text(file.read_text().replace("t_max: 1.0", "t_max: 0.001"))
+
+    with refused(ConfigError, "presets/ablations/trajectory.yaml: digits: ", "tiny-t1.grid.t_min"):
+        use("ablation-trajectory")
+    known = "ablation-tau", "cifar10, cifar10-diffusion"
+    with refused(ConfigError, *known, "Did you mean 'ablation-size'?"):
+        use("ablation-sise")
+    with refused(ConfigError, "--base: presets/ablations/tau.yaml varies digits", "'cifar'"):
+        use("ablation-tau", "cifar")
+    with refused(ConfigError, "--base: digits is a complete preset"):
+        use("digits", "cifar10")
+    assert not (folder / "params.yaml").exists()
+
+
+def table(seed):
+    """Certificates of 40 images."""
+    rng = np.random.default_rng(seed)
+    predict = rng.choice([0, 0, 0, 1, -1], 40).tolist()
+    return certificates(predict, [floor(rng.uniform(0, 0.8)) * (p != -1) for p in predict])
+
+
+def evaluated(node, tmp_path):
+    """Entries of all that params declare, each with certificates of its own."""
+    (tmp_path / "params.yaml").write_text(presets.written(node))
+    whole = params.load(tmp_path / "params.yaml")
+    tables = {name: table(seed) for seed, name in enumerate(whole.evals)}
+    return entries.entries(whole, tables, {})
+
+
+def varied(found):
+    return ablations.ablations(found, radii=ALL_RADII, confidence=0.95)
+
+
+TAUS = {
+    f"tau{i}": {"pretrain": {"loss": {"tau_contrast": tau, "tau_consistency": tau}}}
+    for i, tau in enumerate([0.5, 0.05])
+}
+
+
+def test_the_numbers_are_the_statistics_of_the_certificates(tmp_path):
+    found = evaluated(composed(TAUS), tmp_path)
+
+    ((key, numbers),) = varied(found).items()
+
+    assert key == "pretrain.loss.tau_contrast = tau_consistency"
+    assert ablations.file_name(key) == "ablation_pretrain_loss_tau_contrast_tau_consistency"
+    assert len(numbers) == len(found) * len(ALL_RADII)
+    of = {entry.name: entry for entry in found}
+    for row in numbers.itertuples():
+        entry = of[row.entry]
+        share = statistics.certified_accuracy(entry.table, row.radius, confidence=0.95)
+        acr = intervals.mean(statistics.credited(entry.table), confidence=0.95)
+        assert (row.certified, row.low, row.high) == (share.value, share.low, share.high)
+        assert (row.acr, row.acr_low, row.acr_high) == (acr.value, acr.low, acr.high)
+        assert row.value == entry.settings["pretrain.loss.tau_contrast"]
+        assert row.base == (row.entry == f"{RUN}-e050") and row.panel == "σ = 0.5"
+
+
+def test_seeds_are_repeated_and_what_differs_in_two_things_is_left_out(tmp_path):
+    """Two temperatures of one value are one thing; of two values, they are two."""
+    odd = {"pretrain": {"loss": {"tau_contrast": 0.5, "tau_consistency": 0.1}}}
+    again = {
+        "again": {"run": {"seed": 1}, "pretrain": {"seed": 1}},
+        "more": {"pretrain": {"steps": 60}},
+        "more-again": {"run": {"seed": 1}, "pretrain": {"steps": 60}},
+        "both": {"pretrain": {"steps": 60, "batch_size": 16}},
+        "odd": odd,
+    }
+    found = evaluated(composed(again), tmp_path)
+
+    ((key, numbers),) = varied(found).items()
+
+    assert key == "pretrain.steps"
+    drawn = numbers.drop_duplicates("entry")
+    assert drawn["value"].tolist() == [30, 30, 60, 60]
+    assert drawn["base"].tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in ROOT.glob("presets/*.yaml")))
+def test_presets_that_compare_methods_and_sigmas_vary_nothing_alone(name):
+    whole = preset(name)
+    bare = {name: certificates([0, -1], [0.5, 0.0]) for name in whole.evals}
+
+    assert varied(entries.entries(whole, bare, {})) == {}
+
+
+def test_ensembles_that_differ_in_their_rule_are_compared():
+    runs = {name: dataclasses.replace(MINI.runs[RUN], seed=i) for i, name in enumerate("ab")}
+    node = {"members": 2}
+    kinds = {rule: {"rule": rule} | node for rule in ("mean_logits", "plurality")}
+    whole = dataclasses.replace(
+        MINI,
+        runs=MINI.runs | runs,
+        ensembles={name: Ensemble(**kind) for name, kind in kinds.items()},
+        members={
+            f"{name}-{i}": Member(ensemble=name, place=i + 1, run=run)
+            for name in kinds
+            for i, run in enumerate("ab")
+        },
+        evals={name: Eval(run=name, architecture="vit", sigma=0.5) for name in kinds},
+    )
+
+    found = varied(entries.entries(whole, {name: table(0) for name in kinds}, {}))
+
+    assert [*found] == ["ensemble.rule"]
+    assert found["ensemble.rule"]["value"].unique().tolist() == [*kinds]
+
+
+def drawn(values, *, base, panels=("σ = 0.5",), bound=False):
+    """A figure of one row for each value and radius in each panel, and the rows."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for value in values:
+        acr = rng.uniform(0.2, 0.8)
+        for radius in (0.0, 0.5):
+            share = rng.uniform(0.2, 0.8)
+            rows.append((value, value == base, radius, share, share - 0.1, share + 0.05))
+            rows[-1] += (acr, acr - 0.02, acr + 0.03, bound and radius > 0, bound)
+    columns = ["value", "base", "radius", "certified", "low", "high", "acr", "acr_low", "acr_high"]
+    columns += ["lower_bound", "acr_lower_bound"]
+    numbers = pd.DataFrame(rows, columns=columns)
+    found = dict.fromkeys(panels, numbers)
+    return ablations.figure(found, key="the.key", what="certified accuracy"), numbers
+
+
+def read(container):
+    """Places, values and ends of the bars of an errorbar."""
+    points, _, (bars,) = container.lines
+    ends = np.array([segment[:, 1] for segment in bars.get_segments()])
+    return points.get_xdata(), points.get_ydata(), *ends.T
+
+
+@pytest.mark.parametrize(
+    ("values", "shown", "places", "scale"),
+    [
+        ([0.2, 0.05, 0.5], ["0.05", "0.2", "0.5"], [0.05, 0.2, 0.5], "log"),
+        ([0.2, 0.1, 0.4], ["0.1", "0.2", "0.4"], [0.1, 0.2, 0.4], "linear"),
+        ([256, 64, 512], ["64", "256", "512"], [64, 256, 512], "log"),
+        ([0.0, 0.9, 0.99, 0.999], ["0", "0.9", "0.99", "0.999"], [0, 1, 2, 3], "even"),
+        ([[], [0.5], [0.5, 1.0]], ["none", "0.5", "0.5, 1"], [0, 1, 2], ""),
+        (["tiny", "32x4x4"], ["tiny", "32x4x4"], [0, 1], ""),
+        ([False, True], ["false", "true"], [0, 1], ""),
+    ],
+    ids=str,
+)
+def test_the_figure_has_each_value_at_its_place(values, shown, places, scale):
+    figure, numbers = drawn(values, base=values[0])
+    upper, lower = figure.axes
+
+    at = dict(zip(shown, places, strict=True))
+    assert [tick.get_text() for tick in lower.get_xticklabels()] == shown
+    assert [*lower.get_xticks()] == places
+    assert lower.get_xscale() == ("log" if scale == "log" else "linear")
+    assert ("not to scale" in figure.get_supxlabel()) == (scale == "even")
+    wanted = [at[ablations.text(value)] for value in values]
+    for radius, container in zip((0.0, 0.5), upper.containers, strict=True):
+        line = numbers[numbers["radius"] == radius]
+        x, y, low, high = read(container)
+        assert container.get_label() == f"r = {radius:g}" and [*x] == wanted
+        for got, column in ((y, "certified"), (low, "low"), (high, "high")):
+            assert [*got] == pytest.approx((100 * line[column]).tolist())
+    x, y, low, high = read(lower.containers[0])
+    for got, column in ((y, "acr"), (low, "acr_low"), (high, "acr_high")):
+        assert [*x] == wanted and [*got] == pytest.approx(line[column].tolist())
+    for axis in (upper, lower):
+        marks = [each for each in axis.get_lines() if each.get_linestyle() == ":"]
+        assert [each.get_xdata()[0] for each in marks] == [at[ablations.text(values[0])]]
+
+
+def test_lines_join_the_means_of_numbers_and_nothing_else():
+    figure, numbers = drawn([2.0, 1.0, 2.0], base=1.0, panels=("σ = 0.5", "σ = 1"))
+    means = numbers[numbers["radius"] == 0].groupby("value")["certified"].mean()
+
+    assert [axis.get_title() for axis in figure.axes] == ["σ = 0.5", "σ = 1", "", ""]
+    for upper in figure.axes[:2]:
+        joined = [each for each in upper.get_lines() if each.get_linestyle() == "-"]
+        assert [*joined[0].get_xdata()] == [1.0, 2.0]
+        assert [*joined[0].get_ydata()] == pytest.approx((100 * means).tolist())
+    named, _ = drawn(["a", "b"], base="a")
+    assert not [each for each in named.axes[0].get_lines() if each.get_linestyle() == "-"]
+
+
+def test_the_report_has_the_figure_and_its_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(intervals, "RESAMPLES", 99)
+    found = evaluated(composed(TAUS), tmp_path)
+    ((key, wanted),) = varied(found).items()
+
+    report.write(found, tmp_path, radii=ALL_RADII, confidence=0.95, subject="digits")
+
+    page = (tmp_path / "index.html").read_text()
+    assert "One thing varied" in page and "95 % intervals (BCa bootstrap)" in page
+    for suffix in (".png", ".svg"):
+        assert (tmp_path / f"{ablations.file_name(key)}{suffix}").exists()
+    numbers = pd.read_csv(tmp_path / "ablations.csv")
+    assert numbers["value"].tolist() == [v for v in (0.2, 0.5, 0.05) for _ in ALL_RADII]
+    pd.testing.assert_frame_equal(numbers, wanted, check_exact=False, rtol=1e-8)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_the_figure_says_what_is_only_a_lower_bound(bound):
+    """Here ACR, and the share at every radius but the first."""
+    figure, _ = drawn([0.1, 0.2], base=0.1, bound=bound)
+
+    _, lower = figure.axes
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["r = 0", "r = 0.5" + " (lower bound)" * bound]
+    assert lower.get_ylabel() == "ACR" + " (lower bound)" * bound

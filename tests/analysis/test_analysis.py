@@ -1,0 +1,151 @@
+"""Results that are there are read whatever their kind; what may be concluded is said in words."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from builders import certificates, random_votes, refused
+
+from rrcm.analysis import sources
+from rrcm.analysis.estimation import truncation
+from rrcm.certification import certify, tsv
+from rrcm.certification.votes import records
+from rrcm.cli import requests
+from rrcm.cli.commands import tables
+from rrcm.core.errors import CertificateError, ConfigError, DataError, RrcmError, VotesError
+
+GRID = {"radii": [0.0, 0.25, 0.5], "beta": 0.001}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with votes, and certificates of them as CSV and in the field's table."""
+    monkeypatch.chdir(tmp_path)
+    drawn = random_votes(0, images=30, n=500, n0=20, stop="grid", stopping=GRID)
+    records.write(tmp_path / "a.jsonl", *drawn)
+    table = certify.certify(*drawn, certificates=["cohen"], alpha=0.001)
+    certify.write(table, tmp_path / "a.csv")
+    tsv.write(table, tmp_path / "a.tsv")
+    records.write(tmp_path / "b.jsonl", *random_votes(1, images=30, n=500, n0=20))
+    return tmp_path
+
+
+def test_derived_certificates_are_those_of_the_votes(here):
+    said = tables.derive(
+        here / "a.jsonl", n=200, alpha=0.01, certificates=["two_class", "cohen"], out=None
+    )
+
+    path = here / "results/a-n200-a0.01.csv"
+    cut = truncation.truncate(*records.read(here / "a.jsonl"), 200)
+    certify.write(
+        certify.certify(*cut, certificates=["two_class", "cohen"], alpha=0.01), here / "want.csv"
+    )
+    assert path.read_bytes() == (here / "want.csv").read_bytes()
+    assert "n = 200, alpha = 0.01" in said and "laid out for cohen at alpha = 0.001" in said
+    assert "certify at --alpha 0.01 / m" in said  # n was chosen
+    assert "r = 0.25" in said and "results/a-n200-a0.01.csv" in said
+
+
+def test_derived_without_options_are_the_certificates_themselves(here):
+    plain = {"n": None, "alpha": None, "certificates": ["cohen"]}
+    for out in (here / "new/again.csv", here / "again.tsv"):
+        tables.derive(here / "a.jsonl", **plain, out=out)
+
+    assert (here / "new/again.csv").read_bytes() == (here / "a.csv").read_bytes()
+    assert (here / "again.tsv").read_bytes() == (here / "a.tsv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"n": 300}, VotesError, "the nearest is 315"),
+        ({"alpha": 1.0}, ConfigError, "--alpha: must lie in (0, 1)"),
+        ({"alpha": 2.0**-600}, CertificateError, "can never certify"),
+        ({"certificates": ["randomized"]}, CertificateError, "randomized"),
+        ({"certificates": ["cohn"]}, RrcmError, "cohn"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_derived_is_refused_and_nothing_is_written(here, changes, error, said):
+    plain = {"n": None, "alpha": None, "certificates": ["cohen"]}
+    with refused(error, said):
+        tables.derive(here / "a.jsonl", **plain | changes, out=here / "out.csv")
+    assert not (here / "out.csv").exists()
+
+
+def test_a_report_of_files_of_any_kind(here):
+    said = tables.report_files(
+        [here / "a.jsonl", here / "b.jsonl"], out=None, alpha=None, sigma=None
+    )
+    page = here / "report-a/index.html"
+
+    assert "the report: report-a/index.html" in said and page.exists()
+    assert (here / "report-a/curves/b.csv").exists()
+    assert len(pd.read_csv(here / "report-a/comparisons.csv")) == 3
+    with refused(DataError, "two files of this name"):
+        tables.report_files([here / "a.csv", here / "a.tsv"], out=None, alpha=None, sigma=None)
+    for wrong in ({"alpha": 0.0, "sigma": None}, {"alpha": None, "sigma": -1.0}):
+        with refused(ConfigError, "must"):
+            tables.report_files([here / "a.csv"], out=None, **wrong)
+
+
+def pair(here, only_first, only_second, both=20):
+    """Files of two classifiers, of which each certifies images that the other does not."""
+    predict = [0] * only_first + [1] * only_second + [0] * both
+    other = [1] * only_first + [0] * only_second + [0] * both
+    for name, answers in (("one", predict), ("two", other)):
+        certify.write(certificates(answers, [0.6] * len(answers)), here / f"{name}.csv")
+    return [str(here / f"{name}.csv") for name in ("one", "two")]
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ((30, 5), "A certifies more images at r = 0, 0.5"),
+        ((5, 30), "B certifies more images at r = 0, 0.5"),
+        ((6, 5), "At r = 0, 0.5 these 31 images do not tell A and B apart"),
+    ],
+)
+def test_a_conclusion_is_what_the_corrected_tests_allow(here, counts, said):
+    text = tables.compare(*pair(here, *counts), radii="0.5,0")
+
+    assert said in text
+    assert ("certifies more" in text) == ("apart" not in text)
+    assert "not about how they were trained" in text
+
+
+def test_radii_that_are_not_significant_together_are_not_called_so(here):
+    """(20, 7) alone has p = .019; among three equal tests Holm makes it .06."""
+    files = pair(here, 20, 7)
+
+    assert "A certifies more" in tables.compare(*files, radii="0.5")
+    assert "A certifies more" not in tables.compare(*files, radii="0.1,0.3,0.5")
+
+
+def test_comparisons_need_the_same_images(here):
+    first, _ = pair(here, 3, 3)
+    certify.write(certificates([0] * 5, [0.1] * 5), here / "five.csv")
+
+    with refused(DataError, "one.csv", "five.csv", "the same images"):
+        tables.compare(first, str(here / "five.csv"), radii=None)
+    with refused(DataError, "nowhere: neither a file nor an evaluation"):
+        tables.compare(first, "nowhere", radii=None)
+
+
+@pytest.mark.parametrize("text", ["", "x", "0;1", "-1", "nan", "inf", "0,,1"])
+def test_radii_are_numbers(text):
+    with refused(ConfigError, "--radii: expected radii such as 0,0.25,0.5", repr(text)):
+        requests.parse_radii(text)
+    assert requests.parse_radii("0.5, 0,1e-1,0.5") == [0.0, 0.1, 0.5]
+
+
+def test_radii_that_nobody_chose_are_those_that_the_rule_settled(here):
+    entry = sources.read(here / "a.jsonl")
+    foreign = sources.read(here / "a.tsv")
+
+    assert tables.default_radii([entry, foreign]) == GRID["radii"]
+    largest = foreign.table["radius"].max()
+    assert tables.default_radii([foreign]) == [r for r in tables.RADII if r <= largest]
+    nothing = certificates([-1], [0.0])
+    certify.write(nothing, here / "nothing.csv")
+    assert tables.default_radii([sources.read(here / "nothing.csv")]) == [0.0]
+    assert np.isfinite(tables.RADII).all()

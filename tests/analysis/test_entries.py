@@ -1,0 +1,106 @@
+"""Entries are told apart by whatever they differ in, and nothing is counted without labels."""
+
+import dataclasses
+
+import pytest
+from builders import certificates, random_votes, refused
+from helpers import MINI
+
+from rrcm.analysis import entries
+from rrcm.analysis.entries import Entry
+from rrcm.config.certification import Eval
+from rrcm.core.errors import DataError
+
+TABLE = certificates([0, 1, -1], [0.5, 0.2, 0.0])
+PLAIN = Entry(name="a", model="tiny", method="rrcm", sigma=0.5, table=TABLE, alpha=0.001)
+
+
+def variant(**changes):
+    """Params in which the first run has a brother that differs in ``changes``."""
+    first, run = next(iter(MINI.runs.items()))
+    sigma = changes.pop("eval_sigma", 0.5)
+    return dataclasses.replace(
+        MINI,
+        models=MINI.models | {"small": MINI.models["tiny"]},
+        runs={first: run, "other": dataclasses.replace(run, **changes)},
+        evals={
+            "first-e": Eval(run=first, architecture="vit", sigma=0.5),
+            "other-e": Eval(run="other", architecture="vit", sigma=sigma),
+        },
+    )
+
+
+def made(params):
+    return entries.entries(params, {name: TABLE for name in params.evals}, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"method": "gaussian"}, ["rrcm", "gaussian"]),
+        ({"seed": 1}, ["rrcm seed 0", "rrcm seed 1"]),
+        ({"model": "small"}, ["small rrcm", "tiny rrcm"]),
+        ({"sigma": 0.25}, ["rrcm (trained at σ = 0.25)", "rrcm"]),
+        ({"recipe": "scratch"}, ["rrcm (first-e)", "rrcm (other-e)"]),
+        ({"eval_sigma": 0.25}, ["rrcm (trained at σ = 0.5)", "rrcm"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_labels_tell_entries_apart(changes, expected):
+    found = made(variant(**changes))
+
+    assert [entries.label(entry, found) for entry in found] == expected
+
+
+def test_what_is_stale_is_marked_wherever_it_is_named():
+    first, other = made(variant(recipe="scratch"))
+    found = [first, dataclasses.replace(other, stale=("a reason",))]
+
+    assert [entries.label(e, found) for e in found] == ["rrcm (first-e)", "rrcm (other-e) (stale)"]
+
+
+def test_entries_are_what_params_evaluates_and_their_votes_where_there_are():
+    params, votes = variant(method="gaussian"), random_votes(0)
+
+    found = entries.entries(params, {n: TABLE for n in params.evals}, {"other-e": votes})
+
+    assert [entry.name for entry in found] == [*params.evals]
+    assert [entry.votes for entry in found] == [None, votes]
+    assert {(e.model, e.sigma, e.sigma_train, e.alpha, e.certificate) for e in found} == {
+        ("tiny", 0.5, 0.5, 0.001, "cohen")
+    }
+
+
+def test_a_classifier_from_elsewhere_is_called_by_its_file():
+    foreign = Entry(name="net", model="net", method="", sigma=None, table=TABLE, alpha=None)
+
+    assert entries.label(foreign, [foreign]) == "net" and entries.sigma(foreign) == "?"
+    assert entries.label(foreign, [foreign, PLAIN]) == "net"
+    assert foreign.group[1] > PLAIN.group[1]
+
+
+def test_labels_decide_what_is_counted():
+    """One label is enough to count right answers; without any, all answers count."""
+    some = dataclasses.replace(PLAIN, table=TABLE.assign(label=[0, -1, -1], correct=[1, 0, 0]))
+    none = dataclasses.replace(PLAIN, name="b", table=TABLE.assign(label=-1, correct=0))
+
+    assert some.labelled and some.judged["correct"].tolist() == [1, 0, 0]
+    assert not none.labelled and none.judged["correct"].tolist() == [1, 1, 0]
+    entries.require_alike([some, PLAIN])
+    entries.require_alike([none])
+    with refused(DataError, "b has no labels and a has"):
+        entries.require_alike([some, none])
+
+
+def test_a_table_is_of_one_split_and_says_which():
+    """Where recipes were compared, the best of them looks better than it is."""
+    test, choice = (
+        dataclasses.replace(PLAIN, name=split[0], table=TABLE.assign(split=split))
+        for split in ("test", "choice")
+    )
+
+    assert [entry.split for entry in (test, choice, PLAIN)] == ["test", "choice", ""]
+    assert entries.split([PLAIN, choice]) == " of the choice split" and not entries.split([PLAIN])
+    entries.require_alike([test, PLAIN, test])
+    with refused(DataError, "c is of the choice split and t of the test split", "apart"):
+        entries.require_alike([test, PLAIN, choice])

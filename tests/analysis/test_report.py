@@ -1,0 +1,235 @@
+"""The report shows the statistics, on a page that needs nothing else, in the same bytes always."""
+
+import dataclasses
+import re
+from html import unescape
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from builders import certificates, random_votes, refused
+from helpers import MINI
+
+from rrcm.analysis import entries, report
+from rrcm.analysis.estimation import fewer_draws, statistics
+from rrcm.analysis.presentation import figures, markup, tables
+from rrcm.certification import certify
+from rrcm.certification.certify import floor
+from rrcm.config.certification import Eval
+from rrcm.core.errors import DataError
+
+RADII, CONFIDENCE = MINI.report.radii, MINI.report.confidence
+
+
+def table(seed, images=20):
+    """Certificates of a classifier that is right on about two images of three."""
+    rng = np.random.default_rng(seed)
+    predict = rng.choice([0, 0, 0, 0, 1, -1], images).tolist()
+    return certificates(predict, [floor(rng.uniform(0, 0.8)) * (p != -1) for p in predict])
+
+
+GRID = {"radii": RADII, "beta": 0.001}
+VOTES = {
+    name: random_votes(seed, images=20, n=200, n0=20, stop="grid", stopping=GRID, run=name)
+    for seed, name in enumerate(MINI.evals)
+}
+TABLES = {
+    name: certify.certify(*votes, certificates=["cohen"], alpha=0.001)
+    for name, votes in VOTES.items()
+}
+ENTRIES = entries.entries(MINI, TABLES, VOTES)
+SUBJECT = "digits <test> images"
+SHOWN = {"radii": RADII, "confidence": CONFIDENCE}
+
+
+def variant(name, **changes):
+    """Params in which the first run has a brother that differs in ``changes``; one table each."""
+    first, run = next(iter(MINI.runs.items()))
+    sigma = changes.pop("eval_sigma", 0.5)
+    params = dataclasses.replace(
+        MINI,
+        runs={first: run, name: dataclasses.replace(run, **changes)},
+        evals={
+            f"{first}-e": Eval(run=first, architecture="vit", sigma=0.5),
+            f"{name}-e": Eval(run=name, architecture="vit", sigma=sigma),
+        },
+    )
+    return params, {evaluation: table(seed) for seed, evaluation in enumerate(params.evals)}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    out = tmp_path_factory.mktemp("report")
+    report.write(ENTRIES, out, subject=SUBJECT, **SHOWN)
+    return out
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_metrics_are_the_statistics():
+    numbers = report.metrics(ENTRIES, radii=RADII)
+
+    assert numbers.keys() == MINI.evals.keys()
+    for name, got in numbers.items():
+        assert list(got) == ["acr", "abstain", "r000", "r025", "r050"]
+        for radius, share in zip(RADII, list(got.values())[2:], strict=True):
+            want = statistics.certified_accuracy(TABLES[name], radius, confidence=CONFIDENCE)
+            assert share == pytest.approx(want.value, abs=5e-7)
+        acr = statistics.average_certified_radius(TABLES[name])
+        assert got["acr"] == pytest.approx(acr, abs=5e-7)
+        assert got["abstain"] == pytest.approx(statistics.abstention(TABLES[name]), abs=5e-7)
+
+
+def test_radii_that_differ_are_metrics_that_differ_and_dvc_finds_them():
+    """DVC takes a dot in a name for a level."""
+    fine = report.metrics(ENTRIES, radii=[0.25, 0.251, 0.2511])
+
+    for numbers in fine.values():
+        assert len(numbers) == 5 and not any("." in name for name in numbers)
+
+
+FIGURES = ("certified_accuracy", "probabilities", "budget", "per_class")
+
+
+def test_a_report_is_these_files(written):
+    """No envelope here, as there is one sigma."""
+    curves = {f"curves/{name}.csv" for name in MINI.evals}
+    numbers = {"table.csv", "comparisons.csv", "per_class.csv", "budget.csv"}
+    drawings = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+
+    assert contents(written).keys() == {
+        *curves,
+        *numbers,
+        *drawings,
+        *("index.html", "table.md", "table.tex"),
+    }
+    for name in FIGURES:
+        assert (written / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert ElementTree.parse(written / f"{name}.svg").getroot().tag.endswith("svg")
+    accuracy = tables.accuracy_table(ENTRIES, **SHOWN)
+    assert (written / "table.md").read_text() == markup.markdown(accuracy)
+    assert (written / "table.tex").read_text() == markup.latex(accuracy)
+
+
+def test_files_for_machines_are_the_tables(written):
+    made = {
+        "table.csv": tables.accuracy(ENTRIES, **SHOWN),
+        "comparisons.csv": tables.comparisons(ENTRIES, **SHOWN),
+        "per_class.csv": tables.class_numbers(ENTRIES, **SHOWN),
+        "budget.csv": fewer_draws.numbers(ENTRIES, **SHOWN),
+    }
+    for name, table in made.items():
+        read = pd.read_csv(written / name, dtype={"class": str})
+        pd.testing.assert_frame_equal(
+            read, table.reset_index(drop=True), rtol=1e-8, check_dtype=False
+        )
+
+
+def test_curves_are_written_as_computed(written):
+    """Between the radii of `grid` they are lower bounds, and say so."""
+    for entry, (name, made) in zip(ENTRIES, TABLES.items(), strict=True):
+        bound = [radius not in RADII for radius in statistics.curve(made)["radius"]]
+        assert entry.name == name and any(bound)
+        pd.testing.assert_frame_equal(
+            pd.read_csv(written / "curves" / f"{name}.csv"),
+            statistics.curve(made).assign(lower_bound=bound),
+            atol=5e-7,
+            rtol=0,
+        )
+
+
+def test_the_page_needs_nothing_else(written):
+    """Nothing is fetched: no script, style sheet, picture or font from elsewhere."""
+    page = (written / "index.html").read_text()
+    targets = re.findall(r"""(?:\b(?:src|href)="?|\burl\("?)([^")>\s]*)""", page)
+
+    assert targets
+    assert all(target.startswith(("#", "data:image/png;base64,")) for target in targets)
+    assert not re.search(r"<(script|link|img|iframe|object|embed)\b|@import", page)
+    assert page.count("<svg") == page.count("</svg>") == len(FIGURES)
+    assert page.startswith("<!doctype html>")
+
+
+def test_drawings_of_one_page_share_no_name(written):
+    """Whatever a drawing refers to is in it: two of them may call different shapes the same."""
+    page = (written / "index.html").read_text()
+    drawings = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    names = [set(re.findall(r'\bid="([^"]+)"', drawing)) for drawing in drawings]
+
+    assert sum(map(len, names)) == len(set().union(*names))
+    for drawing, known in zip(drawings, names, strict=True):
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', drawing)) <= known
+
+
+def test_the_page_has_every_table(written):
+    page = (written / "index.html").read_text()
+    shown = [unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", page)]
+    made = (
+        tables.accuracy_table(ENTRIES, **SHOWN),
+        tables.comparison_table(ENTRIES, tables.comparisons(ENTRIES, **SHOWN)),
+        tables.radius_table(ENTRIES, confidence=CONFIDENCE),
+        tables.failure_table(ENTRIES),
+        tables.drawing_table(ENTRIES),
+    )
+
+    assert shown == [str(cell) for table in made for cell in table.to_numpy().ravel()]
+    assert "digits &lt;test&gt; images · 20 images" in page and "α = 0.001" in page
+    assert "n₀ = 20, up to n = 200" in page and "stopping rule: grid" in page
+    assert "onnx, fp32" in page and "95 % Wilson interval" in page
+
+
+def test_two_reports_are_the_same_bytes(written, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")  # as if at another time
+    with matplotlib.rc_context({"svg.hashsalt": "another", "font.size": 30, "axes.grid": True}):
+        report.write(ENTRIES, tmp_path, subject=SUBJECT, **SHOWN)
+
+    assert contents(tmp_path) == contents(written)
+
+
+def test_tables_of_others_make_a_page_of_what_they_have(tmp_path):
+    """Without sigma, alpha, p_A, votes, labels: no figure and no sentence that needs them."""
+    known = ["idx", "label", "predict", "radius", "correct"]
+    bare = table(0)[known].assign(label=-1, correct=0)
+    entry = entries.Entry(name="a-b", model="a-b", method="", sigma=None, table=bare, alpha=None)
+
+    report.write([entry], tmp_path, subject="of others", radii=[0.0, 0.25], confidence=0.95)
+
+    page = (tmp_path / "index.html").read_text()
+    figures = {path.stem for path in tmp_path.glob("*.svg")}
+    assert figures == {"certified_accuracy"} and "Certified share" in page
+    assert "α unknown" in page and "have no labels" in page and "What may be false" not in page
+    assert pd.read_csv(tmp_path / "budget.csv").empty
+    assert pd.read_csv(tmp_path / "per_class.csv").empty
+
+
+def test_a_refused_report_writes_nothing(tmp_path):
+    unlabelled = dataclasses.replace(ENTRIES[0], name="blind", table=table(0).assign(label=-1))
+    with refused(DataError, "blind has no labels"):
+        report.write([ENTRIES[1], unlabelled], tmp_path, subject="", **SHOWN)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"recipe": "scratch"}, {"start": "shards/train"}, {"loss": {"lbd": 5.0}}], ids=str
+)
+def test_no_entry_hides_another(tmp_path, monkeypatch, changes):
+    """Whatever they differ in, entries of one sigma have labels of their own, and curves."""
+    drawn, draw = {}, figures.certified_accuracy
+    monkeypatch.setattr(
+        figures, "certified_accuracy", lambda c, what: drawn.update(c) or draw(c, what=what)
+    )
+    params, made = variant("other", **changes)
+    found = entries.entries(params, made, {})
+
+    report.write(found, tmp_path, subject="", **SHOWN)
+
+    assert len(drawn["0.5"]) == 2
+    assert len({entries.label(entry, found) for entry in found}) == 2

@@ -1,0 +1,340 @@
+"""What params.yaml says now is never said of what was made with something else."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import refusal, refused
+from ruamel.yaml import YAML
+from workspace import EVAL, RUN, Workspace
+
+from rrcm.certification.votes import records
+from rrcm.cli import requests, sources
+from rrcm.cli.commands import on_demand, tables
+from rrcm.cli.dvc_lock import Lock, md5, tree
+from rrcm.cli.options import Options
+from rrcm.cli.stale import Present
+from rrcm.config import sections
+from rrcm.core import registry
+from rrcm.core.errors import BackendError
+from rrcm.core.schema import finite
+from rrcm.models.trained.base import checkpoint
+
+OTHER = "tiny-gaussian-s050-e050"
+ASKED = {"model": "tiny", "sigma": 0.5, "method": None}
+
+
+@pytest.fixture
+def here(checkout: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A finished checkout, and the commands run in it, in this process."""
+    monkeypatch.chdir(checkout.path)
+    return checkout
+
+
+def row(text: str, method: str) -> str:
+    """The row of a method in a table that is printed."""
+    (found,) = (line for line in text.splitlines() if re.match(rf" *[\d.?]+ +{method}\b", line))
+    return found
+
+
+def set_to(dotted: str, value: Any) -> Any:
+    def change(params: dict[str, Any]) -> None:
+        *path, last = dotted.split(".")
+        for key in path:
+            params = params[key]
+        params[last] = value
+
+    return change
+
+
+def asked(**options: Any) -> requests.Request:
+    return requests.resolve(Options(**ASKED | options))
+
+
+def unlock(workspace: Workspace) -> None:
+    """As where results came by themselves, copied or released."""
+    (workspace.path / "dvc.lock").unlink()
+
+
+def test_what_is_as_params_yaml_says_is_not_marked(here: Workspace):
+    compared = tables.compare(EVAL, OTHER, radii=None)
+    both = [tables.overview()]
+    unlock(here)
+    both.append(tables.overview())
+
+    assert all("stale" not in said for said in (*both, compared))
+    assert both[0] == both[1]
+    for backend in ("onnx", "torch"):
+        assert Present().asked(RUN, backend=backend).stale == ()
+
+
+EDITS = {  # dotted key, new value, what it was, and the rows that it makes stale
+    "the sigma of a run": (f"runs.{RUN}.sigma", 0.6, 0.5, [EVAL]),
+    "its loss": (f"runs.{RUN}.loss.lbd", 9.0, 10.0, [EVAL]),
+    "its seed": (f"runs.{RUN}.seed", 1, 0, [EVAL]),
+    "its method": (f"runs.{RUN}.method", "consistency", "'rrcm'", [EVAL]),
+    "a recipe": ("recipes.scratch.epochs", 3, 2, [OTHER]),
+    "a pre-training": ("pretrain.tiny.steps", 31, 30, [EVAL]),
+    "the draws": ("sample.n", 200, 100, [EVAL, OTHER]),
+    "the seed of the noise": ("sample.seed", 5, 0, [EVAL, OTHER]),
+    "the rule": ("sample.stop", "none", "'grid'", [EVAL, OTHER]),
+    "its constants": ("stopping.grid.beta", 0.002, 0.001, [EVAL, OTHER]),
+    "alpha": ("certify.alpha", 0.01, 0.001, [EVAL, OTHER]),
+    "an evaluation's sigma": (f"evals.{EVAL}.sigma", 0.25, 0.5, [EVAL]),
+}
+
+
+@pytest.mark.parametrize("recorded", ["dvc.lock", "the files alone"])
+@pytest.mark.parametrize("edit", EDITS.values(), ids=[*EDITS])
+def test_a_row_is_described_by_what_made_it_and_marked(here: Workspace, edit, recorded: str):
+    """The same row as before the edit, with a mark, and below it what was edited."""
+    key, value, was, names = edit
+    before = tables.overview()
+    here.edit(set_to(key, value))
+    if recorded != "dvc.lock":
+        unlock(here)
+
+    said = tables.overview()
+
+    for method, name in (("rrcm", EVAL), ("gaussian", OTHER)):
+        now, then = row(said, method).split(), row(before, method).split()
+        assert [word for word in now if word != "(stale)"] == then
+        assert ("(stale)" in now) == (name in names)
+    (line,) = (line for line in said.splitlines() if line.startswith(f"stale: {names[0]}"))
+    assert f"{key} was {was}, is now {value!r}" in line
+    assert f"`dvc repro {' '.join(f'certify@{name}' for name in names)}` makes" in line
+    assert len([one for one in said.splitlines() if one.startswith("stale: tiny")]) == 1
+    entry = next(e for e in Present().evaluations([names[0]]))
+    assert (entry.sigma, entry.sigma_train, entry.seed, entry.alpha) == (0.5, 0.5, 0, 0.001)
+
+
+def test_data_that_was_cut_otherwise_makes_everything_stale(here: Workspace):
+    here.edit(set_to("data.test", 30))
+
+    said = tables.overview()
+
+    assert f"stale: {EVAL}, {OTHER}: data.test was 20, is now 30; `dvc repro" in said
+    assert "data.test was 20, is now 30" in "".join(Present().asked(RUN, backend="onnx").stale)
+
+
+def test_a_renamed_run_is_shown_by_what_it_was(here: Workspace):
+    def rename(params: dict[str, Any]) -> None:
+        params["runs"]["mine"] = dict(params["runs"].pop(RUN)) | {"sigma": 0.7}
+        params["evals"][EVAL]["run"] = "mine"
+
+    here.edit(rename)
+
+    entry = Present().evaluations([EVAL])[0]
+
+    assert (entry.method, entry.sigma_train) == ("rrcm", 0.5)
+    assert f"evals.{EVAL}.run was '{RUN}', is now 'mine'" in entry.stale
+    assert f"runs.{RUN} is no longer there" in entry.stale
+
+
+def test_a_comparison_marks_its_sides(here: Workspace):
+    here.edit(set_to(f"runs.{RUN}.sigma", 0.6))
+
+    said = tables.compare(EVAL, OTHER, radii=None)
+
+    assert f"A: {EVAL} (stale), σ = 0.5" in said and f"B: {OTHER}, σ = 0.5" in said
+    assert f"stale: {EVAL}: runs.{RUN}.sigma was 0.5, is now 0.6" in said
+
+
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+@pytest.mark.parametrize(
+    ("edit", "options", "words"),
+    [
+        ((f"runs.{RUN}.sigma", 0.6), {"sigma": 0.6}, f"runs.{RUN}.sigma was 0.5, is now 0.6"),
+        (
+            (f"runs.{RUN}.method", "consistency"),
+            {"method": "consistency"},
+            f"runs.{RUN}.method was 'rrcm', is now 'consistency'",
+        ),
+    ],
+    ids=["sigma", "method"],
+)
+def test_a_classifier_of_another_name_than_asked_for_is_refused(
+    here: Workspace, edit, options, words: str, backend: str
+):
+    """`--sigma 0.6` never gets the network that was trained at 0.5."""
+    here.edit(set_to(*edit))
+    here.edit(set_to("sample.backend", backend))
+    unlock(here)
+
+    file = f"onnx/{RUN}.onnx" if backend == "onnx" else f"models/{RUN}"
+    with refused(BackendError, f"{file} is not the {RUN}", words, f"`dvc repro export@{RUN}`"):
+        sources.classifier(asked(**options))
+
+
+def test_other_edits_are_said_and_the_answer_is_of_the_file(here: Workspace, capsys):
+    here.edit(set_to("recipes.finetune.epochs", 7))
+    here.edit(set_to(f"runs.{RUN}.seed", 3))
+
+    found = sources.classifier(asked())
+    said = capsys.readouterr().err
+
+    assert found.backend.weights == records.read(here.path / f"votes/{EVAL}.jsonl")[0].weights
+    assert said.startswith(f"note: stale: {RUN}: ") and len(said.splitlines()) == 1
+    for words in ("recipes.finetune.epochs was 2, is now 7", f"runs.{RUN}.seed was 0, is now 3"):
+        assert words in said
+    table = on_demand.certify(asked())
+    assert "rrcm (stale)" in table and "seed" not in row(table, "rrcm")
+    assert (capsys.readouterr().err + table).count("recipes.finetune.epochs was 2") == 1
+
+
+def test_merged_votes_are_described_by_their_classifier(here: Workspace):
+    """Where params.yaml alone is asked, the row would be "trained at σ = 0.6"."""
+    for shard in ("1/2", "2/2"):
+        on_demand.certify(asked(shard=shard))
+    here.edit(set_to(f"runs.{RUN}.sigma", 0.6))
+
+    said = on_demand.merge(sorted(Path("results").glob("*.jsonl")))
+
+    assert "rrcm (stale)" in said and "trained at" not in said
+    assert f"stale: {RUN}: runs.{RUN}.sigma was 0.5, is now 0.6" in said
+
+
+def test_a_file_that_says_nothing_of_itself_is_refused(here: Workspace):
+    path = here.path / f"models/{RUN}/config.json"
+    about = json.loads(path.read_text())
+    del about["params"]
+    path.unlink()
+    path.write_text(json.dumps(about))
+
+    with refused(BackendError, f"models/{RUN} does not say", f"`dvc repro export@{RUN}`"):
+        Present().asked(RUN, backend="torch")
+
+
+def test_a_classifier_says_all_that_made_it(here: Workspace):
+    """As dvc.lock does, so that a released file needs nothing beside it."""
+    written = YAML(typ="safe", pure=True).load(here.path / "params.yaml")
+    for backend in ("onnx", "torch"):
+        about = registry.load("backends", backend).about(here.path, RUN)
+        wanted = {f"runs.{RUN}", "recipes.finetune", "models.tiny", "pretrain.tiny"}
+        assert {*about["params"]} - {"export"} == wanted
+        for key, value in about["params"].items():
+            section, _, name = key.partition(".")
+            assert value == finite(written[section][name] if name else written[section])
+    _, text = checkpoint.load(here.path / "pretrained/tiny/encoder.safetensors")
+    assert json.loads(text["params"])["pretrain.tiny"] == finite(written["pretrain"]["tiny"])
+
+
+def test_infinity_is_written_as_yaml_does(tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text("a: {b: {clip: .inf, low: [-.inf, 1.0, x]}}\n")
+
+    found = sections.as_written("a.b", path=path)
+
+    assert found == {"a.b": {"clip": ".inf", "low": ["-.inf", 1.0, "x"]}}
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_hashes_are_those_of_dvc(here: Workspace):
+    lock = Lock()
+    path = Path(f"certificates/{EVAL}.csv")
+    line = lock.lineage(path)
+
+    assert line.older == ()
+    parts = {key.partition(".")[0] for key in line.params}
+    assert parts == {
+        *("data", "pretrain", "models", "recipes", "runs", "export", "evals", "sample"),
+        *("stopping", "certify"),
+    }
+    files = {one.name: md5(one) for one in Path("certificates").glob("*.csv")}
+    assert lock.read("report", Path("certificates")) == tree(files)
+    path.unlink()
+    path.write_text("another")
+    assert lock.lineage(path) is None
+
+
+def remade(workspace: Workspace, stage: str) -> None:
+    """As if the outputs of a stage had been made anew, to other bytes, and nothing after it."""
+
+    def change(lock: dict[str, Any]) -> None:
+        for out in lock["stages"][stage]["outs"]:
+            out["md5"] = "0" * 32
+
+    workspace.edit(change, "dvc.lock")
+
+
+def test_results_of_an_older_classifier_are_not_described_by_the_newer(here: Workspace):
+    """Trained again at another sigma, exported, but not certified: the row is the old one's."""
+    for stage in (f"train@{RUN}", f"export@{RUN}"):
+        remade(here, stage)
+    here.edit(set_to(f"runs.{RUN}.sigma", 0.6))
+
+    def record(lock: dict[str, Any]) -> None:
+        lock["stages"][f"train@{RUN}"]["params"]["params.yaml"][f"runs.{RUN}"]["sigma"] = 0.6
+
+    here.edit(record, "dvc.lock")
+
+    old = Present().evaluations([EVAL])[0]
+    Path(f"onnx/{RUN}.onnx").unlink()
+    without = Present().evaluations([EVAL])[0]
+
+    assert old.sigma_train == 0.5  # from the ONNX file, known again by its weights
+    assert f"runs.{RUN}.sigma was 0.5, is now 0.6" in old.stale
+    assert any("ran on an older" in reason for reason in old.stale)
+    assert (without.method, without.sigma_train, without.sigma) == (RUN, None, 0.5)
+    assert any(f"nothing here says how {RUN} was made" in reason for reason in without.stale)
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_votes_and_certificates_that_do_not_belong_together(here: Workspace, locked: bool):
+    path = here.path / f"votes/{EVAL}.jsonl"
+    header, rows = records.read(path)
+    other, _ = records.read(here.path / f"votes/{OTHER}.jsonl")
+    records.write(path, dataclasses.replace(header, weights=other.weights), rows)
+    if not locked:
+        unlock(here)
+
+    (entry,) = Present().evaluations([EVAL])
+
+    if locked:
+        said = f"certificates/{EVAL}.csv is not of the votes in votes/{EVAL}.jsonl"
+        assert entry.votes is None and entry.sigma_train == 0.5
+    else:
+        said = f"the votes are not of the onnx/{RUN}.onnx that is here"
+        assert (entry.method, entry.sigma_train) == (RUN, None)
+    assert said in entry.stale
+
+
+def test_certificates_that_nothing_vouches_for_say_so(here: Workspace):
+    unlock(here)
+    Path(f"votes/{EVAL}.jsonl").unlink()
+
+    (entry,) = Present().evaluations([EVAL])
+
+    assert (entry.model, entry.sigma, entry.alpha, entry.sigma_train) == ("", None, None, None)
+    assert entry.stale == (
+        f"neither dvc.lock nor votes/{EVAL}.jsonl says how certificates/{EVAL}.csv was made",
+    )
+
+
+def test_the_page_is_said_to_be_older_than_the_table(here: Workspace):
+    here.edit(set_to("report.radii", [0.0, 0.25]))
+
+    said = tables.overview()
+
+    line = "stale: report/index.html: report.radii was [0.0, 0.25, 0.5], is now [0.0, 0.25]; "
+    assert f"{line}`dvc repro report` makes it anew" in said
+    assert "(stale)" not in said
+
+
+def test_the_command_line_says_so_too(checkout: Workspace):
+    checkout.edit(set_to(f"runs.{RUN}.sigma", 0.6))
+    words = ("--model", "tiny", "--sigma", "0.6")
+
+    for command in (("certify",), ("predict", "--image", "16"), ("serve", "--port", "0")):
+        said = refusal(checkout.path, "rrcm", *command, *words)
+        assert said.startswith("error: ") and len(said.splitlines()) == 1
+        assert f"runs.{RUN}.sigma was 0.5, is now 0.6" in said
+    said = refusal(checkout.path, "rrcm", "latency", "--seconds", "0.01")
+    assert f"onnx/{RUN}.onnx is not the {RUN} of params.yaml" in said
+    checkout.edit(set_to(f"runs.{RUN}.sigma", 0.5))
+    checkout.edit(set_to("sample.n", 150))
+    said = checkout.run("rrcm", "latency", "--seconds", "0.01")
+    assert "rrcm (stale)" in said and "sample.n was 100, is now 150" in said

@@ -1,0 +1,279 @@
+"""Tables of a report are the statistics, as numbers and as text."""
+
+import dataclasses
+
+import pandas as pd
+import pytest
+from builders import certificates, random_votes, refused
+from report_entries import GRID, RADII, entry
+
+from rrcm.analysis.estimation import fewer_draws, intervals, paired, statistics, truncation
+from rrcm.analysis.presentation import tables
+from rrcm.certification import certify
+from rrcm.core.errors import DataError
+
+SHOWN = {"radii": RADII, "confidence": 0.95}
+
+
+PAIR = [entry(0), entry(1, method="gaussian")]
+
+
+def test_every_entry_is_a_row():
+    made = tables.accuracy_table(PAIR, **SHOWN)
+
+    assert list(made) == ["σ", "method", "r = 0", "r = 0.25", "r = 0.5", "ACR", "abstain %"]
+    assert made["method"].tolist() == ["rrcm", "gaussian"]
+    for one, row in zip(PAIR, made.to_dict("records"), strict=True):
+        for radius in RADII:
+            share = statistics.certified_accuracy(one.table, radius, confidence=0.95)
+            numbers = [100 * share.value, 100 * share.low, 100 * share.high]
+            assert row[f"r = {radius:g}"] == "{:.1f} [{:.1f}, {:.1f}]".format(*numbers)
+        assert row["ACR"] == f"≥ {statistics.average_certified_radius(one.table):.3f}"
+        assert row["abstain %"] == f"{100 * statistics.abstention(one.table):.1f}"
+    assert tables.text(PAIR, **SHOWN).startswith("certified accuracy, % [95 % Wilson interval]\n\n")
+
+
+def test_the_title_says_which_split_the_images_are():
+    of = entry(0, split="choice")
+
+    said = tables.title([of], confidence=0.95)
+
+    assert said == "certified accuracy of the choice split, % [95 % Wilson interval]"
+
+
+@pytest.mark.parametrize(
+    ("stop", "draws", "short"),
+    [
+        ("certified", 200, True),  # more could have enlarged the radius
+        ("certified", 500, False),
+        ("futile", 200, True),  # given up, and a share beta of these would have had a radius
+        ("skipped", 0, False),  # the wrong class, whatever is drawn
+        ("budget", 0, True),
+        ("budget", 200, True),
+        ("n", 500, False),
+    ],
+)
+def test_acr_is_a_lower_bound_where_a_radius_was_cut_short(stop, draws, short):
+    head, rows = random_votes(0, images=4, n=500, n0=20, stop="none", stopping={})
+    looks = [look for look in rows[1].looks if look[0] <= draws]
+    rows[1] = dataclasses.replace(rows[1], looks=looks, stop=stop)
+    made = certify.certify(head, rows, certificates=["cohen"], alpha=0.001)
+    one = dataclasses.replace(PAIR[0], votes=(head, rows), table=made)
+
+    (row,) = tables.accuracy_table([one], **SHOWN).to_dict("records")
+
+    assert one.cut_short == short
+    assert row["ACR"].startswith("≥ ") == short
+    assert dataclasses.replace(one, votes=None).cut_short == short  # certificates say it, too
+
+
+@pytest.mark.parametrize("stop", ["none", "futile", "grid", "anytime", "horvath"])
+@pytest.mark.parametrize("alpha", [0.001, 0.01])
+@pytest.mark.parametrize("certificate", ["cohen", "two_class"])
+def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate):
+    """At radii of the table, for the certificate and alpha that the rule was laid out for."""
+    constants = {
+        "none": {},
+        "futile": {"beta": 0.01},
+        "grid": GRID,
+        "anytime": {"tolerance": 0.05, "beta": 0.01},
+        "horvath": {"stages": [100], "radius": 0.25, "beta": 0.01},
+    }[stop]
+    drawn = random_votes(0, images=15, n=500, n0=20, stop=stop, stopping=constants)
+    made = certify.certify(*drawn, certificates=[certificate], alpha=alpha)
+    one = dataclasses.replace(
+        PAIR[0], votes=drawn, table=made, certificate=certificate, alpha=alpha
+    )
+    asked = (certificate, alpha) == ("cohen", 0.001)
+    decided = {"none": [0, 0.25, 0.3], "futile": [0, 0.25, 0.3], "grid": [0, 0.25]}
+    decided |= {"anytime": [], "horvath": [0.25]}
+
+    assert one.cut_short == (stop != "none")
+    for radius in (0, 0.25, 0.3):
+        known = stop == "none" or (asked and radius in decided[stop])
+        assert one.lower_bound(radius) == (not known)
+    (row,) = tables.accuracy_table([one], radii=[0.25], confidence=0.95).to_dict("records")
+    assert row["r = 0.25"].startswith("≥ ") == one.lower_bound(0.25)
+    assert row["abstain %"].startswith("≤ ") == one.lower_bound(0)
+    (number,) = tables.accuracy([one], radii=[0.25], confidence=0.95).to_dict("records")
+    assert number["lower_bound"] == one.lower_bound(0.25)
+
+
+def test_without_labels_nothing_is_called_accuracy():
+    """Neither is it reported as 0: it is the share with an answer."""
+    blind = dataclasses.replace(PAIR[0], table=PAIR[0].table.assign(label=-1, correct=0))
+
+    (row,) = tables.accuracy_table([blind], **SHOWN).to_dict("records")
+
+    share = statistics.certified_share(blind.table, 0.25, confidence=0.95)
+    assert row["answered, r = 0.25"].startswith(f"{100 * share.value:.1f} [") and share.value > 0
+    assert float(row["mean radius"].removeprefix("≥ ")) == pytest.approx(
+        blind.table["radius"].mean(), abs=5e-4
+    )
+    assert not {"ACR", "r = 0"} & {*row}
+    assert "share (no labels)" in tables.title([blind], confidence=0.95)
+    with refused(DataError, "has no labels", "report them apart"):
+        tables.accuracy_table([PAIR[1], blind], **SHOWN)
+
+
+def test_numbers_are_a_row_for_each_entry_and_radius():
+    made = tables.accuracy(PAIR, **SHOWN)
+
+    assert len(made) == 6 and made["entry"].tolist()[::3] == ["rrcm-0.5", "gaussian-0.5"]
+    for row in made.to_dict("records"):
+        (one,) = [e for e in PAIR if e.name == row["entry"]]
+        share = statistics.certified_accuracy(one.table, row["radius"], confidence=0.95)
+        assert (row["value"], row["low"], row["high"]) == (share.value, share.low, share.high)
+        assert (row["sigma"], row["images"]) == (0.5, 15)
+
+
+def test_entries_of_one_model_and_sigma_are_compared():
+    numbers = tables.comparisons(PAIR, **SHOWN)
+    text = tables.comparison_table(PAIR, numbers)
+
+    want = paired.compare(*(e.table for e in PAIR), **SHOWN)
+    for row, c in zip(numbers.to_dict("records"), want, strict=True):
+        assert (row["only_first"], row["only_second"]) == (c.only_first, c.only_second)
+        assert (row["both"], row["neither"], row["radius"]) == (c.both, c.neither, c.radius)
+        assert (row["difference"], row["low"]) == (c.difference.value, c.difference.low)
+        assert (row["p"], row["p_holm"]) == (c.p, c.p_holm)
+    shown = [c for c in want if c.only_first + c.only_second]
+    assert text["r"].tolist() == [f"{c.radius:g}" for c in shown] != []
+    assert text["p, Holm"].tolist() == [f"{c.p_holm:.2g}" for c in shown]
+    assert {*zip(text["A"], text["B"], strict=True)} == {("rrcm", "gaussian")}
+
+
+@pytest.mark.parametrize(("entries", "pairs"), [(4, 6), (5, 4), (10, 9)])
+def test_of_many_entries_the_first_is_compared_with_each(entries, pairs):
+    found = [entry(seed, method=f"method {seed}") for seed in range(entries)]
+
+    compared = tables.comparisons(found, radii=[0.0], confidence=0.95)
+
+    assert len(compared) == pairs
+    assert {*compared["first"]} == {found[0].name} or entries == 4
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        entry(1, method="gaussian", sigma=0.25),
+        dataclasses.replace(PAIR[1], model="b"),
+        dataclasses.replace(PAIR[1], table=PAIR[1].table.iloc[::-1]),
+    ],
+    ids=["sigma", "model", "images"],
+)
+def test_what_cannot_be_compared_is_not(second):
+    """Other sigmas and models are other questions, other images have no pairs."""
+    found = [PAIR[0], second]
+
+    assert tables.comparisons(found, **SHOWN).empty
+    assert tables.comparison_table(found, tables.comparisons(found, **SHOWN)).empty
+    assert len(tables.radius_table(found, confidence=0.95)) == 2
+
+
+def test_twins_and_radii_beyond_all_are_no_rows():
+    twins = [PAIR[0], dataclasses.replace(PAIR[1], table=PAIR[0].table)]
+
+    assert tables.comparison_table(twins, tables.comparisons(twins, **SHOWN)).empty
+    far = tables.comparisons(PAIR, radii=[9.0], confidence=0.95)
+    assert far["p"].tolist() == [1.0] and tables.comparison_table(PAIR, far).empty
+
+
+def test_acr_has_an_interval_and_so_has_its_difference():
+    first, second, apart = tables.radius_table(PAIR, confidence=0.95).to_dict("records")
+
+    mean = intervals.mean(statistics.credited(PAIR[0].table), confidence=0.95)
+    gap = paired.acr_difference(*(e.table for e in PAIR), confidence=0.95)
+    assert first["is"] == f"≥ {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
+    assert second["ACR of"] == "gaussian" and apart["ACR of"] == "rrcm − gaussian"
+    said = f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+    assert apart["is"] == f"{said} of lower bounds"
+
+
+def test_what_may_be_false_is_said_once_for_each_alpha():
+    """Golden: 39 %, 4 images, .8 points for 500 images at .001."""
+    many = dataclasses.replace(PAIR[0], table=certificates([0] * 500, [1.0] * 500))
+    unknown = dataclasses.replace(PAIR[0], alpha=None)
+
+    (row,) = tables.failure_table([many, many, unknown]).to_dict("records")
+
+    assert [*row.values()] == ["500", "0.001", "0.5", "39 %", "4", "0.8"]
+    assert tables.failure_table([unknown]).empty
+
+
+def test_why_drawing_stopped_is_counted():
+    (row, _) = tables.drawing_table(PAIR).to_dict("records")
+
+    for why, count in PAIR[0].table["stop"].value_counts().items():
+        assert f"{why} {100 * count / 15:.1f} %" in row["why drawing stopped"]
+    assert row["draws an image"] == f"{PAIR[0].table['n'].mean():,.0f}"
+    assert (row["of at most"], row["rule"]) == ("500", "grid")
+    foreign = dataclasses.replace(PAIR[0], table=PAIR[0].table.drop(columns=["n"]), votes=None)
+    assert tables.drawing_table([foreign]).empty
+
+
+def test_fewer_draws_are_certified_from_the_votes():
+    made = fewer_draws.numbers(PAIR[:1], **SHOWN)
+
+    assert made["n"].unique().tolist() == [100, 200, 500]
+    for n, part in made.groupby("n"):
+        cut = truncation.truncate(*PAIR[0].votes, n)
+        table = certify.certify(*cut, certificates=["cohen"], alpha=0.001)
+        want = [statistics.certified(table, radius).mean() for radius in RADII]
+        assert part["value"].tolist() == pytest.approx(want)
+        assert part["acr"].unique() == pytest.approx(statistics.average_certified_radius(table))
+        assert part["mean_draws"].unique() == pytest.approx(table["n"].mean())
+
+
+def test_budgets_at_which_nothing_can_be_certified_are_left_out():
+    """Unanimous votes of 100 draws certify nothing at alpha = 2^-150."""
+    made = fewer_draws.numbers([entry(0, alpha=2.0**-150)], **SHOWN)
+
+    assert made["n"].unique().tolist() == [200, 500]
+
+
+def test_classes_have_the_names_that_the_votes_know():
+    named = entry(0, classes=["cat", "dog", "eel"])
+    nameless = dataclasses.replace(named, name="b", votes=None)
+
+    made = tables.class_numbers([named, nameless], **SHOWN)
+
+    assert made["class"].unique().tolist() == ["cat", "dog", "eel", "0", "1", "2"]
+    part = statistics.per_class(named.table, **SHOWN)
+    assert made["value"].tolist() == [*part["value"], *part["value"]]
+
+
+def test_envelopes_are_of_families_with_several_sigmas():
+    found = [*PAIR, entry(2, sigma=0.25)]
+
+    (name, curve), *others = tables.envelopes(found).items()
+
+    assert name == "tiny rrcm (lower bound)" and not others  # drawn under `grid`
+    want = statistics.envelope([statistics.curve(e.table) for e in (found[0], found[2])])
+    pd.testing.assert_frame_equal(curve, want)
+
+
+def test_pairs_are_shown_in_percent_and_points():
+    tables_of = (certificates([0, 0, 0, 1], [1.0] * 4), certificates([0, 1, 1, 1], [1.0] * 4))
+    found = paired.compare(*tables_of, radii=[0.5], confidence=0.95)
+
+    (row,) = tables.pair_table(found).to_dict("records")
+
+    apart = found[0].difference
+    assert (row["A %"], row["B %"], row["only A"], row["only B"]) == ("75.0", "25.0", 2, 0)
+    points = [100 * x for x in (apart.value, apart.low, apart.high)]
+    assert row["A − B, points"] == "{:+.1f} [{:+.1f}, {:+.1f}]".format(*points)
+
+
+def test_choosing_n_by_what_fewer_draws_show_is_a_choice_among_tests():
+    """Bonferroni: at alpha / m, m the n that are shown, certificates hold whichever is chosen."""
+    budget = fewer_draws.numbers(PAIR[:1], **SHOWN)
+    shown = budget["n"].nunique()
+
+    said = fewer_draws.choice_note(budget, [0.001])
+
+    assert shown > 1
+    assert f"among m = {shown} tests" in said and f"{0.001 / shown:.2g} keeps α = 0.001" in said
+    assert f"--alpha {0.001 / shown:.2g}" in said
+    assert fewer_draws.choice_note(budget[budget["n"] == 500], [0.001]) == ""
+    assert fewer_draws.choice_note(budget, []) == ""

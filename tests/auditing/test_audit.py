@@ -1,0 +1,349 @@
+"""The auditor finds planted faults, names their lines, and says nothing of honest tables."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import typer.testing
+from audit_tables import RULES, alarms, sampled, table
+from builders import refused, row
+
+from benchmarks.audit import FAULTS, simulate
+from pipeline.cli import main as cli
+from rrcm.auditing import attainable_radii
+from rrcm.auditing.audit import audit
+from rrcm.auditing.findings import some
+from rrcm.auditing.recount import Hypothesis, accept, common
+from rrcm.certification import certify, tsv
+from rrcm.certification.votes import records
+from rrcm.core.errors import CertificateError, DataError, VotesError
+
+
+def examine(folder, found, kind="csv", **stated):
+    """Write a table and audit it."""
+    path = folder / f"table.{kind}"
+    (certify if kind == "csv" else tsv).write(found, path)
+    return audit(path, **stated)
+
+
+def with_one(found, column, line, value):
+    """The same with another value at a line of its file."""
+    cells = found[column].tolist()
+    cells[line - 2] = value
+    return found.assign(**{column: cells})
+
+
+# Honest tables.
+
+
+@pytest.mark.parametrize("n", [100, 1_000, 10_000, 100_000])
+@pytest.mark.parametrize(("kind", "digits"), [("csv", 6), ("tsv", 6), ("tsv", 3)])
+def test_a_clean_table_raises_no_alarm_and_tells_how_it_was_made(tmp_path, n, kind, digits):
+    result = examine(tmp_path, table(n, digits=digits), kind)
+
+    assert alarms(result) == []
+    assert result.trusted and result.verdict == "can be trusted as far as a table shows"
+    assert [(one.n, one.alpha, one.sigma) for one in result.inferred] == [(n, 0.001, 0.5)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_stopping_rule_raises_an_alarm(tmp_path, rule):
+    """Bounds of rules that stop early are on no ladder of n draws: that is no fault."""
+    definition, rows = sampled(rule)
+    records.write(tmp_path / "a.jsonl", definition, rows)
+    found = certify.certify(definition, rows, certificates=["cohen", "two_class"], alpha=0.001)
+    certify.write(found, tmp_path / "a.csv")
+    tsv.write(found, tmp_path / "a.tsv")
+    stated = {"n": 1_000, "alpha": 0.001, "sigma": 0.5}
+
+    results = [audit(tmp_path / f"a.{kind}", **stated) for kind in ("jsonl", "csv", "tsv")]
+
+    assert [alarms(result) for result in results] == [[], [], []]
+    assert [result.trusted for result in results[:2]] == [True, True]
+
+
+@pytest.mark.parametrize("certificate", ["two_class", "randomized"])
+def test_other_certificates_raise_no_alarm(tmp_path, certificate):
+    definition, rows = sampled("none", images=200)
+    found = certify.certify(definition, rows, certificates=[certificate], alpha=0.001)
+
+    assert alarms(examine(tmp_path, found)) == []
+
+
+# Planted faults.
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "none"])
+def test_every_fault_is_found_where_rungs_are_wide(tmp_path, kind, fault):
+    planted = FAULTS[fault](table(), table(sigma=1.0), np.full(200, 1e-6), np.random.default_rng(1))
+    stated = {"alpha": 0.0005} if fault == "another alpha stated" else {}
+
+    result = examine(tmp_path, planted, kind, **stated)
+
+    assert alarms(result)
+    assert (result.trusted is False) == (fault != "three images missing")
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_the_line_of_a_radius_that_was_rounded_up_is_named(tmp_path, kind):
+    found = table()
+    line = int(np.flatnonzero(found["radius"] > 0)[7]) + 2
+    up = with_one(found, "radius", line, round(found["radius"][line - 2] + 1e-6, 6))
+
+    result = examine(tmp_path, up, kind)
+
+    assert [lines for _, lines, _ in alarms(result)] == [(line,)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("radius", -0.25, "negative"),
+        ("radius", np.inf, "not a finite"),
+        ("radius", 9.0, "above"),
+        ("n_A", 2_000, "are not votes"),
+        ("n", 500, "mixed n"),
+        ("p_A", 0.999999, "above the share"),
+        ("p_A", 0.6, "is not the bound"),
+        ("label", -2, "label is no class"),
+        ("predict", -7, "prediction is no class"),
+    ],
+)
+def test_a_number_that_cannot_be_is_found_in_our_table(tmp_path, column, value, words):
+    found = table()
+    certain = np.flatnonzero(found["radius"] > 0)
+    line = int(next(i for i in certain if 0.6 < found["p_A"][i] < 0.9)) + 2
+
+    result = examine(tmp_path, with_one(found, column, line, value))
+
+    assert any(words in text and line in lines for _, lines, text in alarms(result)), str(result)
+    assert result.trusted is False
+
+
+def test_a_running_total_is_called_one(tmp_path):
+    """`correct` as the certifier of Carlini et al. (2022) writes it; other numbers are just odd."""
+    found = table()
+    total, odd = found["correct"].cumsum(), 3 * found["correct"]
+
+    results = [examine(tmp_path, found.assign(correct=column)) for column in (total, odd)]
+
+    assert "running total" in results[0].verdict and "neither 0 nor 1" in results[1].verdict
+
+
+def test_an_abstention_with_a_radius_is_found(tmp_path):
+    found = table()
+    line = int(np.flatnonzero(found["predict"] == -1)[0]) + 2
+
+    result = examine(tmp_path, with_one(found, "radius", line, 0.1), "tsv")
+
+    assert ("error", (line,), "an abstention has a radius") in alarms(result)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-0.1"])
+def test_impossible_radii_of_others_are_found(tmp_path, text):
+    tsv.write(table(), tmp_path / "a.tsv")
+    lines = (tmp_path / "a.tsv").read_text().splitlines(keepends=True)
+    cells = lines[4].split("\t")
+    lines[4] = "\t".join([*cells[:3], text, *cells[4:]])
+    (tmp_path / "a.tsv").write_text("".join(lines))
+
+    result = audit(tmp_path / "a.tsv")
+
+    assert any(finding.lines == (5,) for finding in result.findings) and result.trusted is False
+
+
+def test_radii_of_three_significant_digits_are_known_to_be_rounded_to_the_nearest(tmp_path):
+    """As Python's {:.3} does it, which most published tables were written with."""
+    path = tmp_path / "a.tsv"
+    exact = simulate(np.random.default_rng(0), n=1_000, alpha=0.001, sigma=0.5, images=200)
+    text = exact.assign(radius=[f"{r:.3}" for r in exact["radius"]], time="0:00:01")
+    text[list(tsv.COLUMNS)].to_csv(path, sep="\t", index=False)
+
+    result = audit(path)
+
+    assert [level for level, _, _ in alarms(result)] == ["warning"]
+    assert "half exceed the certified ones, by up to 0.005" in result.findings[0].text
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({"n": 2_000}, "n = 1000, not of 2000"),
+        ({"alpha": 0.0001}, "alpha = 0.001, not of 0.0001"),
+        ({"sigma": 0.25}, "sigma = 0.5, not of 0.25"),
+    ],
+)
+def test_what_was_stated_otherwise_is_found(tmp_path, stated, words):
+    result = examine(tmp_path, table(), "tsv", **stated)
+
+    assert words in result.verdict
+    assert examine(tmp_path, table(), "csv", **stated).trusted is False
+    assert examine(tmp_path, table(), "csv", n=1_000, alpha=0.001, sigma=0.5).trusted
+
+
+def test_a_radius_above_that_of_unanimous_votes_is_found_if_nothing_else_tells(tmp_path):
+    found = table(images=4)
+    high = found.assign(radius=[1.5, 0.5, 0.25, 0.0], predict=[1, 1, 1, -1], label=0, correct=0)
+
+    result = examine(tmp_path, high, "tsv", n=1_000, alpha=0.001, sigma=0.5)
+
+    assert alarms(result)[0][:2] == ("error", (2,)) and result.inferred == []
+
+
+def test_a_missing_header_and_a_table_that_does_not_tell(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("3\t3\t0.953\t1\t15.2\n4\t-1\t0.0\t0\t14.9\n")
+
+    result = audit(path)
+
+    assert result.trusted is None and result.verdict.startswith("cannot be checked")
+    assert any("no header" in text for _, _, text in alarms(result))
+
+
+def test_the_first_images_of_a_sorted_set_are_noted(tmp_path):
+    """500 images of ImageNet's first ten classes: what the rRCM reference certifies."""
+    found = table(images=500).assign(idx=range(500), label=np.repeat(range(10), 50), predict=-1)
+    found = found.assign(radius=0.0, correct=0, p_A=0.0)
+
+    notes = [finding.text for finding in examine(tmp_path, found, "tsv").findings]
+
+    assert any("sorted by class, and of 10 classes only" in text for text in notes)
+
+
+# Votes.
+
+
+def test_stopping_when_it_looked_good_is_found(tmp_path):
+    definition, rows = sampled("none", images=10)
+    early = [dataclasses.replace(rows[3], looks=rows[3].looks[:4]), *rows[4:]]
+    records.write(tmp_path / "a.jsonl", definition, [*rows[:3], *early])
+
+    result = audit(tmp_path / "a.jsonl")
+
+    assert [lines for _, lines, _ in alarms(result)] == [(5,)]
+
+
+def test_going_on_where_the_rule_gives_up_is_found(tmp_path):
+    """30 hits in 100 draws are futile; whoever draws on until it looks better has no guarantee."""
+    definition, _ = sampled("futile", images=0)
+    looks = [[draws - 70, 70, 0, 0] for draws in definition.rule().looks]
+    one = row(0, 0, [100, 0, 0, 0], *looks)
+    records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, images=1), [one])
+
+    result = audit(tmp_path / "a.jsonl")
+
+    assert [lines for _, lines, _ in alarms(result)] == [(2,)]
+
+
+def test_selecting_and_certifying_with_the_same_votes_is_found(tmp_path):
+    definition, rows = sampled("none", images=20)
+    consistent = []
+    for one in rows:
+        looks = [(100, one.n0)]
+        votes_ = dict(one.n0)
+        top = max(votes_, key=votes_.get)
+        for draws, _ in one.looks[1:]:
+            votes_ = votes_ | {top: votes_[top] + draws - looks[-1][0]}
+            looks.append((draws, votes_))
+        consistent.append(dataclasses.replace(one, looks=looks))
+    records.write(tmp_path / "a.jsonl", definition, consistent)
+
+    result = audit(tmp_path / "a.jsonl")
+
+    assert any("chose the class" in text for _, _, text in alarms(result))
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "words"),
+    [
+        ({"alpha": 1e-40, "n": 100}, "error", "never certify"),
+        ({"slack": 0.01}, "error", "is spent"),
+        ({"slack": 1e-9}, "note", "of alpha"),
+        ({"shard": "1/1", "budget": 5.0}, "note", "after 5 seconds"),
+        ({"precision": "int8"}, "note", "int8"),
+        ({"subset": "first:10"}, "note", "first:10"),
+        ({"split": "choice"}, "note", "on which recipes are compared"),
+    ],
+)
+def test_a_header_admits_what_matters(tmp_path, changes, level, words):
+    definition, rows = sampled("none", n=changes.get("n", 1_000), images=10)
+    records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, **changes), rows)
+
+    result = audit(tmp_path / "a.jsonl")
+
+    assert any(one.level == level and words in one.text for one in result.findings), str(result)
+
+
+def test_votes_of_other_values_than_stated_are_found(tmp_path):
+    records.write(tmp_path / "a.jsonl", *sampled("none", images=10))
+
+    assert audit(tmp_path / "a.jsonl", n=1_000, alpha=0.001, sigma=0.5).trusted
+    assert audit(tmp_path / "a.jsonl", n=10_000).trusted is False
+
+
+# What is around it.
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    with refused(VotesError, "a.jsonl:1"):
+        audit(tmp_path / "a.jsonl")
+    with refused(DataError, "none.tsv", "not found"):
+        audit(tmp_path / "none.tsv")
+    for stated in ({"n": 0}, {"alpha": 1.0}, {"sigma": -1.0}, {"sigma": np.inf}):
+        with refused(CertificateError, "got"):
+            audit(tmp_path / "none.tsv", **stated)
+
+
+def test_the_command_prints_what_was_found_and_exits_1_if_it_is_bad(tmp_path):
+    certify.write(table(), tmp_path / "good.csv")
+    certify.write(
+        FAULTS["an image twice"](table(), None, 0, np.random.default_rng(0)), tmp_path / "bad.csv"
+    )
+    run = typer.testing.CliRunner().invoke
+
+    good = run(cli.app, ["audit", str(tmp_path / "good.csv")])
+    both = run(cli.app, ["audit", str(tmp_path / "good.csv"), str(tmp_path / "bad.csv")])
+
+    assert good.exit_code == 0 and "n = 1,000, alpha = 0.001, sigma = 0.5" in good.output
+    assert both.exit_code == 1 and "an image comes more than once" in both.output
+    assert re.search(r"error: lines \d+, 202: ", both.output)
+
+
+def test_many_lines_are_told_in_short():
+    assert some((3,), "line") == "line 3"
+    assert some((3, 4, 5, 9), "line") == "lines 3–5, 9"
+    assert some(tuple(range(0, 40, 2)), "line") == "lines 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"
+
+
+def test_what_most_intervals_have_in_common():
+    low, high = np.array([0.1, 0.2, 0.3, 5.0]), np.array([0.9, 0.8, 0.3501, 6.0])
+
+    left, right, inside = common(low, high)
+
+    assert 0.3 <= left <= right <= 0.3501 and inside.tolist() == [True, True, True, False]
+
+
+def test_ten_thousand_rows_are_quick(tmp_path, monkeypatch):
+    """Work does not grow with the rows but for looking each radius up: no list of rungs is made."""
+    evaluated = []
+    rung = attainable_radii._rung
+    monkeypatch.setattr(
+        attainable_radii, "_rung", lambda k, *a: evaluated.append(np.size(k)) or rung(k, *a)
+    )
+
+    assert examine(tmp_path, table(100_000, images=10_000), "tsv").trusted
+    assert sum(evaluated) < 1_000_000
+
+
+def test_the_first_hypothesis_that_explains_enough_rows_is_accepted():
+    def one(name: str, rows: int, needs: float, gains: float = -np.inf) -> Hypothesis:
+        return Hypothesis(name=name, explained=np.arange(100) < rows, needs=needs, gains=gains)
+
+    simple, two, rest = one("one", 80, 0.95), one("two", 96, 0.95, gains=3), one("rest", 0, 0)
+
+    assert accept(iter([simple, two, rest])).name == "two"
+    assert accept(iter([one("one", 95, 0.95), two, rest])).name == "one"
+    assert accept(iter([simple, one("two", 96, 0.95, gains=16), rest])).name == "rest", "16 more"

@@ -1,0 +1,287 @@
+"""Tables of three significant digits, as most are published: what made them is found, too."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer.testing
+from audit_tables import RULES, alarms, sampled, table
+
+from benchmarks.audit import OUTCOMES, bad, published, simulate, tell, write_published
+from pipeline.cli import main as cli
+from rrcm.auditing import attainable_radii, naming, written
+from rrcm.auditing.attainable_radii import AttainableRadii
+from rrcm.auditing.audit import Audit, audit, audit_each
+from rrcm.certification import certify, tsv
+from rrcm.core.errors import CertificateError, DataError
+
+FIRST, _, WRONG, _, _, ALARM = OUTCOMES
+
+
+def field(path, *, n=100_000, alpha=0.001, sigma=0.5, images=500, seed=0):
+    """Write a table with three significant digits, and return its certificates in full."""
+    rng = np.random.default_rng(seed)
+    found = simulate(rng, n=n, alpha=alpha, sigma=sigma, images=images)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_published(found, path)
+    return found
+
+
+def made(result):
+    return [(one.n, one.alpha, one.sigma) for one in result.inferred]
+
+
+def texts(result, level):
+    return [one.text for one in result.findings if one.level == level]
+
+
+@pytest.mark.parametrize(("alpha", "ceiling"), [(0.001, "1.91"), (0.01, "1.96")])
+def test_unanimous_votes_are_written_as_published_tables_have_them(alpha, ceiling):
+    candidate = AttainableRadii(n=100_000, alpha=alpha, sigma=0.5, rounding="nearest")
+
+    assert f"{candidate.ceiling():.3}" == ceiling
+
+
+def test_what_made_a_published_table_is_found():
+    """The 31 largest and the 6 smallest radii of CIFAR-10 at sigma = 0.5 in github.com/locuslab/
+    smoothing, data/certify/cifar10/resnet110/noise_0.50/test/sigma_0.50 (Cohen et al., 2019).
+    """
+    counts = {1.96: 9, 1.91: 5, 1.88: 4, 1.86: 1, 1.84: 1, 1.81: 2, 1.8: 2, 1.77: 2, 1.74: 1}
+    counts |= {1.73: 1, 1.7: 3}
+    counts |= {0.0011: 1, 0.00403: 1, 0.00429: 1, 0.00539: 1, 0.00592: 1, 0.00902: 1}
+    radii = np.repeat([*counts], [*counts.values()])
+
+    found = attainable_radii.infer(radii, written.units(radii))
+
+    assert [(one.n, one.alpha, one.sigma) for one in found] == [(100_000, 0.01, 0.5)]
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.01])
+@pytest.mark.parametrize("sigma", [0.12, 0.25, 0.5, 1.0])
+def test_n_alpha_and_sigma_are_found_from_three_digits(tmp_path, alpha, sigma):
+    field(tmp_path / "a.tsv", alpha=alpha, sigma=sigma)
+
+    result = audit(tmp_path / "a.tsv")
+
+    assert made(result) == [(100_000, alpha, sigma)] and result.trusted
+    assert texts(result, "warning")[0].startswith("radii were rounded to the nearest")
+    assert not bad(result)
+
+
+def shares(told):
+    every = [outcomes for one in told for outcomes in one.values()]
+    return {name: np.mean([name in outcomes for outcomes in every]) for name in OUTCOMES}
+
+
+def test_most_tables_with_images_at_the_ceiling_tell_how_they_were_made():
+    """Those of turns 11 and up once raised an alarm: wide rungs were taken for heaps."""
+    found = shares([tell((0, turn, 1)) for turn in (*range(10), 11, 17, 42)])
+
+    assert found[FIRST] >= 0.9 and found[WRONG] == 0 and found[ALARM] == 0
+
+
+@pytest.mark.slow
+def test_of_a_thousand_tables_nine_in_ten_tell_and_none_raises_an_alarm():
+    found = shares([tell((1, turn, 1)) for turn in range(1_000)])
+
+    assert found[FIRST] >= 0.9 and found[WRONG] == 0 and found[ALARM] == 0
+
+
+@pytest.mark.parametrize("n", [3_000, 30_000, 70_000])
+def test_an_unusual_n_is_not_taken_for_a_usual_one(tmp_path, n):
+    """Unless somebody states it."""
+    field(tmp_path / "a.tsv", n=n)
+
+    assert made(audit(tmp_path / "a.tsv")) == []
+    assert made(audit(tmp_path / "a.tsv", n=n)) == [(n, 0.001, 0.5)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_stopping_rule_raises_an_alarm_with_three_digits(tmp_path, rule):
+    """Radii that were rounded down before, as ours, are not taken for rounded up (seed 2)."""
+    for seed in (0, 2):
+        definition, rows = sampled(rule, images=120, seed=seed)
+        found = certify.certify(definition, rows, certificates=["cohen"], alpha=0.001)
+        write_published(found, tmp_path / "a.tsv")
+        result = audit(tmp_path / "a.tsv")
+
+        assert not bad(result), str(result)
+        assert made(result) in ([], [(1_000, 0.001, 0.5)])
+
+
+# Faults.
+
+
+def test_a_radius_just_above_the_heap_is_found(tmp_path):
+    found = field(tmp_path / "a.tsv")
+    top = int(found["radius"].argmax())
+    write_published(
+        found.assign(radius=found["radius"] + 0.01 * (found.index == top)), tmp_path / "b"
+    )
+
+    result = audit(tmp_path / "b")
+
+    assert ("error", (top + 2,)) in [(level, lines) for level, lines, _ in alarms(result)]
+
+
+def test_radii_that_were_all_rounded_up_are_found(tmp_path):
+    found = field(tmp_path / "a.tsv", n=10_000, sigma=0.25)
+    write_published(found.assign(radius=np.ceil(found["radius"] * 1e3) / 1e3), tmp_path / "b.tsv")
+
+    assert "radii were rounded up" in audit(tmp_path / "b.tsv").verdict
+
+
+def test_another_alpha_than_stated_is_found(tmp_path):
+    field(tmp_path / "a.tsv")
+
+    assert "alpha = 0.001, not of 0.0001" in audit(tmp_path / "a.tsv", alpha=0.0001).verdict
+
+
+@pytest.mark.parametrize(
+    ("written_as", "level"), [("1.91", None), ("1.906", "warning"), ("1.92", "error")]
+)
+def test_a_radius_that_was_rounded_to_the_nearest_is_no_reason_for_distrust(
+    tmp_path, written_as, level
+):
+    """Unanimous votes give 1.90573: 1.906 is the nearest of three decimals; too few radii tell."""
+    path = tmp_path / "a.tsv"
+    path.write_text(f"0\t3\t3\t{written_as}\t1\t\n1\t3\t3\t0.5\t1\t\n2\t3\t3\t0.25\t1\t\n")
+
+    result = audit(path, n=100_000, alpha=0.001, sigma=0.5)
+
+    found = [one.level for one in result.findings if "above 1.90573" in one.text]
+    assert found == [level or "warning"] and result.inferred == []
+    assert (result.trusted is False) == (level == "error")
+
+
+# Heaps.
+
+
+def test_a_heap_is_where_many_radii_are_alike_next_to_the_top():
+    def heap(*radii):
+        return written.heap(np.array(radii), np.full(len(radii), 0.01))
+
+    spread = np.arange(1.0, 1.9, 0.01)
+
+    assert heap(*spread, *[1.96] * 5) == 1.96
+    assert heap(*spread, *[1.96] * 5, 1.97) == 1.96  # one above, by mistake
+    assert heap(*spread, *[1.96] * 4) is None
+    assert heap(*spread, *[1.5] * 20) is None  # too many above
+    assert heap(*np.repeat(spread, 5)) is None  # as many below
+    assert heap() is None
+
+
+# The path.
+
+
+@pytest.mark.parametrize(
+    ("path", "sigma", "training"),
+    [
+        ("cifar10/resnet110/noise_0.25/test/sigma_0.50", 0.5, False),
+        ("noise_0.25/test/sigma_0.50.tsv", 0.5, False),
+        ("data/cohen/cifar_resnet20/noise_0.50_7483", 0.5, True),
+        ("runs/sigma=1/certs", 1.0, False),
+        ("sigma-.12", 0.12, False),
+    ],
+)
+def test_a_path_names_sigma(path, sigma, training):
+    found = naming.sigma_of(Path(path))
+
+    assert (found.sigma, found.training) == (sigma, training)
+
+
+@pytest.mark.parametrize("path", ["a.tsv", "sigma/table", "sigma_0", "nosigma_1", "sigma_128"])
+def test_other_paths_name_none(path):
+    assert naming.sigma_of(Path(path)) is None
+
+
+def test_the_output_says_that_sigma_is_from_the_path(tmp_path):
+    agrees, differs, training = (
+        tmp_path / name for name in ("sigma_0.50", "sigma_0.25", "noise_0.25/a.tsv")
+    )
+    for path in (agrees, differs, training):
+        field(path)
+
+    assert any("taken from the path (sigma_0.50)" in text for text in texts(audit(agrees), "note"))
+    assert (
+        "the path says sigma = 0.25 (sigma_0.25), the radii are of 0.5: is it another table?"
+        in (texts(audit(differs), "warning"))
+    )
+    assert any("the noise of training, perhaps" in text for text in texts(audit(training), "note"))
+    assert not any("path" in str(one) for one in audit(differs, sigma=0.5).findings)  # was stated
+
+
+def test_a_sigma_in_the_path_tells_where_radii_are_few(tmp_path):
+    """Six rungs of n = 100,000 and no others: with sigma known, what is usual is likely enough."""
+    rungs = "1.91 1.91 1.91 1.91 1.91 1.87 1.84 1.83 1.81 1.4 1.2".split()
+    lines = [f"{20 * idx}\t3\t3\t{radius}\t1\t" for idx, radius in enumerate(rungs)]
+    (tmp_path / "sigma_0.50").write_text("\n".join(["\t".join(tsv.COLUMNS), *lines]) + "\n")
+
+    assert made(audit(tmp_path / "sigma_0.50"))[0] == (100_000, 0.001, 0.5)
+
+
+def test_how_few_radii_it_rests_on_is_said(tmp_path):
+    rng = np.random.default_rng(0)
+    found = published(rng, n=100_000, alpha=0.001, sigma=0.5, images=1_000)
+    write_published(found, tmp_path / "a.tsv")
+
+    assert any("this rests on" in text for text in texts(audit(tmp_path / "a.tsv"), "note"))
+
+
+# Alpha that a stopping rule divides.
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("grid", "alpha = 0.0005: with the stopping rule grid, half of alpha = 0.001 is kept"),
+        ("horvath", "alpha = 0.0003333 in each of 3 stages, and all together at alpha = 0.001"),
+        ("anytime", None),
+        ("futile", None),
+        ("none", None),
+    ],
+)
+def test_the_alpha_of_our_table_is_that_of_all_its_looks(tmp_path, rule, words):
+    definition, rows = sampled(rule, images=200)
+    found = certify.certify(definition, rows, certificates=["cohen"], alpha=0.001)
+    certify.write(found, tmp_path / "a.csv")
+
+    result = audit(tmp_path / "a.csv", alpha=0.001)
+
+    assert [float(f"{one.alpha:.4g}") for one in result.inferred] == [0.001]
+    said = [text for text in texts(result, "note") if "bounds hold at alpha" in text]
+    assert said == [] if words is None else words in said[0]
+    assert audit(tmp_path / "a.csv", alpha=0.0005).trusted is False
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_an_alpha_that_may_be_half_of_another_is_called_so(tmp_path, kind):
+    path = tmp_path / f"a.{kind}"
+    (certify if kind == "csv" else tsv).write(table(alpha=0.0005), path)
+
+    plain, stated = audit(path), audit(path, alpha=0.001)
+
+    assert [one.alpha for one in plain.inferred] == [0.0005]
+    for result in (plain, stated):
+        assert any("may be half of 0.001" in text for text in texts(result, "note"))
+        assert not bad(result) and result.trusted
+
+
+# Several files.
+
+
+def test_one_file_that_cannot_be_read_does_not_hide_the_others(tmp_path):
+    paths = [tmp_path / name for name in ("a.csv", "none.tsv", "broken.jsonl", "b.csv")]
+    for path in (paths[0], paths[3]):
+        certify.write(table(), path)
+    paths[2].write_text("{}\n")
+
+    found = [*audit_each(paths)]
+    run = typer.testing.CliRunner().invoke(cli.app, ["audit", *map(str, paths)])
+
+    assert [isinstance(one, Audit) for one in found] == [True, False, False, True]
+    assert isinstance(found[1], DataError) and "none.tsv" in str(found[1])
+    assert run.exit_code == 1 and run.output.count("verdict: can be trusted") == 2
+    assert f"error: {paths[1]}: not found" in run.output and f"error: {paths[2]}:1" in run.output
+    with pytest.raises(CertificateError):
+        [*audit_each(paths, n=0)]

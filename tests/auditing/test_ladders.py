@@ -1,0 +1,143 @@
+"""Radii betray the n, alpha and sigma that made them, where rungs are further apart than digits."""
+
+import numpy as np
+import pytest
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.audit import rounded, simulate
+from rrcm.auditing import attainable_radii, usual, written
+from rrcm.auditing.attainable_radii import AttainableRadii
+from rrcm.certification import certify
+from rrcm.certification.votes import bounds
+
+
+def radii(n, alpha, sigma, *, images=300, seed=0):
+    """Radii in full, of images that are not all alike."""
+    rng = np.random.default_rng(seed)
+    found = simulate(rng, n=n, alpha=alpha, sigma=sigma, images=images)["radius"].to_numpy()
+    return found[found > 0]
+
+
+def infer(values, *tried):
+    return attainable_radii.infer(values, written.units(values), *tried)
+
+
+def down(values, digits):
+    return np.array([certify.floor(value, digits) for value in values])
+
+
+def test_the_ceiling_is_the_closed_form():
+    """Phi^-1(alpha^(1/n)): 3.8114566 at n = 100,000, alpha = 0.001 (certification literature)."""
+    candidate = AttainableRadii(n=100_000, alpha=0.001, sigma=0.5, rounding="down")
+
+    assert candidate.ceiling() == pytest.approx(0.5 * 3.8114566, abs=1e-7)
+
+
+@few
+@given(st.integers(100, 20_000), st.sampled_from([0.001, 0.01]), st.data())
+def test_every_certified_radius_is_a_rung(n, alpha, data):
+    """Rounded down, to the nearest and up, by whatever decimals."""
+    k = data.draw(st.integers(n * 3 // 4, n))
+    sigma = data.draw(st.sampled_from([0.12, 0.5, 1.0]))
+    digits = data.draw(st.integers(3, 8))
+    exact = bounds.radius(bounds.complement(k, n, alpha), sigma=sigma)
+    unit = np.array([10.0**-digits])
+    written = {
+        "down": np.floor(exact / unit) * unit,
+        "nearest": np.round(exact / unit) * unit,
+        "up": np.ceil(exact / unit) * unit,
+    }
+    for rounding, value in written.items():
+        found = attainable_radii.match(value, unit, n=n, alpha=alpha, sigma=np.float64(sigma))
+
+        assert found.hit[rounding].all(), rounding
+
+
+@few
+@given(st.sampled_from([100, 1_000, 5_000]), st.data())
+def test_between_two_rungs_nothing_hits(n, data):
+    k = data.draw(st.integers(n * 3 // 4, n - 1))
+    low, high = (bounds.radius(bounds.complement(j, n, 0.001), sigma=0.5) for j in (k, k + 1))
+    middle, unit = np.array([(low + high) / 2]), np.array([(high - low) / 8])
+
+    found = attainable_radii.match(middle, unit, n=n, alpha=0.001, sigma=np.float64(0.5))
+
+    assert not found.near().any()
+    assert found.chance == pytest.approx(1 / 8, rel=1e-3)
+
+
+def test_nothing_is_above_unanimous_votes():
+    above = np.array(
+        [AttainableRadii(n=100, alpha=0.001, sigma=0.5, rounding="down").ceiling() + 1e-4]
+    )
+
+    found = attainable_radii.match(
+        above, np.array([1e-6]), n=100, alpha=0.001, sigma=np.float64(0.5)
+    )
+
+    assert not found.near().any()
+
+
+@pytest.mark.parametrize(
+    ("values", "unit"),
+    [
+        ([0.125, 1.251, 0.5], [1e-3] * 3),
+        ([1.51, 0.953, 0.0427], [1e-2, 1e-3, 1e-4]),  # {:.3} of Python
+        ([0.1234567, 2.0000001], [1e-7] * 2),
+        ([0.95286417007, 0.5], [2e-7 * 0.95286417007, 1e-7]),  # in full
+    ],
+)
+def test_the_last_place_is_seen(values, unit):
+    assert written.units(np.array(values)) == pytest.approx(np.array(unit), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "sigma", "digits"),
+    [(100, 0.001, 0.25, 6), (1_000, 0.01, 0.5, 3), (10_000, 0.001, 1.0, 4), (10**5, 0.001, 0.5, 3)],
+)
+def test_the_ladder_is_found(n, alpha, sigma, digits):
+    found = infer(down(radii(n, alpha, sigma), digits))
+
+    assert found == [AttainableRadii(n=n, alpha=alpha, sigma=sigma, rounding="down")]
+
+
+def test_rounding_is_told_apart():
+    exact = radii(1_000, 0.001, 0.5)
+    up = infer(np.round(down(exact, 4) + 1e-4, 4))
+    nearest = infer(np.array([float(f"{radius:.3}") for radius in exact]))
+
+    assert [candidate.rounding for candidate in up] == ["up"]
+    assert [candidate.rounding for candidate in nearest] == ["nearest"]
+
+
+def test_an_unusual_sigma_is_found():
+    assert (
+        str(infer(down(radii(1_000, 0.001, 0.37), 6))[0])
+        == "n = 1,000, alpha = 0.001, sigma = 0.37"
+    )
+
+
+def test_an_unusual_n_is_found_if_it_is_tried():
+    values = down(radii(3_210, 0.001, 0.5), 6)
+
+    assert [candidate.n for candidate in infer(values, usual.prior(n=3_210))] == [3_210]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_radii_of_no_ladder_are_not_given_one(seed):
+    values = np.random.default_rng(seed).uniform(0, 1, 60)
+
+    assert infer(down(values, 6)) == []
+
+
+def test_a_few_radii_do_not_tell():
+    assert infer(down(np.unique(radii(1_000, 0.001, 0.5))[-4:], 6)) == []
+
+
+def test_rounded_tables_are_rounded_down():
+    rng = np.random.default_rng(0)
+    table = simulate(rng, n=100, alpha=0.001, sigma=0.5, images=50)
+
+    assert (rounded(table, 3)["radius"] <= table["radius"]).all()

@@ -1,0 +1,421 @@
+"""Bounds of a probability are sound, as tight as they say, and precise where p is near 1."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from builders import many, refused
+from helpers import few
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import binom, binomtest, norm
+from statsmodels.stats.proportion import proportion_confint
+
+from rrcm.certification.votes import bounds
+from rrcm.core.errors import CertificateError
+
+
+def bound(k, n, alpha):
+    """The lower bound of p."""
+    return 1 - bounds.complement(k, n, alpha)
+
+
+alphas = st.floats(1e-6, 0.5)
+counts = st.integers(1, 100_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+coins = st.floats(0.001, 0.999)
+
+
+def test_bound_is_sound_and_tight_against_simulation():
+    """At p = bound, k or more successes happen with probability alpha: no more, no less."""
+    rng = np.random.default_rng(0)
+    for k, n, alpha in [(70, 100, 0.05), (950, 1000, 0.01), (500, 1000, 0.001)]:
+        p = bound(k, n, alpha)
+
+        assert (rng.binomial(n, p, size=1_000_000) >= k).mean() == pytest.approx(alpha, rel=0.1)
+
+
+@many
+@given(counts, alphas)
+def test_bounds_agree_with_scipy(kn, alpha):
+    k, n = kn
+
+    interval = binomtest(k, n).proportion_ci(1 - 2 * alpha, method="exact")
+
+    assert bound(k, n, alpha) == pytest.approx(interval.low, abs=1e-9)
+    assert bounds.upper_confidence_bound(k, n, alpha) == pytest.approx(interval.high, abs=1e-9)
+
+
+@many
+@given(counts, alphas)
+def test_bounds_agree_with_statsmodels(kn, alpha):
+    low, high = proportion_confint(*kn, alpha=2 * alpha, method="beta")
+
+    assert bound(*kn, alpha) == pytest.approx(low, abs=1e-9)
+    assert bounds.upper_confidence_bound(*kn, alpha) == pytest.approx(high, abs=1e-9)
+
+
+@many
+@given(counts, alphas)
+def test_more_votes_never_lower_the_bound(kn, alpha):
+    k, n = kn
+
+    assert bound(k, n, alpha) <= bound(k + 1, n + 1, alpha)
+    assert k == n or bound(k, n, alpha) <= bound(k + 1, n, alpha)
+    assert k == n or bounds.complement(k, n, alpha) >= bounds.complement(k + 1, n, alpha)
+
+
+@many
+@given(counts, alphas, alphas)
+def test_more_certainty_never_raises_the_bound(kn, a, b):
+    k, n = kn
+
+    assert bound(k, n, min(a, b)) <= bound(k, n, max(a, b)) <= k / n
+    assert bounds.upper_confidence_bound(k, n, a) >= k / n
+
+
+@many
+@given(st.integers(1, 10**6), alphas)
+def test_bounds_have_closed_forms_at_their_ends(n, alpha):
+    assert bound(n, n, alpha) == pytest.approx(alpha ** (1 / n), rel=1e-15)
+    assert bound(0, n, alpha) == 0
+    assert bounds.upper_confidence_bound(n, n, alpha) == 1
+    assert bounds.upper_confidence_bound(0, n, alpha) == pytest.approx(
+        -math.expm1(math.log(alpha) / n), rel=1e-15
+    )
+
+
+@many
+@given(counts, alphas)
+def test_an_upper_bound_of_p_is_the_complement_of_the_misses(kn, alpha):
+    k, n = kn
+
+    assert bounds.upper_confidence_bound(k, n, alpha) == bounds.complement(n - k, n, alpha)
+
+
+def exact_complement(misses, n, alpha):
+    """The q with P[Binomial(n, q) <= misses] = alpha, to 40 digits."""
+
+    def excess(q):
+        term = mpmath.binomial(n, misses) * q**misses * (1 - q) ** (n - misses)
+        total = mpmath.mpf(0)
+        for j in range(misses, -1, -1):
+            total += term
+            if term < total * mpmath.mpf(10) ** -35:
+                break
+            term *= j * (1 - q) / ((n - j + 1) * q)
+        return mpmath.log(total / mpmath.mpf(alpha))
+
+    start = mpmath.mpf(bounds.complement(n - misses, n, alpha))
+    return mpmath.findroot(excess, (start, start * (1 + mpmath.mpf(10) ** -9)), verify=False)
+
+
+@pytest.mark.parametrize("n", [10**power for power in range(2, 9)])
+def test_complements_are_rounded_up_at_every_n(n):
+    """Above the exact bound, as scipy's inverse alone is not from n = 10^5 on, and by a hair."""
+    with mpmath.workdps(40):
+        for misses in (1, 10, 99, 999):
+            for alpha in (0.05, 0.001, 0.0005, 1e-5):
+                if misses < n // 2:
+                    exact = exact_complement(misses, n, alpha)
+                    share = bounds.complement(n - misses, n, alpha) / exact - 1
+                    assert 0 <= share <= 1e-11
+
+
+@pytest.mark.parametrize("n", [10, 10**4, 10**7])
+def test_complement_is_precise_where_one_minus_the_bound_is_not(n):
+    """With q = complement(k, n), k or more hits have a probability of alpha; here k >= n - 1."""
+    q = bounds.complement(n - 1, n, 0.001)
+
+    at_least = math.exp(n * math.log1p(-q)) * (1 + n * q / (1 - q))
+
+    assert at_least == pytest.approx(0.001, rel=1e-10)
+    unanimous = math.exp(n * math.log1p(-bounds.complement(n, n, 0.001)))
+    assert unanimous == pytest.approx(0.001, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "alpha"),
+    [
+        (11, 10, 0.1),
+        (-1, 10, 0.1),
+        (0, 0, 0.1),
+        (5, 10, 0.0),
+        (5, 10, 1.0),
+        (5, 10, -0.1),
+        (5, 10, float("nan")),
+    ],
+)
+@pytest.mark.parametrize(
+    "of",
+    [bound, bounds.complement, bounds.mixture_complement],
+    ids=lambda function: function.__name__,
+)
+def test_a_bound_needs_its_conditions(of, k, n, alpha):
+    with refused(CertificateError, "need 0 <= k <= n", f"got k={k}, n={n}, alpha={alpha}"):
+        of(k, n, alpha)
+
+
+# The one-sided mixture.
+
+
+@pytest.mark.parametrize(("H", "T"), [(1, 1), (3, 4), (10, 10), (9, 10), (30, 40), (12, 40)])
+@pytest.mark.parametrize("p", [0.05, 0.25, 0.5, 0.7, 0.97])
+def test_wealth_is_the_average_likelihood_ratio_over_larger_p(H, T, p):
+    """Of the arcsine prior, cut off below p: p' = sin^2(a), with a uniform."""
+    least = math.asin(math.sqrt(p))
+
+    def ratio(a):
+        larger = math.sin(a) ** 2
+        return (larger / p) ** H * ((1 - larger) / (1 - p)) ** (T - H)
+
+    expected = quad(ratio, least, math.pi / 2)[0] / (math.pi / 2 - least)
+    got = math.exp(bounds.log_wealth(H, T, 1 - p))
+
+    assert got == (pytest.approx(expected, rel=1e-9) if H > T * p else 0)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.7, 0.999])
+def test_votes_at_or_below_p_are_no_evidence_that_it_is_larger(p):
+    """The factor of the cut-off prior underflows there: clipped, it would certify all of these."""
+    for T in (1000, 100_000):
+        for H in (0, T // 3, int(T * p) - 1):
+            assert bounds.log_wealth(H, T, 1 - p) == -math.inf
+        assert bounds.log_wealth(round(T * p), T, 1 - p) < 0
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [1.0, 0.9, 0.5])
+def test_wealth_is_at_most_one_on_average_if_p_is_no_larger(p, share):
+    """So it is never large for long: the fair game that Ville's inequality is about."""
+    for T in (1, 7, 100, 1000):
+        H = np.arange(T + 1)
+        wealth = np.array([bounds.log_wealth(h, T, 1 - p) for h in H.tolist()])
+        mean = np.exp(wealth + binom.logpmf(H, T, share * p)).sum()
+
+        assert mean <= 1 + 1e-9
+        assert mean > 0.5 or share < 1  # little is given away at the edge itself
+
+
+@many
+@given(counts, st.floats(-12, 12), st.floats(0.01, 4))
+def test_evidence_grows_with_hits_and_as_p_falls(kn, logit, step):
+    """Where there is any; so a threshold is crossed once, and all smaller p are excluded too."""
+    H, T = kn
+    q, larger = 1 / (1 + math.exp(-logit)), 1 / (1 + math.exp(-logit - step))
+    wealth = bounds.log_wealth(H, T, q)
+    rounding = 1e-13 * T
+    assume(wealth > 1e-6)
+
+    assert bounds.log_wealth(H, T, larger) >= wealth - rounding
+    assert H == T or bounds.log_wealth(H + 1, T, q) >= wealth - rounding
+    assert bounds.log_wealth(H + 1, T + 1, q) >= wealth - rounding
+
+
+@many
+@given(counts, st.floats(1e-6, 0.9))
+def test_mixture_bound_is_where_the_evidence_is_enough(kn, alpha):
+    H, T = kn
+
+    q = bounds.mixture_complement(H, T, alpha)
+
+    assert q >= bounds.complement(H, T, alpha)  # Clopper-Pearson is for one T only
+    assert q == 1 or bounds.log_wealth(H, T, q) >= -math.log(alpha)
+    assert q > 0.999 or bounds.log_wealth(H, T, q * (1 - 1e-6)) < -math.log(alpha)
+
+
+@many
+@given(counts, alphas, alphas)
+def test_mixture_bound_is_monotone(kn, a, b):
+    H, T = kn
+    q = bounds.mixture_complement(H, T, a)
+
+    assert bounds.mixture_complement(H, T, min(a, b)) >= bounds.mixture_complement(H, T, max(a, b))
+    assert H == T or bounds.mixture_complement(H + 1, T, a) <= q
+    assert bounds.mixture_complement(H + 1, T + 1, a) <= q
+
+
+def test_mixture_bound_claims_nothing_without_hits():
+    assert bounds.mixture_complement(0, 1000, 0.001) == 1
+    assert bounds.mixture_complement(1, 1000, 1e-6) > 0.999_999
+
+
+@pytest.mark.parametrize(
+    ("H", "T", "q"),
+    [
+        (1_000, 1_000, 0.008039772137605),
+        (999, 1_000, 0.01130852914466),
+        (9_900, 10_000, 0.01488267606648),
+        (600, 1_000, 0.4697537195674),
+        (100_000, 100_000, 8.072517738954e-05),
+    ],
+)
+def test_mixture_bound_has_the_values_of_exact_arithmetic(H, T, q):
+    """Golden: roots of eq. 16 at alpha = 0.001, by mpmath with 30 digits and another series."""
+    got = bounds.mixture_complement(H, T, 0.001)
+
+    assert got == pytest.approx(q, rel=1e-8)
+    assert got >= q
+
+
+@pytest.mark.parametrize(
+    ("hits", "loss"), [(100_000, 0.0102), (99_900, 0.0102), (97_700, 0.0065), (70_000, 0.0145)]
+)
+def test_the_price_of_all_times_is_about_a_percent_of_the_radius(hits, loss):
+    """Against Clopper-Pearson at n = 100,000 and alpha = 0.001; computed from the formulas."""
+    once = norm.isf(bounds.complement(hits, 100_000, 0.001))
+    always = norm.isf(bounds.mixture_complement(hits, 100_000, 0.001))
+
+    assert 1 - always / once == pytest.approx(loss, abs=3e-4)
+
+
+# Stevens' randomised bound.
+
+
+@many
+@given(counts, st.floats(1e-6, 0.4), coins)
+def test_randomized_bound_solves_its_equation(kn, alpha, coin):
+    """coin P[>= k] + (1 - coin) P[>= k + 1] = alpha, at p = 1 - bound."""
+    k, n = kn
+    q = bounds.randomized_complement(k, n, alpha, coin)
+    assume(0 < q < 0.999)
+
+    # P[hits >= k] in terms of misses, of which q is the probability
+    mixed = coin * binom.cdf(n - k, n, q) + (1 - coin) * binom.cdf(n - k - 1, n, q)
+
+    assert mixed == pytest.approx(alpha, rel=1e-6)
+
+
+@many
+@given(counts, alphas, coins, coins)
+def test_randomized_bound_lies_between_two_of_clopper_pearson(kn, alpha, a, b):
+    k, n = kn
+    less, more = (
+        bounds.randomized_complement(k, n, alpha, coin) for coin in (min(a, b), max(a, b))
+    )
+
+    assert less <= more <= bounds.complement(k, n, alpha)
+    assert less >= (bounds.complement(k + 1, n, alpha) if k < n else 0)
+
+
+@pytest.mark.parametrize("p", [0.03, 0.5, 0.9, 0.99])
+def test_randomized_bound_is_exact(p):
+    """Clopper-Pearson misses less often than alpha. With a coin, it is alpha to the digit."""
+    n, alpha, missed = 20, 0.05, 0.0
+    for k in range(n + 1):
+        low, high = 0.0, 1.0  # coins below a threshold miss; bisect for it
+        for _ in range(30):
+            coin = (low + high) / 2
+            miss = bounds.randomized_complement(k, n, alpha, coin) < 1 - p
+            low, high = (coin, high) if miss else (low, coin)
+        missed += low * binom.pmf(k, n, p)
+
+    assert missed == pytest.approx(alpha, abs=1e-7)
+
+
+def test_randomized_bound_has_closed_forms_at_its_ends():
+    for coin in (0.02, 0.3, 0.9):
+        bound = bounds.randomized_complement(50, 50, 0.01, coin)
+        assert bound == pytest.approx(1 - (0.01 / coin) ** (1 / 50), rel=1e-12)
+    assert bounds.randomized_complement(50, 50, 0.01, 0.005) == 0
+    assert bounds.randomized_complement(0, 50, 0.01, 0.5) == 1
+
+
+@pytest.mark.parametrize("coin", [0.01, 0.3, 0.9])
+@pytest.mark.parametrize(("k", "n"), [(9, 10), (95, 100), (300, 1000), (0, 10)])
+def test_randomized_bound_agrees_with_binomial_cis(k, n, coin, monkeypatch):
+    """Which throws its own coin, from the other end, and stops its search at about 2e-5."""
+    oracle = pytest.importorskip("binomial_cis")
+    monkeypatch.setattr(np.random, "rand", lambda: 1 - coin)
+
+    expected = oracle.binom_ci(k, n, 0.05, "lb", verbose=False)
+
+    got = 1 - bounds.randomized_complement(k, n, 0.05, coin)
+    assert got == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize("coin", [0.0, 1.0, -0.5, float("nan")])
+def test_a_coin_is_between_its_sides(coin):
+    with refused(CertificateError, "the coin must be in (0, 1)", f"got {coin}"):
+        bounds.randomized_complement(5, 10, 0.05, coin)
+
+
+# Empirical Bernstein.
+
+UNIT = 1 << 10
+values = st.lists(st.integers(0, UNIT), min_size=2, max_size=200)
+
+
+def bernstein(x, alpha=0.05, unit=UNIT):
+    return bounds.bernstein_complement(sum(x), sum(v * v for v in x), len(x), alpha, unit=unit)
+
+
+@many
+@given(values, alphas)
+def test_bernstein_is_its_formula(x, alpha):
+    share, n, log = np.array(x) / UNIT, len(x), math.log(2 / alpha)
+
+    mean = share.mean() - math.sqrt(2 * share.var(ddof=1) * log / n) - 7 * log / (3 * (n - 1))
+
+    assert bernstein(x, alpha) == pytest.approx(min(1, 1 - mean), abs=1e-9)
+
+
+@few
+@given(values, st.integers(1, 50))
+def test_bernstein_has_no_unit_of_its_own(x, factor):
+    assert bernstein([factor * v for v in x], unit=factor * UNIT) == pytest.approx(bernstein(x))
+
+
+def test_bernstein_does_not_cancel():
+    """A hundred million values, all but one of them 1: the spread is exact."""
+    n, unit = 10**8, 1 << 16
+    got = bounds.bernstein_complement(n * unit - 1, n * unit**2 - 2 * unit + 1, n, 0.05, unit=unit)
+
+    end = 7 * math.log(40) / (3 * (n - 1))
+    deviation = math.sqrt(2 * math.log(40) / n / n) / unit
+    assert got - end == pytest.approx(deviation + 1 / n / unit, rel=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("kind", ["votes", "soft"])
+def test_bernstein_is_sound(p, kind):
+    """It is far from tight, on purpose: it holds for every distribution on [0, 1]."""
+    rng, n, repeats = np.random.default_rng(0), 300, 2000
+    unit = {"votes": 1, "soft": UNIT}[kind]
+    x = rng.binomial(unit, p, (repeats, n))
+
+    q = [bernstein(row, 0.4, unit=unit) for row in x.tolist()]
+
+    assert np.mean(np.array(q) < 1 - p) <= 0.4
+
+
+@pytest.mark.parametrize(
+    ("total", "squares", "n", "alpha"),
+    [
+        (1, 1, 1, 0.1),
+        (11, 11, 10, 0.1),
+        (-1, 1, 10, 0.1),
+        (5, 6, 10, 0.1),
+        (5, 2, 10, 0.1),
+        (5, 5, 10, 0.0),
+    ],
+)
+def test_bernstein_needs_sums_that_can_be(total, squares, n, alpha):
+    with refused(CertificateError, "sums of n values in 0..1", f"total={total}"):
+        bounds.bernstein_complement(total, squares, n, alpha, unit=1)
+
+
+# Radius.
+
+
+@many
+@given(st.floats(1e-300, 1 - 1e-9), st.floats(0.01, 10))
+def test_radius_is_precise_for_tiny_complements(q, sigma):
+    assert bounds.radius(q, sigma=sigma) == pytest.approx(sigma * norm.isf(q), rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("sigma", [0.0, -0.25, float("nan")])
+def test_sigma_must_be_positive(sigma):
+    with refused(CertificateError, f"sigma must be positive, got {sigma}"):
+        bounds.radius(0.1, sigma=sigma)

@@ -1,0 +1,535 @@
+"""Certificates are sound, as large as their theorems allow, and keep to their terms."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from builders import many, refused
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from rrcm.certification.certificates import bernstein, cohen, randomized, transfer, two_class
+from rrcm.certification.stopping import anytime, futile, grid, none
+from rrcm.certification.votes import bounds
+from rrcm.certification.votes.counts import ABSTAIN, SOFT, Claim, ImageVotes, conclude
+from rrcm.certification.votes.sequential import look_schedule
+from rrcm.core.errors import CertificateError
+
+tables = st.lists(st.integers(0, 500), min_size=2, max_size=9).filter(lambda c: sum(c) >= 20)
+every = pytest.mark.parametrize(
+    "certificate",
+    [cohen, two_class, randomized, bernstein, transfer],
+    ids=lambda module: module.__name__.split(".")[-1],
+)
+
+
+def evidence(counts0, counts, *, draws=None, soft=(0, 0), paired=(0, 0)):
+    """Of final counts [K], or of cumulative counts [L, K] at looks."""
+    votes = np.atleast_2d(counts)
+    draws = draws or tuple(votes.sum(axis=1).tolist())
+    return ImageVotes(
+        idx=7, selection=np.array(counts0), draws=draws, counts=votes, soft=soft, paired=paired
+    )
+
+
+@cache
+def fixed(n):
+    return none.Rule(none.Config(), n=n, claim=Claim(certificate=cohen, sigma=1.0, alpha=0.001))
+
+
+@cache
+def stopping(n, alpha, sigma=1.0):
+    cfg = grid.Config(radii=[0.0, 0.25, 0.5], beta=0.001)
+    return grid.Rule(cfg, n=n, claim=Claim(certificate=cohen, sigma=sigma, alpha=alpha))
+
+
+def by(certificate, seen, rule=None, *, sigma=1.0, alpha=0.001, coin=0.5):
+    rule = rule or fixed(seen.draws[-1])
+    certificate.require(rule, alpha=alpha, pairs=seen.paired[1])
+    return certificate.certify(seen, rule, sigma=sigma, alpha=alpha, coin=coin)
+
+
+def certify(counts0, counts, sigma=1.0, alpha=0.001):
+    return by(cohen, evidence(counts0, counts), sigma=sigma, alpha=alpha)
+
+
+# Cohen et al.
+
+
+@pytest.mark.parametrize(
+    ("n", "ceiling"), [(1_000, 2.4632626), (10_000, 3.1985775), (100_000, 3.8114566)]
+)
+def test_a_unanimous_vote_has_the_largest_radius(n, ceiling):
+    """Golden: R / sigma = ndtri(alpha^(1/n)), the end of every published curve."""
+    assert certify([0, 1], [0, n]).radius == pytest.approx(ceiling, abs=1e-7)
+    assert certify([0, 1], [1, n - 1]).radius < ceiling - 0.05
+
+
+def test_curves_at_a_quarter_end_where_published_ones_do():
+    votes = [0, 100_000]
+
+    assert certify(votes, votes, sigma=0.25).radius == pytest.approx(0.9529, abs=5e-5)
+
+
+@cache
+def of(chosen, votes, n, alpha):
+    """The certificate when ``chosen`` of two classes leads and class 1 has ``votes`` of n."""
+    return certify([1 - chosen, chosen], [n - votes, votes], alpha=alpha)
+
+
+def share_of_false_certificates(p, *, alpha, peek=False):
+    """Of many images on which class 1 has probability p, smoothed at sigma = 1, whose margin is
+    ndtri(p). ``peek`` chooses the class from the votes that bound its probability.
+    """
+    rng, n0, n, repeats = np.random.default_rng(0), 20, 1000, 100_000
+    votes0, votes = rng.binomial(n0, p, repeats), rng.binomial(n, p, repeats)
+    chosen = votes > n / 2 if peek else votes0 > n0 / 2
+    cases, times = np.unique(np.stack([chosen, votes]), axis=1, return_counts=True)
+    margin = norm.ppf([1 - p, p])  # of class 0, of class 1
+    false = 0
+    for (side, k), repeated in zip(cases.T.tolist(), times.tolist(), strict=True):
+        got = of(side, k, n, alpha)
+        false += repeated * (got.label != ABSTAIN and got.radius > margin[got.label])
+    return false / repeats
+
+
+LIMIT = 0.01 + 4 * (0.01 * 0.99 / 100_000) ** 0.5  # four standard errors above alpha
+
+
+@pytest.mark.parametrize("p", [0.5, 0.501, 0.55, 0.7, 0.9, 0.99, 0.999, 1.0])
+def test_at_most_alpha_of_certificates_are_false(p):
+    assert share_of_false_certificates(p, alpha=0.01) <= LIMIT
+
+
+def test_the_simulation_sees_what_is_false():
+    """Controls: a level twice as loose, and a class chosen by the votes that certify it."""
+    assert share_of_false_certificates(0.7, alpha=0.02) > LIMIT
+    assert share_of_false_certificates(0.5, alpha=0.01, peek=True) > LIMIT
+
+
+def test_linear_classifier_is_never_certified_beyond_its_true_margin():
+    """For f(x) = [w.x > b] the smoothed margin is exactly |w.x - b| / |w|."""
+    rng = np.random.default_rng(0)
+    sigma, alpha, false = 0.5, 0.01, 0
+    for margin in rng.uniform(0.01, 1.5, size=500):
+        votes = (
+            np.bincount(margin + sigma * rng.standard_normal(n) > 0, minlength=2)
+            for n in (100, 2_000)
+        )
+        got = certify(*votes, sigma=sigma, alpha=alpha)
+        false += got.label == 0 or (got.label == 1 and got.radius > margin)
+
+    assert false <= 15  # Binomial(500, 0.01): P[> 15] < 1e-4
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.05, 0.001])
+def test_it_abstains_exactly_where_half_cannot_be_excluded(alpha):
+    n = 60
+    for k in range(n + 1):
+        got = certify([0, 1], [n - k, k], alpha=alpha)
+        p_A = 1 - bounds.complement(k, n, alpha)
+
+        assert (got.n_A, got.n) == (k, n)
+        assert got.p_A == pytest.approx(p_A, abs=1e-15)
+        assert (got.label == ABSTAIN) == (p_A <= 0.5)
+        assert got.radius == pytest.approx(max(0, norm.ppf(p_A)) if k else 0, rel=1e-12)
+        assert got.label in (ABSTAIN, 1)
+
+
+def test_the_class_is_chosen_by_the_first_votes_only():
+    """However the others vote: the bound would not hold for a class that they chose."""
+    assert certify([3, 2], [0, 100]).label == ABSTAIN
+    assert certify([3, 2], [0, 100]).n_A == 0
+    assert certify([3, 2], [100, 0]) == certify([50, 0], [100, 0])
+    assert certify([5, 5], [100, 0]).label == 0  # a tie goes to the lowest
+
+
+def test_claims_are_those_of_the_rule():
+    """Cumulative votes at looks, and a stop before n."""
+    rule = stopping(1000, 0.001)
+    seen = evidence([0, 9], [[1, 99], [3, 122]])
+
+    got = by(cohen, seen, rule)
+
+    assert rule.stop(seen) == "certified"
+    assert (got.label, got.n_A, got.n) == (1, 122, 125)
+    q = rule.complement([(100, 99), (125, 122)], 0.001)
+    assert (got.radius, got.p_A) == (pytest.approx(norm.isf(q), rel=1e-12), 1 - q)
+    assert by(cohen, seen, fixed(1000)).label == ABSTAIN  # n draws, or no claim
+
+
+# Two classes.
+
+
+@pytest.mark.parametrize(
+    ("n_A", "n_B", "one", "two"),
+    [(60_000, 20_000, 0.2409, 0.5334), (45_000, 25_000, 0.0, 0.2608)],
+)
+def test_two_classes_certify_more_than_one(n_A, n_B, one, two):
+    """Golden: from the formulas of Cohen et al. and Clopper-Pearson, at n = 100,000."""
+    rest = [(100_000 - n_A - n_B) // 2] * 2
+    seen = evidence([9, 0, 0, 0], [n_A, n_B, *rest])
+    p_A = 1 - bounds.complement(n_A, 100_000, 0.0005)
+    p_B = bounds.upper_confidence_bound(n_B, 100_000, 0.0005)
+
+    got = by(two_class, seen)
+
+    assert by(cohen, seen).radius == pytest.approx(one, abs=5e-5)
+    assert got.radius == pytest.approx(two, abs=5e-5)
+    assert got.radius == pytest.approx((norm.ppf(p_A) - norm.ppf(p_B)) / 2, rel=1e-9)
+    assert (got.label, got.p_A) == (0, pytest.approx(p_A))
+
+
+@many
+@given(tables, tables)
+def test_two_classes_never_lose_to_one_at_half_the_level(counts0, counts):
+    """And are the same where there is only one other class."""
+    size = min(len(counts0), len(counts))
+    seen = evidence(counts0[:size], [20, *counts[1:size]])
+    one, two = by(cohen, seen, alpha=0.01), by(two_class, seen, alpha=0.02)
+
+    assert two.radius >= one.radius * (1 - 1e-12)
+    if size == 2:
+        assert two.radius == pytest.approx(one.radius, rel=1e-12)
+
+
+def test_the_runner_up_may_change_from_look_to_look():
+    """At each look, whoever leads the others: here class 1, then class 2."""
+    votes = [[80, 15, 5], [100, 15, 10], [120, 20, 20], [150, 20, 30]]
+    rule = stopping(1000, 0.001)
+    assert rule.looks[:4] == (100, 125, 160, 200)
+
+    got = by(two_class, evidence([9, 0, 0], votes), rule)
+
+    q_A = rule.complement([(100, 80), (125, 100), (160, 120), (200, 150)], 0.0005)
+    p_B = rule.complement([(100, 85), (125, 110), (160, 140), (200, 170)], 0.0005)
+    assert got.radius == pytest.approx((norm.isf(q_A) - norm.ppf(p_B)) / 2, rel=1e-12)
+
+
+def multinomial_histories(p, looks, repeats):
+    """Cumulative votes [repeats, L, K] at looks."""
+    rng = np.random.default_rng(0)
+    steps = np.diff([0, *looks])
+    return np.stack([rng.multinomial(s, p, repeats) for s in steps], axis=1).cumsum(axis=1)
+
+
+class Careless:
+    """A control: the rule of half the level would do, were the bounds not to fail apart."""
+
+    def __init__(self, rule):
+        self.looks, self.rule = rule.looks, rule
+
+    def complement(self, history, alpha):
+        return self.rule.complement(history, min(0.9, 5 * alpha))
+
+
+def false_two_class(p, rule, repeats=3000):
+    margin = (norm.ppf(p[0]) - norm.ppf(max(p[1:]))) / 2
+    selection = [1] + [0] * (len(p) - 1)
+    false = 0
+    for votes in multinomial_histories(p, rule.looks, repeats):
+        got = by(two_class, evidence(selection, votes, draws=rule.looks), rule, alpha=0.1)
+        false += got.label == 0 and got.radius > margin
+    return false / repeats
+
+
+TWO_LIMIT = 0.1 + 4 * (0.1 * 0.9 / 3000) ** 0.5
+
+
+@pytest.mark.parametrize("make", [fixed, lambda n: stopping(n, 0.1)], ids=["none", "grid"])
+@pytest.mark.parametrize(
+    "p",
+    [
+        (0.5, 0.5),
+        (0.3, 0.3, 0.2, 0.2),
+        (0.4, 0.12, 0.12, 0.12, 0.12, 0.12),  # whoever is ahead, it is not by much
+        (0.25, 0.15, 0.3, 0.3),
+        (0.9, 0.08, 0.02),
+    ],
+    ids=str,
+)
+def test_at_most_alpha_of_two_class_certificates_are_false(p, make):
+    """Without a correction for the choice of the runner-up, or for looking often."""
+    assert false_two_class(p, make(200)) <= TWO_LIMIT
+
+
+def test_the_two_class_simulation_sees_what_is_false():
+    assert false_two_class((0.5, 0.5), Careless(fixed(200))) > TWO_LIMIT
+
+
+# A coin.
+
+
+def test_a_coin_never_lowers_a_radius():
+    for k in (55, 70, 99, 100):
+        seen = evidence([0, 1], [100 - k, k])
+        radii = [
+            by(randomized, seen, alpha=0.05, coin=coin).radius for coin in (0.999999, 0.5, 0.2)
+        ]
+
+        assert radii[0] == pytest.approx(by(cohen, seen, alpha=0.05).radius, abs=1e-4)
+        assert radii == sorted(radii)
+
+
+def test_a_lucky_coin_does_not_certify_without_end():
+    """Stevens' bound of unanimous votes is p = 1 if the coin is at most alpha."""
+    seen = evidence([0, 1], [0, 100])
+
+    got = by(randomized, seen, coin=1e-9)
+
+    assert got.radius == pytest.approx(norm.isf(1 - 0.5 ** (1 / 100)))
+    assert got == by(randomized, seen, coin=0.002)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.7, 0.99])
+def test_a_coin_spends_alpha_exactly(p):
+    """Certificates at the true margin or beyond happen with probability alpha."""
+    rng, n, alpha, repeats = np.random.default_rng(0), 50, 0.2, 20_000
+    false = 0
+    for k, coin in zip(rng.binomial(n, p, repeats).tolist(), rng.random(repeats), strict=True):
+        q = bounds.randomized_complement(k, n, alpha, coin)
+        false += q < 1 - p
+
+    assert false / repeats == pytest.approx(alpha, abs=4 * (alpha * (1 - alpha) / repeats) ** 0.5)
+
+
+# Soft votes.
+
+
+def soft(shares):
+    steps = [math.floor(SOFT * share) for share in shares]
+    return sum(steps), sum(s * s for s in steps)
+
+
+def test_soft_votes_have_the_bernstein_radius():
+    shares = np.random.default_rng(0).beta(20, 1, 1000)
+    seen = evidence([0, 1], [0, 1000], soft=soft(shares))
+
+    got = by(bernstein, seen)
+
+    log = math.log(2000)
+    p_A = shares.mean() - math.sqrt(2 * shares.var(ddof=1) * log / 1000) - 7 * log / (3 * 999)
+    assert got.p_A == pytest.approx(p_A, abs=3e-5)  # shares are counted in steps of 1 / 65536
+    assert got.p_A <= p_A
+    assert got.radius == pytest.approx(norm.ppf(got.p_A), rel=1e-9)
+    assert (got.label, got.n_A, got.n) == (1, 1000, 1000)
+
+
+def test_soft_votes_that_are_all_votes_know_less_than_votes():
+    """Bernstein's bound is for any distribution, Clopper-Pearson's for this one."""
+    for k in (700, 990, 1000):
+        seen = evidence([0, 1], [1000 - k, k], soft=(k * SOFT, k * SOFT**2))
+
+        assert 0 < by(bernstein, seen).radius < by(cohen, seen).radius
+
+
+def test_soft_linear_classifier_is_never_certified_beyond_its_true_margin():
+    """For prob = Phi(u / s), u = margin + sigma z, of mean Phi(margin / sqrt(s^2 + sigma^2))."""
+    rng = np.random.default_rng(0)
+    sigma, s, n, found = 0.5, 0.2, 500, 0
+    for margin in rng.uniform(0.2, 1.5, 200):
+        shares = norm.cdf((margin + sigma * rng.standard_normal(n)) / s)
+        votes = int((shares > 0.5).sum())
+        got = by(
+            bernstein,
+            evidence([0, 1], [n - votes, votes], soft=soft(shares)),
+            sigma=sigma,
+            alpha=0.05,
+        )
+        assert got.radius <= sigma * margin / math.hypot(s, sigma)
+        found += got.label == 1
+    assert found > 100
+
+
+def test_missing_soft_votes_are_refused():
+    with refused(CertificateError, "bernstein: image 7 has no soft votes", "sample with them"):
+        by(bernstein, evidence([0, 1], [1, 999]))
+
+    assert by(bernstein, evidence([0, 1], [1000, 0])).label == ABSTAIN  # none, and none expected
+
+
+# Another function.
+
+
+def test_transfer_subtracts_what_two_functions_may_disagree():
+    seen = evidence([0, 1], [500, 9_500], paired=(3, 2_000))
+    p_A = 1 - bounds.complement(9_500, 10_000, 0.0005)
+    zeta = bounds.upper_confidence_bound(3, 2_000, 0.0005)
+
+    got = by(transfer, seen, sigma=0.5)
+
+    assert got.p_A == pytest.approx(p_A - zeta, abs=1e-15)
+    assert got.radius == pytest.approx(0.5 * norm.ppf(p_A - zeta), rel=1e-12)
+    assert (got.label, got.n_A, got.n) == (1, 9_500, 10_000)
+    assert by(transfer, evidence([0, 1], [500, 9_500], paired=(1_000, 2_000))).label == ABSTAIN
+    assert by(transfer, evidence([0, 1], [9_999, 1], paired=(2_000, 2_000))).p_A == 0
+
+
+@pytest.mark.parametrize(("pairs", "cap"), [(1_000, 2.43), (10_000, 3.17), (100_000, 3.79)])
+def test_pairs_cap_what_can_be_transferred(pairs, cap):
+    """Golden: ndtri((alpha / 2)^(1/m)), what m pairs without a disagreement show."""
+    rule = fixed(10**9)
+    text = transfer.ceiling(rule, pairs=pairs, sigma=1.0, alpha=0.001)
+    best = by(transfer, evidence([0, 1], [0, 10**9], paired=(0, pairs))).radius
+
+    assert best == pytest.approx(cap, abs=0.01)
+    assert f"no radius above {best:.6f} can be certified" in text
+    assert text.startswith(f"With {pairs} pairs and 1000000000 votes")
+
+
+def test_the_ceiling_is_what_the_rule_can_reach():
+    rule = stopping(1000, 0.001)
+    votes = [[0, look] for look in rule.looks]
+
+    best = by(transfer, evidence([0, 1], votes, paired=(0, 500)), rule).radius
+
+    assert f"{best:.6f}" in transfer.ceiling(rule, pairs=500, sigma=1.0, alpha=0.001)
+
+
+def test_at_most_alpha_of_transferred_certificates_are_false():
+    """Where functions disagree whenever the other one is wrong: p of the other is p_A - zeta."""
+    rng, p, zeta, repeats = np.random.default_rng(0), 0.8, 0.05, 3000
+    votes, apart = rng.binomial(200, p, repeats), rng.binomial(200, zeta, repeats)
+    false = sum(
+        by(transfer, evidence([0, 1], [200 - k, k], paired=(d, 200)), alpha=0.4).p_A > p - zeta
+        for k, d in zip(votes.tolist(), apart.tolist(), strict=True)
+    )
+
+    assert false / repeats <= 0.4
+
+
+def test_missing_pairs_are_refused():
+    seen = evidence([0, 1], [1, 999])
+    with refused(CertificateError, "transfer: needs paired votes", "set sample.paired"):
+        by(transfer, seen)
+    with refused(CertificateError, "transfer: image 7 has no paired votes", "sample with them"):
+        transfer.certify(seen, fixed(1000), sigma=1.0, alpha=0.001, coin=0.5)
+
+
+# All of them.
+
+
+def whole(counts0, counts):
+    """Votes of all kinds, as if votes were sure of themselves and another function agreed."""
+    n, n_A = sum(counts), counts[int(np.argmax(counts0))]
+    return evidence(counts0, counts, soft=(n_A * SOFT, n_A * SOFT**2), paired=(0, n))
+
+
+@every
+@few
+@given(tables, tables, st.floats(0.01, 10))
+def test_radius_scales_with_sigma(certificate, counts0, counts, sigma):
+    """Certification has no unit of length of its own."""
+    size = min(len(counts0), len(counts))
+    seen = whole(counts0[:size], [100, *counts[1:size]])
+    one, scaled = (by(certificate, seen, sigma=s, alpha=0.01) for s in (1.0, sigma))
+
+    assert (scaled.label, scaled.p_A) == (one.label, one.p_A)
+    assert scaled.radius == pytest.approx(sigma * one.radius, rel=1e-12)
+
+
+@every
+@few
+@given(st.permutations(range(5)), st.integers(1, 200))
+def test_renaming_classes_renames_the_answer(certificate, names, lead):
+    counts0, counts = np.array([3, 9, 1, 0, 2]), np.array([5, 60 + lead, 0, 9, 1])
+    order = np.argsort(names)  # class c becomes names[c]
+
+    plain, renamed = (
+        by(certificate, whole(c0.tolist(), c.tolist()), alpha=0.01)
+        for c0, c in ((counts0, counts), (counts0[order], counts[order]))
+    )
+
+    assert renamed.label == (names[1] if plain.label == 1 else ABSTAIN)
+    assert (renamed.radius, renamed.p_A) == (plain.radius, plain.p_A)
+
+
+@every
+@few
+@given(st.integers(0, 300), st.sampled_from([0.05, 0.01, 0.001]))
+def test_more_votes_and_more_doubt_never_shrink_a_radius(certificate, k, alpha):
+    radii = [
+        by(certificate, whole([0, 1], [300 - hits, hits]), alpha=level).radius
+        for hits, level in ((k, alpha), (min(k + 1, 300), alpha), (k, 2 * alpha))
+    ]
+
+    assert radii[0] <= min(radii[1:]) * (1 + 1e-12)
+
+
+@every
+def test_it_abstains_with_the_radius_0(certificate):
+    got = by(certificate, whole([0, 1], [500, 500]))
+
+    assert (got.label, got.radius, got.n_A, got.n) == (ABSTAIN, 0.0, 500, 1000)
+
+
+def test_one_half_exactly_is_an_abstention():
+    seen = evidence([0, 1], [40, 60])
+
+    assert conclude(seen, complement=0.5, radius=0.0).label == ABSTAIN
+    assert conclude(seen, complement=0.4, radius=1e-300).label == 1
+
+
+@every
+def test_a_stop_in_futility_is_an_abstention(certificate):
+    claim = Claim(certificate=cohen, sigma=1.0, alpha=0.001)
+    rule = futile.Rule(futile.Config(beta=0.001), n=1000, claim=claim)
+    seen = whole([0, 1], [70, 30])
+
+    assert rule.stop(seen) == "futile"
+    assert by(certificate, seen, rule).label == ABSTAIN
+    assert by(certificate, whole([0, 1], [0, 1000]), rule).label == 1
+    assert by(certificate, whole([0, 1], [0, 100]), rule).label == ABSTAIN  # whyever it ended there
+
+
+@pytest.mark.parametrize("certificate", [randomized, bernstein])
+@pytest.mark.parametrize("rule", [grid, anytime])
+def test_bounds_for_a_fixed_number_need_it(certificate, rule):
+    cfg = {grid: {"radii": [0.0]}, anytime: {"tolerance": 0.1}}[rule] | {"beta": 0.001}
+    claim = Claim(certificate=cohen, sigma=1.0, alpha=0.001)
+    rule = rule.Rule(rule.Config(**cfg), n=100, claim=claim)
+    with refused(CertificateError, "fixed number of draws", "stopping rule none"):
+        by(certificate, whole([0, 1], [0, 100]), rule)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "hopeless", "alpha", "words"),
+    [
+        (cohen, 9, "0.001", "9 votes can never certify"),
+        (two_class, 10, "0.0005", "10 votes can never certify"),
+        (transfer, 26, "0.001", "26 votes and 26 pairs can never certify"),
+        (bernstein, 36, "0.001", "36 soft votes can never certify"),
+    ],
+)
+def test_hopeless_numbers_of_votes_are_refused(certificate, hopeless, alpha, words):
+    with refused(CertificateError, words, f"at alpha = {alpha}", "all would abstain"):
+        by(certificate, whole([0, 1], [0, hopeless]))
+
+    assert by(certificate, whole([0, 1], [0, hopeless + 1])).label == 1
+
+
+def test_a_rule_can_be_hopeless_where_all_draws_would_do():
+    """The parts of alpha count: with 10 draws Clopper-Pearson at alpha may certify, at half not."""
+    rule = stopping(10, 0.001)
+    assert rule.looks == look_schedule(10) == (10,)
+    with refused(CertificateError, "10 votes can never certify at alpha = 0.001"):
+        by(cohen, evidence([0, 1], [0, 10]), rule)
+
+    assert certify([0, 1], [0, 10]).label == 1
+
+
+@every
+@pytest.mark.parametrize("sigma", [0.0, -0.25, float("nan")])
+def test_sigma_must_be_positive(certificate, sigma):
+    with refused(CertificateError, f"sigma must be positive, got {sigma}"):
+        by(certificate, whole([0, 1], [0, 100]), sigma=sigma)
+
+
+@every
+def test_alpha_must_be_a_probability(certificate):
+    for alpha in (0.0, -0.1, 2.5):
+        with refused(CertificateError, "alpha"):
+            by(certificate, whole([0, 1], [0, 100]), alpha=alpha)

@@ -1,0 +1,335 @@
+"""A written radius is never above the certified one, and a table is read as it was written."""
+
+import dataclasses
+from decimal import Decimal
+
+import mpmath
+import numpy as np
+import pytest
+from builders import header, many, refused, row
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kstest, norm
+
+from rrcm.certification import certify
+from rrcm.certification.votes import bounds
+from rrcm.certification.votes.counts import SOFT
+from rrcm.core import registry
+from rrcm.core.errors import CertificateError, ConfigError, DataError
+from rrcm.core.labels import UNKNOWN
+
+COLUMNS = ["idx", "label", "predict", "radius", "correct", "n_A", "n", "p_A", "stop"]
+HEADER = header(n0=10, n=100, sigma=0.25)
+ROWS = [
+    row(7, 2, [0, 0, 10], [0, 0, 100]),
+    row(3, 0, [4, 6, 0], [1, 99, 0]),
+    row(11, 1, [5, 5, 0], [60, 20, 20]),
+]
+
+
+def table(rows=ROWS, header=HEADER, **changes):
+    arguments = {"certificates": ["cohen"], "alpha": 0.001} | changes
+    return certify.certify(header, rows, **arguments)
+
+
+def written(folder, what):
+    certify.write(what, folder / "table.csv")
+    return (folder / "table.csv").read_text()
+
+
+@many
+@given(st.floats(0, 1000) | st.integers(0, 10**9).map(lambda i: i / 1e6), st.integers(2, 6))
+def test_floor_never_rounds_up(x, digits):
+    """Neither the number nor the decimal that is written, and both are near."""
+    decimal = Decimal(f"{certify.floor(x, digits):.{digits}f}")
+
+    assert certify.floor(x, digits) <= x
+    assert 0 <= Decimal(x) - decimal < 2 * Decimal(1).scaleb(-digits)
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(10, 0.001), (37, 0.001), (100, 0.05)])
+def test_every_written_radius_is_true_to_fifty_digits(tmp_path, n, alpha):
+    """Were the class as improbable as a written radius r says, p = ndtr(r / sigma), then k or more
+    of n votes would have a probability of at most alpha. All k, in arithmetic of 50 digits.
+    """
+    rows = [row(k, 0, [10, 0, 0], [k, n - k, 0]) for k in range(n + 1)]
+    made = table(rows, header(n=n, sigma=0.25), alpha=alpha)
+    lines = [line.split(",") for line in written(tmp_path, made).splitlines()[1:]]
+    some = 0
+    with mpmath.workdps(50):
+        for k, fields in enumerate(lines):
+            line = dict(zip(COLUMNS, fields, strict=True))
+            for p in (mpmath.ncdf(mpmath.mpf(line["radius"]) * 4), mpmath.mpf(line["p_A"])):
+                if line["predict"] == "0":
+                    tail = mpmath.fsum(
+                        mpmath.binomial(n, j) * p**j * (1 - p) ** (n - j) for j in range(k, n + 1)
+                    )
+                    some += 1
+
+                    assert tail <= mpmath.mpf(str(alpha))
+
+    assert some > 0
+
+
+def test_a_table_is_what_its_votes_say(tmp_path):
+    """Golden: p_A is the `low` of scipy's binomtest(n_A, 100).proportion_ci(0.998, "exact")."""
+    assert written(tmp_path, table()) == (
+        f"{','.join(COLUMNS)}\n"
+        "7,2,2,0.375118,1,100,100,0.933254,n\n"
+        "3,0,1,0.337314,0,99,100,0.911373,n\n"
+        "11,1,-1,0.000000,0,60,100,0.440984,n\n"
+    )
+    assert 0.337314 <= 0.25 * norm.ppf(0.911373) < 0.337315
+
+
+def test_correct_is_predict_equals_label():
+    sure = [[10, 0, 0], [100, 0, 0]], [[0, 10, 0], [0, 100, 0]]
+    rows = [row(i, i % 3, *sure[i % 2]) for i in range(6)]
+
+    made = table(rows)
+
+    assert made["predict"].tolist() == [0, 1, 0, 1, 0, 1]
+    assert made["correct"].tolist() == [1, 1, 0, 0, 0, 0]
+
+
+def test_abstaining_is_never_correct():
+    made = table([row(0, 0, [10, 0, 0], [60, 40, 0])])
+
+    assert made.loc[0, ["predict", "radius", "correct"]].tolist() == [-1, 0, 0]
+
+
+def test_nobody_is_right_about_an_image_of_unknown_class():
+    """Least of all by abstaining, which is -1, too."""
+    rows = [row(0, UNKNOWN, [10, 0, 0], [60, 40, 0]), row(1, UNKNOWN, [10, 0, 0], [100, 0, 0])]
+
+    made = table(rows)
+
+    assert made["predict"].tolist() == [-1, 0]
+    assert made["correct"].tolist() == [0, 0]
+
+
+@few
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 100)), max_size=5))
+def test_writing_and_reading_are_inverses(tmp_path_factory, images):
+    rows = [
+        row(idx, label, np.eye(3, dtype=int)[lead] * 10, [k, 100 - k, 0])
+        for idx, (label, lead, k) in enumerate(images)
+    ]
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    made = table(rows)
+
+    certify.write(made, path)
+    again = certify.read(path)
+
+    assert list(again) == COLUMNS == [*certify.COLUMNS]
+    assert again.to_dict("records") == made.to_dict("records")
+    first = path.read_bytes()
+    certify.write(again, path)
+    assert path.read_bytes() == first
+
+
+def test_a_table_names_the_split_of_its_images_and_of_none_does_not():
+    of = table(header=header(n=100, split="choice"))
+
+    assert list(of) == [*COLUMNS, "split"] and {*of["split"]} == {"choice"}
+    assert list(table()) == COLUMNS
+
+
+def test_images_keep_the_order_of_the_votes():
+    assert table()["idx"].tolist() == [7, 3, 11]
+    assert table(ROWS[::-1])["idx"].tolist() == [11, 3, 7]
+
+
+def test_what_cannot_be_certified_is_refused():
+    with refused(CertificateError, "100 votes can never certify"):
+        table(alpha=1e-40)
+    with refused(
+        ConfigError, "rrcm/certification/certificates/ has no 'coen'", "Did you mean 'cohen'?"
+    ):
+        table(certificates=["coen"])
+
+
+# Several certificates.
+
+ALL = registry.names("certificates")
+SOFTLY = header(n0=10, n=100, sigma=0.25, soft=1.0, paired=100)
+FULL = [
+    dataclasses.replace(one, soft=(k * SOFT, k * SOFT**2), paired=(1, 100))
+    for one, k in zip(ROWS, (100, 99, 60), strict=True)
+]
+
+
+@pytest.mark.parametrize("first", ALL)
+def test_the_first_certificate_fills_the_columns_and_the_others_have_their_own(first):
+    others = [name for name in ALL if name != first]
+
+    made = table(FULL, SOFTLY, certificates=[first, *others], alpha=0.05)
+
+    extra = [f"{what}_{name}" for name in others for what in ("predict", "radius")]
+    assert list(made) == [*COLUMNS, *extra, "coin"]
+    for name in ALL:
+        alone = table(FULL, SOFTLY, certificates=[name], alpha=0.05)
+        assert alone["predict"].tolist() == made[extra_or("predict", name, first)].tolist()
+        assert alone["radius"].tolist() == made[extra_or("radius", name, first)].tolist()
+        assert list(alone) == [*COLUMNS, *["coin"] * (name == "randomized")]
+    assert (made[["radius", *extra[1::2]]] > 0).any().all()
+
+
+def extra_or(what, name, first):
+    return what if name == first else f"{what}_{name}"
+
+
+def test_a_certificate_has_the_level_that_was_asked_for():
+    """No more for its being one of several: alpha is that of each column."""
+    both = table(certificates=["cohen", "two_class"])
+
+    assert both["radius"].tolist() == table()["radius"].tolist()
+    assert both["radius_two_class"].tolist() == table(certificates=["two_class"])["radius"].tolist()
+
+
+def test_more_columns_are_written_and_read(tmp_path):
+    made = table(FULL, SOFTLY, certificates=ALL, alpha=0.05)
+
+    certify.write(made, tmp_path / "table.csv")
+    again = certify.read(tmp_path / "table.csv")
+
+    assert list(again) == list(made)
+    first = (tmp_path / "table.csv").read_bytes()
+    certify.write(again, tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    "name", ["NA", "null", "nan", "None", "=1+1", "-x", "'", "a,b", "\x1b[31m"]
+)
+def test_the_name_of_a_picture_is_read_as_it_was_written(tmp_path, name):
+    made = table(FULL)
+    made["file"] = name
+    certify.write(made, tmp_path / "table.csv")
+
+    assert set(certify.read(tmp_path / "table.csv")["file"]) == {name}
+
+
+def test_an_image_of_which_nothing_is_known_abstains():
+    rows = [row(1, 0, [0, 0, 0], stop="budget"), row(2, 0, [9, 1, 0], stop="skipped")]
+    grid = header(stop="grid", stopping={"radii": [0.0], "beta": 0.01}, budget=1.0)
+
+    made = table(rows, grid, certificates=["cohen", "two_class"])
+
+    for line in made.to_dict("records"):
+        assert (line["predict"], line["radius"], line["n"], line["p_A"]) == (-1, 0, 0, 0)
+        assert (line["predict_two_class"], line["radius_two_class"], line["correct"]) == (-1, 0, 0)
+    assert made["stop"].tolist() == ["budget", "skipped"]
+
+
+def test_a_rule_bounds_what_it_stopped():
+    """The radius is that of all looks of the row, under the rule of the header."""
+    definition = header(
+        n=400, sigma=0.25, stop="anytime", stopping={"tolerance": 0.05, "beta": 0.01}
+    )
+    one = row(1, 0, [10, 0, 0], [98, 2, 0], [150, 10, 0], stop="certified")
+
+    (line,) = table([one], definition).to_dict("records")
+
+    history = [(100, 98), (160, 150)]
+    radius = bounds.radius(definition.rule().complement(history, 0.001), sigma=0.25)
+    assert line["radius"] == certify.floor(radius) > 0
+    assert (line["n_A"], line["n"], line["stop"]) == (150, 160, "certified")
+
+
+# What noise is short of Gaussian.
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_slack_of_every_draw_is_taken_off_alpha(name):
+    """10 draws select, 100 bound, 100 are paired: each may fall elsewhere with that chance."""
+    slack, alpha = 1e-4, 0.05
+    short = dataclasses.replace(SOFTLY, slack=slack, alpha=alpha)
+
+    made = table(FULL, short, certificates=[name], alpha=alpha)
+
+    less = table(FULL, SOFTLY, certificates=[name], alpha=alpha - 210 * slack)
+    assert made.equals(less)
+    assert (
+        made["radius"].sum() < table(FULL, SOFTLY, certificates=[name], alpha=alpha)["radius"].sum()
+    )
+
+
+def test_alpha_that_noise_uses_up_is_refused():
+    with refused(CertificateError, "alpha = 0.001 is spent", "gaussian"):
+        table(header=dataclasses.replace(HEADER, slack=0.001 / 110))
+
+
+# Coins.
+
+
+def test_coins_are_uniform_and_independent_of_each_other():
+    coins = np.array([certify.coin(seed, idx) for seed in range(40) for idx in range(200)])
+
+    assert ((coins > 0) & (coins < 1)).all()
+    assert len({*coins}) == len(coins)
+    assert kstest(coins, "uniform").pvalue > 0.01
+    neighbours = np.corrcoef(coins[:-1], coins[1:])[0, 1], np.corrcoef(*coins.reshape(2, -1))[0, 1]
+    assert max(map(abs, neighbours)) < 4 / np.sqrt(len(coins) / 2)
+
+
+def test_coins_have_not_moved():
+    """Golden of this code: a coin is tossed once, for all who certify these votes again."""
+    assert certify.coin(0, 7) == pytest.approx(0.5844961951513712, abs=1e-15)
+
+
+def test_every_seed_has_coins_of_its_own():
+    seeds = [0, 1, 2**32, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
+
+    assert len({certify.coin(seed, idx) for seed in seeds for idx in (0, 1, 2**32 - 1)}) == 21
+
+
+def test_the_coin_of_a_table_is_that_of_seed_and_image():
+    made = table(certificates=["cohen", "randomized"])
+
+    assert made["coin"].tolist() == [certify.coin(HEADER.seed, one.idx) for one in ROWS]
+    other = table(header=dataclasses.replace(HEADER, seed=1), certificates=["cohen", "randomized"])
+    assert not set(other["coin"]) & set(made["coin"])
+    assert other["radius"].tolist() == made["radius"].tolist()
+
+
+# Reading.
+
+
+def test_a_missing_table_is_named(tmp_path):
+    with refused(DataError, f"{tmp_path}/table.csv: not found"):
+        certify.read(tmp_path / "table.csv")
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_column_is_needed(tmp_path, column):
+    written(tmp_path, table().drop(columns=column))
+
+    with refused(DataError, "not a table of certificates", f"no column {column!r}"):
+        certify.read(tmp_path / "table.csv")
+
+
+HEAD = ",".join(COLUMNS) + "\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe\x00",
+        b"\x00\x01\x02",
+        b"idx,label\n1,2\n1,2,3\n",
+        f"{HEAD}1,2,3,far,1,99,100,0.9,n\n".encode(),
+        f"{HEAD}1,2,3,0.5,1,99,100,0.9\n".encode(),
+        f"{HEAD}1,2,3,0.5,1,99,100,0.9,n,1\n".encode(),
+        f"{HEAD}1.5,2,3,0.5,1,99,100,0.9,n\n".encode(),
+        f"{HEAD}1,2,3,,1,99,100,0.9,n\n".encode(),
+    ],
+    ids=["empty", "binary", "zeros", "ragged", "text", "short", "long", "fraction", "gap"],
+)
+def test_what_is_no_table_is_refused(tmp_path, content):
+    (tmp_path / "table.csv").write_bytes(content)
+
+    with refused(DataError, f"{tmp_path}/table.csv: not a table of certificates"):
+        certify.read(tmp_path / "table.csv")

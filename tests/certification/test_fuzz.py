@@ -1,0 +1,280 @@
+"""Whatever a file holds, a reader returns a valid table or refuses it in one line."""
+
+import json
+import math
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import certificates, header, row
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.audit import rounded, simulate
+from rrcm.auditing.audit import audit
+from rrcm.certification import certify, tsv
+from rrcm.certification.sampling.journal import Journal
+from rrcm.certification.votes import records
+from rrcm.core.errors import RrcmError
+from rrcm.core.files import write_json
+
+ROWS = [
+    row(7, 2, [0, 0, 10], [1, 0, 9], [1, 0, 39]),
+    row(3, 0, [4, 6, 0], [0, 40, 0]),
+    row(11, 1, [5, 5, 0], [3, 4, 3], stop="n"),
+]
+HEADER = header(images=len(ROWS))
+TABLE = certificates([0, 1, -1, 0], [0.25, 0.5, 0.0, 0.125])
+DEEP = b"[" * 100_000
+NASTY = [
+    *(DEEP, b"9" * 4300),
+    *(b"", b"\n", b"\r\n", b"\0", b"\xff", b"\xef\xbb\xbf", b'"', b"{}", b"[]", b"{", b"-", b"-0"),
+    *(b"nan", b"NaN", b"Infinity", b"-inf", b"1e999", b"1e-999", b"1" * 5000, b"9" * 19, b"0x10"),
+    *("٣".encode(), "１".encode(), "\u2028".encode(), "\u00a0".encode(), b"1_0", b"+1", b"1.0"),
+    *(b"null", b"true", b'"1"', b"\t", b",", b" ", b"x" * 100_000, b"-9223372036854775808"),
+]
+some = settings(deadline=None, max_examples=60)
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    """A valid file of each kind."""
+    records.write(folder / "a.jsonl", HEADER, ROWS)
+    certify.write(TABLE, folder / "a.csv")
+    tsv.write(TABLE, folder / "a.tsv")
+    return {kind: (folder / f"a.{kind}").read_bytes() for kind in ("jsonl", "csv", "tsv")}
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory) -> dict[str, bytes]:
+    return written(tmp_path_factory.mktemp("valid"))
+
+
+@st.composite
+def damage(draw):
+    """A function that changes some bytes, words or lines of a file."""
+    pieces = st.sampled_from(NASTY) | st.binary(max_size=8)
+    steps = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["insert", "delete", "word", "line", "twice", "cut", "flip"]),
+                st.floats(0, 1, exclude_max=True),
+                pieces,
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    return lambda data: _damaged(data, steps)
+
+
+def _damaged(data: bytes, steps: list[tuple[str, float, bytes]]) -> bytes:
+    for how, where, piece in steps:
+        at = int(where * len(data))
+        lines = data.split(b"\n")
+        line = int(where * len(lines))
+        if how == "insert":
+            data = data[:at] + piece + data[at:]
+        elif how == "delete":
+            data = data[:at] + data[at + 1 + len(piece) :]
+        elif how == "flip" and data:
+            data = data[:at] + bytes([data[at] ^ 1 << len(piece) % 8]) + data[at + 1 :]
+        elif how == "cut":
+            data = data[:at]
+        elif how == "line":
+            data = b"\n".join([*lines[:line], piece, *lines[line + 1 :]])
+        elif how == "twice":
+            data = b"\n".join([*lines[:line], lines[line], *lines[line:]])
+        elif how == "word":  # the number or name at this place, whole
+            start, end = at, at
+            while start > 0 and chr(data[start - 1]).isalnum():
+                start -= 1
+            while end < len(data) and chr(data[end]).isalnum():
+                end += 1
+            data = data[:start] + piece + data[end:]
+    return data
+
+
+def read(path: Path) -> None:
+    """Read a file by all its readers; what they return is what they promise."""
+    if path.suffix == ".csv":
+        with refusals():
+            table = certify.read(path)
+            assert {*certify.COLUMNS} <= {*table.columns} and not table.isna().any(axis=None)
+            assert {table[c].dtype.kind for c in ("idx", "label", "predict", "correct")} == {"i"}
+            assert {table[c].dtype.kind for c in ("radius", "p_A")} == {"f"}
+    elif path.suffix == ".tsv":
+        with refusals():
+            table = tsv.scan(path)
+            assert [c for c in tsv.COLUMNS if c in table] == [*table.columns]
+            assert {table[c].dtype.kind for c in tsv.COLUMNS[:3]} == {"i"}
+        with refusals():
+            table = tsv.read(path)
+            assert (np.isfinite(table["radius"]) & (table["radius"] >= 0)).all()
+            assert table["correct"].isin((0, 1)).all() and table["idx"].is_unique
+    else:
+        with refusals():
+            definition, rows, _ = records.scan(path)
+            assert 0 < definition.alpha < 1 and 0 < definition.sigma < math.inf
+            for one in rows:
+                assert one.votes(len(definition.classes)).counts.min(initial=0) >= 0
+        with refusals():
+            definition, rows = records.read(path)
+            records.write(path.with_suffix(".again"), definition, rows)
+            assert records.read(path.with_suffix(".again")) == (definition, rows)
+    with refusals():
+        assert str(audit(path))
+    if path.suffix == ".jsonl":
+        with refusals(), Journal(path, HEADER) as journal:
+            assert all(idx == one.idx for idx, one in journal.rows.items())
+
+
+class refusals(suppress):
+    """Suppresses errors that a user can fix, if they are of one line."""
+
+    def __init__(self) -> None:
+        super().__init__(RrcmError)
+
+    def __exit__(self, kind, error, trace) -> bool:
+        if isinstance(error, RrcmError):
+            assert str(error) and "\n" not in str(error) and len(str(error)) < 2000
+        return super().__exit__(kind, error, trace)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv"])
+@some
+@given(data=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+@example(data=DEEP)
+@example(data=DEEP + b"\n")
+@example(data=b"\n" + DEEP)
+@example(data=b'{"a":' * 50_000)
+def test_any_bytes_are_read_or_refused(folder, kind, data):
+    path = folder / f"any.{kind}"
+    path.write_bytes(data)
+
+    read(path)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv"])
+@some
+@given(change=damage())
+def test_a_damaged_file_is_read_or_refused(folder, valid, kind, change):
+    path = folder / f"damaged.{kind}"
+    path.write_bytes(change(valid[kind]))
+
+    read(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+@settings(deadline=None, max_examples=5)
+@given(change=damage())
+def test_a_damaged_table_of_many_radii_is_audited_or_refused(folder, kind, change):
+    """With enough radii for the auditor to look for ladders."""
+    path = folder / f"many.{kind}"
+    table = simulate(np.random.default_rng(0), n=1_000, alpha=0.001, sigma=0.5, images=40)
+    (certify if kind == "csv" else tsv).write(rounded(table, 6), path)
+    path.write_bytes(change(path.read_bytes()))
+
+    read(path)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv"])
+@pytest.mark.parametrize("piece", NASTY, ids=lambda piece: repr(piece[:12]))
+def test_each_nasty_cell_is_read_or_refused(folder, valid, kind, piece):
+    """In the place of every number or word of the second line, and of the first of votes."""
+    path = folder / f"nasty-{os.getpid()}.{kind}"
+    first, second, *others = valid[kind].split(b"\n")
+    separator = {"jsonl": b":", "csv": b",", "tsv": b"\t"}[kind]
+    for number, line in enumerate((first, second)):
+        cells = line.split(separator)
+        for place in range(len(cells)):
+            cell = cells[place]
+            end = cell.find(b",") if kind == "jsonl" and b"," in cell else len(cell)
+            changed = separator.join([*cells[:place], piece + cell[end:], *cells[place + 1 :]])
+            lines = [changed, second] if number == 0 else [first, changed]
+            path.write_bytes(b"\n".join([*lines, *others]))
+
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("shard", value) for value in ("", "1", "a/b", "0/1", "2/1", "1/0", "-1/1", "1/1/1")),
+        *(("images", value) for value in (-1, 10**30)),
+        *(("n", value) for value in (0, -1, 10**30)),
+        *(("n0", value) for value in (-1, 10**30)),
+        *(("sigma", value) for value in (0.0, -1.0, 1e999, math.nan)),
+        *(("alpha", value) for value in (0.0, 1.0, -1.0, math.nan)),
+        *(("budget", value) for value in (-1.0, math.nan)),
+        *(("slack", value) for value in (-1.0, math.nan)),
+        *(("classes", value) for value in ([], ["a"] * 0)),
+        *(("paired", value) for value in (-1, 10**30)),
+    ],
+)
+def test_a_header_that_means_nothing_is_refused(tmp_path, key, value):
+    path = tmp_path / "a.jsonl"
+    records.write(path, HEADER, ROWS)
+    first, *others = path.read_text().splitlines(keepends=True)
+    path.write_text(json.dumps(json.loads(first) | {key: value}) + "\n" + "".join(others))
+
+    with pytest.raises(RrcmError) as caught:
+        records.read(path)
+
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+class Full(OSError):
+    """No space left on device."""
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "json"])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, kind):
+    write = {
+        "jsonl": lambda path: records.write(path, replace(HEADER, images=3), ROWS),
+        "csv": lambda path: certify.write(TABLE, path),
+        "tsv": lambda path: tsv.write(TABLE, path),
+        "json": lambda path: write_json(path, {"a": [1, 2, 3]}),
+    }[kind]
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise Full("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Full):
+        write(path)
+
+    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"old"
+
+
+def test_a_disk_that_fills_up_in_the_middle_leaves_the_old_file(tmp_path):
+    path = tmp_path / "a.jsonl"
+    records.write(path, HEADER, ROWS)
+    before = path.read_bytes()
+
+    def rows():
+        yield ROWS[0]
+        raise Full("no space left on device")
+
+    with pytest.raises(Full):
+        records.write(path, HEADER, rows())
+
+    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == before
+
+
+@pytest.mark.parametrize("reader", [certify.read, tsv.read, records.read, audit])
+def test_a_folder_and_a_missing_file_are_refused(tmp_path, reader):
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(RrcmError) as caught:
+            reader(path)
+
+        assert str(path) in str(caught.value)

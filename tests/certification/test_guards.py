@@ -1,0 +1,148 @@
+"""What is no function of each picture alone is refused; what is one is let pass, and described."""
+
+import numpy as np
+import pytest
+import torch
+from builders import Linear, images, refused
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rrcm.certification import checks
+from rrcm.certification.distributions import gaussian
+from rrcm.certification.plausibility import TrialAnswers
+from rrcm.core.errors import BackendError
+from rrcm.data.splits.shards import Split
+
+W = np.random.default_rng(0).normal(size=(4, 3))
+
+
+class Odd(Linear):
+    """Linear scores, and what ``spoil`` makes of them, given the pixels, too."""
+
+    def __init__(self, spoil):
+        super().__init__(W, np.zeros(3))
+        self.spoil = spoil
+
+    def scores(self, x):
+        return self.spoil(super().scores(x), x).float()
+
+
+def examine(backend, split: Split, *, sigma=0.25, batch_size=16) -> TrialAnswers:
+    return checks.examine(
+        backend, split, noise=gaussian, sigma=sigma, seed=0, batch_size=batch_size
+    )
+
+
+def labelled(backend, count=64, *, right=1.0) -> Split:
+    """Random pictures whose labels a classifier gets right, or a share of them."""
+    split = images(count, max_value=255)
+    answers = backend.scores(torch.from_numpy(split.pixels())).argmax(1).numpy()
+    wrong = np.arange(count) >= right * count
+    return Split(
+        idx=split.idx,
+        images=split.images,
+        labels=np.where(wrong, (answers + 1) % 3, answers),
+        classes=split.classes,
+        max_value=255,
+    )
+
+
+plain = Odd(lambda scores, x: scores)
+
+
+# What is refused.
+
+MATES = {
+    "batch norm": lambda s, x: (s - s.mean(0)) / s.std(0),
+    "scale of the batch": lambda s, x: torch.round(8 * s / s.abs().max()),
+    "the next row": lambda s, x: s + s.roll(1, 0),
+    "its place": lambda s, x: s + 0.1 * torch.arange(len(s))[:, None] * torch.tensor([0, 1, 0]),
+    "the first row": lambda s, x: s + 0.05 * s[:1],
+}
+
+
+@pytest.mark.parametrize("name", MATES)
+@pytest.mark.parametrize("batch_size", [2, 16, 64])
+def test_scores_that_know_their_batch_are_refused(name: str, batch_size: int):
+    with refused(BackendError, "depend on the other pictures of its batch"):
+        examine(Odd(MATES[name]), labelled(plain), batch_size=batch_size)
+
+
+def test_scores_that_are_drawn_are_refused():
+    noisy = Odd(lambda s, x: s + 0.05 * torch.randn_like(s))
+    dropping = Odd(lambda s, x: s * (torch.rand_like(s) > 0.3))
+
+    for backend in (noisy, dropping):
+        with refused(BackendError, "there is randomness inside, such as dropout"):
+            examine(backend, labelled(plain))
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    backend = Odd(lambda s, x: s.where(s < s.max(), torch.nan))
+
+    with refused(BackendError, "scores are NaN"):
+        examine(backend, labelled(plain))
+
+
+def test_scores_that_are_always_the_same_are_refused():
+    for spoil in (lambda s, x: torch.zeros_like(s), lambda s, x: s * 1e-9 + 3):
+        with refused(BackendError, "the scores are the same whatever the picture"):
+            examine(Odd(spoil), labelled(plain))
+
+
+# What is let pass.
+
+
+@few
+@given(st.sampled_from([1, 2, 16, 64]), st.floats(0, 2))
+def test_a_function_of_each_picture_is_let_pass(batch_size: int, sigma: float):
+    examine(plain, labelled(plain), batch_size=batch_size, sigma=sigma)
+
+
+def test_rounding_by_the_place_in_a_batch_is_let_pass():
+    """As of float32 kernels, and of float16 ones; sampling says so."""
+    for size in (1e-7, 3e-4):
+        places = torch.linspace(-size, size, 16, dtype=torch.float64)[:, None]
+        examine(Odd(lambda s, x, p=places: s * (1 + p)), labelled(plain))
+
+
+def test_a_class_that_is_ruled_out_is_let_pass():
+    backend = Odd(lambda s, x: torch.cat([s[:, :2], torch.full_like(s[:, :1], -torch.inf)], 1))
+
+    examine(backend, labelled(backend))
+
+
+def test_a_single_picture_is_enough():
+    split = labelled(plain, 1)
+
+    found = examine(plain, split, sigma=1e-6)
+
+    assert found.labels == found.plain == found.noisy == split.labels.tolist()
+
+
+# What is found out.
+
+
+def test_answers_are_those_without_noise_and_to_one_draw_of_it():
+    """The draw that no sampling makes, of the very noise that is sampled."""
+    split = labelled(plain, right=0.75)
+    x = torch.from_numpy(split.pixels())
+    draws = torch.full((64,), checks.DRAW)
+    idx = torch.from_numpy(split.idx)
+    noisy = gaussian.noisy(x, 0.5, seed=0, images=idx, draws=draws, max_value=255)
+
+    found = examine(plain, split, sigma=0.5)
+
+    assert found.labels == split.labels.tolist()
+    assert found.plain == plain.scores(x).argmax(1).tolist()
+    assert found.noisy == plain.scores(noisy).argmax(1).tolist() != found.plain
+
+
+def test_a_part_of_a_large_folder_is_asked():
+    assert len(examine(plain, labelled(plain, 500)).labels) == 64
+
+
+def test_guards_take_no_draw_that_sampling_makes():
+    """Draws are numbered from 0, and there are fewer than 2^32."""
+    assert checks.DRAW == 2**32 - 1

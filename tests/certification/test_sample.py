@@ -1,0 +1,545 @@
+"""Votes depend on seed, image and draw, and on nothing else: however they are drawn."""
+
+import itertools
+import math
+import tracemalloc
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from builders import SIGMA, Clock, exported, linear, refused, some, split
+from builders import row as line_of
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from sampling_runs import CFG, CONSTANTS, OTHER, SIX, defined, rows, sampled
+
+from rrcm.certification import certify
+from rrcm.certification.sampling import journal, procedure, sampler
+from rrcm.certification.sampling.procedure import subset
+from rrcm.certification.votes import bounds, records
+from rrcm.certification.votes.counts import ABSTAIN, SOFT
+from rrcm.config.certification import Sample
+from rrcm.core import registry
+from rrcm.core.errors import BackendError, ConfigError, VotesError
+
+EXTRAS = {
+    "plain": {},
+    "soft": {"soft": 1.0},
+    "sharp": {"soft": 16.0},
+    "paired": {"paired": 50},
+    "label-aware": {"label_aware": True},
+    "sound": {"noise": "sound"},
+    "all": {"soft": 1.0, "paired": 50, "label_aware": True},
+}
+
+
+@cache
+def whole(stop="none", extra="plain"):
+    return sampled(replace(CFG, stop=stop, **EXTRAS[extra]))
+
+
+def journal_of(cfg, split=SIX):
+    """The bytes of a journal that hears of every look, as they are before it is removed."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "write", lambda *arguments: None)
+        patch.setattr(Path, "unlink", lambda path: None)
+        journal = Path(folder, "journal")
+        arguments = linear(), split, defined(cfg, split), journal, Path(folder, "votes")
+        list(procedure.sample(*arguments, workers=1, every=-1.0, reference=OTHER()))
+        return journal.read_bytes()
+
+
+every_rule = pytest.mark.parametrize("stop", CONSTANTS)
+every_extra = pytest.mark.parametrize("extra", EXTRAS)
+
+
+# One process, or however many.
+
+
+@every_rule
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_do_not_change_a_byte(stop, workers):
+    cfg = replace(CFG, stop=stop, **EXTRAS["all"])
+
+    assert sampled(cfg, workers=workers) == whole(stop, "all")
+    assert len(whole(stop, "all").splitlines()) == 1 + 6
+
+
+@every_rule
+@every_extra
+def test_three_shards_are_one_process(tmp_path, stop, extra):
+    cfg, paths = replace(CFG, stop=stop, **EXTRAS[extra]), []
+    for i in (3, 1, 2):
+        paths.append(tmp_path / f"{i}.jsonl")
+        paths[-1].write_bytes(sampled(cfg, shard=f"{i}/3"))
+
+    records.write(tmp_path / "merged.jsonl", *records.merge(paths))
+
+    assert (tmp_path / "merged.jsonl").read_bytes() == whole(stop, extra)
+
+
+@few
+@given(st.permutations(range(6)), st.sampled_from([*CONSTANTS]), st.sampled_from(["plain", "all"]))
+def test_an_image_has_the_same_votes_in_any_order(order, stop, extra):
+    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+
+    assert rows(sampled(cfg, some(SIX, order))) == rows(whole(stop, extra))
+
+
+@pytest.mark.parametrize("stop", ["none", "grid"])
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 1000])
+def test_batches_do_not_change_a_vote(stop, batch_size):
+    """Of a classifier whose kernels do not know their batch; the header says which batch it was."""
+    other = sampled(replace(CFG, stop=stop, batch_size=batch_size, **EXTRAS["all"]))
+
+    assert rows(other) == rows(whole(stop, "all"))
+    assert other.splitlines()[0] != whole(stop, "all").splitlines()[0]
+
+
+@cache
+def journal_bytes(stop, extra):
+    return journal_of(replace(CFG, stop=stop, **EXTRAS[extra]))
+
+
+@few
+@given(st.data(), st.sampled_from([*CONSTANTS]), st.sampled_from([*EXTRAS]))
+def test_votes_resumed_after_any_cut_are_the_uninterrupted_ones(data, stop, extra):
+    """From a journal that was cut at any byte, with some images in the middle of their draws."""
+    text = journal_bytes(stop, extra)
+    cut = data.draw(st.integers(0, len(text)))
+    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+
+    assert sampled(cfg, before=text[:cut], workers=data.draw(st.integers(1, 3))) == whole(
+        stop, extra
+    )
+
+
+@every_rule
+@every_extra
+def test_votes_resumed_after_any_line_are_the_uninterrupted_ones(stop, extra):
+    """Between the looks of each image, between images, and between the votes and the pairs."""
+    lines = journal_bytes(stop, extra).splitlines(keepends=True)
+    cuts = range(1, len(lines), max(1, len(lines) // 6))
+    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+
+    for cut in cuts:
+        assert sampled(cfg, before=b"".join(lines[:cut])) == whole(stop, extra)
+    assert len(lines) > 1 + 6 + 6 * ("paired" in EXTRAS[extra])
+
+
+def test_a_resumed_image_draws_only_what_is_missing():
+    """A journal with every line has nothing left to draw."""
+    backend = linear()
+
+    sampled(before=journal_bytes("none", "plain"), make=lambda: backend)
+
+    assert backend.batches == []
+
+
+def test_the_journal_hears_of_a_long_image_now_and_then(monkeypatch):
+    """A line for each image at its end, and in between not more often than every few seconds."""
+    lines = []
+    monkeypatch.setattr(journal.Journal, "append", lambda self, row: append(self, row))
+
+    def append(self, row):
+        self.rows[row.idx] = row
+        lines.append(row)
+
+    for interval, counts in ((math.inf, 6), (-1.0, 6 * 8)):  # a selection, and seven looks
+        lines.clear()
+        sampled(every=interval)
+        assert len(lines) == counts
+
+
+# What the votes are.
+
+
+@every_rule
+@every_extra
+def test_the_first_draws_select_and_the_next_ones_estimate(stop, extra):
+    """Everything in a row, by the equations, from all draws of an image at once."""
+    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+    module, rule = registry.load("distributions", cfg.noise), defined(cfg).rule()
+    first, last = cfg.n0 + cfg.n, cfg.n0 + cfg.n + cfg.paired
+    for place, idx in enumerate(SIX.idx):
+        d = torch.arange(last)
+        x = torch.from_numpy(SIX.pixels(place)).expand(last, -1, -1, -1)
+        image = torch.full_like(d, int(idx))
+        noisy = module.noisy(x, SIGMA, seed=0, images=image, draws=d, max_value=16)
+        scores = linear().scores(noisy)
+        label = scores.argmax(dim=1).numpy()
+        selection = np.bincount(label[: cfg.n0], minlength=3)
+        c_A, looks, why = int(selection.argmax()), [], "skipped"
+        if not (cfg.label_aware and c_A != SIX.labels[place]):
+            for look in rule.looks:
+                counts = np.bincount(label[cfg.n0 : cfg.n0 + look], minlength=3)
+                looks.append([look, {str(c): int(k) for c, k in enumerate(counts) if k}])
+                dense = [[votes_.get(str(c), 0) for c in range(3)] for _, votes_ in looks]
+                one = line_of(int(idx), 0, selection.tolist(), *dense, stop="")
+                why = rule.stop(one.votes(3)) or "n"
+                if why != "n":
+                    break
+        steps = (scores[:, c_A : c_A + 1] * 0).long()
+        if cfg.soft and looks:
+            drawn = scores[cfg.n0 : cfg.n0 + looks[-1][0]]
+            steps = ((cfg.soft * drawn).softmax(dim=1)[:, c_A] * SOFT).floor().long()
+        unlike = int((label[first:] != OTHER().scores(noisy[first:]).argmax(1).numpy()).sum())
+
+        assert rows(whole(stop, extra))[idx] == {
+            "idx": idx,
+            "label": SIX.labels[place],
+            "n0": {str(c): int(k) for c, k in enumerate(selection) if k},
+            "looks": looks,
+            "stop": why,
+            "soft": [int(steps.sum()), int((steps**2).sum())],
+            "paired": [unlike, cfg.paired],
+        }
+
+
+def test_rules_do_stop_early_and_for_different_reasons():
+    """Otherwise the tests above would compare nothing but full runs."""
+    reasons = {
+        stop: {row["stop"] for row in rows(whole(stop, "plain")).values()} for stop in CONSTANTS
+    }
+
+    assert reasons["none"] == {"n"}
+    assert "futile" in reasons["futile"] and "n" in reasons["futile"]
+    assert {"certified", "futile"} <= set().union(*reasons.values())
+    assert "skipped" in {row["stop"] for row in rows(whole("none", "label-aware")).values()}
+
+
+def test_images_and_seeds_have_noise_of_their_own():
+    """The same pixels under another name, or another seed, get other votes."""
+    twins = replace(SIX, images=np.repeat(SIX.images[:1], 6, axis=0))
+
+    counts = {str(row["looks"]) for row in rows(sampled(split=twins)).values()}
+
+    assert len(counts) == 6
+    assert rows(sampled(replace(CFG, seed=1))) != rows(whole())
+
+
+def test_only_the_subset_is_sampled():
+    every_other = rows(sampled(replace(CFG, subset="every:2")))
+
+    assert every_other == {idx: rows(whole())[idx] for idx in SIX.idx[::2]}
+
+
+@pytest.mark.parametrize(
+    ("rule", "chosen"),
+    [
+        ("all", [0, 1, 2, 3, 4, 5, 6]),
+        ("every:1", [0, 1, 2, 3, 4, 5, 6]),
+        ("every:3", [0, 3, 6]),
+        ("every:20", [0]),
+        ("first:2", [0, 1]),
+        ("first:20", [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_a_subset_is_what_its_rule_says(rule, chosen):
+    assert subset(rule, 7).tolist() == chosen
+    assert subset(rule, 7, shard="1/2").tolist() == chosen[::2]
+    assert subset(rule, 7, shard="2/2").tolist() == chosen[1::2]
+
+
+@pytest.mark.parametrize("rule", ["", "some", "every", "every:", "every:0", "first:-1", "first:x"])
+def test_an_unknown_subset_is_refused(rule):
+    with refused(ConfigError, "sample.subset: expected all, every:K or first:K", repr(rule)):
+        subset(rule, 7)
+
+
+def test_votes_cut_to_fewer_draws_certify_like_fewer_draws():
+    """Looks are cumulative and draws are numbered, so n' < n draws are a part of n draws."""
+    fewer = 250
+    definition, long = header_and_rows(whole())
+    cut = [
+        replace(row, looks=[(draws, v) for draws, v in row.looks if draws <= fewer]) for row in long
+    ]
+    short = header_and_rows(sampled(replace(CFG, n=fewer)))
+    how = {"certificates": ["cohen", "two_class", "randomized"], "alpha": 0.05}
+
+    assert (replace(definition, n=fewer), cut) == short
+    made = certify.certify(replace(definition, n=fewer), cut, **how)
+    assert made.equals(certify.certify(*short, **how))
+    assert (made["radius"] > 0).any()
+
+
+def header_and_rows(file):
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "votes.jsonl")
+        path.write_bytes(file)
+        return records.read(path)
+
+
+# The header.
+
+
+def other(value):
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, float):
+        return value / 2
+    return f"{value}'" if isinstance(value, str) else value + 1
+
+
+CHANGES = {"noise": "sound", "subset": "first:2", "stop": "grid", "paired": 5, "soft": 16.0}
+
+
+@pytest.mark.parametrize("field", [name for name in Sample.__slots__ if name != "split"])
+def test_every_setting_is_in_the_header(field, tmp_path):
+    """So that votes of one setting are never continued, or read, as those of another."""
+    value = CHANGES.get(field, other(getattr(CFG, field)))
+    changed = defined(replace(CFG, **{field: value}))
+
+    assert getattr(changed, field) == value != getattr(defined(), field)
+    with journal.Journal(tmp_path / "journal", defined()):
+        pass
+    with refused(VotesError, " was ", "move the file away"):
+        journal.Journal(tmp_path / "journal", changed)
+
+
+def test_the_split_in_the_header_is_that_of_the_images():
+    """Whatever the settings ask for; pictures of a user are of none."""
+    for name in ("choice", "test", ""):
+        assert defined(split=replace(SIX, name=name)).split == name
+
+
+@pytest.mark.parametrize("attribute", ["weights", "provider", "classes"])
+def test_what_a_backend_is_stands_in_the_header(attribute):
+    backend = linear()
+    setattr(backend, attribute, ["other"])
+
+    assert getattr(defined(backend=backend), attribute) == ["other"]
+
+
+def test_what_else_defines_votes_stands_in_the_header():
+    grid = replace(CFG, stop="grid")
+
+    assert defined(sigma=0.25).sigma == 0.25
+    assert defined(grid).stopping == CONSTANTS["grid"]
+    assert defined(grid, budget=3.5).budget == 3.5
+    assert defined(shard="2/3").shard == "2/3"
+    assert defined(shard="02/03").shard == "2/3"
+    assert defined().format == records.FORMAT
+
+
+@pytest.mark.parametrize("component", registry.names("distributions"))
+def test_noise_says_what_it_is_and_how_far_from_the_theorem(component):
+    made, module = defined(replace(CFG, noise=component)), registry.load("distributions", component)
+
+    assert (made.noise, made.stream) == (component, module.NAME)
+    assert made.slack == module.slack(SIGMA, pixels=4, max_value=16)
+    assert (made.slack > 0) == (component == "sound")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sigma": 0.25},
+        {"shard": "1/2"},
+        {"seed": 1},
+        {"n0": 21},
+        {"n": 401},
+        {"alpha": 0.01},
+        {"batch_size": 8},
+        {"stop": "anytime"},
+        {"weights": "1" * 64},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_votes_of_another_definition_are_not_continued(changed):
+    (field,) = changed
+    how = {k: v for k, v in changed.items() if k in ("sigma", "shard")}
+    cfg = replace(CFG, **{k: v for k, v in changed.items() if k in Sample.__slots__})
+    stranger = linear()
+    stranger.weights = changed.get("weights", stranger.weights)
+
+    with refused(VotesError, f"{field} was ", "move the file away"):
+        sampled(cfg, make=lambda: stranger, before=journal_bytes("none", "plain"), **how)
+
+
+@pytest.mark.parametrize("shard", ["", "1", "0/2", "3/2", "1/", "/2", "a/b", "-1/2", "1/2/3"])
+def test_a_shard_is_i_of_k(shard):
+    with refused(ConfigError, "shard: expected i/k", repr(shard)):
+        defined(shard=shard)
+
+
+@pytest.mark.parametrize("stop", ["none", "futile", "horvath"])
+def test_a_rule_that_certifies_at_its_end_only_has_no_budget(stop):
+    with refused(ConfigError, "budget: ", repr(stop), "use grid or anytime"):
+        defined(replace(CFG, stop=stop), budget=1.0)
+
+
+# A budget.
+
+
+@pytest.mark.parametrize("stop", ["grid", "anytime"])
+@pytest.mark.parametrize("seconds", [0.5, 25, 40, 80, 10_000])
+def test_a_budget_ends_drawing_soundly(monkeypatch, stop, seconds):
+    """Rows say why they end, and certificates are those of the rule for what was drawn."""
+    cfg, alpha = replace(CFG, stop=stop), 0.05
+    monkeypatch.setattr(sampler, "time", Clock(1.0))
+    definition, found = header_and_rows(sampled(cfg, budget=float(seconds)))
+    rule = definition.rule()
+    table = certify.certify(definition, found, certificates=["cohen"], alpha=alpha)
+    stops = [row.stop for row in found]
+
+    if seconds < 1:
+        assert stops == ["budget"] * 6 and not any(row.n0 or row.looks for row in found)
+        assert (table["predict"] == ABSTAIN).all() and (table["n"] == 0).all()
+    if seconds == 10_000:
+        assert "budget" not in stops
+    if 25 <= seconds <= 80:
+        assert "budget" in stops and any(row.looks for row in found)
+    full = rows(whole(stop))
+    for row, line in zip(found, table.to_dict("records"), strict=True):
+        drawn = [[draws, {str(c): k for c, k in v.items()}] for draws, v in row.looks]
+        assert drawn == full[row.idx]["looks"][: len(drawn)]
+        assert row.stop in ("budget", full[row.idx]["stop"])
+        if row.looks:
+            history = row.votes(3).history(row.votes(3).c_A)
+            radius = bounds.radius(rule.complement(history, alpha), sigma=SIGMA)
+            assert line["radius"] == certify.floor(max(radius, 0.0))
+            assert line["n"] == row.looks[-1][0]
+        else:
+            assert (line["predict"], line["radius"], line["n"]) == (ABSTAIN, 0, 0)
+
+
+def test_a_budget_loses_nothing_that_was_drawn(monkeypatch):
+    """Not even what the journal had not yet heard of when time was up."""
+    seen = {}
+    monkeypatch.setattr(sampler, "time", Clock(1.0))
+    decide = sampler.VoteSampler.wants_more
+
+    def wanted(drawing, job):
+        seen[int(SIX.idx[job.row])] = [count.votes.tolist() for count in job.counts]
+        return decide(drawing, job)
+
+    monkeypatch.setattr(sampler.VoteSampler, "wants_more", wanted)
+    _, found = header_and_rows(sampled(replace(CFG, stop="grid"), budget=30.0))
+
+    assert "budget" in {row.stop for row in found}
+    for row in found:
+        evidence = row.votes(3)
+        steps = np.diff(evidence.counts, axis=0, prepend=0).tolist()
+        assert [evidence.selection.tolist(), *steps] == seen.get(row.idx, [[0, 0, 0]])
+
+
+def test_under_a_budget_every_image_is_selected_first(monkeypatch):
+    """And then most draws go to those of which a radius may be expected."""
+    monkeypatch.setattr(sampler, "time", Clock(1.0))
+    _, found = header_and_rows(sampled(replace(CFG, stop="grid"), budget=40.0))
+
+    assert all(sum(row.n0.values()) == 20 for row in found)
+    draws = [sum(draws for draws, _ in row.looks[-1:]) for row in found]
+    ahead = [max(row.n0.values()) > 10 for row in found]
+    assert 0 < sum(ahead) < 6
+    assert sum(itertools.compress(draws, ahead)) > sum(draws) / 2
+
+
+# Failures.
+
+
+def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_path):
+    """Nothing stands at the final path, and with a whole classifier the rest goes on."""
+    backend, calls = linear(), itertools.count()
+    scores = backend.scores
+
+    def broken(x):
+        return scores(x) * (math.nan if next(calls) == 60 else 1)
+
+    backend.scores = broken
+    journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
+    arguments = SIX, defined(), journal, path
+
+    with refused(BackendError, "NaN scores for image ", f"sigma {SIGMA}") as _:
+        list(procedure.sample(backend, *arguments, workers=1))
+
+    assert not path.exists()
+    assert len(journal.read_bytes().splitlines()) > 1
+    again = list(procedure.sample(linear(), *arguments, workers=1))
+    assert again[0].images >= 1
+    assert path.read_bytes() == whole()
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_the_image_with_nan_scores_is_named(place):
+    """One image alone: of several, whose batches end together, any may be the first."""
+    broken = linear((0.0, math.nan, 0.2))
+
+    with refused(BackendError, f"NaN scores for image {SIX.idx[place]} at sigma {SIGMA}"):
+        sampled(split=some(SIX, [place]), make=lambda: broken)
+
+
+@pytest.mark.parametrize("classes", [("0", "1"), ("1", "0", "2"), ("zero", "one", "two")])
+def test_classes_must_be_those_of_the_data(classes):
+    with refused(BackendError, "run a-run has 3 classes", "the data"):
+        sampled(split=replace(SIX, classes=classes))
+
+
+def test_pairs_need_something_to_be_compared_with(tmp_path):
+    definition = defined(replace(CFG, paired=5))
+
+    with refused(BackendError, "paired: 5 draws need another function"):
+        list(procedure.sample(linear(), SIX, definition, tmp_path / "j", tmp_path / "v", workers=1))
+
+
+def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
+    run = partial(procedure.sample, linear(), SIX, defined(), tmp_path / "j", tmp_path / "v")
+    stopped = run(workers=1)
+    seen = [state.images for state in itertools.takewhile(lambda s: s.images < 3, stopped)]
+    stopped.close()
+
+    rest = list(run(workers=1))
+
+    assert sorted({*seen}) == [0, 1, 2]
+    assert (rest[0].images, rest[0].draws) == (3, 0)
+    assert (rest[-1].images, rest[-1].draws) == (6, 3 * 420)  # no line of the others was kept
+    assert (tmp_path / "v").read_bytes() == whole()
+
+
+# Memory.
+
+
+def test_memory_does_not_grow_with_draws(tmp_path):
+    """Forty times the draws, and no more than a few batches of them at any time."""
+
+    def peak(n):
+        backend, cfg = linear(), replace(CFG, n=n, n0=100, batch_size=200)
+        definition = defined(cfg, some(SIX, [0]), backend=backend)
+        tracemalloc.start()
+        arguments = backend, some(SIX, [0]), definition, tmp_path / "j", tmp_path / "v"
+        list(procedure.sample(*arguments, workers=1))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert {shape[0] for shape in backend.batches} == {200}
+        return most
+
+    peak(1000)  # warm: what is loaded once
+
+    assert peak(40_000) < peak(1000) + 200_000
+
+
+@pytest.mark.parametrize("name", registry.names("backends"))
+def test_a_real_backend_votes_the_same_however_it_is_driven(name):
+    module, digits = registry.load("backends", name), split(5)
+
+    def make():
+        return module.Backend(
+            exported(), "a-run", sigma=SIGMA, precision="fp32", device="cpu", calibration=None
+        )
+
+    cfg = replace(CFG, backend=name, batch_size=16, n=43)
+    function = make()
+    run = partial(sampled, cfg, make=lambda: function)
+
+    one = run(digits)
+
+    assert len({c for row in rows(one).values() for _, v in row["looks"] for c in v}) > 1
+    assert run(digits, workers=2) == one
+    assert rows(run(some(digits, [3, 0, 4, 2, 1]), workers=2)) == rows(one)

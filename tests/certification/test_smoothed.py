@@ -1,0 +1,188 @@
+"""A smoothed classifier as an object gives the answers of its table, and of nothing else."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import export_elsewhere, exported, images, linear, refused
+from PIL import Image
+
+from rrcm.certification import certify, smoothed
+from rrcm.certification.certify import certify as table_of
+from rrcm.certification.sampling import procedure
+from rrcm.certification.smoothed import Smoothed
+from rrcm.certification.votes import records
+from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.config import defaults
+from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError
+from rrcm.data.splits.pictures import Fit
+
+SPLIT = images(8, max_value=255)
+DRAWS = dataclasses.replace(defaults.DRAWS, n0=20, n=400, batch_size=8)
+SHAPE = (1, 2, 2)
+
+
+def of(**changes) -> Smoothed:
+    return Smoothed(linear(), **{"sigma": 0.5, "shape": SHAPE, "draws": DRAWS} | changes)
+
+
+@pytest.mark.parametrize("certificate", ["cohen", "two_class"])
+@pytest.mark.parametrize("stop", defaults.STOPPING)
+def test_an_answer_is_the_row_of_a_table(tmp_path: Path, stop: str, certificate: str):
+    """Of the same seed and image, for any certificate and alpha."""
+    draws = dataclasses.replace(DRAWS, stop=stop, seed=5, certificate=certificate, alpha=0.01)
+    stopping = defaults.STOPPING[stop]
+    header = procedure.header(linear(), SPLIT, "a-run", 0.5, draws, stopping)
+    journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
+    *_, _ = procedure.sample(linear(), SPLIT, header, journal, path, workers=2)
+    table = table_of(*records.read(path), certificates=[certificate], alpha=0.01)
+    one = of(draws=draws, stopping=stopping)
+
+    for place, row in enumerate(table.itertuples()):
+        got = one.certify(SPLIT.images[place], idx=row.idx, seed=5)
+
+        assert (got.label, got.radius, got.p_A) == (row.predict, row.radius, row.p_A)
+        assert (got.n_A, got.n, got.stop, got.alpha) == (row.n_A, row.n, row.stop, 0.01)
+        assert got.draws == got.n + 20 and got.seed == 5
+        assert got.name == ("" if got.label == ABSTAIN else str(got.label))
+    assert (table["predict"] != ABSTAIN).any()
+
+
+def test_noise_is_fresh_unless_a_seed_is_given():
+    one, image = of(), SPLIT.images[0]
+
+    seeds = {one.certify(image).seed for _ in range(8)}
+    again = one.certify(image, seed=min(seeds))
+
+    assert len(seeds) == 8 and max(seeds) > 2**32
+    assert again == one.certify(image, seed=min(seeds))
+
+
+def test_a_file_a_picture_and_its_pixels_are_the_same(tmp_path: Path):
+    one, picture = of(), Image.fromarray(SPLIT.images[0][0])
+    picture.save(tmp_path / "it.png")
+
+    answers = [
+        one.certify(image, seed=1)
+        for image in (SPLIT.images[0], picture, tmp_path / "it.png", str(tmp_path / "it.png"))
+    ]
+
+    assert answers == answers[:1] * 4
+
+
+def test_white_is_one_to_the_classifier():
+    """Pixels of 0..16 with max_value = 16 are those of 0..240 with max_value = 240."""
+    pixels = SPLIT.images[0] // 16
+
+    small, large = (
+        of(max_value=16).certify(pixels, seed=1),
+        of(max_value=240).certify(pixels * 15, seed=1),
+    )
+
+    assert small == large
+
+
+def test_a_budget_ends_drawing():
+    many = dataclasses.replace(DRAWS, n=10**7)
+
+    sure = linear((0.0, 0.0, 99.0))
+
+    one = Smoothed(
+        sure, sigma=0.5, shape=SHAPE, draws=many, stopping={"tolerance": 1e-9, "beta": 0.001}
+    )
+    got = one.certify(SPLIT.images[0], budget=0.5)
+
+    assert got.stop == "budget" and 0 < got.n < 10**7
+    assert got.label == 2 and got.radius > 0
+
+
+def test_what_only_a_table_has_is_left_out():
+    """No subset, labels or pairs: an answer is about one picture, of a class that nobody knows."""
+    draws = dataclasses.replace(DRAWS, subset="first:1", label_aware=True, paired=7)
+
+    assert of(draws=draws).certify(SPLIT.images[0], seed=1) == of().certify(SPLIT.images[0], seed=1)
+
+
+@pytest.mark.parametrize(
+    "image", [np.zeros((2, 2), np.uint8), np.zeros((1, 2, 2)), np.zeros((3, 2, 2), np.uint8)]
+)
+def test_pixels_of_another_kind_are_refused(image):
+    with refused(DataError, "a picture must be uint8 (1, 2, 2), [C, H, W], got"):
+        of().certify(image)
+
+
+def test_what_can_certify_nothing_is_refused_before_it_is_drawn():
+    few = of(draws=dataclasses.replace(DRAWS, n=9))
+
+    with refused(CertificateError, "9 votes can never certify at alpha = 0.001"):
+        few.certify(SPLIT.images[0])
+    assert few.backend.batches == []
+    with refused(ConfigError, "sigma: must be positive, got 0"):
+        of(sigma=0.0)
+    none = of(draws=dataclasses.replace(DRAWS, stop="none"), stopping={})
+    with refused(ConfigError, "rule 'none' certifies nothing before its end"):
+        none.certify(SPLIT.images[0], budget=1.0)
+
+
+# Openers.
+
+
+def test_a_run_of_ours_answers_pictures():
+    one = smoothed.trained("a-run", sigma=0.5, root=exported(), draws=DRAWS)
+
+    got = one.certify(Image.new("L", (8, 8), 200), seed=0)
+
+    assert one.shape == (1, 8, 8) and one.sigma == 0.5
+    assert got == one.certify(np.full((1, 8, 8), 200, np.uint8), seed=0)
+    with refused(BackendError, "onnx/no-run.onnx: not found"):
+        smoothed.trained("no-run", sigma=0.5, root=exported())
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    """A network of grey 4 x 4 pictures, whose class is how bright they are, by torch's exporter."""
+    path = tmp_path_factory.mktemp("onnx") / "net.onnx"
+    layer = torch.nn.Linear(16, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.stack([-torch.ones(16), torch.ones(16)]))
+        layer.bias.copy_(torch.tensor([8.0, -8.0]))
+    network = torch.nn.Sequential(torch.nn.Flatten(), layer)
+    export_elsewhere(network, torch.zeros(16, 1, 4, 4), path, fixed=True)
+    return path
+
+
+def test_three_lines_certify_anybodys_classifier(file: Path, tmp_path: Path):
+    """Brightness is Gaussian: above 1/2 with ndtr(4 (mean - 1/2) / sigma); R = 4 (mean - 1/2)."""
+    Image.new("L", (9, 6), 204).save(tmp_path / "picture.png")  # 0.8
+    draws = dataclasses.replace(DRAWS, n=4_000, stop="none")
+
+    classifier = smoothed.onnx(file, sigma=0.5, classes=["dark", "bright"], draws=draws)
+    classifier = dataclasses.replace(classifier, stopping={})
+    answer = classifier.certify(tmp_path / "picture.png", seed=0)
+
+    assert answer.name == "bright"
+    assert 0.9 * 4 * 0.3 < answer.radius <= 4 * 0.3
+    assert classifier.draws.batch_size == 16  # the file's own
+    assert smoothed.onnx(file, sigma=0.5).backend.classes == ["0", "1"]
+
+
+def test_mistakes_are_found_when_a_file_is_opened(file: Path, tmp_path: Path):
+    with refused(BackendError, "3 different names were given for the 2 outputs"):
+        smoothed.onnx(file, sigma=0.5, classes=["a", "b", "c"])
+    with refused(ConfigError, "is in units of 0..255"):
+        smoothed.onnx(file, sigma=0.5, mean=(127.5,))
+    with refused(ConfigError, "sigma: must be positive"):
+        smoothed.onnx(file, sigma=-1.0)
+    with refused(ConfigError, "sigma: 60 looks like units of 0..255", "that is sigma 0.235"):
+        smoothed.onnx(file, sigma=60.0)
+    with refused(ConfigError, "resize: 'crob' is none of exact, crop, squash"):
+        smoothed.onnx(file, sigma=0.5, resize="crob")
+
+
+def test_radii_are_rounded_down_as_in_tables():
+    got = of().certify(SPLIT.images[0], seed=1)
+
+    assert got.radius == certify.floor(got.radius)
+    assert of(fit=Fit(shape=SHAPE, resize="squash")).certify(SPLIT.images[0], seed=1) == got

@@ -1,0 +1,186 @@
+"""Certificates are true: a classifier whose robustness is known, through the whole engine.
+
+For f = [x.w > b] the smoothed classifier is f itself, its probability Phi(margin / sigma), and the
+distance to its boundary the margin |x.w - b| / |w|. Thousands of images with the same pixels and
+names of their own are as many independent repeats.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from rrcm.certification import certify
+from rrcm.certification.sampling import procedure
+from rrcm.certification.votes import records
+from rrcm.certification.votes.counts import ABSTAIN, SOFT
+from rrcm.config.certification import Sample
+from rrcm.data.splits.shards import Split
+
+SIGMA, ALPHA, REPEATS = 0.5, 0.05, 2000
+CFG = Sample(
+    backend="linear", precision="fp32", batch_size=4096, noise="gaussian", n0=20, n=200, seed=11,
+    split="test", subset="all", stop="none", certificate="cohen",
+    alpha=ALPHA, label_aware=False, soft=0.0, paired=0,
+)  # fmt: skip
+CONSTANTS = {
+    "none": {},
+    "futile": {"beta": 0.01},
+    "grid": {"radii": [0.0, 0.1, 0.25, 0.5], "beta": 0.01},
+    "anytime": {"tolerance": 0.05, "beta": 0.01},
+    "horvath": {"stages": [100], "radius": 0.1, "beta": 0.01},
+}
+W = np.array([0.6, -0.8, 1.0, 0.3])
+PIXELS = np.array([3, 5, 8, 14], dtype=np.uint8)  # of 16
+
+
+class HalfSpace:
+    """Scores -s/2 and s/2 of s = slope * (x.w - b), in float64, so that softmax is logistic(s)."""
+
+    provider, weights, device, normals = "float64", "0" * 64, torch.device("cpu"), ()
+    classes = ("0", "1")
+
+    def __init__(self, b, *, slope=1.0):
+        self.b, self.slope = b, slope
+
+    def scores(self, x):
+        s = self.slope * (x.flatten(1).double() @ torch.from_numpy(W) - self.b) / 2
+        return torch.stack([-s, s], dim=1)
+
+
+def half_space(margin, **how):
+    """The half-space of which PIXELS lie in class 1, at this distance from its boundary."""
+    return HalfSpace(float(PIXELS @ W / 16 - margin * np.linalg.norm(W)), **how)
+
+
+def twins(repeats):
+    return Split(
+        idx=np.arange(repeats),
+        images=np.broadcast_to(PIXELS.reshape(1, 1, 2, 2), (repeats, 1, 2, 2)),
+        labels=np.ones(repeats, dtype=np.int64),
+        classes=("0", "1"),
+        max_value=16,
+    )
+
+
+@cache
+def drawn(folder, margin, stop, extra=(), repeats=REPEATS, other=None, slope=1.0):
+    """Header and rows of many repeats, by the engine; ``other`` is the margin of a second one."""
+    cfg = replace(CFG, stop=stop, **dict(extra))
+    function, split = half_space(margin, slope=slope), twins(repeats)
+    definition = procedure.header(function, split, "a-run", SIGMA, cfg, CONSTANTS[stop])
+    path, journal = folder / "votes", folder / "journal"
+    reference = None if other is None else half_space(other)
+    for _ in procedure.sample(
+        function, split, definition, journal, path, workers=1, reference=reference
+    ):
+        pass
+    return records.read(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("votes")
+
+
+def certified(found, name, alpha=ALPHA):
+    table = certify.certify(*found, certificates=[name], alpha=alpha)
+    return table["predict"].to_numpy(), table["radius"].to_numpy()
+
+
+def false(predict, radius, margin):
+    """The share of certificates that are not true, where class 1 has this margin."""
+    wrong = (predict != ABSTAIN) & (predict != int(margin > 0))
+    return float((wrong | (radius > abs(margin))).mean())
+
+
+def allowed(alpha, repeats=REPEATS):
+    """alpha, and four standard errors of a share."""
+    return alpha + 4 * np.sqrt(alpha * (1 - alpha) / repeats)
+
+
+SOUND = [
+    *((stop, name) for stop in CONSTANTS for name in ("cohen", "two_class")),
+    *((stop, "randomized") for stop in ("none", "futile")),
+]
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.3])
+@pytest.mark.parametrize(("stop", "name"), SOUND)
+def test_a_certificate_is_false_with_probability_alpha_at_most(folder, stop, name, margin):
+    predict, radius = certified(drawn(folder, margin, stop), name)
+
+    assert false(predict, radius, margin) <= allowed(ALPHA)
+
+
+@pytest.mark.parametrize("name", ["cohen", "randomized"])
+def test_a_certificate_uses_the_alpha_that_it_has(folder, name):
+    """Cohen's up to the steps of the binomial; randomized all of it, wherever radii are not cut."""
+    predict, radius = certified(drawn(folder, 0.3, "none"), name)
+
+    share = false(predict, radius, 0.3)
+
+    assert share >= (0.5 if name == "cohen" else 0.75) * ALPHA
+
+
+def test_more_than_alpha_would_be_seen(folder):
+    """A control: certificates at three times alpha fail the test above."""
+    predict, radius = certified(drawn(folder, 0.3, "none"), "cohen", alpha=3 * ALPHA)
+
+    assert false(predict, radius, 0.3) > allowed(ALPHA)
+
+
+@pytest.mark.parametrize("stop", ["none", "grid"])
+def test_certificates_may_be_transferred_to_another_function(folder, stop):
+    """Votes of one half-space certify a smaller one: never beyond the margin of that."""
+    ours, theirs, pairs = 0.6, 0.5, 100
+    found = drawn(folder, ours, stop, extra=(("paired", pairs),), other=theirs)
+
+    predict, radius = certified(found, "transfer")
+    assert false(predict, radius, theirs) <= allowed(ALPHA)
+    assert (radius > 0).mean() > 0.9
+
+    unlike, total = sum(row.paired[0] for row in found[1]), pairs * REPEATS
+    expected = norm.cdf(ours / SIGMA) - norm.cdf(theirs / SIGMA)  # between the two boundaries
+    assert unlike / total == pytest.approx(expected, abs=4 * np.sqrt(expected / total))
+
+
+@pytest.mark.parametrize("stop", ["none", "futile"])
+def test_soft_certificates_bound_the_mean_of_probabilities(folder, stop):
+    """The radius is never above sigma Phi^-1(E[prob]), the mean by the trapezium rule."""
+    slope, margin = 8.0, 0.4
+    found = drawn(folder, margin, stop, extra=(("soft", 1.0),), slope=slope)
+    z = np.linspace(-8, 8, 10_001)
+    s = slope * np.linalg.norm(W) * (margin + SIGMA * z)
+    mean = np.trapezoid(norm.pdf(z) / (1 + np.exp(-s)), z)
+    truth = SIGMA * norm.ppf(mean)
+
+    predict, radius = certified(found, "bernstein")
+    assert ((predict == 0) | (radius > truth)).mean() <= allowed(ALPHA)
+    assert np.median(radius) > 0.5 * truth
+
+    shares = [row.soft[0] / row.looks[-1][0] / SOFT for row in found[1] if row.votes(2).c_A == 1]
+    assert stop != "none" or np.mean(shares) == pytest.approx(mean, abs=2e-3)
+
+
+@pytest.mark.parametrize("stop", CONSTANTS)
+@pytest.mark.parametrize("name", ["cohen", "two_class"])
+def test_radii_come_near_the_truth(folder, stop, name):
+    """Nothing of the above is bought by abstaining: with many draws radii are nearly the margin.
+
+    A rule that settles certain radii stops when the largest of them below the margin is reached.
+    """
+    margin = 0.35
+    found = drawn(folder, margin, stop, extra=(("n", 20_000),), repeats=30)
+    settled = {"grid": 0.25, "horvath": 0.1}.get(stop, 0.8 * margin)
+
+    predict, radius = certified(found, name)
+
+    assert (predict == 1).all()
+    assert (radius >= settled * (1 if name == "cohen" else 0.5)).all()
+    assert np.median(radius) <= margin
+    early = np.mean([row.looks[-1][0] for row in found[1]])
+    assert early == 20_000 if stop in ("none", "futile") else early < 10_000

@@ -1,0 +1,471 @@
+"""Stopping rules may stop whenever they like, and what is claimed then still holds."""
+
+import itertools
+import math
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+import pytest
+from builders import many, refused
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, hypergeom, norm
+
+from benchmarks.futility import fewest, seen
+from rrcm.certification import certify
+from rrcm.certification.certificates import cohen
+from rrcm.certification.stopping import anytime, futile, grid, horvath, none
+from rrcm.certification.votes import bounds, sequential
+from rrcm.certification.votes.counts import Claim
+from rrcm.core.errors import ConfigError
+from rrcm.core.schema import parse
+
+N, ALPHA, SIGMA = 1000, 0.05, 0.5
+RADII = [0.0, 0.25, 0.5, 0.75]
+CONSTANTS = {
+    none: {},
+    futile: {"beta": 0.001},
+    grid: {"radii": RADII, "beta": 0.001},
+    anytime: {"tolerance": 0.02, "beta": 0.001},
+    horvath: {"stages": [100, 300], "radius": 0.25, "beta": 0.001},
+}
+PS = [0.5, 0.501, 0.55, 0.7, 0.9, 0.99, 0.999, 1.0]
+
+
+def make(module, n=N, alpha=ALPHA, sigma=SIGMA, certificate=cohen, **changes):
+    cfg = parse(CONSTANTS[module] | changes, module.Config, where="stopping")
+    claim = Claim(certificate=certificate, sigma=sigma, alpha=alpha)
+    return module.Rule(cfg, n=n, claim=claim)
+
+
+every_rule = pytest.mark.parametrize("module", CONSTANTS, ids=lambda m: m.__name__.split(".")[-1])
+
+
+@dataclass
+class Peeking:
+    """What must not be done: Clopper-Pearson at full alpha whenever one looks."""
+
+    looks: tuple[int, ...]
+
+    def stop(self, evidence):
+        history = evidence.history(0)
+        return "certified" if self.complement(history, ALPHA) < 0.5 else None
+
+    def complement(self, history, alpha):
+        return min(bounds.complement(hits, draws, alpha) for draws, hits in history)
+
+
+def draw(rule, p, rng):
+    """Draw votes of probability p until the rule stops; returns why, and the history."""
+    history, hits = [], 0
+    for before, look in itertools.pairwise([0, *rule.looks]):
+        hits += int(rng.binomial(look - before, p))
+        history.append((look, hits))
+        if why := rule.stop(seen(history)):
+            return why, history
+    return None, history
+
+
+# Looks.
+
+
+def test_the_ladder_is_the_preferred_numbers():
+    assert sequential.look_schedule(1300) == (
+        100,
+        125,
+        160,
+        200,
+        250,
+        315,
+        400,
+        500,
+        630,
+        800,
+        1000,
+        1250,
+        1300,
+    )
+    assert sequential.look_schedule(1000)[-2:] == (800, 1000)
+
+
+@many
+@given(st.integers(1, 10**7))
+def test_the_ladder_ascends_to_n(n):
+    ladder = sequential.look_schedule(n)
+
+    assert ladder[-1] == n
+    assert all(1.2 < b / a < 1.3 for a, b in itertools.pairwise(ladder[:-1]))
+    assert ladder[0] == min(n, 100)
+    assert all(a < b for a, b in itertools.pairwise(ladder))
+
+
+@every_rule
+def test_looks_of_a_rule_are_the_ladder(module):
+    extra = {300} if module is horvath else set()
+
+    assert make(module).looks == tuple(sorted({*sequential.look_schedule(N), *extra}))
+    assert make(none, n=7).looks == (7,)
+
+
+# Soundness.
+
+
+def error(rule, p, alpha):
+    """P[1 - p is above the bound at any look], exactly, by the distribution of hits at the looks.
+
+    The bound of a history must be the least of the bounds of its looks; a test below says so.
+    """
+    false = [
+        fewest(look, lambda k, look=look: rule.complement([(look, k)], alpha) < 1 - p)
+        for look in rule.looks
+    ]
+    alive, before = np.ones(1), 0  # P[hits, no false bound yet]
+    for look, least in zip(rule.looks, false, strict=True):
+        steps = binom.pmf(np.arange(look - before + 1), look - before, p)
+        alive, before = np.convolve(alive, steps), look
+        alive[least:] = 0
+    return 1 - alive.sum()
+
+
+@every_rule
+@pytest.mark.parametrize("p", PS)
+def test_bounds_fail_with_at_most_alpha_wherever_one_stops(module, p):
+    """Even if an adversary may look at all votes and stop at the worst look."""
+    assert error(make(module), p, ALPHA) <= ALPHA + 1e-12
+
+
+@every_rule
+def test_bounds_hold_at_another_level_than_the_rule_was_made_for(module):
+    for p in (0.5, 0.9):
+        assert error(make(module, alpha=0.3), p, 0.01) <= 0.01
+        assert error(make(module, alpha=0.001), p, 0.2) <= 0.2
+
+
+@pytest.mark.parametrize(("module", "least"), [(none, 0.8), (grid, 0.5), (horvath, 0.6)])
+def test_little_of_alpha_is_wasted(module, least):
+    assert error(make(module), 0.7, ALPHA) > least * ALPHA
+
+
+@pytest.mark.parametrize("p", [0.5, 0.7, 0.9])
+def test_the_mixture_may_be_looked_at_after_every_draw(p):
+    """And then it fails nearly as often as it may; the ladder's few looks leave alpha unused."""
+    rule = make(anytime)
+    rule.looks = tuple(range(1, N + 1))
+
+    assert 0.5 * ALPHA < error(rule, p, ALPHA) <= ALPHA
+
+
+def test_the_calculation_sees_uncorrected_peeking():
+    assert error(Peeking(sequential.look_schedule(N)), 0.5, ALPHA) > 2 * ALPHA
+
+
+@every_rule
+@few
+@given(st.data())
+def test_a_bound_is_the_least_of_its_looks_and_falls_with_hits(module, data):
+    """The least: so looking again never hurts. Monotone: so `two_class` may bound the runner-up."""
+    rule = make(module)
+    reached = data.draw(st.integers(1, len(rule.looks)))
+    history, hits = [], 0
+    for before, look in itertools.pairwise([0, *rule.looks[:reached]]):
+        hits += data.draw(st.integers(0, look - before))
+        history.append((look, hits))
+    more = [(t, data.draw(st.integers(k, t))) for t, k in history]
+
+    got = rule.complement(history, 0.01)
+
+    assert got == min(rule.complement([look], 0.01) for look in history)
+    assert rule.complement(more, 0.01) <= got
+    assert rule.complement(history, 0.02) <= got
+
+
+LIMIT = ALPHA + 4 * (ALPHA * (1 - ALPHA) / 2000) ** 0.5
+
+
+def false_claims(rule, p, repeats=2000):
+    rng = np.random.default_rng(0)
+    histories = (draw(rule, p, rng)[1] for _ in range(repeats))
+    return np.mean([rule.complement(history, ALPHA) < 1 - p for history in histories])
+
+
+@every_rule
+@pytest.mark.parametrize("p", PS)
+def test_claims_of_simulated_images_are_false_with_at_most_alpha(module, p):
+    """As used: votes until the rule stops, then its bound. Four standard errors above alpha."""
+    assert false_claims(make(module), p, repeats=500 if module is anytime else 2000) <= LIMIT
+
+
+def test_the_simulation_sees_uncorrected_peeking():
+    assert false_claims(Peeking(sequential.look_schedule(N)), 0.5) > LIMIT
+
+
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("share", [1.0, 0.98])
+def test_grid_rarely_shows_a_radius_that_is_not_there(radius, share):
+    """At p = Phi(r / sigma) and below, the table shows r with probability at most alpha."""
+    rule, rng = make(grid), np.random.default_rng(0)
+    p = share * norm.cdf(radius / SIGMA)
+    shown = 0
+    for _ in range(2000):
+        q = rule.complement(draw(rule, p, rng)[1], ALPHA)
+        shown += q < 0.5 and certify.floor(bounds.radius(q, sigma=SIGMA)) >= radius
+
+    assert shown / 2000 <= LIMIT
+
+
+# When to stop.
+
+
+@every_rule
+@pytest.mark.parametrize("n", [7, 100, 1000, 3000])
+def test_nothing_is_left_to_say_at_the_end(module, n):
+    """At n a rule that can stop has a reason, unless claims are made there only."""
+    stages = {"stages": [3, 5]} if module is horvath else {}
+    rule = make(module, n=n, **stages)
+
+    for hits in (0, n // 2, n):
+        why = rule.stop(seen([(n, hits)]))
+        assert why in ((None, "futile") if rule.fixed else ("certified", "futile"))
+
+
+@pytest.mark.parametrize("n", [1000, 12_345])
+@pytest.mark.parametrize("sigma", [0.12, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("radius", [0.0, 0.1, 0.25, 1 / 3, 0.5])
+def test_what_grid_calls_certified_is_in_the_table(n, sigma, radius):
+    """Also after the radius was rounded down to what is written; and one hit fewer is not."""
+    rule = make(grid, n=n, sigma=sigma, radii=[radius], alpha=0.001)
+    for look in rule.looks:
+        least = fewest(look, lambda k, t=look: rule.stop(seen([(t, k)])) == "certified")
+        if least <= look:
+            q = rule.complement([(look, least)], 0.001)
+            assert q < 0.5
+            assert certify.floor(bounds.radius(q, sigma=sigma)) >= radius
+        q = rule.complement([(look, least - 1)], 0.001)
+        assert bounds.radius(q, sigma=sigma) < radius + sequential.MARGIN
+
+
+def test_the_margin_is_more_than_a_table_rounds_away():
+    assert sequential.MARGIN >= 2 * 10.0**-certify.DIGITS
+
+
+def test_grid_remembers_what_it_certified():
+    """A radius stays settled when later votes are worse."""
+    rule = make(grid, radii=[0.0])
+    least = fewest(100, lambda k: rule.stop(seen([(100, k)])) == "certified")
+
+    assert rule.stop(seen([(100, least), (125, least)])) == "certified"
+    assert rule.stop(seen([(125, least)])) is None
+    assert rule.complement([(100, least), (125, least)], ALPHA) < 0.5
+
+
+@many
+@given(st.data(), st.integers(1, 300), st.floats(0.01, 0.99), st.floats(1e-6, 0.5))
+def test_the_most_hits_are_rarely_fewer_than_all_draws_show(data, n, p, beta):
+    """Of images that get the hits that they need, whatever p is, a share beta is given fewer."""
+    draws, needed = data.draw(st.integers(1, n)), data.draw(st.integers(0, n))
+    given_up = np.array(
+        [k for k in range(draws + 1) if sequential.futility_bound(k, draws, n, beta) < needed]
+    )
+
+    lost = binom.pmf(given_up, draws, p) @ binom.sf(needed - given_up - 1, n - draws, p)
+
+    assert lost <= beta * binom.sf(needed - 1, n, p) * (1 + 1e-9)
+
+
+@many
+@given(st.data(), st.integers(1, 300), st.floats(1e-6, 0.5))
+def test_the_most_hits_are_no_more_than_beta_asks(data, n, beta):
+    """One hit more among all would leave so few, or fewer, in a share below beta."""
+    draws = data.draw(st.integers(1, n))
+    hits = data.draw(st.integers(0, draws))
+    more = sequential.futility_bound(hits, draws, n, beta) + 1
+    if more > n - (draws - hits):
+        return  # there are no further draws that could be hits
+
+    so_few = sum(
+        math.comb(draws, k) * math.comb(n - draws, more - k) for k in range(min(hits, more) + 1)
+    )
+
+    assert so_few / math.comb(n, more) < beta * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("module", [futile, grid])
+@pytest.mark.parametrize("n", [210, 412, 1010, 1050, 1300, 2015])
+@pytest.mark.parametrize("beta", [1e-4, 0.003, 0.01, 0.1])
+def test_a_rule_for_fewer_draws_gives_up_no_later(module, n, beta):
+    """Also where a few more draws need as many misses: votes of n can be cut at any look."""
+    radii = {"radii": [SIGMA * 1.7]} if module is grid else {}
+    for alpha in (0.001, 0.013):
+        rule = make(module, n=n, alpha=alpha, beta=beta, **radii)
+        fewer = make(module, n=rule.looks[-2], alpha=alpha, beta=beta, **radii)
+        for look in fewer.looks:
+            least, later = (
+                fewest(look, lambda k, r=r, t=look: r.stop(seen([(t, k)])) != "futile")
+                for r in (rule, fewer)
+            )
+            assert least <= later
+
+
+def test_the_most_hits_at_the_ends():
+    assert sequential.futility_bound(70, 100, 100, 0.01) == 70  # all is drawn
+    assert sequential.futility_bound(100, 100, 1000, 0.01) == 1000
+    assert sequential.futility_bound(0, 100, 1000, 1e-300) == 900  # the misses so far stay
+
+
+@pytest.mark.parametrize("module", [futile, grid, horvath])
+def test_futile_means_that_few_would_be_certified(module):
+    """Of images that n draws certify at the smallest radius, a share beta had so few hits."""
+    rule = make(module)
+    least = {futile: 0.5, horvath: sequential.efficacy_bound(0.25, sigma=SIGMA)}
+    wanted = least.get(module, sequential.efficacy_bound(0.0, sigma=SIGMA))
+    beta = 0.001 / (2 if module is horvath else 1)
+    needed = fewest(N, lambda k: rule.complement([(N, k)], ALPHA) < wanted)
+    checked = 0
+    for look in rule.looks[:-1]:
+        why = [rule.stop(seen([(look, hits)])) == "futile" for hits in range(look + 1)]
+        if module is not horvath or look in rule.stages:
+            checked += sum(why)
+            assert all(why[: sum(why)])  # monotone: fewer hits are no less futile
+            assert hypergeom.cdf(sum(why) - 1, N, needed, look) < beta
+            assert hypergeom.cdf(sum(why), N, needed, look) >= beta
+    assert checked > 100
+
+
+def test_anytime_gives_up_where_few_would_be_answered():
+    rule = make(anytime)
+    needed = fewest(
+        N, lambda k: rule.complement([(N, k)], ALPHA) < sequential.efficacy_bound(0.0, sigma=SIGMA)
+    )
+    for look in rule.looks[:-1]:
+        least = fewest(look, lambda k, t=look: rule.stop(seen([(t, k)])) != "futile")
+        assert hypergeom.cdf(least - 1, N, needed, look) < 0.001
+        assert hypergeom.cdf(least, N, needed, look) >= 0.001
+
+
+@pytest.mark.parametrize("module", [futile, grid, anytime, horvath])
+def test_images_that_would_be_certified_are_rarely_given_up(module):
+    rng, rule = np.random.default_rng(0), make(module, beta=0.001)
+
+    reasons = [draw(rule, 0.85, rng)[0] for _ in range(300)]
+
+    assert reasons.count("futile") <= 3
+
+
+def test_futile_never_ends_early_what_it_certifies():
+    rng, rule, all_draws = np.random.default_rng(0), make(futile), make(none)
+    for p in (0.3, 0.5, 0.55, 0.9):
+        for _ in range(200):
+            why, history = draw(rule, p, rng)
+            q = rule.complement(history, ALPHA)
+            assert (why is None) == (history[-1][0] == N and q < 0.5)
+            assert q == (all_draws.complement(history, ALPHA) if history[-1][0] == N else 1)
+
+
+def test_horvath_counts_stages_only():
+    rule = make(horvath)  # 100, 300, 1000
+
+    assert rule.stop(seen([(100, 100), (125, 125)])) is None
+    assert rule.complement([(100, 90), (125, 125)], ALPHA) == bounds.complement(90, 100, ALPHA / 3)
+    assert rule.complement([(125, 125)], ALPHA) == 1
+    assert rule.stop(seen([(100, 100)])) == "certified"
+    assert rule.stop(seen([(100, 30)])) == "futile"
+    assert rule.stop(seen([(100, 70)])) is None
+
+
+def test_anytime_leaves_less_than_its_tolerance():
+    """Against the same votes drawn to the end, and at all only if more was implausible."""
+    rng, rule = np.random.default_rng(0), make(anytime, n=10_000, tolerance=0.1)
+    forgone, stopped = [], 0
+    for p in rng.uniform(0.6, 1, 300):
+        hits = np.concatenate([[0], rng.random(10_000) < p]).cumsum()
+        full = [(t, int(hits[t])) for t in rule.looks]
+        end = next(i for i in range(1, len(full) + 1) if rule.stop(seen(full[:i])))
+        early, late = (
+            max(0, bounds.radius(rule.complement(h, ALPHA), sigma=SIGMA))
+            for h in (full[:end], full)
+        )
+        forgone.append(late - early)
+        stopped += end < len(full)
+
+    assert np.mean(np.array(forgone) >= 0.1) <= 0.01
+    assert stopped > 250
+
+
+# Efficiency.
+
+
+def mean_draws(rule, p, repeats=50):
+    rng = np.random.default_rng(0)
+    return np.mean([draw(rule, p, rng)[1][-1][0] for _ in range(repeats)])
+
+
+def test_grid_spends_draws_where_they_matter():
+    rule = make(grid, n=100_000, alpha=0.001)  # radii up to 1.5 sigma, p = 0.933
+
+    assert mean_draws(rule, 0.999) < 400
+    assert mean_draws(rule, 0.3) < 200
+    assert mean_draws(rule, 0.45) < 2_000
+    assert mean_draws(rule, norm.cdf(1.5), repeats=20) > 30_000  # on the edge of a radius
+
+
+def test_other_rules_save_what_they_can():
+    assert mean_draws(make(none), 0.3) == N
+    assert mean_draws(make(futile), 0.3) < 150
+    assert mean_draws(make(futile), 0.9) == N
+    assert mean_draws(make(horvath, n=100_000, alpha=0.001), 0.9) < 200
+    assert mean_draws(make(anytime, n=100_000, alpha=0.001, tolerance=0.05), 0.9) < 30_000
+    assert mean_draws(make(anytime, n=100_000, alpha=0.001), 0.3) < 200
+
+
+def test_grid_certifies_what_all_draws_would():
+    """On images of all kinds, with the same votes: less than half a percent is lost."""
+    rng, n, images = np.random.default_rng(0), 10_000, 1500
+    grid_rule, fixed = make(grid, n=n, alpha=0.001), make(none, n=n)
+    lost, gained, spent, total = 0, 0, 0, 0
+    for p in 1 / (1 + np.exp(-rng.uniform(-2, 7, images))):
+        steps = np.diff([0, *grid_rule.looks])
+        full = list(zip(grid_rule.looks, rng.binomial(steps, p).cumsum().tolist(), strict=True))
+        end = next((i for i in range(1, len(full)) if grid_rule.stop(seen(full[:i]))), len(full))
+        early, late = (
+            [bounds.radius(rule.complement(h, 0.001), sigma=SIGMA) >= r + 1e-9 for r in RADII]
+            for rule, h in ((grid_rule, full[:end]), (fixed, full))
+        )
+        lost += sum(b and not a for a, b in zip(early, late, strict=True))
+        gained += sum(a and not b for a, b in zip(early, late, strict=True))
+        spent, total = spent + full[end - 1][0], total + n
+
+    assert lost - gained < 0.005 * images * len(RADII)
+    assert spent < 0.3 * total
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize("module", [futile, grid, anytime, horvath])
+@pytest.mark.parametrize("beta", [0.0, 1.0, -0.1])
+def test_beta_is_a_probability(module: ModuleType, beta: float):
+    with refused(ConfigError, "stopping.beta: must lie in (0, 1)", f"got {beta}"):
+        make(module, beta=beta)
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "words"),
+    [
+        (grid, {"radii": []}, "stopping.radii: must be one or more, got []"),
+        (grid, {"radii": [0.0, -0.25]}, "stopping.radii: must be 0 or more pixels, got -0.25"),
+        (grid, {"radii": [math.nan]}, "stopping.radii[0]: expected a finite number, got nan"),
+        (anytime, {"tolerance": 0.0}, "stopping.tolerance: must be positive pixels, got 0.0"),
+        (anytime, {"tolerance": math.inf}, "tolerance: expected a finite number, got inf"),
+        (horvath, {"stages": []}, "stopping.stages: must be positive and ascend, got []"),
+        (horvath, {"stages": [0, 5]}, "stopping.stages: must be positive and ascend, got [0, 5]"),
+        (horvath, {"stages": [50, 50]}, "stages: must be positive and ascend, got [50, 50]"),
+        (horvath, {"stages": [100, 1000]}, "stages: must be below n = 1000, got [100, 1000]"),
+        (horvath, {"radius": -1.0}, "stopping.radius: must be 0 or more pixels, got -1.0"),
+        (none, {"beta": 0.1}, "stopping: unknown key 'beta'"),
+    ],
+)
+def test_constants_that_mean_nothing_are_refused(module, changes, words):
+    with refused(ConfigError, words):
+        make(module, **changes)

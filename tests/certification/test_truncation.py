@@ -1,0 +1,173 @@
+"""Votes that are cut are the votes that fewer draws make, whatever the rule."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import builders
+import pytest
+import sampling_runs
+from builders import SIGMA, header, images, linear, refused, row
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rrcm.analysis.estimation import truncation
+from rrcm.certification import certify
+from rrcm.certification.sampling import procedure
+from rrcm.certification.votes import records
+from rrcm.certification.votes.records import BUDGET, END, SKIPPED
+from rrcm.core.errors import VotesError
+
+MANY, FEW = 10_000, 1_000
+CFG = replace(sampling_runs.CFG, batch_size=1000, n=MANY, alpha=0.001)
+CONSTANTS = {
+    "none": {},
+    "futile": {"beta": 0.01},
+    "grid": {"radii": [0.0, 0.25, 0.5], "beta": 0.01},
+    "anytime": {"tolerance": 0.01, "beta": 0.01},
+    "horvath": {"stages": [100, 260], "radius": 0.1, "beta": 0.01},
+}
+SPLIT = images(12)
+every_rule = pytest.mark.parametrize("stop", CONSTANTS)
+
+
+@cache
+def sampled(stop, n, **how):
+    """Votes that were drawn, with at most ``n`` draws an image; none of them is undecided only."""
+    cfg = replace(CFG, stop=stop, n=n, **how)
+    classifier = linear((-0.4, 0.2, 0.1))
+    head = procedure.header(classifier, SPLIT, "a-run", SIGMA, cfg, CONSTANTS[stop])
+    with TemporaryDirectory() as folder:
+        journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
+        list(procedure.sample(classifier, SPLIT, head, journal, path, workers=1))
+        return path.read_bytes(), *records.read(path)
+
+
+def written(folder, head, rows):
+    """The bytes of a votes file, and of its certificates."""
+    records.write(folder / "votes.jsonl", head, rows)
+    table = certify.certify(head, rows, certificates=["cohen", "two_class"], alpha=head.alpha)
+    certify.write(table, folder / "table.csv")
+    return (folder / "votes.jsonl").read_bytes(), (folder / "table.csv").read_bytes()
+
+
+@every_rule
+@pytest.mark.parametrize("label_aware", [False, True])
+def test_cut_votes_are_those_that_fewer_draws_make(tmp_path, stop, label_aware):
+    """To the last byte, of the votes and of the table: sampled twice, with the same seed."""
+    _, *many = sampled(stop, MANY, label_aware=label_aware)
+    drawn, *fewer = sampled(stop, FEW, label_aware=label_aware)
+
+    cut = written(tmp_path, *truncation.truncate(*many, FEW))
+
+    assert cut == written(tmp_path, *fewer)
+    assert cut[0] == drawn
+
+
+def test_the_images_of_these_tests_stop_for_every_reason():
+    """Some before the cut and some after, so that both are tried."""
+    for stop in ("futile", "grid", "anytime", "horvath"):
+        _, _, rows = sampled(stop, MANY)
+        last = [r.looks[-1][0] for r in rows]
+        assert min(last) < FEW < max(last)
+
+
+draws = st.integers(0, 2**32 - 1)
+
+
+def random_votes(stop, seed, **changes):
+    return builders.random_votes(seed, n=1000, stop=stop, stopping=CONSTANTS[stop], **changes)
+
+
+@few
+@given(st.sampled_from([*CONSTANTS]), draws, st.sampled_from([315, 400, 500, 630, 800, 1000]))
+def test_cutting_twice_is_cutting_once(stop, seed, n):
+    votes_of_all = random_votes(stop, seed)
+
+    once = truncation.truncate(*votes_of_all, 315)
+    twice = truncation.truncate(*truncation.truncate(*votes_of_all, n), 315)
+
+    assert once == twice
+
+
+@few
+@given(st.sampled_from([*CONSTANTS]), draws, st.sampled_from([315, 500, 800]))
+def test_a_smaller_n_stops_no_later_and_where_its_rule_says(stop, seed, n):
+    """What makes cutting possible: no vote is missing, and none is left over."""
+    head, (before,) = random_votes(stop, seed)
+
+    shorter, (after,) = truncation.truncate(head, [before], n)
+    rule, seen = shorter.rule(), after.votes(3)
+
+    assert shorter == replace(head, n=n)
+    assert after.looks == before.looks[: len(after.looks)]
+    assert all(rule.stop(seen.first(looks)) is None for looks in range(1, len(seen.draws)))
+    assert after.stop == (rule.stop(seen) or END)
+    assert (after.stop == END) <= (after.looks[-1][0] == n)
+
+
+def test_all_draws_are_the_votes_themselves():
+    head, rows = random_votes("grid", 0)
+
+    assert truncation.truncate(head, rows, head.n) == (head, rows)
+
+
+@pytest.mark.parametrize(
+    ("stop", "n", "nearest"),
+    [
+        ("none", 600, "630"),
+        ("grid", 555, "500"),
+        ("none", 5, "100"),
+        ("none", 2000, "1000"),
+        ("horvath", 260, "315"),
+        ("horvath", 100, "315"),
+    ],
+)
+def test_votes_cannot_be_cut_where_nobody_looked(stop, n, nearest):
+    """Nor at a stage of `horvath`, whose last stage is n."""
+    with refused(VotesError, f"n = {n}", f"the nearest is {nearest}"):
+        truncation.truncate(*random_votes(stop, 0), n)
+
+
+@pytest.mark.parametrize(("changes", "kind"), [({"soft": 1.0}, "soft"), ({"paired": 9}, "paired")])
+def test_sums_over_all_draws_cannot_be_cut(changes, kind):
+    """Draws of pairs are numbered from n0 + n on: with another n they are others."""
+    head, rows = random_votes("none", 0, **changes)
+
+    with refused(VotesError, f"{kind} votes", "cannot be cut"):
+        truncation.truncate(head, rows, 500)
+    assert truncation.truncate(head, rows, head.n) == (head, rows)
+    assert truncation.budgets(head) == [head.n]
+
+
+@pytest.mark.parametrize("reason", [BUDGET, SKIPPED])
+def test_what_nobody_finished_stays_as_it_is(reason):
+    """Time that ran out, and images that were never drawn, are no rule's."""
+    head, _ = random_votes("grid", 0)
+    open_row = row(0, 0, [10, 0, 0], [70, 30, 0], stop=BUDGET)
+    unseen = row(1, 0, [0, 10, 0], stop=reason)
+
+    _, rows = truncation.truncate(head, [open_row, unseen], 500)
+
+    assert rows == [open_row, unseen]
+
+
+def test_rows_that_a_rule_would_not_have_stopped_are_refused():
+    head, _ = random_votes("none", 0)
+    short = row(7, 0, [10, 0, 0], [100, 0, 0], stop="certified")
+
+    with refused(VotesError, "image 7", "after 100 draws", "500"):
+        truncation.truncate(head, [short], 500)
+
+
+def test_budgets_are_the_series_at_which_votes_can_be_cut():
+    """Golden: 1-2-5 up to n; of `horvath` those after its stages; n itself always."""
+    assert truncation.budgets(header(n=1000)) == [100, 200, 500, 1000]
+    assert truncation.budgets(header(n=1500)) == [100, 200, 500, 1000, 1500]
+    assert truncation.budgets(header(n=40)) == [40]
+    staged = header(n=1000, stop="horvath", stopping=CONSTANTS["horvath"])
+    assert truncation.budgets(staged) == [500, 1000]
+    for n in truncation.budgets(staged):
+        truncation.truncate(*random_votes("horvath", 3), n)

@@ -1,0 +1,151 @@
+"""The field's table is read as people write it, written with radii rounded down, or refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from builders import certificates, refused
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rrcm.certification import certify, tsv
+from rrcm.core.errors import DataError
+
+HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
+ROWS = "0\t3\t3\t0.953\t1\t0:00:15.2\n100\t4\t-1\t0.0\t0\t0:00:14.9\n"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.tsv"
+
+
+def read(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return tsv.read(path)
+
+
+def test_a_published_table_is_read(path):
+    table = read(path, HEADER + ROWS)
+
+    assert table["idx"].tolist() == [0, 100]
+    assert table["radius"].tolist() == [0.953, 0.0]
+    assert table["predict"].tolist() == [3, -1]
+    assert table["time"].tolist() == ["0:00:15.2", "0:00:14.9"]
+    assert table.attrs == {"header": tsv.COLUMNS, "numbered": False}
+
+
+def test_rows_of_the_reference_have_no_header_and_no_idx(path):
+    """`label predict radius correct time`; rows are counted instead, and the table says so."""
+    table = read(path, "3\t3\t0.953\t1\t15.2\n4\t-1\t0.0\t0\t14.9\n")
+
+    assert table["idx"].tolist() == [0, 1] and table["label"].tolist() == [3, 4]
+    assert table.attrs == {"header": None, "numbered": True}
+    assert [tsv.line(table, row) for row in (0, 1)] == [1, 2]
+
+
+def test_rows_without_a_header_may_have_an_idx(path):
+    table = read(path, ROWS)
+
+    assert table["idx"].tolist() == [0, 100] and table.attrs["header"] is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text + "\n",
+        lambda text: "\ufeff" + text,
+        lambda text: text.rstrip("\n"),
+        lambda text: text.replace("\t", " \t  "),
+    ],
+    ids=["CRLF", "blank last line", "byte order mark", "no last line end", "padded"],
+)
+def test_how_it_was_typed_does_not_matter(path, change):
+    expected = read(path, HEADER + ROWS)
+
+    pd.testing.assert_frame_equal(read(path, change(HEADER + ROWS)), expected)
+
+
+def test_columns_are_found_by_name_and_others_left_out(path):
+    text = "radius\tproved\tcorrect\tpredict\tlabel\n0.5\t1\t1\t2\t2\n"
+
+    table = read(path, text)
+
+    assert [*table.columns] == ["idx", "label", "predict", "radius", "correct"]
+    assert table.iloc[0].tolist() == [0, 2, 2, 0.5, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["a.tsv:1", "empty"]),
+        ("\n" + ROWS, ["a.tsv:1", "empty"]),
+        (HEADER.replace("radius", "r") + ROWS, ["a.tsv:1", "'radius'"]),
+        (HEADER.replace("time", "idx") + ROWS, ["a.tsv:1", "'idx'", "twice"]),
+        (HEADER.replace("\t", ",") + ROWS, ["a.tsv:1", "tab"]),
+        (HEADER + "0\t3\t3\t0.9\t1\n", ["a.tsv:2", "5 columns, expected 6"]),
+        (HEADER + ROWS + "\n" + ROWS, ["a.tsv:4", "1 columns"]),
+        (HEADER + ROWS.replace("0.953", "0,953"), ["a.tsv:2", "radius", "'0,953'"]),
+        (HEADER + ROWS.replace("-1", "cat"), ["a.tsv:3", "predict", "'cat'", "whole number"]),
+        (HEADER + ROWS.replace("\t1\t", "\t1.0\t"), ["a.tsv:2", "correct", "'1.0'"]),
+        (HEADER + ROWS.replace("100", "1" * 20), ["a.tsv:3", "idx"]),
+        (HEADER + ROWS.replace("100", "٣"), ["a.tsv:3", "idx", "'٣'"]),
+        (HEADER + ROWS.replace("100", "1_0"), ["a.tsv:3", "idx"]),
+        (HEADER + ROWS.replace("0.953", "nan"), ["a.tsv:2", "radius nan", "audit"]),
+        (HEADER + ROWS.replace("0.953", "-0.1"), ["a.tsv:2", "radius -0.1"]),
+        (HEADER + ROWS.replace("0.953", "1e999"), ["a.tsv:2", "radius inf"]),
+        (HEADER + ROWS.replace("\t1\t", "\t2\t"), ["a.tsv:2", "correct 2", "audit"]),
+        (HEADER + ROWS.replace("-1", "-2"), ["a.tsv:3", "predict -2"]),
+        (HEADER + ROWS.replace("\t3\t3", "\t-2\t3"), ["a.tsv:2", "label -2"]),
+        (HEADER + ROWS.replace("100", "0"), ["a.tsv:3", "idx 0 comes twice"]),
+        (HEADER + ROWS.replace("14.9", "1\x004"), ["a.tsv:3", "time"]),
+    ],
+)
+def test_anything_else_is_refused_with_its_place(path, text, words):
+    path.write_text(text, newline="")
+    with refused(DataError, *words):
+        tsv.read(path)
+
+
+def test_bytes_that_are_no_text_are_refused(path):
+    with refused(DataError, "not UTF-8"):
+        read(path, HEADER + ROWS.replace("0:00", "0º00"), encoding="latin-1")
+
+
+def test_our_certificates_become_the_fields_table(path):
+    """The format is the documented one; no time is invented."""
+    tsv.write(certificates([0, 1, -1], [0.952864, 0.5, 0.0]), path)
+
+    assert path.read_bytes() == (
+        HEADER + "0\t0\t0\t0.952864\t1\t\n1\t0\t1\t0.500000\t0\t\n2\t0\t-1\t0.000000\t0\t\n"
+    ).encode("ascii")
+
+
+@few
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=20))
+def test_written_radii_never_exceed_the_table(tmp_path_factory, radii):
+    path = tmp_path_factory.mktemp("tsv") / "a.tsv"
+    tsv.write(certificates([0] * len(radii), radii), path)
+
+    found = tsv.read(path)["radius"].to_numpy()
+
+    assert (found <= np.array(radii)).all() and (np.array(radii) - found < 1.0001e-6).all()
+
+
+@few
+@given(st.lists(st.floats(0, 10).map(certify.floor), min_size=1, max_size=20))
+def test_what_was_rounded_stays(tmp_path_factory, radii):
+    path = tmp_path_factory.mktemp("tsv") / "a.tsv"
+    table = certificates([0] * len(radii), radii)
+    tsv.write(table, path)
+
+    pd.testing.assert_frame_equal(
+        tsv.read(path)[[*tsv.COLUMNS[:5]]], table[[*tsv.COLUMNS[:5]]], check_exact=True
+    )
+
+
+def test_an_empty_table_has_a_header(path):
+    tsv.write(certificates([], []), path)
+
+    assert path.read_text() == HEADER and len(tsv.read(path)) == 0

@@ -1,0 +1,136 @@
+"""`rrcm certify` and `predict` on networks of timm that others exported, and on folders."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from builders import export_elsewhere
+from PIL import Image
+from workspace import ROOT, Workspace
+
+import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.certification import certify
+from rrcm.certification.votes import records
+
+import timm  # isort: skip (after _torchvision)
+
+SIDE, CLASSES = 32, ["ant", "bee", "cat"]
+RNG = np.random.default_rng(0)
+MODES = {  # file -> a picture; all that cameras and scanners make
+    "ant/colours.jpg": lambda: RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8),
+    "ant/grey.png": lambda: RNG.integers(0, 256, (33, 90), dtype=np.uint8),
+    "bee/transparent.png": lambda: RNG.integers(0, 256, (64, 64, 4), dtype=np.uint8),
+    "bee/sixteen.png": lambda: RNG.integers(0, 65536, (50, 41), dtype=np.uint16),
+    "cat/small.png": lambda: RNG.integers(0, 256, (9, 7, 3), dtype=np.uint8),
+    "cat/large.jpg": lambda: RNG.integers(0, 256, (400, 300, 3), dtype=np.uint8),
+}
+CORRUPT = "bee/corrupt.png"
+SETTINGS = ("--sigma", "0.25", "--n", "40", "--alpha", "0.01")
+
+
+def networks() -> dict[str, torch.nn.Module]:
+    torch.manual_seed(0)
+    return {
+        "resnet": timm.create_model("resnet10t", num_classes=3),
+        "vit": timm.create_model("vit_tiny_patch16_224", img_size=SIDE, num_classes=3),
+    }
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory) -> Workspace:
+    """A folder outside any checkout, with networks of random weights and pictures."""
+    root = tmp_path_factory.mktemp("some where")
+    x = torch.rand(2, 3, SIDE, SIDE)
+    for name, network in networks().items():
+        for fixed in (False, True):
+            export_elsewhere(network, x, root / f"{name}{'-fixed' * fixed}.onnx", fixed=fixed)
+        torch.save({"state_dict": network.state_dict()}, root / f"{name}.pt")
+    for name, pixels in MODES.items():
+        (root / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels()).save(root / "pictures" / name)
+    whole = (root / "pictures/bee/transparent.png").read_bytes()
+    (root / "pictures" / CORRUPT).write_bytes(whole[: len(whole) // 2])
+    (root / "flat").mkdir()
+    shutil.copy(root / "pictures/ant/grey.png", root / "flat")
+    return Workspace(root)
+
+
+def run(elsewhere: Workspace, command: str, *arguments: str, fails: bool = False) -> str:
+    """A command with the code of this checkout, in a folder that knows nothing of it."""
+    return elsewhere.run("rrcm", command, *arguments, fails=fails, PYTHONPATH=str(ROOT))
+
+
+def table(elsewhere: Workspace, name: str) -> pd.DataFrame:
+    (path,) = elsewhere.path.glob(f"results/{name}-e0.25-*.csv")
+    return certify.read(path)
+
+
+@pytest.mark.parametrize("name", ["resnet", "vit-fixed"])
+def test_a_folder_of_mixed_pictures_is_certified(elsewhere: Workspace, name: str):
+    command = ("certify", "--onnx", f"{name}.onnx", "--images", "pictures", *SETTINGS)
+    said = run(elsewhere, *command, "--mean", ".485,.456,.406", "--std", ".229,.224,.225")
+
+    found = table(elsewhere, f"{name}-pictures")
+    files = sorted([*MODES, CORRUPT])
+    assert found["file"].tolist() == [file for file in files if file != CORRUPT]
+    assert found["idx"].tolist() == [i for i, file in enumerate(files) if file != CORRUPT]
+    assert [CLASSES[label] for label in found["label"]] == [
+        f.partition("/")[0] for f in found["file"]
+    ]
+    assert "6 images, n0 = 100, n = 40" in said and "certified accuracy" in said
+    assert f"left out: {CORRUPT}: a damaged picture" in said
+    assert "inside the function: mean 0.485,0.456,0.406, std 0.229,0.224,0.225" in said
+    assert "of 6 right without noise" in said and "noisy images/s" in said
+    (path,) = elsewhere.path.glob(f"results/{name}-pictures-*-left-out.txt")
+    assert CORRUPT in path.read_text()
+
+
+@pytest.mark.slow
+def test_resumed_and_shared_votes_are_the_same(elsewhere: Workspace):
+    command = ("certify", "--timm", "resnet10t", "--weights", "resnet.pt", "--size", "32")
+    command += ("--images", "pictures", *SETTINGS)
+    run(elsewhere, *command, "--devices", "cpu,cpu")
+    made = table(elsewhere, "resnet10t-pictures")
+    drawn = {path: records.read(path) for path in elsewhere.path.glob(".rrcm/votes/*.jsonl")}
+    of_timm = {p: found for p, found in drawn.items() if found[0].backend == "foreign/timm"}
+    ((path, rows),) = [(p, rows) for p, (head, rows) in of_timm.items() if head.shard == "1/1"]
+    for shard in of_timm.keys() - {path}:
+        shard.unlink()  # or they would be put together again
+    whole = path.read_bytes()
+
+    path.rename(path.with_suffix(".journal")).write_bytes(whole[: 2 * len(whole) // 3])
+    said = run(elsewhere, *command)
+
+    assert path.read_bytes() == whole and len(rows) == len(MODES)
+    assert "noisy images/s" in said and CORRUPT in said
+    assert table(elsewhere, "resnet10t-pictures").equals(made)
+
+
+def test_pictures_without_labels_have_answers(elsewhere: Workspace):
+    (elsewhere.path / "names.txt").write_text("\n".join(CLASSES))
+    source = ("--onnx", "vit.onnx", *SETTINGS, "--classes", "names.txt")
+    drawn = ("--resize", "squash", "--stop", "anytime", "--seed", "3")
+    said = run(elsewhere, "certify", *source, "--images", "flat", *drawn)
+    one = run(elsewhere, "predict", *source, "--image", "flat/grey.png", *drawn)
+
+    (row,) = table(elsewhere, "vit-flat").itertuples()
+    assert "no labels" in said and "keep their answer under noise" in said
+    assert (row.label, row.correct) == (-1, 0)
+    answer = "abstain" if row.predict == -1 else f"class {CLASSES[row.predict]}, certified"
+    assert f"flat/grey.png: {answer}" in one and f"{row.n_A} of {row.n} noisy draws" in one
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--onnx", "vit.onnx", "--images", "no"), "--images no: no such folder"),
+        (("--onnx", "vit.onnx", "--images", "flat", "--n", "3"), "3 votes can never certify"),
+        (("--onnx", "vit.onnx", "--images", "flat", "--stop", "gird"), "Did you mean 'grid'?"),
+    ],
+)
+def test_what_is_wrong_takes_one_line(elsewhere: Workspace, options, words):
+    said = run(elsewhere, "certify", *SETTINGS, *options, fails=True)
+
+    assert said.startswith("error: ") and words in said and len(said.splitlines()) == 1

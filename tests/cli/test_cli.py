@@ -1,0 +1,522 @@
+"""What people type: found by value, answered at once, and wrong in one line."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from builders import refusal, refused
+from PIL import Image
+from typer.testing import CliRunner
+from workspace import EVAL, ROOT, RUN, Workspace
+
+import rrcm
+from pipeline.cli import main as cli
+from pipeline.project import presets
+from rrcm.certification import certify
+from rrcm.cli import main as program
+from rrcm.cli import requests
+from rrcm.cli.commands import doctor
+from rrcm.cli.options import Options
+from rrcm.config import params as parameters
+from rrcm.config.params import Params
+from rrcm.core.errors import BackendError, ConfigError, RrcmError
+
+SOURCE = {  # options of all that asks a classifier
+    *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
+    *("channels", "resize", "mean", "std", "output", "batch-size", "n", "alpha"),
+}
+DRAWS = {"stop", "radii", "seed"}
+SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
+    "certify": {
+        *SOURCE,
+        *("images", "labels", "strict", "split", "subset", "budget", "shard", "devices"),
+        *DRAWS,
+    },
+    "merge": {"votes"},
+    "predict": {*SOURCE, *DRAWS, "image"},
+    "serve": {
+        *SOURCE,
+        "host",
+        "port",
+        "timeout",
+        "queue",
+        "max-bytes",
+        "max-total",
+        "connections",
+        "token-file",
+        "reproducible",
+    },
+    "preset": {"name", "base", "force"},
+    "repro": set(),  # all of DVC's
+    "pull": {"names", "remote"},
+    "report": {"files", "out", "alpha", "sigma"},
+    "compare": {"first", "second", "radii"},
+    "derive": {"votes", "n", "alpha", "certificate", "out"},
+    "accept": {"targets", "because"},
+    "audit": {"files", "n", "alpha", "sigma"},
+    "check": set(),
+    "doctor": {"rng"},
+    "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
+    "latency": {"seconds", "radius", "reference", "out"},
+    "representations": {"out"},
+    "import": {
+        *("file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"),
+        *("denoiser", "schedule", "rescale", "head-channels"),
+    },
+    "flow run": {"targets", "force", "retries", "hosts", "commit", "publish"},
+    "flow up": {"host", "port", "schedules", "no-schedules"},
+    "flow worker": {"queue", "name", "limit"},
+    "flow deploy": {"schedules", "no-schedules"},
+    "data digits": set(),
+    "data cifar10": {"from", "no-verify"},
+    "data imagenet": {"from", "no-verify", "skip-unreadable"},
+    "data folder": {"from", "skip-unreadable"},
+}
+HEAVY = {"torch", "pandas", "scipy", "numba", "dvc", "prefect", "onnxruntime", "matplotlib"}
+RUN_VALUES = ("--model", "tiny", "--sigma", "0.5")
+
+
+@pytest.fixture
+def params() -> Params:
+    return parameters.load(ROOT / "tests/mini.yaml")
+
+
+def commands(group, prefix: str = "") -> dict[str, set[str]]:
+    found = {}
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found |= commands(command, f"{name} ")
+        else:
+            options = {o.lstrip("-") for p in command.params for o in (*p.opts, *p.secondary_opts)}
+            found[prefix + name] = options
+    return found
+
+
+def test_the_surface_is_closed():
+    group = typer.main.get_command(cli.app)
+    own = {o.lstrip("-") for p in group.get_params(typer.Context(group)) for o in p.opts}
+
+    assert commands(group) == SURFACE
+    assert own == {"version", "install-completion", "show-completion", "help"}
+
+
+def test_the_library_knows_which_commands_need_a_checkout():
+    group = typer.main.get_command(cli.app)
+    ours = {c.callback.__module__ for c in group.commands.values() if c.callback}
+    added = {n for n, c in group.commands.items() if _module(c).startswith("pipeline.")}
+
+    assert ours == {"rrcm.cli.main", "pipeline.cli.main"}
+    assert added == {*program.NEED_CHECKOUT}
+
+
+def _module(command) -> str:
+    """The module of a command, or of the first one of a group."""
+    while hasattr(command, "commands"):
+        command = next(iter(command.commands.values()))
+    return command.callback.__module__
+
+
+def test_help_lists_commands_under_headings_with_whole_summaries():
+    listed = CliRunner().invoke(cli.app, ["-h"], terminal_width=80)
+    text = " ".join(listed.output.split())
+    group = typer.main.get_command(cli.app)
+
+    places = [listed.output.index(f"\n{heading}:\n") for heading in program.HEADINGS]
+    assert places == sorted(places)
+    assert "\nCommands:\n" not in listed.output  # every command has a heading
+    for name, command in group.commands.items():
+        assert f"{name} {command.get_short_help_str(10_000)}" in text
+    assert "..." not in text.replace("[ARGS]...", "")
+
+
+@pytest.mark.parametrize("command", sorted(SURFACE))
+def test_every_option_has_a_help_text_that_is_a_phrase(command: str):
+    found = typer.main.get_command(cli.app)
+    for name in command.split():
+        found = found.commands[name]
+    for parameter in found.params:
+        assert parameter.help and parameter.help.rstrip(")")[-1] in ".", (command, parameter.name)
+        assert parameter.help[0].isupper() and len(parameter.help.split()) >= 2
+
+
+def test_the_version_is_that_of_the_package():
+    assert CliRunner().invoke(cli.app, ["--version"]).output == f"rrcm {rrcm.__version__}\n"
+
+
+def test_help_imports_nothing_heavy():
+    for module in ("cli", "rrcm.cli.main", "rrcm.cli.requests"):
+        code = f"import sys, {module}; sys.exit(bool({HEAVY} & set(sys.modules)))"
+        assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize("written", ["0.5", ".5", "0.50", "5e-1"])
+def test_runs_are_found_by_value(params: Params, written: str):
+    found = requests.find_run(params, model="tiny", method="rrcm", sigma=float(written))
+
+    assert found == RUN
+
+
+@pytest.mark.parametrize(
+    "wanted, said",
+    [
+        (
+            {"model": "b_deep", "sigma": 1.0},
+            "params.yaml has no model 'b_deep', only tiny; `rrcm preset imagenet` has one trained "
+            "at 1: `dvc repro export@b_deep-rrcm-s100` then makes it, or `rrcm pull "
+            "b_deep-rrcm-s100` where a remote has it",
+        ),
+        ({"model": "b", "sigma": 0.25}, "`rrcm preset cifar10` (or imagenet) has one trained"),
+        (
+            {"model": "r110", "method": "densepure5", "sigma": 0.25},
+            "`rrcm preset cifar10-diffusion` has one trained at 0.25: `dvc repro purify@",
+        ),
+        (
+            {"model": "b_deep", "sigma": 0.3},
+            "only tiny; `rrcm preset imagenet` has it at sigma = 0.25, 0.5, 1",
+        ),
+        (
+            {"sigma": 0.3},
+            "params.yaml has tiny rrcm at sigma = 0.5, not at 0.3; `--sigma 0.5 --eval-sigma 0.3` "
+            "smooths the one trained at 0.5 with 0.3",
+        ),
+        ({"sigma": 0.3, "eval_sigma": 0.4}, "`--sigma 0.5 --eval-sigma 0.4` smooths the one"),
+        ({"sigma": 0.3, "eval_sigma": 0.5}, "`--sigma 0.5` smooths the one"),
+        ({"sigma": 0.25}, "`rrcm preset digits` (or digits-all, digits-diffusion) has one"),
+        ({"model": "tinny"}, "no model 'tinny', only tiny. Did you mean 'tiny'?"),
+        (
+            {"method": "gausian"},
+            "no tiny gausian, only tiny with gaussian, rrcm. Did you mean 'gaussian'?",
+        ),
+    ],
+)
+def test_a_run_that_is_not_there_is_found_elsewhere(params, monkeypatch, wanted, said):
+    """Each way out works: it is of a preset, or of params.yaml."""
+    monkeypatch.chdir(ROOT)
+
+    with refused(ConfigError, said):
+        requests.find_run(params, **{"model": "tiny", "method": "rrcm", "sigma": 0.5} | wanted)
+
+
+def test_what_a_preset_is_said_to_have_it_has():
+    """Golden: the way out that is named, in the preset that is named."""
+    imagenet = parameters.load(ROOT / "presets/imagenet.yaml")
+
+    found = requests.find_run(imagenet, model="b_deep", method="rrcm", sigma=1.0)
+
+    assert (found, imagenet.maker(found)) == ("b_deep-rrcm-s100", "export@b_deep-rrcm-s100")
+
+
+# What a request is, without a checkout that has models in it.
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder with params.yaml and one exported run."""
+    (tmp_path / "params.yaml").write_bytes((ROOT / "tests/mini.yaml").read_bytes())
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / f"onnx/{RUN}.onnx").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def resolve(sigma: float = 0.5, **options) -> requests.Request:
+    return requests.resolve(Options(**{"model": "tiny", "sigma": sigma} | options))
+
+
+def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
+    found = resolve(n=None, subset=None, stop=None, strict=False)
+
+    assert (found.sample, found.certify, found.report) == (
+        params.sample,
+        params.certify,
+        params.report,
+    )
+    assert found.stopping == params.stopping[params.sample.stop]
+    assert found.source.evaluation == params.evals[EVAL]
+    assert found.source.votes == (Path(f"votes/{EVAL}.jsonl"),)
+    assert (found.shard, found.budget, found.devices) == ("1/1", 0.0, ())
+
+
+def test_options_replace_what_params_yaml_says(here: Path, params: Params):
+    sample = {"n": 300, "split": "choice", "subset": "first:5", "stop": "anytime", "batch_size": 7}
+
+    found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3", devices=None)
+
+    assert found.sample == replace(params.sample, **sample, alpha=0.01)
+    assert found.stopping == params.stopping["anytime"]
+    assert found.certify == replace(params.certify, alpha=0.01)
+    assert (found.source.sigma, found.source.evaluation.run) == (0.25, RUN)
+    assert (found.source.trained_at, found.source.votes) == (0.5, ())
+    assert (found.budget, found.shard) == (90.0, "2/3")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"stop": "grit"}, "--stop grit: not in params.yaml's stopping"),
+        ({"stop": "grit"}, "Did you mean 'grid'?"),
+        ({"n": 0}, "n: must be positive"),
+        ({"split": "validation"}, "--split: must be test or choice, got 'validation'"),
+        ({"n": 9}, "9 draws can never certify at certify.alpha = 0.001"),
+        ({"alpha": 1.5}, "alpha: must be in (0, 1), got 1.5"),
+        ({"alpha": 1e-40}, "100 draws can never certify"),
+        ({"eval_sigma": -1.0}, "--eval-sigma: must be positive, got -1"),
+        ({"sigma": -1.0}, "--sigma: must be positive, got -1"),
+        ({"sigma": float("nan")}, "--sigma: must be positive, got nan"),
+        ({"sigma": 60.0}, "--sigma: 60 looks like units of 0..255"),
+        ({"sigma": 60.0}, "that is --sigma 0.235"),
+        ({"sigma": 5000.0}, "--sigma: must be at most 10"),
+        ({"eval_sigma": 127.5}, "that is --eval-sigma 0.5"),
+        ({"sigma": 0.25}, "params.yaml has tiny rrcm at sigma = 0.5, not at 0.25"),
+        ({"budget": "10"}, "--budget: expected a time such as 90s, 10m or 1.5h, got '10'"),
+        ({"budget": ""}, "--budget: expected"),
+        ({"budget": "0s"}, "--budget: expected"),
+        ({"budget": "-5s"}, "--budget: expected"),
+        ({"budget": "5 s"}, "--budget: expected"),
+        ({"budget": "5d"}, "--budget: expected"),
+        ({"devices": "gpu"}, "--devices: expected GPU numbers or cpu, such as 0,1, got 'gpu'"),
+        ({"devices": "0,"}, "--devices: expected"),
+        ({"devices": "-1"}, "--devices: expected"),
+        ({"devices": "0,cpu"}, "--devices: GPUs and cpu round differently"),
+        ({"devices": "0,1", "shard": "1/2"}, "--devices: makes shards of its own"),
+        ({"model": None}, "give one of --model, --onnx and --timm; got none"),
+        ({"onnx": "a.onnx"}, "got --model and --onnx"),
+        ({"mean": ".5"}, "--mean does not go with --model"),
+        ({"model": None, "onnx": "a", "eval_sigma": 1.0}, "--eval-sigma does not go with --onnx"),
+        ({"model": None, "timm": "a", "output": "x"}, "--output does not go with --timm"),
+        ({"model": None, "timm": "a", "size": "big"}, "--size: expected pixels, such as 224"),
+        ({"model": None, "timm": "a", "std": "1,x"}, "--std: expected a number for each channel"),
+        ({"model": None, "timm": "a", "sigma": 0.0}, "--sigma: must be positive, got 0"),
+        ({"model": None, "onnx": "a", "sigma": 60.0}, "that is --sigma 0.235"),
+        ({"model": None, "onnx": "a", "channels": 4}, "--channels: 1 (grey) or 3 (RGB), got 4"),
+        ({"model": None, "timm": "a", "channels": 3}, "--channels does not go with --timm"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_asked_for_is_refused_in_one_line(here: Path, options, said):
+    with refused(ConfigError, said):
+        resolve(**options)
+
+
+def test_a_run_that_is_not_exported_says_how_to_get_it(here: Path):
+    (here / f"onnx/{RUN}.onnx").unlink()
+
+    with refused(BackendError, f"onnx/{RUN}.onnx is not here", f"`dvc repro export@{RUN}`"):
+        resolve()
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--n 5", "--n: 5 draws can never certify at certify.alpha = 0.001; at least 10 can"),
+        ("--n 0", "--n: must be positive, got 0"),
+        ("--alpha 2", "--alpha: must be in (0, 1), got 2.0"),
+        ("--alpha 1e-40", "sample.n: 100 draws can never certify at --alpha = 1e-40"),
+        ("--batch-size 0", "--batch-size: must be positive, got 0"),
+    ],
+)
+@pytest.mark.parametrize("command", ["certify", "predict --image 3"])
+def test_errors_name_the_option_that_was_typed(here: Path, command: str, typed: str, said: str):
+    """Not the key of params.yaml that it overrides; a key that was not typed is named as it is."""
+    result = CliRunner().invoke(cli.app, [*command.split(), *RUN_VALUES, *typed.split()])
+
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception).startswith(said), result.exception
+
+
+def test_what_is_wrong_with_params_yaml_is_said_of_params_yaml(here: Path):
+    text = (here / "params.yaml").read_text()
+    assert "n: 100," in text
+    (here / "params.yaml").write_text(text.replace("n: 100,", "n: 5,"))
+
+    result = CliRunner().invoke(cli.app, ["certify", *RUN_VALUES, "--n", "50"])
+
+    assert str(result.exception).startswith("params.yaml: sample.n: 5 draws can never certify")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("0.5s", 0.5), ("007m", 420)]
+)
+def test_times_are_seconds(text: str, seconds: float):
+    assert requests.seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("0", ("0",)), ("0,10", ("0", "10")), ("cpu,cpu", ("cpu", "cpu"))],
+)
+def test_devices_are_numbers_or_cpu(text: str, names: tuple[str, ...]):
+    assert requests.device_names(text, shard="1/1") == names
+
+
+def test_no_device_is_this_process(here: Path):
+    """What each process of several is told, so that it does not start others in turn."""
+    assert resolve(devices="", shard="1/2").devices == ()
+
+
+def test_presets_replace_only_what_is_nobodys_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "presets").mkdir()
+    texts = {name: f"# {name}\n{(ROOT / 'tests/mini.yaml').read_text()}" for name in ("one", "two")}
+    for name in texts:
+        (tmp_path / f"presets/{name}.yaml").write_text(texts[name])
+
+    presets.use("one", base=None, force=False)
+    presets.use("two", base=None, force=False)
+    assert (tmp_path / "params.yaml").read_text() == texts["two"]
+
+    (tmp_path / "params.yaml").write_text("name: mine\n")
+    with pytest.raises(ConfigError, match="edited"):
+        presets.use("one", base=None, force=False)
+    assert (tmp_path / "params.yaml").read_text() == "name: mine\n"
+    presets.use("one", base=None, force=True)
+    with pytest.raises(ConfigError, match="Did you mean 'two'"):
+        presets.use("twoo", base=None, force=True)
+    assert (tmp_path / "params.yaml").read_text() == texts["one"]
+    (tmp_path / "presets/three.yaml").write_text("name: three\n")
+    with pytest.raises(ConfigError, match="unknown key 'name'"):
+        presets.use("three", base=None, force=True)
+    assert (tmp_path / "params.yaml").read_text() == texts["one"]
+
+
+def test_errors_take_one_line_and_exit_1(finished: Workspace):
+    output = finished.run("rrcm", "certify", "--model", "b_deep", "--sigma", "1.0", fails=True)
+
+    assert output.startswith("error: ") and len(output.splitlines()) == 1
+
+
+def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Workspace):
+    output = checkout.run("rrcm", "certify", *RUN_VALUES)
+    ours = next(checkout.path.glob("results/*.csv"))
+
+    shared = checkout.run("rrcm", "certify", *RUN_VALUES, "--devices", "cpu,cpu")
+    assert f"votes: votes/{EVAL}.jsonl" in output and not (checkout.path / ".rrcm/votes").exists()
+    assert shared == output
+    assert ours.read_bytes() == (checkout.path / f"certificates/{EVAL}.csv").read_bytes()
+
+
+def test_certify_with_more_draws_samples_and_resumes(checkout: Workspace):
+    command = ("rrcm", "certify", *RUN_VALUES, "--n", "300", "--subset", "first:5")
+    command += ("--stop", "none")
+
+    first = checkout.run(*command)
+    (votes,) = checkout.path.glob(".rrcm/votes/*.jsonl")
+    whole = votes.read_bytes()
+    votes.rename(votes.with_suffix(".journal")).write_bytes(whole[: len(whole) // 2])
+    second = checkout.run(*command)
+
+    table = certify.read(next(checkout.path.glob("results/*n300*.csv")))
+    assert "noisy images/s" in first and "5 images, n0 = 20, n = 300" in second
+    assert len(table) == 5 and set(table["n"]) == {300}
+    assert votes.read_bytes() == whole
+
+
+def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, tmp_path):
+    row = next(certify.read(finished.path / f"certificates/{EVAL}.csv").itertuples())
+    answer = finished.run("rrcm", "predict", *RUN_VALUES, "--image", str(row.idx))
+    Image.fromarray(np.full((8, 8), 200, dtype=np.uint8)).save(tmp_path / "grey.png")
+    Image.fromarray(np.zeros((9, 8, 3), dtype=np.uint8)).save(tmp_path / "large.png")
+
+    said = "abstain" if row.predict == -1 else f"class {row.predict}"
+    assert said in answer and f"the label is {row.label}" in answer
+    assert f"{row.n_A} of {row.n} noisy draws" in answer
+    assert finished.run("rrcm", "predict", *RUN_VALUES, "--image", f"{tmp_path}/grey.png")
+    for image, error in [
+        ("large.png", "8 x 9 pixels, but the model takes 8 x 8"),
+        ("no.png", "neither"),
+    ]:
+        path = f"{tmp_path}/{image}"
+        wrong = refusal(finished.path, "rrcm", "predict", *RUN_VALUES, "--image", path)
+        assert wrong.startswith("error: --image") and error in wrong
+
+
+def test_report_and_doctor_say_what_there_is(checkout: Workspace):
+    checkout.edit(lambda p: p["sample"].update(n=400))  # of which 100 settle a radius of 0
+    checkout.edit(lambda p: p["stopping"]["grid"].update(radii=[0.0]))
+    checkout.edit(lambda p: p["report"].update(radii=[0.0]))
+    checkout.repro()
+
+    report = checkout.run("rrcm", "report")
+    page = (checkout.path / "report/table.md").read_text().splitlines()
+    bounds = [line.split("|")[-3].strip() for line in page[2:]]
+    assert any(acr.startswith("≥") for acr in bounds) and all(acr in report for acr in bounds)
+    assert "the report: report/index.html" in report and "gaussian" in report
+
+    (checkout.path / f"certificates/{EVAL}.csv").unlink()
+    (checkout.path / f"onnx/{RUN}.onnx").unlink()
+
+    assert "`dvc repro` makes it" in checkout.run("rrcm", "report", fails=True)
+    found = checkout.run("rrcm", "doctor")
+    assert f"--  onnx/{RUN}.onnx: not here; `dvc repro export@{RUN}`" in found
+    assert "ok  onnx/tiny-gaussian-s050.onnx" in found
+    broken = checkout.path / "params.yaml"
+    broken.write_text(broken.read_text().replace("n0: 20,", "n0: 0,"))
+    found = checkout.run("rrcm", "doctor", fails=True)
+    assert "!!  params.yaml: sample.n0: must be positive, got 0" in found
+    assert found.endswith("needed, and missing: params.yaml\n")
+
+
+@pytest.mark.parametrize(
+    ("package", "bound", "said"),
+    [
+        ("no-such", ">=1", "no-such: not installed; `pip install 'no-such>=1'`"),
+        ("numpy", "<1", "needs <1;"),
+    ],
+)
+def test_doctor_fails_without_a_package_and_names_it(monkeypatch, package, bound, said):
+    """It imports nothing then, as that would fail in a less helpful way."""
+    monkeypatch.setattr(doctor, "requires", lambda name: ["typer", package + bound])
+    monkeypatch.setattr(doctor, "_devices", lambda: pytest.fail("it went on"))
+
+    result = CliRunner().invoke(cli.app, ["doctor"])
+
+    assert result.exit_code == 1 and said in result.output
+    assert result.output.splitlines()[-1] == f"needed, and missing: {package}"
+
+
+@pytest.mark.parametrize("tool", ["git", "dvc"])
+def test_doctor_fails_without_a_tool_and_names_it(tmp_path, monkeypatch, tool: str):
+    """Not without a GPU or a params.yaml, which classifiers of others do without."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "_packages", list)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
+    well = CliRunner().invoke(cli.app, ["doctor"])
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None if name == tool else "/bin/x")
+
+    result = CliRunner().invoke(cli.app, ["doctor"])
+
+    assert well.exit_code == 0 and "--  params.yaml: not found" in well.output
+    assert result.exit_code == 1 and f"!!  {tool}: not on PATH" in result.output
+    assert result.output.splitlines()[-1] == f"needed, and missing: {tool}"
+
+
+def test_results_that_are_there_are_analysed_without_drawing(finished: Workspace, tmp_path):
+    other = "tiny-gaussian-s050-e050"
+    compared = finished.run("rrcm", "compare", EVAL, other, "--radii", "0,0.25")
+    files = [f"votes/{name}.jsonl" for name in (EVAL, other)]
+    page = finished.run("rrcm", "report", *files, "--out", f"{tmp_path}/page")
+    kinds = ("--certificate", "cohen", "--certificate", "two_class")
+    derived = finished.run("rrcm", "derive", files[0], *kinds, "--out", f"{tmp_path}/again.csv")
+
+    assert "20 images" in compared and "B: tiny-gaussian" in compared and "p, Holm" in compared
+    assert (tmp_path / "page/index.html").exists() and "tiny-gaussian-s050" in page
+    again = (tmp_path / "again.csv").read_bytes()
+    assert again == (finished.path / f"certificates/{EVAL}.csv").read_bytes()
+    assert "nothing was drawn" in derived
+    wrong = refusal(finished.path, "rrcm", "compare", EVAL, "no-such")
+    assert wrong.startswith("error: no-such: neither a file nor an evaluation")
+    assert len(wrong.splitlines()) == 1
+
+
+def test_every_error_of_ours_is_caught_by_the_command_line(monkeypatch):
+    def fail() -> None:
+        raise RrcmError("what, where, and the way out")
+
+    monkeypatch.setattr(program, "app", fail)
+
+    with pytest.raises(SystemExit, match=r"^error: what, where, and the way out$"):
+        cli.main()

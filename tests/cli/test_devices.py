@@ -1,0 +1,201 @@
+"""Certifying on devices, and again: nothing else than was asked for, and nothing twice."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import refused
+from onnx_networks import save
+from PIL import Image
+from typer.testing import CliRunner
+
+from pipeline.cli import main as cli
+from rrcm.certification.sampling import session
+from rrcm.cli import devices, requests
+from rrcm.cli.commands import on_demand
+from rrcm.cli.options import Options
+from rrcm.core.errors import BackendError, ConfigError
+
+SIDE, PICTURES = 4, 20
+ASKED = {"sigma": 0.1, "n": 50, "size": str(SIDE), "channels": 1, "resize": "exact"}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder outside any checkout: pictures, dark and bright, and what tells them apart."""
+    rng = np.random.default_rng(0)
+    for name, low in (("bright", 150), ("dark", 0)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(PICTURES // 2):
+            pixels = rng.integers(low, low + 100, (SIDE, SIDE), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
+    mean = np.ones((SIDE**2, 1)) / SIDE**2  # of squares: above 0.34 if bright, below 0.16 if dark
+    save(tmp_path / "right.onnx", np.hstack([mean, -mean]), (-0.25, 0.25))
+    save(tmp_path / "constant.onnx", np.hstack([mean, -mean]), (50.0, 0.0))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def asked(name: str = "right", **options) -> requests.Request:
+    source = {"onnx": f"{name}.onnx", "images": Path("pictures")}
+    return requests.resolve(Options(**source | ASKED | options), outside="grid")
+
+
+def never(*arguments, **options):
+    raise AssertionError("this was not to be done again")
+
+
+# Which devices.
+
+
+@pytest.mark.parametrize(
+    ("gpus", "names", "said"),
+    [
+        ([], ("0",), "--devices: no GPU 0 here, only cpu"),
+        (["H100", "A100"], ("0", "2"), "--devices: no GPU 2 here, only 0 (H100), 1 (A100), cpu"),
+    ],
+)
+def test_gpus_that_are_not_here_are_refused_before_anything_starts(
+    here: Path, monkeypatch, gpus, names, said
+):
+    monkeypatch.setattr(devices, "gpus", lambda: gpus)
+    monkeypatch.setattr(devices, "run", never)
+
+    with refused(ConfigError, said):
+        on_demand.share(asked(devices=",".join(names)))
+    assert not (here / ".rrcm").exists()
+
+
+def test_gpus_that_are_here_are_taken(monkeypatch):
+    """By their numbers among those that the user lets this process see."""
+    monkeypatch.setattr(devices, "gpus", lambda: ["H100", "A100"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7")
+
+    devices.choose(("0", "1"))
+
+    assert devices._environment("1", ("0", "1"))["CUDA_VISIBLE_DEVICES"] == "7"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert devices._environment("1", ("0", "1"))["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_the_cpu_is_taken_where_there_are_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+
+    devices.choose(("cpu", "cpu"))
+
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_process_without_the_gpu_that_it_was_given_fails(here: Path, monkeypatch, capfd):
+    """It does not go on, on the CPU."""
+    typed = "certify --onnx right.onnx --images pictures --sigma 0.25 --size 4 --channels 1"
+    monkeypatch.setattr(sys, "argv", ["rrcm", *typed.split()])
+
+    with refused(BackendError, "--devices: the process on 99 failed (exit code 1)"):
+        devices.run(("99",))
+
+    assert capfd.readouterr().err == (
+        "error: GPU 99 does not answer; `rrcm doctor` shows what there is\n"
+    )
+    assert not (here / ".rrcm").exists()
+
+
+# What is there already.
+
+
+def test_votes_that_are_there_are_not_drawn_again(here: Path, monkeypatch):
+    alone = on_demand.certify(asked())
+    monkeypatch.setattr(devices, "run", never)
+    monkeypatch.setattr(session, "run", never)
+
+    assert on_demand.share(replace(asked(), devices=("cpu", "cpu"))) == alone
+    assert on_demand.certify(asked()) == alone
+
+
+def test_votes_of_shards_are_not_drawn_again(here: Path, monkeypatch):
+    for shard in ("1/3", "2/3", "3/3"):
+        on_demand.certify(asked(shard=shard))
+    monkeypatch.setattr(devices, "run", never)
+    monkeypatch.setattr(session, "run", never)
+
+    shared = on_demand.share(replace(asked(), devices=("cpu", "cpu")))
+    (path,) = [Path(line[7:]) for line in shared.splitlines() if line.startswith("votes: ")]
+    merged = path.read_bytes()
+    path.unlink()
+
+    assert on_demand.certify(asked()) == shared and path.read_bytes() == merged
+
+
+def test_shards_of_which_one_is_missing_are_not_enough(here: Path, monkeypatch):
+    for shard in ("1/3", "3/3"):
+        on_demand.certify(asked(shard=shard))
+    monkeypatch.setattr(session, "run", never)
+
+    with pytest.raises(AssertionError, match="not to be done again"):
+        on_demand.certify(asked())
+
+
+# What looks wrong.
+
+
+def test_warnings_come_first_and_again(here: Path, capfd):
+    """A network that answers one class has radii; a second run, of the same votes, says so, too."""
+    first = on_demand.certify(asked("constant"))
+    (votes,) = here.glob(".rrcm/votes/*.jsonl")
+    drawn = votes.read_bytes()
+    said = capfd.readouterr().err
+    again = on_demand.certify(asked("constant"))
+
+    warning = (
+        "warning: 20 of 20 pictures are answered 'bright' without noise, though 10 are labelled "
+        "otherwise: check mean, std, size, channels, the order of the classes"
+    )
+    assert first.startswith(warning) and again == first
+    assert warning in said and "note: 10 of 20 right without noise" in said
+    assert "tried before: 10 of 20 right without noise, 10 of 20 under noise" in again
+    assert votes.read_bytes() == drawn and capfd.readouterr().err == ""
+
+
+def test_a_network_that_is_right_is_not_warned_of(here: Path):
+    said = on_demand.certify(asked())
+
+    assert said.startswith("certified accuracy") and "warning" not in said
+
+
+def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
+    """Also of votes that were merged, of which only the votes are known.
+
+    Noise of sigma = 2 adds 4 to the mean square of pixels, so that all pictures look bright.
+    """
+    for shard in ("1/2", "2/2"):
+        on_demand.certify(asked(sigma=2.0, shard=shard))
+    for tried in here.glob(".rrcm/votes/*.tried.json"):
+        tried.unlink()
+
+    said = on_demand.merge(sorted(here.glob("results/*-shard*.jsonl")))
+
+    (first, *_) = said.splitlines()
+    assert first.startswith("warning: 20 of 20 pictures are answered 'bright' under noise of sigma")
+    assert "though 10 are labelled otherwise: check sigma" in first
+
+
+@pytest.mark.parametrize("command", ["certify --images pictures", "predict --image a.png", "serve"])
+def test_noise_in_units_of_0_to_255_is_refused(here: Path, command: str):
+    typed = [*command.split(), "--onnx", "right.onnx", "--sigma", "60", "--size", "4"]
+
+    result = CliRunner().invoke(cli.app, typed)
+
+    assert isinstance(result.exception, ConfigError)
+    assert "60 looks like units of 0..255" in str(result.exception)
+    assert str(result.exception).endswith("that is --sigma 0.235")
+
+
+def test_draws_that_can_certify_nothing_name_the_option(here: Path):
+    typed = "certify --images pictures --onnx right.onnx --sigma 1 --size 4 --channels 1 --n 3"
+
+    result = CliRunner().invoke(cli.app, typed.split())
+
+    assert str(result.exception).startswith("--n: 3 votes can never certify")

@@ -1,0 +1,547 @@
+"""What somebody else made, or a machine at its end: one line before the work is done."""
+
+import gzip
+import io
+import os
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from builders import certificates, header, refused, row
+from onnx import TensorProto as Type
+from onnx import helper, numpy_helper
+from PIL import Image
+from workspace import ROOT, Workspace
+
+from pipeline.cli import main as cli
+from rrcm.analysis.presentation import figures
+from rrcm.certification import certify
+from rrcm.certification.votes import records
+from rrcm.core import ending, files
+from rrcm.core.errors import DataError, TrainingError
+from rrcm.data.ingest.listing import Place
+from rrcm.data.splits import shards
+from rrcm.inference.foreign import onnx as foreign
+from rrcm.models.trained.base import checkpoint
+from rrcm.training.engine import precision
+
+HUGE = 100 * 10**9  # bytes that a sparse file declares, and a disk does not have
+LONG = 30.0  # seconds after which a command is said to hang
+
+
+@contextmanager
+def in_time(seconds: float = LONG):
+    """The block ends in time, also where it waits for a pipe."""
+
+    def late(number, frame):
+        pytest.fail(f"still at work after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def network(path: Path, *, shape=("N", 3, 8, 8), trips: int = 0) -> None:
+    """Scores of two classes, [N, 2], after a loop of so many trips."""
+    values = {
+        "w": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2),
+        "trips": np.array(trips, dtype=np.int64),
+        "go": np.array(True),
+    }
+    scores = [helper.make_tensor_value_info(name, Type.FLOAT, None) for name in ("s", "s_out")]
+    index = helper.make_tensor_value_info("i", Type.INT64, [])
+    go = [helper.make_tensor_value_info(name, Type.BOOL, []) for name in ("go_on", "go_out")]
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["go_out"]),
+            helper.make_node("Neg", ["s"], ["s_out"]),
+        ],
+        "body",
+        [index, go[0], scores[0]],
+        [go[1], scores[1]],
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMean", ["x"], ["mean"], axes=[2, 3], keepdims=0),
+            helper.make_node("MatMul", ["mean", "w"], ["first"]),
+            helper.make_node("Loop", ["trips", "go", "first"], ["y"], body=body),
+        ],
+        "network",
+        [helper.make_tensor_value_info("x", Type.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", Type.FLOAT, ["N", 2])],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), path)
+
+
+def picture(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, format="PNG")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch) -> Path:
+    """A folder outside of any checkout, with a network and a picture."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    network(folder / "net.onnx")
+    picture(folder / "pictures" / "a.png")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def said(monkeypatch, capsys, *arguments: str) -> str:
+    """What `rrcm` refuses to do, as it says it: in one short line, in time, and nothing more."""
+    monkeypatch.setattr(sys, "argv", ["rrcm", *arguments])
+    with in_time(), pytest.raises(SystemExit) as caught:
+        cli.main()
+    line = caught.value.code
+    assert isinstance(line, str) and line.startswith("error: "), line
+    assert "\n" not in line and len(line) <= 7 + ending.LONGEST
+    beside = capsys.readouterr().err.splitlines()
+    assert not [said for said in beside if said and "note: " not in said and "images" not in said]
+    return line
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+NET = ("--onnx", "net.onnx", "--sigma", "0.5", "--n", "20")
+CERTIFY = ("certify", *NET, "--images", "pictures")
+READERS = {  # the name of what is given, and the command that is to read it
+    "votes": ("a.jsonl", ("report", "a.jsonl")),
+    "certificates": ("a.csv", ("report", "a.csv")),
+    "table": ("a.tsv", ("report", "a.tsv")),
+    "derive": ("a.jsonl", ("derive", "a.jsonl")),
+    "merge": ("a.jsonl", ("merge", "a.jsonl")),
+    "labels": ("a.csv", (*CERTIFY, "--labels", "a.csv")),
+    "classes": ("a.txt", (*CERTIFY, "--classes", "a.txt")),
+    "onnx": ("a.onnx", ("certify", "--onnx", "a.onnx", "--sigma", "1", "--images", "pictures")),
+    "image": ("a.png", ("predict", *NET, "--image", "a.png")),
+    "cifar10": ("a.tar.gz", ("data", "cifar10", "--no-verify", "--from", "a.tar.gz")),
+    "params": ("params.yaml", ("check",)),
+    "pictures": ("pictures/a.png", CERTIFY),
+}
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(HUGE)
+
+
+def bound(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path.name if path.parent == Path.cwd() else str(path))
+
+
+KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "pipe": (os.mkfifo, "a pipe, not a file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "a device, not a file"),
+    "socket": (bound, "a socket, not a file"),
+    "folder": (Path.mkdir, "a folder"),
+    "link to itself": (lambda path: path.symlink_to(path.name), "symbolic links"),
+    "100 GB of nothing": (sparse, "100,000,000,000 bytes"),
+}
+UNLIKE = {("cifar10", "folder"): "not found", ("pictures", "folder"): "no pictures here"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_is_refused(reader, kind, here, monkeypatch, capsys):
+    """By every option and argument that takes one."""
+    name, command = READERS[reader]
+    make, words = KINDS[kind]
+    (here / name).unlink(missing_ok=True)
+    make(Path(name))
+    before = listing(here)
+
+    line = said(monkeypatch, capsys, *command)
+
+    assert name.partition("/")[0] in line and UNLIKE.get((reader, kind), words) in line
+    assert listing(here) == before
+
+
+DEEP = "[" * 5_000
+BOMB = "a0: &a0 [1, 2]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 20)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 20)
+)
+LABEL = b"file,label\na.png," + b"x" * 10**7 + b"\n"
+CONTENTS = {  # what a file holds, the command that reads it, and what is said
+    "brackets of YAML": ("params.yaml", f"data: {DEEP}".encode(), ("check",), "nested too deeply"),
+    "mappings of YAML": ("params.yaml", b"{a: " * 5_000, ("check",), "nested too deeply"),
+    "aliases": ("params.yaml", BOMB.encode(), ("check",), "more than 100,000 values"),
+    "merges": ("params.yaml", MERGES.encode(), ("check",), "more than 100,000 values"),
+    "its own alias": ("params.yaml", b"data: &a [*a]\n", ("check",), "'a' is an alias of"),
+    "a long YAML": ("params.yaml", b"#" * 2**21, ("check",), "2,097,152 bytes"),
+    "brackets of JSON": ("a.jsonl", DEEP.encode(), ("report", "a.jsonl"), "not the header"),
+    "a long label": ("a.csv", LABEL, (*CERTIFY, "--labels", "a.csv"), "is no class"),
+    "a long cell": ("a.tsv", b"idx\t" * 10**6, ("report", "a.tsv"), "no column 'label'"),
+    "a long line": ("a.jsonl", b"x" * 10**7, ("report", "a.jsonl"), "not the header"),
+}
+
+
+@pytest.mark.parametrize("case", CONTENTS)
+def test_what_a_file_holds_is_refused(case, here, monkeypatch, capsys):
+    name, content, command, words = CONTENTS[case]
+    (here / name).write_bytes(content)
+    before = listing(here)
+
+    line = said(monkeypatch, capsys, *command)
+
+    assert name in line and words in line
+    assert listing(here) == before
+
+
+def test_brackets_in_what_a_checkout_holds_are_refused(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(DEEP)
+
+    with refused(DataError, "config.json: damaged"):
+        files.read_json(path)
+
+
+def test_a_gzip_bomb_is_not_unpacked(here, monkeypatch, capsys):
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    zeros = bytes(2**20)
+    with (here / "a.tar.gz").open("wb") as file:
+        for _ in range(2**9):  # half a gigabyte
+            file.write(packer.compress(zeros))
+        file.write(packer.flush())
+
+    line = said(monkeypatch, capsys, "data", "cifar10", "--no-verify", "--from", "a.tar.gz")
+
+    assert "unpacks to more than" in line
+
+
+def test_a_sparse_file_in_an_archive_is_not_read(here, monkeypatch, capsys):
+    """Its header declares 8 GB, of which the archive holds nothing."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w"):
+        member = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+        member.type = tarfile.GNUTYPE_SPARSE
+        head = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+        head[483:495] = b"100000000000"  # octal: the size that it would have
+        head[148:156] = b" " * 8
+        head[148:156] = b"%06o\0 " % sum(head)
+        packed.write(head)
+    (here / "a.tar.gz").write_bytes(gzip.compress(packed.getvalue() + bytes(10240)))
+
+    said(monkeypatch, capsys, "data", "cifar10", "--no-verify", "--from", "a.tar.gz")
+
+
+def test_a_picture_of_80_gb_in_an_archive_is_not_read(tmp_path):
+    archive = tmp_path / "a.tar"
+    sparse(archive)
+
+    with refused(DataError, "a.tar:x.png", "too many for a picture"):
+        Place("x.png", str(archive), 512, 80 * 10**9).read()
+
+
+def test_an_array_that_declares_more_than_its_file_holds_is_refused(tmp_path):
+    declared = {"descr": shards.KIND.descr, "fortran_order": False, "shape": (10**12,)}
+    path = tmp_path / shards.ROWS
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, declared)
+
+    with refused(DataError, "images.npy: damaged"):
+        shards._rows(path)
+
+
+def png(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checked = kind + data
+        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = zlib.compress(bytes(100))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("command", [CERTIFY, ("predict", *NET, "--image", "pictures/a.png")])
+def test_a_picture_of_100000_pixels_a_side_is_refused(command, here, monkeypatch, capsys):
+    (here / "pictures" / "a.png").write_bytes(png(100_000, 100_000))
+
+    line = said(monkeypatch, capsys, *command)
+
+    assert "a.png: more than" in line and "pixels" in line
+
+
+@pytest.mark.parametrize("shape", [("N", 3, 100_000, 100_000), (10**8, 3, 8, 8)])
+def test_an_onnx_file_whose_input_is_80_gb_is_refused(shape, here, monkeypatch, capsys):
+    network(here / "net.onnx", shape=shape)
+
+    line = said(monkeypatch, capsys, *CERTIFY)
+
+    assert "net.onnx: does not run at" in line and "of a batch" in line
+
+
+def test_a_loop_that_does_not_end_is_ended(here, monkeypatch, capsys):
+    network(here / "net.onnx", trips=2**62)
+    monkeypatch.setattr(foreign, "SECONDS", 0.5)
+
+    line = said(monkeypatch, capsys, *CERTIFY)
+
+    assert "no scores of 2 pictures in 1 s; does it loop for ever?" in line
+
+
+def test_a_loop_that_ends_is_certified(here, monkeypatch, capsys):
+    network(here / "net.onnx", trips=1000)
+    monkeypatch.setattr(sys, "argv", ["rrcm", *CERTIFY])
+
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+
+    assert caught.value.code == 0 and "certificates: " in capsys.readouterr().out
+
+
+def done(monkeypatch, capsys, *arguments: str) -> str:
+    """What `rrcm` prints, having done what was asked."""
+    monkeypatch.setattr(sys, "argv", ["rrcm", *arguments])
+    with in_time(), pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code in (0, None), caught.value.code
+    return capsys.readouterr().out
+
+
+NAMES = ("a$b_{c$.csv", "$$.csv", "_a.csv", "x" * 240 + ".csv", "a b'\"&<.csv")
+
+
+def test_any_name_is_reported(here, monkeypatch, capsys):
+    """A `$` begins no mathematics, and a long name leaves room for what is added to it."""
+    for name in (*NAMES, "6.csv"):  # more than have a legend of their own
+        certify.write(certificates([0, 1], [0.25, 0.5]), here / name)
+
+    done(monkeypatch, capsys, "report", *NAMES, "6.csv", "--out", "page")
+    done(monkeypatch, capsys, "report", *NAMES[:2], "--out", "$page$")
+
+    assert (here / "page" / "index.html").stat().st_size > 1000
+    assert (here / "$page$" / "index.html").stat().st_size > 1000
+
+
+def test_a_dollar_is_drawn_as_it_is(tmp_path):
+    with figures.style.context(figures.STYLE):
+        figure, (axis,) = figures.panels(1, size=(2, 2))
+        axis.set_title("a$b^{$")
+    figures.save(figure, tmp_path / "a.svg")
+
+
+def test_a_name_that_is_not_utf8_is_refused(here, monkeypatch, capsys):
+    line = said(monkeypatch, capsys, "report", os.fsdecode(b"a\xff.csv"))
+
+    assert line == r"error: 'a\udcff.csv': a name that is not UTF-8; rename it"
+
+
+def test_pictures_whose_name_is_not_utf8_are_left_out(here, monkeypatch, capsys):
+    picture(here / "pictures" / os.fsdecode(b"\xff.png"))
+    (here / "pictures" / "loop.png").symlink_to("loop.png")
+    os.mkfifo(here / "pictures" / "pipe.png")
+
+    shown = done(monkeypatch, capsys, *CERTIFY)
+
+    assert "left out: 3 of 4 files" in shown and "a name that is not UTF-8" in shown
+    assert "pipe.png: a pipe, not a file" in shown
+
+
+def test_a_name_too_long_for_results_is_refused_before_anything_is_drawn(here, monkeypatch, capsys):
+    (here / "pictures").rename(here / ("p" * 240))
+
+    line = said(monkeypatch, capsys, "certify", *NET, "--images", "p" * 240)
+
+    assert "File name too long; give it a shorter one" in line
+    assert not [*here.glob(".rrcm/votes/*.jsonl")]
+
+
+def test_a_folder_with_a_link_to_itself_is_refused(here, monkeypatch, capsys):
+    """A class folder; pictures below `--images` are found without following links."""
+    (here / "data").mkdir()
+    picture(here / "data" / "cat" / "a.png")
+    for name in ("up", "again"):
+        (here / "data" / "cat" / name).symlink_to("..")
+    (here / "pictures" / "up").symlink_to("..")
+
+    line = said(monkeypatch, capsys, "data", "folder", "--from", "data")
+
+    assert "data/cat/" in line and "whose pictures would count twice" in line
+    done(monkeypatch, capsys, *CERTIFY)
+
+
+def test_a_long_name_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / ("ü" * 127)
+    files.write_text(path, "a")
+
+    assert [*tmp_path.iterdir()] == [path]
+    with pytest.raises(OSError, match="too long"):
+        files.write_text(tmp_path / ("x" * 256), "a")
+
+
+@contextmanager
+def limited(most: int):
+    """No file may grow beyond so many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_stops_votes_and_room_lets_them_go_on(here, monkeypatch, capsys):
+    for number in range(40):
+        picture(here / "pictures" / f"{number}.png")
+    asked = (*CERTIFY, "--seed", "1")
+    whole = done(monkeypatch, capsys, *asked)
+    (votes_file,) = here.glob(".rrcm/votes/*.jsonl")
+    wanted = votes_file.read_bytes()
+    votes_file.unlink()
+    with limited(3000):
+        line = said(monkeypatch, capsys, *asked)
+    (journal,) = here.glob(".rrcm/votes/*.journal")
+    kept = journal.read_bytes()
+
+    assert f"{journal.relative_to(here)}: File too large; make room and run the same" in line
+    assert 1000 < len(kept) <= 3000
+    assert done(monkeypatch, capsys, *asked) == whole
+    assert votes_file.read_bytes() == wanted
+    assert kept[: kept.rindex(b"\n") + 1].split(b"\n")[1] in wanted
+
+
+@pytest.mark.parametrize("command", [("report", "a.csv"), ("derive", "a.jsonl")])
+def test_a_full_disk_leaves_no_half_of_a_result(command, here, monkeypatch, capsys):
+    certify.write(certificates([0, 1], [0.25, 0.5]), here / "a.csv")
+    records.write(here / "a.jsonl", header(images=1), [row(0, 0, [10, 0, 0], [40, 0, 0])])
+    with limited(10):
+        line = said(monkeypatch, capsys, *command)
+
+    assert "File too large; make room and run the same command again" in line
+    assert {
+        path for path in here.rglob("*") if path.is_file() and path.stat().st_size <= 10
+    } == set()
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
+    path = tmp_path / "a.safetensors"
+    checkpoint.save(path, {"w": torch.ones(4)})
+    before = path.read_bytes()
+    with limited(1000), pytest.raises(OSError, match="File too large") as caught:
+        checkpoint.save(path, {"w": torch.ones(4000)})
+
+    assert caught.value.filename == str(path)
+    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == before
+
+
+def test_a_compiler_that_takes_no_space_is_not_begun(monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/a folder")
+    monkeypatch.setattr(precision.torch.cuda, "is_available", lambda: False)
+
+    with refused(TrainingError, "/a folder has a space", "TORCHINDUCTOR_CACHE_DIR"):
+        precision._require_plain_paths()
+
+
+def start(*arguments: str, before: tuple[str, ...] = (), stdout: int = subprocess.PIPE):
+    """`rrcm` as a process of its own, in the folder that is current."""
+    return subprocess.Popen(
+        [*before, sys.executable, "-c", "import cli; cli.main()", *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_interrupt_is_quiet_and_votes_go_on(here):
+    asked = (*CERTIFY, "--n", "400000", "--seed", "1", "--stop", "none")
+    process = start(*asked)
+    deadline = time.monotonic() + 60
+    while not [*here.glob(".rrcm/votes/*.journal")] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=LONG)
+
+    assert process.returncode == ending.INTERRUPTED
+    assert error.splitlines()[-1] == "interrupted; what was saved is kept, the same command goes on"
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("output", ["closed pipe", "/dev/full"])
+def test_nobody_reads_what_is_printed(output, here):
+    certify.write(certificates([0, 1], [0.25, 0.5]), here / "a.csv")
+    if output == "closed pipe":
+        ours, theirs = os.pipe()
+        os.close(ours)
+    else:
+        theirs = os.open(output, os.O_WRONLY)
+    process = start("audit", "a.csv", stdout=theirs)
+    os.close(theirs)
+    _, error = process.communicate(timeout=LONG)
+
+    assert process.returncode == 1
+    quiet = output == "closed pipe"
+    assert error == ("" if quiet else f"error: {os.strerror(28)}{ending.HINTS[28]}\n")
+
+
+def test_a_folder_that_may_only_be_read_is_refused_before_anything_is_drawn(here):
+    as_user = ()
+    if os.geteuid() == 0:  # whom no permission binds
+        if not shutil.which("setpriv"):
+            pytest.skip("nothing here starts a process as another user")
+        as_user = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+        for folder in here.parents:
+            if folder.stat().st_mode & 0o005 != 0o005 and "pytest" in str(folder):
+                folder.chmod(0o755)
+    here.chmod(0o555)
+    process = start(*CERTIFY, before=as_user)
+    _, error = process.communicate(timeout=LONG)
+
+    assert process.returncode == 1
+    assert error.splitlines()[-1] == f"error: .rrcm: {os.strerror(13)}{ending.HINTS[13]}"
+    assert "Traceback" not in error
+
+
+FULL = """
+import resource, runpy
+from rrcm.models.trained.base import checkpoint
+save = checkpoint.save
+def full(*arguments):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+    save(*arguments)
+checkpoint.save = full
+runpy.run_module("pipeline.stages.pretrain", run_name="__main__")
+"""
+
+
+def test_a_training_that_cannot_be_saved_ends_in_a_line_of_its_own(checkout: Workspace):
+    """Below its bar; with room it begins again."""
+    checkout.edit(lambda p: p["pretrain"]["tiny"].update(seed=5))
+    stage = {"DVC_STAGE": "pretrain@tiny", "RRCM_SAVE_SECONDS": "0"}
+    *before, last = checkout.run("python", "-c", FULL, fails=True, **stage).splitlines()
+
+    assert last.startswith("error: .rrcm/resume/pretrain@tiny/")
+    assert "/state.safetensors: File too large; make room and run the same command again" in last
+    assert before and "Traceback" not in "".join(before)
+    assert not list(checkout.path.glob(".rrcm/resume/pretrain@tiny/*/.*.part"))
+    checkout.stage("pretrain@tiny")

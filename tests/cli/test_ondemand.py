@@ -1,0 +1,158 @@
+"""`rrcm certify` at work: shards, devices, budgets and deaths leave the votes of one process."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from builders import Clock, refusal
+from workspace import RUN, Workspace
+
+from rrcm.certification import certify
+from rrcm.certification.sampling import sampler
+from rrcm.certification.votes import records
+from rrcm.cli import requests
+from rrcm.cli.commands import on_demand
+from rrcm.cli.options import Options
+
+COMMAND = ("rrcm", "certify", "--model", "tiny", "--sigma", "0.5", "--n", "300")
+
+
+def drawn(checkout: Workspace) -> bytes:
+    """The one votes file of what was asked for, once all of it is there."""
+    (path,) = (
+        p for p in checkout.path.glob(".rrcm/votes/*.jsonl") if records.read(p)[0].shard == "1/1"
+    )
+    return path.read_bytes()
+
+
+@pytest.mark.slow
+def test_shards_merge_to_the_votes_of_one_process(checkout: Workspace, tmp_path):
+    checkout.run(*COMMAND)
+    one = drawn(checkout)
+    table = next(checkout.path.glob("results/*.csv")).read_bytes()
+    (checkout.path / ".rrcm").rename(tmp_path / "elsewhere")
+    (checkout.path / "results").rename(tmp_path / "results")
+
+    for shard in ("3/3", "1/3", "2/3"):
+        said = checkout.run(*COMMAND, "--shard", shard)
+        assert f"shard {shard}" in said and "rrcm merge" in said
+    parts = sorted(str(p) for p in checkout.path.glob("results/*.jsonl"))
+    two = checkout.run("rrcm", "merge", *parts[:2], fails=True)
+    checkout.run("rrcm", "merge", *parts)
+
+    assert two.startswith("error: shard 3/3") and "missing" in two
+    assert drawn(checkout) == one
+    assert next(checkout.path.glob("results/*.csv")).read_bytes() == table
+
+
+@pytest.mark.slow
+def test_devices_make_the_votes_of_one_process(checkout: Workspace):
+    made = {}
+    for devices in ((), ("--devices", "cpu"), ("--devices", "cpu,cpu")):
+        for path in checkout.path.glob(".rrcm/votes/*"):
+            path.unlink()
+        said = checkout.run(*COMMAND, *devices)
+        made[drawn(checkout)] = said.splitlines()[-4:]
+
+    assert len(made) == 1
+
+
+def test_nothing_is_started_for_what_cannot_be_certified(checkout: Workspace):
+    (checkout.path / f"onnx/{RUN}.onnx").unlink()
+    (checkout.path / f"onnx/{RUN}.onnx").write_text("not a network")
+
+    said = checkout.run(*COMMAND, "--devices", "cpu,cpu", fails=True).splitlines()
+
+    assert len(said) == 1 and "no ONNX file that can run" in said[0]
+    assert not [*checkout.path.glob("results/*")]
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (("--devices", "gpu0"), "--devices: expected GPU numbers or cpu"),
+        (("--devices", "cpu", "--shard", "1/2"), "was given --shard 1/2"),
+        (("--shard", "3/2"), "shard: expected i/k with 1 <= i <= k, such as 1/4, got '3/2'"),
+        (("--budget", "soon"), "--budget: expected a time such as 90s, 10m or 1.5h, got 'soon'"),
+        (("--budget", "9s", "--stop", "none"), "rule 'none' certifies nothing before its end"),
+        (("--stop", "gird"), "Did you mean 'grid'?"),
+        (("--subset", "some"), "expected all, every:K or first:K, got 'some'"),
+    ],
+)
+def test_requests_that_make_no_sense_take_one_line(finished: Workspace, wrong, said):
+    output = refusal(finished.path, *COMMAND, *wrong)
+
+    assert output.startswith("error: ") and said in output and len(output.splitlines()) == 1
+
+
+def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):
+    """A thousand looks at the clock, however long they take."""
+    monkeypatch.chdir(checkout.path)
+    monkeypatch.setattr(sampler, "time", Clock(0.002))
+    options = {"model": "tiny", "sigma": 0.5, "n": 4_000_000, "budget": "2s"}
+
+    on_demand.certify(requests.resolve(Options(**options)))
+
+    header, _ = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
+    table = certify.read(next(checkout.path.glob("results/*b2s*.csv")))
+    left = table[table["stop"] == "budget"]
+    assert header.budget == 2 and len(left) > 0
+    assert (table["n"] < header.n).all() and table["n"].sum() > 0
+    assert (left.loc[left["n"] == 0, "predict"] == -1).all()
+
+
+def test_a_transfer_states_its_ceiling(checkout: Workspace):
+    def ask(params):
+        params["sample"].update(paired=50, n=300)
+        params["certify"]["certificates"] = ["cohen", "transfer"]
+
+    checkout.edit(ask)
+    said = checkout.run(*COMMAND)
+
+    table = certify.read(next(checkout.path.glob("results/*.csv")))
+    assert "With 50 pairs and 300 votes no radius above" in said
+    assert (table["radius_transfer"] <= table["radius"]).all()
+    _, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
+    assert {row.paired for row in rows} == {(0, 50)}  # fp32 against itself
+
+
+@pytest.mark.parametrize("noise", ["sound", pytest.param("secure", marks=pytest.mark.slow)])
+def test_other_noise_is_drawn_and_named(checkout: Workspace, noise: str):
+    checkout.edit(lambda p: p["sample"].update(noise=noise))
+
+    checkout.run(*COMMAND)
+
+    header, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
+    assert header.noise == noise and (header.slack > 0) == (noise == "sound")
+    assert sum(sum(row.n0.values()) for row in rows) == header.n0 * len(rows)
+
+
+@pytest.mark.slow
+def test_sampling_killed_50_times_ends_with_the_same_votes(checkout: Workspace):
+    """kill -9 at a random instant after the journal has grown, during one sampling."""
+    kills, draws = 50, "52000"
+    command = ("rrcm", "certify", "--model", "tiny", "--sigma", "0.5", "--stop", "none")
+    checkout.run(*command, "--n", draws)
+    uninterrupted = drawn(checkout)
+    for path in checkout.path.glob(".rrcm/votes/*"):
+        path.unlink()
+
+    def journal() -> list[int]:
+        return [path.stat().st_size for path in checkout.path.glob(".rrcm/votes/*.journal")]
+
+    for _ in range(kills):
+        before = journal()
+        process = checkout.start(*command, "--n", draws, RRCM_SAVE_SECONDS="0")
+        deadline = time.monotonic() + 300
+        while journal() == before:
+            assert process.poll() is None and time.monotonic() < deadline, "nothing left to kill"
+            time.sleep(0.005)
+        time.sleep(random.random() * 0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert journal(), "it was done before the last kill"
+    checkout.run(*command, "--n", draws)
+
+    assert drawn(checkout) == uninterrupted

@@ -1,0 +1,421 @@
+"""All of params.yaml is checked before the first stage starts, what components read included."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import PARAMS, plain, refused
+from dvc.repo import Repo
+from ruamel.yaml import YAML
+from workspace import ROOT, RUN, Workspace
+
+from pipeline.cli import main as cli
+from pipeline.commands import check
+from pipeline.project import presets
+from rrcm.cli import checked, checking
+from rrcm.config import params
+from rrcm.core.errors import ConfigError, RrcmError
+from rrcm.core.schema import LINE, listed, read_yaml, shown
+
+PRESETS = sorted(ROOT.glob("presets/*.yaml"))
+VARIED = sorted(ROOT.glob("presets/ablations/*.yaml"))
+ABLATIONS = [(path.stem, base) for path in VARIED for base in YAML(typ="safe").load(path)]
+Place = tuple[str | int, ...]
+
+
+def whole(node: Any) -> list[str]:
+    """Everything that `rrcm check` asks of these parameters."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(params, "read_yaml", lambda path: node)  # infinities are not JSON
+        return checking.check(params.load())
+
+
+def put(node: Any, place: Place, value: Any) -> Any:
+    """``node`` with another value at ``place``; ``node`` itself stays as it is."""
+    if not place:
+        return value
+    first, *rest = place
+    if isinstance(node, list):
+        return [put(v, (*rest,), value) if i == first else v for i, v in enumerate(node)]
+    return node | {first: put(node[first], (*rest,), value) if first in node else value}
+
+
+def dotted(place: Place) -> str:
+    found = ""
+    for key in place:
+        found += f"[{key}]" if isinstance(key, int) else f"{'.' * bool(found)}{key}"
+    return found
+
+
+# -- what is shipped ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [*PRESETS, PARAMS, ROOT / "params.yaml"], ids=lambda p: p.name)
+def test_every_preset_is_right_in_all_its_parts(path: Path):
+    assert checking.check(params.load(path)) == []
+
+
+@pytest.mark.parametrize(("name", "base"), ABLATIONS, ids="-".join)
+def test_every_ablation_is_right_in_all_its_parts(name, base, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    path = tmp_path / "params.yaml"
+    path.write_text(presets.composed(f"ablation-{name}", base))
+
+    assert checking.check(params.load(path)) == []
+
+
+# -- slips, each in a part that only one component reads ------------------------------------------
+
+ALL = "digits-all"
+DIFFUSION = "digits-diffusion"
+SLIPS = [
+    (ALL, "data.name", "digit", "rrcm/data/datasets/ has no 'digit'", "Did you mean 'digits'?"),
+    (ALL, "models.tiny.patch_sise", 2, "models.tiny: unknown key", "Did you mean 'patch_size'?"),
+    (ALL, "models.tiny.patch_size", 3, "patch_size: 3 does not divide image_size 8"),
+    (ALL, "models.tiny.image_size", 2**31, "image_size: at most 16384, got 2147483648"),
+    (ALL, "models.tiny.size", "9" * 5000, "size: no '999"),
+    (ALL, "pretrain.tiny-rrcm.architecture", "vti", "rrcm/models/networks/", "Did you mean 'vit'?"),
+    (
+        ALL,
+        "pretrain.tiny-rrcm.objective",
+        "rcm",
+        "rrcm/training/objectives/",
+        "Did you mean 'rrcm'?",
+    ),
+    (ALL, "pretrain.tiny-rrcm.loss.tau", 0.2, "loss: unknown key 'tau'"),
+    (ALL, "pretrain.tiny-rrcm.loss.align", ["far"], "loss.align[0]: expected float, got 'far'"),
+    (ALL, "pretrain.tiny-rrcm.augment.third", [], "asks for the views first, second, plain"),
+    (ALL, "pretrain.tiny-rrcm.augment.plain", [2**63], "augment.plain[0]: expected one name"),
+    (ALL, "pretrain.tiny-jepa.loss.target_area", [0.1], "target_area: two numbers"),
+    (ALL, "recipes.scratch-36.augment", [{"afine": {}}], "augment[0]", "Did you mean 'affine'?"),
+    (ALL, "recipes.scratch-36.augment", [{"gain": {"amount": -1}}], "augment[0].gain.amount"),
+    (ALL, "recipes.scratch-36.mix.prob", math.nan, "expected a finite number, got nan"),
+    (
+        ALL,
+        "runs.tiny-macer-s025.method",
+        "macer2",
+        "rrcm/training/methods/",
+        "Did you mean 'macer'?",
+    ),
+    (ALL, "runs.tiny-macer-s025.loss.gama", 8.0, "loss: unknown key", "Did you mean 'gamma'?"),
+    (ALL, "runs.tiny-macer-s025.loss.", 1, "runs.tiny-macer-s025.loss: unknown key ''"),
+    (ALL, "runs.tiny-macer-s025.loss.m", True, "loss.m: expected int, got True"),
+    (ALL, "runs.tiny-macer-s025.seed", -1, "seed: must be in [0, 2^32), got -1"),
+    (ALL, "runs.tiny-rrcm-s025.start", "shards/train", "rrcm starts from a pre-trained encoder"),
+    (
+        ALL,
+        "stopping.gird",
+        {},
+        "rrcm/certification/stopping/ has no 'gird'",
+        "Did you mean 'grid'?",
+    ),
+    (ALL, "stopping.anytime.beta", "os", "stopping.anytime.beta: expected float, got 'os'"),
+    (
+        ALL,
+        "stopping.horvath",
+        {"stages": [250, 1.5], "radius": 0.5, "beta": 1e-3},
+        "stages[1]: expected int, got 1.5",
+    ),
+    (ALL, "sample.backend", "onxx", "rrcm/inference/backends/", "Did you mean 'onnx'?"),
+    (ALL, "sample.noise", "gauss", "rrcm/certification/distributions/ has no 'gauss'"),
+    (ALL, "sample.subset", "every:0", "expected all, every:K or first:K, got 'every:0'"),
+    (ALL, "certify.certificates", ["cohen", "to_class"], "[1]: ", "Did you mean 'two_class'?"),
+    (
+        ALL,
+        "sample.certificate",
+        "cohn",
+        "rrcm/certification/certificates/",
+        "Did you mean 'cohen'?",
+    ),
+    (ALL, "sample.certificate", "bernstein", "not go with the certificate bernstein"),
+    (ALL, "certify.certificates", ["randomized"], "holds after a fixed number", "none or futile"),
+    (ALL, "certify.certificates", ["transfer"], "transfer: needs paired votes", "sample.paired"),
+    (ALL, "export.parity_images", -1, "export.parity_images: must be positive, got -1"),
+    (ALL, "export.opset", 5, "export.opset: from 17 to 25, got 5"),
+    (ALL, "ensembles.tiny-boosting-s025.members", 2**40, "members: at most 1024"),
+    (DIFFUSION, "denoisers.tiny-diffusion.network", "unett", "Did you mean 'unet'?"),
+    (DIFFUSION, "denoisers.tiny-diffusion.objective", "difusion", "Did you mean 'diffusion'?"),
+    (
+        DIFFUSION,
+        "denoisers.tiny-diffusion.loss.schedule.steps",
+        1,
+        "schedule.steps: edm has no steps",
+    ),
+    (DIFFUSION, "denoisers.tiny-diffusion.loss.schedule.kind", "cosin", "Did you mean 'cosine'?"),
+    (DIFFUSION, "denoisers.tiny-diffusion.augment", [{}], "augment[0]: expected one name"),
+    (DIFFUSION, "models.denoiser.condition", -1, "condition: must be finite and >= 0"),
+    (DIFFUSION, "purified.tiny-dds-s025.purifier", "oneshot", "Did you mean 'one_shot'?"),
+    (DIFFUSION, "purified.tiny-dds-s025.purify.rule", "last", "purify.rule: must be first or"),
+    (DIFFUSION, "purified.tiny-dds-s025.method", " ", "method: what reports call it"),
+    (DIFFUSION, "generations.tiny-conditioned.features", "models/none", "not in the classifiers"),
+    ("cifar10", "models.r110.size", "111", "size: no '111', only '50', or 6 n + 2"),
+    ("cifar10-diffusion", "models.unet.mults", [], "mults: one whole number a level"),
+]
+
+
+@pytest.mark.parametrize(
+    ("preset", "key", "value", "words"),
+    [(preset, key, value, words) for preset, key, value, *words in SLIPS],
+    ids=[f"{key}-{shown(value)[:20]}" for _, key, value, *_ in SLIPS],
+)
+def test_a_slip_in_any_part_is_found_where_it_stands(preset, key, value, words):
+    node = plain(ROOT / f"presets/{preset}.yaml")
+    section = ".".join(key.split(".")[:2])
+
+    with refused(ConfigError, f"params.yaml: {section.rstrip('.')}", *words):
+        whole(put(node, (*key.split("."),), value))
+
+
+def test_a_preset_has_all_that_slips_are_tried_in():
+    """Otherwise a case above could be of a key that is only missing."""
+    for preset, key, *_ in SLIPS:
+        node = plain(ROOT / f"presets/{preset}.yaml")
+        *section, _ = key.split(".")
+        for part in section:
+            node = node[part]
+        assert isinstance(node, dict), key
+
+
+# -- every leaf, with values that nobody expects --------------------------------------------------
+
+HOSTILE = [
+    *(None, "", "os", "a\nb", "x" * 5000, True, [], {}, {"": 1}, [None], [[{}]]),
+    *(-1, 0, 2**31, 2**63, 10**400, 0.5, math.nan, math.inf, -1e300, [math.nan]),
+]
+
+
+def leaves(node: Any, place: Place = ()) -> Iterator[Place]:
+    pairs = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in pairs:
+        yield (*place, key)
+        if isinstance(value, dict | list):
+            yield from leaves(value, (*place, key))
+
+
+@cache
+def different() -> dict[Path, list[Place]]:
+    """The leaves of each preset, without those that another entry or preset has as well."""
+    seen, found = set(), {}
+    for path in PRESETS:
+        node, found[path] = plain(path), []
+        for place in leaves(node):
+            parent = node
+            for key in place[:-1]:
+                parent = parent[key]
+            # the same keys in another run of the same method are the same case
+            entries = isinstance(node[place[0]], dict) and place[0] not in ("data", "stopping")
+            general = (place[0], *place[2:]) if entries and len(place) > 2 else place
+            case = (general, tuple(parent) if isinstance(parent, dict) else len(parent))
+            if case not in seen:
+                seen.add(case)
+                found[path].append(place)
+    return found
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.name)
+def test_any_value_anywhere_is_understood_or_refused_in_one_line(path: Path, every: int):
+    """No other exception, no wait: what a slip makes of a number is no size of anything here.
+
+    Each leaf takes one of ``every`` values, and its neighbours take the others.
+    """
+    node = plain(path)
+    for number, place in enumerate(different()[path]):
+        where = dotted(place)
+        section = where.rpartition("[" if where.endswith("]") else ".")[0]
+        for value in HOSTILE[number % every :: every]:
+            try:
+                whole(put(node, place, value))
+            except RrcmError as error:
+                said = str(error)
+                assert "\n" not in said and len(said) <= LINE + 30, said
+                assert where in said or section in said, f"{where} = {shown(value)}: {said}"
+
+
+def test_no_key_of_a_component_goes_unread():
+    """A key that is added anywhere below a name is refused, so all of it was looked at."""
+    for path in PRESETS:
+        node = plain(path)
+        for place in different()[path]:
+            parent = node
+            for key in place:
+                parent = parent[key]
+            # keys of these are names, and at the top `models` may hold one that no run has
+            if isinstance(parent, dict) and parent and len(place) != 1:
+                with refused(ConfigError, dotted(place)):
+                    whole(put(node, (*place, "extra"), 1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 20_000,
+        "a: &a [*a]",
+        "runs: {1: {}}",
+        "data: 0x" + "f" * 5000,
+        "data: " + "9" * 5000,
+        "data: \x00",
+        "? [1, 2]\n: 3",
+        "? {a: 1}\n: 3",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_any_text_is_understood_or_refused_in_one_line(tmp_path, text):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+
+    with refused(ConfigError, str(path)):
+        params.load(path)
+
+
+def test_what_is_no_text_and_what_is_no_file_are_refused(tmp_path):
+    (tmp_path / "params.yaml").write_bytes(b"data: \xff\xfe")
+
+    for path in (tmp_path / "params.yaml", tmp_path):
+        with refused(ConfigError, str(path)):
+            read_yaml(path)
+
+
+def test_values_in_errors_are_short():
+    assert shown([1.5, "a\nb", None]) == "[1.5, 'a\\nb', None]"
+    for value in ("x" * 10**6, [[0] * 10**5] * 10**5, 16**10_000, {i: i for i in range(10**5)}):
+        assert len(shown(value)) < 200 and "\n" not in shown(value)
+    assert listed("abc") == "a, b, c"
+    assert listed(["a" * 50] * 1000).count("a" * 50) == 2
+    assert listed(["a" * 50] * 1000).endswith(", …")
+
+
+# -- where a package is missing -------------------------------------------------------------------
+
+
+def test_a_component_that_cannot_be_imported_stops_nothing_else(monkeypatch):
+    """A host without diffusers runs what does not need it, and hears of what was not checked."""
+    node = plain(ROOT / "presets/cifar10-diffusion.yaml")
+    monkeypatch.delitem(sys.modules, "rrcm.diffusion.networks.unet", raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "diffusers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+
+    (missing,) = whole(node)
+    assert missing.startswith("rrcm/diffusion/networks/unet.py needs diffusers")
+    with refused(ConfigError, "models.r110.channels"):
+        whole(put(node, ("models", "r110", "channels"), 0))
+
+
+# -- once for each version ------------------------------------------------------------------------
+
+LOAD = """
+import sys
+from rrcm.cli import checked
+checked.load()
+print("torch" in sys.modules)
+"""
+
+
+def test_a_file_that_was_found_right_is_not_checked_again(tmp_path):
+    """Components take seconds to import, and a stage may take less."""
+    path = tmp_path / "params.yaml"
+
+    def imported(text: str) -> str:
+        path.write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD], cwd=tmp_path, capture_output=True, text=True
+        )
+        return done.stdout.strip() or done.stderr.splitlines()[-1]
+
+    right, wrong = json.dumps(plain(PARAMS)), plain(PARAMS)
+    wrong["runs"][RUN]["loss"]["lambda"] = 1.0
+    assert [imported(right) for _ in range(2)] == ["True", "False"]
+    for _ in range(2):
+        assert f"runs.{RUN}.loss: unknown key 'lambda'" in imported(json.dumps(wrong))
+    assert [imported(f"{right} ") for _ in range(2)] == ["True", "False"]
+
+
+def test_another_library_checks_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(json.dumps(plain(PARAMS)))
+    before = checked._digest()
+    library = tmp_path / "rrcm"
+    (library / "methods").mkdir(parents=True)
+    monkeypatch.setattr(checked.rrcm, "__file__", str(library / "__init__.py"))
+    seen = {before, checked._digest()}
+    (library / "methods/new.py").write_text("a")
+    seen.add(checked._digest())
+    (library / "methods/new.py").write_text("b")
+    seen.add(checked._digest())
+    (library / "methods/new.py").rename(library / "methods/renamed.py")
+
+    assert len({*seen, checked._digest()}) == 5
+
+
+def test_a_checkout_that_may_only_be_read_is_checked_each_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(json.dumps(plain(PARAMS)))
+    Path(".rrcm").write_text("no folder")
+
+    assert checked.load().data.name == "digits"
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The graph and the miniature parameters, with nothing made of them."""
+    monkeypatch.chdir(tmp_path)
+    for file in ("dvc.yaml", "data.dvc"):
+        (tmp_path / file).write_text((ROOT / file).read_text())
+    Path("params.yaml").write_text(PARAMS.read_text())
+    Repo.init(str(tmp_path), no_scm=True).close()
+    return tmp_path
+
+
+def test_a_fresh_checkout_is_told_all_stages_and_what_is_not_here(fresh: Path):
+    said = check.check()
+
+    assert said.startswith("params.yaml is right: 1 pre-training, 2 runs, 2 evaluations, of digits")
+    assert "`dvc repro` would run 11 of 11 stages" in said
+    assert f"  train (2)  {RUN}, tiny-gaussian-s050" in said.splitlines()
+    assert "not here: data/digits; fetch it with `dvc pull`" in said
+    assert "`rrcm data digits`" in said and len(said.splitlines()) < 24
+
+
+def test_a_network_that_no_run_has_is_said_to_be_unchecked(fresh: Path):
+    node = put(plain(PARAMS), ("models", "spare"), {"anything": 1})
+    Path("params.yaml").write_text(json.dumps(node))
+
+    assert "not checked: models.spare: no run has it" in check.check().splitlines()
+
+
+def test_a_slip_is_one_line_and_exit_code_1(fresh: Path, monkeypatch):
+    node = put(plain(PARAMS), ("runs", RUN, "loss", "lbda"), 1.0)
+    Path("params.yaml").write_text(json.dumps(node))
+    monkeypatch.setattr(sys, "argv", ["rrcm", "check"])
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+
+    assert ended.value.code == (
+        f"error: params.yaml: runs.{RUN}.loss: unknown key 'lbda'. Did you mean 'lbd'?"
+    )
+    assert not checked.VALID.exists()
+
+
+def test_it_lists_what_dvc_finds_out_of_date(checkout: Workspace):
+    """Among the stages that were made, and after an edit of one method's constant."""
+    assert "has nothing to do: all 11 stages are up to date" in checkout.run("rrcm", "check")
+    checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=3.0))
+    said = checkout.run("rrcm", "check")
+    status = json.loads(checkout.run("dvc", "status", "--json"))
+
+    now, after = said.split("and then, if what they read is another:\n")
+    assert "would run 2 of 11 stages" in now and {*status} == {f"train@{RUN}", "report"}
+    assert now.splitlines()[2:] == [f"  train  {RUN}", "  report"]
+    groups = [line.split()[0] for line in after.splitlines()]
+    assert groups == ["export", "sample", "certify"]

@@ -1,0 +1,356 @@
+"""params.yaml is complete, typed and consistent, and nothing in it is ignored."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from builders import PARAMS, changed, plain, refused
+from workspace import ROOT
+
+from rrcm.certification.votes.counts import Claim
+from rrcm.config import params, sections
+from rrcm.config.certification import Sample
+from rrcm.config.params import Params
+from rrcm.core import registry
+from rrcm.core.errors import ConfigError
+from rrcm.core.schema import parse
+
+PRESETS = sorted(ROOT.glob("presets/*.yaml"))
+NAMED = {"pretrain", "recipes", "runs", "evals"}  # their keys are names of the user's own
+OPEN = {"models", "loss", "stopping", "augment"}  # a component knows what belongs in there
+
+
+def keys(node, path=()):
+    """Paths to all keys that config.py and settings.py declare."""
+    for key, value in node.items():
+        if path[-1:] not in {(name,) for name in NAMED}:
+            yield (*path, key)
+        if isinstance(value, dict) and key not in OPEN:
+            yield from keys(value, (*path, key))
+
+
+KEYS = [".".join(path) for path in keys(plain(PARAMS))]
+MAPPINGS = sorted({key.rpartition(".")[0] for key in KEYS})
+
+
+def at(node, dotted):
+    for key in dotted.split(".") if dotted else ():
+        node = node[key]
+    return node
+
+
+def load(tmp_path, content):
+    """Load a file of this content; JSON is YAML."""
+    path = tmp_path / "params.yaml"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return params.load(path)
+
+
+@pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda path: path.name)
+def test_a_preset_loads_and_holds_what_its_file_says(path):
+    assert dataclasses.asdict(params.load(path)) == plain(path)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_is_needed(key):
+    node = plain(PARAMS)
+    section, _, name = key.rpartition(".")
+    del at(node, section)[name]
+
+    with refused(ConfigError, f"here{'.' * bool(section)}{section}: missing {name}"):
+        parse(node, Params, where="here")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_no_value_may_be_left_empty(key):
+    node = changed(plain(PARAMS), key, None)
+
+    with refused(ConfigError, f"here.{key}: ", "got None"):
+        parse(node, Params, where="here")
+
+
+@pytest.mark.parametrize("section", MAPPINGS)
+def test_an_unknown_key_is_told_what_it_resembles(section):
+    node = plain(PARAMS)
+    known = next(iter(at(node, section)))
+    at(node, section)[f"{known}s"] = 1
+
+    with refused(ConfigError, f"unknown key '{known}s'. Did you mean '{known}'?", section):
+        parse(node, Params, where="here")
+
+
+RUN = "runs.tiny-rrcm-s050"
+WRONG = [
+    ("sample.n0", "many", "expected int, got 'many'"),
+    ("sample.n0", 1.5, "expected int, got 1.5"),
+    ("sample.n0", True, "expected int, got True"),
+    ("certify.alpha", True, "expected float, got True"),
+    ("certify.alpha", "1e-3", "expected float"),
+    ("report.radii", [0.0, "far"], "report.radii[1]: expected float"),
+    ("models.tiny", "small", "expected dict"),
+    ("sample", [], "expected a mapping"),
+    ("sample.precision", "fp23", "or bf16 or fp16 or int8, got 'fp23'. Did you mean 'fp32'?"),
+    ("sample.soft", True, "expected float, got True"),
+    ("sample.soft", -1, "soft: must be finite and >= 0"),
+    ("sample.alpha", 0, "must be in (0, 1), got 0.0"),
+    ("sample.alpha", 1.0, "must be in (0, 1), got 1.0"),
+    ("sample.paired", -1, "must be finite and >= 0, got -1"),
+    ("sample.n", 2**32 - 20, f"below 2^32, and n0 + n + paired is {2**32}"),
+    ("sample.stop", "grit", "anytime, horvath). Did you mean 'grid'?"),
+    ("stopping.grid", [0.5], "expected dict"),
+    ("certify.certificates", "cohen", "expected list, got 'cohen'"),
+    ("certify.certificates", [], "need one or more, each once, got []"),
+    ("certify.certificates", ["cohen", "cohen"], "each once"),
+    ("certify.certificates", ["cohen", 1], "certify.certificates[1]: expected str"),
+    ("evals.tiny-rrcm-s050-e050.architecture", "vti", "Did you mean 'vit'?"),
+    ("evals.tiny-rrcm-s050-e050.architecture", "resnet", "not in its run tiny-rrcm-s050 (vit)"),
+    ("pretrain.tiny.grid.rule", "itc", "Did you mean 'ict'?"),
+    (f"{RUN}.model", "tyny", "not in models (tiny). Did you mean 'tiny'?"),
+    (f"{RUN}.recipe", "finetuned", "Did you mean 'finetune'?"),
+    (f"{RUN}.start", "pretrained/tyny", "Did you mean 'pretrained/tiny'?"),
+    ("pretrain.tiny.model", "huge", "not in models"),
+    ("evals.tiny-rrcm-s050-e050.run", "tiny-rrcm-s05", "Did you mean 'tiny-rrcm-s050'?"),
+    (f"{RUN}.sigma", 0, "must be positive"),
+    (f"{RUN}.sigma", -0.5, "must be positive"),
+    (f"{RUN}.sigma", float("inf"), "expected a finite number, got inf"),
+    (f"{RUN}.sigma", float("nan"), "expected a finite number, got nan"),
+    ("evals.tiny-rrcm-s050-e050.sigma", 0.0, "must be positive"),
+    ("certify.alpha", 0, "must be in (0, 1), got 0.0"),
+    ("certify.alpha", 1, "must be in (0, 1), got 1.0"),
+    ("certify.alpha", float("nan"), "expected a finite number, got nan"),
+    ("certify.alpha", 10**400, "expected a finite number, got a whole number of 1329 bits"),
+    ("data.test", -1, "must be finite and >= 0"),
+    ("data.choice", -1, "must be finite and >= 0"),
+    ("sample.split", "validation", "must be test or choice"),
+    ("data.choice", 0.5, "expected int"),
+    ("sample.split", "chioce", "must be test or choice, got 'chioce'. Did you mean 'choice'?"),
+    ("data.size", 0, "must be positive"),
+    ("data.channels", 2, "1 (grey) or 3 (RGB), got 2"),
+    ("data.crop", 0, "a share in (0, 1]"),
+    ("data.crop", 1.1, "a share in (0, 1]"),
+    ("data.validation", -1, "must be positive"),
+    ("data.shard_size", 0, "must be positive"),
+    ("pretrain.tiny.steps", 0, "must be positive"),
+    ("pretrain.tiny.batch_size", 1, "must be above 1"),
+    ("pretrain.tiny.optimizer.lr", 0, "must be positive"),
+    ("pretrain.tiny.optimizer.weight_decay", -1, "must be finite and >= 0"),
+    ("pretrain.tiny.optimizer.clip", 0, "must be positive"),
+    ("pretrain.tiny.optimizer.clip", float("nan"), "expected a number, got nan"),
+    ("pretrain.tiny.optimizer.clip", -float("inf"), "must be positive, got -inf"),
+    ("pretrain.tiny.optimizer.horizon", 0.5, "must be at least 1"),
+    ("pretrain.tiny.optimizer.momentum", 1.0, "must be in [0, 1)"),
+    ("pretrain.tiny.optimizer.gamma", 0.0, "must be in (0, 1]"),
+    ("pretrain.tiny.optimizer.milestones", [0.5, 0.2], "shares of the steps in (0, 1), ascending"),
+    ("pretrain.tiny.optimizer.milestones", [50.0], "shares of the steps in (0, 1), ascending"),
+    ("pretrain.tiny.optimizer.algorithm", "adam", "Did you mean 'adamw'?"),
+    ("pretrain.tiny.optimizer.warmup_by", "steps", "Did you mean 'step'?"),
+    ("pretrain.tiny.grid.sampling", "lognormals", "Did you mean 'lognormal'?"),
+    ("pretrain.tiny.grid.std", 0, "must be positive"),
+    ("pretrain.tiny.compute.devices", -1, "must be finite and >= 0"),
+    ("pretrain.tiny.compute.workers", -1, "must be finite and >= 0"),
+    ("pretrain.tiny.compute.accumulate", 0, "must be positive"),
+    ("pretrain.tiny.compute.precision", "fp16", "must be fp32 or bf16"),
+    ("recipes.scratch.mix.mixup", -0.1, "must be finite and >= 0"),
+    ("recipes.scratch.mix.prob", 1.1, "a share in [0, 1]"),
+    ("recipes.scratch.mix.smoothing", 1, "must be in [0, 1)"),
+    ("recipes.scratch.selection", "test", "must be validation or last"),
+    ("pretrain.tiny.optimizer.warmup", 1, "in [0, 1)"),
+    ("pretrain.tiny.grid.t_min", 80, "need 0 < t_min < t_max"),
+    ("pretrain.tiny.grid.rho", 0, "must be positive"),
+    ("pretrain.tiny.grid.first", 81, "from 1 to 80, got 81"),
+    ("pretrain.tiny.target.start", 1, "need 0 <= start < end <= 1"),
+    ("recipes.scratch.epochs", -1, "must be finite and >= 0"),
+    ("recipes.scratch.validation_draws", 0, "must be positive"),
+    ("recipes.scratch.layer_decay", 0, "must be in (0, 1]"),
+    ("sample.batch_size", 0, "must be positive"),
+    ("sample.n0", 0, "must be positive"),
+    ("sample.seed", -1, "must be in [0, 2^64)"),
+    ("sample.seed", 2**64, "whole numbers are below 2^64"),
+    ("report.radii", [], "ascending"),
+    ("report.radii", [0.0, float("nan")], "expected a finite number, got nan"),
+    ("report.radii", [0.5, 0.25], "ascending"),
+    ("report.radii", [0.25, 0.25], "distinct"),
+    ("report.radii", [-0.25], "not negative"),
+    ("report.confidence", 95, "must be in (0, 1)"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_value_is_refused_where_it_stands(tmp_path, monkeypatch, key, value, words):
+    node = changed(plain(PARAMS), key, value)
+    monkeypatch.setattr(params, "read_yaml", lambda path: node)  # infinities are not JSON
+
+    with refused(ConfigError, key, words):
+        params.load(tmp_path)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.25, 0.1, 0.001, 1e-9])
+def test_the_named_number_of_draws_is_the_smallest_that_can_certify(tmp_path, alpha):
+    """n draws that all agree give p_A = alpha^(1/n), which must be above one half."""
+    enough = next(n for n in range(1, 100) if alpha ** (1 / n) > 0.5)
+    node = changed(plain(PARAMS), "certify.alpha", alpha)
+
+    with refused(ConfigError, "sample.n", "can never certify", f"at least {enough} can"):
+        load(tmp_path, changed(node, "sample.n", enough - 1 or 1))
+
+    assert load(tmp_path, changed(node, "sample.n", enough)).sample.n == enough
+
+
+def test_a_thousandth_needs_ten_draws(tmp_path):
+    with refused(ConfigError, "sample.n: 9 draws", "certify.alpha = 0.001", "at least 10 can"):
+        load(tmp_path, changed(plain(PARAMS), "sample.n", 9))
+
+    assert load(tmp_path, changed(plain(PARAMS), "sample.n", 10))
+
+
+def test_numbers_are_those_of_yaml_1_2(tmp_path):
+    """YAML 1.1 reads 1e-4 as text; DVC and we do not. A whole number may stand for a float."""
+    text = PARAMS.read_text().replace("tolerance: 1.0e-4", "tolerance: 1e-4")
+
+    made = load(tmp_path, text.replace("clip: 2.0", "clip: 2"))
+    clip = made.pretrain["tiny"].optimizer.clip
+
+    assert made.export.tolerance == 0.0001
+    assert (clip, type(clip)) == (2.0, float)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1, 2]",
+        "data: [1",
+        "data: 1\ndata: 2",
+        "data: *nowhere",
+        "data: !!int many",
+        "data: 2025-13-32",
+        "\tdata: 1",
+        "data: 1\n--- 2",
+    ],
+)
+def test_what_is_not_a_mapping_of_yaml_is_refused_in_one_line(tmp_path, text):
+    with refused(ConfigError, str(tmp_path / "params.yaml")):
+        load(tmp_path, text)
+
+
+def test_a_missing_file_is_told_where_presets_come_from(tmp_path):
+    with refused(ConfigError, "not found", "rrcm preset digits"):
+        params.load(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("runs.tiny-rrcm-s05", "no 'tiny-rrcm-s05' here. Did you mean 'tiny-rrcm-s050'?"),
+        ("run.tiny-rrcm-s050", "no 'run' here. Did you mean 'runs'?"),
+        ("data.seed.more", "no 'more' here."),
+    ],
+)
+def test_a_missing_section_is_told_what_it_resembles(section, words):
+    with refused(ConfigError, str(PARAMS), section, words):
+        sections.read(section, sections.Run, PARAMS)
+
+
+def test_a_section_alone_is_the_same_as_in_the_whole():
+    whole = params.load(PARAMS)
+
+    assert sections.read("sample", Sample, PARAMS) == whole.sample
+    assert sections.read(RUN, sections.Run, PARAMS) == whole.runs["tiny-rrcm-s050"]
+    assert sections.read("stopping.grid", dict[str, Any], PARAMS) == whole.stopping["grid"]
+
+
+def test_the_choice_split_is_certified_only_where_there_is_one(tmp_path):
+    """The test split needs no such check: where it is not held out, the dataset has one."""
+    node = changed(plain(PARAMS), "sample.split", "choice")
+    assert load(tmp_path, node).sample.split == "choice"
+
+    with refused(ConfigError, "sample.split: data.choice is 0", "set data.choice, then"):
+        load(tmp_path, changed(node, "data.choice", 0))
+
+
+def test_a_table_shows_only_radii_that_the_grid_settles(tmp_path):
+    """Of others the grid may know less than its draws could have told."""
+    node = changed(plain(PARAMS), "report.radii", [0.0, 0.3])
+
+    with refused(ConfigError, "report.radii: 0.3 is not in stopping.grid.radii (0.0, 0.25"):
+        load(tmp_path, node)
+
+    assert load(tmp_path, changed(node, "sample.stop", "anytime"))
+    assert load(tmp_path, changed(node, "stopping.grid.radii", [0, 0.3, 0.7]))  # 0 is 0.0
+
+
+@pytest.mark.parametrize("radii", [0.5, ["far"], None])
+def test_radii_of_the_grid_are_a_list_of_numbers(tmp_path, radii):
+    with refused(ConfigError, "stopping.grid.radii", "expected "):
+        load(tmp_path, changed(plain(PARAMS), "stopping.grid.radii", radii))
+
+
+@pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda path: path.name)
+def test_every_rule_of_a_preset_can_be_asked_for(path):
+    """Its constants are those of the rule, at the preset's n and at each sigma."""
+    whole = params.load(path)
+
+    assert path not in PRESETS or [*whole.stopping] == ["none", "futile", "grid", "anytime"]
+    for name, constants in whole.stopping.items():
+        rule = registry.load("stopping", name)
+        cfg = parse(constants, rule.Config, where=name)
+        for evaluation in whole.evals.values():
+            certificate = registry.load("certificates", whole.sample.certificate)
+            claim = Claim(certificate=certificate, sigma=evaluation.sigma, alpha=0.001)
+            made = rule.Rule(cfg, n=whole.sample.n, claim=claim)
+            assert made.looks[-1] == whole.sample.n
+
+
+@pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda path: path.name)
+def test_every_component_of_a_preset_exists(path):
+    whole = params.load(path)
+
+    for name in whole.certify.certificates:
+        registry.load("certificates", name)
+    registry.load("distributions", whole.sample.noise)
+    assert whole.sample.backend in registry.names("backends")
+
+
+DIFFUSION = ROOT / "presets/digits-diffusion.yaml"
+
+
+@pytest.mark.parametrize(
+    "place, value, said",
+    [
+        ("denoisers.tiny-diffusion.start", "denoisers/tiny-diffusion", "is not in the starting"),
+        ("denoisers.dncnn-s025.guide", "models/none", "is not in what may guide"),
+        ("denoisers.dncnn-s025.model", "none", "is not in models"),
+        ("purified.tiny-dds-s025.denoiser", "denoisers/none", "is not in the denoisers"),
+        ("purified.tiny-dds-s025.denoiser", "imported/", "is not in the denoisers"),
+        ("purified.tiny-dds-s025.network", "unet", "is not in its denoiser tiny-diffusion (uvit)"),
+        ("purified.tiny-dds-s025.run", "none", "is not in runs and ensembles"),
+        ("representations.tiny-rrcm.encoder", "pretrained/none", "is not in the pre-trainings"),
+        ("representations.tiny-rrcm.model", "denoiser", "is not in pretrained/tiny-rrcm (tiny)"),
+        ("generations.tiny-conditioned.condition", "shards/train", "what its denoiser is told"),
+    ],
+)
+def test_what_refers_to_nothing_is_refused(tmp_path, place, value, said):
+    wanted = plain(DIFFUSION)
+    *keys, last = place.split(".")
+    at(wanted, ".".join(keys))[last] = value
+
+    with refused(ConfigError, f"params.yaml: {place}", said):
+        load(tmp_path, wanted)
+
+
+def test_a_preset_may_name_a_denoiser_that_is_imported_later(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where nothing was
+
+    whole = params.load(DIFFUSION.with_name("imagenet-diffusion.yaml"))
+
+    assert whole.purified["r50-dds-s025"].denoiser == "imported/imagenet-diffusion"
+
+
+def test_a_purified_classifier_is_found_by_its_method_and_sigma():
+    whole = params.load(DIFFUSION)
+    found = whole.classifiers()["tiny-densepure5-s050"]
+
+    assert (found.model, found.method, found.sigma) == ("tiny", "densepure5", 0.5)
+    assert whole.maker("tiny-densepure5-s050") == "purify@tiny-densepure5-s050"
+    assert whole.maker("tiny-rrcm-s050") == "export@tiny-rrcm-s050"

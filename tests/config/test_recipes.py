@@ -1,0 +1,415 @@
+"""The presets are the paper's recipes, number by number, and every kind of run in them trains.
+
+Sources of a value: "log", the authors' logs of fine-tuning; "code", their released code; "paper",
+Lei et al. (2025), arXiv:2501.13094. Where they disagree, the first of these that says it is taken;
+docs/recipes.md has them side by side. Those of the baselines are in test_baselines.py.
+"""
+
+import dataclasses
+import math
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from lookalikes import encoded, pixels
+from workspace import ROOT
+
+from rrcm.config import params
+from rrcm.config.sections import Compute, Model
+from rrcm.core import registry
+from rrcm.core.schema import parse
+from rrcm.data.splits.pictures import Fit
+from rrcm.data.splits.shards import KIND, Pictures, Split
+from rrcm.models.networks import vit
+from rrcm.training import finetune, pretrain
+
+CIFAR, IMAGENET, DIGITS = (
+    params.load(ROOT / f"presets/{name}.yaml") for name in ("cifar10", "imagenet", "digits")
+)
+PAPER = {"cifar10": CIFAR, "imagenet": IMAGENET}
+
+SHAPES = {  # size, pixels, patch: paper; init, projector: code and logs
+    ("cifar10", "b"): ("b", 32, 4, "pytorch", 2048, 256),
+    ("imagenet", "s"): ("s", 224, 16, "xavier", 2048, 256),
+    ("imagenet", "b"): ("b", 224, 16, "xavier", 4096, 256),
+    ("imagenet", "b_deep"): ("b_deep", 224, 16, "xavier", 2048, 256),  # by the paper's 177M
+}
+PRETRAIN = {  # steps, batch: paper; the others: code; of B-Deep there is no code: B's
+    ("cifar10", "b"): (300_000, 2048, 1e-4, 0.0, 10_000, 15.0, False),
+    ("imagenet", "s"): (600_000, 4096, 1e-4, 0.01, 10_000, 10.0, True),
+    ("imagenet", "b"): (600_000, 4096, 2e-4, 0.03, 15_000, 10.0, True),
+    ("imagenet", "b_deep"): (600_000, 4096, 2e-4, 0.03, 15_000, 10.0, True),
+}
+FINETUNE = {  # epochs, batch, rate, warm-up epochs, layer decay, final LayerNorm: log
+    ("cifar10", "s025"): (100, 1024, 2e-4, 10, 0.75, False),
+    ("cifar10", "s050"): (100, 1024, 2e-4, 10, 0.75, False),
+    ("cifar10", "s100"): (100, 1024, 2e-4, 10, 0.65, False),
+    ("imagenet", "s025"): (150, 1024, 2e-4, 5, 0.65, True),
+    ("imagenet", "s050"): (50, 1024, 2e-4, 5, 0.65, True),
+    ("imagenet", "s100"): (150, 1024, 1e-4, 5, 0.65, True),
+}
+SIGMAS = {"s025": 0.25, "s050": 0.5, "s100": 1.0}
+LAMBDA = {"s025": 10.0, "s050": 20.0, "s100": 20.0}  # paper, code and log
+CUT = {"scale": [0.08, 1.0], "ratio": [0.75, 1.3333333]}
+COLOUR = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.2, "hue": 0.1, "p": 0.8}
+VIEWS = {  # code: MoCo-v3's two views; the third only flipped
+    "first": [
+        {"resized_crop": CUT},
+        {"jitter": COLOUR},
+        {"grey": {"p": 0.2}},
+        {"blur": {"sigma": [0.1, 2.0], "p": 1.0}},
+        {"flip": {"p": 0.5}},
+    ],
+    "second": [
+        {"resized_crop": CUT},
+        {"jitter": COLOUR},
+        {"grey": {"p": 0.2}},
+        {"blur": {"sigma": [0.1, 2.0], "p": 0.1}},
+        {"solarize": {"threshold": 0.5, "p": 0.2}},
+        {"flip": {"p": 0.5}},
+    ],
+    "plain": [{"flip": {"p": 0.5}}],
+}
+AUGMENT = {  # log, but for CIFAR-10, where they have none
+    ("cifar10", "s025"): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}],
+    ("cifar10", "s050"): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}],
+    ("cifar10", "s100"): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}],
+    ("imagenet", "s025"): [
+        {"resized_crop": CUT},
+        {"randaugment": {"policy": "rand-m9-mstd0.5-inc1"}},
+        {"flip": {"p": 0.5}},
+    ],
+    ("imagenet", "s050"): [
+        {"resized_crop": CUT | {"scale": [0.4, 1.0]}},
+        {"flip": {"p": 0.5}},
+    ],
+    ("imagenet", "s100"): [{"flip": {"p": 0.5}}],
+}
+
+
+def cases(table):
+    return pytest.mark.parametrize(("preset", "name"), [*table], ids="-".join)
+
+
+@cases(SHAPES)
+def test_networks_are_the_paper_s(preset, name):
+    shape = vit.Config(**PAPER[preset].models[name])
+
+    assert SHAPES[preset, name] == (
+        *(shape.size, shape.image_size, shape.patch_size, shape.init),
+        *(shape.projector_width, shape.projector_dim),
+    )
+    assert (shape.channels, shape.position_std) == (3, 0.02)  # code
+
+
+@cases(SHAPES)
+def test_they_have_as_many_parameters(preset, name):
+    """Counted by hand (a block has 12 d^2 + 10 d), encoder and projector."""
+    counted = {
+        ("cifar10", "b"): (85_117_440, 6_299_648),
+        ("imagenet", "s"): (19_401_728, 5_775_360),
+        ("imagenet", "b"): (85_771_776, 20_987_904),
+        ("imagenet", "b_deep"): (170_798_592, 6_299_648),  # together the paper's 177M
+    }
+    shape = vit.Config(**PAPER[preset].models[name])
+    with torch.device("meta"):
+        parts = vit.Encoder(shape), vit.Projector(shape)
+
+    assert counted[preset, name] == tuple(
+        sum(p.numel() for p in part.parameters()) for part in parts
+    )
+
+
+@cases(PRETRAIN)
+def test_pretraining_is_the_paper_s(preset, name):
+    cfg = PAPER[preset].pretrain[name]
+    steps, batch, lr, decay, warmup, steepness, frozen = PRETRAIN[preset, name]
+
+    assert (cfg.model, cfg.objective, cfg.architecture) == (name, "rrcm", "vit")
+    assert (cfg.steps, cfg.batch_size, cfg.freeze_patches) == (steps, batch, frozen)
+    optimizer = cfg.optimizer
+    assert (optimizer.lr, optimizer.weight_decay) == (lr, decay)
+    assert math.ceil(optimizer.warmup * cfg.steps) == warmup and optimizer.horizon == 1
+    assert (optimizer.clip, optimizer.clip_warmup) == (2.0, False)  # code
+    grid = cfg.grid
+    assert (grid.t_min, grid.t_max, grid.rho) == (0.002, 80.0, 7.0)  # code
+    assert (grid.first, grid.last, grid.rule) == (20, 80, "reference")  # paper; code
+    assert grid.sampling == "uniform"  # code
+    target = cfg.target
+    assert (target.start, target.end, target.steepness) == (0.99, 0.9999, steepness)  # code
+    assert cfg.loss == {
+        "tau_contrast": 0.2,
+        "tau_consistency": 0.2,  # paper and code
+        "consistency": 1.0,
+        "symmetric": False,  # paper, and all code before 2025
+        "align": [],  # options of the appendix
+        "ema": 0.0,
+    }
+    assert cfg.augment == VIEWS
+
+
+@pytest.mark.parametrize(
+    ("step", "points"), [(0, 21), (1, 41), (258_406, 41), (258_407, 81), (600_000, 81)]
+)
+def test_the_grid_of_imagenet_grows_as_in_the_code(step, points):
+    """K' = ceil(600,000 / log2(5)) = 258,406."""
+    cfg = IMAGENET.pretrain["b"]
+
+    assert len(pretrain.noise_levels(step, cfg.grid, steps=cfg.steps)[0]) == points
+
+
+@cases(FINETUNE)
+def test_finetuning_is_that_of_the_logs(preset, name):
+    recipe = PAPER[preset].recipes[f"finetune-{name}"]
+    epochs, batch, lr, warmup, decay, norm = FINETUNE[preset, name]
+
+    assert (recipe.epochs, recipe.batch_size, recipe.layer_decay) == (epochs, batch, decay)
+    assert (recipe.optimizer.lr, recipe.optimizer.weight_decay) == (lr, 0.0)
+    assert recipe.optimizer.warmup * epochs == pytest.approx(warmup, rel=1e-4)
+    assert recipe.final_norm is norm
+    assert recipe.augment == AUGMENT[preset, name]
+    mix = recipe.mix
+    mixed = (0.8, 1.0, 1.0, 0.5, 0.1) if preset == "imagenet" else (0.0, 0.0, 1.0, 0.5, 0.0)
+    assert mixed == (mix.mixup, mix.cutmix, mix.prob, mix.switch, mix.smoothing)
+
+
+def test_the_short_run_of_imagenet_ends_at_78_percent_of_its_peak():
+    """Log: 50 epochs of a cosine over 150, 5 of them warm-up: (1 + cos(45 / 145 pi)) / 2."""
+    recipe = IMAGENET.recipes["finetune-s050"]
+    whole = recipe.optimizer.horizon * recipe.epochs
+
+    assert whole == 150
+    assert 0.5 * (1 + math.cos(math.pi * 45 / (whole - 5))) == pytest.approx(0.78, abs=0.005)
+    assert [r.optimizer.horizon for r in tunings(IMAGENET) if r != recipe] == [1.0, 1.0]
+
+
+def tunings(preset):
+    return [recipe for name, recipe in preset.recipes.items() if name.startswith("finetune-")]
+
+
+@pytest.mark.parametrize("preset", PAPER)
+def test_what_we_do_better_is_on_and_its_parity_is_a_line(preset):
+    """Each value of ours, and beside it, in the file, the reference's."""
+    text = (ROOT / f"presets/{preset}.yaml").read_text()
+    for recipe in tunings(PAPER[preset]):
+        ours = (recipe.head, recipe.condition, recipe.selection, recipe.optimizer.warmup_by)
+        assert ours == ("trainable", "exact", "validation", "step")
+        assert (recipe.optimizer.clip, recipe.compute.precision) == (1.0, "bf16")
+    assert (PAPER[preset].sample.subset, PAPER[preset].sample.stop) == (
+        "every:20" if preset == "cifar10" else "every:100",
+        "grid",
+    )
+
+    for line in (
+        "head: trainable          # parity: frozen",
+        "condition: exact         # parity: nearest",
+        "warmup_by: step        # parity: epoch",
+        "clip: 1.0              # parity: .inf",
+        "# parity: none, which always draws n",
+        "parity: first:500",
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize("preset", PAPER)
+def test_every_model_is_trained_at_three_sigmas_and_certified_at_three(preset):
+    whole = PAPER[preset]
+    expected = {
+        f"{size}-rrcm-{name}": (size, f"pretrained/{size}", f"finetune-{name}", sigma)
+        for _, size in SHAPES.keys() & {(preset, model) for model in whole.models}
+        for name, sigma in SIGMAS.items()
+    }
+
+    ours = {name: run for name, run in whole.runs.items() if "-rrcm-" in name}
+    runs = {name: (run.model, run.start, run.recipe, run.sigma) for name, run in ours.items()}
+    assert runs == expected
+    for name, run in ours.items():
+        loss = {"lbd": LAMBDA[name.rpartition("-")[2]], "eta": 0.5, "m": 2, "measure": "kl"}
+        assert run.method == "rrcm" and run.loss == loss
+    assert {name: (e.run, e.sigma) for name, e in whole.evals.items() if e.run in ours} == {
+        f"{run}-e{name[1:]}": (run, sigma) for run in runs for name, sigma in SIGMAS.items()
+    }
+
+
+@pytest.mark.parametrize("preset", PAPER)
+def test_certification_is_the_paper_s(preset):
+    """Paper: n0 = 100, n = 100,000, alpha = 0.001; its radii; code: first 500 images."""
+    whole, imagenet = PAPER[preset], preset == "imagenet"
+
+    assert (whole.sample.n0, whole.sample.n, whole.certify.alpha) == (100, 100_000, 0.001)
+    assert whole.sample.alpha == 0.001 and whole.certify.certificates[0] == "cohen"
+    assert whole.sample.batch_size == (200 if imagenet else 500)  # code
+    radii = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5] if imagenet else [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert {*radii} <= {*whole.report.radii}
+
+
+def test_images_are_split_and_cut_as_usual():
+    """CIFAR-10's 10,000 and ImageNet's 50,000 are certified; 224 of 256 pixels a side."""
+    assert (CIFAR.data.name, CIFAR.data.test, CIFAR.data.size) == ("cifar10", 0, 32)
+    assert (IMAGENET.data.name, IMAGENET.data.test, IMAGENET.data.size) == ("imagenet", 0, 224)
+    assert IMAGENET.data.size / IMAGENET.data.crop == 256
+    assert CIFAR.data.validation % 10 == IMAGENET.data.validation % 1000 == 0
+
+
+def arrays(side, channels, images=16, classes=4):
+    rng = np.random.default_rng(0)
+    shape = (images, channels, side, side)
+    return Split(
+        idx=np.arange(images),
+        images=rng.integers(0, 256, shape, dtype=np.uint8),
+        labels=np.arange(images) % classes,
+        classes=tuple("abcd"[:classes]),
+        max_value=255,
+    )
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Picture files in a shard, as ImageNet's are: 40 to 54 pixels wide, cut to 32."""
+    folder, kinds, images = tmp_path_factory.mktemp("shards"), 4, 16
+    with tarfile.open(folder / "000000.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        for i in range(images):
+            (folder / "picture").write_bytes(encoded(i % kinds, i))
+            tar.add(folder / "picture", f"{i:08d}.jpeg")
+    with tarfile.open(folder / "000000.tar") as tar:
+        members = [(i, i % kinds, 0, m.offset_data, m.size) for i, m in enumerate(tar)]
+    rows = np.array(members, dtype=KIND)
+    fit = Fit(shape=(3, 32, 32), resize="crop", ratio=0.875)
+    return Split(
+        idx=rows["idx"].copy(),
+        images=Pictures(folder, ("000000.tar",), rows, fit),
+        labels=rows["label"].copy(),
+        classes=tuple("abcd"),
+        max_value=255,
+    )
+
+
+def look_alikes(preset, entry, request):
+    if preset is IMAGENET:
+        return request.getfixturevalue("pictures")
+    return arrays(side(preset, entry), 1 if preset is DIGITS else 3)
+
+
+def side(preset, entry):
+    """Of a look-alike, in pixels."""
+    if entry.architecture == "resnet":
+        return 32 if preset is IMAGENET else 8
+    return min(32, preset.data.size)
+
+
+def narrowed(preset, entry):
+    size = "32x2x2" if entry.architecture == "vit" else "8"
+    shape = {"size": size, "projector_width": 24, "projector_dim": 16}
+    shape["image_size"] = side(preset, entry)
+    return Model(architecture=entry.architecture, shape=preset.models[entry.model] | shape)
+
+
+def small(compute, precision=None):
+    """On this machine, in this process, eagerly."""
+    return Compute(
+        devices=1,
+        precision=precision or compute.precision,
+        accumulate=1,
+        compile=False,
+        recompute=compute.recompute,
+        workers=0,
+    )
+
+
+def cheap(loss):
+    """The same constants, but for those that only make it longer."""
+    most = {"m": 2, "steps": 2, "width": 16, "depth": 1, "heads": 2}
+    return loss | {key: min(loss[key], most[key]) for key in loss.keys() & most.keys()}
+
+
+def change(module, before):
+    return {name for name, t in module.state_dict().items() if not torch.equal(t, before[name])}
+
+
+def copied(module):
+    return {name: t.clone() for name, t in module.state_dict().items()}
+
+
+def kinds(preset):
+    """One of all runs from scratch by a method, and one for each recipe of fine-tuning.
+
+    Networks of several sizes are one after `narrowed`.
+    """
+    found = {}
+    for name, run in preset.runs.items():
+        scratch = run.start == "shards/train" and run.method
+        found.setdefault((run.architecture, scratch or run.recipe), (preset, name))
+    return [*found.values()]
+
+
+PRETRAININGS = [(p, name) for p in (CIFAR, IMAGENET, DIGITS) for name in p.pretrain]
+RUNS = [
+    pytest.param(
+        *(p, name),
+        id=f"{p.data.name}-{name}",
+        marks=[pytest.mark.slow] if p is IMAGENET and p.runs[name].architecture == "resnet" else [],
+    )
+    for p in (CIFAR, IMAGENET, DIGITS)
+    for p, name in kinds(p)
+]
+
+
+@pytest.mark.parametrize(
+    ("preset", "name"), PRETRAININGS, ids=[f"{p.data.name}-{n}" for p, n in PRETRAININGS]
+)
+def test_every_pretraining_takes_two_steps(preset, name, request):
+    cfg = preset.pretrain[name]
+    cfg = dataclasses.replace(
+        cfg, steps=2, batch_size=8, loss=cheap(cfg.loss), compute=small(cfg.compute)
+    )
+    state = pretrain.start(cfg, narrowed(preset, cfg))
+    encoder = state.modules["online"]["encoder"]
+    before = copied(encoder)
+
+    for _ in pretrain.pretrain(state, look_alikes(preset, cfg, request), cfg):
+        pass
+
+    assert state.step == 2 and all(map(math.isfinite, state.log[-1].values()))
+    changed = change(encoder, before)
+    assert any("blocks.1" in each for each in changed)
+    assert ("patch_embed.proj.weight" in changed) is not cfg.freeze_patches
+
+
+@pytest.mark.parametrize(("preset", "name"), RUNS)
+def test_every_kind_of_run_takes_two_steps(preset, name, request):
+    run = preset.runs[name]
+    run, recipe = dataclasses.replace(run, loss=cheap(run.loss)), preset.recipes[run.recipe]
+    slow = preset is IMAGENET and run.architecture == "resnet"  # bf16, on a CPU
+    compute = small(recipe.compute, "fp32" if slow else None)
+    recipe = dataclasses.replace(
+        recipe, epochs=1, batch_size=8, validation_draws=1, compute=compute
+    )
+    split = look_alikes(preset, run, request)
+    method = registry.load("methods", run.method)
+    state = finetune.start(run, recipe, narrowed(preset, run), classes=4)
+    network = state.modules["classifier"]
+    before = copied(network)
+
+    for _ in finetune.train(state, method, {"train": split, "validation": split}, run, recipe):
+        pass
+
+    assert state.step == 2 and all(map(math.isfinite, state.log[-1].values()))
+    assert {"head.weight", "head.bias"} <= change(network, before)
+    assert ("encoder.norm.weight" in before) is recipe.final_norm
+
+
+def test_the_constants_of_every_run_are_its_method_s():
+    for preset in (CIFAR, IMAGENET, DIGITS):
+        for name, run in preset.runs.items():
+            method = registry.load("methods", run.method)
+            parse(run.loss, method.Config, where=name)
+            assert method.PRETRAINED is run.start.startswith("pretrained/")
+
+
+def test_a_look_alike_is_what_it_seems(pictures):
+    """The pictures of these tests lie in a real shard: the right pixels come out of it."""
+    assert pictures.pixels(slice(2)).shape == (2, 3, 32, 32)
+    colour = pixels(1, 1).mean(axis=(0, 1)) / 255
+
+    assert pictures.pixels(np.array([1]))[0].mean(axis=(1, 2)) == pytest.approx(colour, abs=0.05)

@@ -1,0 +1,145 @@
+"""No damaged file is taken for a good one, and foreign names are only ever text."""
+
+import json
+import os
+
+import pandas as pd
+import pytest
+import torch
+from builders import header, refused, row
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from benchmarks.drills import corruption
+from rrcm.analysis.presentation.markup import markdown
+from rrcm.certification import certify
+from rrcm.certification.votes import records
+from rrcm.cli.commands import on_demand
+from rrcm.core.errors import CheckpointError, DataError, VotesError, printable
+from rrcm.core.files import cell, uncell
+from rrcm.data.splits import shards
+from rrcm.models import state_dict
+from rrcm.models.trained.base import checkpoint
+
+NASTY = [
+    "\x1b[2J",
+    "a\nb",
+    "=cmd|' /C calc'!A0",
+    "@SUM(1)",
+    "'=x",
+    "a\\nb",
+    "\u202egpj.exe",
+    "\udcff",
+]
+
+
+def test_damage_is_refused_or_changes_nothing():
+    """Ten tries of each kind; `python -m benchmarks.drills.corruption` makes more."""
+    text, wrong = corruption.table(10)
+
+    assert wrong == []
+    assert len(text.splitlines()) > 20
+
+
+def test_an_older_checkpoint_says_how_to_make_it_anew(tmp_path):
+    save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors", {"params": "{}"})
+
+    with refused(CheckpointError, "model.safetensors: has no digest", "`dvc repro`"):
+        checkpoint.load(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_fifo_is_refused_at_once(tmp_path, suffix):
+    path = tmp_path / f"weights{suffix}"
+    os.mkfifo(path)
+
+    with corruption.limited(10), refused(CheckpointError, f"{path}: ", "a pipe, not a file"):
+        state_dict.load(path, hint="")
+
+
+def test_votes_that_are_a_fifo_are_refused_at_once(tmp_path):
+    """Among the shards of a request anything may lie."""
+    path = tmp_path / "a.jsonl"
+    os.mkfifo(path)
+
+    with corruption.limited(10), refused(VotesError, f"{path}: a pipe, not a file"):
+        records.definition(path)
+
+
+@given(st.text() | st.sampled_from(NASTY))
+def test_cells_are_no_formulas_and_are_read_as_they_were(text):
+    written = cell(text)
+
+    assert uncell(written) == text
+    assert written.isprintable() and not written.startswith(("=", "+", "-", "@"))
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_names_of_files_are_text_in_tables(tmp_path, name):
+    table = certify.certify(
+        header(images=1), [row(0, 0, [10, 0, 0], [40, 0, 0])], certificates=["cohen"], alpha=0.001
+    ).assign(file=name)
+    certify.write(table, tmp_path / "a.csv")
+    shown = markdown(pd.DataFrame({"method": [f"{name}|<b>`x`"]}))
+
+    assert certify.read(tmp_path / "a.csv")["file"].tolist() == [name]
+    assert len((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()) == 2
+    assert shown.count("\n") == 3 and not {*"<>`\x1b\u202e"} & {*shown}
+    assert shown.splitlines()[2].count("|") == 2
+    assert printable(name).isprintable()
+
+
+@pytest.mark.parametrize("key", ["run", "subset", "split", "stop"])
+@pytest.mark.parametrize("value", ["/tmp/x", "../x", "..", "a/../../b", "a\nb", "\x1b[2J"])
+def test_a_header_names_no_place_outside_the_results(tmp_path, monkeypatch, key, value):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "a.jsonl"
+    drawn = [row(0, 0, [10, 0, 0], [40, 0, 0])]
+    records.write(path, header(images=1, **{key: value}), drawn)
+
+    with refused(VotesError, f"{path}:1: {key} is "):
+        on_demand.merge([path])
+    assert [*tmp_path.rglob("*")] == [path]
+
+
+def test_merged_votes_of_an_honest_header_are_in_the_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "a.jsonl"
+    named = header(images=1, run="net \\x1b.v2 (1)-cats", backend="foreign/onnx")
+    records.write(path, named, [row(0, 0, [10, 0, 0], [40, 0, 0])])
+    on_demand.merge([path])
+
+    (written,) = tmp_path.glob("results/*.csv")
+    assert written.name.startswith("net \\x1b.v2 (1)-cats-e0.5")
+
+
+def test_another_digit_of_a_vote_shows(tmp_path):
+    path = tmp_path / "a.jsonl"
+    records.write(path, header(images=1), [row(0, 0, [10, 0, 0], [40, 0, 0])])
+    path.write_text(path.read_text().replace('"label":0', '"label":1'))
+
+    with refused(VotesError, f"{path}:2: damaged, or edited: its checksum is another"):
+        records.read(path)
+
+
+def test_another_letter_of_an_index_shows(tmp_path):
+    index = dict.fromkeys(shards.KEYS, 1) | {"classes": ["cat", "dog"]}
+    path = tmp_path / "index.json"
+    path.write_text(json.dumps(shards.sealed(index)))
+    assert shards.read_index(tmp_path) == index
+    path.write_text(path.read_text().replace("cat", "bat"))
+
+    with refused(DataError, f"{path}: damaged (its digest is another)", "`dvc repro -f shard`"):
+        shards.read_index(tmp_path)
+
+
+def test_another_bit_of_a_zipped_tensor_shows(tmp_path):
+    path = tmp_path / "a.pth"
+    torch.save({"a": torch.full((100,), 7.0)}, path)
+    content = path.read_bytes()
+    at = content.index(b"\x00\x00\xe0\x40" * 100) + 41
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+    with refused(CheckpointError, f"{path}: no PyTorch file, or damaged"):
+        state_dict.load(path, hint="")

@@ -1,0 +1,643 @@
+"""Datasets in their true formats: read as they are, refused where they are not, never run."""
+
+import gzip
+import json
+import os
+import pickle
+import shutil
+import tarfile
+import time
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+
+import lookalikes
+import numpy as np
+import pytest
+from builders import refused
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.io import savemat
+
+import rrcm.core.torchvision_stub  # noqa: F401 (torchvision comes after it)
+from rrcm.config.sections import Data
+from rrcm.core import pool, registry
+from rrcm.core.errors import DataError
+from rrcm.data.datasets import cifar10, folder, imagenet
+from rrcm.data.ingest import manifest, sharding
+from rrcm.data.ingest.listing import Listing, Place
+from rrcm.data.splits import shards
+
+from torchvision.datasets import CIFAR10  # isort: skip (after _torchvision)
+from torchvision.datasets.imagenet import ARCHIVE_META  # isort: skip
+
+LAYOUTS = ("folders", "flat", "tars")
+NAMES = sorted(lookalikes.WNIDS[:3])
+
+
+# CIFAR-10.
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory) -> Path:
+    """The archive of a look-alike, and its folder beside it."""
+    return lookalikes.cifar10(tmp_path_factory.mktemp("cifar10"))
+
+
+def fetched(source: Path, root: Path) -> Listing:
+    cifar10.fetch(root, source, verify=False)
+    return cifar10.listing(root, root / "no link")
+
+
+def test_the_lookalike_is_what_python_reads(official: Path):
+    """As Python 2 wrote it: byte strings under the old name of numpy's function."""
+    raw = (official.parent / cifar10.FOLDER / "data_batch_1").read_bytes()
+    content = pickle.loads(raw, encoding="bytes")
+
+    assert raw.startswith(b"\x80\x02}") and b"cnumpy.core.multiarray\n_reconstruct\n" in raw
+    assert content[b"data"].shape == (10, 3072) and content[b"data"].dtype == np.uint8
+
+
+@pytest.mark.parametrize("form", ["archive", "folder", "batches"])
+def test_cifar10_is_its_batches_in_their_order(official: Path, tmp_path: Path, form: str):
+    """Rows are red, green and blue planes; the sixth batch is the test split."""
+    forms = {"archive": official, "folder": official.parent}
+    found = fetched(forms.get(form, official.parent / cifar10.FOLDER), tmp_path)
+
+    assert found.images.shape == (70, 3, 32, 32) and found.images.dtype == np.uint8
+    for n in (0, 9, 10, 49, 50, 69):
+        want = lookalikes.pixels(n % 10, n).transpose(2, 0, 1)
+        np.testing.assert_array_equal(found.images[n], want)
+    assert found.labels.tolist() == [n % 10 for n in range(70)]
+    assert found.held.tolist() == [False] * 50 + [True] * 20
+    assert found.idx.tolist() == [*range(50), *range(20)]
+    assert found.classes[3] == "cat" and found.size == 70 * 3072
+    raw = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert raw == {n: (official.parent / cifar10.FOLDER / n).read_bytes() for n in cifar10.MD5}
+
+
+def test_cifar10_becomes_shards_with_the_official_test_split(official: Path, tmp_path: Path):
+    found = fetched(official, tmp_path / "data")
+    cfg = Data(
+        name="cifar10",
+        seed=0,
+        test=0,
+        validation=10,
+        choice=0,
+        shard_size=16,
+        size=32,
+        channels=3,
+        crop=1.0,
+    )
+    out = tmp_path / "shards"
+    [*sharding.write(found, out, cfg, scratch=tmp_path / "scratch", workers=1)]
+
+    test = shards.read(out, "test")
+    assert test.idx.tolist() == [*range(20)]
+    np.testing.assert_array_equal(test.images, found.images[50:])
+    assert sorted([*shards.read(out, "train").idx, *shards.read(out, "validation").idx]) == [
+        *range(50)
+    ]
+
+
+def test_md5s_are_those_that_torchvision_checks():
+    """Golden: torchvision.datasets.CIFAR10 and ImageNet."""
+    listed = dict([*CIFAR10.train_list, *CIFAR10.test_list])
+    assert cifar10.MD5 == listed | {CIFAR10.meta["filename"]: CIFAR10.meta["md5"]}
+    assert (cifar10.ARCHIVE, cifar10.ARCHIVE_MD5) == (CIFAR10.filename, CIFAR10.tgz_md5)
+    assert imagenet.MD5 == dict(ARCHIVE_META.values())
+
+
+@pytest.mark.parametrize("form", ["archive", "folder"])
+def test_a_wrong_md5_is_refused_and_the_right_one_taken(official, tmp_path, monkeypatch, form):
+    source = official if form == "archive" else official.parent
+    with refused(DataError, str(source), "MD5", "--no-verify"):
+        cifar10.fetch(tmp_path / "data", source, verify=True)
+    assert not (tmp_path / "data").exists()
+
+    folder_ = official.parent / cifar10.FOLDER
+    monkeypatch.setattr(cifar10, "MD5", {n: lookalikes.md5(folder_ / n) for n in cifar10.MD5})
+    if form == "archive":
+        with refused(DataError, f"{official}: MD5 is", "--no-verify"):
+            cifar10.fetch(tmp_path / "data", source, verify=True)
+    monkeypatch.setattr(cifar10, "ARCHIVE_MD5", lookalikes.md5(official))
+
+    assert cifar10.fetch(tmp_path / "data", source, verify=True) == 70
+
+
+def altered(official: Path, to: Path, name: str, raw: bytes) -> Path:
+    """The folder with another batch."""
+    shutil.copytree(official.parent / cifar10.FOLDER, to / cifar10.FOLDER)
+    (to / cifar10.FOLDER / name).write_bytes(raw)
+    return to
+
+
+class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return os.system, ("touch hostile",)
+
+
+class Instance:
+    """Asks for an attribute of something harmless."""
+
+    def __reduce__(self) -> tuple:
+        return getattr, (np.ndarray, "tofile")
+
+
+HOSTILE = {
+    "posix.system": pickle.dumps({b"data": Evil(), b"labels": []}, protocol=2),
+    "builtins.eval": b"\x80\x02cbuiltins\neval\nU\x06f(1+1)\x85R.",
+    "__builtin__.getattr": pickle.dumps(Instance(), protocol=2),
+    "numpy.load": b"\x80\x02cnumpy\nload\nU\x06/a.npy\x85R.",
+    "numpy.core.multiarray.scalar": b"\x80\x02cnumpy.core.multiarray\nscalar\n.",
+    "os.system": b"(S'touch hostile'\nios\nsystem\n.",  # the opcode INST, of protocol 0
+}
+
+
+@pytest.mark.parametrize("asked", HOSTILE)
+def test_a_hostile_pickle_is_refused_and_nothing_is_run(official, tmp_path, monkeypatch, asked):
+    monkeypatch.chdir(tmp_path)
+    source = altered(official, tmp_path / "raw", "data_batch_3", HOSTILE[asked])
+
+    with refused(DataError, "data_batch_3", f"asks for {asked}", "nothing of it was run"):
+        cifar10.fetch(tmp_path / "data", source, verify=False)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
+
+
+def batch(**changes) -> bytes:
+    content = {"labels": [1, 2], "data": np.zeros((2, 3072), np.uint8)} | changes
+    return lookalikes.python2_pickle({k: v for k, v in content.items() if v is not None})
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "damaged, or no pickle"),
+        (b"\x80\x02}q\x00(U\x04da", "damaged, or no pickle"),
+        (b"<html>not found</html>", "damaged, or no pickle"),
+        (lookalikes.python2_pickle([1]), "not a batch of CIFAR-10, but a list"),
+        (batch(data=None), "without data and labels"),
+        (batch(labels=None), "without data and labels"),
+        (batch(data=[0] * 3072), "without data and labels"),
+        (batch(labels=[1]), "1 labels for data of shape (2, 3072)"),
+        (batch(labels=[1, 10]), "a label is not one of 0 … 9"),
+        (batch(labels=[1, -1]), "a label is not one of 0 … 9"),
+        (batch(labels=[1, 2.0]), "a label is not one of 0 … 9"),
+        (batch(data=np.zeros((2, 3071), np.uint8)), "2 labels for data of shape (2, 3071)"),
+        (batch(data=np.zeros((2, 3072), np.float32)), "'f4' instead of bytes"),
+        (batch(data=np.zeros((2, 3072), np.uint8, order="F")), "anything but bytes in C order"),
+        (b"\x80\x02cnumpy\nndarray\n)R(K\x01K\x05\x85K\x00\x89U\x03abctb.", "anything but bytes"),
+    ],
+)
+def test_a_damaged_batch_is_refused_by_name(official: Path, tmp_path: Path, raw, words):
+    source = altered(official, tmp_path / "raw", "test_batch", raw)
+
+    with refused(DataError, "test_batch", words):
+        cifar10.fetch(tmp_path / "data", source, verify=False)
+    assert not (tmp_path / "data").exists()
+
+
+@few
+@given(st.data())
+def test_no_damage_is_more_than_a_line(official: Path, data: st.DataObject):
+    """Bytes that were flipped anywhere but in pixels are read as they are or refused."""
+    raw = bytearray(batch())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, 250))] = data.draw(st.integers(0, 255))
+    try:
+        cifar10._batch(bytes(raw), "a batch")
+    except DataError as error:
+        assert str(error).startswith("a batch: ")
+
+
+def test_other_classes_are_not_cifar10(official: Path, tmp_path: Path):
+    other = lookalikes.python2_pickle({"label_names": ["apple", "aquarium fish"]})
+    source = altered(official, tmp_path / "raw", cifar10.META, other)
+
+    with refused(DataError, "batches.meta has other classes than CIFAR-10", "aquarium"):
+        cifar10.fetch(tmp_path / "data", source, verify=False)
+
+
+def test_an_archive_that_is_none_is_refused(official: Path, tmp_path: Path):
+    whole = official.read_bytes()
+    wrong = {
+        "cut.tar.gz": (whole[: len(whole) // 2], "truncated or no tar.gz"),
+        "text.tar.gz": (b"<html>", "truncated or no tar.gz"),
+        "other.tar.gz": (gzip.compress(lookalikes.tar({"a": b"b"})), "not the archive of CIFAR-10"),
+    }
+    for name, (raw, words) in wrong.items():
+        (tmp_path / name).write_bytes(raw)
+        with refused(DataError, name, words):
+            cifar10.fetch(tmp_path / "data", tmp_path / name, verify=False)
+    with refused(DataError, "no.tar.gz: not found", "expected cifar-10-python.tar.gz"):
+        cifar10.fetch(tmp_path / "data", tmp_path / "no.tar.gz", verify=False)
+    with refused(DataError, "data_batch_1: not found", "expected the batches"):
+        cifar10.fetch(tmp_path / "data", tmp_path, verify=False)
+
+
+def test_a_missing_batch_names_the_command(official: Path, tmp_path: Path):
+    fetched(official, tmp_path)
+    (tmp_path / "data_batch_4").unlink()
+
+    with refused(DataError, "data_batch_4: not found", "`rrcm data cifar10 --from"):
+        cifar10.listing(tmp_path, tmp_path)
+
+
+# Picture files: what is in a place, and its manifest.
+
+
+def examined(
+    dataset: ModuleType, source: Path, root: Path, *, skip: bool = False, workers: int = 1
+) -> Listing:
+    """As `rrcm data` leaves it, and the stage finds it."""
+    name = dataset.__name__.rpartition(".")[2]
+    tree = dataset.tree(source)
+    count = sum(len(places) for classes in tree.values() for places in classes.values())
+    path = root / name / "manifest.json"
+    done = [*manifest.examine(tree, path, skip_unreadable=skip, workers=workers)]
+    assert done == sorted(done) and done[-1] == count
+    (root / "link").write_text(f"{source}\n")
+    return dataset.listing(root / name, root / "link")
+
+
+def built(found: Listing, to: Path, **changes) -> dict[str, bytes]:
+    """The files of the shards of a listing."""
+    values = {
+        "name": "it",
+        "seed": 0,
+        "test": 0,
+        "validation": 3,
+        "choice": 0,
+        "shard_size": 10,
+        "channels": 3,
+    }
+    cfg = Data(**values | {"size": 32, "crop": 0.875} | changes)
+    [*sharding.write(found, to / "shards", cfg, scratch=to / "scratch", workers=1)]
+    paths = [path for path in (to / "shards").rglob("*") if path.is_file()]
+    return {path.relative_to(to).as_posix(): path.read_bytes() for path in paths}
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory) -> dict[str, Path]:
+    """ImageNet in each of the forms that it comes in."""
+    root = tmp_path_factory.mktemp("imagenet")
+    return {layout: lookalikes.imagenet(root / layout, layout=layout) for layout in LAYOUTS}
+
+
+def test_forms_of_imagenet_are_one_dataset(layouts: dict[str, Path], tmp_path: Path):
+    """Ground truth and folders, archives and files: the same manifest, the same shards."""
+    manifests, files = [], []
+    for layout, source in layouts.items():
+        found = examined(imagenet, source, tmp_path / layout, workers=1 + (layout == "tars"))
+        manifests.append((tmp_path / layout / "imagenet/manifest.json").read_bytes())
+        files.append(built(found, tmp_path / layout))
+
+    assert manifests[0] == manifests[1] == manifests[2]
+    assert files[0] == files[1] == files[2]
+    assert str(tmp_path).encode() not in manifests[0]
+    assert len(manifests[0]) < 1500
+
+
+def test_imagenet_is_in_the_usual_order(layouts: dict[str, Path], tmp_path: Path):
+    """Classes by WordNet id; images by class and name, as torchvision's ImageFolder has them."""
+    found = examined(imagenet, layouts["tars"], tmp_path)
+    folders = layouts["folders"]
+    for part, held in (("train", False), ("val", True)):
+        paths = sorted((folders / part).rglob("*.JPEG"))
+        rows = np.flatnonzero(found.held == held)
+
+        assert [found.images[i].read() for i in rows] == [path.read_bytes() for path in paths]
+        assert [found.classes[found.labels[i]] for i in rows] == [p.parent.name for p in paths]
+        assert found.idx[rows].tolist() == [*range(len(paths))]
+    assert found.classes == tuple(NAMES)
+
+
+def test_archives_are_read_in_place(layouts: dict[str, Path]):
+    """Nothing is unpacked: a picture is bytes of the outer archive."""
+    tree = imagenet.tree(layouts["tars"])
+    place = tree["train"][NAMES[1]][3]
+    outer = layouts["tars"] / imagenet.TRAIN
+    raw = outer.read_bytes()[place.offset : place.offset + place.size]
+
+    assert place.file == str(outer)
+    assert raw == (layouts["folders"] / "train" / NAMES[1] / place.name).read_bytes()
+    assert place.read() == raw and str(place) == f"{outer}:{place.name}"
+
+
+def test_an_unpacked_devkit_is_as_good(layouts: dict[str, Path], tmp_path: Path):
+    source = shutil.copytree(layouts["flat"], tmp_path / "raw")
+    (source / imagenet.DEVKIT).unlink()
+
+    assert [*imagenet.tree(source)["test"]] == NAMES
+    shutil.rmtree(source / "ILSVRC2012_devkit_t12")
+    with refused(DataError, "val/ has no folders", imagenet.DEVKIT):
+        imagenet.tree(source)
+
+
+def test_official_archives_are_held_to_md5s_and_counts(layouts, monkeypatch):
+    source = layouts["tars"]
+    with refused(DataError, "ILSVRC2012_img_train.tar: MD5 is", "--no-verify"):
+        [*imagenet.verify(source)]
+    with refused(DataError, "24 train pictures of 3 classes", "1,281,167 of 1,000", "--no-verify"):
+        imagenet.complete(source, imagenet.tree(source))
+    names = (imagenet.TRAIN, imagenet.VAL, imagenet.DEVKIT)
+    monkeypatch.setattr(imagenet, "MD5", {n: lookalikes.md5(source / n) for n in names})
+    monkeypatch.setattr(imagenet, "CLASSES", 3)
+    monkeypatch.setattr(imagenet, "COUNTS", {"train": 24, "test": 6})
+    imagenet.complete(source, imagenet.tree(source))
+
+    assert [*imagenet.verify(source)][-1] == sum((source / n).stat().st_size for n in names)
+
+
+@pytest.mark.parametrize("name", [imagenet.TRAIN, imagenet.VAL, imagenet.DEVKIT])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
+def test_truncated_archives_are_named(layouts, tmp_path: Path, name: str, share: float):
+    source = shutil.copytree(layouts["tars"], tmp_path / "raw")
+    shutil.rmtree(source / "ILSVRC2012_devkit_t12")
+    raw = (source / name).read_bytes()
+    end = len(raw if name == imagenet.DEVKIT else raw.rstrip(b"\0"))  # what follows pads a tar
+    (source / name).write_bytes(raw[: int(end * share)])
+
+    with refused(DataError, name, "truncated"):
+        imagenet.tree(source)
+
+
+def test_an_archive_cut_between_two_files_is_seen(layouts, tmp_path: Path):
+    """Python's tarfile takes that for the end."""
+    source = shutil.copytree(layouts["tars"], tmp_path / "raw")
+    with tarfile.open(source / imagenet.VAL) as tar:
+        end = tar.getmembers()[3].offset
+    os.truncate(source / imagenet.VAL, end)
+
+    with tarfile.open(source / imagenet.VAL) as tar:
+        assert len(tar.getmembers()) == 3
+    with refused(DataError, imagenet.VAL, "truncated, its end is missing"):
+        imagenet.tree(source)
+
+
+def test_ground_truth_of_other_pictures_is_refused(layouts, tmp_path: Path):
+    source = shutil.copytree(layouts["flat"], tmp_path / "raw")
+    (source / "val/ILSVRC2012_val_00000002.JPEG").rename(source / "val/picture.JPEG")
+    with refused(DataError, "picture.JPEG: expected ILSVRC2012_val_00000001.JPEG"):
+        imagenet.tree(source)
+    (source / "val/picture.JPEG").unlink()
+    with refused(DataError, "5 validation pictures, but the ground truth is of 6"):
+        imagenet.tree(source)
+
+
+@pytest.mark.parametrize("damage", ["mat", "no synsets", "truth", "unknown"])
+def test_a_damaged_devkit_is_refused(layouts, tmp_path: Path, damage: str):
+    source = shutil.copytree(layouts["flat"], tmp_path / "raw")
+    (source / imagenet.DEVKIT).unlink()
+    data = source / "ILSVRC2012_devkit_t12/data"
+    if damage == "mat":
+        (data / imagenet.META).write_bytes(b"MATLAB 5.0 MAT-file" * 20)
+    elif damage == "no synsets":
+        savemat(data / imagenet.META, {"other": np.zeros(3)})
+    else:
+        (data / imagenet.TRUTH).write_text("x\n" * 6 if damage == "truth" else "4\n" * 6)
+
+    with refused(DataError, "devkit", "is damaged"):
+        imagenet.tree(source)
+
+
+# Anybody's folders.
+
+
+def test_folders_may_have_a_test_split_or_not(tmp_path: Path):
+    for name, parts in {
+        "test": (("train", 8), ("test", 2)),
+        "val": (("train", 8), ("val", 2)),
+        "none": (("train", 8),),
+        "bare": (("", 8),),
+    }.items():
+        source = lookalikes.folders(tmp_path / name / "raw", parts=parts)
+        (source / "README.txt").write_text("not a picture")
+        found = examined(folder, source, tmp_path / name)
+
+        assert found.classes == ("cat", "dog", "owl")
+        assert found.held.sum() == 6 * (name in ("test", "val"))
+        assert np.bincount(found.labels[~found.held]).tolist() == [8, 8, 8]
+        assert found.size == sum(len(place.read()) for place in found.images)
+        built(found, tmp_path / name, test=0 if name in ("test", "val") else 3)
+
+
+def test_pictures_below_a_class_folder_are_of_the_class(tmp_path: Path):
+    source = lookalikes.folders(tmp_path / "raw", parts=(("train", 3),))
+    (source / "train/cat/more").mkdir()
+    (source / "train/cat/000.jpg").rename(source / "train/cat/more/000.jpg")
+
+    names = [place.name for place in folder.tree(source)["train"]["cat"]]
+    assert names == ["001.png", "002.bmp", "more/000.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda raw: shutil.rmtree(raw / "test/owl"), "owl is in train, but missing from test"),
+        (lambda raw: shutil.rmtree(raw / "train/owl"), "owl is in test, but missing from train"),
+        (lambda raw: (raw / "train/emu").mkdir(), "class folder train/emu has no pictures"),
+        (lambda raw: shutil.copytree(raw / "test", raw / "val"), "has both test/ and val/"),
+        (lambda raw: [shutil.rmtree(p) for p in (raw / "test").iterdir()], "test: no folders in"),
+    ],
+)
+def test_folders_that_do_not_fit_are_named(tmp_path: Path, change, words: str):
+    source = lookalikes.folders(tmp_path / "raw")
+    change(source)
+
+    with refused(DataError, str(source), words):
+        folder.tree(source)
+
+
+@pytest.mark.parametrize("dataset", [folder, imagenet])
+def test_unreadable_pictures_are_told_by_path_or_skipped_and_listed(tmp_path: Path, dataset):
+    source = tmp_path / "raw"
+    lookalikes.folders(source, parts=(("train", 8), ("val", 2)))
+    broken = source / "train/dog/004.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    (source / "train/owl/000.jpg").write_bytes(b"")
+
+    with refused(DataError, str(broken), "--skip-unreadable"):
+        examined(dataset, source, tmp_path)
+    assert not [*tmp_path.rglob("manifest.json")]
+
+    found = examined(dataset, source, tmp_path, skip=True, workers=2)
+    (path,) = tmp_path.rglob("manifest.json")
+    told = json.loads(path.read_text())
+    assert told["skipped"] == ["train/dog/004.png", "train/owl/000.jpg"]
+    assert told["parts"]["train"]["dog"]["images"] == 7
+    assert len(found.images) == 28 and str(broken) not in [p.file for p in found.images]
+    assert found.idx[~found.held].tolist() == [i for i in range(24) if i not in (12, 16)]
+    assert len(built(found, tmp_path)) > 6
+
+
+def test_a_class_without_any_readable_picture_is_refused(tmp_path: Path):
+    source = lookalikes.folders(tmp_path / "raw")
+    for path in (source / "test/cat").iterdir():
+        path.write_bytes(b"no")
+
+    with refused(DataError, "test/cat: none of 2 pictures can be read"):
+        examined(folder, source, tmp_path, skip=True)
+
+
+# The manifest keeps its promise.
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A folder dataset that has been examined: raw/ and folder/manifest.json."""
+    examined(folder, lookalikes.folders(tmp_path / "raw"), tmp_path)
+    return tmp_path
+
+
+def again(root: Path) -> Listing:
+    return folder.listing(root / "folder", root / "link")
+
+
+def test_a_changed_byte_fails_the_build_and_names_the_class(kept: Path):
+    path = kept / "raw/train/dog/001.png"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+
+    with refused(
+        DataError, "class folder train/dog are not those", "`rrcm data folder --from DIR`"
+    ):
+        built(again(kept), kept)
+    assert not (kept / "shards").exists() and not (kept / "scratch").exists()
+
+    path.write_bytes(raw)
+    assert built(again(kept), kept)  # nothing of the failed build was gone on from
+
+
+def test_a_missing_or_a_new_picture_names_the_class(kept: Path):
+    path = kept / "raw/test/owl/001.png"
+    raw = path.read_bytes()
+    path.unlink()
+    with refused(DataError, "class folder test/owl has 1 pictures, the manifest 2"):
+        again(kept)
+    path.write_bytes(raw)
+    shutil.copy(path, path.with_name("007.png"))
+    with refused(DataError, "class folder test/owl has 3 pictures, the manifest 2"):
+        again(kept)
+
+
+def test_a_renamed_picture_is_another_dataset(kept: Path):
+    """Its place, and so its name for ever, may have changed."""
+    (kept / "raw/train/cat/000.jpg").rename(kept / "raw/train/cat/900.jpg")
+
+    with refused(DataError, "class folder train/cat are not those"):
+        built(again(kept), kept)
+
+
+def test_a_new_class_is_another_dataset(kept: Path):
+    for part in ("train", "test"):
+        shutil.copytree(kept / f"raw/{part}/cat", kept / f"raw/{part}/yak")
+
+    with refused(DataError, "class folder train/yak has 8 pictures, the manifest 0"):
+        again(kept)
+
+
+def test_a_dataset_may_move(kept: Path):
+    before = built(again(kept), kept / "one")
+    (kept / "raw").rename(kept / "elsewhere")
+    with refused(DataError, str(kept / "raw"), "`rrcm data folder --from DIR` if it moved"):
+        again(kept)
+    (kept / "link").write_text(str(kept / "elsewhere"))
+
+    assert built(again(kept), kept / "two") == before
+
+
+def test_a_machine_without_the_files_is_told_the_command(kept: Path):
+    (kept / "link").unlink()
+
+    with refused(DataError, "is not known", "`rrcm data folder --from DIR`"):
+        again(kept)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"parts": {}, "skipped": 3}'])
+def test_a_damaged_manifest_is_refused(kept: Path, text: str):
+    (kept / "folder/manifest.json").write_text(text)
+
+    with refused(DataError, "manifest.json: damaged", "`rrcm data folder --from DIR`"):
+        again(kept)
+
+
+def test_a_manifest_that_was_never_written_names_the_command(tmp_path: Path):
+    with refused(DataError, "manifest.json: not found", "`rrcm data imagenet --from DIR`"):
+        imagenet.listing(tmp_path / "imagenet", tmp_path / "link")
+
+
+def test_a_picture_that_is_cut_short_is_named(tmp_path: Path):
+    (tmp_path / "a.tar").write_bytes(b"0123456789")
+
+    assert Place("x.jpg", str(tmp_path / "a.tar"), 2, 3).read() == b"234"
+    with refused(DataError, "a.tar:x.jpg: 5 bytes are missing"):
+        Place("x.jpg", str(tmp_path / "a.tar"), 8, 7).read()
+    with refused(DataError, "none.jpg: not found"):
+        Place("none.jpg", str(tmp_path / "none.jpg")).read()
+
+
+# Every dataset, and all cores.
+
+
+@pytest.mark.parametrize("name", registry.names("datasets"))
+def test_datasets_list_what_is_there_or_name_the_command(name: str, tmp_path: Path):
+    with refused(DataError, "not found", f"`rrcm data {name}"):
+        registry.load("datasets", name).listing(tmp_path / name, tmp_path / "link")
+
+
+def square(number: int) -> int:
+    return number**2
+
+
+def die(number: int) -> int:
+    os.kill(os.getpid(), 9)
+
+
+def refuse(number: int) -> int:
+    raise DataError(f"number {number}: refused")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_results_come_in_the_order_of_tasks(workers: int):
+    taken = []
+    found = pool.spread(square, (taken.append(i) or i for i in range(40)), workers=workers)
+
+    assert next(found) == 0 and len(taken) <= 2 * workers + 1  # tasks are not piled up
+    assert [*found] == [i**2 for i in range(1, 40)]
+
+
+def test_errors_and_deaths_of_a_process_are_told():
+    with refused(DataError, "number 0: refused"):
+        [*pool.spread(refuse, range(9), workers=2)]
+    with refused(DataError, "one of 2 processes was killed"):
+        [*pool.spread(die, range(9), workers=2)]
+
+
+def linger(folder_: Path) -> None:
+    (folder_ / str(os.getpid())).touch()
+    time.sleep(60)
+
+
+def keep_busy(folder_: Path) -> None:
+    [*pool.spread(linger, [folder_] * 2, workers=2)]
+
+
+def test_workers_end_with_a_killed_parent(tmp_path: Path):
+    parent = get_context("fork").Process(target=keep_busy, args=(tmp_path,))
+    parent.start()
+    until = time.monotonic() + 120
+    while len(workers := [int(path.name) for path in tmp_path.iterdir()]) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+    parent.kill()
+    parent.join()
+
+    while any(Path(f"/proc/{worker}/exe").exists() for worker in workers):  # a zombie has none
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -1,0 +1,416 @@
+"""Pixels are what a file shows, in whatever mode it keeps them; what shows nothing is named."""
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import refused
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.core.errors import ConfigError, DataError
+from rrcm.core.labels import UNKNOWN
+from rrcm.data import image_folder
+from rrcm.data.splits import pictures
+from rrcm.data.splits.pictures import Fit
+
+RNG = np.random.default_rng(0)
+COLOURS = RNG.integers(0, 256, (6, 5, 3), dtype=np.uint8)  # [H, W, C]
+RGB, GREY = Fit(shape=(3, 6, 5)), Fit(shape=(1, 6, 5))
+
+
+def saved(picture: Image.Image, kind: str = "PNG", **options) -> io.BytesIO:
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    file.seek(0)
+    return file
+
+
+def read(picture: Image.Image, fit: Fit = RGB, kind: str = "PNG", **options) -> np.ndarray:
+    """Pixels of a picture that was written and read, as [H, W, C]."""
+    found = pictures.read(saved(picture, kind, **options), fit, name="a picture")
+
+    assert found.dtype == np.uint8 and found.shape == fit.shape and found.flags.c_contiguous
+    return found.transpose(1, 2, 0)
+
+
+# Modes.
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
+def test_colours_are_those_of_the_file(kind: str):
+    assert (read(Image.fromarray(COLOURS), kind=kind) == COLOURS).all()
+
+
+def test_a_palette_is_looked_up():
+    picture = Image.fromarray(COLOURS).quantize(colors=30)
+
+    assert (read(picture) == COLOURS).all()
+
+
+def test_grey_is_luma_of_colours_and_three_times_itself():
+    """Golden: ITU-R 601-2, L = 0.299 R + 0.587 G + 0.114 B, as PIL documents it."""
+    luma = COLOURS @ np.array([0.299, 0.587, 0.114])
+    grey = Image.fromarray(COLOURS[..., 0])
+
+    assert np.abs(read(Image.fromarray(COLOURS), GREY)[..., 0] - luma).max() <= 0.51
+    assert (read(grey, GREY)[..., 0] == COLOURS[..., 0]).all()
+    assert (read(grey) == COLOURS[..., :1]).all()
+
+
+def test_transparent_pixels_show_white():
+    alpha = RNG.integers(0, 256, (6, 5, 1), dtype=np.uint8)
+    alpha[0, :2, 0] = 0, 255
+    over = COLOURS * (alpha / 255) + 255 * (1 - alpha / 255)
+
+    found = read(Image.fromarray(np.concatenate([COLOURS, alpha], axis=2)))
+
+    assert np.abs(found - over).max() <= 1
+    assert (found[0, 0] == 255).all() and (found[0, 1] == COLOURS[0, 1]).all()
+    grey = np.concatenate([COLOURS[..., :1], alpha], axis=2)
+    assert np.abs(read(Image.fromarray(grey), GREY) - over[..., :1]).max() <= 1
+
+
+def test_a_transparent_colour_of_a_palette_shows_white():
+    picture = Image.new("P", (5, 6), 1)
+    picture.putpalette([10, 20, 30, 40, 50, 60])
+    picture.putpixel((0, 0), 0)
+
+    found = read(picture, transparency=0)
+
+    assert (found[0, 0] == 255).all() and (found[1, 1] == [40, 50, 60]).all()
+
+
+@few
+@given(st.integers(0, 65535))
+def test_sixteen_bits_are_scaled_and_not_clipped(value: int):
+    """White of 65535 is white of 255: the nearest of the two to each."""
+    picture = Image.fromarray(np.full((6, 5), value, dtype=np.uint16))
+
+    for kind in ("PNG", "TIFF"):
+        assert abs(int(read(picture, GREY, kind)[0, 0, 0]) * 257 - value) <= 128
+        assert len({*read(picture, RGB, kind)[0, 0]}) == 1
+
+
+def test_one_bit_is_black_or_white():
+    bits = COLOURS[..., 0] > 127
+
+    assert (read(Image.fromarray(bits), GREY)[..., 0] == 255 * bits).all()
+
+
+def test_cmyk_is_turned_into_colours():
+    picture = Image.new("CMYK", (5, 6), (0, 0, 0, 0))
+    picture.putpixel((0, 0), (0, 0, 0, 255))
+
+    found = read(picture, kind="TIFF")
+
+    assert found[0, 0].max() == 0 and found[1, 1].min() == 255
+
+
+def test_fractions_have_no_white():
+    with refused(DataError, "a picture: pixels are fractions"):
+        read(Image.fromarray(np.ones((6, 5), dtype=np.float32)), GREY, "TIFF")
+    with refused(DataError, "a picture: pixels of more than sixteen bits"):
+        read(Image.fromarray(np.full((6, 5), 70000, dtype=np.int32)), GREY, "TIFF")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_upright(orientation: int):
+    """EXIF says what was done to the picture, from 1, nothing, to 8, a quarter turn."""
+    undo = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    picture, exif = Image.fromarray(COLOURS), Image.Exif()
+    exif[0x0112] = orientation
+    turned = picture.transpose(undo[orientation]) if orientation > 1 else picture
+
+    assert (read(turned, exif=exif) == COLOURS).all()
+
+
+def test_a_moving_picture_is_its_first_frame():
+    frames = [Image.new("L", (5, 6), value) for value in (7, 200)]
+
+    found = read(frames[0], GREY, "GIF", save_all=True, append_images=frames[1:])
+
+    assert (found == 7).all()
+
+
+# Sizes.
+
+
+def test_another_size_is_refused_where_it_must_be_exact():
+    with refused(DataError, "a picture: 5 x 6 pixels, but the model takes 6 x 5"):
+        read(Image.fromarray(COLOURS), Fit(shape=(3, 5, 6)))
+
+
+@few
+@given(
+    size=st.tuples(st.integers(8, 90), st.integers(8, 90)),
+    side=st.integers(8, 40),
+    ratio=st.sampled_from([0.875, 0.9, 0.95, 1.0]),
+    interpolation=st.sampled_from(["bicubic", "bilinear"]),
+)
+def test_a_crop_is_that_of_timm(size, side, ratio, interpolation):
+    """To the last bit: its transform of a picture for evaluation."""
+    from timm.data import create_transform
+
+    picture = Image.fromarray(RNG.integers(0, 256, (*size, 3), dtype=np.uint8))
+    transform = create_transform(
+        (3, side, side),
+        interpolation=interpolation,
+        mean=(0, 0, 0),
+        std=(1, 1, 1),
+        crop_pct=ratio,
+    )
+    fit = Fit(shape=(3, side, side), resize="crop", ratio=ratio, interpolation=interpolation)
+
+    found = pictures.pixels(picture, fit, name="a picture")
+
+    assert torch.equal(torch.from_numpy(found) / 255, transform(picture))
+
+
+@few
+@given(st.tuples(*[st.integers(1, 60)] * 4))
+def test_any_crop_is_from_the_middle_and_inside(sizes):
+    """Of a picture that is symmetric, so is what is cut out, and no border is made up."""
+    height, width, high, wide = sizes
+    noise = RNG.integers(100, 256, (high, wide), dtype=np.uint8)
+    even = np.maximum(noise, noise[::-1, ::-1])
+    fit = Fit(shape=(1, height, width), resize="crop", ratio=0.8, interpolation="bilinear")
+
+    found = pictures.pixels(Image.fromarray(even), fit, name="a picture")
+
+    assert found.shape == (1, height, width) and found.min() >= 100
+
+
+def test_squash_is_the_whole_picture():
+    left, right = np.zeros((20, 10), dtype=np.uint8), np.full((20, 30), 255, dtype=np.uint8)
+    fit = Fit(shape=(1, 8, 8), resize="squash", interpolation="bilinear")
+
+    found = pictures.pixels(Image.fromarray(np.hstack([left, right])), fit, name="a picture")
+
+    assert (found[0, :, 0] < 5).all() and (found[0, :, 3:] == 255).all()
+
+
+def test_scaling_down_does_not_alias():
+    """A fine chessboard is grey from afar."""
+    board = 255 * (np.indices((64, 64)).sum(axis=0) % 2).astype(np.uint8)
+    for resize in ("squash", "crop"):
+        fit = Fit(shape=(1, 8, 8), resize=resize)
+        found = pictures.pixels(Image.fromarray(board), fit, name="a picture")
+
+        assert np.abs(found.astype(int) - 127).max() <= 16
+
+
+def test_a_thread_of_pixels_is_not_cropped():
+    with refused(DataError, "long.png: 2000000 x 1 pixels are too oblong to crop"):
+        pictures.pixels(
+            Image.new("L", (2_000_000, 1)),
+            Fit(shape=(1, 224, 224), resize="crop"),
+            name="long.png",
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"resize": "corp"}, "resize: 'corp' is none of exact, crop, squash. Did you mean 'crop'?"),
+        ({"interpolation": "lanczos"}, "resize: 'lanczos' is none of bicubic, bilinear"),
+        ({"ratio": 0.0}, "resize: the ratio of a crop is in (0, 1], got 0"),
+        ({"ratio": 1.5}, "resize: the ratio of a crop is in (0, 1], got 1.5"),
+    ],
+)
+def test_rules_that_are_none_are_refused(changes, words):
+    with refused(ConfigError, words):
+        Fit(shape=(3, 8, 8), **changes)
+
+
+# What is no picture.
+
+
+def png(width: int, height: int) -> bytes:
+    """A file that says it has so many pixels, and has none."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = b""
+    for kind, data in ((b"IHDR", head), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")):
+        checked = kind + data
+        chunks += struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+GOOD = {kind: saved(Image.fromarray(COLOURS), kind).read() for kind in ("PNG", "JPEG", "GIF")}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not a picture"),
+        (b"no picture", "not a picture"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n", "not a picture"),
+        (GOOD["PNG"][:50], "a damaged picture"),
+        (GOOD["JPEG"][:-40], "a damaged picture"),
+        (png(5, 6), "a damaged picture"),
+        (png(0, 6), "a picture"),
+        (png(60_000, 60_000), "more than 89,478,485 pixels"),
+        (png(10_000, 10_000), "more than 89,478,485 pixels"),
+    ],
+    ids=["empty", "text", "program", "cut", "cut jpeg", "no pixels", "no width", "bomb", "trap"],
+)
+def test_what_is_no_picture_is_named(tmp_path: Path, content: bytes, words: str):
+    path = tmp_path / "odd.png"
+    path.write_bytes(content)
+
+    with refused(DataError, f"{path}: ", words):
+        pictures.read(path, RGB)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path):
+    with refused(DataError, f"{tmp_path}/no.png: not found"):
+        pictures.read(tmp_path / "no.png", RGB)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+@few
+@given(
+    damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1)
+)
+def test_damaged_bytes_are_a_picture_or_an_error_in_one_line(kind: str, damage):
+    content = bytearray(GOOD[kind])
+    for place, value in damage:
+        content[int(place * len(content))] = value
+    try:
+        found = pictures.read(io.BytesIO(content), Fit(shape=(3, 6, 5), resize="squash"), name="it")
+    except DataError as error:
+        assert str(error).startswith("it: ") and "\n" not in str(error)
+    else:
+        assert found.shape == (3, 6, 5)
+
+
+# Folders.
+
+
+def fill(root: Path, *names: str, broken: tuple[str, ...] = ()) -> None:
+    for value, name in enumerate((*names, *broken)):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name in broken:
+            path.write_bytes(GOOD["PNG"][:50])
+        else:
+            Image.new("L", (5, 6), value).save(path)
+
+
+def folder(root: Path, classes="012", **changes) -> image_folder.Folder:
+    options = {"classes": list(classes), "named": False, "labels": None, "strict": False}
+    return image_folder.folder(root, GREY, **options | changes)
+
+
+def test_a_folder_for_each_class_in_the_order_of_their_names(tmp_path: Path):
+    fill(tmp_path, "cat/1.png", "ant/deep/2.JPG", "bee/0.png", "ant/1.png")
+
+    found = folder(tmp_path)
+
+    assert found.files == ["ant/1.png", "ant/deep/2.JPG", "bee/0.png", "cat/1.png"]
+    assert found.split.idx.tolist() == [0, 1, 2, 3]
+    assert found.split.labels.tolist() == [0, 0, 1, 2]
+    assert found.split.classes == ("ant", "bee", "cat") and found.split.max_value == 255
+    assert found.split.images[:, 0, 0, 0].tolist() == [3, 1, 2, 0] and found.left_out == []
+
+
+def test_names_of_the_outputs_say_which_is_which(tmp_path: Path):
+    """Whatever the order of the folders, and with fewer folders than outputs."""
+    fill(tmp_path, "ant/1.png", "cat/1.png")
+
+    found = folder(tmp_path, classes=["cat", "bee", "ant"], named=True)
+
+    assert found.split.labels.tolist() == [2, 0] and found.split.classes == ("cat", "bee", "ant")
+
+
+def test_folders_that_are_numbers_are_outputs(tmp_path: Path):
+    fill(tmp_path, "2/1.png", "0/1.png", "001/1.png")
+
+    found = folder(tmp_path)
+
+    assert found.files == ["0/1.png", "001/1.png", "2/1.png"]
+    assert found.split.labels.tolist() == [0, 1, 2] and found.split.classes == ("0", "1", "2")
+
+
+def test_a_folder_without_folders_has_no_labels(tmp_path: Path):
+    fill(tmp_path, "b.png", "a.png")
+
+    assert folder(tmp_path).split.labels.tolist() == [UNKNOWN, UNKNOWN]
+
+
+def test_labels_from_a_file(tmp_path: Path):
+    """Names or numbers of outputs; a picture that is not listed is unknown."""
+    fill(tmp_path, "a.png", "b/c.png", "d.png", "e.png")
+    (tmp_path / "labels.csv").write_text("label,file\nant,a.png\n2,b/c.png\n0,d.png\n")
+
+    found = folder(
+        tmp_path, labels=tmp_path / "labels.csv", classes=["cat", "ant", "bee"], named=True
+    )
+
+    assert found.split.labels.tolist() == [1, 2, 0, UNKNOWN]
+
+
+def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path):
+    """And the others keep their numbers, which their noise is of."""
+    names = ["a.png", "b.png", "c.png", "d.png"]
+    fill(tmp_path, "a.png", "c.png", broken=("b.png", "d.png"))
+    Image.new("L", (9, 9)).save(tmp_path / "e.png")
+
+    found = folder(tmp_path)
+
+    assert found.files == ["a.png", "c.png"] and found.split.idx.tolist() == [0, 2]
+    assert [line.partition(":")[0] for line in found.left_out] == ["b.png", "d.png", "e.png"]
+    assert "damaged" in found.left_out[0] and "9 x 9 pixels" in found.left_out[2]
+    assert found.split.images[:, 0, 0, 0].tolist() == [0, 1] and names
+    with refused(DataError, "b.png: a damaged picture"):
+        folder(tmp_path, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "words"),
+    [
+        ([], {}, "no pictures here, only .bmp, .gif"),
+        (["ant/1.png", "bee/1.png"], {}, "2 folders for a model of 3 classes; give the names"),
+        (["ant/1.png", "1.png"], {}, "1.png lies beside folders"),
+        (["7/1.png"], {}, "'7' is no class of the 3"),
+        (["aunt/1.png"], {"classes": ["ant", "bee"], "named": True}, "Did you mean 'ant'?"),
+        (["1.png"], {"labels": "file,label\n2.png,0\n"}, ":2: there is no picture 2.png"),
+        (["1.png"], {"labels": "file,label\n1.png,9\n"}, ":2: '9' is no class of the 3"),
+        (["1.png"], {"labels": "name,label\n1.png,0\n"}, "not a CSV file with the columns"),
+        (["1.png"], {"labels": ""}, "not a CSV file with the columns file and label"),
+        (["1.png"], {"labels": "file,label\n1,2,3,4\n1,2\n"}, "labels.csv"),
+        (["1.png"], {"labels": None}, "labels.csv: not found"),
+    ],
+)
+def test_folders_that_say_too_little_are_refused(tmp_path: Path, names, changes, words):
+    fill(tmp_path, *names)
+    if "labels" in changes:
+        path = tmp_path / "labels.csv"
+        if changes["labels"] is not None:
+            path.write_text(changes["labels"])
+        changes = {"labels": path}
+
+    with refused(DataError, words):
+        folder(tmp_path, **changes)
+
+
+def test_a_folder_of_nothing_but_damage_is_refused(tmp_path: Path):
+    fill(tmp_path, broken=("a.png", "b.png"))
+
+    with refused(DataError, "none of 2 pictures can be used; a.png: a damaged picture"):
+        folder(tmp_path)

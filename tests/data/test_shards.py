@@ -1,0 +1,638 @@
+"""Raw data is what it was, shards are the same wherever they are built, and damage is noticed."""
+
+import errno
+import hashlib
+import io
+import os
+import shutil
+import signal
+import tarfile
+import time
+import tracemalloc
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, combinations
+from multiprocessing import get_context
+from pathlib import Path
+
+import lookalikes
+import numpy as np
+import pytest
+from builders import examples, listing, refused
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from sklearn.datasets import load_digits
+from webdataset.tariterators import group_by_keys, tar_file_expander
+
+from benchmarks.drills.operations import Operations
+from rrcm.config.sections import Data
+from rrcm.core.errors import ConfigError, DataError
+from rrcm.core.files import sha256
+from rrcm.data.datasets import digits
+from rrcm.data.ingest import sharding
+from rrcm.data.ingest.listing import Listing, Place
+from rrcm.data.splits import pictures, shards
+from rrcm.data.splits.pictures import Fit
+
+PRESET = {"test": 500, "validation": 100, "choice": 200, "seed": 1}  # of presets/digits.yaml
+LABELS = [example.label for example in examples()]
+CFG = Data(
+    name="digits",
+    seed=0,
+    test=40,
+    validation=20,
+    choice=10,
+    shard_size=64,
+    size=8,
+    channels=1,
+    crop=1.0,
+)
+SEEN = Data(
+    name="folder",
+    seed=0,
+    test=0,
+    validation=3,
+    choice=2,
+    shard_size=5,
+    size=24,
+    channels=3,
+    crop=0.75,
+)
+
+
+def part(some: slice) -> Listing:
+    """Some of the digits."""
+    whole = listing()
+    keys = ("idx", "labels", "held", "images")
+    return replace(whole, **{key: getattr(whole, key)[some] for key in keys})
+
+
+SOME = part(slice(150))
+
+
+def write(out: Path, images: Listing = SOME, cfg: Data = CFG, workers: int = 1, **changes) -> Path:
+    cfg, scratch = replace(cfg, **changes), out.with_name("scratch")
+    counts = [*sharding.write(images, out, cfg, scratch=scratch, workers=workers)]
+
+    assert counts == sorted(counts) and counts[-1] == len(images.labels)
+    assert not scratch.exists()
+    return out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def pictured(root: Path, count: int = 24) -> Listing:
+    """Picture files of three classes, the last quarter of them of a test split."""
+    lookalikes.folders(root, parts=(("", count // 3),))
+    files = sorted(root.rglob("*.*"))
+    held = np.arange(len(files)) % 4 == 3
+    return Listing(
+        classes=("cat", "dog", "owl"),
+        max_value=255,
+        idx=np.where(held, np.cumsum(held), np.cumsum(~held)) - 1,
+        labels=np.array([("cat", "dog", "owl").index(path.parent.name) for path in files]),
+        held=held,
+        images=[Place(path.name, str(path)) for path in files],
+        size=sum(path.stat().st_size for path in files),
+    )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    return write(tmp_path_factory.mktemp("built") / "shards")
+
+
+@pytest.fixture
+def copy(built: Path, tmp_path: Path) -> Path:
+    """Shards to damage."""
+    return shutil.copytree(built, tmp_path / "shards")
+
+
+def test_raw_data_is_the_pinned_one(tmp_path):
+    assert sha256(digits.fetch(tmp_path)) == digits.SHA256
+    assert digits.SHA256.startswith("6ebb3d2fee24")  # scikit-learn 1.9.1
+
+
+def test_images_and_labels_are_those_of_scikit_learn():
+    bunch = load_digits()
+
+    assert [e.idx for e in examples()] == list(range(1797))
+    assert LABELS == bunch.target.tolist()
+    np.testing.assert_array_equal([e.image[0] for e in examples()], bunch.images)
+    assert examples()[0].image.dtype == np.uint8
+
+
+def test_altered_raw_data_is_refused_with_the_cure(tmp_path):
+    path = digits.fetch(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
+
+    with refused(DataError, str(path), "SHA-256", "`rrcm data digits` restores it"):
+        digits.listing(tmp_path, tmp_path)
+    digits.fetch(tmp_path)
+
+    assert digits.listing(tmp_path, tmp_path).labels[0] == 0
+
+
+def test_missing_raw_data_names_the_command(tmp_path):
+    with refused(DataError, "digits.csv: not found", "`rrcm data digits`"):
+        digits.listing(tmp_path, tmp_path)
+
+
+def test_an_altered_scikit_learn_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(digits, "SHA256", "0" * 64)
+
+    with refused(DataError, "scikit-learn's copy", "requirements.lock"):
+        digits.fetch(tmp_path)
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_certified_images_never_change():
+    """Golden: computed once, by the rule of `split`, for presets/digits.yaml."""
+    test = sharding.split(LABELS, **PRESET)["test"]
+
+    assert test[:5] == [0, 1, 3, 7, 11]
+    assert hashlib.sha256(str(test).encode()).hexdigest() == (
+        "a747ceaf2c676c53eb4f06e2e2db80a82be07a89463a4f6a0579a7d42810a7af"
+    )
+
+
+def test_splits_are_disjoint_balanced_and_complete():
+    rows = sharding.split(LABELS, **PRESET)
+
+    assert sorted(chain(*rows.values())) == list(range(1797))
+    assert all(chosen == sorted(chosen) for chosen in rows.values())
+    for name in ("test", "validation", "choice"):
+        assert Counter(LABELS[i] for i in rows[name]) == dict.fromkeys(
+            range(10), PRESET[name] // 10
+        )
+
+
+def test_the_rule_is_the_documented_one():
+    """Within a class, positions are ranked by SHA-256 of "seed/position"."""
+    for seed in (0, 7):
+        rows = sharding.split(LABELS, test=30, validation=20, choice=10, seed=seed)
+        threes = sorted(
+            (i for i, label in enumerate(LABELS) if label == 3),
+            key=lambda i: hashlib.sha256(f"{seed}/{i}".encode()).hexdigest(),
+        )
+
+        assert [i for i in rows["test"] if LABELS[i] == 3] == sorted(threes[:3])
+        assert [i for i in rows["validation"] if LABELS[i] == 3] == sorted(threes[3:5])
+        assert [i for i in rows["choice"] if LABELS[i] == 3] == threes[5:6]
+
+
+def test_held_out_for_choosing_are_only_images_that_were_to_train_on():
+    """So that another ``data.choice``, or none, moves no image of the test or validation split."""
+    without = sharding.split(LABELS, **PRESET | {"choice": 0})
+    held = sharding.split(LABELS, **PRESET)
+
+    assert without["choice"] == [] and len(held["choice"]) == 200
+    assert (held["test"], held["validation"]) == (without["test"], without["validation"])
+    assert sorted([*held["choice"], *held["train"]]) == without["train"]
+
+
+def test_splits_without_a_choice_are_those_of_before_there_was_one():
+    """Golden: computed by the rule of the first version, which had no such split."""
+    rows = sharding.split(LABELS, test=500, validation=100, choice=0, seed=0)
+
+    digests = {name: hashlib.sha256(str(rows[name]).encode()).hexdigest()[:8] for name in rows}
+    del digests["choice"]  # of no images
+    assert digests == {"train": "7a38021b", "validation": "c7de2987", "test": "4489f4c6"}
+
+
+def test_seeds_split_differently():
+    tests = [set(sharding.split(LABELS, **PRESET | {"seed": s})["test"]) for s in range(4)]
+
+    for a, b in combinations(tests, 2):
+        assert len(a & b) < 200  # 139 are expected, with a deviation of 8
+
+
+@few
+@given(st.permutations(range(10)))
+def test_renaming_classes_moves_no_image(names):
+    renamed = [names[label] for label in LABELS]
+
+    assert sharding.split(renamed, **PRESET) == sharding.split(LABELS, **PRESET)
+
+
+@few
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 60), st.integers(0, 2**64))
+def test_counts_that_classes_do_not_divide_are_met(test, validation, choice, seed):
+    totals = {"test": test, "validation": validation, "choice": choice}
+    rows = sharding.split(LABELS[:300], **totals, seed=seed)
+
+    assert sorted(chain(*rows.values())) == list(range(300))
+    for name, total in totals.items():
+        share = Counter(LABELS[i] for i in rows[name])
+        assert len(rows[name]) == total
+        assert {share[c] for c in range(10)} <= {total // 10, -(-total // 10)}
+
+
+def test_every_class_keeps_an_image_to_train_on():
+    said = "164 test, 8 validation, 2 choice and at least 1 training images; lower data.test, "
+    with refused(DataError, "class 8 has 174 images: too few for", said):
+        sharding.split(LABELS, test=1640, validation=80, choice=20, seed=0)
+
+    assert min(Counter(LABELS).values()) == 174
+    assert sharding.split(LABELS, test=1630, validation=80, choice=20, seed=0)
+
+
+def test_reading_gives_back_what_was_written(built):
+    rows = sharding.split(LABELS[:150], test=40, validation=20, choice=10, seed=0)
+    for name in shards.SPLITS:
+        got = shards.read(built, name)
+        want = [examples()[i] for i in rows[name]]
+
+        assert got.name == name
+        assert got.idx.tolist() == rows[name]
+        assert got.labels.tolist() == [e.label for e in want]
+        assert (got.classes, got.max_value) == (digits.CLASSES, digits.MAX_VALUE)
+        np.testing.assert_array_equal(got.images, [e.image for e in want])
+        assert got.images.dtype == np.uint8
+
+
+def test_webdataset_reads_them(built: Path):
+    """The format is that of the library, whose own reader finds the same images and labels."""
+    got = shards.read(built, "train")
+    samples = []
+    for path in sorted((built / "train").glob("*.tar")):
+        with path.open("rb") as stream:
+            samples += group_by_keys(tar_file_expander([{"url": str(path), "stream": stream}]))
+
+    assert [int(sample["__key__"]) for sample in samples] == got.idx.tolist()
+    assert [int(sample["cls"]) for sample in samples] == got.labels.tolist()
+    images = [np.load(io.BytesIO(sample["npy"])) for sample in samples]
+    np.testing.assert_array_equal(images, got.images)
+
+
+def test_names_are_places_in_the_raw_data(tmp_path):
+    """An image keeps its `idx` even where only some of the images are written."""
+    out = write(tmp_path / "shards", images=part(slice(1000, 1150)))
+
+    assert min(shards.read(out, "test").idx) >= 1000
+
+
+def test_shards_are_the_same_wherever_and_whenever_they_are_built(built, tmp_path, monkeypatch):
+    later, mask = time.time() + 1e8, os.umask(0o077)
+    monkeypatch.setattr(time, "time", lambda: later)
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    try:
+        again = write(tmp_path / "elsewhere" / "shards")
+    finally:
+        os.umask(mask)
+        monkeypatch.undo()
+        time.tzset()
+
+    assert contents(again) == contents(built)
+    assert (
+        len(contents(built)) == 4 + 3 + 3 + 3
+    )  # 80, 20, 10 and 40 images in shards of 64; two more
+
+
+def test_another_seed_is_another_build(built, tmp_path):
+    assert contents(write(tmp_path / "shards", seed=1)) != contents(built)
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size - 512)
+
+
+def alter(path):
+    path.write_bytes(path.read_bytes().replace(b"\x10", b"\x0f", 1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(truncate, "truncated or altered"), (alter, "truncated or altered"), (os.unlink, "not found")],
+)
+@pytest.mark.parametrize("file", ["000001.tar", "images.npy"])
+def test_a_damaged_split_is_refused(copy: Path, damage, words: str, file: str):
+    path = copy / "train" / file
+    if file == "images.npy" and damage is truncate:
+        os.truncate(path, path.stat().st_size - 8)
+    elif file == "images.npy" and damage is alter:
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    else:
+        damage(path)
+
+    with refused(DataError, str(path), words, "dvc repro -f shard"):
+        shards.read(copy, "train")
+
+    assert len(shards.read(copy, "test").idx) == 40  # the other splits are as good as ever
+
+
+def test_a_split_of_no_images_is_written_and_refused_with_the_way_out(tmp_path):
+    out = write(tmp_path / "shards", choice=0)
+
+    assert shards.read_index(out / "choice")["images"] == 0
+    with refused(DataError, "shards/choice: no images: data.choice was 0", "`dvc repro shard`"):
+        shards.read(out, "choice")
+
+
+def test_a_missing_index_is_refused(tmp_path):
+    with refused(DataError, "index.json: not found", "`dvc repro shard`"):
+        shards.read(tmp_path, "test")
+
+
+@pytest.mark.parametrize("text", [b"", b'{"classes": [', b"\xff\xfe", b"{}", b"[]"])
+def test_a_damaged_index_is_refused(copy, text):
+    (copy / "test/index.json").write_bytes(text)
+
+    with refused(DataError, "index.json: damaged", "dvc repro"):
+        shards.read(copy, "test")
+
+
+class Broken(RuntimeError):
+    """What no code foresees."""
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_failing_build_leaves_what_was_there(built, tmp_path, monkeypatch, before):
+    out = tmp_path / "shards"
+    if before:
+        write(out)
+
+    def fail(*_):
+        raise Broken
+
+    monkeypatch.setattr(sharding, "_index", fail)
+    with pytest.raises(Broken):
+        write(out, seed=1)
+
+    assert out.exists() == before
+    assert not before or contents(out) == contents(built)
+
+
+def test_a_new_build_replaces_the_old_one(built, tmp_path):
+    """No shard of an earlier, larger build is left."""
+    write(tmp_path / "shards", shard_size=8)
+
+    assert contents(write(tmp_path / "shards")) == contents(built)
+
+
+def test_pixels_are_shares_of_white(built):
+    got = shards.read(built, "test")
+
+    assert got.pixels().dtype == np.float32
+    assert (got.pixels().min(), got.pixels().max()) == (0, 1)
+    np.testing.assert_array_equal(got.pixels() * 16, got.images)
+    np.testing.assert_array_equal(got.pixels(slice(3)), got.pixels()[:3])
+    np.testing.assert_array_equal(got.pixels(5), got.pixels()[5])
+
+
+# However many processes, and whatever happens to them.
+
+
+@pytest.mark.parametrize("kind", ["arrays", "pictures"])
+def test_processes_do_not_matter(tmp_path: Path, kind: str):
+    images, cfg = (SOME, CFG) if kind == "arrays" else (pictured(tmp_path / "raw"), SEEN)
+    one, three = (
+        contents(write(tmp_path / f"{n}/shards", images, replace(cfg, shard_size=5), workers=n))
+        for n in (1, 3)
+    )
+
+    assert one == three
+
+
+def killed_after(images: Listing, out: Path, scratch: Path, shards_: int) -> None:
+    for done, _ in enumerate(sharding.write(images, out, CFG, scratch=scratch, workers=1), 1):
+        if done == shards_:
+            (scratch / "whole/validation").mkdir(exist_ok=True)
+            (scratch / "whole/validation/.000000.tar.1.part").write_bytes(b"half of")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_build_goes_on_to_the_same_bytes(built: Path, tmp_path: Path):
+    out, scratch = tmp_path / "shards", tmp_path / "scratch"
+    process = get_context("fork").Process(target=killed_after, args=(SOME, out, scratch, 2))
+    process.start()
+    process.join()
+
+    assert process.exitcode == -signal.SIGKILL and not out.exists()
+    left = {path: path.stat().st_ino for path in scratch.rglob("*.tar")}
+    written = [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+
+    assert len(left) == 2 and contents(out) == contents(built) and written[-1] == 150
+    again = {path.stat().st_ino for path in out.rglob("*.tar")}
+    assert {*left.values()} <= again, "a whole shard was written again"
+
+
+def killed(images: Listing, out: Path, scratch: Path, *, at: int) -> bool:
+    """Whether a build got so far that it was killed at an operation on files."""
+    if not (pid := os.fork()):
+        Operations(out.parent, at).install()
+        for _ in sharding.write(images, out, CFG, scratch=scratch, workers=1):
+            pass
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 9])
+def test_a_kill_at_any_operation_on_files_leaves_what_goes_on_to_the_same_bytes(
+    built: Path, tmp_path: Path, step: int
+):
+    """Also one just after the shards came to their place, which notes in scratch outlive."""
+    out, scratch, at = tmp_path / "shards", tmp_path / "scratch", 1
+    while killed(SOME, out, scratch, at=at):
+        [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+        assert contents(out) == contents(built), at
+        assert not scratch.exists()
+        at += step
+
+    assert at > 100
+
+
+def test_a_note_is_trusted_only_beside_its_shard(built: Path, tmp_path: Path):
+    out, scratch = tmp_path / "shards", tmp_path / "scratch"
+    with suppress(InterruptedError):
+        for done, _ in enumerate(sharding.write(SOME, out, CFG, scratch=scratch, workers=1), 1):
+            if done == 3:
+                raise InterruptedError
+    gone, damaged, *_ = sorted(scratch.rglob("*.tar"))
+    gone.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+
+    [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+
+    assert contents(out) == contents(built)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG])
+@pytest.mark.parametrize("where", ["_pack", "_index"])
+def test_a_full_disk_is_told_and_made_room_on(built, tmp_path, monkeypatch, code, where):
+    out, scratch, real, calls = tmp_path / "shards", tmp_path / "scratch", sharding.atomic, []
+
+    def atomic(path):
+        calls.append(path)
+        if (len(calls) == 2) if where == "_pack" else (path.name == "images.npy"):
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path)
+
+    monkeypatch.setattr(sharding, "atomic", atomic)
+    with refused(DataError, str(scratch), os.strerror(code), "GB. Make room", "where it stopped"):
+        [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+    assert not out.exists() and not [*scratch.rglob("*.part")]
+    kept = len([*scratch.rglob("*.tar")])
+    monkeypatch.undo()
+
+    assert kept == (1 if where == "_pack" else 5)
+    [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+    assert contents(out) == contents(built)
+
+
+def test_other_errors_of_the_system_are_not_taken_for_a_full_disk(tmp_path, monkeypatch):
+    def atomic(path):
+        raise OSError(errno.EIO, "trouble")
+
+    monkeypatch.setattr(sharding, "atomic", atomic)
+    with pytest.raises(OSError, match="trouble"):
+        write(tmp_path / "shards")
+
+
+def test_memory_does_not_grow_with_the_data(tmp_path: Path):
+    """Of 96 pictures of a quarter of a megabyte each, no more than a few are in memory."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    one = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
+    Image.fromarray(one).save(raw / "0.bmp")
+    size = (raw / "0.bmp").stat().st_size
+    for i in range(1, 96):
+        os.link(raw / "0.bmp", raw / f"{i}.bmp")
+    many = Listing(
+        classes=("a", "b"),
+        max_value=255,
+        idx=np.arange(96),
+        labels=np.arange(96) % 2,
+        held=np.zeros(96, dtype=bool),
+        images=[Place(f"{i}.bmp", str(raw / f"{i}.bmp")) for i in range(96)],
+        size=96 * size,
+    )
+    tracemalloc.start()
+    try:
+        write(tmp_path / "shards", many, replace(SEEN, test=2, validation=2, shard_size=50))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 12 * size, f"{peak / size:.1f} pictures were in memory"
+
+
+# Picture files.
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory) -> tuple[Listing, Path]:
+    """Picture files, and their shards."""
+    root = tmp_path_factory.mktemp("pictures")
+    images = pictured(root / "raw")
+    return images, write(root / "shards", images, SEEN)
+
+
+def test_picture_files_keep_their_bytes(seen: tuple[Listing, Path]):
+    images, out = seen
+    by_name = {(held, i): n for n, (held, i) in enumerate(zip(images.held, images.idx))}  # noqa: B905
+    for name in shards.SPLITS:
+        split = shards.read(out, name)
+        for row, idx in enumerate(split.idx):
+            n = by_name[name == "test", idx]
+            assert split.images.encoded(row) == Path(images.images[n].file).read_bytes()
+            assert split.labels[row] == images.labels[n]
+            assert split.images.name(row).endswith(f"{idx:08d}")
+
+
+def test_offsets_are_those_of_the_tars(seen: tuple[Listing, Path]):
+    _, out = seen
+    for name in shards.SPLITS:
+        rows = np.load(out / name / "images.npy")
+        for path, shard in zip(sorted((out / name).glob("*.tar")), range(99), strict=False):
+            with tarfile.open(path) as tar:
+                members = [m for m in tar if not m.name.endswith(".cls")]
+            own = rows[rows["shard"] == shard]
+
+            assert own["offset"].tolist() == [m.offset_data for m in members]
+            assert own["size"].tolist() == [m.size for m in members]
+            assert [f"{idx:08d}" for idx in own["idx"]] == [m.name[:8] for m in members]
+            assert {Path(m.name).suffix for m in members} <= {".jpg", ".png", ".bmp"}
+
+
+def test_pictures_are_an_array_of_what_evaluation_sees(seen: tuple[Listing, Path]):
+    """Scaled to cover size / crop = 32 pixels, the central 24 cut out."""
+    split = shards.read(seen[1], "test")
+    fit = Fit(shape=(3, 24, 24), resize="crop", ratio=0.75)
+    files = [split.images.encoded(i) for i in range(len(split.idx))]
+    whole = np.stack([pictures.read(io.BytesIO(raw), fit, name="it") for raw in files])
+
+    assert split.images.shape == whole.shape == (6, 3, 24, 24) and len(split.images) == 6
+    np.testing.assert_array_equal(split.images[:], whole)
+    np.testing.assert_array_equal(split.images[2], whole[2])
+    np.testing.assert_array_equal(split.images[-1], whole[-1])
+    np.testing.assert_array_equal(split.images[np.array([4, 0, 4])], whole[[4, 0, 4]])
+    np.testing.assert_array_equal(split.images[np.arange(6) % 2 == 0], whole[::2])
+    np.testing.assert_array_equal(split.pixels([1]), whole[[1]].astype(np.float32) / 255)
+    assert split.pixels().max() <= 1 and split.images[1:1].shape == (0, 3, 24, 24)
+
+
+def test_only_training_pictures_are_shuffled_by_the_documented_rule(seen: tuple[Listing, Path]):
+    images, out = seen
+    free = np.flatnonzero(~images.held)
+    labels = images.labels[free].tolist()
+    chosen = sharding.split(labels, test=0, validation=3, choice=2, seed=0)
+    order = sorted(chosen["train"], key=lambda i: hashlib.sha256(f"order/0/{i}".encode()).digest())
+
+    assert shards.read(out, "train").idx.tolist() == images.idx[free[order]].tolist()
+    assert order != sorted(order)
+    assert shards.read(out, "test").idx.tolist() == [0, 1, 2, 3, 4, 5]
+    for name in ("validation", "choice"):
+        assert shards.read(out, name).idx.tolist() == images.idx[free[chosen[name]]].tolist()
+
+
+def test_a_shard_that_shrinks_under_its_reader_is_named(seen, tmp_path: Path):
+    copy = shutil.copytree(seen[1], tmp_path / "shards")
+    split = shards.read(copy, "test")
+    path = copy / "test/000000.tar"
+    os.truncate(path, 1600)
+
+    with refused(DataError, str(path), "cut short", "dvc repro -f shard"):
+        split.images.encoded(0)
+    path.unlink()
+    with refused(DataError, str(path), "No such file"):
+        split.images.encoded(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"test": 0}, ("data.test: digits has no test split of its own",)),
+        ({"size": 32}, ("data.size, data.crop", "8 x 8 pixels", "got 32 and 1")),
+        ({"crop": 0.875}, ("data.size, data.crop", "got 8 and 0.875")),
+        ({"channels": 3}, ("data.channels: images of digits have 1", "got 3")),
+    ],
+)
+def test_settings_that_do_not_go_with_the_images_are_refused(tmp_path, changes, words):
+    with refused(ConfigError, *words):
+        write(tmp_path / "shards", **changes)
+
+
+def test_a_second_test_split_is_refused(seen, tmp_path: Path):
+    with refused(ConfigError, "data.test: folder has a test split of its own, so this must be 0"):
+        write(tmp_path / "shards", seen[0], replace(SEEN, test=3))
+
+
+def test_a_picture_file_comes_to_the_shape_as_those_of_the_split_do(built, seen):
+    """What `rrcm predict` does with a file: arrays have no rule, pictures the one of evaluation."""
+    exact = shards.fit(shards.read_index(built / "test"))
+    assert exact == Fit(shape=(1, 8, 8), resize="exact")
+    assert (
+        shards.fit(shards.read_index(seen[1] / "test")) == shards.read(seen[1], "test").images.fit
+    )

@@ -1,0 +1,352 @@
+"""What is said of representations is true of them: probes, distances, conditions."""
+
+import dataclasses
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from builders import PARAMS, refused, split
+from helpers import MODEL
+from ruamel.yaml import YAML
+from sklearn.linear_model import LogisticRegression
+from statsmodels.stats.proportion import proportion_confint
+from torch import nn
+
+from pipeline.commands import representations as command
+from rrcm.analysis import representations
+from rrcm.config.evaluation import Representation
+from rrcm.core.errors import CheckpointError, ConfigError, DataError, TrainingError
+from rrcm.core.files import write_json
+from rrcm.diffusion import condition
+from rrcm.evaluation import frechet, probe
+from rrcm.models.trained.base import checkpoint
+from rrcm.noise import streams
+
+CFG = Representation(
+    encoder="pretrained/tiny",
+    architecture="vit",
+    model="tiny",
+    t_min=0.002,
+    t_max=80.0,
+    sigmas=[0.0, 0.5],
+    penalty=0.01,
+    entropy=0.0,
+    normalised=False,
+    images=40,
+    batch_size=16,
+    seed=0,
+)
+
+
+class Pixels(nn.Module):
+    """The first ``width`` pixels as the representation; keeps the noise levels it is told."""
+
+    def __init__(self, width=3):
+        super().__init__()
+        self.width, self.sigmas = width, []
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x, sigma):
+        self.sigmas.append(sigma.item())
+        return self.weight * x.flatten(1)[:, 20 : 20 + self.width]
+
+
+def gaussians(rows=300):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, rows)
+    means = np.array([[0, 0], [1, 2], [2, -1]])
+    return (means[labels] + rng.normal(size=(rows, 2))).astype(np.float32), labels
+
+
+def test_the_probe_is_multinomial_logistic_regression():
+    """scikit-learn's, whose C is the inverse of the penalty times the number of rows."""
+    features, labels = gaussians()
+    weights, biases = probe.probe(features, labels, classes=3, penalty=0.02, entropy=0.0)
+
+    theirs = LogisticRegression(C=1 / (0.02 * len(labels)), tol=1e-8, max_iter=1000)
+    theirs.fit(features.astype(np.float64), labels)
+    np.testing.assert_allclose(weights, theirs.coef_, atol=1e-4)
+    likely = np.exp(features @ weights.T + biases)  # of which only differences are settled
+    likely /= likely.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(likely, theirs.predict_proba(features), atol=1e-4)
+
+
+def test_the_probe_is_a_minimum_of_its_loss_with_the_entropy(monkeypatch):
+    """No small step is downhill on the formula, in whatever pieces it was computed."""
+    features, labels = gaussians()
+    monkeypatch.setattr(probe, "ROWS", 64)
+    head = probe.probe(features, labels, classes=3, penalty=0.02, entropy=0.7)
+    without = probe.probe(features, labels, classes=3, penalty=0.02, entropy=0.0)
+
+    def loss(weights, biases):
+        scores = features @ weights.T + biases
+        likely = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        entropy = -(np.exp(likely) * likely).sum(axis=1)
+        right = likely[np.arange(len(labels)), labels]
+        return (0.7 * entropy - right).mean() + 0.01 * (weights**2).sum()
+
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        step = [1e-3 * rng.normal(size=part.shape) for part in head]
+        assert loss(*(p + s for p, s in zip(head, step, strict=True))) > loss(*head)
+    assert loss(*head) < loss(*without)
+
+
+def test_a_probe_without_a_minimum_is_refused(monkeypatch):
+    monkeypatch.setattr(probe, "ITERATIONS", 2)
+    with refused(TrainingError, "penalty", "0.02"):
+        probe.probe(*gaussians(), classes=3, penalty=0.02, entropy=0.0)
+
+
+def test_representations_are_of_images_with_the_noise_that_is_told():
+    """t / 2 in pixels, the same noise for an image at every t and in every batch."""
+    some, encoder = split(20), Pixels(width=44)
+
+    def found(**more):
+        given = {"t": 0.6, "draw": 1, "rows": 20} | more
+        cfg = replace(CFG, batch_size=more.pop("batch_size", 16))
+        given.pop("batch_size", None)
+        return np.concatenate([*probe.encode(encoder, some, cfg, **given)])
+
+    clean = found(draw=None)
+    z = streams.gaussian(
+        *(0, torch.from_numpy(some.idx), torch.ones(20, dtype=torch.int64), (1, 8, 8)),
+        stream=streams.VALIDATE,
+    )
+    expected = z.flatten(1)[:, 20:].numpy()
+    assert encoder.sigmas == [pytest.approx(0.3)] * 2
+    np.testing.assert_array_equal(clean, some.pixels().reshape(20, -1)[:, 20:])
+    np.testing.assert_allclose((found() - clean) / 0.3, expected, atol=1e-6)
+    np.testing.assert_allclose((found(t=8.0) - clean) / 4, expected, atol=1e-6)
+    np.testing.assert_array_equal(found(batch_size=7), found())
+    assert np.abs(found(draw=2) - found()).min() > 0
+    assert len(found(rows=5)) == 5
+
+
+def test_the_probe_is_trained_on_clean_images_and_tried_at_each_sigma():
+    encoder, data = Pixels(width=44), {"train": split(60), "test": split(40)}
+    rows = probe.accuracies(encoder, data, CFG)
+
+    told = [0.001] * 4 + [0.001] * 3 + [0.5] * 3  # training images, then test images at each sigma
+    assert encoder.sigmas == pytest.approx(told)
+    assert [row["sigma"] for row in rows] == [0.0, 0.5]
+    assert all(row["accuracy"] == row["right"] / 40 and row["images"] == 40 for row in rows)
+    assert rows[1]["accuracy"] < rows[0]["accuracy"]
+    weights, biases = probe.probe(
+        *(data["train"].pixels().reshape(60, -1)[:, 20:], data["train"].labels),
+        classes=10,
+        penalty=CFG.penalty,
+        entropy=0.0,
+    )
+    scores = data["test"].pixels().reshape(40, -1)[:, 20:] @ weights.T + biases
+    assert rows[0]["right"] == (scores.argmax(axis=1) == data["test"].labels).sum()
+
+
+def test_the_distance_is_that_of_noise_and_images_in_the_units_asked_for():
+    some = split(40)
+    plain = probe.distance(Pixels(), some, CFG)
+    scaled = probe.distance(Pixels(), some, replace(CFG, normalised=True))
+
+    def features(t, draw):
+        parts = probe.encode(Pixels(), some, CFG, t=t, draw=draw, rows=40)
+        return np.concatenate([*parts]).astype(np.float64)
+
+    noisy, clean = features(80.0, probe.NOISE), features(0.002, probe.CLEAN)
+    none = features(0.002, None)
+    for found, std in ((plain, 1.0), (scaled, none.std(axis=0, ddof=1))):
+        ends = [frechet.moments([each / std]) for each in (noisy, clean)]
+        assert found["distance"] == pytest.approx(frechet.distance(*ends), rel=1e-6)
+        assert found["bias"] == pytest.approx(frechet.bias(*ends), rel=1e-6)
+        assert (found["images"], found["dimensions"]) == (40, 3)
+    assert probe.distance(Pixels(), some, replace(CFG, images=11))["images"] == 11
+
+
+def encoder(tmp_path):
+    torch.manual_seed(0)
+    found = condition.encoder(MODEL)
+    checkpoint.save(tmp_path / "encoder.safetensors", found.state_dict())
+    return probe.load_encoder(tmp_path, MODEL)
+
+
+def test_a_condition_normalises_representations_of_images_and_of_noise(tmp_path):
+    """And is the same when it was written and read."""
+    some, network = split(50), encoder(tmp_path)
+    mean, std = probe.scale(network, some, CFG)
+    limits = {"t_min": CFG.t_min, "t_max": CFG.t_max}
+    made = condition.Condition(network, torch.from_numpy(mean), torch.from_numpy(std), **limits)
+    condition.save(tmp_path, made, MODEL)
+    read = condition.load(tmp_path)
+    x, z = torch.from_numpy(some.pixels()), torch.randn(50, 1, 8, 8)
+
+    for told in (made, read):
+        found = told(x)
+        torch.testing.assert_close(found.mean(dim=0), torch.zeros_like(found[0]), atol=1e-4, rtol=0)
+        torch.testing.assert_close(found.std(dim=0), torch.ones_like(found[0]), atol=1e-3, rtol=0)
+        of_noise = (network(0.5 + 40 * z, torch.tensor(40.0)) - made.mean) / made.std
+        torch.testing.assert_close(told.of_noise(z), of_noise)
+        assert told.of_noisy(x, 0 * z, t=CFG.t_min).equal(found)
+        grey = torch.full_like(x, 0.5)
+        torch.testing.assert_close(told.of_noisy(grey, z, t=CFG.t_max), told.of_noise(z))
+        noisy = told.of_noisy(x, z, t=CFG.t_min)  # t_min is 0.001 in pixels: within that, clean
+        assert 0 < (noisy - found).abs().max() < 0.05 < (told.of_noise(z) - found).abs().max()
+    assert not any(p.requires_grad for p in read.parameters())
+
+
+def test_damaged_files_are_refused(tmp_path):
+    with refused(CheckpointError, "encoder.safetensors", "not found"):
+        probe.load_encoder(tmp_path, MODEL)
+    with refused(CheckpointError, "condition.safetensors", "not found"):
+        condition.load(tmp_path)
+    checkpoint.save(tmp_path / "condition.safetensors", {"mean": torch.zeros(3)})
+    with refused(CheckpointError, "condition.safetensors", "damaged"):
+        condition.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("sigmas", [0.5, 0.0]), ("sigmas", []), ("t_min", 90.0), ("penalty", 0.0), ("entropy", -1.0)],
+)
+def test_settings_that_mean_nothing_are_refused(key, value):
+    with refused(ConfigError, key):
+        replace(CFG, **{key: value})
+
+
+def save(root, name, right, **changes):
+    """Two sigmas of a probe, and a distance."""
+    folder = root / "represented" / name
+    folder.mkdir(parents=True)
+    rows = {"sigma": [0.0, 0.5], "right": right, "images": 20}
+    pd.DataFrame(rows).assign(accuracy=lambda t: t["right"] / 20).to_csv(folder / "probe.csv")
+    found = {"distance": 3.25, "bias": 0.4321}
+    found |= {"images": 1097, "dimensions": 64, "normalised": True}
+    found |= {"t_min": 0.002, "t_max": 80.0} | changes
+    write_json(folder / "metrics.json", {"probe": {}, "frechet": found})
+
+
+def measured(root, *names):
+    found = representations.read(root / "represented", [*names])
+    return representations.numbers(found, confidence=0.9)
+
+
+def test_the_figure_has_a_line_for_each_probe_with_its_wilson_interval(tmp_path):
+    save(tmp_path, "b", [19, 12])
+    save(tmp_path, "a", [18, 3])
+    save(tmp_path, "stale", [0, 0])
+    (axis,) = representations.probes(measured(tmp_path, "b", "a")).axes
+
+    assert [line.get_label() for line in axis.lines] == ["b", "a"]
+    np.testing.assert_allclose(axis.lines[1].get_ydata(), [90, 15])
+    low, high = (
+        100 * bound for bound in proportion_confint(3, 20, alpha=0.1, method="wilson")
+    )  # of a at sigma = 0.5
+    shown = axis.collections[1].get_segments()[1]
+    np.testing.assert_allclose(shown, [[0.5, low], [0.5, high]])
+
+
+def test_the_table_has_the_numbers_and_says_when_distances_do_not_compare(tmp_path):
+    save(tmp_path, "a", [18, 3])
+    save(tmp_path, "b", [19, 12], distance=123.456)
+    same = measured(tmp_path, "a", "b")
+    low, high = (100 * bound for bound in proportion_confint(12, 20, alpha=0.1, method="wilson"))
+    rows = representations.table(same).to_dict("records")
+
+    assert rows[1]["σ = 0.5"] == f"60.0 [{low:.1f}, {high:.1f}]"
+    assert [(row["name"], row["RFD"]) for row in rows] == [("a", "3.25"), ("b", "123.5")]
+    settings = {"units": "normalised", "dimensions": "64", "images": "1,097", "t": "80, 0.002"}
+    settings |= {"its bias": "0.43"}
+    assert all(settings.items() <= row.items() for row in rows)
+    assert "90 % Wilson" in representations.note(same, confidence=0.9)
+    assert "not" not in representations.note(same, confidence=0.9)
+    others = {"normalised": False, "images": 9, "dimensions": 3, "t_min": 0.1, "t_max": 40.0}
+    for key, value in others.items():
+        save(tmp_path, key, [18, 3], **{key: value})
+        assert "here they are not" in representations.note(
+            measured(tmp_path, "a", key), confidence=0.9
+        )
+    save(tmp_path, "own", [18, 3], normalised=False)
+    assert "are not" in representations.note(
+        measured(tmp_path, "normalised", "own"), confidence=0.9
+    )
+    assert "are not" not in representations.note(measured(tmp_path, "own"), confidence=0.9)
+
+
+def test_a_probe_at_fewer_sigmas_leaves_a_gap(tmp_path):
+    save(tmp_path, "a", [18, 3])
+    save(tmp_path, "b", [19, 12])
+    (tmp_path / "represented/b/probe.csv").write_text("sigma,right,images\n0.25,7,20\n")
+    shown = representations.table(measured(tmp_path, "a", "b"))
+
+    assert [c for c in shown.columns if "σ" in c] == ["σ = 0", "σ = 0.25", "σ = 0.5"]
+    assert shown["σ = 0.25"][0] == shown["σ = 0"][1] == shown["σ = 0.5"][1] == "–"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("probe.csv", None, "not found"),
+        ("probe.csv", "sigma,right\n0.5,3\n", "images"),
+        ("probe.csv", "sigma,right,images\n", "no rows"),
+        ("probe.csv", "sigma,right,images\n0,much,20\n", "damaged"),
+        ("probe.csv", "", "damaged"),
+        ("metrics.json", None, "not found"),
+        ("metrics.json", "{}", "frechet"),
+        ("metrics.json", "[1", "damaged"),
+        ("metrics.json", '{"frechet": {"distance": 1}}', "normalised"),
+        (
+            "metrics.json",
+            '{"frechet": {"distance": 1, "normalised": true, "dimensions": 4, "images": 9, '
+            '"t_min": 0.002, "t_max": 80}}',
+            "bias",
+        ),
+    ],
+)
+def test_what_was_not_represented_is_refused_with_the_stage_that_makes_it(
+    tmp_path, file, text, said
+):
+    save(tmp_path, "a", [18, 3])
+    path = tmp_path / "represented/a" / file
+    path.unlink() if text is None else path.write_text(text)
+
+    with refused(DataError, f"represented/a/{file}", said, "`dvc repro represent@a`"):
+        measured(tmp_path, "a")
+
+
+def test_the_command_shows_what_params_yaml_names_and_keeps_it(tmp_path, monkeypatch):
+    params = YAML(typ="safe").load(PARAMS)
+    cfg = dataclasses.asdict(CFG)
+    params |= {"representations": {name: cfg | {"architecture": "vit"} for name in ("z", "y")}}
+    monkeypatch.chdir(tmp_path)
+
+    def use(chosen):
+        with (tmp_path / "params.yaml").open("w") as file:
+            YAML().dump(chosen, file)
+
+    use(params)
+    save(tmp_path, "z", [18, 3])
+    save(tmp_path, "stale", [0, 0])
+    out = tmp_path / "results"
+    with refused(DataError, "represented/y/probe.csv"):
+        command.run(out=out)
+    assert not out.exists()
+    save(tmp_path, "y", [19, 12])
+    said = command.run(out=out)
+
+    assert {path.name for path in out.iterdir()} == {
+        *("representations.md", "probe.csv", "probe.png", "probe.svg")
+    }
+    kept = pd.read_csv(out / "probe.csv")
+    assert [*zip(kept["name"], kept["right"], strict=True)] == [
+        *(("z", 18), ("z", 3), ("y", 19), ("y", 12))
+    ]
+    text = (out / "representations.md").read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith(("| z", "| y"))]
+    shares = kept["accuracy"].to_numpy().reshape(2, 2)
+    assert [[float(cell.split()[0]) for cell in row[1:3]] for row in rows] == (
+        np.round(100 * shares, 1).tolist()
+    )
+    assert "RFD" in said and "RFD" in text and "stale" not in said + text
+    use(params | {"representations": {}})
+    with refused(ConfigError, "representations is empty", "docs/representations.md"):
+        command.run(out=out)

@@ -1,0 +1,458 @@
+"""Somebody's classifier is the function that its file says, and its hash is of all of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import safetensors.torch
+import torch
+from builders import exported, refused
+from onnx import TensorProto, helper, numpy_helper
+
+import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.core import registry
+from rrcm.core.errors import BackendError, CheckpointError, ConfigError
+from rrcm.inference.foreign import onnx as files
+from rrcm.inference.foreign import timm as networks
+
+import timm  # isort: skip (after _torchvision)
+
+RNG = np.random.default_rng(0)
+W = RNG.normal(size=(2 * 4 * 5, 3)).astype(np.float32)  # of flat pixels [C, H, W] = [2, 4, 5]
+X = torch.from_numpy(RNG.normal(size=(6, 3, 4, 5)).astype(np.float32))
+TYPES = {
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "float64": TensorProto.DOUBLE,
+}
+
+
+def weights(pixels: int) -> np.ndarray:
+    return np.random.default_rng(1).normal(size=(pixels, 3)).astype(np.float32)
+
+
+def model(
+    shape=("n", 3, 4, 5),
+    kind="float32",
+    outputs=(("scores", ["n", 3]),),
+    nodes=(),
+    more=(),
+    said=None,
+) -> onnx.ModelProto:
+    """Scores that are flat pixels times a matrix, in float32 exporters' usual form.
+
+    The file says that its input is ``said``, and not ``shape``, where that is given.
+    """
+    flat = int(np.prod([side if isinstance(side, int) else 4 for side in shape[1:]]))
+    w = numpy_helper.from_array(weights(flat).astype(kind), "w")
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["x"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "w"], ["scores"]),
+            *nodes,
+        ],
+        "net",
+        [helper.make_tensor_value_info(name, TYPES[kind], said or shape) for name in ("x", *more)],
+        [helper.make_tensor_value_info(name, TYPES[kind], sides) for name, sides in outputs],
+        [w],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def backend(tmp_path: Path, made: onnx.ModelProto, **options) -> files.Backend:
+    onnx.save(made, tmp_path / "net.onnx")
+    return files.Backend(tmp_path / "net.onnx", **options)
+
+
+def expected(x: torch.Tensor) -> np.ndarray:
+    flat = x.flatten(1).double().numpy()
+    return flat @ weights(flat.shape[1]).astype(np.float64)
+
+
+# ONNX: what is computed.
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("float32", 1e-5), ("float16", 0.1), ("float64", 1e-6)]
+)
+def test_scores_are_those_of_the_file(tmp_path: Path, kind: str, error: float):
+    found = backend(tmp_path, model(kind=kind))
+
+    scores = found.scores(X)
+
+    assert scores.dtype == torch.float32 and scores.shape == (6, 3)
+    assert np.abs(scores.numpy() - expected(X)).max() < error
+    assert (found.shape, found.fixed, found.classes) == ((3, 4, 5), 0, ["0", "1", "2"])
+
+
+def test_normalisation_comes_after_the_noise(tmp_path: Path):
+    """Noise is on pixels in [0, 1]; (x - mean) / std of each channel is inside."""
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 0.125)
+
+    found = backend(tmp_path, model(), mean=mean, std=std)
+
+    plain = (X - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    assert np.abs(found.scores(X).numpy() - expected(plain)).max() < 1e-5
+    grey = backend(tmp_path, model(), mean=(0.5,), std=(0.5,))
+    assert np.abs(grey.scores(X).numpy() - expected((X - 0.5) / 0.5)).max() < 1e-5
+
+
+def test_channels_may_come_last(tmp_path: Path):
+    found = backend(tmp_path, model(("n", 4, 5, 3)), mean=(0.1, 0.2, 0.3), std=(1.0,))
+
+    shifted = X - torch.tensor([0.1, 0.2, 0.3])[:, None, None]
+    assert found.shape == (3, 4, 5)
+    assert np.abs(found.scores(X).numpy() - expected(shifted.permute(0, 2, 3, 1))).max() < 1e-5
+
+
+def test_a_fixed_batch_is_the_only_one(tmp_path: Path):
+    found = backend(tmp_path, model((2, 3, 4, 5), outputs=[("scores", [2, 3])]))
+
+    assert found.fixed == 2
+    assert np.abs(found.scores(X[:2]).numpy() - expected(X[:2])).max() < 1e-5
+
+
+def test_a_file_that_leaves_the_size_open_takes_the_one_that_is_given(tmp_path: Path):
+    open_ = model(("n", 3, "h", "w"))
+
+    with refused(BackendError, "of any size; give the one it was trained at with --size"):
+        backend(tmp_path, open_)
+    found = backend(tmp_path, open_, size=(4, 4))
+
+    assert found.shape == (3, 4, 4) and found.scores(X[..., :4]).shape == (6, 3)
+    with refused(BackendError, "does not run"):
+        backend(tmp_path, open_, size=(5, 4))
+    with refused(BackendError, "was asked for 8 x 8 with --size"):
+        backend(tmp_path, model(), size=(8, 8))
+
+
+@pytest.mark.parametrize("channels", [None, 3])
+def test_a_file_that_leaves_all_axes_open_takes_what_is_given(tmp_path: Path, channels):
+    """As several exporters write them; pictures have three channels where nobody says."""
+    found = backend(
+        tmp_path, model(("n", 3, 4, 5), said=("n", "c", "h", "w")), size=(4, 5), channels=channels
+    )
+
+    assert (found.shape, found.fixed) == ((3, 4, 5), 0)
+    assert np.abs(found.scores(X).numpy() - expected(X)).max() < 1e-5
+
+
+def test_channels_that_are_open_may_be_one(tmp_path: Path):
+    open_, grey = model(("n", 1, 4, 5), said=("n", "c", "h", "w")), X[:, :1]
+
+    found = backend(tmp_path, open_, size=(4, 5), channels=1)
+
+    assert found.shape == (1, 4, 5)
+    assert np.abs(found.scores(grey).numpy() - expected(grey)).max() < 1e-5
+    with refused(BackendError, "does not run at 3 x 4 x 5", "are --channels and --size those"):
+        backend(tmp_path, open_, size=(4, 5))
+    with refused(BackendError, "was asked for 1 channels with --channels"):
+        backend(tmp_path, model(), channels=1)
+
+
+def test_of_several_outputs_the_one_with_two_axes_or_the_one_that_is_named(tmp_path: Path):
+    relu = helper.make_node("Relu", ["scores"], ["positive"])
+    shape = helper.make_node("Identity", ["x"], ["same"])
+    one = model(outputs=[("same", ["n", 3, 4, 5]), ("scores", ["n", 3])], nodes=[shape])
+    two = model(outputs=[("scores", ["n", 3]), ("positive", ["n", 3])], nodes=[relu])
+
+    assert np.abs(backend(tmp_path, one).scores(X).numpy() - expected(X)).max() < 1e-5
+    with refused(BackendError, "expected one output [N, K], or its name with --output", "positive"):
+        backend(tmp_path, two)
+    with refused(BackendError, "expected 'logits' among the outputs scores ['n', 3], positive"):
+        backend(tmp_path, two, output="logits")
+    assert backend(tmp_path, two, output="positive").scores(X).min() == 0
+
+
+def test_any_thread_may_ask(tmp_path: Path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    found = backend(tmp_path, model())
+    alone = found.scores(X)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(alone, other) for other in pool.map(found.scores, [X] * 50))
+
+
+# ONNX: what it is called.
+
+
+def test_the_hash_is_of_all_that_is_computed(tmp_path: Path):
+    other = model()
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights(60) + 1e-6, "w"))
+    relu = helper.make_node("Relu", ["scores"], ["positive"])
+    two = model(outputs=[("scores", ["n", 3]), ("positive", ["n", 3])], nodes=[relu])
+
+    made = [
+        backend(tmp_path, model()),
+        backend(tmp_path, other),
+        backend(tmp_path, model(), mean=(0.5,)),
+        backend(tmp_path, model(), std=(0.5,)),
+        backend(tmp_path, two, output="scores"),
+        backend(tmp_path, two, output="positive"),
+    ]
+
+    assert len({one.weights for one in made}) == len(made)
+    assert backend(tmp_path, model(), mean=(0.0, 0.0, 0.0)).weights == made[0].weights
+
+
+def test_weights_beside_the_file_are_a_part_of_it(tmp_path: Path):
+    """They are found, and are in the hash."""
+    inside = backend(tmp_path, model())
+    path = tmp_path / "apart" / "net.onnx"
+    path.parent.mkdir()
+    save = {"save_as_external_data": True, "location": "net.data", "size_threshold": 0}
+    onnx.save(model(), path, **save)
+
+    apart = files.Backend(path)
+
+    assert torch.equal(apart.scores(X), inside.scores(X))
+    data = bytearray((path.parent / "net.data").read_bytes())
+    data[3] ^= 1
+    (path.parent / "net.data").write_bytes(data)
+    assert files.Backend(path).weights != apart.weights
+    (path.parent / "net.data").unlink()
+    with refused(BackendError, f"{path}: "):
+        files.Backend(path)
+
+
+def test_weights_that_no_message_holds_stay_beside_the_file(tmp_path: Path, monkeypatch):
+    """Scores are those of the file with its weights; a file on the way elsewhere is refused."""
+    path, inside = tmp_path / "apart" / "net.onnx", backend(tmp_path, model())
+    path.parent.mkdir()
+    save = {"save_as_external_data": True, "location": "net.data", "size_threshold": 0}
+    onnx.save(model(), path, **save)
+    monkeypatch.setattr(files, "LARGEST", 300)
+
+    apart = files.Backend(path)
+
+    assert torch.equal(apart.scores(X), inside.scores(X))
+    data = (path.parent / "net.data").read_bytes()
+    (path.parent / "net.data").write_bytes(data[:-1] + b"\x01")
+    assert files.Backend(path).weights != apart.weights
+    (path.parent / "net.data").write_bytes(data[:-1])
+    with refused(BackendError, f"{path}: no ONNX file that can run"):
+        files.Backend(path)
+    (path.parent / "net.data").unlink()
+    with refused(BackendError, f"{path}: "):
+        files.Backend(path)
+    with refused(BackendError, f"{path.parent}: a folder; name the .onnx file in it"):
+        files.Backend(path.parent)
+    (tmp_path / "net.data").write_bytes(data)
+    outside = onnx.load(path, load_external_data=False)
+    outside.graph.initializer[0].external_data[0].value = "../net.data"
+    path.write_bytes(outside.SerializeToString())
+    with refused(BackendError, f"{path}: no ONNX file that can run"):
+        files.Backend(path)
+
+
+@pytest.mark.parametrize("sigma", [0.25, 1.0])
+def test_a_file_of_our_export_is_told_the_noise_and_says_what_the_run_says(sigma):
+    path = exported() / "onnx/a-run.onnx"
+    options = {"precision": "fp32", "device": "cpu", "calibration": None}
+    run = registry.load("backends", "onnx").Backend(exported(), "a-run", sigma=sigma, **options)
+    found = files.Backend(path, sigma=sigma)
+    x = 0.5 + sigma * torch.randn(7, *found.shape)
+
+    assert torch.equal(found.scores(x), run.scores(x))
+    assert found.weights != files.Backend(path, sigma=2 * sigma).weights
+    with refused(BackendError, f"{path}: has an input sigma; give the noise level"):
+        files.Backend(path)
+
+
+# ONNX: what is refused.
+
+
+def test_files_that_are_no_classifiers_of_pictures_are_refused(tmp_path: Path):
+    with refused(BackendError, "no.onnx: not found"):
+        files.Backend(tmp_path / "no.onnx")
+    with refused(BackendError, "expected one input, a picture, got x, y"):
+        backend(tmp_path, model(more=("y",)))
+    with refused(BackendError, "input x is tensor(float) ['n', 60], not a batch of pictures"):
+        backend(tmp_path, model(("n", 60)))
+    with refused(BackendError, "of any size; give the one it was trained at with --size"):
+        backend(tmp_path, model(("n", "c", "h", "w")))
+    text = tmp_path / "text.onnx"
+    text.write_text("no network")
+    with refused(BackendError, f"{text}: no ONNX file that can run"):
+        files.Backend(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mean": (123.675, 116.28, 103.53)}, "give 0.485,0.456,0.406"),
+        ({"std": (58.395, 57.12, 57.375)}, "give 0.229,0.224,0.225"),
+        ({"mean": (0.5, 0.5)}, "mean: 3 values for 3 channels, got 0.5,0.5"),
+        ({"std": (0.5, 0.0, 0.5)}, "std: must be finite, and std positive"),
+        ({"mean": (float("nan"),)}, "mean: must be finite"),
+    ],
+)
+def test_normalisation_in_other_units_is_refused(tmp_path: Path, options, words):
+    with refused(ConfigError, words):
+        backend(tmp_path, model(), **options)
+
+
+def training(op: str) -> onnx.ModelProto:
+    if op == "Dropout":
+        made = model(outputs=[("out", ["n", 3])])
+        made.graph.initializer.append(numpy_helper.from_array(np.array(True), "train"))
+        made.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "ratio"))
+        made.graph.node.append(helper.make_node(op, ["scores", "ratio", "train"], ["out"]))
+        return made
+    made = model(outputs=[("out", ["n", 3])])
+    for name in ("scale", "b", "mean", "var"):
+        made.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), name))
+    inputs, outputs = ["scores", "scale", "b", "mean", "var"], ["out", "m", "v"]
+    made.graph.node.append(helper.make_node(op, inputs, outputs, training_mode=1))
+    return made
+
+
+@pytest.mark.parametrize("op", ["Dropout", "BatchNormalization"])
+def test_a_network_that_still_trains_is_refused(tmp_path: Path, op: str):
+    with refused(BackendError, op, "is in training mode", "after eval()"):
+        backend(tmp_path, training(op))
+
+
+def test_a_network_that_was_trained_is_not(tmp_path: Path):
+    made = training("Dropout")
+    made.graph.initializer[-2].CopyFrom(numpy_helper.from_array(np.array(False), "train"))
+
+    assert np.abs(backend(tmp_path, made).scores(X).numpy() - expected(X)).max() < 1e-5
+
+
+FUZZ = """
+import sys
+from pathlib import Path
+from rrcm.core.errors import BackendError
+from rrcm.inference.foreign import onnx
+for path in map(Path, sys.argv[1:]):
+    try:
+        onnx.Backend(path)
+    except BackendError as error:
+        assert "\\n" not in str(error) and str(path) in str(error), error
+    print(path.name, flush=True)
+"""
+
+
+def test_damaged_files_are_an_error_in_one_line(tmp_path: Path):
+    """In another process, which a crash of the runtime would end."""
+    content, rng = model().SerializeToString(), np.random.default_rng(0)
+    for number in range(150):
+        damaged = bytearray(content)
+        for _ in range(rng.integers(1, 4)):
+            damaged[rng.integers(len(damaged))] = rng.integers(256)
+        cut = damaged if number % 3 else damaged[: rng.integers(len(damaged))]
+        (tmp_path / f"{number}.onnx").write_bytes(cut)
+    paths = sorted(tmp_path.glob("*.onnx"))
+
+    process = subprocess.run(
+        [sys.executable, "-c", FUZZ, *map(str, paths)], capture_output=True, text=True
+    )
+
+    done = process.stdout.split()
+    assert process.returncode == 0, f"after {done[-1:]}: {process.stderr[-500:]}"
+    assert len(done) == len(paths)
+
+
+# timm.
+
+SMALL = "resnet10t"
+
+
+@pytest.fixture(scope="module")
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return timm.create_model(SMALL, num_classes=4).eval()
+
+
+@pytest.fixture(scope="module")
+def saved(network, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "net.safetensors"
+    safetensors.torch.save_file(network.state_dict(), path)
+    return path
+
+
+PIXELS = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_network_of_timm_is_normalised_as_it_was_trained(network, saved: Path):
+    """Golden: the mean and std of ImageNet, which timm's recipe of this network names."""
+    mean = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
+    std = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
+
+    found = networks.Backend(SMALL, weights=saved, size=(32, 32))
+
+    with torch.inference_mode():
+        plain = network((PIXELS - mean) / std)
+    assert torch.allclose(found.scores(PIXELS), plain, atol=1e-5)
+    assert found.classes == ["0", "1", "2", "3"] and found.shape == (3, 32, 32)
+    assert (found.crop_pct, found.interpolation) == (0.875, "bicubic")
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "model.", "_orig_mod.module."])
+@pytest.mark.parametrize("nested", [(), ("state_dict",), ("model",)])
+def test_weights_are_found_as_training_programs_keep_them(
+    network, saved: Path, tmp_path: Path, prefix: str, nested
+):
+    state = {f"{prefix}{key}": tensor for key, tensor in network.state_dict().items()}
+    torch.save({nested[0]: state, "epoch": 3} if nested else state, tmp_path / "net.pt")
+
+    found = networks.Backend(SMALL, weights=tmp_path / "net.pt", size=(32, 32))
+
+    assert found.weights == networks.Backend(SMALL, weights=saved, size=(32, 32)).weights
+
+
+def test_the_hash_is_of_tensors_and_normalisation(network, saved: Path, tmp_path: Path):
+    state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+    state["fc.bias"][1] += 1e-6
+    safetensors.torch.save_file(state, tmp_path / "other.safetensors")
+    options = [
+        {"weights": saved},
+        {"weights": tmp_path / "other.safetensors"},
+        {"weights": saved, "mean": (0.5, 0.5, 0.5)},
+        {"weights": saved, "std": (0.5,)},
+    ]
+
+    found = [networks.Backend(SMALL, size=(32, 32), **one).weights for one in options]
+
+    assert len({*found}) == len(found)
+
+
+def test_what_is_missing_is_said(saved: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (tmp_path / "text.pt").write_text("no weights")
+    (tmp_path / "text.safetensors").write_text("no weights")
+    torch.save({"epoch": 3}, tmp_path / "none.pt")
+
+    with refused(BackendError, "timm has no 'resnet10x'. Did you mean 'resnet10t'?"):
+        networks.Backend("resnet10x")
+    with refused(BackendError, "timm cannot make resnet10t", "give a file with --weights"):
+        networks.Backend(SMALL)
+    with refused(BackendError, "net.safetensors: not the weights of resnet18"):
+        networks.Backend("resnet18", weights=saved)
+    for name, words in [
+        ("no.pt", "not found"),
+        ("no.safetensors", "not found"),
+        ("text.pt", "no PyTorch file, or damaged"),
+        ("text.safetensors", "damaged"),
+        ("none.pt", "expected a state dict, a mapping of names to tensors"),
+    ]:
+        with refused(CheckpointError, name, words):
+            networks.Backend(SMALL, weights=tmp_path / name)
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path: Path):
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    torch.save({"fc.weight": Evil()}, tmp_path / "net.pt")
+
+    with refused(CheckpointError, "and is not executed"):
+        networks.Backend(SMALL, weights=tmp_path / "net.pt")
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,263 @@
+"""Networks that denoise, and the form of a trained denoiser on disk."""
+
+import dataclasses
+import json
+import math
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import equal
+
+from rrcm.core.errors import CheckpointError, ConfigError
+from rrcm.diffusion.networks import dncnn, uvit
+from rrcm.models.trained import denoiser
+from rrcm.models.trained.diffusion_process import Denoiser, Schedule
+
+UVIT = {
+    "size": "16x5x2",
+    "image_size": 8,
+    "channels": 2,
+    "patch_size": 4,
+    "position_std": 0.5,
+    "time_scale": 10.0,
+    "condition": 0,
+}
+DNCNN = {"image_size": 8, "channels": 2, "depth": 4, "width": 8, "momentum": 0.25}
+SHAPES = {"uvit": UVIT, "dncnn": DNCNN}
+COSINE = Schedule(kind="cosine", steps=10, rescale=True)
+
+
+def filled(name, **changed):
+    """A network in float64, all of whose weights and statistics are random."""
+    torch.manual_seed(0)
+    network = denoiser.network(name, SHAPES[name] | changed, where="here").double()
+    for tensor in (*network.parameters(), *network.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = 0.1 + torch.rand_like(tensor) / 3
+    return network
+
+
+def given(batch=3):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(batch, 2, 8, 8, dtype=torch.float64, generator=generator)
+    return x, torch.linspace(0.1, 30, batch, dtype=torch.float64)
+
+
+def test_the_published_small_u_vit_has_its_number_of_parameters():
+    """44,255,328 for CIFAR-10 without labels, by Bao et al.'s layers: 13 blocks, 6 long skips."""
+    shape = UVIT | {"size": "small", "image_size": 32, "channels": 3, "patch_size": 2}
+    with torch.device("meta"):
+        network = denoiser.network("uvit", shape, where="here")
+
+    assert sum(p.numel() for p in network.parameters()) == 44_255_328
+
+
+def attended(x, w, name, heads):
+    """A pre-norm transformer block, head by head."""
+
+    def normed(x, which):
+        return F.layer_norm(x, x.shape[-1:], w[f"{name}.{which}.weight"], w[f"{name}.{which}.bias"])
+
+    q, k, v = (normed(x, "norm1") @ w[f"{name}.attn.qkv.weight"].T).chunk(3, dim=-1)
+    seen = []
+    for i in range(heads):
+        part = slice(i * x.shape[-1] // heads, (i + 1) * x.shape[-1] // heads)
+        scores = q[..., part] @ k[..., part].transpose(1, 2) / math.sqrt(x.shape[-1] / heads)
+        seen.append(scores.softmax(dim=-1) @ v[..., part])
+    seen = torch.cat(seen, dim=-1)
+    x = x + seen @ w[f"{name}.attn.proj.weight"].T + w[f"{name}.attn.proj.bias"]
+    inner = normed(x, "norm2") @ w[f"{name}.mlp.fc1.weight"].T + w[f"{name}.mlp.fc1.bias"]
+    return x + F.gelu(inner) @ w[f"{name}.mlp.fc2.weight"].T + w[f"{name}.mlp.fc2.bias"]
+
+
+def naive_uvit(w, x, told, condition):
+    """U-ViT 16x5x2 on patches of 4 x 4, from its weights: patch by patch, block by block."""
+    kernel = w["patch_embed.proj.weight"]  # [16, 2, 4, 4]
+    places = [(slice(4 * i, 4 * i + 4), slice(4 * j, 4 * j + 4)) for i in (0, 1) for j in (0, 1)]
+    patches = [
+        torch.einsum("bcij,dcij->bd", x[:, :, rows, columns], kernel) + w["patch_embed.proj.bias"]
+        for rows, columns in places
+    ]
+    angles = torch.stack([10 * told * 1e4 ** -(k / 8) for k in range(8)], dim=1)
+    tokens = [torch.cat([angles.cos(), angles.sin()], dim=1), *patches]
+    if condition is not None:
+        tokens.insert(0, condition @ w["condition_embed.weight"].T + w["condition_embed.bias"])
+    tokens = torch.stack(tokens, dim=1) + w["pos_embed"]
+
+    def joined(x, skip, name):
+        return torch.cat([x, skip], dim=-1) @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    first = attended(tokens, w, "blocks.0", 2)
+    second = attended(first, w, "blocks.1", 2)
+    middle = attended(second, w, "blocks.2", 2)
+    fourth = attended(joined(middle, second, "skips.0"), w, "blocks.3", 2)
+    fifth = attended(joined(fourth, first, "skips.1"), w, "blocks.4", 2)
+    last = F.layer_norm(fifth, (16,), w["norm.weight"], w["norm.bias"])
+    pixels = last @ w["to_pixels.weight"].T + w["to_pixels.bias"]
+    picture = torch.empty_like(x)
+    for (rows, columns), patch in zip(places, pixels[:, -4:].unbind(dim=1), strict=True):
+        picture[:, :, rows, columns] = patch.view(-1, 4, 4, 2).permute(0, 3, 1, 2)
+    return F.conv2d(picture, w["smooth.weight"], w["smooth.bias"], padding=1)
+
+
+@pytest.mark.parametrize("condition", [0, 3])
+def test_u_vit_is_its_definition(condition):
+    network, (x, told) = filled("uvit", condition=condition), given()
+    seen = torch.arange(9, dtype=torch.float64).view(3, 3) / 9 if condition else None
+
+    found = network(x, told, *([seen] if condition else []))
+
+    torch.testing.assert_close(found, naive_uvit(network.state_dict(), x, told, seen))
+
+
+def test_u_vit_starts_with_positions_of_their_scale_and_small_matrices():
+    shape = UVIT | {"size": "64x3x2", "patch_size": 1}
+    w = denoiser.network("uvit", shape, where="here").state_dict()
+
+    assert w["pos_embed"].std().item() == pytest.approx(0.5, rel=0.05)
+    for name in ("blocks.1.attn.qkv.weight", "skips.0.weight"):
+        assert w[name].std().item() == pytest.approx(0.02, rel=0.05)
+    assert not w["skips.0.bias"].any()
+
+
+def test_recomputing_activations_gives_the_same_gradients():
+    network, (x, told) = filled("uvit"), given()
+    plain = torch.autograd.grad(network(x, told).square().sum(), [*network.parameters()])
+    network.recompute = True
+
+    again = torch.autograd.grad(network(x, told).square().sum(), [*network.parameters()])
+
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+
+
+def test_dncnn_takes_its_residual_away():
+    """In evaluation, from its weights."""
+    network, (x, told) = filled("dncnn").eval(), given()
+    w = network.state_dict()
+    inner = F.conv2d(x, w["first.weight"], w["first.bias"], padding=1).clamp(min=0)
+    for i in range(2):
+        inner = F.conv2d(inner, w[f"convolutions.{i}.weight"], padding=1)
+        norm = {
+            name: w[f"norms.{i}.{name}"].view(-1, 1, 1)
+            for name in ("running_mean", "running_var", "weight", "bias")
+        }
+        inner = (inner - norm["running_mean"]) / (norm["running_var"] + 1e-4).sqrt()
+        inner = (inner * norm["weight"] + norm["bias"]).clamp(min=0)
+
+    torch.testing.assert_close(network(x, told), x - F.conv2d(inner, w["last.weight"], padding=1))
+    assert torch.equal(network(x, told), network(x, told + 1)), "it is not told how noisy x is"
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dncnn_starts_as_the_identity_with_orthogonal_layers(training):
+    network = denoiser.network("dncnn", DNCNN, where="here").train(training)
+    x = given()[0].float()
+
+    assert torch.equal(network(x, torch.zeros(3)), x)
+    for convolution in network.convolutions:
+        rows = convolution.weight.flatten(1)
+        torch.testing.assert_close(rows @ rows.T, torch.eye(8))
+
+
+def test_momentum_of_dncnn_is_the_weight_of_the_newest_batch():
+    network, (x, told) = denoiser.network("dncnn", DNCNN, where="here").double().train(), given()
+    seen = network.convolutions[0](network.first(x).clamp(min=0))
+
+    network(x, told)
+
+    torch.testing.assert_close(network.norms[0].running_mean, 0.25 * seen.mean(dim=(0, 2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("module", "change", "message"),
+    [
+        (uvit, {"size": "smal"}, "size: no 'smal', only small, .* Did you mean 'small'"),
+        (uvit, {"size": "16x4x2"}, "size: depth 4 must be odd"),
+        (uvit, {"size": "15x5x3"}, "size: width 15 must be even"),
+        (uvit, {"patch_size": 3}, "patch_size: 3 does not divide image_size 8"),
+        (uvit, {"time_scale": 0.0}, "time_scale: must be positive"),
+        (uvit, {"position_std": -0.02}, "position_std: must be positive"),
+        (uvit, {"condition": -1}, "condition: must be finite and >= 0"),
+        (dncnn, {"depth": 2}, "depth: must be above 2"),
+        (dncnn, {"width": 0}, "width: must be positive"),
+        (dncnn, {"momentum": 0.0}, r"momentum: must be in \(0, 1\]"),
+    ],
+)
+def test_impossible_shapes_are_refused(module, change, message):
+    cfg = module.Config(**SHAPES[module.__name__.rpartition(".")[2]])
+
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(cfg, **change)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_images_of_another_size_are_refused(name):
+    with pytest.raises(ConfigError, match=r"of \(2, 8, 8\), .* gets \(2, 8, 4\); set"):
+        filled(name)(torch.zeros(1, 2, 8, 4).double(), torch.zeros(1))
+
+
+@pytest.mark.parametrize(("wanted", "passed"), [(0, 3), (3, 0)])
+def test_a_condition_must_be_wanted_and_given(wanted, passed):
+    network, (x, told) = filled("uvit", condition=wanted), given()
+
+    with pytest.raises(ConfigError, match=f"condition: {wanted}: "):
+        network(x, told, *([x.new_zeros(3, 3)] if passed else []))
+
+
+@pytest.mark.parametrize("schedule", [None, COSINE])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_denoiser_comes_back_from_its_folder(name, schedule, tmp_path):
+    """As it was in evaluation, and frozen: the network, or the clean image that it predicts."""
+    network, (x, told) = filled(name).float().eval(), given()
+    x, told = x.float(), told.float()
+    denoiser.save(
+        tmp_path, network.state_dict(), network=name, shape=SHAPES[name], schedule=schedule
+    )
+
+    found, config = denoiser.load(tmp_path)
+
+    inner = found if schedule is None else found.network
+    assert isinstance(found, Denoiser) == (schedule is not None)
+    assert torch.equal(inner(x, told), network(x, told))
+    assert equal(inner.state_dict(), network.state_dict())
+    assert not any(part.training for part in found.modules())
+    assert not any(p.requires_grad for p in found.parameters())
+    assert config == denoiser.as_config(name, SHAPES[name], schedule)
+    assert schedule is None or found.times.cfg == schedule
+    again = denoiser.build(config, network.state_dict(), source="here")
+    assert equal(again.state_dict(), found.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder, config: (folder / "config.json").unlink(), "config.json: not found"),
+        (lambda folder, config: (folder / "model.safetensors").unlink(), "safetensors: not found"),
+        (lambda folder, config: (folder / "config.json").write_text("{"), "config.json: damaged"),
+        (lambda folder, config: (folder / "config.json").write_text("[]"), "damaged"),
+        (lambda folder, config: config.pop("schedule"), "damaged .*schedule"),
+        (lambda folder, config: config.update(network="unit"), "has no 'unit', only"),
+        (lambda folder, config: config["shape"].pop("size"), "shape: missing size"),
+        (lambda folder, config: config["schedule"].update(kind="x"), "schedule.kind: must be"),
+        (lambda folder, config: config["shape"].update(size="16x7x2"), "of another architecture"),
+    ],
+)
+def test_a_damaged_denoiser_is_refused_in_one_line(change, message, tmp_path):
+    network = filled("uvit")
+    denoiser.save(tmp_path, network.state_dict(), network="uvit", shape=UVIT, schedule=COSINE)
+    config = json.loads((tmp_path / "config.json").read_text())
+    before = json.dumps(config)
+    change(tmp_path, config)
+    if json.dumps(config) != before:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(CheckpointError, match=message) as caught:
+        denoiser.load(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_every_network_names_its_paper():
+    for module in (uvit, dncnn):
+        assert re.search(r"\(20\d\d\), arXiv:\d{4}\.\d{5}", module.__doc__)

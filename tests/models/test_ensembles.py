@@ -1,0 +1,421 @@
+"""An ensemble is one function of the noisy input: its rule, its file, its place."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from builders import (
+    PARAMS,
+    SIGMA,
+    changed,
+    plain,
+    refused,
+    split,
+)
+from helpers import MODEL, few
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from ruamel.yaml import YAML
+from torch import nn
+from workspace import MORE, RUN, Workspace
+
+from pipeline.flow import naming
+from rrcm.certification.sampling import voting
+from rrcm.cli import requests
+from rrcm.config import params as parameters
+from rrcm.config.certification import Ensemble, Export
+from rrcm.core import registry
+from rrcm.core.errors import CheckpointError, ConfigError
+from rrcm.core.files import sha256
+from rrcm.data.datasets import digits
+from rrcm.inference.backends.onnx import DATA, GRAPH, unload, write
+from rrcm.inference.export import export_ensemble
+from rrcm.models.trained import ensembles
+from rrcm.models.trained.base import classifier
+from rrcm.models.trained.ensembles import EnsembleClassifier
+
+RULES = ("mean_logits", "mean_probabilities", "plurality")
+every_rule = pytest.mark.parametrize("rule", RULES)
+
+
+class Given(nn.Module):
+    """A member with constant scores [B, K]."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.scores = torch.as_tensor(scores)
+
+    def forward(self, *inputs):
+        return self.scores
+
+
+def ensemble(scores, rule="mean_logits"):
+    """Members [k] with given scores [k, B, K]."""
+    cfg = Ensemble(members=len(scores), rule=rule)
+    return EnsembleClassifier([Given(s) for s in scores], cfg)
+
+
+def naive(scores, rule):
+    """The formula, in float64, of scores [k, K] of one row."""
+    if rule == "mean_logits":
+        return np.mean(scores, axis=0)
+    if rule == "plurality":
+        return np.array([sum(f.argmax() == c for f in scores) for c in range(len(scores[0]))])
+    each = [np.exp(f - f.max()) / np.exp(f - f.max()).sum() for f in scores]
+    return np.mean(each, axis=0)
+
+
+def scores_of(low=-30.0, high=30.0, whole=False):
+    """Scores [k, B, K] in float64; whole ones tie now and then."""
+    shapes = st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
+    values = st.integers(0, 2).map(float) if whole else st.floats(low, high, width=32)
+    return shapes.flatmap(lambda shape: arrays(np.float64, shape, elements=values))
+
+
+# The rule.
+
+
+@few
+@given(scores=scores_of(), rule=st.sampled_from(RULES))
+def test_each_rule_is_its_formula(scores, rule):
+    found = ensemble(scores, rule)().numpy()
+
+    for row, got in enumerate(found):
+        want = naive(scores[:, row], rule)
+        got = np.exp(got) if rule == "mean_probabilities" else got
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+@every_rule
+def test_scores_of_ten_thousand_stay_finite(rule):
+    scores = torch.tensor([[[1e4, -1e4, 0.0]], [[-1e4, 1e4, 0.0]]])
+    found = ensemble(scores, rule)()
+
+    assert found.isfinite().all()
+    if rule == "mean_probabilities":
+        torch.testing.assert_close(found.softmax(1), torch.tensor([[0.5, 0.5, 0.0]]))
+
+
+@few
+@given(scores=scores_of(whole=True), copies=st.integers(1, 4), rule=st.sampled_from(RULES))
+def test_copies_of_one_member_vote_like_it(scores, copies, rule):
+    one = torch.tensor(scores[0])
+
+    assert (ensemble([one] * copies, rule)().argmax(1) == one.argmax(1)).all()
+
+
+def test_the_mean_of_one_member_is_the_member():
+    one = torch.randn(5, 3)
+
+    assert torch.equal(ensemble([one])(), one)
+    assert torch.allclose(ensemble([one], "mean_probabilities")(), one.log_softmax(1))
+
+
+@pytest.mark.parametrize(
+    ("votes", "label"),
+    [((0, 0, 1), 0), ((1, 1, 0), 1), ((2, 1, 0), 0), ((2, 1, 1, 2), 1), ((2,), 2), ((2, 0), 0)],
+)
+def test_a_plurality_wins_and_ties_go_to_the_lowest_class(votes, label):
+    scores = torch.eye(3)[list(votes)][:, None]  # [k, 1, K]
+
+    assert int(ensemble(scores, "plurality")().argmax()) == label
+
+
+@every_rule
+@pytest.mark.parametrize("member", [0, 1, 2])
+def test_nan_of_any_member_stays_nan(rule, member):
+    """Sampling then refuses it."""
+    scores = torch.tensor([[[0.0, 1, 2]], [[0, 2, 3]], [[1, 0, 4]]])
+    scores[member, 0, 2] = torch.nan
+
+    assert bool(ensemble(scores, rule)().isnan().any())
+
+
+@every_rule
+def test_parity_outputs_are_the_scores_and_those_of_each_member(rule):
+    scores = torch.randn(3, 5, 4)
+    whole = ensemble(scores, rule)
+    outputs = whole.parity_outputs()
+
+    assert [*outputs] == ["scores", "member_1", "member_2", "member_3"]
+    assert torch.equal(outputs["scores"], whole())
+    assert torch.equal(torch.stack([*outputs.values()][1:]), scores)
+
+
+def test_rounding_may_change_a_vote_of_a_plurality_where_a_member_nearly_ties():
+    """By twice the tolerance, as both scores may move; NaN is left for the comparison."""
+    near, far, nan = [0.0, 0.19], [0.0, 0.21], [0.0, torch.nan]
+    scores = torch.tensor([[far, near, nan], [far, far, far]])
+    undecided = ensemble(scores, "plurality")
+
+    decided = undecided.decided(undecided.parity_outputs(), tolerance=0.1)
+
+    assert decided.tolist() == [True, False, True]
+    smooth = ensemble(scores, "mean_logits")
+    assert smooth.decided(smooth.parity_outputs(), tolerance=0.1).all()
+
+
+# On disk, in one file.
+
+
+def trained(seed, **changes):
+    torch.manual_seed(seed)
+    model = replace(MODEL, shape=MODEL.shape | changes)
+    network = classifier.build(model, classes=10, condition="exact", final_norm=True)
+    nn.init.normal_(network.head.weight)
+    return network.eval().requires_grad_(False), model
+
+
+def members(folder, count=2, *, classes=digits.CLASSES, **changes):
+    """Runs of random weights, where the stage `member` puts them; the last has the changes."""
+    for place in range(1, count + 1):
+        last = place == count
+        network, model = trained(place, **(changes if last else {}))
+        about = {"run": f"run-{place}", "sigma": SIGMA, "condition": "exact", "final_norm": True}
+        about["classes"] = list(classes if last else digits.CLASSES)
+        classifier.save(folder / str(place), network.state_dict(), model=model, config=about)
+    return folder
+
+
+def test_what_is_saved_is_the_ensemble(tmp_path):
+    found = ensembles.read(members(tmp_path / "in"), 2)
+    cfg = Ensemble(members=2, rule="mean_logits")
+    weights = set()
+    for rule in (cfg.rule, cfg.rule, "plurality"):
+        ensembles.save(tmp_path / "out", found, replace(cfg, rule=rule), code={})
+        weights.add((tmp_path / "out/model.safetensors").read_bytes())
+        made, config = ensembles.load(tmp_path / "out")
+    x = torch.rand(5, 1, 8, 8, dtype=torch.float64)
+    each = torch.stack([n(x.float(), torch.tensor(SIGMA)) for n, _ in found])
+
+    assert len(weights) == 2  # the rule is a part of the function, and so of its name
+    assert [m["run"] for m in config["members"]] == ["run-1", "run-2"]
+    votes = nn.functional.one_hot(each.argmax(2), 10).sum(0)
+    assert torch.equal(made.fix(SIGMA)(x), votes.double())
+    backend = registry.load("backends", "torch").Backend
+    (tmp_path / "models").mkdir()
+    (tmp_path / "out").rename(tmp_path / "models/both")
+    opened = partial(backend, tmp_path, "both", sigma=SIGMA, precision="fp32", device="cpu")
+    assert torch.equal(opened(calibration=None).scores(x.float()), votes.float())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"classes": [f"c{i}" for i in range(10)]}, "other classes"),
+        ({"image_size": 16}, "other pictures ([C, H, W] = [1, 8, 8] and [1, 16, 16])"),
+        ({"channels": 3}, "other pictures"),
+    ],
+)
+def test_members_that_do_not_fit_are_named(tmp_path, change, said):
+    with refused(CheckpointError, "run-1 and run-2", said):
+        ensembles.read(members(tmp_path, **change), 2)
+
+
+def test_a_member_too_many_or_too_few_is_named(tmp_path):
+    members(tmp_path)
+
+    with refused(CheckpointError, f"{tmp_path}/2: not one of the 1 members", "remove it"):
+        ensembles.read(tmp_path, 1)
+    with refused(CheckpointError, f"{tmp_path}/3/config.json: not found"):
+        ensembles.read(tmp_path, 3)
+
+
+class Scaled(nn.Module):
+    """The smallest network that is told sigma."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.linear = nn.Linear(64, 10)
+        nn.init.normal_(self.linear.weight)
+
+    def forward(self, x, sigma):
+        return self.linear(x.flatten(1)) * (1 + sigma)
+
+
+THREE = Ensemble(members=3, rule="mean_probabilities")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A root with an ensemble of each rule as an ONNX file."""
+    root = tmp_path_factory.mktemp("root")
+    for rule in RULES:
+        network = combined(cfg := replace(THREE, rule=rule))
+        about = {"run": rule, "weights": 64 * "0", "classes": list(digits.CLASSES)}
+        about |= {"sigma": SIGMA, "ensemble": {"members": cfg.members}}
+        check = Export(opset=20, parity_images=16, tolerance=1e-4)
+        path = root / f"onnx/{rule}.onnx"
+        record = export_ensemble(network, network, path, split(16), about, check)
+        assert record["max_abs_difference"] < 1e-4
+        assert record["argmax_agreement"] == 1
+        assert record["undecided"] == 0
+    return root
+
+
+def combined(cfg=THREE):
+    nets = [Scaled(seed) for seed in range(cfg.members)]
+    return EnsembleClassifier(nets, cfg).eval().requires_grad_(False)
+
+
+def opened(root, run=THREE.rule, precision="fp32"):
+    x = torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    backend = registry.load("backends", "onnx").Backend
+    how = {"device": "cpu", "calibration": lambda: x}
+    return backend(root, run, sigma=SIGMA, precision=precision, **how)
+
+
+@every_rule
+def test_the_file_is_the_expression(exported, rule):
+    network, sigma = combined(replace(THREE, rule=rule)), torch.tensor(SIGMA)
+    x = torch.randn(32, 1, 8, 8)
+
+    scores = opened(exported, rule).scores(x)
+
+    torch.testing.assert_close(scores, network(x, sigma), atol=1e-4, rtol=0)
+
+
+def test_a_folder_of_an_ensemble_has_the_scores_of_its_file(exported, tmp_path):
+    run = THREE.rule
+    model, folder = onnx.load(exported / f"onnx/{run}.onnx"), tmp_path / f"onnx/{run}.onnx"
+    folder.mkdir(parents=True)
+    unload(model, folder / DATA)
+    about = {prop.key: prop.value for prop in model.metadata_props}
+    onnx.helper.set_model_props(model, about | {DATA: sha256(folder / DATA)})
+    write(model, folder / GRAPH)
+    x = torch.randn(64, 1, 8, 8)
+
+    for precision in ("fp32", "fp16"):
+        whole, apart = (opened(root, precision=precision) for root in (exported, tmp_path))
+        assert torch.equal(apart.scores(x), whole.scores(x))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_any_precision_votes_row_by_row(exported, precision):
+    whole = opened(exported, precision=precision)
+    x = torch.randn(32, 1, 8, 8)
+
+    assert voting.is_batch_invariant(whole, x)
+
+
+# In params.yaml.
+
+BOTH = {section: plain(MORE)[section] for section in ("ensembles", "members")}
+
+
+def written(tmp_path, *changes):
+    node = plain(PARAMS) | BOTH
+    for dotted, value in changes:
+        node = changed(node, dotted, value)
+    YAML().dump(node, tmp_path / "params.yaml")
+    return tmp_path / "params.yaml"
+
+
+def test_an_ensemble_is_described_as_a_run_is(tmp_path):
+    found = parameters.load(
+        written(
+            tmp_path,
+            ("evals.both", plain(MORE)["evals"]["both"]),
+        )
+    )
+    whole = found.classifiers()["tiny-both-s050"]
+
+    assert found.runs_of("tiny-both-s050") == [RUN, "tiny-gaussian-s050"]  # by place
+    assert (whole.model, whole.method, whole.sigma) == ("tiny", "boosting", 0.5)
+    for model in ("tiny-both", "tiny-both-s050"):
+        named = requests.find_run(found, model=model, method="rrcm", sigma=0.5)
+        assert named == "tiny-both-s050"
+    assert naming.tags("sample@both", found) == ["model:tiny", "method:boosting", "sigma:0.5"]
+    assert naming.tags("combine@tiny-both-s050", found) == naming.tags("sample@both", found)
+    assert naming.tags("member@first", found) == ["model:tiny", "method:rrcm", "sigma:0.5"]
+
+
+MEMBERS = "ensembles.tiny-both-s050.members"
+
+
+@pytest.mark.parametrize(
+    ("dotted", "value", "said"),
+    [
+        ("members.first.place", 2, f"{MEMBERS}: 2 need the places 1 to 2, each once, and"),
+        (MEMBERS, 3, "members have [1, 2]"),
+        ("members.first.run", "tiny-rrcm-s51", "members.first.run: 'tiny-rrcm-s51' is not in runs"),
+        ("members.first.ensemble", "none", "'none' is not in ensembles (tiny-both-s050)"),
+        ("ensembles.tiny-both-s050.consensus", 0, "tiny-both-s050: unknown key 'consensus'"),
+        ("ensembles.tiny-both-s050.rule", "mean", "rule: must be mean_logits or mean_prob"),
+        (
+            "evals.both",
+            {"run": "tiny-both-s050", "architecture": "resnet", "sigma": 0.5},
+            "evals.both.architecture: 'resnet' is not in its run tiny-both-s050 (vit)",
+        ),
+    ],
+)
+def test_an_ensemble_that_makes_no_sense_takes_one_line(tmp_path, dotted, value, said):
+    path = written(tmp_path, (dotted, value))
+
+    with refused(ConfigError, said):
+        parameters.load(path)
+
+
+def test_an_ensemble_may_not_have_the_name_of_a_run(tmp_path):
+    ensembles, places = {RUN: BOTH["ensembles"]["tiny-both-s050"]}, {}
+    for name, member in BOTH["members"].items():
+        places[name] = member | {"ensemble": RUN}
+    path = written(tmp_path, ("ensembles", ensembles), ("members", places))
+
+    with refused(ConfigError, f"ensembles.{RUN}: a run has this name"):
+        parameters.load(path)
+
+
+# In the graph.
+
+
+@pytest.mark.slow
+def test_an_ensemble_is_made_sampled_and_certified(checkout: Workspace):
+    """Another member makes its ensemble again, and no other; one removed is told of."""
+
+    def add(params):
+        other = {"members": 1, "rule": "plurality"}
+        params["ensembles"] = BOTH["ensembles"] | {"other": other}
+        params["members"] = BOTH["members"] | {
+            "other-1": {"ensemble": "other", "place": 1, "run": "tiny-gaussian-s050"}
+        }
+        params["evals"]["both"] = plain(MORE)["evals"]["both"]
+
+    checkout.edit(add)
+    made = checkout.repro("certify@both", "combine@other")
+    assert made == {
+        *("member@first", "member@second", "member@other-1", "combine@other"),
+        *("combine@tiny-both-s050", "sample@both", "certify@both"),
+    }
+    files = checkout.digest("models/tiny-both-s050/*") | checkout.digest("onnx/tiny-both-s050.onnx")
+    checkout.run("rm", "-r", ".dvc/cache/runs")
+    checkout.repro("--force", "--single-item", "combine@tiny-both-s050")
+    again = checkout.digest("models/tiny-both-s050/*") | checkout.digest("onnx/tiny-both-s050.onnx")
+    assert again == files
+
+    asked = ("rrcm", "certify", "--model", "tiny-both", "--sigma", ".5")
+    said = checkout.run(*asked)
+    assert "boosting" in said and "votes/both.jsonl" in said and "stale" not in said
+
+    def swap(params):
+        params["members"]["first"]["run"] = "tiny-gaussian-s050"
+
+    checkout.edit(swap)
+    changed = "members.first.run was 'tiny-rrcm-s050', is now 'tiny-gaussian-s050'"
+    assert f"stale: tiny-both-s050: {changed}" in checkout.run(*asked)
+    made = checkout.repro("certify@both", "combine@other")
+    changed = {"member@first", "combine@tiny-both-s050", "sample@both", "certify@both"}
+    assert made == changed
+
+    def drop(params):
+        params["ensembles"]["tiny-both-s050"]["members"] = 1
+        del params["members"]["second"]
+
+    checkout.edit(drop)
+    said = checkout.run("dvc", "repro", "combine@tiny-both-s050", fails=True)
+    assert "ensembles/tiny-both-s050/2: not one of the 1 members" in said

@@ -1,0 +1,143 @@
+"""Folding changes the work, never the function."""
+
+import dataclasses
+
+import pytest
+import torch
+from helpers import MODEL, equal
+from torch.utils.flop_counter import FlopCounterMode
+
+from rrcm.core import registry
+from rrcm.models.folding.vit import fold
+from rrcm.models.trained.base import classifier
+
+SHAPES = {
+    "digits": {"image_size": 8, "channels": 1, "patch_size": 2},
+    "coarse": {"image_size": 8, "channels": 1, "patch_size": 4},
+    "colour": {"image_size": 12, "channels": 3, "patch_size": 4},
+    "one patch": {"image_size": 4, "channels": 2, "patch_size": 4},
+    "wide": {"size": "s", "image_size": 8, "channels": 3, "patch_size": 4},
+}
+
+
+def build(shape, condition="exact", *, final_norm=True):
+    """A network in which every parameter matters, those that start at 0 or 1 too."""
+    torch.manual_seed(0)
+    model = dataclasses.replace(MODEL, shape=MODEL.shape | SHAPES[shape])
+    network = classifier.build(model, classes=7, condition=condition, final_norm=final_norm)
+    network.requires_grad_(False).eval()
+    for name, parameter in network.named_parameters():
+        width = parameter[0].numel() if parameter.ndim > 1 else 16
+        torch.nn.init.normal_(parameter, mean="norm" in name, std=width**-0.5)
+    return network
+
+
+def pixels(shape, images):
+    side, channels = SHAPES[shape]["image_size"], SHAPES[shape]["channels"]
+    return torch.rand(images, channels, side, side) + 0.5 * torch.randn(
+        images, channels, side, side
+    )
+
+
+@pytest.mark.parametrize("condition", ["exact", "nearest"])
+@pytest.mark.parametrize("sigma", [0.001, 0.25, 1.0, 40.0])
+@pytest.mark.parametrize(("shape", "images"), [*zip(SHAPES, (5, 1, 3, 2, 2), strict=True)])
+def test_folding_is_exact(shape, images, sigma, condition):
+    """In float64 nothing is left but rounding."""
+    network = build(shape, condition).double()
+    x, level = pixels(shape, images).double(), torch.tensor(sigma, dtype=torch.float64)
+    folded = fold(network)
+
+    expected = network(x, level)
+
+    bound = {"atol": 1e-10 * expected.abs().max().item(), "rtol": 0}
+    torch.testing.assert_close(folded(x, level), expected, **bound)
+    torch.testing.assert_close(folded.fix(sigma)(x), expected, **bound)
+
+
+def test_folding_is_exact_without_the_last_norm():
+    network, x = build("colour", final_norm=False).double(), pixels("colour", 3).double()
+    level = torch.tensor(0.5, dtype=torch.float64)
+
+    torch.testing.assert_close(fold(network)(x, level), network(x, level), atol=1e-10, rtol=1e-10)
+    assert not torch.allclose(network(x, level), build("colour").double()(x, level))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_folding_is_as_exact_as_float32(shape):
+    network, x = build(shape), pixels(shape, 50)
+    folded = fold(network)
+
+    expected = network.double()(x.double(), torch.tensor(0.3, dtype=torch.float64))
+
+    for scores in (folded.fix(0.3).float()(x), fold(network).float()(x, torch.tensor(0.3))):
+        assert scores.dtype == torch.float32
+        assert (scores - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+def test_bfloat16_rounds_what_float64_computed():
+    network, x = build("digits"), pixels("digits", 50)
+    fixed = fold(network).fix(0.3)
+    exact = fixed(x.double())
+
+    scores = fixed.to(torch.bfloat16)(x)
+
+    assert scores.dtype == torch.bfloat16
+    assert 1e-4 < (scores - exact).abs().max() / exact.abs().max() < 0.05
+
+
+def test_scores_depend_on_sigma_where_it_is_not_fixed():
+    network, x = build("digits"), pixels("digits", 4)
+    folded = fold(network).float()
+
+    assert not torch.allclose(folded(x, torch.tensor(0.25)), folded(x, torch.tensor(0.5)), atol=0.1)
+
+
+def test_nearest_is_deaf_between_two_points_of_the_grid():
+    folded, x = fold(build("digits", "nearest")), pixels("digits", 4).double()
+
+    assert torch.equal(folded.fix(0.5)(x), folded.fix(0.5001)(x))
+    assert not torch.equal(folded.fix(0.5)(x), folded.fix(0.6)(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_network_itself_is_left_alone(dtype):
+    network = build("digits").to(dtype)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+    fold(network).fix(0.5).to(torch.bfloat16)
+
+    assert equal(before, network.state_dict())
+
+
+def count(function):
+    with FlopCounterMode(display=False) as counter:
+        function()
+    return counter.get_total_flops()
+
+
+def test_work_goes_away():
+    """Counted by hand: the last block costs next to nothing, and sigma nothing at all.
+
+    As trained, all tokens of the last block are keys and values, and one is the rest.
+    """
+    network, x = build("digits"), pixels("digits", 3)
+    n, d, p, heads, depth = 2 + 16, 64, 4, 4, 4
+    attention = 2 * n**2 * d
+    last = 12 * d**2 + 2 * heads * n * d  # one token, but for its look at all of them
+
+    plain = count(lambda: network(x, torch.tensor(0.5)))
+    fixed = fold(network).fix(0.5).float()
+
+    # PyTorch does not count fused attention on a CPU.
+    assert plain == 2 * 3 * (
+        (n - 2) * p * d + (depth - 1) * 12 * n * d**2 + (2 * n + 10) * d**2 + d * 7
+    )
+    assert count(lambda: fixed(x)) == 2 * 3 * (
+        n * p * d + (depth - 1) * (12 * n * d**2 + attention) + last + d * 7
+    )
+    assert count(lambda: fixed(x)) < 0.97 * (plain + 2 * 3 * (depth - 1) * attention)
+
+
+def test_every_architecture_can_be_folded():
+    assert registry.names("folding") == registry.names("networks")

@@ -1,0 +1,296 @@
+"""Checkpoints of the reference implementation: read whole, checked by name, never executed."""
+
+import math
+import os
+import pickle
+import zipfile
+
+import pytest
+import torch
+from release_checkpoints import (
+    CHANNELS,
+    CLASSES,
+    DEPTH,
+    HEADS,
+    HIDDEN,
+    PATCH,
+    SIDE,
+    WIDTH,
+    encoder,
+    tuned,
+)
+
+from rrcm.config import sections
+from rrcm.core.errors import CheckpointError
+from rrcm.models import rrcm_release
+from rrcm.models.trained.base import classifier
+
+
+def naive_logits(w, x, sigma, *, final_norm):
+    """The reference forward pass as it is described, in loops, token by token and head by head."""
+    grid = [(80 ** (1 / 7) + i / 80 * (0.002 ** (1 / 7) - 80 ** (1 / 7))) ** 7 for i in range(81)]
+    t = min(grid, key=lambda level: abs(level - 2 * sigma))
+    d, size = WIDTH, WIDTH // HEADS
+
+    def norm(v, name):
+        mean, variance = v.mean(), ((v - v.mean()) ** 2).mean()
+        return (v - mean) / math.sqrt(variance + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def linear(v, name):
+        return w[f"{name}.weight"] @ v + w[f"{name}.bias"]
+
+    u = (x - 0.5) / 0.5 / math.sqrt(t**2 + 0.25)
+    tokens = [w["cls_token"][0, 0]]
+    angles = [250 * math.log(t) * math.exp(-math.log(1e4) * k / (d // 2)) for k in range(d // 2)]
+    tokens.append(torch.tensor([*map(math.cos, angles), *map(math.sin, angles)]).double())
+    for row in range(0, SIDE, PATCH):
+        for column in range(0, SIDE, PATCH):
+            patch = u[:, row : row + PATCH, column : column + PATCH]
+            token = (w["patch_embed.proj.weight"] * patch).sum(dim=(1, 2, 3))
+            tokens.append(token + w["patch_embed.proj.bias"])
+    tokens = [token + place for token, place in zip(tokens, w["pos_embed"][0], strict=True)]
+
+    for i in range(DEPTH):
+        block = f"blocks.{i}"
+        qkv = [w[f"{block}.attn.qkv.weight"] @ norm(token, f"{block}.norm1") for token in tokens]
+        after = []
+        for j, token in enumerate(tokens):
+            looked = []
+            for h in range(HEADS):
+                part = slice(h * size, (h + 1) * size)
+                q, ks = qkv[j][:d][part], [each[d : 2 * d][part] for each in qkv]
+                vs = [each[2 * d :][part] for each in qkv]
+                weights = [math.exp(float(q @ k) / math.sqrt(size)) for k in ks]
+                looked.append(sum(a * v for a, v in zip(weights, vs, strict=True)) / sum(weights))
+            token = token + linear(torch.cat(looked), f"{block}.attn.proj")
+            hidden = linear(norm(token, f"{block}.norm2"), f"{block}.mlp.fc1")
+            hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
+            after.append(token + linear(hidden, f"{block}.mlp.fc2"))
+        tokens = after
+    cls = norm(tokens[0], "norm") if final_norm else tokens[0]
+    return linear(cls, "linear_head")
+
+
+def wrapped(state):
+    return {f"module.{name}": t for name, t in state.items()}
+
+
+def written(state, path, **options):
+    torch.save(state, path, **options)
+    return path
+
+
+def read(path, **changes):
+    return rrcm_release.read(path, **{"arch": None, "heads": HEADS, "final_norm": True} | changes)
+
+
+@pytest.mark.parametrize("final_norm", [False, True])
+@pytest.mark.parametrize("prefix", ["plain", "module."])
+def test_logits_are_those_of_the_reference(tmp_path, final_norm, prefix):
+    """Read, kept as our own files, loaded from there: within 1e-5 of a naive forward pass."""
+    state = wrapped(tuned()) if prefix == "module." else tuned()
+    found = read(written(state, tmp_path / "best.pt"), final_norm=final_norm)
+    model = sections.Model(architecture="vit", shape=found.shape)
+    described = {"classes": [*"abcde"], "condition": "nearest", "final_norm": final_norm}
+    classifier.save(tmp_path / "imported", found.tensors, model=model, config=described)
+    network, _ = classifier.load(tmp_path / "imported")
+    w = {name.removeprefix("base_model."): t.double() for name, t in tuned().items()}
+    x = torch.rand(2, CHANNELS, SIDE, SIDE, generator=torch.Generator().manual_seed(2))
+
+    for sigma in (0.25, 0.5, 1.0):
+        expected = [naive_logits(w, one.double(), sigma, final_norm=final_norm) for one in x]
+        ours = network(x, torch.tensor(sigma)).double()
+
+        torch.testing.assert_close(ours, torch.stack(expected), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", ["plain", "module."])
+def test_an_encoder_leaves_its_projector_behind(tmp_path, prefix):
+    state = encoder()
+    found = read(
+        written(wrapped(state) if prefix == "module." else state, tmp_path / "nnet.pth"),
+        final_norm=False,
+    )
+
+    assert found.classes is None and found.final_norm
+    assert found.tensors.keys() == {n for n in state if not n.startswith("projection_head.")}
+    assert all(torch.equal(found.tensors[name], state[name]) for name in found.tensors)
+
+
+def test_shapes_tell_the_network_but_for_its_heads(tmp_path):
+    path = written(encoder(), tmp_path / "nnet.pth")
+
+    assert read(path).shape == {
+        "size": "48x2x4",
+        "image_size": SIDE,
+        "channels": CHANNELS,
+        "patch_size": PATCH,
+        "position_std": 0.02,
+        "init": "xavier",
+        "projector_width": HIDDEN,
+        "projector_dim": 256,
+    }
+    with pytest.raises(CheckpointError, match="width 48 and 2 blocks; shapes do not say how many"):
+        read(path, heads=None)
+    with pytest.raises(CheckpointError, match="width 48 must be even and a multiple of 5 heads"):
+        read(path, heads=5)
+    with pytest.raises(CheckpointError, match=r"width 48 and 2 blocks, but b has width 768 and 12"):
+        read(path, arch="b")
+
+
+def test_a_named_size_is_called_by_its_name():
+    """Whether --arch says so or the shapes and --heads do; and --heads may differ from it."""
+
+    def size(width, depth, arch, heads):
+        return rrcm_release._size("a file", width, depth, arch=arch, heads=heads)
+
+    assert size(768, 12, "b", None) == size(768, 12, None, 12) == "b"
+    assert size(768, 24, "b_deep", None) == "b_deep"
+    assert size(768, 12, "b", 8) == "768x12x8"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_shorter_floats_are_widened(tmp_path, dtype):
+    state = encoder() | {"cls_token": encoder()["cls_token"].to(dtype)}
+
+    found = read(written(state, tmp_path / "nnet.pth"))
+
+    assert found.tensors["cls_token"].dtype == torch.float32
+    assert torch.equal(found.tensors["cls_token"], state["cls_token"].float())
+
+
+def test_the_old_format_of_pytorch_is_read_too(tmp_path):
+    path = written(encoder(), tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+
+    assert not zipfile.is_zipfile(path)
+    assert torch.equal(read(path).tensors["norm.weight"], encoder()["norm.weight"])
+
+
+def without(name):
+    return lambda state: state.pop(name)
+
+
+def but(**changes):
+    return lambda state: state.update({k.replace("__", "."): v for k, v in changes.items()})
+
+
+FC1 = "base_model.blocks.1.mlp.fc1.weight"
+NAN = torch.full((CLASSES,), torch.nan)
+BROKEN = {
+    "missing": (without("base_model.pos_embed"), "pos_embed is missing, so this is no checkpoint"),
+    "a block's": (without(FC1), "blocks.1.mlp.fc1.weight is missing"),
+    "norm": (without("base_model.norm.weight"), "norm.weight is missing; if the head reads no"),
+    "head's bias": (without("linear_head.bias"), "linear_head.bias is missing"),
+    "wrong key": (
+        lambda s: s.update({FC1.replace("fc1", "fc3"): s[FC1]}),
+        "blocks.1.mlp.fc3.weight is not of this network. Did you mean 'blocks.1.mlp.fc2.weight'?",
+    ),
+    "gap": (
+        lambda s: [s.update({k.replace(".1.", ".7."): s.pop(k)}) for k in [*s] if "blocks.1." in k],
+        "blocks.1.norm1.weight is missing",
+    ),
+    "shape": (lambda s: s.update({FC1: s[FC1].T}), "fc1.weight is [48, 192], not [192, 48]"),
+    "head's shape": (but(linear_head__weight=torch.ones(5)), "linear_head.weight is [5], not a"),
+    "head's width": (but(linear_head__weight=torch.ones(5, 7)), "is [5, 7], not [5, 48]"),
+    "tokens": (but(base_model__pos_embed=torch.ones(1, 12, 48)), "has 12 tokens: cls, time and 10"),
+    "axes": (but(base_model__pos_embed=torch.ones(12, 48)), "pos_embed is [12, 48], not 3 axes"),
+    "no axes": (but(base_model__pos_embed=torch.ones(1, 0, 48)), "pos_embed is [1, 0, 48], not 3"),
+    "NaN": (but(linear_head__bias=NAN), "linear_head.bias holds numbers that are not finite"),
+    "long": (lambda s: s.update({FC1: s[FC1].double()}), "is torch.float64, not float32"),
+    "whole numbers": (
+        but(linear_head__bias=torch.ones(5).long()),
+        "linear_head.bias is torch.int64",
+    ),
+    "projector": (
+        lambda s: s.update({"base_model.projection_head.2.weight": torch.ones(1)}),
+        "projection_head.2.weight is not of this network",
+    ),
+    "no tensor": (but(step=3), "but 'step' is a int"),
+    "name": (lambda s: s.update({3: torch.ones(1)}), "but 3 is a Tensor"),
+    "sparse": (but(linear_head__bias=torch.ones(5).to_sparse()), "linear_head.bias is no plain"),
+    "expanded": (but(linear_head__bias=torch.ones(1).expand(5)), "linear_head.bias is no plain"),
+    "mixed prefixes": (
+        lambda s: s.update({f"module.{FC1}": s.pop(FC1)}),
+        "patch_embed.proj.weight is missing, so this is no checkpoint of rRCM",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_checkpoint_that_is_not_ours_is_refused_in_one_line(tmp_path, case):
+    change, message = BROKEN[case]
+    state = tuned()
+    change(state)
+
+    with pytest.raises(CheckpointError) as error:
+        read(written(state, tmp_path / "best.pt"))
+
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path}/best.pt: ")
+
+
+@pytest.mark.parametrize("held", [3, {}, [1], torch.ones(2)], ids=repr)
+def test_what_is_no_state_dict_is_refused(tmp_path, held):
+    with pytest.raises(CheckpointError, match="expected a state dict, a mapping of names"):
+        read(written(held, tmp_path / "step.pth"))
+
+
+class Hostile:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_hostile_pickle_is_not_executed(tmp_path, old):
+    state = encoder() | {"norm.weight": Hostile(tmp_path / "owned")}
+    path = written(state, tmp_path / "nnet.pth", _use_new_zipfile_serialization=not old)
+
+    with pytest.raises(CheckpointError, match=r"it calls posix\.mkdir, and is not executed; a"):
+        read(path)
+    path.write_bytes(pickle.dumps(Hostile(tmp_path / "owned")))
+    with pytest.raises(CheckpointError) as error:
+        read(path)
+
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path, old):
+    path = written(tuned(), tmp_path / "best.pt", _use_new_zipfile_serialization=not old)
+    whole = path.read_bytes()
+    near = [*range(0, 300, 17), *range(len(whole) - 200, len(whole), 23)]
+
+    for size in [*near, *range(300, len(whole) - 200, len(whole) // 40)]:
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError) as error:
+            read(path)
+        assert "\n" not in str(error.value)
+
+
+def test_bytes_changed_at_random_are_read_or_refused(tmp_path):
+    """Whatever the pickle says: an error of ours, in one line, or tensors of the right shapes."""
+    whole = bytearray(written(tuned(), tmp_path / "best.pt").read_bytes())
+    start, generator = whole.find(b"data.pkl"), torch.Generator().manual_seed(0)
+    path = tmp_path / "changed.pt"
+
+    for place, value in torch.randint(0, 4000, (150, 2), generator=generator).tolist():
+        changed = bytearray(whole)
+        changed[start + place] = value % 256
+        path.write_bytes(changed)
+        try:
+            assert "encoder.norm.weight" in read(path).tensors
+        except CheckpointError as error:
+            assert "\n" not in str(error)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(CheckpointError) as error:
+        read(tmp_path / "nnet.pth")
+
+    assert str(error.value) == f"{tmp_path}/nnet.pth: not found"

@@ -1,0 +1,333 @@
+"""ResNets are those of the literature, and folding them changes the work, never the function."""
+
+import dataclasses
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import MINI, PRETRAIN, equal
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
+from rrcm.certification.sampling import voting
+from rrcm.config import certification, sections
+from rrcm.core.errors import ConfigError
+from rrcm.data.splits.shards import Split
+from rrcm.inference import export
+from rrcm.models.folding.resnet import fold
+from rrcm.models.networks import resnet
+from rrcm.models.trained.base import checkpoint, classifier
+from rrcm.training import finetune, pretrain
+from rrcm.training.engine.precision import set_recompute
+
+import torchvision  # isort: skip (after _torchvision)
+
+SMALL = {
+    "size": "8",
+    "image_size": 8,
+    "channels": 1,
+    "mean": [0.3],
+    "std": [0.2],
+    "projector_width": 32,
+    "projector_dim": 16,
+}
+COLOUR = {"channels": 3, "mean": [0.3, 0.5, 0.6], "std": [0.2, 0.3, 0.25]}
+SHAPES = {
+    "digits": SMALL,
+    "odd": SMALL | COLOUR | {"size": "14", "image_size": 11},
+    "ImageNet's": SMALL | COLOUR | {"size": "50", "image_size": 40},
+}
+SIGMA = torch.tensor(0.5)
+
+
+def model(name="digits"):
+    return sections.Model(architecture="resnet", shape=SHAPES[name])
+
+
+def shape(name="digits", **changed):
+    return resnet.Config(**SHAPES[name] | changed)
+
+
+def build(name="digits"):
+    """A network in which every parameter and statistic matters, in evaluation mode."""
+    torch.manual_seed(0)
+    network = classifier.build(model(name), classes=7, condition="exact", final_norm=False)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+            nn.init.normal_(module.weight, mean=0.5, std=0.2)
+            nn.init.normal_(module.bias, std=0.3)
+    nn.init.normal_(network.head.weight, std=0.1)
+    nn.init.normal_(network.head.bias)
+    return network.eval().requires_grad_(False)
+
+
+def pixels(name, images):
+    cfg = shape(name)
+    size = images, cfg.channels, cfg.image_size, cfg.image_size
+    return torch.rand(size) + 0.5 * torch.randn(size)
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters", "published"),
+    [("20", 0.27e6, 272_474), ("56", 0.85e6, 855_770), ("110", 1.7e6, 1_730_714)],
+)
+def test_small_networks_have_as_many_parameters_as_published(size, parameters, published):
+    """Counted by hand, with 10 classes; He et al., table 6, to two digits.
+
+    Theirs has no convolutions in the shortcuts, of 16 x 32 + 32 x 64 weights and their BatchNorm.
+    """
+    n = (int(size) - 2) // 6
+    stem, head = 27 * 16 + 2 * 16, 64 * 10 + 10
+    blocks = sum(2 * n * (9 * c**2 + 2 * c) - 9 * c * (c - before) for before, c in PAIRS)
+    shortcuts = sum(before * c + 2 * c for before, c in PAIRS[1:])
+    cfg = resnet.Config(**SMALL | COLOUR | {"size": size, "image_size": 32})
+    with torch.device("meta"):
+        network = classifier.Classifier(
+            resnet.Encoder(cfg), width=cfg.width, classes=10, condition="exact"
+        )
+
+    count = sum(p.numel() for p in network.parameters())
+    assert count == stem + blocks + shortcuts + head == published
+    assert count - shortcuts == pytest.approx(parameters, rel=0.02)
+
+
+PAIRS = [(16, 16), (16, 32), (32, 64)]  # channels before each stage, and in it
+
+
+def test_the_network_for_imagenet_is_torchvision_s():
+    """Its 25,557,032 parameters, their names, and what it computes from them."""
+    torch.manual_seed(0)
+    theirs = torchvision.models.resnet50(weights=None).eval()
+    cfg = shape("ImageNet's")
+    ours = resnet.Encoder(cfg).eval()
+    tensors = {n: t for n, t in theirs.state_dict().items() if not n.startswith("fc.")}
+    checkpoint.restore(ours, tensors, source="torchvision")
+    seen = []
+    theirs.fc.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = pixels("ImageNet's", 2)
+
+    with torch.no_grad():
+        theirs(torchvision.transforms.functional.normalize(x, cfg.mean, cfg.std))
+        torch.testing.assert_close(ours(x, SIGMA), seen[0], rtol=1e-4, atol=1e-5)
+    count = sum(p.numel() for p in ours.parameters())
+    assert count + 2048 * 1000 + 1000 == 25_557_032
+
+
+def test_a_small_network_is_its_equations():
+    """Written out: two convolutions of 3 x 3 beside a shortcut, three times, at half the size."""
+    network, x = build().double(), pixels("digits", 3).double()
+    tensors = network.state_dict()
+
+    def conv(h, name, norm, **how):
+        h = F.conv2d(h, tensors[f"encoder.{name}.weight"], **how)
+        mean, var, weight, bias = (
+            tensors[f"encoder.{norm}.{key}"][:, None, None]
+            for key in ("running_mean", "running_var", "weight", "bias")
+        )
+        return (h - mean) / (var + 1e-5).sqrt() * weight + bias
+
+    h = conv((x - 0.3) / 0.2, "conv1", "bn1", padding=1).relu()
+    for i, stride in enumerate((1, 2, 2), start=1):
+        at = f"layer{i}.0"
+        inside = conv(h, f"{at}.conv1", f"{at}.bn1", stride=stride, padding=1).relu()
+        inside = conv(inside, f"{at}.conv2", f"{at}.bn2", padding=1)
+        if stride == 2:
+            h = conv(h, f"{at}.downsample.0", f"{at}.downsample.1", stride=2)
+        h = (inside + h).relu()
+    expected = h.mean(dim=(2, 3)) @ tensors["head.weight"].T + tensors["head.bias"]
+
+    assert h.shape == (3, 64, 2, 2)
+    torch.testing.assert_close(network(x, SIGMA), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_convolutions_start_as_he_et_al_s():
+    torch.manual_seed(0)
+    encoder = resnet.Encoder(shape(size="20"))
+
+    for module in encoder.modules():
+        if isinstance(module, nn.Conv2d):
+            out = module.weight.shape[0] * module.kernel_size[0] ** 2
+            found = module.weight.std().item() / (2 / out) ** 0.5
+            assert found == pytest.approx(1, rel=4 / module.weight.numel() ** 0.5)
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.weight.eq(1).all() and not module.bias.any()
+
+
+def test_these_networks_are_not_told_sigma():
+    network, x = build(), pixels("digits", 3)
+
+    assert torch.equal(network(x, torch.tensor(0.25)), network(x, torch.tensor(1.0)))
+
+
+def test_an_image_is_classified_without_its_neighbours():
+    network, x = build(), pixels("digits", 4)
+
+    torch.testing.assert_close(network(x, SIGMA)[2:3], network(x[2:3], SIGMA))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"size": "18"}, "size: no '18', only '50', or 6 n + 2 such as '20', '56', '110'"),
+        ({"size": "2"}, "size: no '2', only '50', or 6 n + 2 such as '20', '56', '110'"),
+        ({"size": "b"}, "size: no 'b', only '50', or 6 n + 2 such as '20', '56', '110'"),
+        ({"image_size": 0}, "image_size: must be positive, got 0"),
+        ({"channels": 3}, "mean: 1 numbers for 3 channels"),
+        ({"std": []}, "std: 0 numbers for 1 channels"),
+        ({"std": [0.0]}, "std: must be positive, got [0.0]"),
+    ],
+)
+def test_impossible_shapes_are_refused(changed, message):
+    with pytest.raises(ConfigError) as error:
+        shape(**changed)
+
+    assert str(error.value) == message
+
+
+def test_what_a_resnet_has_not_is_refused():
+    network = build()
+
+    with pytest.raises(ConfigError, match=r"^final_norm: a ResNet has no LayerNorm .* to false$"):
+        classifier.build(model(), classes=7, condition="exact", final_norm=True)
+    twice = dataclasses.replace(PRETRAIN.compute, recompute=True)
+    with pytest.raises(ConfigError, match=r"^compute\.recompute: resnet does not support it; set"):
+        set_recompute(network.encoder, twice, name="resnet")
+    with pytest.raises(
+        ConfigError, match=r"^models: image_size is 8, and images have 9 x 9 pixels"
+    ):
+        network(torch.rand(2, 1, 9, 9), SIGMA)
+
+
+def test_layers_decay_from_the_head_to_the_stem():
+    """Block by block through the stages: the first stage of two blocks lies below the second."""
+    recipe = dataclasses.replace(MINI.recipes["finetune"], layer_decay=0.5, final_norm=False)
+    state = finetune.start(MINI.runs["tiny-rrcm-s050"], recipe, model("odd"), classes=7)
+    network, scales = state.modules["classifier"], {}
+    names = {id(p): name for name, p in network.named_parameters()}
+    for group in state.optimizer.param_groups:
+        scales |= {names[id(p)]: group["lr_scale"] for p in group["params"]}
+
+    order = ["head.", "encoder.layer3.1.", "encoder.layer3.0.", "encoder.layer2.1."]
+    order += ["encoder.layer2.0.", "encoder.layer1.1.", "encoder.layer1.0.", "encoder.conv1."]
+    for depth, prefix in enumerate(order):
+        assert {v for n, v in scales.items() if n.startswith(prefix)} == {0.5**depth}
+    assert scales["encoder.bn1.weight"] == scales["encoder.conv1.weight"]
+    assert scales.keys() == dict(network.named_parameters()).keys()
+
+
+def test_a_saved_network_is_rebuilt_with_its_colours(tmp_path):
+    network, x = build("odd"), pixels("odd", 3)
+    names = {"classes": list("abcdefg"), "condition": "exact", "final_norm": False}
+
+    classifier.save(tmp_path, network.state_dict(), model=model("odd"), config=names)
+
+    assert torch.equal(classifier.load(tmp_path)[0](x, SIGMA), network(x, SIGMA))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_encoder_can_be_pretrained_and_begun_from(tmp_path, frozen):
+    """And its first layer frozen."""
+    cfg = dataclasses.replace(PRETRAIN, steps=2, batch_size=8, freeze_patches=frozen)
+    state = pretrain.start(cfg, model())
+    online = state.modules["online"]["encoder"]
+    before = {name: t.clone() for name, t in online.state_dict().items()}
+    images = np.arange(16 * 64, dtype=np.uint8).reshape(16, 1, 8, 8)
+    split = Split(
+        idx=np.arange(16), images=images, labels=np.arange(16) % 7, classes="abcdefg", max_value=255
+    )
+
+    for _ in pretrain.pretrain(state, split, cfg):
+        pass
+
+    assert torch.equal(online.conv1.weight, before["conv1.weight"]) is frozen
+    assert not torch.equal(online.bn1.running_mean, before["bn1.running_mean"])
+    checkpoint.save(tmp_path / "encoder.safetensors", online.state_dict())
+    network = build()
+    classifier.begin(network, tmp_path)
+    assert equal(network.encoder.state_dict(), online.state_dict())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_folding_is_exact(name):
+    """In float64 nothing is left but rounding, at the edges too, where zeros are not black."""
+    network, x = build(name).double(), pixels(name, 3).double()
+    folded, expected = fold(network), network(x, SIGMA)
+    bound = {"atol": 1e-12 * expected.abs().max().item(), "rtol": 0}
+
+    assert expected.abs().max() > 0.1 and expected.std(dim=0).min() > 1e-3
+    torch.testing.assert_close(folded(x, SIGMA), expected, **bound)
+    torch.testing.assert_close(folded.fix(0.25)(x), expected, **bound)
+
+
+def test_folding_is_as_exact_as_float32_and_bfloat16():
+    network, x = build("odd"), pixels("odd", 50)
+    expected = fold(network).fix(0.5)(x.double())
+    found = {
+        dtype: fold(network).fix(0.5).to(dtype)(x) for dtype in (torch.float32, torch.bfloat16)
+    }
+
+    error = {d: ((s - expected).norm() / expected.norm()).item() for d, s in found.items()}
+
+    assert {s.dtype for s in found.values()} == {*found}
+    assert error[torch.float32] < 1e-5 and 1e-4 < error[torch.bfloat16] < 0.05
+
+
+def test_the_network_itself_is_left_alone():
+    network = build()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+    fold(network).fix(0.5).to(torch.bfloat16)
+
+    assert equal(before, network.state_dict())
+    assert {p.dtype for p in network.parameters()} == {torch.float32}
+
+
+def test_nothing_is_left_of_batchnorm():
+    network = build("odd")
+    fixed = fold(network).fix(0.5).float()
+
+    assert not [m for m in fixed.modules() if isinstance(m, nn.BatchNorm2d)]
+    counts = []
+    for function in (lambda x: network(x, SIGMA), fixed):
+        with FlopCounterMode(display=False) as counter:
+            function(pixels("odd", 2))
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+
+
+class Exported:
+    """A backend: an exported file on ONNX Runtime."""
+
+    device, normals = torch.device("cpu"), ()
+
+    def __init__(self, path):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(str(path), options)
+
+    def scores(self, x):
+        feed = {"x": x.numpy(), "sigma": np.array(0.5, dtype=np.float32)}
+        return torch.from_numpy(self.session.run(["scores"], feed)[0])
+
+
+def test_it_is_exported_for_any_batch_and_is_batch_invariant(tmp_path):
+    network, path = build(), tmp_path / "a.onnx"
+    images = np.random.default_rng(0).integers(0, 256, (16, 1, 8, 8), dtype=np.uint8)
+    split = Split(
+        idx=np.arange(16), images=images, labels=np.arange(16) % 7, classes="abcdefg", max_value=255
+    )
+    cfg = certification.Export(opset=20, parity_images=16, tolerance=1e-4)
+
+    record = export.export(network, path, split, {"sigma": 0.5}, cfg, architecture="resnet")
+
+    exported = Exported(path)
+    assert record["argmax_agreement"] == 1
+    for rows in (1, 5):
+        x = pixels("digits", rows)
+        torch.testing.assert_close(exported.scores(x), network(x, SIGMA), rtol=1e-4, atol=1e-5)
+    assert voting.is_batch_invariant(exported, pixels("digits", 32))

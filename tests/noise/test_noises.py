@@ -1,0 +1,500 @@
+"""Noise components: bits that depend on nothing else, kernels that change none, exact steps."""
+
+import hashlib
+import itertools
+import math
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from builders import refused
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rrcm.certification.distributions import gaussian, secure, sound
+from rrcm.certification.sampling import philox
+from rrcm.core.errors import DataError
+from rrcm.core.registry import load, names
+from rrcm.noise import streams
+
+WORD = 2**32 - 1
+words = st.integers(0, WORD)
+seeds = st.integers(0, 2**64 - 1)
+places = st.lists(st.tuples(words, words), min_size=1, max_size=20)
+shapes = st.sampled_from([(1, 1, 1), (1, 3, 3), (3, 5, 7), (1, 8, 8), (2, 1, 17)])
+COMPONENTS = [gaussian, sound, secure]
+each = pytest.mark.parametrize("component", COMPONENTS, ids=lambda c: c.__name__.split(".")[-1])
+
+
+def levels(rows, shape, max_value=16):
+    """Some images on their grid, the same for the same arguments."""
+    k = np.random.default_rng(0).integers(0, max_value + 1, (rows, *shape))
+    return torch.from_numpy(k.astype(np.float32) / np.float32(max_value))
+
+
+def draw(component, where, shape=(1, 8, 8), *, x=None, sigma=0.5, seed=0, max_value=16):
+    images, draws = torch.tensor(where).unbind(1)
+    x = levels(len(where), shape, max_value) if x is None else x
+    return component.noisy(x, sigma, seed=seed, images=images, draws=draws, max_value=max_value)
+
+
+def same(a, b):
+    """Bit for bit, the sign of a zero included."""
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+def test_every_component_keeps_the_contract():
+    assert names("distributions") == ["gaussian", "secure", "sound"]
+    for component in map(lambda name: load("distributions", name), names("distributions")):
+        assert isinstance(component.NAME, str) and isinstance(component.ON_GRID, bool)
+        assert component.slack(0.5, pixels=64, max_value=16) >= 0
+    assert gaussian.NAME == "philox4x32-10, box-muller, fp32"
+    assert len({component.NAME for component in COMPONENTS}) == 3
+
+
+@few
+@given(seeds, places, shapes, st.floats(2**-10, 4))
+def test_gaussian_is_bitwise_the_torch_code(seed, where, shape, sigma):
+    images, draws = torch.tensor(where).unbind(1)
+    x = levels(len(where), shape)
+
+    expected = x + sigma * streams.gaussian(seed, images, draws, shape)
+
+    assert same(draw(gaussian, where, shape, sigma=sigma, seed=seed), expected)
+
+
+def test_gaussian_is_bitwise_the_torch_code_over_many_draws():
+    where = [*itertools.product(range(10), range(30))]
+    images, draws = torch.tensor(where).unbind(1)
+    z = streams.gaussian(7, images, draws, (3, 32, 33))
+
+    assert same(draw(gaussian, where, x=torch.zeros_like(z), sigma=1.0, seed=7), 0 + 1.0 * z)
+
+
+def box_muller_agrees(a, b):
+    pairs = torch.stack([torch.as_tensor(a), torch.as_tensor(b)], dim=-1).reshape(1, -1)
+    expected = streams.box_muller(pairs[:, ::2], pairs[:, 1::2]).flatten(1)
+    got = philox.add_normals(torch.zeros_like(expected), 1.0, pairs.numpy().astype(np.uint32))
+    assert same(got, 0 + expected)
+
+
+def test_extreme_words_have_the_bits_of_the_torch_code():
+    """Both ends, all powers of two, the ends of quadrants, and both sides of sqrt(1/2)."""
+    near = [c + e for c in (0, 2**30, 2**31, 3 * 2**30, 2**32) for e in range(-3, 4)]
+    near += [2**k + e for k in range(33) for e in range(-2, 3)]
+    root = int(np.float32(math.sqrt(0.5)) * 2**32)  # mantissas that the logarithm divides at
+    near += [(root >> k) + e for k in range(9) for e in range(-300, 301, 1 if k == 0 else 50)]
+    near = sorted({word for word in near if 0 <= word <= WORD})
+    some = [0, 1, 2**29, 2**30 - 1, 2**30, 2**31, 3 * 2**30, WORD - 1, WORD]
+
+    for a, b in ((near, some), (some, near)):
+        box_muller_agrees(*np.array([*itertools.product(a, b)]).T)
+
+
+def test_random_words_have_the_bits_of_the_torch_code():
+    box_muller_agrees(*np.random.default_rng(0).integers(0, 2**32, (2, 500_000)))
+
+
+def test_words_are_the_known_answer_of_random123():
+    """kat_vectors, philox4x32 10, the counter and key of zeros."""
+    zero = torch.zeros(1, dtype=torch.int64)
+
+    got = philox.words(0, zero, zero, 4, per_pixel=1)
+
+    assert got.tolist() == [[0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]]
+
+
+@few
+@given(seeds, words, words)
+def test_words_are_those_of_the_torch_code(seed, image, draw):
+    counter = torch.tensor([[block, draw, image, streams.CERTIFY] for block in range(9)])
+    expected = streams.philox(counter, (seed & WORD, seed >> 32)).flatten()
+
+    got = philox.words(seed, torch.tensor([image]), torch.tensor([draw]), 36, per_pixel=1)
+
+    assert got.ravel().tolist() == expected.tolist()
+
+
+@each
+@few
+@given(seed=seeds, where=places, shape=shapes)
+def test_a_row_does_not_depend_on_its_batch(component, seed, where, shape):
+    x = levels(len(where), shape)
+
+    batch = draw(component, where, x=x, seed=seed)
+
+    assert batch.shape == x.shape and batch.dtype == torch.float32
+    for row, place in enumerate(where):
+        assert same(batch[row], draw(component, [place], x=x[row : row + 1], seed=seed)[0])
+
+
+@each
+def test_a_row_does_not_depend_on_how_pixels_lie_in_memory(component):
+    where, x = [(1, 2), (1, 3), (1, 4)], levels(1, (3, 4, 5)).expand(3, 3, 4, 5)
+    plain, last = x.contiguous(), x.contiguous(memory_format=torch.channels_last)
+    before = plain.clone()
+
+    answers = [draw(component, where, x=pixels) for pixels in (x, plain, last)]
+
+    assert same(answers[0], answers[1]) and same(answers[0], answers[2])
+    assert torch.equal(plain, before)
+
+
+@each
+def test_a_row_does_not_depend_on_threads(component):
+    where = [*itertools.product(range(4), range(25))]
+    alone = [draw(component, where[i : i + 5], x=levels(5, (3, 9, 9))) for i in range(0, 100, 5)]
+    with ThreadPoolExecutor(4) as pool:
+        together = pool.map(
+            lambda i: draw(component, where[i : i + 5], x=levels(5, (3, 9, 9))), range(0, 100, 5)
+        )
+
+    assert all(same(a, b) for a, b in zip(alone, together, strict=True))
+
+
+@each
+@pytest.mark.parametrize("changed", [{"seed": 1}, {"seed": 2**32}, {"at": (0, 1)}, {"at": (1, 0)}])
+def test_changing_one_coordinate_gives_independent_noise(component, changed):
+    x = torch.full((1, 1, 300, 300), 0.5)
+    one, other = (
+        draw(component, [keys.pop("at", (0, 0))], x=x, max_value=16, **keys)[0].flatten() - 0.5
+        for keys in ({}, dict(changed))
+    )
+
+    for power in (1, 2):
+        pair = torch.stack([one, other]) ** power
+        assert abs(torch.corrcoef(pair)[0, 1]) < 4.5 / 300
+
+
+@each
+def test_an_empty_batch_is_empty(component):
+    none = torch.empty(0, dtype=torch.int64)
+    x = torch.empty(0, 1, 8, 8)
+
+    got = component.noisy(x, 0.5, seed=0, images=none, draws=none, max_value=16)
+
+    assert got.shape == (0, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("component", "golden"),
+    [
+        (gaussian, [-1.7770261, 2.3060746, 0.8622078, -0.187674]),
+        (sound, [0.8125, 0.125, 0.0625, 0.0]),
+        (secure, [-0.5089355, 0.2861553, -1.1373807, 0.3985133]),
+    ],
+    ids=["gaussian", "sound", "secure"],
+)
+def test_noise_has_not_moved(component, golden):
+    """Golden of this code: votes on disk were drawn with it, so a change needs a new NAME."""
+    got = draw(component, [(123, 456)], x=torch.zeros(1, 1, 9, 11), sigma=1.0, seed=2**40 + 7)
+
+    assert got.flatten()[-4:].tolist() == pytest.approx(golden, abs=1e-6)
+
+
+FIRST_USE = """
+import sys, threading, torch
+from rrcm.certification.distributions import (gaussian, sound)
+assert "numba" not in sys.modules, "importing is not cheap"
+x, at, got = torch.zeros(2, 1, 4, 4), torch.arange(2), []
+together = threading.Barrier(4)
+def first(component):
+    together.wait()
+    got.append((component.__name__,
+                component.noisy(x, 0.5, seed=3, images=at, draws=at, max_value=16)))
+threads = [threading.Thread(target=first, args=(c,)) for c in (gaussian, sound, gaussian, sound)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert len(got) == 4
+for name, value in got:
+    assert all(torch.equal(value, other) for same, other in got if same == name)
+"""
+
+
+def test_importing_is_cheap_and_threads_may_be_first_together(tmp_path):
+    """In a new process, with nothing compiled yet."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FIRST_USE],
+        env={"NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1", "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert [*tmp_path.rglob("*.nbc")], "nothing was kept for the next process"
+
+
+def test_kernels_compile_where_nothing_can_be_written():
+    """A function without a file has no folder to keep its machine code in."""
+    scope = {}
+    exec("def double(x):\n    return 2 * x", scope)
+
+    assert philox._kernel(scope["double"])(21) == 42
+
+
+@few
+@given(st.floats(0.01, 1), st.sampled_from([1, 16, 100]))
+def test_thresholds_are_those_of_a_rounded_normal(sigma, max_value):
+    below = sound.thresholds(sigma, max_value)
+    m = len(below) // 2
+    i = np.arange(-m, m)
+
+    assert (np.diff(below) >= 0).all() and (below > 0).all()
+    assert [int(t) for t in below] == [2**63 - int(t) for t in below[::-1]]
+    expected = stats.norm.cdf((2 * i[:m] + 1) / (2 * max_value * sigma))
+    np.testing.assert_allclose(below[:m] / 2**63, expected, rtol=1e-9, atol=2.0**-63)
+    assert stats.norm.cdf(-(2 * m + 1) / (2 * max_value * sigma)) < 2.0**-63
+
+
+@pytest.mark.parametrize(("sigma", "max_value"), [(0.25, 255), (0.5, 16), (1.0, 16), (1 / 3, 255)])
+def test_slack_covers_the_distance_to_exact_noise(sigma, max_value):
+    """Total variation per pixel, with 300 bits: half the sum over all steps, tails included."""
+    with mpmath.workprec(300):
+        below = [int(t) for t in sound.thresholds(sigma, max_value)]
+        m = len(below) // 2
+        phi = [mpmath.ncdf(mpmath.mpf(2 * i + 1) / (2 * max_value * mpmath.mpf(sigma)))
+               for i in range(-m - 1, m + 1)]  # fmt: skip
+        exact = [phi[0], *(b - a for a, b in itertools.pairwise(phi)), 1 - phi[-1]]
+        drawn = [0, *(b - a for a, b in itertools.pairwise([0, *below, 2**63])), 0]
+        far = [abs(p - mpmath.ldexp(q, -63)) for p, q in zip(exact, drawn, strict=True)]
+        distance = sum(far) / 2
+
+        assert 0 < distance < sound.slack(sigma, pixels=1, max_value=max_value) < 50 * distance
+    assert sound.slack(sigma, pixels=3072, max_value=max_value) < 1e-9
+
+
+def test_slack_counts_pixels_and_thresholds():
+    """Digits at sigma = 0.5: 2 x 73 thresholds and two tails, for each of 64 pixels."""
+    assert sound.slack(0.5, pixels=64, max_value=16) == 64 * (146 + 2) * 2.0**-63
+
+
+def test_counts_are_a_search_among_the_thresholds():
+    """At, below and above each threshold, and at both ends of u."""
+    for sigma, max_value in [(0.5, 16), (1.0, 255), (0.001, 16)]:
+        below = sound.thresholds(sigma, max_value)
+        u = np.concatenate([below - 1, below, below + 1, [0, 1, 2**63 - 1]])
+        pairs = np.stack([u >> 31, (u & 0x7FFFFFFF) << 1], axis=-1).astype(np.uint32)
+
+        got = philox.counts(pairs.reshape(1, -1), philox.guide(below), len(u))
+
+        assert got[0].tolist() == np.searchsorted(below, u, side="right").tolist()
+
+
+@few
+@given(seeds, places, shapes, st.sampled_from([(0.5, 16), (0.25, 255), (1.0, 255)]))
+def test_steps_are_the_same_by_kernel_and_by_torch(seed, where, shape, grid):
+    """The latter is what other devices run."""
+    images, draws = torch.tensor(where).unbind(1)
+    arguments = (*grid, seed, images, draws, math.prod(shape))
+
+    assert torch.equal(sound._counts(*arguments), sound._bucketized(*arguments))
+
+
+def test_torch_too_counts_thresholds_that_equal_u(monkeypatch):
+    below = sound.thresholds(0.5, 16)
+    pairs = np.stack([below >> 31, (below & 0x7FFFFFFF) << 1], axis=-1)
+    monkeypatch.setattr(streams, "philox", lambda counter, key: torch.from_numpy(pairs))
+    one = torch.zeros(1, dtype=torch.int64)
+
+    got = sound._bucketized(0.5, 16, 0, one, one, len(below))
+
+    assert got[0].tolist() == np.searchsorted(below, below, side="right").tolist()
+
+
+@few
+@given(seeds, places, st.sampled_from([(0.5, 16), (0.25, 255), (1.0, 255)]))
+def test_sound_noise_is_whole_steps_added_before_one_division(seed, where, grid):
+    sigma, max_value = grid
+    x = levels(len(where), (3, 5, 5), max_value)
+    images, draws = torch.tensor(where).unbind(1)
+    steps = (
+        sound._bucketized(sigma, max_value, seed, images, draws, 75)
+        - len(sound.thresholds(sigma, max_value)) // 2
+    )
+    k = (x * max_value).round().flatten(1)
+
+    expected = (k + steps).numpy().astype(np.float32) / np.float32(max_value)
+
+    got = draw(sound, where, x=x, sigma=sigma, seed=seed, max_value=max_value)
+    assert got.flatten(1).numpy().tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("sigma", "max_value"), [(0.5, 16), (0.03, 16), (0.25, 255)])
+def test_steps_have_the_probabilities_of_a_rounded_normal(sigma, max_value):
+    x = torch.full((1, 1, 1000, 1000), 8 / 16 if max_value == 16 else 51 / 255)
+    steps = (
+        ((draw(sound, [(5, 6)], x=x, sigma=sigma, max_value=max_value) - x) * max_value)
+        .round()
+        .int()
+    )
+    end = round(3 * max_value * sigma)
+    expected = 1_000_000 * np.diff(
+        stats.norm.cdf(np.arange(-end, end + 2) - 0.5, 0, max_value * sigma)
+    )
+
+    counts = torch.bincount(steps.flatten().clamp(-end - 1, end + 1) + end + 1)[1:-1].numpy()
+
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    assert 1e-3 < stats.chi2.sf(chi2, len(counts)) < 1 - 1e-3
+
+
+def betrayed(component, k):
+    """Share of draws whose low bits show that the image was not of level 1: pixels below 2^-28."""
+    draws = torch.arange(500)
+    x = torch.full((500, 1, 15, 20), k / 16)
+    v = component.noisy(x, 1.0, seed=0, images=draws, draws=draws, max_value=16)
+    fine = v.double() * 2.0**28 != (v.double() * 2.0**28).round()
+    return float(fine.flatten(1).any(1).double().mean())
+
+
+def test_low_bits_falsify_certificates_of_float_noise_and_not_of_sound_noise():
+    """Let f be whether any pixel has bits below 2^-28. The images 0 and 1/16 are 1.08 sigma apart,
+    and f is one constant on all draws of the one: a certificate of 2.4 sigma. It is the other on
+    nearly all draws of the other image. Sound noise has the same floats at both.
+    """
+    assert math.sqrt(300) / 16 < 1.1
+    assert betrayed(gaussian, 1) == 0 and betrayed(gaussian, 0) > 0.95
+    assert betrayed(sound, 1) == betrayed(sound, 0) == 0
+
+
+def test_a_sound_pixel_depends_on_the_sum_only():
+    """The same step from another level lands on a float that the other level also reaches."""
+    where = [(0, d) for d in range(200)]
+    reached = [
+        set(
+            draw(sound, where, x=torch.full((200, 1, 8, 8), k / 255), max_value=255)
+            .flatten()
+            .tolist()
+        )
+        for k in (0, 255)
+    ]
+    grid = set((np.arange(-2000, 2300).astype(np.float32) / np.float32(255)).tolist())
+
+    assert all(values <= grid for values in reached)
+
+
+@pytest.mark.parametrize("pixel", [0.3, 1 / 255 + 1e-7, -1 / 255, 256 / 255, math.nan, math.inf])
+def test_pixels_off_the_grid_are_refused(pixel):
+    x = levels(3, (1, 8, 8), 255)
+    x[1, 0, 2, 3] = pixel
+
+    with refused(DataError, "image 8: pixel", "not on the grid 0/255 … 255/255", "gaussian"):
+        draw(sound, [(7, 0), (8, 0), (9, 0)], x=x, max_value=255)
+
+
+def test_the_grid_is_that_of_the_data():
+    x = levels(1, (1, 8, 8), 16)
+
+    draw(sound, [(0, 0)], x=x, max_value=16)
+    with refused(DataError, "image 0", "0/255"):
+        draw(sound, [(0, 0)], x=x, max_value=255)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "max_value"), [(0.0, 255), (-1.0, 255), (17.0, 255), (1.0, 65535)]
+)
+def test_grids_too_fine_for_sigma_are_refused(sigma, max_value):
+    with refused(
+        DataError, "max_value * sigma <= 4096", f"sigma {sigma}", f"max_value {max_value}"
+    ):
+        sound.thresholds(sigma, max_value)
+
+
+def chacha20(key, nonce, blocks):
+    """RFC 8439, section 2.3, from its text; the counter starts at 0."""
+
+    def quarter(s, a, b, c, d):
+        for x, y, z, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            s[x] = (s[x] + s[y]) & WORD
+            s[z] ^= s[x]
+            s[z] = (s[z] << turn | s[z] >> (32 - turn)) & WORD
+
+    for counter in blocks:
+        start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key)]
+        start += [counter, *struct.unpack("<3I", nonce)]
+        s = [*start]
+        for _ in range(10):
+            for i in range(4):
+                quarter(s, i, i + 4, i + 8, i + 12)
+            for i in range(4):
+                quarter(s, i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
+        yield from ((a + b) & WORD for a, b in zip(s, start, strict=True))
+
+
+def test_secure_words_are_chacha20_of_the_rfc():
+    vector = chacha20(bytes(range(32)), bytes.fromhex("000000090000004a00000000"), [1])
+    assert next(vector) == 0xE4E7F110  # section 2.3.2
+
+    seed, image, draw_ = 2**40 + 7, 123, 456
+    key = hashlib.sha256(secure.DOMAIN + struct.pack("<Q", seed)).digest()
+    expected = [*chacha20(key, struct.pack("<3I", 0, image, draw_), range(3))]
+
+    got = secure.keystream(seed, torch.tensor([image]), torch.tensor([draw_]), 47)
+
+    assert got.tolist() == [expected]
+
+
+def test_secure_noise_is_box_muller_of_its_words():
+    x, images, draws = levels(3, (3, 5, 5)), torch.tensor([1, 2, 3]), torch.tensor([4, 5, WORD])
+    words_ = torch.from_numpy(secure.keystream(9, images, draws, 75).astype(np.int64))
+    z = streams.box_muller(words_[:, ::2], words_[:, 1::2]).flatten(1)[:, :75]
+
+    got = secure.noisy(x, 0.25, seed=9, images=images, draws=draws, max_value=16)
+
+    assert same(got, x + 0.25 * z.reshape(3, 3, 5, 5))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_draws_the_same_steps_and_the_torch_normals():
+    x, at = levels(50, (3, 9, 9)).cuda(), torch.arange(50).cuda()
+    on_gpu = {"seed": 3, "images": at, "draws": at, "max_value": 16}
+    on_cpu = on_gpu | {"images": at.cpu(), "draws": at.cpu()}
+
+    assert same(sound.noisy(x, 0.5, **on_gpu).cpu(), sound.noisy(x.cpu(), 0.5, **on_cpu))
+    z = streams.gaussian(3, at, at, (3, 9, 9))
+    assert same(gaussian.noisy(x, 0.5, **on_gpu), x + 0.5 * z)
+    for component in (gaussian, secure):
+        other = component.noisy(x.cpu(), 0.5, **on_cpu)
+        torch.testing.assert_close(component.noisy(x, 0.5, **on_gpu).cpu(), other)
+
+
+# Normal numbers for a classifier that is random itself.
+
+
+@each
+@few
+@given(seed=seeds, where=places, shape=shapes)
+def test_normal_numbers_of_a_row_do_not_depend_on_its_batch(component, seed, where, shape):
+    images, draws = torch.tensor(where).T
+
+    batch = component.normals(seed, images, draws, shape)
+
+    assert batch.shape == (len(where), *shape) and batch.dtype == torch.float32
+    for row in range(len(where)):
+        assert same(batch[row], component.normals(seed, images[[row]], draws[[row]], shape)[0])
+
+
+@each
+@few
+@given(seed=seeds, where=places, shape=shapes)
+def test_normal_numbers_are_no_noise(component, seed, where, shape):
+    """By the equation, in a stream that no noise has, or from a key that it does not have."""
+    images, draws = torch.tensor(where).T
+    zero = torch.zeros(len(where), *shape)
+    found = component.normals(seed, images, draws, shape)
+
+    if component is secure:
+        key = {"domain": component.RANDOMISE}
+        words = component.keystream(seed, images, draws, zero[0].numel(), **key)
+        assert same(found, philox.add_normals(zero, 1.0, words))
+    else:
+        assert same(found, 0 + streams.gaussian(seed, images, draws, shape, stream=6))
+    added = component.noisy(zero, 1.0, seed=seed, images=images, draws=draws, max_value=255)
+    assert not same(found, added)

@@ -1,0 +1,128 @@
+"""`rrcm pull`: names become the files that are needed, and failures of DVC one line."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import refused
+from workspace import EVAL, ROOT, RUN
+
+from pipeline.project import pulling
+from rrcm.config import params as parameters
+from rrcm.core.errors import ConfigError, DataError, StageError
+
+OTHER = "tiny-gaussian-s050"
+CERTIFIES = {"shards/test", f"onnx/{RUN}.onnx"}
+MODEL = {f"models/{RUN}/{file}" for file in ("config.json", "model.safetensors", "log.csv")}
+RESULTS = {f"votes/{EVAL}.jsonl", f"certificates/{EVAL}.csv"}
+ENCODER = {f"pretrained/tiny/{file}" for file in ("encoder.safetensors", "log.csv")}
+MADE = {
+    *(CERTIFIES | MODEL | RESULTS | ENCODER),
+    *("report", "shards/train", "shards/validation", "provenance/shard.json"),
+    *(f"onnx/{OTHER}.onnx", f"models/{OTHER}/model.safetensors", f"votes/{OTHER}-e050.jsonl"),
+}
+
+
+def params(precision: str, folder: Path) -> parameters.Params:
+    text = (ROOT / "tests/mini.yaml").read_text()
+    path = folder / "params.yaml"
+    path.write_text(
+        text.replace("precision: fp32, batch_size", f"precision: {precision}, batch_size")
+    )
+    return parameters.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        (RUN, CERTIFIES | MODEL | RESULTS),
+        (EVAL, RESULTS),
+        ("tiny", ENCODER),
+        ("report", {"report"}),
+    ],
+)
+def test_a_name_is_what_it_takes_and_nothing_else(tmp_path: Path, name: str, paths: set[str]):
+    assert {*pulling.wanted(name, params("fp32", tmp_path), MADE)} == paths
+
+
+def test_certifying_takes_the_images_of_the_split_that_is_sampled(tmp_path: Path):
+    other = params("fp32", tmp_path)
+    other = replace(other, sample=replace(other.sample, split="choice"))
+
+    found = pulling.wanted(RUN, other, MADE | {"shards/choice"})
+
+    assert {p for p in found if p.startswith("shards/")} == {"shards/choice"}
+
+
+def test_int8_takes_validation_images_too_and_votes_need_not_be_there(tmp_path: Path):
+    found = pulling.wanted(RUN, params("int8", tmp_path), MADE - RESULTS)
+
+    assert {*found} == CERTIFIES | MODEL | {"shards/validation"}
+
+
+def test_names_that_nobody_knows_or_made_are_refused_in_one_line(tmp_path: Path):
+    known = params("fp32", tmp_path)
+
+    with refused(ConfigError, "tiny-rcm-s050: params.yaml has no run", f"Did you mean '{RUN}'?"):
+        pulling.wanted("tiny-rcm-s050", known, MADE)
+    with refused(StageError, f"dvc.lock has no onnx/{RUN}.onnx", f"`dvc repro export@{RUN}`"):
+        pulling.wanted(RUN, known, {"shards/test"})
+    with refused(StageError, "`dvc repro report`"):
+        pulling.wanted("report", known, {})
+
+
+# What DVC 3.67 wrote, but for the names of folders.
+FULL = "[Errno 28] No space left on device"
+SAYINGS = [
+    (
+        "ERROR: failed to connect to s3 (b/d/files/md5) - Unable to locate credentials\n"
+        "ERROR: failed to pull data from the cloud - 7 files failed to download\n",
+        "the remote s3://b/d cannot be reached: Unable to locate credentials",
+    ),
+    (
+        f"ERROR: failed to transfer 'a1' - {FULL}: '/store/a1' -> '/cache/.x.tmp'\n"
+        f"ERROR: failed to transfer 'b2.dir' - {FULL}: '/store/b2' -> '/cache/.y.tmp'\n"
+        "ERROR: failed to pull data from the cloud - 2 files failed to download\n",
+        f"onnx/a.onnx, shards/test: {FULL}; files that arrived are kept, and the same command "
+        "resumes",
+    ),
+    (
+        "ERROR: unexpected error - disk I/O error\n\nHaving any troubles? Hit us up\n",
+        "dvc pull: unexpected error - disk I/O error; the same command resumes",
+    ),
+    (
+        "ERROR: failed to pull data from the cloud - Can't remove the following unsaved files "
+        f"without confirmation. Use `--force` to force.\n{Path.cwd()}/onnx/a.onnx\n",
+        "onnx/a.onnx: edited here; `dvc pull --force` replaces it, or remove it",
+    ),
+    ("Killed\n", "dvc pull: Killed; the same command resumes"),
+]
+
+
+@pytest.mark.parametrize(("said", "line"), SAYINGS)
+def test_what_dvc_says_becomes_one_line(said: str, line: str):
+    found = pulling.reason(said, {"onnx/a.onnx": "a1", "shards/test": "b2.dir"}, remote=None)
+
+    assert (type(found), str(found)) == (DataError, line)
+
+
+def test_a_remote_that_is_none_is_refused():
+    said = (
+        "ERROR: failed to pull data from the cloud - config file error: remote 's4' doesn't exist"
+    )
+
+    assert type(pulling.reason(said, {}, remote="s4")) is ConfigError
+
+
+def test_a_terminal_shows_bars_and_no_complaint_twice(capfdbinary):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for piece in (b"\r 50%|##  |", b"\r\n\x1b[31mERROR\x1b[39m: no\r\n", b"\r 60%|## |"):
+        theirs.send(piece)  # read one by one
+    theirs.close()
+
+    said = pulling._relayed(ours.detach(), shown=True)
+
+    shown = capfdbinary.readouterr().err
+    assert shown == b"\r 50%|##  |\r\n\r\x1b[K"
+    assert "\nERROR: no\n" in said and "\x1b" not in said

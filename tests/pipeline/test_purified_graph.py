@@ -1,0 +1,46 @@
+"""Denoisers and what stands behind them, through the graph and the command line."""
+
+import json
+
+import pytest
+from workspace import Workspace, add
+
+from rrcm.certification.certify import read
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_random_classifier_goes_through_the_graph_like_any_other(checkout: Workspace):
+    """Made, sampled, resumed, certified and timed; nothing that was there runs again."""
+    checkout.edit(add)
+
+    made = checkout.repro("certify@densepure", "generate@told")
+
+    wanted = {"denoise@tiny", "purify@tiny-densepure-s050", "sample@densepure", "certify@densepure"}
+    wanted |= {"represent@tiny", "denoise@told", "generate@told"}
+    assert made == wanted
+    votes = (checkout.path / "votes/densepure.jsonl").read_bytes()
+    table = read(checkout.path / "certificates/densepure.csv")
+    assert len(table) == 20
+
+    checkout.run("rm", "-r", ".dvc/cache/runs")
+    assert checkout.repro("--force", "--single-item", "sample@densepure")
+    assert (checkout.path / "votes/densepure.jsonl").read_bytes() == votes
+
+    asked = ("--model", "tiny", "--method", "densepure", "--sigma", "0.5")
+    said = checkout.run("rrcm", "certify", *asked)
+    assert "densepure" in said and "stale" not in said
+    metrics = json.loads((checkout.path / "generated/told/metrics.json").read_text())
+    assert metrics["images"]["generated"] == 20 and metrics["frechet"]["generated"] > 0
+
+    checkout.repro()
+    said = checkout.run("rrcm", "latency", "--seconds", "0.1")
+    assert "densepure" in said and (checkout.path / "results/latency/latency.png").exists()
+    assert "stale" not in said
+    assert "up to date" in checkout.run("dvc", "status")
+
+    checkout.edit(lambda p: p["purified"]["tiny-densepure-s050"].update(votes=3))
+    again = checkout.repro("certify@densepure")
+    assert again == {"purify@tiny-densepure-s050", "sample@densepure", "certify@densepure"}
+    checkout.edit(lambda p: p["denoisers"]["tiny"].update(seed=9))
+    assert "stale: densepure: denoisers.tiny.seed was 0, is now 9" in checkout.run("rrcm", "report")

@@ -1,0 +1,437 @@
+"""The shape of the code is what docs/design.md says: layers, one graph, closed dependencies."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.repo import Repo
+from ruamel.yaml import YAML
+from workspace import ROOT
+
+from rrcm.core import registry
+
+Change = Callable[[dict[str, Any]], None]
+ROOMS = (  # of rrcm/; a module may import from its own room and those before it
+    *("core", "config", "data", "noise", "models", "training", "diffusion", "inference"),
+    *("certification", "evaluation", "analysis", "auditing", "serving", "cli"),
+)
+LONE = {"__init__.py", "py.typed"}  # the only files of rrcm/ that are in no room
+ABOVE = {  # what of pipeline/ a folder of it may import
+    "runtime": set(),
+    "stages": {"runtime"},
+    "flow": {"runtime"},
+    "acceptance": {"flow"},
+    "project": {"runtime", "flow"},
+    "commands": {"runtime", "flow", "project", "acceptance"},
+    "cli": {"runtime", "flow", "project", "commands"},
+}
+FOREIGN = {"dvc", "prefect", "pipeline", "benchmarks", "cli"}
+LIBRARY = sorted(ROOT.glob("rrcm/**/*.py"))
+TESTS, SUPPORT = sorted(ROOT.glob("tests/*/test_*.py")), sorted(ROOT.glob("tests/support/*.py"))
+CODE = sorted([*LIBRARY, *ROOT.glob("pipeline/**/*.py"), ROOT / "cli.py"])
+STAGES = ("shard", "pretrain", "train", "denoise", "export", "member", "combine", "purify")
+STAGES += ("represent", "generate", "sample", "certify", "report")
+SEVERAL = ("denoisers", "purified", "representations", "generations")  # of some architecture
+REPORTED = {"certify", "data", "ensembles", "evals", "members", "models", "pretrain", "recipes"}
+REPORTED |= {"purified", "report", "runs"}
+# Every stage checks the whole of params.yaml, components that it does not run included. That may
+# refuse a result but not change it, so it is no dependency: otherwise every edit of any component
+# would run everything again.
+CHECK = "rrcm/cli/checked.py"
+COMPONENTS = re.compile(rf"rrcm/({'|'.join(registry.FOLDERS.values())})/[a-z]\w*\.py")
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Every dotted name that a file imports, at the top or inside a function."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    plain = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    froms = [n for n in nodes if isinstance(n, ast.ImportFrom)]
+    names = {f"{n.module}.{a.name}" for n in froms for a in n.names}
+    return frozenset(plain | {n.module for n in froms} | names)
+
+
+@cache
+def imported_files(path: Path) -> frozenset[str]:
+    files = {Path(*name.split(".")).with_suffix(".py") for name in imports(path)}
+    ours = [file for file in files if file.parts[0] in ("rrcm", "pipeline")]
+    return frozenset(file.as_posix() for file in ours if (ROOT / file).is_file())
+
+
+def room(name: str) -> str:
+    """``rrcm.core.errors`` is in ``core``."""
+    return [*name.split("."), ""][1]
+
+
+def test_the_library_has_these_rooms_and_no_others():
+    entries = {path.name for path in ROOT.glob("rrcm/*")} - {"__pycache__"}
+
+    assert entries == {*ROOMS, *LONE}
+    assert len(entries) <= 16
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in LIBRARY}), ids=relative)
+def test_a_folder_has_at_most_12_files(folder: Path):
+    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= 12
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in CODE} - {ROOT}), ids=relative)
+def test_a_folder_says_what_is_in_it(folder: Path):
+    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=relative)
+def test_imports_go_down_only(path: Path):
+    """So there is no circle between rooms."""
+    here = path.relative_to(ROOT / "rrcm").parts[0]
+    for name in imports(path):
+        assert name.split(".")[0] not in FOREIGN, f"library code may not know {name}"
+        if name.startswith("rrcm.") and here in ROOMS:
+            assert ROOMS.index(room(name)) <= ROOMS.index(here), f"reaches up to {name}"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("pipeline/*/*.py")), ids=relative)
+def test_imports_of_the_pipeline_go_down_only(path: Path):
+    here = path.parent.name
+    used = {room(name) for name in imports(path) if name.startswith("pipeline.")}
+
+    assert used - {here} <= ABOVE[here]
+
+
+def test_tests_are_in_the_rooms_of_what_they_test():
+    folders = {path.parent.name for path in TESTS}
+
+    assert folders <= {*ROOMS, "pipeline", "flow", "project"}
+    assert not [*ROOT.glob("tests/test_*.py")]
+
+
+@pytest.mark.parametrize("path", [*TESTS, *SUPPORT], ids=relative)
+def test_no_test_module_is_imported(path: Path):
+    """So each file of tests runs alone; what several share is in tests/support."""
+    modules = {test.stem for test in TESTS}
+
+    assert not {name.split(".")[-1] for name in imports(path)} & modules
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    graph = {relative(path): imported_files(path) for path in CODE}
+    for start in graph:
+        reached, new = set(), graph[start]
+        while new:
+            reached |= new
+            new = set().union(*(graph[file] for file in new)) - reached
+        assert start not in reached
+
+
+def test_the_trainer_does_not_know_the_methods():
+    for module in ("finetune", "engine/loop"):
+        assert not any("methods" in n for n in imports(ROOT / f"rrcm/training/{module}.py"))
+
+
+def test_few_files_know_dvc_prefect_typer_and_tqdm():
+    users = {
+        tool: [relative(p) for p in CODE if any(n.split(".")[0] == tool for n in imports(p))]
+        for tool in ("dvc", "prefect", "typer", "tqdm")
+    }
+
+    assert {Path(user).parent.name for user in users["dvc"]} == {"flow", "runtime"}
+    assert {Path(user).parent.name for user in users["prefect"]} == {"flow"}
+    assert {Path(user).parent.name for user in users["typer"]} == {"cli"}
+    assert users["tqdm"] == ["rrcm/core/progress.py"]
+
+
+def test_components_are_in_folders_of_the_library():
+    for folder in registry.FOLDERS.values():
+        assert (ROOT / "rrcm" / folder / "__init__.py").is_file()
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in LIBRARY if COMPONENTS.fullmatch(relative(p))], ids=relative
+)
+def test_a_component_imports_no_sibling(path: Path):
+    """What several share has a module of its own, or a file that begins with an underscore."""
+    siblings = {f for f in imported_files(path) if COMPONENTS.fullmatch(f)}
+
+    assert not {f for f in siblings if (ROOT / f).parent == path.parent}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("rrcm/**/__init__.py")), ids=relative)
+def test_init_files_are_only_a_docstring(path: Path):
+    """So that importing one component never runs, or depends on, its siblings.
+
+    rrcm/__init__.py is exempt: it has the public names, and imports what is behind them when they
+    are asked for.
+    """
+    tree = ast.parse(path.read_text())
+    if path == ROOT / "rrcm/__init__.py":
+        first = [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
+        assert first == ["typing"]
+        return
+    assert all(isinstance(node, ast.Expr) for node in tree.body)
+
+
+@pytest.mark.parametrize("path", CODE, ids=relative)
+def test_modules_and_functions_fit_in_the_head(path: Path):
+    text = path.read_text()
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
+
+    assert len(text.splitlines()) <= 500  # generous: it shapes nothing
+    assert all(n.end_lineno - n.lineno <= 80 for n in functions)
+    assert not any(n.args.kwarg and n.name[0] != "_" for n in functions), "no public **kwargs"
+    assert not re.search(r"except( Exception)?:|# ?TODO", text)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_is_one_thin_script(stage: str):
+    assert len((ROOT / f"pipeline/stages/{stage}.py").read_text().splitlines()) <= 60
+
+
+def repository(
+    preset: str, folder: Path, change: Change = lambda params: None
+) -> dict[str, tuple[set[str], set[str]]]:
+    """Stage -> (files it depends on, parameters it reads), of dvc.yaml under a changed preset.
+
+    A folder of code stands for all its files.
+    """
+    folder.mkdir(exist_ok=True)
+    for file in ("dvc.yaml", "data.dvc"):
+        (folder / file).write_text((ROOT / file).read_text())
+    yaml = YAML()
+    params = yaml.load(ROOT / preset)
+    change(params)
+    yaml.dump(params, folder / "params.yaml")
+    with Repo.init(str(folder), no_scm=True) as repo:
+        stages = [stage for stage in repo.index.stages if "pipeline." in (stage.cmd or "")]
+        return {
+            stage.name: (
+                set().union(*(files(dep.def_path) for dep in stage.deps)) - {"params.yaml"},
+                {key for dep in stage.deps if hasattr(dep, "params") for key in dep.params},
+            )
+            for stage in stages
+        }
+
+
+def files(dependency: str) -> set[str]:
+    """The files that a dependency stands for; DVC takes a folder with all that is below it."""
+    if not dependency.startswith(("rrcm/", "pipeline/")) or not (ROOT / dependency).is_dir():
+        return {dependency}
+    found = {relative(path) for path in (ROOT / dependency).rglob("*.py")}
+    return {file for file in found if not file.endswith("__init__.py")}
+
+
+def reach(script: str, listed: set[str]) -> set[str]:
+    """The code that a stage runs: its script, components that params name, and their imports."""
+    reached = {
+        f"pipeline/stages/{script}.py",
+        *(dep for dep in listed if COMPONENTS.fullmatch(dep)),
+    }
+    while more := set().union(*(imported_files(ROOT / f) for f in reached)) - reached - {CHECK}:
+        reached |= more
+    return reached
+
+
+def using(
+    backend: str,
+    stop: str,
+    noise: str,
+    data: str,
+    network: str = "vit",
+    method: str = "gaussian",
+) -> Change:
+    def change(params: dict[str, Any]) -> None:
+        params["sample"].update(backend=backend, stop=stop, noise=noise)
+        params["data"].update(name=data)
+        for section in ("pretrain", "runs", "evals", *SEVERAL):
+            for entry in params[section].values():
+                entry["architecture"] = network
+        params["ensembles"] = {"both": {"members": 1, "rule": "plurality"}}
+        run, *_, last = params["runs"]
+        params["runs"][last]["method"] = method
+        params["members"] = {"both-1": {"ensemble": "both", "place": 1, "run": run}}
+
+    return change
+
+
+VARIANTS = {
+    "grid on onnx": using("onnx", "grid", "gaussian", "digits"),
+    "none on torch": using("torch", "none", "sound", "cifar10", "resnet"),
+    "anytime on torch": using("torch", "anytime", "secure", "imagenet", method="smoothadv"),
+}
+
+
+# Files that a stage does not run, in folders of which it runs most. An edit of one runs the stage
+# again for nothing, unless `rrcm accept` finds that it cannot matter.
+SMALL = {f"rrcm/core/{name}.py" for name in ("labels", "progress", "torchvision_stub")}
+FILES = (
+    "denoiser",
+    "diffusion_process",
+    "ensembles",
+    "purified",
+    "purified_classifier",
+    "quantize",
+)
+TRAINED = {name: f"rrcm/models/trained/{name}.py" for name in FILES}
+CONFIG = {f"rrcm/config/{name}.py" for name in ("defaults", "denoisers", "params")}
+COARSE = {
+    "pretrain": {"rrcm/models/trained/base/classifier.py", "rrcm/training/shared/attacks.py"},
+    "denoise": {TRAINED[n] for n in ("ensembles", "purified", "purified_classifier", "quantize")},
+    "export": {TRAINED[name] for name in ("denoiser", "diffusion_process", "purified")},
+    "combine": {TRAINED[name] for name in ("denoiser", "diffusion_process", "purified")},
+    "represent": {"rrcm/models/trained/base/classifier.py", "rrcm/noise/levels.py"},
+    "generate": {
+        *(TRAINED[n] for n in ("ensembles", "purified", "purified_classifier", "quantize")),
+        *CONFIG,
+        *("rrcm/config/certification.py", "rrcm/evaluation/probe.py", "rrcm/noise/streams.py"),
+    },
+    "sample": {*CONFIG, "rrcm/config/evaluation.py"},
+    "report": {
+        *("rrcm/analysis/latency.py", "rrcm/analysis/presentation/results.py"),
+        *("rrcm/analysis/representations.py", "rrcm/analysis/sources.py"),
+        "rrcm/config/defaults.py",
+    },
+}
+
+
+@pytest.mark.parametrize("preset", ["presets/digits-diffusion.yaml"])  # which has all sections
+def test_dependencies_are_what_runs(preset: str, tmp_path: Path):
+    """Too few would leave stale results behind; too many would do it all again for nothing.
+
+    A list cannot follow a parameter but by file name, so it serves all values of a parameter: what
+    is listed must be reached under some, and what is reached must be listed under each.
+    """
+    listed_by_some, reached_by_some = defaultdict(set), defaultdict(set)
+    for number, change in enumerate(VARIANTS.values()):
+        for stage, (deps, _) in repository(preset, tmp_path / str(number), change).items():
+            script = stage.partition("@")[0]
+            listed = {dep for dep in deps if dep.endswith(".py")}
+            reached = reach(script, listed)
+            listed_by_some[script] |= listed
+            reached_by_some[script] |= reached
+
+            assert reached <= listed, f"{stage} does not list {sorted(reached - listed)}"
+    for script, listed in listed_by_some.items():
+        spare = listed - reached_by_some[script] - SMALL
+        assert spare == COARSE.get(script, set()), script
+
+
+def test_dvc_yaml_can_be_read_by_people():
+    text = (ROOT / "dvc.yaml").read_text()
+    stages = YAML(typ="safe").load(text)["stages"]
+
+    assert len(text.splitlines()) < 450
+    for stage in stages.values():
+        deps = stage.get("do", stage)["deps"]
+        assert len([dep for dep in deps if dep.startswith(("rrcm", "pipeline"))]) <= 15
+
+
+def test_stages_depend_on_the_components_that_params_name(tmp_path: Path):
+    stages = repository("tests/mini.yaml", tmp_path)
+    wanted = {
+        "shard": {"rrcm/data/datasets/digits.py"},
+        "pretrain@tiny": {"rrcm/training/objectives/rrcm.py", "rrcm/models/networks/vit.py"},
+        "train@tiny-gaussian-s050": {
+            "rrcm/training/methods/gaussian.py",
+            "rrcm/models/networks/vit.py",
+        },
+        "export@tiny-gaussian-s050": {"rrcm/models/networks/vit.py", "rrcm/models/folding/vit.py"},
+        "sample@tiny-rrcm-s050-e050": {
+            *(
+                "rrcm/inference/backends/onnx.py",
+                "rrcm/certification/distributions/gaussian.py",
+                "rrcm/certification/stopping/grid.py",
+            ),
+            *("rrcm/models/networks/vit.py", "rrcm/models/folding/vit.py"),
+        },
+        "certify@tiny-rrcm-s050-e050": {
+            "rrcm/certification/stopping/grid.py",
+            *(
+                f"rrcm/certification/certificates/{name}.py"
+                for name in registry.names("certificates")
+            ),
+        },
+    }
+
+    for stage, files in wanted.items():
+        assert files <= stages[stage][0]
+    assert "pretrained/tiny" in stages["train@tiny-rrcm-s050"][0]
+    assert "pretrained/tiny" not in stages["train@tiny-gaussian-s050"][0]
+
+
+def test_stages_list_the_parameters_that_they_read():
+    """`config.read("runs.{name}")` in a script is `runs.${key}` in dvc.yaml, and the reverse."""
+    graph = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
+    for stage in STAGES:
+        text = (ROOT / f"pipeline/stages/{stage}.py").read_text()
+        own = "sample" if stage == "sample" else "item"
+        read = {
+            s.replace("{name}", "${key}").replace("{run.", "${item.").replace("{cfg.", f"${{{own}.")
+            for s in re.findall(r'sections\.read\(f?"([^"]+)"', text)
+        }
+        if "sections.read_model(" in text:
+            read.add("models.${item.model}")
+        definition = graph[stage].get("do", graph[stage])
+
+        if stage == "report":  # reads whole sections through params.load()
+            read = REPORTED
+        assert set(definition["params"]) == read, stage
+
+
+def test_the_check_of_all_parameters_is_no_dependency():
+    """The one exemption from `test_dependencies_are_exactly_what_runs`."""
+    graph = (ROOT / "pipeline/runtime/graph.py").read_text()
+    stages = {f"pipeline/stages/{stage}.py" for stage in STAGES}
+
+    def users(file: str) -> set[str]:
+        return {relative(path) for path in CODE if file in imported_files(path)} & {
+            *stages,
+            "pipeline/runtime/graph.py",
+        }
+
+    assert users(CHECK) == {"pipeline/runtime/graph.py"}
+    # what it returns would be parameters that dvc.yaml does not list
+    assert re.findall(r".*checked\.\w+.*", graph) == [
+        next(line for line in graph.splitlines() if line.startswith("    checked.load()"))
+    ]
+    assert users("rrcm/config/params.py") == {"pipeline/stages/report.py"}
+    assert users("rrcm/cli/checking.py") == set()
+
+
+def test_the_report_reads_only_the_sections_it_lists():
+    used = set()
+    for file in (
+        "rrcm/analysis/entries.py",
+        "rrcm/analysis/report.py",
+        "pipeline/stages/report.py",
+    ):
+        used |= set(re.findall(r"(?:params|whole)\.(\w+)", (ROOT / file).read_text()))
+
+    assert "classifiers" in used
+    assert used - {"yaml", "load", "classifiers", "runs_of"} | {"members"} == REPORTED
+
+
+@pytest.mark.parametrize("path", CODE, ids=relative)
+def test_cited_equations_exist(path: Path):
+    """Ours is "(eq. 7)" ; an equation of a paper is cited beside the paper, without parentheses."""
+    theory = (ROOT / "docs/theory.md").read_text()
+    cited = re.findall(r"\((?:docs/)?(?:theory\.md, )?eq\. (\d+)", path.read_text())
+
+    assert all(re.search(rf"tag\{{{number}[a-z]?\}}", theory) for number in cited)
+
+
+def test_everything_public_says_what_it_does():
+    for path in CODE:
+        tree = ast.parse(path.read_text())
+        assert ast.get_docstring(tree), path
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                stage = path.parent.name == "stages" and node.name == "main"
+                assert stage or ast.get_docstring(node), f"{path}: {node.name}"

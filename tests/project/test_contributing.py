@@ -1,0 +1,77 @@
+"""CONTRIBUTING.md is true: its worked example runs, and the files that pages name exist."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from ruamel.yaml import YAML
+from workspace import ROOT, Workspace
+
+PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
+PAGES += sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md"))
+PATH = re.compile(r"`((?:rrcm|pipeline|tests|benchmarks|presets|onnx)/[\w./-]*)`")
+EXAMPLE = (ROOT / "CONTRIBUTING.md").read_text().partition("## A worked example")[2]
+
+
+def block(language: str) -> str:
+    """The first block of code of the worked example in a language."""
+    return EXAMPLE.partition(f"```{language}\n")[2].partition("```")[0]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_exist(page: str):
+    named = PATH.findall((ROOT / page).read_text())
+
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_pages_do_name_files():
+    """Otherwise the test above could not fail."""
+
+    assert len(PATH.findall((ROOT / "docs/design.md").read_text())) > 10
+
+
+def follow(checkout: Workspace) -> dict[str, Any]:
+    """Do what the worked example says; the entries of params.yaml that it adds.
+
+    The miniature has the names of the digits preset, but one recipe for all sigmas.
+    """
+    name, folder = re.findall(r"`(\w+\.py)` in `(\S+/)`:", EXAMPLE)[0]
+    (checkout.path / folder / name).write_text(block("python"))
+    added = YAML(typ="safe").load(block("yaml").replace("finetune-s050", "finetune"))
+    checkout.edit(lambda params: [params[section].update(added[section]) for section in added])
+    return added
+
+
+def commands() -> list[list[str]]:
+    return [
+        shlex.split(line.removeprefix("$ ").partition("#")[0])
+        for line in block("console").splitlines()
+    ]
+
+
+def test_the_worked_example_is_right_in_all_its_parts(finished: Workspace, tmp_path: Path):
+    checkout = finished.clone(tmp_path / "clone")
+    (run,) = follow(checkout)["runs"]
+
+    assert run in checkout.run(*commands()[0])
+
+
+@pytest.mark.slow
+def test_the_worked_example_is_a_row_of_the_report(checkout: Workspace):
+    added = follow(checkout)
+    run, evaluation = (next(iter(added[section])) for section in ("runs", "evals"))
+    check, repro, report = commands()
+
+    assert run in checkout.run(*check)
+    assert repro == ["dvc", "repro"]
+    assert checkout.repro() == {
+        *(f"{stage}@{run}" for stage in ("train", "export")),
+        *(f"{stage}@{evaluation}" for stage in ("sample", "certify")),
+        "report",
+    }
+    assert "average" in checkout.run(*report)
+    assert evaluation in {*pd.read_csv(checkout.path / "report/table.csv")["entry"]}

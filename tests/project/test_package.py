@@ -1,0 +1,147 @@
+"""The wheel is complete by itself, and a checkout adds its own commands to the same program."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_networks import save
+from PIL import Image
+from workspace import ROOT
+
+import rrcm
+from rrcm.cli.main import NEED_CHECKOUT
+
+pytestmark = pytest.mark.slow
+
+OTHER = "raise SystemExit('somebody else\\'s pipeline was imported')\n"
+
+
+def run(*command: str | Path, cwd: Path, fails: bool = False) -> str:
+    """The output of a command, standard error included, with no environment of this checkout."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=cwd,
+        env=clean,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=500,
+    )
+    assert (done.returncode != 0) == fails, done.stdout
+    return done.stdout
+
+
+def environment(folder: Path) -> Path:
+    """The bin/ of an environment that has the packages of this one, but not their rrcm."""
+    venv.create(folder, symlinks=True)
+    (folder / "lib").mkdir(exist_ok=True)
+    ours = sysconfig.get_paths()["purelib"]  # a line of a .pth: files .pth in it are not read
+    (site(folder) / "packages.pth").write_text(f"{ours}\n")
+    return folder / "bin"
+
+
+def site(folder: Path) -> Path:
+    (found,) = folder.glob("lib/python*/site-packages")
+    return found
+
+
+def pip(target: Path, *arguments: str | Path, cwd: Path) -> None:
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
+    run(sys.executable, "-m", "pip", "--python", target, "install", *quiet, *arguments, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """A copy of what a build reads, and of what must not be in the wheel."""
+    folder = tmp_path_factory.mktemp("source") / "a checkout"
+    for name in ("rrcm", "pipeline", "benchmarks", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("cli.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(source: Path, tmp_path_factory) -> Path:
+    """An environment with the wheel in it."""
+    folder = tmp_path_factory.mktemp("installed")
+    binaries, wheels = environment(folder / "env"), folder / "wheels"
+    command = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
+    run(*command, "--no-build-isolation", "--wheel-dir", wheels, source, cwd=folder)
+    (wheel,) = wheels.glob("rrcm-*.whl")
+    pip(binaries / "python", wheel, cwd=folder)
+    return folder / "env"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder with a package of somebody else, which is called pipeline."""
+    (tmp_path / "pipeline/cli").mkdir(parents=True)
+    for file in ("pipeline/__init__.py", "pipeline/cli/__init__.py", "pipeline/cli/main.py"):
+        (tmp_path / file).write_text(OTHER)
+    return tmp_path
+
+
+def test_the_wheel_has_one_package(installed: Path, tmp_path: Path):
+    entries = {path.name for path in site(installed).iterdir() if not path.name.startswith("_")}
+    code = "import rrcm, sys; print(rrcm.__version__, rrcm.__file__, 'torch' in sys.modules)"
+
+    said = run(installed / "bin/python", "-c", code, cwd=tmp_path)
+
+    assert entries == {"rrcm", f"rrcm-{rrcm.__version__}.dist-info", "packages.pth"}
+    assert said == f"{rrcm.__version__} {site(installed)}/rrcm/__init__.py False\n"
+    files = {path.relative_to(site(installed)).as_posix() for path in site(installed).rglob("*.*")}
+    ours = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("rrcm/**/*.*")}
+    ours = {file for file in ours if "__pycache__" not in file}
+    assert ours <= files  # templates and py.typed, too
+
+
+def test_the_wheel_certifies_a_classifier_on_a_folder(installed: Path, tmp_path: Path):
+    rng = np.random.default_rng(0)
+    for name, low in (("bright", 150), ("dark", 0)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        pixels = rng.integers(low, low + 100, (6, 6), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"images/{name}/0.png")
+    mean = np.ones((36, 1)) / 36  # of squares: above 0.34 if bright, below 0.16 if dark
+    save(tmp_path / "net.onnx", np.hstack([mean, -mean]), (-0.25, 0.25))
+
+    command = ("certify", "--onnx", "net.onnx", "--images", "images", "--sigma", ".5", "--n", "100")
+    command += ("--size", "6", "--channels", "1")
+    said = run(installed / "bin/rrcm", *command, cwd=tmp_path)
+
+    assert "2 images, n0 = 100, n = 100" in said
+    assert len([*tmp_path.glob("results/*.csv")]) == 1
+
+
+def test_the_wheel_has_its_own_commands_alone(installed: Path, elsewhere: Path):
+    shutil.copytree(elsewhere / "pipeline", site(installed) / "pipeline")
+    try:
+        listed = run(installed / "bin/rrcm", "--help", cwd=elsewhere)
+        refused = [
+            run(installed / "bin/rrcm", name, cwd=elsewhere, fails=True) for name in NEED_CHECKOUT
+        ]
+    finally:
+        shutil.rmtree(site(installed) / "pipeline")
+
+    assert "\n  certify " in listed and "\n  repro " not in listed
+    for name, said in zip(NEED_CHECKOUT, refused, strict=True):
+        assert said.startswith(f"error: rrcm {name}: needs a checkout of rrcm")
+        assert len(said.splitlines()) == 1
+
+
+def test_an_editable_install_has_the_commands_of_its_checkout(source: Path, elsewhere: Path):
+    """Wherever it is started, and whatever else is called pipeline there."""
+    binaries = environment(elsewhere / "env")
+    pip(binaries / "python", "--editable", source, cwd=elsewhere)
+
+    listed = run(binaries / "rrcm", "--help", cwd=elsewhere)
+
+    assert "\n  certify " in listed and "\n  repro " in listed
+    assert "not found" in run(binaries / "rrcm", "check", cwd=elsewhere, fails=True)

@@ -1,0 +1,28 @@
+"""Pieces of draws, and counters of the votes on them."""
+
+import torch
+from builders import SIGMA, images
+
+from rrcm.certification.sampling import voting
+from rrcm.certification.sampling.batching import Job, Piece
+from rrcm.core import registry
+
+SIX = images(6)
+CPU = torch.device("cpu")
+
+
+def pieces(*parts):
+    """Pieces of (place, first draw, draws)."""
+    return [Piece(Job(row=row, bounds=()), 0, first, size) for row, first, size in parts]
+
+
+def counting(ballot, split=SIX, *, component="gaussian", seed=3, batch_size=7):
+    return voting.counter(
+        ballot,
+        split,
+        noise=registry.load("distributions", component),
+        sigma=SIGMA,
+        seed=seed,
+        batch_size=batch_size,
+        device=CPU,
+    )

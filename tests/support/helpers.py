@@ -1,0 +1,71 @@
+"""What several test files need."""
+
+import typing
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from hypothesis import settings
+from torch import Tensor, nn
+
+from rrcm.config import params, sections
+from rrcm.data.splits.shards import Split
+
+MINI = params.load(Path(__file__).parents[1] / "mini.yaml")
+PRETRAIN = MINI.pretrain["tiny"]
+MODEL = sections.Model(architecture="vit", shape=MINI.models["tiny"])
+
+few = settings(deadline=None, max_examples=25)
+
+
+class Linear(nn.Module):
+    """The smallest classifier: (x [B, ...], sigma) -> scores [B, K], whatever sigma is."""
+
+    def __init__(self, pixels: int, classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(pixels, classes)
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        return self.linear(x.flatten(1))
+
+
+def constants(component: ModuleType) -> dict[str, Any]:
+    """Some valid constant for each knob of a component's ``Config``."""
+    some = {float: 0.5, int: 2, bool: False, list[float]: [0.5, 1.0]}
+    hints = typing.get_type_hints(component.Config).items()
+    return {
+        knob: some.get(kind) or next(iter(typing.get_args(kind)), False) for knob, kind in hints
+    }
+
+
+def turned(component: ModuleType, knob: str) -> Any:
+    """Another valid value of a knob than that of `constants`."""
+    kind, value = typing.get_type_hints(component.Config)[knob], constants(component)[knob]
+    if typing.get_origin(kind) is Literal:
+        return next(option for option in typing.get_args(kind) if option != value)
+    if kind is bool:
+        return not value
+    return [2 * each for each in value] if isinstance(value, list) else 2 * value
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    """Whether two sets of named tensors are the same, bit for bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def split(images: int, seed: int) -> Split:
+    """Noisy digits of a kind: class c is bright in two rows of its own."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(images) % 4
+    pixels = rng.integers(0, 6, size=(images, 1, 8, 8))
+    for i, c in enumerate(labels):
+        pixels[i, :, 2 * c : 2 * c + 2] += 11
+    return Split(
+        idx=np.arange(images),
+        images=pixels.astype(np.uint8),
+        labels=labels,
+        classes=("a", "b", "c", "d"),
+        max_value=16,
+    )

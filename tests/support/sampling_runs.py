@@ -1,0 +1,61 @@
+"""Votes files that small samplings write."""
+
+import json
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from builders import SIGMA, images, linear
+
+from rrcm.certification.sampling import procedure
+from rrcm.certification.sampling.procedure import header
+from rrcm.certification.votes import records
+from rrcm.config.certification import Sample
+
+N = 400
+CFG = Sample(
+    backend="linear", precision="fp32", batch_size=16, noise="gaussian", n0=20, n=N, seed=0,
+    split="test", subset="all", stop="none", certificate="cohen",
+    alpha=0.05, label_aware=False, soft=0.0, paired=0,
+)  # fmt: skip
+CONSTANTS = {
+    "none": {},
+    "futile": {"beta": 0.01},
+    "grid": {"radii": [0.0, 0.25, 0.5], "beta": 0.01},
+    "anytime": {"tolerance": 0.05, "beta": 0.01},
+    "horvath": {"stages": [100, 250], "radius": 0.1, "beta": 0.01},
+}
+SIX = images(6)
+OTHER = partial(linear, (0.4, 0.0, 0.2))  # what paired draws are compared with
+
+
+def defined(cfg=CFG, split=SIX, *, backend=None, sigma=SIGMA, **how):
+    return header(backend or linear(), split, "a-run", sigma, cfg, CONSTANTS[cfg.stop], **how)
+
+
+def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b"", **how):
+    """The votes file that sampling makes, from a journal that was there before."""
+    with TemporaryDirectory() as folder:
+        journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
+        if before:
+            journal.write_bytes(before)
+        drawn = procedure.sample(
+            make(),
+            split,
+            defined(cfg, split, backend=make(), **how),
+            journal,
+            path,
+            workers=workers,
+            every=every,
+            reference=OTHER(),
+        )
+        last, (_, found) = list(drawn)[-1], records.read(path)  # nothing in it is damaged
+        assert last.images == sum(row.stop != "budget" for row in found)
+        assert not journal.exists()
+        return path.read_bytes()
+
+
+def rows(file):
+    """What a votes file says of each image."""
+    said = [json.loads(line) for line in file.splitlines()[1:]]
+    return {row["idx"]: {key: row[key] for key in row if key != "crc32"} for row in said}

@@ -1,0 +1,145 @@
+"""A miniature checkout in a folder of its own: the real graph on tests/mini.yaml."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from pipeline.project import artifacts
+from rrcm.config import params
+
+ROOT = Path(__file__).parents[2]
+MINI, MORE = ROOT / "tests/mini.yaml", ROOT / "tests/mini-more.yaml"
+RUN, EVAL = "tiny-rrcm-s050", "tiny-rrcm-s050-e050"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A checkout under test."""
+
+    path: Path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """As in an activated environment, with this checkout's code, on one thread."""
+        return os.environ | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(self.path),
+            "OMP_NUM_THREADS": "1",
+            **more,
+        }
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a command in a process group of its own."""
+        return subprocess.Popen(
+            command,
+            cwd=self.path,
+            env=self.environment(**environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *command: str, fails: bool = False, **environment: str) -> str:
+        """Run a command to its end; its output, standard error included."""
+        process = self.start(*command, **environment)
+        output, _ = process.communicate(timeout=900)
+        assert (process.returncode != 0) == fails, output
+        return output
+
+    def stage(self, name: str, *, fails: bool = False, **environment: str) -> str:
+        """Run the command of a stage as DVC would, and nothing of DVC's; its output."""
+        command = ("python", "-m", f"pipeline.stages.{name.partition('@')[0]}")
+        return self.run(*command, fails=fails, DVC_STAGE=name, **environment)
+
+    def repro(self, *arguments: str, fails: bool = False, **environment: str) -> set[str]:
+        """`dvc repro`; the stages whose command was run."""
+        output = self.run("dvc", "repro", *arguments, fails=fails, **environment)
+        return {line.split("'")[1] for line in output.splitlines() if "Running stage" in line}
+
+    def edit(self, change: Callable[[dict[str, Any]], None], file: str = "params.yaml") -> None:
+        """Change params.yaml in place."""
+        yaml = YAML()
+        params = yaml.load(self.path / file)
+        change(params)
+        yaml.dump(params, self.path / file)
+
+    def commit(self, message: str) -> None:
+        """Give git everything that it does not ignore."""
+        author = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        self.run("git", "add", "--all")
+        self.run("git", *author, "commit", "--quiet", "--message", message)
+
+    def digest(self, pattern: str) -> dict[str, str]:
+        """SHA-256 of the files that match."""
+        return {
+            str(file.relative_to(self.path)): hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in sorted(self.path.glob(pattern))
+        }
+
+    def forget(self, *outputs: str) -> None:
+        """Remove outputs and everything from which DVC could restore them."""
+        for output in outputs:
+            shutil.rmtree(self.path / output)
+        shutil.rmtree(self.path / ".dvc/cache/runs")
+        (self.path / "dvc.lock").unlink()
+
+    def clone(self, path: Path) -> "Workspace":
+        """What git has of this checkout, somewhere else."""
+        self.run("git", "clone", "--quiet", ".", str(path))
+        return Workspace(path)
+
+    def copy(self, path: Path) -> "Workspace":
+        """This checkout, with its results and cache, somewhere else."""
+        shutil.copytree(self.path, path, symlinks=True)
+        return Workspace(path)
+
+
+def create(path: Path) -> Workspace:
+    """A committed checkout of the working tree as it is now, its params.yaml the miniature."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in filter(None, listing.stdout.split("\0")):
+        made = name == "dvc.lock" or name.startswith("metrics/")  # of the preset, not of this one
+        if (source := ROOT / name).is_file() and not made:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, path / name)
+    shutil.copyfile(MINI, path / "params.yaml")
+    (path / artifacts.LISTED).write_text(artifacts.text(params.load(MINI)))
+    workspace = Workspace(path)
+    workspace.run("git", "init", "--quiet")
+    workspace.commit("checkout")
+    return workspace
+
+
+def add(params: dict[str, Any]) -> None:
+    """Give the miniature's parameters what tests/mini-more.yaml has, too."""
+    for section, entries in YAML(typ="safe").load(MORE).items():
+        params[section].update(entries)
+
+
+def finished(shared: Path) -> Workspace:
+    """A checkout after `dvc repro`, made once however many test processes ask for it."""
+    path = shared / "a finished workspace"  # paths with spaces must work
+    with (shared / "workspace.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "workspace.done").exists():
+            workspace = create(path)
+            workspace.run("rrcm", "data", "digits")
+            workspace.repro()
+            (shared / "workspace.done").touch()
+    return Workspace(path)

@@ -1,0 +1,677 @@
+"""Augmentations: what they keep, what they do, and how a bad declaration is refused."""
+
+import colorsys
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from ruamel.yaml import YAML
+from scipy import ndimage, stats
+
+import rrcm.core.torchvision_stub  # noqa: F401 (torchvision comes after it)
+from rrcm.config.sections import Mix
+from rrcm.core.errors import ConfigError
+from rrcm.data.splits.pictures import Fit
+from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.inputs import augment, transforms
+
+from timm.data.auto_augment import rand_augment_transform  # isort: skip
+from torchvision.transforms import InterpolationMode, RandomResizedCrop  # isort: skip
+from torchvision.transforms.v2 import functional  # isort: skip
+
+STILL = {"rotate": 0.0, "translate": 0.0, "scale": 0.0, "shear": 0.0}
+COLOURS = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.2, "hue": 0.1, "p": 0.8}
+CROP = {"scale": [0.08, 1.0], "ratio": [0.75, 1.3333333333333333]}
+POLICY = "rand-m9-mstd0.5-inc1"
+amounts = st.floats(0.0, 0.9)
+affines = st.fixed_dictionaries({**dict.fromkeys(STILL, amounts), "rotate": st.floats(0.0, 180.0)})
+entries = st.one_of(
+    st.builds(lambda constants: {"affine": constants}, affines),
+    st.builds(lambda amount: {"gain": {"amount": amount}}, amounts),
+    st.builds(lambda p: {"flip": {"p": p}}, amounts),
+    st.builds(lambda p: {"grey": {"p": p}}, amounts),
+    st.builds(lambda pad: {"crop": {"pad": pad}}, st.integers(0, 5)),
+    st.builds(lambda p: {"jitter": COLOURS | {"p": p}}, amounts),
+    st.builds(lambda p, top: {"blur": {"sigma": [0.1, 0.1 + top], "p": p}}, amounts, amounts),
+    st.builds(lambda p, t: {"solarize": {"threshold": t, "p": p}}, amounts, amounts),
+    st.just({"resized_crop": CROP}),
+)
+
+MOCO = """
+first:  # Chen et al. (2021), arXiv:2104.02057: two views that differ in blur and solarization
+  - resized_crop: {scale: [0.08, 1.0], ratio: [0.75, 1.3333333333333333]}
+  - jitter: {brightness: 0.4, contrast: 0.4, saturation: 0.2, hue: 0.1, p: 0.8}
+  - grey: {p: 0.2}
+  - blur: {sigma: [0.1, 2.0], p: 1.0}
+  - flip: {p: 0.5}
+second:
+  - resized_crop: {scale: [0.08, 1.0], ratio: [0.75, 1.3333333333333333]}
+  - jitter: {brightness: 0.4, contrast: 0.4, saturation: 0.2, hue: 0.1, p: 0.8}
+  - grey: {p: 0.2}
+  - blur: {sigma: [0.1, 2.0], p: 0.1}
+  - solarize: {threshold: 0.5, p: 0.2}
+  - flip: {p: 0.5}
+plain:
+  - flip: {p: 0.5}
+"""
+
+
+class Same(Draws):
+    """Every uniform number is ``u``, every whole number ``n``."""
+
+    def __init__(self, u=0.0, n=0):
+        self.u, self.n = u, n
+
+    def uniform(self, x, *shape):
+        return torch.full((len(x), *shape), self.u, dtype=x.dtype)
+
+    def integer(self, high):
+        return self.n
+
+
+MOST = Same(1.0)  # every amount is as large as it may be
+
+
+def build(*declared, encoded=False):
+    return augment.build([*declared], where="recipes: augment", encoded=encoded)
+
+
+def images(batch=4, channels=3, side=8, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(batch, channels, side, side, generator=generator)
+
+
+def picture(width=50, height=30, seed=0):
+    rng = np.random.default_rng(seed)
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+@few
+@given(
+    st.lists(entries, max_size=3),
+    st.integers(1, 5),
+    st.sampled_from([1, 3]),
+    st.tuples(st.integers(1, 12), st.integers(1, 12)),
+)
+def test_shape_and_range_are_kept(declared, batch, channels, sides):
+    x = images(batch, channels, 12)[..., : sides[0], : sides[1]].round()  # black and white
+
+    y = build(*declared)(x, Draws(0, 0))
+
+    assert y.shape == x.shape and y.dtype == x.dtype
+    assert (y >= 0).all() and (y <= 1).all()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"affine": STILL},
+        {"gain": {"amount": 0.0}},
+        {"flip": {"p": 0.0}},
+        {"crop": {"pad": 0}},
+        {"resized_crop": {"scale": [1.0, 1.0], "ratio": [1.0, 1.0]}},
+        {"jitter": dict.fromkeys(COLOURS, 0.0) | {"p": 1.0}},
+        {"jitter": COLOURS | {"p": 0.0}},
+        {"grey": {"p": 0.0}},
+        {"blur": {"sigma": [0.01, 0.01], "p": 1.0}},
+        {"blur": {"sigma": [2.0, 2.0], "p": 0.0}},
+        {"solarize": {"threshold": 1.0, "p": 1.0}},
+    ],
+    ids=str,
+)
+def test_zero_amounts_change_nothing(entry):
+    torch.testing.assert_close(build(entry)(images(), Draws(0, 0)), images(), atol=1e-5, rtol=0)
+
+
+def test_no_augmentation_is_the_identity():
+    assert build()(x := images(), Draws(0, 0)) is x
+
+
+SOME = [
+    *({"affine": STILL | {knob: 0.3}} for knob in STILL),
+    {"gain": {"amount": 0.3}},
+    {"crop": {"pad": 30}},
+    {"resized_crop": CROP},
+    *(
+        {"jitter": dict.fromkeys(COLOURS, 0.0) | {knob: 0.3, "p": 1.0}}
+        for knob in ("brightness", "contrast", "saturation", "hue")
+    ),
+    {"blur": {"sigma": [0.5, 2.0], "p": 1.0}},
+]
+
+
+@pytest.mark.parametrize("entry", SOME, ids=str)
+def test_every_amount_turns_something_for_each_image_by_itself(entry):
+    """Equal images come out different: each has a draw of its own."""
+    x = images(1, side=64).expand(6, -1, -1, -1)
+
+    y = build(entry)(x, Draws(0, 0))
+
+    assert len(y.unique(dim=0)) == 6
+    assert all(not torch.allclose(one, other, atol=1e-4) for one, other in zip(x, y, strict=True))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"flip": {"p": 0.3}},
+        {"jitter": COLOURS | {"p": 0.3}},
+        {"grey": {"p": 0.3}},
+        {"blur": {"sigma": [1.0, 2.0], "p": 0.3}},
+        {"solarize": {"threshold": 0.5, "p": 0.3}},
+    ],
+    ids=str,
+)
+def test_p_is_the_share_of_images_that_change(entry):
+    x = images(1).expand(1000, -1, -1, -1)
+
+    changed = (build(entry)(x, Draws(0, 0)) != x).flatten(1).any(dim=1)
+
+    assert stats.binomtest(int(changed.sum()), 1000, 0.3).pvalue > 0.01
+
+
+@pytest.mark.parametrize("entry", [*SOME, {"flip": {"p": 0.5}}], ids=str)
+def test_an_image_depends_on_its_place_in_the_batch_and_on_no_other(entry):
+    x = images(6)
+    whole = build(entry)(x, Draws(0, 0))
+
+    parts = [build(entry)(x[i : i + 3], Draws(0, 0, first=i)) for i in (0, 3)]
+
+    torch.testing.assert_close(torch.cat(parts), whole, atol=1e-6, rtol=0)
+
+
+def test_rotation_by_a_right_angle_is_exact():
+    y = build({"affine": STILL | {"rotate": 90.0}})(images(), MOST)
+
+    torch.testing.assert_close(y, images().rot90(1, (2, 3)), atol=1e-5, rtol=0)
+
+
+def test_translation_by_a_share_moves_whole_pixels_and_brings_in_black():
+    """A quarter of 8 pixels is 2, along both axes."""
+    expected = torch.zeros_like(images())
+    expected[..., :6, :6] = images()[..., 2:, 2:]
+
+    y = build({"affine": STILL | {"translate": 0.25}})(images(), MOST)
+
+    torch.testing.assert_close(y, expected, atol=1e-5, rtol=0)
+
+
+def test_scale_is_added_to_one():
+    """1 + 1 shows twice the field: pixels are means of 2 x 2, in a frame of black."""
+    expected = torch.zeros_like(images())
+    expected[..., 2:6, 2:6] = torch.nn.functional.avg_pool2d(images(), 2)
+
+    y = build({"affine": STILL | {"scale": 1.0}})(images(), MOST)
+
+    torch.testing.assert_close(y, expected, atol=1e-5, rtol=0)
+
+
+def test_shear_moves_each_row_by_its_height():
+    """Shear 1 moves row r of 8 by r - 3.5 pixels: halfway between two."""
+    expected = torch.zeros_like(images())
+    for r in range(8):
+        for c in range(8):
+            for source in (c + r - 4, c + r - 3):
+                if 0 <= source < 8:
+                    expected[..., r, c] += images()[..., r, source] / 2
+
+    y = build({"affine": STILL | {"shear": 1.0}})(images(), MOST)
+
+    torch.testing.assert_close(y, expected, atol=1e-5, rtol=0)
+
+
+def test_gain_multiplies_and_stays_in_range():
+    y = build({"gain": {"amount": 0.5}})(images(), MOST)
+
+    torch.testing.assert_close(y, (1.5 * images()).clamp(max=1))
+
+
+def test_flip_mirrors_left_and_right():
+    assert torch.equal(build({"flip": {"p": 1.0}})(images(), Draws(0, 0)), images().flip(3))
+
+
+def test_crop_shifts_by_whole_pixels_uniformly_in_a_frame_of_black():
+    """Every shift is found by hand, in the padded image; all 25 are as likely."""
+    x = images(2000, 1, 3) + 0.1
+    padded = torch.nn.functional.pad(x, [2, 2, 2, 2])
+    windows = padded.unfold(2, 3, 1).unfold(3, 3, 1)[:, 0].flatten(1, 2)  # [B, 25, 3, 3]
+
+    same = (build({"crop": {"pad": 2}})(x, Draws(0, 0)) == windows).all(dim=(2, 3))  # [B, 25]
+
+    assert (same.sum(dim=1) == 1).all()
+    assert stats.chisquare(same.sum(dim=0).numpy()).pvalue > 0.01
+
+
+def ramps(batch, height=16, width=32):
+    """Two channels: how far right, and how far down, a pixel's centre is, in shares."""
+    right = ((torch.arange(width) + 0.5) / width).expand(height, width)
+    down = ((torch.arange(height) + 0.5) / height)[:, None].expand(height, width)
+    return torch.stack([right, down]).expand(batch, 2, height, width)
+
+
+def rectangles(constants, batch=2000, height=16, width=32):
+    """Left, top, width and height of what a crop shows, in shares of the image [B] each.
+
+    A ramp stays one under linear interpolation; away from the border, where it ends.
+    """
+    y = build({"resized_crop": constants})(ramps(batch, height, width), Draws(0, 0))
+    step_x = y[:, 0, 8, width // 2] - y[:, 0, 8, width // 2 - 1]
+    step_y = y[:, 1, height // 2, 8] - y[:, 1, height // 2 - 1, 8]
+    wide, high = step_x * width, step_y * height
+    left = y[:, 0, 8, width // 2] - step_x * (width // 2 + 0.5)
+    top = y[:, 1, height // 2, 8] - step_y * (height // 2 + 0.5)
+    return left, top, wide, high
+
+
+def test_resized_crops_have_the_areas_shapes_and_places_asked_for():
+    left, top, wide, high = rectangles({"scale": [0.1, 0.3], "ratio": [0.5, 2.0]})
+    area, shape = wide * high, (wide * 32) / (high * 16)  # the picture is twice as wide as high
+
+    assert stats.kstest(area, stats.uniform(0.1, 0.2).cdf).pvalue > 0.01
+    assert stats.kstest(shape.log2(), stats.uniform(-1, 2).cdf).pvalue > 0.01
+    for start, size in ((left, wide), (top, high)):
+        assert stats.kstest(start / (1 - size), stats.uniform().cdf).pvalue > 0.01
+
+
+def test_resized_crops_that_never_fit_are_the_whole_image():
+    x = ramps(5)
+    never = {"resized_crop": {"scale": [1.0, 1.0], "ratio": [30.0, 40.0]}}
+
+    torch.testing.assert_close(build(never)(x, Draws(0, 0)), x, atol=1e-6, rtol=0)
+
+
+def test_resized_crops_bring_in_no_black():
+    y = build({"resized_crop": CROP})(torch.ones(200, 3, 8, 8), Draws(0, 0))
+
+    torch.testing.assert_close(y, torch.ones_like(y))
+
+
+class ThenChosen(Same):
+    """Four amounts of ``u``, then a coin that falls on the right side."""
+
+    def uniform(self, x, *shape):
+        amount = super().uniform(x, *shape)
+        self.left = getattr(self, "left", 4) - 1
+        return amount if self.left >= 0 else 0 * amount
+
+
+@pytest.mark.parametrize("u", [0.1, 0.8])
+def test_jitter_is_torchvision_s_in_each_order(u):
+    """Torchvision has the formulas (its luma is 0.9999 of white); numbers name their orders."""
+    strong = {"brightness": 0.9, "contrast": 0.8, "saturation": 0.7, "hue": 0.4}
+    amount = {name: (2 * u - 1) * most for name, most in strong.items()}
+    changes = [
+        lambda x: functional.adjust_brightness(x, 1 + amount["brightness"]),
+        lambda x: functional.adjust_contrast(x, 1 + amount["contrast"]),
+        lambda x: functional.adjust_saturation(x, 1 + amount["saturation"]),
+        lambda x: functional.adjust_hue(x, amount["hue"]),
+    ]
+    jitter = transforms.Jitter(**strong, p=1.0)
+    expected = []
+    for order in itertools.permutations(changes):
+        x = images()
+        for change in order:
+            x = change(x)
+        expected.append(x)
+
+    found = [jitter(images(), ThenChosen(u, n)) for n in range(transforms.ORDERS)]
+
+    same = torch.tensor(
+        [[torch.allclose(one, other, atol=1e-3) for other in found] for one in expected]
+    )
+    assert same.any(dim=0).all(), "an order of ours is none of theirs"
+    assert same.any(dim=1).all(), "an order of theirs is never drawn"
+
+
+def test_hue_is_turned_in_the_hsv_hexagon():
+    """Against colorsys, pixel by pixel; black, white and grey stay."""
+    x = images(2, side=4)
+    x[0, :, 0, :3] = torch.tensor([0.0, 0.5, 1.0])
+    turn = torch.tensor([0.35, -0.2])
+    expected = x.clone()
+    for i, r, c in itertools.product(range(2), range(4), range(4)):
+        h, s, v = colorsys.rgb_to_hsv(*x[i, :, r, c].tolist())
+        expected[i, :, r, c] = torch.tensor(colorsys.hsv_to_rgb((h + turn[i].item()) % 1, s, v))
+
+    torch.testing.assert_close(transforms.turn_hue(x, turn), expected, atol=1e-5, rtol=0)
+
+
+def test_grey_is_luma_in_all_channels():
+    y = build({"grey": {"p": 1.0}})(images(), Draws(0, 0))
+
+    expected = functional.rgb_to_grayscale(images(), num_output_channels=3)
+    torch.testing.assert_close(y, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.5])
+def test_blur_is_gaussian_and_does_not_darken_the_border(sigma):
+    """Against scipy's filter, with its weights cut off nowhere and divided by their sum."""
+    x = images(1, 1, 24).double()[0, 0].numpy()
+    options = {"sigma": sigma, "mode": "constant", "truncate": 30 / sigma}
+    weight = ndimage.gaussian_filter(np.ones_like(x), **options)
+    expected = ndimage.gaussian_filter(x, **options) / weight
+
+    y = build({"blur": {"sigma": [sigma, sigma], "p": 1.0}})(
+        torch.from_numpy(x)[None, None], Draws(0, 0)
+    )
+
+    np.testing.assert_allclose(y[0, 0].numpy(), expected, atol=1e-9)
+
+
+def test_blur_draws_its_width_between_the_two():
+    """The middle of a blurred point is 1 / (2 pi sigma^2) high, in a wide image."""
+    x = torch.zeros(1000, 1, 41, 41)
+    x[:, :, 20, 20] = 1
+    y = build({"blur": {"sigma": [1.0, 3.0], "p": 1.0}})(x, Draws(0, 0))
+
+    sigma = (2 * torch.pi * y[:, 0, 20, 20]).rsqrt()
+
+    assert stats.kstest(sigma, stats.uniform(1, 2).cdf).pvalue > 0.01
+
+
+def test_solarize_inverts_from_the_threshold_up():
+    x = torch.tensor([0.0, 0.4, 0.3, 1.0]).view(1, 1, 2, 2)
+
+    y = build({"solarize": {"threshold": 0.4, "p": 1.0}})(x, Draws(0, 0))
+
+    assert y.flatten().tolist() == pytest.approx([0.0, 0.6, 0.3, 0.0])
+
+
+def test_augmentations_apply_in_the_declared_order():
+    x = torch.full((1, 1, 2, 2), 0.6)
+
+    brighter, inverted = {"gain": {"amount": 1.0}}, {"solarize": {"threshold": 0.5, "p": 1.0}}
+
+    assert build(brighter, inverted)(x, Same(0.75)).unique().tolist() == pytest.approx([0.1])
+    assert build(inverted, brighter)(x, Same(0.75)).unique().tolist() == pytest.approx([0.6])
+
+
+def test_draws_are_uniform_between_plus_and_minus_the_amount():
+    y = build({"gain": {"amount": 0.4}})(torch.full((5000, 1, 1, 1), 0.5), Draws(0, 0))
+
+    assert stats.kstest(y.flatten(), stats.uniform(0.3, 0.4).cdf).pvalue > 0.01
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_moco_s_asymmetric_views_and_the_plain_one_can_be_said(encoded):
+    declared = YAML(typ="safe").load(MOCO)
+    views = {
+        name: augment.build(entries, where=name, encoded=encoded)
+        for name, entries in declared.items()
+    }
+
+    assert [len(view.to_pictures) for view in views.values()] == [encoded, encoded, 0]
+    for number, view in enumerate(views.values()):
+        y = view(images(8), Draws(0, 0, purpose=str(number)))
+        assert y.shape == (8, 3, 8, 8) and 0 <= y.min() and y.max() <= 1
+
+
+# What is done to single pictures
+
+
+def test_a_picture_s_crop_is_torchvision_s_of_the_same_rectangle():
+    crop = augment.PictureCrop(transforms.ResizedCrop(**CROP))
+    left, top, right, bottom = crop._box(50, 30, random.Random(3))
+    expected = functional.resized_crop(
+        picture(), top, left, bottom - top, right - left, [12, 16], InterpolationMode.BICUBIC
+    )
+
+    found = crop(picture(), (16, 12), random.Random(3))
+
+    assert found.size == (16, 12)
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("size", [(500, 375), (100, 300), (900, 30)], ids=str)
+def test_rectangles_of_pictures_are_distributed_as_torchvision_s(size):
+    """Areas and shapes, of pictures so oblong that most rectangles do not fit, too."""
+    crop, rng = augment.PictureCrop(transforms.ResizedCrop(**CROP)), random.Random(0)
+    blank = torch.empty(1, size[1], size[0])
+    torch.manual_seed(0)
+    ours, theirs = [], []
+    for _ in range(1000):
+        left, top, right, bottom = crop._box(*size, rng)
+        assert 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
+        ours.append((left, top, right - left, bottom - top))
+        y, x, h, w = RandomResizedCrop.get_params(blank, CROP["scale"], CROP["ratio"])
+        theirs.append((x, y, w, h))
+
+    for one, other in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True):
+        assert stats.ks_2samp(one, other).pvalue > 0.001
+
+
+def test_rectangles_that_never_fit_are_central_and_of_the_nearest_shape():
+    crop = augment.PictureCrop(transforms.ResizedCrop(scale=[1.0, 1.0], ratio=[0.5, 2.0]))
+
+    assert crop._box(100, 10, random.Random(0)) == (40, 0, 60, 10)
+    assert crop._box(10, 100, random.Random(0)) == (0, 40, 10, 60)
+
+
+def test_randaugment_is_timm_s_of_the_same_seed():
+    found = augment.RandAugment(policy=POLICY)(picture(), (50, 30), rng := random.Random(5))
+    seed = random.Random(5).randrange(augment.SEEDS)
+    theirs = rand_augment_transform(POLICY, {"translate_const": int(0.45 * 30)})
+    random.seed(seed)
+    np.random.seed(seed)
+
+    assert found.tobytes() == theirs(picture()).tobytes()
+    assert rng.random() != random.Random(5).random()
+
+
+def test_randaugment_leaves_the_global_generators_as_they_were():
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    augment.RandAugment(policy=POLICY)(picture(), (50, 30), random.Random(0))
+
+    assert random.getstate() == before[0]
+    assert np.random.get_state()[1].tolist() == before[1]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_randaugment_keeps_size_and_mode_and_changes_most_pictures(mode):
+    shown = picture().convert(mode)
+    found = [
+        augment.RandAugment(policy=POLICY)(shown, (50, 30), random.Random(i)) for i in range(60)
+    ]
+
+    assert {(each.size, each.mode) for each in found} == {((50, 30), mode)}
+    assert len({each.tobytes() for each in found}) > 30
+
+
+FIT = Fit(shape=(3, 16, 16), resize="crop", ratio=0.875)
+
+
+def render(*declared, seed=0):
+    made = build(*declared, encoded=True)
+    return made.render(picture(), FIT, random.Random(seed), name="a picture")
+
+
+def test_a_picture_is_seen_as_by_evaluation_unless_it_is_cropped():
+    plain, cropped = render(), render({"resized_crop": CROP})
+
+    assert plain.shape == cropped.shape == (3, 16, 16) and plain.dtype == np.uint8
+    assert np.array_equal(plain, render(seed=1)) and not np.array_equal(plain, cropped)
+    assert np.array_equal(plain, render({"flip": {"p": 1.0}})), "that is done to the batch"
+
+
+def test_a_crop_sees_what_evaluation_cuts_away():
+    """Left of the picture is white, where evaluation does not look."""
+    wide = Image.new("RGB", (90, 30))
+    wide.paste("white", (0, 0, 30, 30))
+    cropped = build({"resized_crop": CROP}, encoded=True)
+    rows = [cropped.render(wide, FIT, random.Random(i), name="it").max() for i in range(40)]
+
+    assert build(encoded=True).render(wide, FIT, random.Random(0), name="it").max() == 0
+    assert max(rows) == 255
+
+
+# Mixing
+
+
+def mix(**changed):
+    values = {"mixup": 0.0, "cutmix": 0.0, "prob": 1.0, "switch": 0.5, "smoothing": 0.0}
+    return Mix(**values | changed)
+
+
+def mixed(x, y, *, step=0, first=0, **changed):
+    return augment.Mixer(mix(**changed), 5)(x, y, Draws(0, step, first=first))
+
+
+LABELS = torch.tensor([0, 1, 2, 3, 4, 0])
+
+
+def test_nothing_asked_for_changes_nothing():
+    x, y = images(6), LABELS
+    found = mixed(x, y)
+
+    assert found[0] is x and found[1] is y
+
+
+def test_smoothing_alone_gives_each_class_its_share():
+    x = images(6)
+    found, p = mixed(x, LABELS, smoothing=0.1)
+
+    assert found is x
+    expected = torch.full((6, 5), 0.02).scatter(1, LABELS[:, None], 0.92)
+    torch.testing.assert_close(p, expected)
+
+
+def neighbours(t):
+    return t.view(3, 2, *t.shape[1:]).flip(1).flatten(0, 1)
+
+
+def test_mixup_mixes_images_and_labels_of_neighbours_by_one_share():
+    x, hot = images(6), torch.nn.functional.one_hot(LABELS, 5).float()
+    found, p = mixed(x.clone(), LABELS, mixup=0.8)
+    share = p[0, 0]
+
+    assert 0 < share < 1
+    torch.testing.assert_close(p, share * hot + (1 - share) * neighbours(hot))
+    torch.testing.assert_close(found, share * x + (1 - share) * neighbours(x))
+
+
+def test_cutmix_pastes_a_rectangle_of_the_neighbour_and_counts_its_pixels():
+    x, hot = images(6), torch.nn.functional.one_hot(LABELS, 5).float()
+    for step in range(20):
+        found, p = mixed(x.clone(), LABELS, cutmix=1.0, step=step)
+        pasted = (found != x).all(dim=1)  # [B, H, W]
+
+        assert torch.equal(torch.where(pasted[:, None], neighbours(x), x), found)
+        share = 1 - pasted.float().mean(dim=(1, 2))[:, None]
+        torch.testing.assert_close(p, share * hot + (1 - share) * neighbours(hot))
+        rows, columns = pasted[0].any(dim=1), pasted[0].any(dim=0)
+        assert torch.equal(pasted, (rows[:, None] & columns).expand(6, -1, -1))
+
+
+def test_devices_that_share_a_batch_mix_what_one_would():
+    x = images(6)
+    for step in range(10):
+        setting = {"mixup": 0.8, "cutmix": 1.0, "smoothing": 0.1, "step": step}
+        whole = mixed(x.clone(), LABELS, **setting)
+        parts = [
+            mixed(x[rows].clone(), LABELS[rows], first=rows.start, **setting)
+            for rows in (slice(0, 2), slice(2, 6))
+        ]
+        for part, all_ in zip(zip(*parts, strict=True), whole, strict=True):
+            torch.testing.assert_close(torch.cat(part), all_)
+
+
+def test_prob_and_switch_say_how_often():
+    """Mixed at all; and if, cut: then some pixels are as they were."""
+    x, kinds = images(6), []
+    for step in range(300):
+        found, _ = mixed(x.clone(), LABELS, mixup=1.0, cutmix=1.0, prob=0.6, switch=0.3, step=step)
+        same = (found == x).float().mean()
+        kinds.append("none" if same == 1 else "cut" if same > 0 else "mixed")
+
+    cut_or_all = kinds.count("cut")  # a rectangle may be the whole image, or nothing
+    assert stats.binomtest(kinds.count("none"), 300, 0.4).pvalue > 0.001
+    assert stats.binomtest(cut_or_all, 300, 0.6 * 0.3).pvalue > 0.001
+
+
+def test_mixing_leaves_numpy_s_generator_and_the_batch_of_the_caller_alone():
+    x, before = images(6), np.random.get_state()[1].tolist()
+    mixed(x, LABELS, mixup=1.0)
+
+    assert torch.equal(x, images(6))
+    assert np.random.get_state()[1].tolist() == before
+
+
+def test_an_odd_number_cannot_be_paired():
+    with pytest.raises(ConfigError, match=r"^batch_size: mixing pairs images, and 5 on a device"):
+        mixed(images(5), LABELS[:5], mixup=1.0)
+
+
+# Declarations
+
+NAMES = "affine, blur, crop, flip, gain, grey, jitter, randaugment, resized_crop, solarize"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("gain", "[1]: expected one name with its constants, got 'gain'"),
+        ({}, "[1]: expected one name with its constants, got {}"),
+        (
+            {"gian": {"amount": 0.1}},
+            f"[1]: no augmentation 'gian', only {NAMES}. Did you mean 'gain'?",
+        ),
+        (
+            {"gain": {"amuont": 0.1}},
+            "[1].gain: unknown key 'amuont'. Did you mean 'amount'?",
+        ),
+        ({"gain": {}}, "[1].gain: missing amount"),
+        ({"gain": None}, "[1].gain: expected a mapping, got None"),
+        ({"gain": {"amount": "x"}}, "[1].gain.amount: expected float, got 'x'"),
+        ({"flip": {"p": 1.5}}, "[1].flip.p: a share in [0, 1], got 1.5"),
+        ({"crop": {"pad": -1}}, "[1].crop.pad: must be finite and >= 0, got -1"),
+        (
+            {"resized_crop": CROP | {"scale": [0.5, 1.5]}},
+            "[1].resized_crop.scale: at most the whole image, 1, got [0.5, 1.5]",
+        ),
+        (
+            {"resized_crop": CROP | {"ratio": [2.0, 1.0]}},
+            "[1].resized_crop.ratio: expected [lo, hi] with 0 < lo <= hi <= 16384, got [2.0, 1.0]",
+        ),
+        (
+            {"blur": {"sigma": [0.0, 1.0], "p": 0.5}},
+            "[1].blur.sigma: expected [lo, hi] with 0 < lo <= hi <= 16384, got [0.0, 1.0]",
+        ),
+        ({"jitter": COLOURS | {"hue": 0.6}}, "[1].jitter.hue: must be in [0, 0.5], got 0.6"),
+        ({"solarize": {"threshold": 128.0, "p": 0.1}}, None),
+        (
+            {"randaugment": {"policy": "rand-m9-foo"}},
+            "[1].randaugment.policy: 'rand-m9-foo' is not of the form rand-m9-n2-mstd0.5-inc1",
+        ),
+        (
+            {"randaugment": {"policy": POLICY}},
+            "[1]: randaugment works on single pictures; put it before gain, which works on batches",
+        ),
+    ],
+    ids=str,
+)
+def test_a_bad_declaration_is_named_by_its_place(entry, message):
+    if message is None:
+        message = "[1].solarize.threshold: a share in [0, 1], got 128.0"
+
+    with pytest.raises(ConfigError) as error:
+        build({"gain": {"amount": 0.1}}, entry)
+
+    assert str(error.value) == f"recipes: augment{message}"
+
+
+def test_a_crop_of_pictures_comes_before_what_is_done_to_batches():
+    late = [{"flip": {"p": 0.5}}, {"resized_crop": CROP}]
+
+    assert build(*late).to_pictures == ()  # arrays have nothing to lose
+    with pytest.raises(ConfigError) as error:
+        build(*late, encoded=True)
+    assert str(error.value) == (
+        "recipes: augment[1]: resized_crop works on single pictures; put it before flip, which "
+        "works on batches"
+    )

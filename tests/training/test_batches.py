@@ -1,0 +1,113 @@
+"""Batches: every epoch a permutation of its own, and a function of (seed, step) alone."""
+
+import pytest
+import torch
+from helpers import few
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rrcm.core.errors import ConfigError
+from rrcm.training.engine.inputs import order
+
+sizes = st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
+
+
+def epoch(number, *, images, batch_size, seed):
+    """The rows of one epoch, batch by batch."""
+    per_epoch = order.steps_per_epoch(images, batch_size=batch_size)
+    steps = range(number * per_epoch, (number + 1) * per_epoch)
+    return [order.rows(s, shards=(images,), batch_size=batch_size, seed=seed) for s in steps]
+
+
+@few
+@given(sizes, st.integers(0, 5), st.integers(0, 2**31))
+def test_an_epoch_takes_full_batches_and_no_image_twice(size, number, seed):
+    images, batch_size = size
+    found = epoch(number, images=images, batch_size=batch_size, seed=seed)
+    rows = torch.cat(found).tolist()
+
+    assert {len(batch) for batch in found} == {batch_size}
+    assert len({*rows}) == len(rows) == images - images % batch_size
+    assert {*rows} <= {*range(images)}
+
+
+@few
+@given(sizes, st.integers(0, 1000), st.integers(0, 2**31))
+def test_rows_are_a_function_of_seed_and_step_alone(size, step, seed):
+    """Not of the batches before, nor of the global generator, which they leave as it was."""
+    setting = {"shards": (size[0],), "batch_size": size[1], "seed": seed}
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first = order.rows(step, **setting)
+
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(1)
+    order.rows(step + 1, **setting)
+    assert torch.equal(order.rows(step, **setting), first)
+
+
+@few
+@given(st.integers(0, 2**31), st.integers(0, 1000))
+def test_every_epoch_and_every_seed_has_an_order_of_its_own(seed, number):
+    setting = {"images": 32, "batch_size": 32}
+    (rows,) = epoch(number, seed=seed, **setting)
+
+    for other in [epoch(number + 1, seed=seed, **setting), epoch(number, seed=seed + 1, **setting)]:
+        assert not torch.equal(rows, other[0])
+
+
+def test_the_dropped_remainder_is_another_one_each_epoch():
+    """3 of 10 images sit out each epoch; in ten epochs, everyone plays."""
+    played = [torch.cat(epoch(e, images=10, batch_size=7, seed=0)).tolist() for e in range(10)]
+
+    assert {row for rows in played for row in rows} == {*range(10)}
+
+
+def test_a_batch_larger_than_the_split_is_refused():
+    with pytest.raises(ConfigError, match=r"^batch_size: 9 is larger than the training split, 8"):
+        order.rows(0, shards=(8,), batch_size=9, seed=0)
+
+
+shards = st.lists(st.integers(0, 5), min_size=order.WINDOW + 1, max_size=50)
+
+
+@few
+@given(shards.filter(any), st.integers(0, 2**31))
+def test_an_epoch_of_many_shards_takes_every_image_once(sizes, seed):
+    found = order.rows(3, shards=tuple(sizes), batch_size=sum(sizes), seed=seed)
+
+    assert sorted(found.tolist()) == [*range(sum(sizes))]
+
+
+def test_images_are_shuffled_within_windows_of_shuffled_shards():
+    """A step reads from at most two windows, and from nearly all shards of its window."""
+    sizes, batch_size = (10,) * 64, 80
+    shard = torch.arange(64).repeat_interleave(10)
+    windows = []
+    for step in range(8):
+        rows = order.rows(step, shards=sizes, batch_size=batch_size, seed=0)
+        windows.append({*shard[rows].tolist()})
+
+    assert all(10 < len(window) <= order.WINDOW for window in windows)
+    for one, other in zip(windows[::2], windows[1::2], strict=True):
+        assert len(one | other) == order.WINDOW  # two batches of 80 are a window of 160
+    assert sorted(windows[0]) != [*range(min(windows[0]), max(windows[0]) + 1)]
+
+
+def test_shards_are_shuffled_anew_each_epoch_and_by_each_seed():
+    setting = {"shards": (2,) * 40, "batch_size": 80}
+    found = [
+        tuple(order.rows(epoch, seed=seed, **setting).tolist())
+        for epoch, seed in ((0, 0), (1, 0), (0, 1))
+    ]
+
+    assert len({*found}) == 3
+
+
+def test_an_order_is_made_once_an_epoch():
+    """A permutation of a million images is too slow to make for every step."""
+    order._order.cache_clear()
+    for step in range(8):
+        order.rows(step, shards=(100,), batch_size=25, seed=0)
+
+    assert order._order.cache_info().misses == 2

@@ -1,0 +1,565 @@
+"""Training of denoisers: what the objectives ask for, and that a training does what it says."""
+
+import copy
+import dataclasses
+import functools
+import itertools
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import MINI, MODEL, equal, split
+from torch import nn
+
+from rrcm.config.denoisers import Denoising
+from rrcm.core import registry
+from rrcm.core.errors import CheckpointError, ConfigError
+from rrcm.diffusion import condition, training
+from rrcm.diffusion.objectives import diffusion
+from rrcm.models.trained import denoiser
+from rrcm.models.trained.base import classifier
+from rrcm.models.trained.diffusion_process import Schedule, Times
+from rrcm.training.engine.draws import Draws
+
+NAMES = registry.names("denoiser_objectives")
+LINEAR = Schedule(kind="linear", steps=12, rescale=True)
+COSINE = Schedule(kind="cosine", steps=9, rescale=False)
+EDM = Schedule(kind="edm", steps=0, rescale=False)
+VP = [LINEAR, COSINE]
+CONSTANTS = {
+    **{name: {"sigma": 0.5} for name in ("mse", "stability", "classification")},
+    "diffusion": {"schedule": dataclasses.asdict(EDM), "mean": -1.2, "std": 1.2},
+}
+UVIT = {"size": "16x3x2", "image_size": 8, "channels": 1, "patch_size": 4}
+UVIT |= {"position_std": 0.5, "time_scale": 1000.0, "condition": 0}
+DNCNN = {"image_size": 8, "channels": 1, "depth": 3, "width": 8, "momentum": 0.1}
+CFG = Denoising(
+    network="dncnn",
+    model="small",
+    objective="mse",
+    seed=3,
+    start="shards/train",
+    guide="shards/train",
+    architecture="vit",
+    steps=8,
+    batch_size=16,
+    optimizer=dataclasses.replace(MINI.pretrain["tiny"].optimizer, lr=1e-2, warmup=0.25),
+    ema=0.75,
+    loss={"sigma": 0.5},
+    augment=[{"gain": {"amount": 0.1}}],
+    compute=MINI.pretrain["tiny"].compute,
+)
+DIFFUSION = dataclasses.replace(
+    CFG, network="uvit", objective="diffusion", loss=CONSTANTS["diffusion"]
+)
+DATA = split(64, seed=0)
+
+
+class Tiny(nn.Module):
+    """A network that hears what it is told, and whatever else it is given."""
+
+    def __init__(self, channels=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = nn.Conv2d(channels, channels, 3, padding=1)
+        self.time = nn.Linear(1, channels)
+        self.double()
+
+    def forward(self, x, told, *more):
+        return self.inner(x) + self.time(told[:, None] / 100)[:, :, None, None] + sum(more)
+
+
+class Guide(nn.Module):
+    """A classifier of pixels [B, 2, 4, 4], with weights that nothing may move."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.linear = nn.Linear(32, 3).double()
+
+    def forward(self, x):
+        return self.linear(x.flatten(1))
+
+
+def pixels(rows=6):
+    generator = torch.Generator().manual_seed(2)
+    x = torch.rand(rows, 2, 4, 4, dtype=torch.float64, generator=generator)
+    return x, torch.arange(rows) % 3
+
+
+def asked(name, network, *, step=0, rows=6, guide=None, **changed):
+    """The loss of an objective, [B], for some pixels."""
+    objective = registry.load("denoiser_objectives", name)
+    cfg = objective.Config(**parsed(name, **changed))
+    x, y = pixels(rows)
+    schedule = objective.schedule(cfg)
+    times = None if schedule is None else Times(schedule)
+    guide = guide or (Guide() if objective.GUIDE == "models" else None)
+    return objective.loss(network, x, y, guide=guide, times=times, draw=Draws(5, step), cfg=cfg)
+
+
+def parsed(name, **changed):
+    found = CONSTANTS[name] | changed
+    if isinstance(found.get("schedule"), dict):
+        found["schedule"] = Schedule(**found["schedule"])
+    return found
+
+
+def test_squared_error_is_of_pixels():
+    x, _ = pixels()
+    network, z = Tiny(), Draws(5, 0).normal(x)
+
+    expected = [
+        (network(x[i : i + 1] + 0.5 * z[i : i + 1], torch.zeros(1).double())[0] - x[i]) ** 2
+        for i in range(6)
+    ]
+
+    torch.testing.assert_close(asked("mse", network), torch.stack(expected).mean(dim=(1, 2, 3)))
+
+
+@pytest.mark.parametrize("name", ["stability", "classification"])
+def test_a_guide_is_asked_of_the_denoised_image(name):
+    """For what it says of the image itself, or for the true class; it differs in some."""
+    x, y = pixels()
+    network, guide, z = Tiny(), Guide(), Draws(5, 0).normal(x)
+    log_p = guide(network(x + 0.5 * z, torch.zeros(6).double())).log_softmax(dim=1)
+    said = guide(x).argmax(dim=1)
+    classes = {"stability": said, "classification": y}[name]
+
+    assert not torch.equal(said, y)
+    torch.testing.assert_close(asked(name, network, guide=guide), -log_p[torch.arange(6), classes])
+
+
+@pytest.mark.parametrize("schedule", VP, ids=lambda s: s.kind)
+def test_loss_of_a_vp_process_is_the_error_of_the_predicted_noise(schedule):
+    """In the process's own coordinates, row by row, at times that are all as likely."""
+    x, _ = pixels()
+    network, draw = Tiny(), Draws(5, 0)
+    u, z = draw.uniform(x), draw.normal(x)
+    if schedule.kind == "linear":
+        beta = [(0.1 + (20 - 0.1) * i / 11) / 12 for i in range(12)]  # 1e-4 to 0.02 of 1000 steps
+    else:
+        f = [math.cos((i / 9 + 0.008) / 1.008 * math.pi / 2) ** 2 for i in range(10)]
+        beta = [1 - b / a for a, b in itertools.pairwise(f)]
+    expected = []
+    for i in range(6):
+        t = int(u[i] * schedule.steps)
+        kept = math.prod(1 - min(b, 0.999) for b in beta[: t + 1])
+        noisy = math.sqrt(kept) * (2 * x[i] - 1) + math.sqrt(1 - kept) * z[i]
+        told = torch.tensor([t * 1000 / 12 if schedule.rescale else t], dtype=torch.float64)
+        expected.append((network(noisy[None], told)[0] - z[i]).square().mean())
+
+    loss = asked("diffusion", network, schedule=schedule, mean=0.0, std=0.0)
+
+    torch.testing.assert_close(loss, torch.stack(expected))
+
+
+def test_loss_of_edm_is_karras_s():
+    """With c_skip, c_out, c_in and the weight written out."""
+    x, _ = pixels()
+    network, draw = Tiny(), Draws(5, 0)
+    s = (-1.2 + 1.2 * draw.normal(x[:, 0, 0, 0])).exp()
+    clean, z = 2 * x - 1, draw.normal(x)
+    expected = []
+    for i in range(6):
+        total = s[i] ** 2 + 0.25
+        noisy = clean[i] + s[i] * z[i]
+        answer = network((noisy / total.sqrt())[None], (s[i].log() / 4)[None])[0]
+        denoised = 0.25 / total * noisy + 0.5 * s[i] / total.sqrt() * answer
+        expected.append(total / (0.5 * s[i]) ** 2 * (denoised - clean[i]).square().mean())
+
+    torch.testing.assert_close(asked("diffusion", network), torch.stack(expected))
+
+
+def test_every_time_is_as_likely_and_levels_of_edm_are_lognormal():
+    x = torch.zeros(20_000, 1, 1, 1)
+    cfg = diffusion.Config(schedule=COSINE, mean=0.0, std=0.0)
+    found = diffusion._times(x, Times(COSINE), Draws(0, 0), cfg)
+    counts = torch.bincount(found.long(), minlength=9)
+
+    assert torch.equal(found, found.round())
+    assert ((counts - 20_000 / 9).abs() < 5 * math.sqrt(20_000 / 9)).all()
+
+    levels = diffusion._times(
+        x, Times(EDM), Draws(0, 1), diffusion.Config(schedule=EDM, mean=-0.4, std=0.7)
+    ).log()
+    assert levels.mean().item() == pytest.approx(-0.4, abs=5 * 0.7 / math.sqrt(20_000))
+    assert levels.std().item() == pytest.approx(0.7, rel=0.03)
+
+
+class Oracle(nn.Module):
+    """The posterior mean where model space is normal with ``mean`` and ``variance``.
+
+    In the form that a network of ``times`` has. Its slope may be wrong by a factor.
+    """
+
+    def __init__(self, times, mean, variance, factor=1.0):
+        super().__init__()
+        self.times, self.mean, self.variance, self.factor = times, mean, variance, factor
+
+    def forward(self, x, told):
+        if self.times.discrete:
+            rescaled = self.times.cfg.rescale
+            t = (told * self.times.cfg.steps / 1000).round() if rescaled else told
+            s = self.times.level(t).view(-1, 1, 1, 1)
+            x = x * (1 + s**2).sqrt()
+        else:
+            s = (4 * told).exp().view(-1, 1, 1, 1)
+            x = x * (s**2 + 0.25).sqrt()
+        slope = self.factor * self.variance / (self.variance + s**2)
+        best = self.mean + slope * (x - self.mean)
+        if self.times.discrete:
+            return (x - best) / s
+        total = s**2 + 0.25
+        return (best - 0.25 / total * x) / (0.5 * s / total.sqrt())
+
+
+@pytest.mark.parametrize("schedule", [*VP, EDM], ids=lambda s: s.kind)
+def test_the_posterior_mean_has_the_least_loss_and_it_is_known(schedule):
+    """Data with one normal law: the error is the posterior variance v s² / (v + s²), weighted."""
+    mean, variance, times = 0.3, 0.2, Times(schedule)
+    edm = schedule.kind == "edm"
+    cfg = diffusion.Config(schedule=schedule, mean=-0.5 * edm, std=1.0 * edm)
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(4000, 1, 4, 4, dtype=torch.float64, generator=generator)
+    x = (mean + math.sqrt(variance) * z + 1) / 2
+
+    def loss(*oracle):
+        return diffusion.loss(
+            Oracle(times, *oracle), x, None, guide=None, times=times, draw=Draws(0, 0), cfg=cfg
+        )
+
+    s = times.level(diffusion._times(x, times, Draws(0, 0), cfg))
+    weight = (s**2 + 0.25) / (0.5 * s) ** 2 if edm else 1 / s**2
+    expected, best = (weight * variance * s**2 / (variance + s**2)).mean(), loss(mean, variance)
+
+    error = best.std() / math.sqrt(len(best))
+    assert (best.mean() - expected).abs() < 4 * error
+    for other in [(mean + 0.1, variance), (mean, variance, 1.1), (mean, variance, 0.9)]:
+        assert loss(*other).mean() > best.mean()
+
+
+def test_a_condition_is_that_of_the_clean_image():
+    seen = []
+
+    class Condition(nn.Module):
+        def forward(self, x):
+            seen.append(x)
+            return x.mean(dim=(1, 2, 3)).view(-1, 1, 1, 1)
+
+    plain = asked("diffusion", Tiny())
+    conditioned = asked("diffusion", Tiny(), guide=Condition())
+
+    assert torch.equal(seen[0], pixels()[0])
+    assert not torch.isclose(plain, conditioned).any()
+
+
+def test_a_network_that_predicts_variances_is_refused():
+    class Learned(Tiny):
+        def forward(self, x, told):
+            return super().forward(x, told).repeat(1, 2, 1, 1)
+
+    with pytest.raises(ConfigError, match="learned_variance: the objective diffusion trains no"):
+        asked("diffusion", Learned())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_objective(name):
+    """The contract of a denoiser objective: a paper, a loss per image, gradients where they belong.
+
+    Every parameter of the network gets one, and the guide none; training lowers the loss.
+    """
+    objective = registry.load("denoiser_objectives", name)
+    network = Tiny()
+    guide = Guide().eval().requires_grad_(False) if objective.GUIDE == "models" else None
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
+    history = []
+    for _ in range(30):
+        loss = asked(name, network, guide=guide)
+        history.append(loss.mean())
+        optimizer.zero_grad()
+        history[-1].backward()
+        optimizer.step()
+
+    assert re.search(r"\(20\d\d\), arXiv:\d{4}\.\d{5}", objective.__doc__), "say which paper"
+    assert objective.GUIDE in ("", "models", "represented")
+    assert loss.shape == (6,), "the trainer averages"
+    assert history[-1] < history[0]
+    told = [network.time.weight] if name != "diffusion" else []  # of zeros, but for its bias
+    assert all(
+        p.grad is not None and (p.grad.any() or any(p is q for q in told))
+        for p in network.parameters()
+    )
+
+
+KNOBS = [
+    ("mse", {"sigma": 0.6}),
+    ("stability", {"sigma": 0.6}),
+    ("classification", {"sigma": 0.6}),
+    ("diffusion", {"mean": -1.0}),
+    ("diffusion", {"std": 1.0}),
+    *(
+        ("diffusion", {"mean": 0.0, "std": 0.0, "schedule": schedule})
+        for schedule in (
+            LINEAR,
+            dataclasses.replace(LINEAR, kind="cosine"),
+            dataclasses.replace(LINEAR, steps=13),
+            dataclasses.replace(LINEAR, rescale=False),
+        )
+    ),
+]
+
+
+def test_every_knob_of_an_objective_turns_something():
+    assert {key for _, change in KNOBS for key in change} == {"sigma", "schedule", "mean", "std"}
+    found = [asked(name, Tiny(), **change) for name, change in KNOBS]
+    found += [asked(name, Tiny()) for name in CONSTANTS]
+
+    for i, loss in enumerate(found):
+        assert all(not torch.allclose(loss, other, rtol=1e-9) for other in found[:i]), KNOBS[i]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("mse", {"sigma": 0.0}, "sigma: must be positive"),
+        ("stability", {"sigma": -1.0}, "sigma: must be positive"),
+        ("classification", {"sigma": math.inf}, "sigma: must be positive"),
+        ("diffusion", {"std": 0.0}, "std: must be positive"),
+        ("diffusion", {"schedule": COSINE}, "mean, std: of edm alone, set them to 0, got -1.2"),
+    ],
+)
+def test_constants_that_mean_nothing_are_refused(name, change, message):
+    with pytest.raises(ConfigError, match=message):
+        registry.load("denoiser_objectives", name).Config(**parsed(name, **change))
+
+
+class Dropped(nn.Module):
+    """A network whose training is random by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Dropout(0.5))
+        self.last = nn.Conv2d(4, 1, 3, padding=1)
+
+    def forward(self, x, told):
+        return self.last(self.inner(x))
+
+
+def begin(name):
+    """A training: its configuration and its state before the first step."""
+    if name == "dropout":
+        torch.manual_seed(0)
+        network = Dropped()
+        groups = [{"params": [*network.parameters()], "weight_decay": 0.0}]
+        optimizer = torch.optim.SGD(groups, lr=1e-2)
+        return (
+            dataclasses.replace(CFG, ema=0.0),
+            training.State(modules={"network": network}, optimizer=optimizer),
+        )
+    cfg, shape = {"mse": (CFG, DNCNN), "diffusion": (DIFFUSION, UVIT)}[name]
+    return cfg, training.start(cfg, shape)
+
+
+def finish(state, cfg, guide=None):
+    for _ in training.denoise(state, DATA, cfg, guide):
+        pass
+    return state
+
+
+@functools.cache
+def uninterrupted(name):
+    cfg, state = begin(name)
+    return finish(state, cfg)
+
+
+@pytest.mark.parametrize("name", ["mse", "diffusion", "dropout"])
+def test_resumed_is_uninterrupted_bit_for_bit(name, tmp_path):
+    """Weights, statistics, their average, moments and log; amid the second epoch of four steps."""
+    cfg, state = begin(name)
+    interrupted = next(s for s in training.denoise(state, DATA, cfg) if s.step == 5)
+    interrupted.save(tmp_path / "interrupted")
+    torch.manual_seed(666)  # whatever happens in between
+
+    _, resumed = begin(name)
+    assert resumed.resume(tmp_path / "interrupted")
+    finish(resumed, cfg).save(tmp_path / "resumed")
+    uninterrupted(name).save(tmp_path / "uninterrupted")
+
+    same = (tmp_path / "resumed").read_bytes() == (tmp_path / "uninterrupted").read_bytes()
+    assert same, "resuming changed the run"
+    assert resumed.gradients == 8 * 16
+
+
+def test_parts_of_a_batch_train_what_the_whole_does():
+    """Where no row depends on another: rows draw by their place in the batch."""
+    parts = dataclasses.replace(DIFFUSION.compute, accumulate=4)
+    cfg = dataclasses.replace(DIFFUSION, compute=parts)
+
+    found = finish(training.start(cfg, UVIT), cfg).modules["network"].state_dict()
+
+    whole = uninterrupted("diffusion").modules["network"].state_dict()
+    for key, tensor in whole.items():
+        torch.testing.assert_close(found[key], tensor, rtol=0, atol=2e-4)
+
+
+def test_what_is_kept_is_the_average_of_the_weights_and_the_last_statistics():
+    cfg, state = begin("mse")
+    network, expected = state.modules["network"], None
+    for _ in training.denoise(state, DATA, cfg):
+        now = {key: tensor.clone() for key, tensor in network.named_parameters()}
+        if expected is None:
+            expected = dict(begin("mse")[1].modules["network"].named_parameters())
+        expected = {key: 0.75 * expected[key] + 0.25 * now[key] for key in now}
+    result = training.result(state)
+
+    assert result is not network
+    for key, tensor in result.named_parameters():
+        torch.testing.assert_close(tensor, expected[key])
+    assert equal(dict(result.named_buffers()), dict(network.named_buffers()))
+    assert all(not torch.equal(expected[key], now[key]) for key in now)
+
+
+def test_without_an_average_it_is_the_weights_of_the_last_step():
+    cfg = dataclasses.replace(CFG, ema=0.0, steps=2)
+    state = finish(training.start(cfg, DNCNN), cfg)
+
+    assert training.result(state) is state.modules["network"]
+    assert state.modules.keys() == {"network"}
+
+
+def test_images_are_augmented_as_declared():
+    changed = dataclasses.replace(CFG, augment=[])
+
+    found = finish(training.start(changed, DNCNN), changed).log
+
+    assert found[-1]["loss"] != uninterrupted("mse").log[-1]["loss"]
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.75])
+def test_no_steps_leave_the_start_as_it_is(ema, tmp_path):
+    before = uninterrupted("mse").modules["network"].state_dict()
+    denoiser.save(tmp_path, before, network="dncnn", shape=DNCNN, schedule=None)
+    cfg = dataclasses.replace(CFG, start=str(tmp_path), steps=0, ema=ema)
+
+    state = finish(training.start(cfg, DNCNN), cfg)
+
+    assert equal(training.result(state).state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (DNCNN | {"width": 4}, "another architecture: first.weight"),
+        (None, "safetensors: not found"),
+    ],
+)
+def test_a_start_of_another_shape_is_refused(shape, message, tmp_path):
+    if shape:
+        network = denoiser.network("dncnn", shape, where="here")
+        denoiser.save(tmp_path, network.state_dict(), network="dncnn", shape=shape, schedule=None)
+
+    with pytest.raises(CheckpointError, match=message):
+        training.start(dataclasses.replace(CFG, start=str(tmp_path)), DNCNN)
+
+
+def test_the_seed_decides_where_training_starts():
+    first, again, other = (
+        training.start(dataclasses.replace(DIFFUSION, seed=seed), UVIT).modules["network"]
+        for seed in (3, 3, 4)
+    )
+
+    assert equal(first.state_dict(), again.state_dict())
+    assert not torch.equal(first.to_pixels.weight, other.to_pixels.weight)
+
+
+def test_a_guide_stays_as_it_is(tmp_path, monkeypatch):
+    """In evaluation mode, without a gradient, told the sigma that it was trained at."""
+    network = classifier.build(MODEL, classes=4, condition="exact", final_norm=True)
+    nn.init.normal_(network.head.weight)
+    told = {"condition": "exact", "final_norm": True, "sigma": 0.7}
+    monkeypatch.chdir(tmp_path)
+    folder = Path("models/one")
+    classifier.save(folder, network.state_dict(), model=MODEL, config={"classes": "abcd", **told})
+    cfg = dataclasses.replace(CFG, objective="stability", guide="models/one", steps=2)
+    guide = training.load_guide(cfg, DNCNN)
+    with pytest.raises(ConfigError, match=r"guide: models/one has channels 1, but models.small"):
+        training.load_guide(cfg, DNCNN | {"channels": 3})
+    before = copy.deepcopy(guide.state_dict())
+    x = torch.rand(2, 1, 8, 8)
+
+    state = finish(training.start(cfg, DNCNN), cfg, guide.train())
+
+    torch.testing.assert_close(guide(x), network.eval()(x, torch.tensor(0.7)))
+    assert equal(guide.state_dict(), before)
+    assert not any(part.training for part in guide.modules())
+    assert all(p.grad is None for p in guide.parameters())
+    assert state.modules["network"].last.weight.any(), "the denoiser learns through it"
+
+
+def test_a_network_with_a_condition_trains_on_what_is_represented(tmp_path, monkeypatch):
+    """Conditions of as many numbers as it is declared to have, and no others."""
+    monkeypatch.chdir(tmp_path)
+    encoder = condition.encoder(MODEL)
+    told = condition.Condition(encoder, torch.zeros(64), torch.ones(64), t_min=0.002, t_max=80.0)
+    condition.save(Path("represented/one"), told, MODEL)
+    cfg = dataclasses.replace(DIFFUSION, guide="represented/one", steps=2)
+    shape = UVIT | {"condition": 64}
+    state = training.start(cfg, shape)
+    before = state.modules["network"].condition_embed.weight.clone()
+
+    finish(state, cfg, training.load_guide(cfg, shape))
+
+    assert not torch.equal(state.modules["network"].condition_embed.weight, before)
+    x, told = torch.rand(2, 1, 8, 8), torch.tensor(3.0)
+    blank = training.Blank(state.modules["network"], shape)(x, told)
+    assert torch.equal(blank, state.modules["network"](x, told.expand(2), torch.zeros(2, 64)))
+    with pytest.raises(ConfigError, match=r"gives 64 numbers, .* set condition of models.small to"):
+        training.load_guide(cfg, UVIT | {"condition": 63})
+
+
+@pytest.mark.parametrize(
+    ("changed", "condition", "message"),
+    [
+        ({"guide": "models/x"}, 0, "mse looks at nothing beside the images, .*; got models/x"),
+        ({"objective": "stability"}, 0, "stability looks at models/<name>; got shards/train"),
+        ({"objective": "classification", "guide": "represented/x"}, 0, "got represented/x"),
+        ({"objective": "diffusion", "guide": "represented/x"}, 0, "looks at nothing beside"),
+        ({"objective": "diffusion"}, 3, "diffusion looks at represented/<name>; got shards/train"),
+        ({"objective": "msd"}, 0, "has no 'msd', only"),
+        ({"loss": {"sigm": 1.0}}, 0, "denoisers: loss: unknown key 'sigm'"),
+    ],
+)
+def test_a_guide_of_the_wrong_kind_is_refused(changed, condition, message):
+    constants = CONSTANTS.get(changed.get("objective"), CFG.loss)
+    cfg = dataclasses.replace(CFG, **{"loss": constants} | changed)
+
+    with pytest.raises(ConfigError, match=message):
+        training.load_guide(cfg, {"condition": condition})
+
+
+def test_recomputing_is_for_networks_that_can():
+    compute = dataclasses.replace(CFG.compute, recompute=True)
+    can, cannot = (dataclasses.replace(cfg, compute=compute, steps=1) for cfg in (DIFFUSION, CFG))
+
+    assert finish(training.start(can, UVIT), can).modules["network"].recompute
+    with pytest.raises(ConfigError, match=r"compute\.recompute: dncnn does not support it"):
+        finish(training.start(cannot, DNCNN), cannot)
+
+
+def test_matrices_decay_and_nothing_else():
+    cfg = dataclasses.replace(
+        DIFFUSION, optimizer=dataclasses.replace(CFG.optimizer, weight_decay=0.1)
+    )
+    state = training.start(cfg, UVIT)
+    names = {p: name for name, p in state.modules["network"].named_parameters()}
+    decayed, others = (
+        {names[p] for p in group["params"]} for group in state.optimizer.param_groups
+    )
+
+    assert [group["weight_decay"] for group in state.optimizer.param_groups] == [0.1, 0.0]
+    assert "pos_embed" in others and "blocks.0.attn.qkv.weight" in decayed
+    assert decayed | others == {*names.values()} and not decayed & others
+    assert all(name.endswith("weight") for name in decayed)

@@ -1,0 +1,274 @@
+"""The JEPA objective: what is hidden, what is asked for, and what an answer costs."""
+
+import dataclasses
+import types
+
+import pytest
+import torch
+import torch.nn.functional as F
+import unlabelled
+from helpers import few
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from unlabelled import SIGMAS, B, terms, valid, views
+
+from rrcm.core.errors import ConfigError
+from rrcm.models.networks import resnet, vit
+from rrcm.training.engine.draws import Draws
+from rrcm.training.objectives import jepa
+
+CFG = jepa.Config(**valid(jepa))
+PUBLISHED = dataclasses.replace(  # Assran et al. (2023), on 14 x 14 patches
+    CFG, targets=4, target_area=[0.15, 0.2], target_aspect=[0.75, 1.5], context_area=[0.85, 1.0]
+)
+GRIDS = {4: (4, [0.15, 0.25]), 8: (4, [0.15, 0.25]), 14: (10, [0.15, 0.2])}  # min_keep, area
+
+
+def ranges(low, high):
+    return st.lists(st.floats(low, high), min_size=2, max_size=2).map(sorted)
+
+
+configs = st.builds(
+    jepa.Config,
+    **{knob: st.just(getattr(CFG, knob)) for knob in ("consistency", "summary")},
+    **{knob: st.just(getattr(CFG, knob)) for knob in ("width", "depth", "heads")},
+    targets=st.integers(1, 5),
+    target_area=ranges(0.01, 0.6),
+    target_aspect=ranges(0.2, 5.0),
+    context_area=ranges(0.3, 1.0),
+    min_keep=st.integers(1, 12),
+)
+
+
+def room(side, cfg):
+    """Whether the grid has room for the masks."""
+    models = types.SimpleNamespace(Predictor=lambda shape, **rest: types.SimpleNamespace(side=side))
+    try:
+        jepa.heads(models, unlabelled.SHAPE, cfg)
+    except ConfigError:
+        return False
+    return True
+
+
+def block(places, side):
+    """Height and width of what has to be a block."""
+    rows, columns = (
+        sorted({f(n) for n in places}) for f in (lambda n: n // side, lambda n: n % side)
+    )
+    assert places == [r * side + c for r in rows for c in columns]
+    assert all(line == [*range(line[0], line[-1] + 1)] for line in (rows, columns))
+    return len(rows), len(columns)
+
+
+@few
+@given(st.integers(2, 14), configs, st.integers(0, 1000))
+def test_masks(side, cfg, step):
+    """Targets are blocks of one size within the grid, all hidden, and enough stays to be seen."""
+    assume(room(side, cfg))
+    (low, high), (flat, tall) = cfg.target_area, cfg.target_aspect
+
+    def length(area, aspect, rounding):
+        return min(max(round(side * (area * aspect) ** 0.5 + rounding), 1), side - 1)
+
+    visible, hidden, asked = jepa.masks(torch.zeros(7, 1), side, Draws(0, step), cfg)
+
+    assert visible.shape[1] >= cfg.min_keep
+    assert asked.shape[:2] == (7, cfg.targets)
+    for seen, unseen, blocks in zip(visible.tolist(), hidden.tolist(), asked.tolist(), strict=True):
+        assert sorted(seen + unseen) == [*range(side**2)]
+        assert (seen, unseen) == (sorted(seen), sorted(unseen))
+        assert {place for block in blocks for place in block} <= {*unseen}
+        ((height, width),) = {block(places, side) for places in blocks}
+        assert length(low, flat, -1e-9) <= height <= length(high, tall, 1e-9)
+        assert length(low, 1 / tall, -1e-9) <= width <= length(high, 1 / flat, 1e-9)
+
+
+@few
+@given(st.integers(2, 14), configs, st.integers(0, 1000), st.integers(1, 99))
+@example(14, PUBLISHED, 0, 1)
+def test_masks_of_a_part_of_a_batch_are_those_of_the_whole(side, cfg, step, cut):
+    assume(room(side, cfg))
+    x = torch.zeros(100, 1)
+
+    def parts(*slices):
+        found = [jepa.masks(x[s], side, Draws(0, step, first=s.start), cfg) for s in slices]
+        return [torch.cat(each) for each in zip(*found, strict=True)]
+
+    for part, whole in zip(
+        parts(slice(0, cut), slice(cut, 100)), parts(slice(0, 100)), strict=True
+    ):
+        assert torch.equal(part, whole)
+
+
+@pytest.mark.parametrize("side", GRIDS)
+def test_the_published_masks_fit_the_grids_of_the_presets(side):
+    """Areas are about as declared, and every patch is asked for, and seen, sooner or later."""
+    keep, area = GRIDS[side]
+    cfg = dataclasses.replace(PUBLISHED, min_keep=keep, target_area=area)
+    assert room(side, cfg)
+
+    asked, seen, areas, kept = torch.zeros(side**2), torch.zeros(side**2), [], []
+    for step in range(60):
+        visible, _, targets = jepa.masks(torch.zeros(64, 1), side, Draws(0, step), cfg)
+        asked += targets.flatten().bincount(minlength=side**2)
+        seen += visible.flatten().bincount(minlength=side**2)
+        areas.append(targets.shape[2] / side**2)
+        kept.append(visible.shape[1])
+
+    assert asked.min() > 0 and seen.min() > 0
+    for counts in (asked.view(side, side), seen.view(side, side)):  # left as often as right
+        torch.testing.assert_close(counts.sum(dim=0), counts.sum(dim=0).flip(0), rtol=0.2, atol=0)
+        torch.testing.assert_close(counts.sum(dim=1), counts.sum(dim=1).flip(0), rtol=0.2, atol=0)
+    assert area[0] * 0.8 < sum(areas) / 60 < area[1] * 1.1
+    assert min(kept) >= keep and max(kept) > keep
+
+
+def test_a_target_that_leaves_too_little_lies_where_the_first_one_does():
+    """One 3 x 3 target leaves 7 of 16 patches to be seen, and a second one hardly ever does."""
+    cfg = dataclasses.replace(
+        CFG, targets=2, target_area=[0.5, 0.55], target_aspect=[1.0, 1.0], min_keep=7
+    )
+    cfg = dataclasses.replace(cfg, context_area=[1.0, 1.0])
+
+    visible, _, asked = jepa.masks(torch.zeros(50, 1), 4, Draws(0, 0), cfg)
+
+    assert visible.shape[1] == 7
+    assert torch.equal(asked[:, 0], asked[:, 1])
+
+
+def naive(networks, cfg):
+    """Equation 25, one image and one patch at a time."""
+    online, target = networks
+    view, plain = views(jepa).values()
+    draw = Draws(0, 0)
+    n, z = draw.integer(len(SIGMAS) - 1), draw.normal(plain)
+    visible, hidden, asked = jepa.masks(view, 4, draw, cfg)
+    nothing = torch.empty(1, 0, dtype=torch.int64)
+
+    def norm(h):
+        return (h - h.mean()) / torch.sqrt(h.var(correction=0) + 1e-5)
+
+    def smooth(a, b):
+        apart = (a - b).abs()
+        return torch.where(apart < 1, apart**2 / 2, apart - 0.5).mean()
+
+    def encode(network, x, sigma, i, places):
+        return network["encoder"]((x + sigma * z)[i : i + 1], sigma, places)[0]
+
+    rows = []
+    for i in range(B):
+        whole = encode(target, view, SIGMAS[-1], i, nothing).detach()[2:]
+        seen = encode(online, view, SIGMAS[-1], i, hidden[i : i + 1])
+        predicted = online["predictor"](seen[None, 2:], visible[i : i + 1], asked[i : i + 1])[0]
+        patches = [
+            smooth(predicted[k, j], norm(whole[asked[i, k, j]]))
+            for k in range(cfg.targets)
+            for j in range(asked.shape[2])
+        ]
+        summary = smooth(online["summary"](seen[0]), norm(whole.mean(dim=0)))
+        pair = [encode(online, plain, SIGMAS[k], i, nothing) for k in (n, n + 1)]
+        r, r_next = ([norm(h[0]), norm(h[2:].mean(dim=0))] for h in pair)
+        apart = [(a - b.detach()).square().mean() for a, b in zip(r, r_next, strict=True)]
+        rows.append(
+            sum(patches) / len(patches)
+            + cfg.summary * summary
+            + cfg.consistency * (apart[0] + apart[1]) / 2
+        )
+    return torch.stack(rows)
+
+
+def test_loss_is_its_equation_with_its_gradient():
+    cfg = dataclasses.replace(CFG, consistency=1.5, summary=0.7)
+    networks = unlabelled.networks(jepa, cfg)
+    parameters = [*networks[0].parameters()]
+
+    loss, expected = sum(terms(jepa, networks, cfg).values()), naive(networks, cfg)
+
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each.sum(), parameters) for each in (loss, expected))
+    )
+
+
+def test_a_perfect_prediction_costs_nothing():
+    """A network whose tokens are all the same for all images and places is told so."""
+    networks = unlabelled.networks(jepa, CFG)
+    with torch.no_grad():
+        for network in networks:
+            network["encoder"].norm.weight.zero_()
+            network["encoder"].norm.bias.copy_(torch.arange(8))
+        answer = F.layer_norm(torch.arange(8.0), (8,)).double()
+        for part in (networks[0]["predictor"].project, networks[0]["summary"]):
+            part.weight.zero_()
+            part.bias.copy_(answer)
+
+    for name, term in terms(jepa, networks, CFG).items():
+        torch.testing.assert_close(term, torch.zeros(B).double(), atol=1e-9, rtol=0), name
+
+
+def test_the_predictor_hears_nothing_of_hidden_pixels():
+    """Through the online network, that is; what is asked for is the target's business."""
+    networks = unlabelled.networks(jepa, CFG)
+    seen, called = views(jepa), []
+    networks[0]["predictor"].register_forward_hook(
+        lambda _, inputs, output: called.append((*inputs, output))
+    )
+    terms(jepa, networks, CFG, seen=seen)
+    patches = F.unfold(seen["view"], 2, stride=2)  # [B, 4, L]
+    visible = torch.zeros(B, 16, dtype=torch.bool).scatter(1, called[0][1], True)
+    noise = torch.rand(patches.shape, generator=torch.Generator().manual_seed(2)).double()
+    moved = F.fold(torch.where(visible[:, None], patches, noise), 8, 2, stride=2)
+
+    terms(jepa, networks, CFG, seen=seen | {"view": moved})
+
+    assert not torch.equal(moved, seen["view"])
+    assert all(torch.equal(a, b) for a, b in zip(*called, strict=True))
+
+
+def test_diagnostics_hold_the_level_of_the_pair():
+    """A pair whose terms are its own: another step of the same level has another noise."""
+    networks = unlabelled.networks(jepa, CFG)
+
+    def level(step, weights=None):
+        return unlabelled.diagnostics(jepa, networks, CFG, step=step, weights=weights)["t"]
+
+    assert {level(step) for step in range(40)} == {*(2 * SIGMAS[:-1]).tolist()}
+    assert level(0, torch.tensor([0.0, 0, 1, 0])) == 2 * SIGMAS[2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"width": 6}, "width: 6 must be a multiple of 4 and of 2 heads"),
+        ({"heads": 3}, "width: 8 must be a multiple of 4 and of 3 heads"),
+        ({"targets": 0}, "targets: must be positive, got 0"),
+        ({"target_area": [0.2]}, r"target_area: two numbers, ascending, in \(0, 1\], got \[0.2\]"),
+        ({"target_area": [0.0, 0.2]}, r"target_area: .* got \[0.0, 0.2\]"),
+        ({"target_aspect": [2.0, 1.0]}, "target_aspect: two numbers, ascending"),
+        ({"context_area": [0.5, 1.1]}, r"context_area: .* \(0, 1\]"),
+        ({"context_area": [0.5, float("nan")]}, "context_area: two numbers"),
+    ],
+)
+def test_masks_that_do_not_exist_are_refused(changed, message):
+    with pytest.raises(ConfigError, match=message):
+        dataclasses.replace(CFG, **changed)
+
+
+def test_masks_that_leave_too_little_to_see_are_refused():
+    with pytest.raises(ConfigError) as error:
+        unlabelled.networks(jepa, dataclasses.replace(CFG, min_keep=11))
+
+    assert str(error.value) == (
+        "pretrain: loss.min_keep: 11 patches cannot stay visible: of a context of 4 x 4 patches a "
+        "target may take 6; lower min_keep or target_area, or raise context_area"
+    )
+    unlabelled.networks(jepa, dataclasses.replace(CFG, min_keep=10))
+
+
+def test_networks_without_patches_are_refused():
+    one = dataclasses.replace(unlabelled.SHAPE, patch_size=8)
+
+    with pytest.raises(ConfigError, match="patches, and resnet has none; take architecture vit"):
+        jepa.heads(resnet, None, CFG)
+    with pytest.raises(ConfigError, match="jepa hides patches, and the image is a single one"):
+        jepa.heads(vit, one, CFG)

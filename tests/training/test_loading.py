@@ -1,0 +1,267 @@
+"""Batches on the device: the same rows and pixels, however they are made."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+from builders import images
+from lookalikes import encoded
+
+from rrcm.core.errors import ConfigError, DataError
+from rrcm.data.splits import pictures
+from rrcm.data.splits.pictures import Fit
+from rrcm.data.splits.shards import KIND, Pictures, Split
+from rrcm.training.engine import distributed
+from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.inputs import augment, loading, order
+
+POLICY = {"randaugment": {"policy": "rand-m9-mstd0.5-inc1"}}
+CROP = {"resized_crop": {"scale": [0.3, 1.0], "ratio": [0.75, 1.3333]}}
+FLIP = {"flip": {"p": 0.5}}
+VIEWS = {"first": [CROP, FLIP], "second": [CROP, {"gain": {"amount": 0.1}}], "plain": [FLIP]}
+FIT = Fit(shape=(3, 16, 16), resize="crop", ratio=0.875)
+SIZES = (7, 5, 8)  # images of each shard
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A split of picture files: their bytes one after the other in three files."""
+    folder = tmp_path_factory.mktemp("train")
+    rows = np.zeros(sum(SIZES), dtype=KIND)
+    files = {}
+    for i, shard in enumerate(np.repeat(np.arange(3), SIZES)):
+        raw, before = encoded(i % 3, i), files.setdefault(f"{shard:06d}.tar", b"")
+        rows[i] = (100 + i, i % 3, shard, len(before), len(raw))
+        files[f"{shard:06d}.tar"] = before + raw
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return Split(
+        idx=rows["idx"].copy(),
+        images=Pictures(folder, tuple(files), rows, FIT),
+        labels=rows["label"].copy(),
+        classes=("a", "b", "c"),
+        max_value=255,
+    )
+
+
+@pytest.fixture(params=["arrays", "arrays as pictures", "pictures"])
+def source(request, photos):
+    """A split, and views of it that are made in one of three ways."""
+    if request.param == "pictures":
+        return photos, VIEWS
+    arrays = images(sum(SIZES), (3, 8, 8))
+    return arrays, VIEWS if request.param == "arrays" else VIEWS | {"second": [POLICY, FLIP]}
+
+
+def load(split, views, *, start=0, stop=4, batch_size=6, seed=0, workers=0, where="pretrain"):
+    return [
+        *loading.batches(
+            split,
+            views,
+            batch_size=batch_size,
+            seed=seed,
+            start=start,
+            stop=stop,
+            device="cpu",
+            workers=workers,
+            where=where,
+        )
+    ]
+
+
+def same(one, other):
+    """Whether two lists of batches are equal, bit for bit."""
+    return len(one) == len(other) and all(
+        a.step == b.step
+        and torch.equal(a.labels, b.labels)
+        and a.views.keys() == b.views.keys()
+        and all(torch.equal(a.views[name], b.views[name]) for name in a.views)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_views_are_pixels_on_the_device_with_their_labels(source):
+    split, views = source
+    found = load(split, views)
+
+    assert [batch.step for batch in found] == [0, 1, 2, 3]
+    for batch in found:
+        assert [*batch.views] == [*views]
+        assert batch.labels.shape == (6,) and batch.labels.dtype == torch.int64
+        for view in batch.views.values():
+            assert view.shape == (6, *split.images.shape[1:]) and view.dtype == torch.float32
+            assert view.min() >= 0 and 0.5 < view.max() <= 1
+
+
+@pytest.mark.parametrize("workers", [1, 64])
+def test_workers_do_not_matter(source, workers):
+    """Nor that there are fewer cores than asked for, of which torch would warn."""
+    assert same(load(*source, stop=3, workers=workers), load(*source, stop=3))
+
+
+def test_the_step_of_resuming_does_not_matter(source):
+    """Nor does the epoch that it is in: an epoch is 3 steps."""
+    assert same(load(*source, stop=8)[5:], load(*source, start=5, stop=8))
+
+
+def test_what_is_skipped_is_not_read(photos, monkeypatch):
+    read = []
+    monkeypatch.setattr(Pictures, "encoded", lambda self, i: read.append(i) or encoded(0, i))
+    load(photos, VIEWS, start=1000, stop=1001)
+
+    assert len(read) == 6, "a picture is read once for all of its views"
+
+
+def test_processes_that_share_a_batch_have_the_rows_of_one(source, monkeypatch):
+    whole = load(*source)
+    monkeypatch.setattr(distributed, "world", lambda: 3)
+    for rank in range(3):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        rows = slice(2 * rank, 2 * rank + 2)
+        expected = [
+            loading.Batch(
+                step=batch.step,
+                views={name: view[rows] for name, view in batch.views.items()},
+                labels=batch.labels[rows],
+            )
+            for batch in whole
+        ]
+
+        assert same(load(*source), expected)
+
+
+def test_a_seed_changes_everything(source):
+    one, other = (load(*source, seed=seed)[0] for seed in (0, 1))
+
+    assert all(not torch.equal(one.views[name], other.views[name]) for name in one.views)
+
+
+def test_every_step_and_view_and_place_has_draws_of_its_own(source):
+    """One image in all rows of all batches, and no two of its crops alike."""
+    split, _ = source
+    one = Split(
+        idx=np.zeros(6, dtype=int),
+        images=split.images[np.zeros(6, dtype=int)],
+        labels=np.zeros(6, dtype=int),
+        classes=("a",),
+        max_value=255,
+    )
+    found = load(one, {"first": [CROP], "second": [CROP]}, stop=3)
+
+    views = torch.cat([view for batch in found for view in batch.views.values()])
+
+    assert len(views.unique(dim=0)) == len(views) == 36
+
+
+def test_the_global_generators_are_left_alone(source):
+    torch.manual_seed(0)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    load(*source, stop=2, workers=2)
+    load(*source, stop=2)
+
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.random.get_state()[1].tolist() == before[2]
+
+
+@pytest.mark.parametrize("max_value", [16, 255])
+@pytest.mark.parametrize("other", [[], [POLICY]], ids=["in memory", "beside pictures"])
+def test_without_augmentation_arrays_are_the_pixels_of_the_split(max_value, other):
+    split = images(20, max_value=max_value)
+    for batch in load(split, {"plain": [], "other": other}):
+        rows = order.rows(batch.step, shards=(20,), batch_size=6, seed=0).numpy()
+
+        assert torch.equal(batch.views["plain"], torch.from_numpy(split.pixels(rows)))
+        assert torch.equal(batch.labels, torch.from_numpy(split.labels[rows]))
+
+
+def test_without_augmentation_pictures_are_what_evaluation_sees(photos):
+    for batch in load(photos, {"plain": []}):
+        rows = order.rows(batch.step, shards=SIZES, batch_size=6, seed=0).numpy()
+
+        assert torch.equal(batch.views["plain"], torch.from_numpy(photos.pixels(rows)))
+        assert torch.equal(batch.labels, torch.from_numpy(photos.labels[rows]))
+
+
+def test_what_is_done_to_batches_comes_after_pictures(photos):
+    """By hand: crop each picture with its own generator, then flip by the draws of the view."""
+    (batch,) = load(photos, {"first": [CROP, FLIP]}, start=2, stop=3)
+    made = augment.build([CROP, FLIP], where="", encoded=True)
+    rows = order.rows(2, shards=SIZES, batch_size=6, seed=0).tolist()
+    cropped = []
+    for place, row in enumerate(rows):
+        raw = photos.images.folder / photos.images.tars[photos.images.rows[row]["shard"]]
+        offset, size = photos.images.rows[row]["offset"], photos.images.rows[row]["size"]
+        path = raw.with_name("one.jpeg")
+        path.write_bytes(raw.read_bytes()[offset : offset + size])
+        picture = pictures.decode(path, 3, name="it")
+        rng = random.Random(f"0/2/{place}/first")
+        cropped.append(made.render(picture, FIT, rng, name="it"))
+    x = torch.from_numpy(np.stack(cropped)).float() / 255
+
+    expected = made(x, Draws(0, 2, purpose="augment/first"))
+
+    torch.testing.assert_close(batch.views["first"], expected)
+
+
+def test_grey_arrays_can_be_shown_as_pictures():
+    split = images(12, (1, 8, 8), max_value=16)
+    (batch,) = load(
+        split, {"first": [{"resized_crop": {"scale": [1, 1], "ratio": [1, 1]}}, POLICY]}, stop=1
+    )
+
+    assert batch.views["first"].shape == (6, 1, 8, 8)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_picture_is_named_in_one_line(photos, workers, monkeypatch):
+    monkeypatch.setattr(
+        Pictures, "encoded", lambda self, i: encoded(0, i)[: 300 if i == 3 else None]
+    )
+
+    with pytest.raises(DataError, match=r"000000\.tar:00000103: a damaged picture") as error:
+        load(photos, VIEWS, workers=workers)
+
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 7}, ": a batch_size of 7 cannot be shared evenly by 2 devices"),
+        ({"batch_size": 40}, "batch_size: 40 is larger than the training split, 20 images"),
+        (
+            {"views": {"image": [{"gian": {}}]}, "where": "recipes"},
+            "recipes: augment[0]: no",
+        ),
+        (
+            {"views": VIEWS | {"second": [{"gian": {}}]}, "where": "pretrain"},
+            "pretrain: augment.second[0]: no augmentation 'gian'",
+        ),
+        (
+            {"views": {"image": [FLIP, CROP]}, "where": "recipes"},
+            "recipes: augment[1]: resized_crop works on single pictures; put it before flip",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_loaded_is_refused_before_the_first_batch(
+    photos, monkeypatch, changes, message
+):
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(distributed, "rank", lambda: 0)
+    arguments = {"views": VIEWS, "batch_size": 6, "where": ""} | changes
+
+    with pytest.raises(ConfigError, match="^" + re.escape(message)):
+        loading.batches(
+            photos,
+            arguments.pop("views"),
+            **arguments,
+            seed=0,
+            start=0,
+            stop=1,
+            device="cpu",
+            workers=0,
+        )

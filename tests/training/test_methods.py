@@ -1,0 +1,211 @@
+"""Training methods: one contract for all, and each one's own equation."""
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import Linear, constants, turned
+from torch import nn
+
+from rrcm.core import registry
+from rrcm.training.engine.draws import Draws
+from rrcm.training.methods import consistency, gaussian, rrcm, stability
+from rrcm.training.shared import losses
+
+B, K = 64, 3
+SIGMA = torch.tensor(0.1)
+CLEAN = {"stability"}  # these show the image itself too, once
+
+
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(K, (B,), generator=generator)
+    return torch.rand(B, 3, 2, 2, generator=generator), y
+
+
+def model():
+    torch.manual_seed(0)
+    return Linear(12, K)
+
+
+def method_loss(method, network, *, x=None, y=None, sigma=SIGMA, done=0.75, **changed):
+    cfg = method.Config(**constants(method) | changed)
+    images, labels = batch()
+    x, y = images if x is None else x, labels if y is None else y
+    return method.loss(network, x, y, sigma=sigma, draw=Draws(0, 0), done=done, cfg=cfg)
+
+
+every = pytest.mark.parametrize("name", registry.names("methods"))
+
+
+@every
+def test_method(name):
+    """The contract of a method: a paper, losses per example, and they can be lowered."""
+    method, network = registry.load("methods", name), model()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    before = method_loss(method, network)
+
+    for _ in range(20):
+        optimizer.zero_grad()
+        method_loss(method, network).mean().backward()
+        optimizer.step()
+
+    assert re.search(r"\(20\d\d\)", method.__doc__), "say which paper"
+    assert isinstance(method.PRETRAINED, bool)
+    assert before.shape == (B,), "losses are per example; the trainer averages"
+    assert method_loss(method, network).mean() < before.mean()
+
+
+@every
+def test_every_knob_of_a_method_turns_something(name):
+    method, network = registry.load("methods", name), model()
+
+    for knob in constants(method):
+        changed = method_loss(method, network, **{knob: turned(method, knob)})
+        assert not torch.allclose(method_loss(method, network), changed), f"{knob} does nothing"
+
+
+@every
+def test_method_takes_probabilities_for_labels(name):
+    """Certain ones are the labels; what mixed ones cost is finite."""
+    method, network, (_, y) = registry.load("methods", name), model(), batch()
+    one, other = F.one_hot(y, K).float(), F.one_hot(y.flip(0), K).float()
+
+    torch.testing.assert_close(method_loss(method, network, y=one), method_loss(method, network))
+    assert method_loss(method, network, y=(one + other) / 2).isfinite().all()
+
+
+@pytest.mark.parametrize("method", [gaussian, stability, consistency, rrcm])
+def test_mixed_labels_cost_the_mean_of_both(method):
+    """What mixup asks for; methods that ask whether an answer is right cannot promise it."""
+    network, (_, y) = model(), batch()
+    one, other = F.one_hot(y, K).float(), F.one_hot(y.flip(0), K).float()
+    found = [method_loss(method, network, y=each) for each in (one, other, (one + other) / 2)]
+
+    torch.testing.assert_close(found[2], (found[0] + found[1]) / 2)
+
+
+@every
+def test_method_draws_for_its_part_of_a_batch_what_one_process_would(name):
+    method, network, (x, y) = registry.load("methods", name), model(), batch()
+    cfg = method.Config(**constants(method))
+
+    def loss(rows):
+        draw = Draws(3, 5, first=rows.start)
+        return method.loss(network, x[rows], y[rows], sigma=SIGMA, draw=draw, done=0.75, cfg=cfg)
+
+    parts = [loss(slice(0, 24)), loss(slice(24, B))]
+
+    torch.testing.assert_close(torch.cat(parts), loss(slice(0, B)))
+
+
+class Witness(nn.Module):
+    """A network that keeps what it was shown."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x, sigma):
+        self.seen.append((x.detach(), sigma))
+        return x.flatten(1)[:, :K]
+
+
+@every
+def test_method_trains_at_sigma_and_says_so_to_the_model(name):
+    """Noise of sigma is drawn afresh for every image, and the model is told that sigma."""
+    method, network = registry.load("methods", name), Witness()
+    x, y = torch.full((1000, 3, 2, 2), 0.5), torch.zeros(1000, dtype=torch.int64)
+
+    method_loss(method, network, x=x, y=y, sigma=torch.tensor(0.7))
+    told = {sigma.item() for _, sigma in network.seen}
+    copies = [copy for shown, _ in network.seen for copy in shown.split(len(x))]
+    noisy = [copy for copy in copies if not torch.equal(copy, x)]
+
+    assert told == {torch.tensor(0.7).item()}
+    assert len(noisy) == len(copies) - (name in CLEAN) > 0
+    for copy in noisy:  # an attack may have moved it by 0.5 in all
+        assert copy.mean().item() == pytest.approx(0.5, abs=0.1)
+        assert copy.std().item() == pytest.approx(0.7, rel=0.05)
+        assert len(copy.unique(dim=0)) == len(copy)
+
+
+DEGENERATE = {
+    "one class": {"classes": 1, "y": torch.zeros(B, dtype=torch.int64)},
+    "one image": {"images": 1},
+    "no noise": {"sigma": torch.tensor(0.0)},
+    "certain predictions": {"scale": 1e4},
+    "no gradient": {"scale": 0.0},
+    "the first step": {"done": 0.0},
+}
+
+
+@every
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_method_is_finite_at_the_edges(name, case):
+    """So is its gradient, on right and wrong answers alike."""
+    changed = {"classes": K, "images": B, "scale": 1.0} | DEGENERATE[case]
+    classes, images, scale = (changed.pop(key) for key in ("classes", "images", "scale"))
+    torch.manual_seed(0)
+    network, (x, y) = Linear(12, classes), batch()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(scale)
+    changed = {"x": x[:images], "y": y[:images]} | changed
+
+    found = method_loss(registry.load("methods", name), network, **changed)
+    found.mean().backward()
+
+    assert found.shape == (images,) and found.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in network.parameters())
+
+
+@every
+def test_method_leaves_the_network_as_it_was(name):
+    """Its mode, and gradients that are there already; and it needs none outside."""
+    method, network = registry.load("methods", name), model()
+    method_loss(method, network).mean().backward()
+    gradient = network.linear.weight.grad.clone()
+    expected = method_loss(method, network)
+
+    with torch.no_grad():
+        found = method_loss(method, network)
+
+    assert network.training and network.linear.training
+    assert torch.equal(found, expected.detach())
+    assert torch.equal(network.linear.weight.grad, gradient)
+
+
+def test_gaussian_is_cross_entropy_on_one_noisy_copy():
+    network, (x, y) = model().double(), batch()
+    noisy = x + SIGMA * Draws(0, 0).normal(x)
+
+    p = network(noisy.double(), SIGMA).softmax(dim=1)
+    expected = [-torch.log(p[i, y[i]]).item() for i in range(B)]
+
+    assert method_loss(gaussian, model()).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", [consistency, rrcm])
+def test_rrcm_fine_tunes_with_the_consistency_loss(method):
+    """The paper's step on top of its encoder is Jeong & Shin's loss, not one of its own."""
+    assert (method.loss, method.Config) == (losses.consistency, losses.Consistency)
+
+
+def test_only_rrcm_needs_a_pretrained_encoder():
+    methods = {name: registry.load("methods", name) for name in registry.names("methods")}
+
+    assert [name for name, method in methods.items() if method.PRETRAINED] == ["rrcm"]
+
+
+def test_consistency_with_no_weights_is_cross_entropy():
+    """lbd = eta = 0 leaves the mean over copies of what `gaussian` does with one."""
+    network, (x, y) = model(), batch()
+    loss = method_loss(consistency, network, lbd=0.0, eta=0.0)
+    draw = Draws(0, 0)
+    noisy = [x + SIGMA * draw.normal(x) for _ in range(2)]
+
+    expected = [F.cross_entropy(network(copy, SIGMA), y, reduction="none") for copy in noisy]
+
+    torch.testing.assert_close(loss, torch.stack(expected).mean(dim=0))

@@ -1,0 +1,405 @@
+"""Pre-training objectives: which network sees which point, and what it costs."""
+
+import dataclasses
+import re
+
+import pytest
+import torch
+import unlabelled
+from torch import nn
+from unlabelled import SIGMAS, B, another, terms, valid, views
+
+from benchmarks import training
+from rrcm.core import registry
+from rrcm.core.errors import ConfigError
+from rrcm.training.engine import distributed
+from rrcm.training.engine.draws import Draws
+from rrcm.training.objectives import moco_noise, rrcm
+from rrcm.training.shared.losses import info_nce
+
+NAMES = registry.names("objectives")
+CFG = rrcm.Config(
+    tau_contrast=0.3, tau_consistency=0.5, consistency=1.5, symmetric=False, align=[], ema=0.0
+)
+NOISE = moco_noise.Config(tau=0.3, levels=[0.0, 0.5, 40.0])
+VIEW_1, VIEW_2, PLAIN = 1000, 2000, 3000  # far apart, so that noise cannot hide who is who
+TAGS = {"first": VIEW_1, "second": VIEW_2, "plain": PLAIN}
+
+
+class SpyEncoder(nn.Module):
+    """Writes down what it sees: whose network, which image, which sigma, z, gradient or not."""
+
+    def __init__(self, owner, seen):
+        super().__init__()
+        self.owner, self.seen = owner, seen
+        self.inner = nn.Linear(16, 4, dtype=torch.float64)
+
+    def forward(self, x, sigma):
+        tags = (x.mean(dim=(1, 2, 3)) / 1000).round() * 1000
+        z = (x - tags.view(-1, 1, 1, 1)) / sigma.view(-1, 1, 1, 1)
+        grad = torch.is_grad_enabled()
+        for tag, level, noise in zip(tags.tolist(), sigma.tolist(), z, strict=True):
+            self.seen.append((self.owner, tag, level, grad, noise))
+        marks = torch.stack([tags, sigma], dim=1)
+        return torch.cat([marks, self.inner(x.flatten(1))], dim=1)
+
+
+class SpyProjector(nn.Module):
+    """Writes down whose representation of which image it projects, one line per pass."""
+
+    def __init__(self, owner, seen):
+        super().__init__()
+        self.owner, self.seen = owner, seen
+
+    def forward(self, h):
+        (mark,) = {tuple(row) for row in h[:, :2].tolist()}
+        self.seen.append((self.owner, *mark, len(h), torch.is_grad_enabled()))
+        return h
+
+
+def spy(objective, cfg, *, step=0, weights=None):
+    """What was encoded, as {(owner, image, sigma, grad): z [B, ...]}, and what was projected."""
+    encoded, projected = [], []
+    online, target = (
+        nn.ModuleDict(
+            {"encoder": SpyEncoder(who, encoded), "projector": SpyProjector(who, projected)}
+        )
+        for who in ("online", "target")
+    )
+    target["cleaner"] = SpyEncoder("cleaner", encoded)
+    objective.loss(
+        online,
+        target,
+        {
+            name: torch.full((B, 1, 4, 4), TAGS[name], dtype=torch.float64)
+            for name in objective.VIEWS
+        },
+        levels=2 * SIGMAS,
+        weights=weights,
+        draw=Draws(0, step),
+        cfg=cfg,
+    )
+    places = {}
+    for *place, z in encoded:
+        places.setdefault(tuple(place), []).append(z)
+    return {place: torch.stack(z) for place, z in places.items()}, projected
+
+
+def plains(cfg, *, step=0, weights=None):
+    """The noisier and the cleaner point of a step, and who saw the cleaner one."""
+    encoded, _ = spy(rrcm, cfg, step=step, weights=weights)
+    (noisier,) = {level for _, tag, level, grad in encoded if tag == PLAIN and grad}
+    ((cleaner, who),) = {
+        (level, who) for who, tag, level, grad in encoded if tag == PLAIN and not grad
+    }
+    return noisier, cleaner, who
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_each_network_sees_its_points_at_their_sigma(symmetric):
+    cfg = dataclasses.replace(CFG, symmetric=symmetric)
+    encoded, projected = spy(rrcm, cfg)
+    end = SIGMAS[-1].item()
+    sigma_n, _, _ = plains(cfg)
+    n = SIGMAS.tolist().index(sigma_n)
+
+    seen = [VIEW_1, VIEW_2] if symmetric else [VIEW_1]
+    others = [VIEW_2, VIEW_1] if symmetric else [VIEW_2]
+    expected = {("online", view, end, True) for view in seen}
+    expected |= {("target", view, end, False) for view in others}
+    expected |= {("online", PLAIN, sigma_n, True)}
+    expected |= {("online", PLAIN, SIGMAS[n + 1].item(), False)}  # online, and no gradient
+
+    assert encoded.keys() == expected
+    assert sorted(projected) == sorted(
+        [("online", view, end, B, True) for view in seen]
+        + [("target", view, end, B, False) for view in others]
+    ), "the projector serves the contrast only, one view at a time"
+
+
+@pytest.mark.parametrize("changed", [{}, {"symmetric": True}, {"align": [3.0]}, {"ema": 0.5}])
+def test_every_point_shares_the_noise_of_its_image(changed):
+    encoded, _ = spy(rrcm, dataclasses.replace(CFG, **changed))
+    z, *others = encoded.values()
+
+    assert z.shape[0] == B and len(z.flatten().unique()) == z.numel()
+    for other in others:
+        torch.testing.assert_close(other, z, atol=1e-9, rtol=0)
+
+
+def test_one_n_serves_the_batch_and_every_n_is_reached():
+    assert {plains(CFG, step=step)[0] for step in range(60)} == {*SIGMAS[:-1].tolist()}
+
+
+def test_weights_say_how_often_a_pair_is_drawn():
+    weights = torch.tensor([0.0, 3.0, 0.0, 1.0])
+    found = [plains(CFG, step=step, weights=weights)[0] for step in range(60)]
+
+    assert {*found} == {SIGMAS[1].item(), SIGMAS[3].item()}
+    assert found.count(SIGMAS[1].item()) / 60 == pytest.approx(0.75, abs=0.15)
+
+
+def test_a_network_of_its_own_sees_the_cleaner_point_with_ema():
+    noisier, cleaner, who = plains(dataclasses.replace(CFG, ema=0.5))
+
+    assert (noisier, cleaner, "online") == plains(CFG)
+    assert who == "cleaner"
+    assert rrcm.targets(CFG).keys() == {"encoder", "projector"}
+    assert rrcm.targets(dataclasses.replace(CFG, ema=0.5))["cleaner"] == ("encoder", 0.5)
+
+
+def test_levels_of_align_agree_with_the_clean_end_itself():
+    """Levels t, so half as much in pixels, that need not be on the grid, each as often."""
+    cfg = dataclasses.replace(CFG, align=[0.5, 1.0, 3.0])
+    found = [plains(cfg, step=step) for step in range(60)]
+
+    assert {pair[1:] for pair in found} == {(SIGMAS[-1].item(), "online")}
+    assert {pair[0] for pair in found} == {0.25, 0.5, 1.5}
+    assert all(10 <= [pair[0] for pair in found].count(level) <= 30 for level in (0.25, 0.5, 1.5))
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.0, 3.0, 1.0, 1.0])])
+@pytest.mark.parametrize("align", [[], [0.3, 3.0]])
+def test_diagnostics_hold_the_level_that_was_compared(align, weights):
+    cfg = dataclasses.replace(CFG, align=align)
+    networks = unlabelled.networks(rrcm, cfg)
+    for step in range(5):
+        diagnostics = unlabelled.diagnostics(rrcm, networks, cfg, step=step, weights=weights)
+
+        assert diagnostics == {"t": 2 * plains(cfg, step=step, weights=weights)[0], "points": 5}
+
+
+def naive(networks, cfg):
+    """Equation 7 in separate passes: four, or six."""
+    online, target = networks
+    x1, x2, x = views(rrcm).values()
+    draw = Draws(0, 0)
+    if cfg.align:
+        noisier, cleaner = cfg.align[draw.integer(len(cfg.align))] / 2, SIGMAS[-1]
+    else:
+        n = draw.integer(len(SIGMAS) - 1)
+        noisier, cleaner = SIGMAS[n], SIGMAS[n + 1]
+    z = draw.normal(x)
+
+    def f(network, x, sigma):
+        return network(x + sigma * z, torch.full((B,), sigma, dtype=torch.float64))
+
+    def p(network, x):
+        return network["projector"](f(network["encoder"], x, SIGMAS[-1]))
+
+    contrast = info_nce(p(online, x1), p(target, x2).detach(), tau=0.3)
+    if cfg.symmetric:
+        contrast = (contrast + info_nce(p(online, x2), p(target, x1).detach(), tau=0.3)) / 2
+    teacher = target["cleaner"] if cfg.ema else online["encoder"]
+    cleaner = f(teacher, x, cleaner).detach()
+    return contrast + 1.5 * info_nce(f(online["encoder"], x, noisier), cleaner, tau=0.5)
+
+
+def gradients(loss, online):
+    parameters = [*online.parameters()]
+    return torch.autograd.grad(loss.sum(), parameters, allow_unused=True, materialize_grads=True)
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"symmetric": True}, {"align": [0.3, 3.0]}, {"align": [1.0], "ema": 0.5}]
+)
+def test_loss_is_its_equation_with_its_gradient(changed):
+    cfg = dataclasses.replace(CFG, **changed)
+    networks = unlabelled.networks(rrcm, cfg)
+
+    loss, expected = sum(terms(rrcm, networks, cfg).values()), naive(networks, cfg)
+
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(*(gradients(each, networks[0]) for each in (loss, expected)))
+
+
+@pytest.mark.parametrize("cfg", [training.LOSS, training.ONE_WAY], ids=["both ways", "one way"])
+def test_the_benchmark_s_reference_step_computes_the_same_loss(cfg):
+    """Value and gradient: what it is slower at changes nothing."""
+    networks = unlabelled.networks(rrcm, cfg)
+    online, target = networks
+    shared = {"sigmas": SIGMAS, "draw": Draws(0, 0), "cfg": cfg}
+
+    ours = sum(terms(rrcm, networks, cfg).values())
+    theirs = training.reference_loss(online, target, views(rrcm), **shared)
+
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(gradients(each, online) for each in (ours, theirs)))
+
+
+def test_consistency_leaves_the_projector_alone():
+    """Its BatchNorm counts the views only."""
+    networks = unlabelled.networks(rrcm, CFG)
+    terms(rrcm, networks, CFG)
+
+    assert [network["projector"][1].num_batches_tracked for network in networks] == [1, 1]
+
+
+def test_noise_of_moco_is_one_for_both_views_and_not_told():
+    """Whatever the level of an image, both networks hear of the clean end."""
+    encoded, projected = spy(moco_noise, NOISE)
+    end = SIGMAS[-1].item()
+
+    assert encoded.keys() == {
+        (who, view, end, who == "online")
+        for who in ("online", "target")
+        for view in (VIEW_1, VIEW_2)
+    }
+    assert len(projected) == 4
+    z, *others = encoded.values()
+    for other in others:
+        torch.testing.assert_close(other, z, atol=1e-9, rtol=0)
+
+
+def test_each_image_of_moco_has_a_level_of_its_own():
+    """Each as often as the others: noise of t / 2 in pixels, and none at 0."""
+    found = {level: [] for level in NOISE.levels}
+    for step in range(40):
+        encoded, _ = spy(moco_noise, NOISE, step=step)
+        for noise in next(iter(encoded.values())) * SIGMAS[-1]:
+            std = noise.square().mean().sqrt().item()
+            found[min(found, key=lambda t, std=std: abs(t / 2 - std))].append(std)
+
+    for level, stds in found.items():
+        assert len(stds) / (40 * B) == pytest.approx(1 / 3, abs=0.1)
+        assert sum(stds) / len(stds) == pytest.approx(level / 2, rel=0.1)
+
+
+def test_moco_with_noise_is_its_equation_with_its_gradient():
+    """Image by image, with InfoNCE of all against all."""
+    networks = unlabelled.networks(moco_noise, NOISE)
+    online, target = networks
+    both = [*views(moco_noise).values()]
+    draw = Draws(0, 0)
+    u, z = draw.uniform(both[0]), draw.normal(both[0])
+    noisy = [torch.empty_like(view) for view in both]
+    for i in range(B):
+        sigma = NOISE.levels[int(3 * u[i])] / 2
+        for old, new in zip(both, noisy, strict=True):
+            new[i] = old[i] + sigma * z[i]
+
+    def h(network, x):
+        return network["projector"](network["encoder"](x, SIGMAS[-1]))
+
+    (a, b), (c, d) = ([h(network, x) for x in noisy] for network in (online, target))
+    expected = (info_nce(a, d.detach(), tau=0.3) + info_nce(b, c.detach(), tau=0.3)) / 2
+    loss = terms(moco_noise, networks, NOISE)["contrast"]
+
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(*(gradients(each, online) for each in (loss, expected)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda: dataclasses.replace(CFG, align=[0.5, 0.0]), r"align: .* got \[0.5, 0.0\]"),
+        (lambda: dataclasses.replace(CFG, align=[float("inf")]), "align: .* positive"),
+        (lambda: dataclasses.replace(CFG, tau_contrast=0.0), "tau_contrast: must be positive"),
+        (lambda: dataclasses.replace(CFG, ema=1.0), r"ema: a momentum in \[0, 1\), got 1.0"),
+        (lambda: dataclasses.replace(NOISE, levels=[]), r"levels: at least one .* got \[\]"),
+        (lambda: dataclasses.replace(NOISE, levels=[-1.0]), "levels: .* >= 0"),
+        (lambda: dataclasses.replace(NOISE, tau=-1.0), "tau: must be positive, got -1.0"),
+    ],
+)
+def test_constants_that_mean_nothing_are_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        change()
+
+
+def shared(objective, networks, cfg, monkeypatch):
+    """The terms of the whole batch, as two processes that share it compute them."""
+
+    def one(rank, answers):
+        """The loss of one process; what it gives to the others, or gets instead of its own."""
+        given = []
+
+        def gather(x):
+            given.append(x)
+            return torch.cat([x, x]) if answers is None else answers[len(given) - 1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(distributed, "rank", lambda: rank)
+            patch.setattr(distributed, "gather", gather)
+            rows = slice(3 * rank, 3 * rank + 3)
+            return given, terms(objective, networks, cfg, rows=rows)
+
+    given = [one(rank, None)[0] for rank in range(2)]
+    answers = [torch.cat(both) for both in zip(*given, strict=True)]
+    assert not any(answer.requires_grad for answer in answers)
+    parts = [one(rank, answers)[1] for rank in range(2)]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"), [*((name, {}) for name in NAMES), ("rrcm", {"symmetric": True})]
+)
+def test_processes_that_share_a_batch_compute_the_loss_of_one(name, changed, monkeypatch):
+    """Each has half the rows; what it contrasts with is gathered, without a gradient."""
+    objective = registry.load("objectives", name)
+    cfg = objective.Config(**valid(objective) | changed)
+    networks = unlabelled.networks(objective, cfg)
+    unlabelled.without_batchnorm(networks)
+
+    torch.testing.assert_close(
+        shared(objective, networks, cfg, monkeypatch), terms(objective, networks, cfg)
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_objective(name):
+    """The contract of an objective: a paper, terms per example, gradients where they belong.
+
+    Every online parameter gets one: processes that share a batch wait for all of them.
+    """
+    objective = registry.load("objectives", name)
+    cfg = objective.Config(**valid(objective))
+    networks = online, target = unlabelled.networks(objective, cfg)
+    optimizer = torch.optim.SGD(online.parameters(), lr=0.05)
+
+    history = []
+    for _ in range(20):
+        losses = terms(objective, networks, cfg)
+        history.append(sum(losses.values()).mean())
+        optimizer.zero_grad()
+        history[-1].backward()
+        optimizer.step()
+
+    assert re.search(r"\(20\d\d\)", objective.__doc__), "say which paper"
+    assert all(term.shape == (B,) for term in losses.values()), "the trainer averages"
+    assert history[-1] < history[0]
+    assert all(p.grad is None for p in target.parameters())
+    assert all(p.grad is not None and p.grad.any() for p in online.parameters())
+    assert {source for source, _ in objective.targets(cfg).values()} <= online.keys()
+    assert all(
+        type(value) in (int, float)
+        for value in unlabelled.diagnostics(objective, networks, cfg).values()
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_knob_of_an_objective_turns_something(name):
+    objective = registry.load("objectives", name)
+
+    def loss(**changed):
+        cfg = objective.Config(**valid(objective) | changed)
+        networks = unlabelled.networks(objective, cfg)
+        return sum(sum(terms(objective, networks, cfg, step=step).values()) for step in range(3))
+
+    before = loss()
+    for knob in valid(objective):
+        changed = loss(**{knob: another(objective, knob)})
+        assert not torch.allclose(before, changed, rtol=1e-9), f"{knob} does nothing"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_images_that_are_all_the_same_have_a_loss(name):
+    """The smallest batch, of constant images: finite, with finite gradients."""
+    objective = registry.load("objectives", name)
+    cfg = objective.Config(**valid(objective))
+    networks = unlabelled.networks(objective, cfg)
+    flat = {view: torch.full((2, 1, 8, 8), 0.5).double() for view in objective.VIEWS}
+
+    loss = sum(terms(objective, networks, cfg, rows=slice(0, 2), seen=flat).values())
+
+    assert loss.isfinite().all()
+    assert all(gradient.isfinite().all() for gradient in gradients(loss, networks[0]))
