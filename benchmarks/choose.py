@@ -144,7 +144,7 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row
         )
         constants = whole.stopping[whole.sample.stop]
         cfg = dataclasses.replace(whole.sample, split="choice", n=DRAWS, precision="fp32", paired=0)
-        header = procedure.header(backend, data["choice"], name, run.sigma, cfg, constants)
+        header = procedure.header(backend, data["choice"], name, cfg, constants)
         path.parent.mkdir(parents=True, exist_ok=True)
         session.run(
             backend,

@@ -134,7 +134,7 @@ def certified(root: Path, split: Split) -> str:
     backend = registry.load("backends", SAMPLE.backend).Backend(
         root, "run", sigma=SIGMA, precision=SAMPLE.precision, device="cpu", calibration=None
     )
-    header = procedure.header(backend, few, "run", SIGMA, SAMPLE, {})
+    header = procedure.header(backend, few, "run", SAMPLE, {})
     journal, path = root / "journal", root / "votes.jsonl"
     for _ in procedure.sample(backend, few, header, journal, path, workers=WORKERS):
         pass

@@ -35,6 +35,7 @@ def peak(images: int, n: int) -> float:
 
     class Null(voting.Backend):
         classes = [str(c) for c in range(10)]  # noqa: RUF012
+        sigma = 0.5
         weights, provider, device = "0" * 64, "null", torch.device("cpu")
 
         def scores(self, x: torch.Tensor) -> torch.Tensor:
@@ -49,7 +50,7 @@ def peak(images: int, n: int) -> float:
         max_value=16,
     )
     cfg = replace(DRAWS, backend="null", batch_size=256, n=n, stop="none")
-    header = procedure.header(Null(), split, "null", 0.5, cfg, {})
+    header = procedure.header(Null(), split, "null", cfg, {})
     with tempfile.TemporaryDirectory() as folder:
         journal, path = Path(folder, "journal"), Path(folder, "votes")
         for _ in procedure.sample(Null(), split, header, journal, path, workers=2):

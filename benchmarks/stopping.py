@@ -111,7 +111,7 @@ def draw(
     threads, split = torch.get_num_threads(), shards.read(Path("shards"), "test")
     function = session.backend(evaluation, cfg)
     torch.set_num_threads(threads)
-    header = procedure.header(function, split, evaluation.run, evaluation.sigma, cfg, constants)
+    header = procedure.header(function, split, evaluation.run, cfg, constants)
     path.parent.mkdir(parents=True, exist_ok=True)
     journal, seconds = path.with_suffix(".journal"), None
     if not path.exists():

@@ -74,8 +74,15 @@ def _turn(whole: Params, evaluation: Eval, split: Split) -> Turn:
     cfg = whole.sample
     backend = session.backend(evaluation, cfg)
     stopping = whole.stopping[cfg.stop]
-    header = procedure.header(backend, split, evaluation.run, evaluation.sigma, cfg, stopping)
-    drawing = VoteSampler(split, header, InMemoryJournal(), workers=1, every=float("inf"))
+    header = procedure.header(backend, split, evaluation.run, cfg, stopping)
+    drawing = VoteSampler(
+        split,
+        header,
+        InMemoryJournal(),
+        noise=procedure.noise(header, split),
+        workers=1,
+        every=float("inf"),
+    )
     count = drawing.counter(backend, voting.hard(backend))
     rows = rows_at_once(backend, cfg.batch_size)
     pieces = [Piece(Job(row=0, bounds=(0, rows)), 0, 0, rows)]

@@ -16,7 +16,7 @@ def main(name: str) -> None:
         stopping = sections.read(f"stopping.{cfg.stop}", dict[str, Any])
         split = shards.read(Path("shards"), cfg.split)
         backend = session.backend(evaluation, cfg)
-        header = procedure.header(backend, split, evaluation.run, evaluation.sigma, cfg, stopping)
+        header = procedure.header(backend, split, evaluation.run, cfg, stopping)
         stage.notes |= session.run(
             backend,
             header,

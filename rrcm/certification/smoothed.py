@@ -62,15 +62,14 @@ class Answer:
 class Smoothed:
     """A classifier of pictures, smoothed with Gaussian noise at one sigma in (0, 10].
 
-    ``backend`` takes pixels of ``shape`` [C, H, W]; the pixel value ``max_value`` becomes 1.0.
-    ``stopping`` are the constants of the rule ``draws.stop``. Answers are those of the certificate
-    ``draws.certificate`` at failure probability ``draws.alpha``. ``fit`` resizes picture files to
-    ``shape``; by default they must have it.
+    ``backend`` takes pixels of ``shape`` [C, H, W], and has sigma; the pixel value ``max_value``
+    becomes 1.0. ``stopping`` are the constants of the rule ``draws.stop``. Answers are those of the
+    certificate ``draws.certificate`` at failure probability ``draws.alpha``. ``fit`` resizes
+    picture files to ``shape``; by default they must have it.
     """
 
     backend: Backend
     _: KW_ONLY
-    sigma: float
     shape: tuple[int, int, int]
     draws: Sample = DRAWS
     stopping: dict[str, Any] = field(default_factory=TOLERANCE.copy)
@@ -81,6 +80,11 @@ class Smoothed:
         noise_level(self.sigma)
         if self.fit is None:
             object.__setattr__(self, "fit", Fit(shape=self.shape))
+
+    @property
+    def sigma(self) -> float:
+        """The noise level, of pixels in [0, 1]."""
+        return self.backend.sigma
 
     def certify(
         self,
@@ -147,13 +151,18 @@ class Smoothed:
         draws = dataclasses.replace(
             self.draws, seed=seed, subset="all", label_aware=False, paired=0
         )
-        return procedure.header(
-            self.backend, split, "", self.sigma, draws, self.stopping, budget=budget
-        )
+        return procedure.header(self.backend, split, "", draws, self.stopping, budget=budget)
 
     def _drawn(self, split: Split, header: Header, workers: int) -> Row:
         kept = InMemoryJournal()
-        drawing = VoteSampler(split, header, kept, workers=workers, every=np.inf)
+        drawing = VoteSampler(
+            split,
+            header,
+            kept,
+            noise=procedure.noise(header, split),
+            workers=workers,
+            every=np.inf,
+        )
         for _ in drawing.draw_votes(self.backend, np.zeros(1, dtype=np.int64)):
             pass
         (row,) = kept.rows.values()
@@ -184,7 +193,7 @@ def trained(
         Path(root), run, sigma=sigma, precision="fp32", device=device(), calibration=None
     )
     _, *shape = backend.session.get_inputs()[0].shape
-    return Smoothed(backend, sigma=sigma, shape=tuple(shape), draws=draws)
+    return Smoothed(backend, shape=tuple(shape), draws=draws)
 
 
 def onnx(
@@ -219,7 +228,7 @@ def onnx(
         output=output,
         device=device(),
     )
-    return _checked(backend, "onnx", sigma=sigma, classes=classes, resize=resize, draws=draws)
+    return _checked(backend, "onnx", classes=classes, resize=resize, draws=draws)
 
 
 def timm(
@@ -242,16 +251,15 @@ def timm(
     """
     file = None if weights is None else Path(weights)
     backend = registry.load("foreign", "timm").Backend(
-        name, weights=file, mean=mean, std=std, size=size, device=device()
+        name, sigma=sigma, weights=file, mean=mean, std=std, size=size, device=device()
     )
-    return _checked(backend, "timm", sigma=sigma, classes=classes, resize=resize, draws=draws)
+    return _checked(backend, "timm", classes=classes, resize=resize, draws=draws)
 
 
 def _checked(
     backend: Any,
     kind: str,
     *,
-    sigma: float,
     classes: list[str] | None,
     resize: Resize,
     draws: Sample,
@@ -272,9 +280,9 @@ def _checked(
     )
     size = backend.fixed or draws.batch_size
     draws = dataclasses.replace(draws, backend=f"foreign/{kind}", batch_size=size)
-    classifier = Smoothed(backend, sigma=sigma, shape=fit.shape, draws=draws, fit=fit)
+    classifier = Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
     z = torch.randn(size, *fit.shape, generator=torch.Generator().manual_seed(0))
-    checks.function(backend, 0.5 + sigma * z)
+    checks.function(backend, 0.5 + backend.sigma * z)
     return classifier
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from rrcm.cli.checked import load
 from rrcm.cli.options import Options
-from rrcm.cli.runs import find_run
+from rrcm.cli.runs import Trained, trained
 from rrcm.config import defaults
-from rrcm.config.certification import Certify, Eval, Report, Sample, noise_level
+from rrcm.config.certification import Certify, Report, Sample, noise_level
 from rrcm.config.params import Params
 from rrcm.config.sections import PARAMS
-from rrcm.core.errors import BackendError, ConfigError, DataError
+from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 
@@ -25,23 +25,6 @@ OURS = {"method", "eval_sigma", "split"}  # options of --model alone
 THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
-    """A run of params.yaml, smoothed at the sigma of ``evaluation``.
-
-    ``votes`` are the files in which the graph keeps votes of such an evaluation.
-    """
-
-    evaluation: Eval
-    trained_at: float
-    votes: tuple[Path, ...]
-
-    @property
-    def sigma(self) -> float:
-        """The sigma to smooth with."""
-        return self.evaluation.sigma
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +94,7 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
     params: Params | None
     if kind == "model":
         params = load()
-        source = _trained(params, options)
+        source = trained(params, options)
     else:
         params = load() if PARAMS.exists() else None
         source = _foreign(kind, options)
@@ -161,7 +144,7 @@ def _kind(options: Options) -> str:
     """Return which of --model, --onnx and --timm was given.
 
     Raises:
-        ConfigError: None or several were, an option does not go with it, or a sigma is none.
+        ConfigError: None or several were, or an option does not go with it.
     """
     given = options.given()
     kinds = [kind for kind in ONLY if kind in given]
@@ -171,9 +154,6 @@ def _kind(options: Options) -> str:
     (kind,) = kinds
     if odd := sorted({*given} & set().union(*ONLY.values()) - ONLY[kind]):
         raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")
-    for option in ("sigma", "eval_sigma"):
-        if option in given:
-            noise_level(given[option], name=f"--{option.replace('_', '-')}")
     return kind
 
 
@@ -210,26 +190,9 @@ def settings() -> tuple[Certify, Report]:
     return params.certify, params.report
 
 
-def _trained(params: Params, options: Options) -> Trained:
-    model, method, sigma = options.model or "", options.method or "rrcm", options.sigma
-    noise = sigma if options.eval_sigma is None else options.eval_sigma
-    run = find_run(params, model=model, method=method, sigma=sigma, eval_sigma=noise)
-    architecture = params.classifiers()[run].architecture
-    evaluation = Eval(run=run, architecture=architecture, sigma=noise)
-    if not Path(f"onnx/{run}.onnx").exists():
-        raise BackendError(
-            f"onnx/{run}.onnx is not here; make it with `dvc repro {params.maker(run)}`, or fetch "
-            f"it from a remote with `rrcm pull {run}`"
-        )
-    return Trained(
-        evaluation=evaluation,
-        trained_at=sigma,
-        votes=tuple(Path(f"votes/{k}.jsonl") for k, e in params.evals.items() if e == evaluation),
-    )
-
-
 def _foreign(kind: str, options: Options) -> Foreign:
     images, channels = options.images, options.channels
+    noise_level(options.sigma, name="--sigma")
     require(channels in (None, 1, 3), f"--channels: 1 (grey) or 3 (RGB), got {channels}")
     if images is not None and not images.is_dir():
         raise DataError(f"--images {images}: no such folder")

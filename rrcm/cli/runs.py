@@ -2,13 +2,62 @@
 
 import math
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from rrcm.cli.options import Options
+from rrcm.config.certification import Eval, noise_level
 from rrcm.config.params import Params, load
-from rrcm.core.errors import ConfigError
+from rrcm.core.errors import BackendError, ConfigError
 from rrcm.core.registry import suggest
 
 PRESETS = Path("presets")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """A run of params.yaml, smoothed at the sigma of ``evaluation``.
+
+    ``trained_at`` is the sigma of its training where that is another one, else None. ``votes`` are
+    the files in which the graph keeps votes of such an evaluation.
+    """
+
+    evaluation: Eval
+    trained_at: float | None
+    votes: tuple[Path, ...]
+
+
+def trained(params: Params, options: Options) -> Trained:
+    """Return the run that the options of a command name, and the sigma to smooth it with.
+
+    Raises:
+        ConfigError: There is none, or a sigma is out of range.
+        BackendError: It has not been trained and exported here; the message says how to get it.
+    """
+    sigma, noise = options.sigma, options.eval_sigma
+    noise_level(sigma, name="--sigma")
+    if noise is None:
+        noise = sigma
+    noise_level(noise, name="--eval-sigma")
+    run = find_run(
+        params,
+        model=options.model or "",
+        method=options.method or "rrcm",
+        sigma=sigma,
+        eval_sigma=noise,
+    )
+    if not Path(f"onnx/{run}.onnx").exists():
+        raise BackendError(
+            f"onnx/{run}.onnx is not here; make it with `dvc repro {params.maker(run)}`, or fetch "
+            f"it from a remote with `rrcm pull {run}`"
+        )
+    architecture = params.classifiers()[run].architecture
+    evaluation = Eval(run=run, architecture=architecture, sigma=noise)
+    return Trained(
+        evaluation=evaluation,
+        trained_at=None if sigma == noise else sigma,
+        votes=tuple(Path(f"votes/{k}.jsonl") for k, e in params.evals.items() if e == evaluation),
+    )
 
 
 def find_run(

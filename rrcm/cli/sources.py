@@ -11,7 +11,8 @@ from rrcm.certification.sampling import session
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.smoothed import Smoothed
 from rrcm.cli.differences import line
-from rrcm.cli.requests import Foreign, Request, Trained
+from rrcm.cli.requests import Foreign, Request
+from rrcm.cli.runs import Trained
 from rrcm.cli.stale import Present
 from rrcm.config.certification import Sample
 from rrcm.core.errors import ConfigError, DataError, printable
@@ -69,7 +70,7 @@ def classifier(request: Request, *, max_value: int = MAX_VALUE) -> Smoothed:
         _compare(source.evaluation.run, draws.backend)
         backend = session.backend(source.evaluation, draws)
         fit = shards.fit(shards.read_index(Path("shards", draws.split)))
-        found = Smoothed(backend, sigma=source.sigma, shape=fit.shape, draws=draws, fit=fit)
+        found = Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
     return dataclasses.replace(found, stopping=request.stopping, max_value=max_value)
 
 
@@ -106,7 +107,7 @@ def class_names(path: Path) -> list[str]:
 
 def _trained(request: Request, source: Trained) -> Source:
     run, split = source.evaluation.run, shards.read(Path("shards"), request.sample.split)
-    if source.sigma != source.trained_at:
+    if source.trained_at is not None:
         note(f"{run} was trained at sigma = {source.trained_at:g}")
     return Source(
         name=run,

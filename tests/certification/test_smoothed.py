@@ -25,7 +25,7 @@ SHAPE = (1, 2, 2)
 
 
 def of(**changes) -> Smoothed:
-    return Smoothed(linear(), **{"sigma": 0.5, "shape": SHAPE, "draws": DRAWS} | changes)
+    return Smoothed(linear(), **{"shape": SHAPE, "draws": DRAWS} | changes)
 
 
 @pytest.mark.parametrize("certificate", ["cohen", "two_class"])
@@ -34,7 +34,7 @@ def test_an_answer_is_the_row_of_a_table(tmp_path: Path, stop: str, certificate:
     """Of the same seed and image, for any certificate and alpha."""
     draws = dataclasses.replace(DRAWS, stop=stop, seed=5, certificate=certificate, alpha=0.01)
     stopping = defaults.STOPPING[stop]
-    header = procedure.header(linear(), SPLIT, "a-run", 0.5, draws, stopping)
+    header = procedure.header(linear(), SPLIT, "a-run", draws, stopping)
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
     *_, _ = procedure.sample(linear(), SPLIT, header, journal, path, workers=2)
     table = table_of(*records.read(path), certificates=[certificate], alpha=0.01)
@@ -89,9 +89,7 @@ def test_a_budget_ends_drawing():
 
     sure = linear((0.0, 0.0, 99.0))
 
-    one = Smoothed(
-        sure, sigma=0.5, shape=SHAPE, draws=many, stopping={"tolerance": 1e-9, "beta": 0.001}
-    )
+    one = Smoothed(sure, shape=SHAPE, draws=many, stopping={"tolerance": 1e-9, "beta": 0.001})
     got = one.certify(SPLIT.images[0], budget=0.5)
 
     assert got.stop == "budget" and 0 < got.n < 10**7

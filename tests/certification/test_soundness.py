@@ -71,7 +71,7 @@ def drawn(folder, margin, stop, extra=(), repeats=REPEATS, other=None, slope=1.0
     """Header and rows of many repeats, by the engine; ``other`` is the margin of a second one."""
     cfg = replace(CFG, stop=stop, **dict(extra))
     function, split = half_space(margin, slope=slope), twins(repeats)
-    definition = procedure.header(function, split, "a-run", SIGMA, cfg, CONSTANTS[stop])
+    definition = procedure.header(function, split, "a-run", cfg, CONSTANTS[stop])
     path, journal = folder / "votes", folder / "journal"
     reference = None if other is None else half_space(other)
     for _ in procedure.sample(

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import builders
 import pytest
 import sampling_runs
-from builders import SIGMA, header, images, linear, refused, row
+from builders import header, images, linear, refused, row
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def sampled(stop, n, **how):
     """Votes that were drawn, with at most ``n`` draws an image; none of them is undecided only."""
     cfg = replace(CFG, stop=stop, n=n, **how)
     classifier = linear((-0.4, 0.2, 0.1))
-    head = procedure.header(classifier, SPLIT, "a-run", SIGMA, cfg, CONSTANTS[stop])
+    head = procedure.header(classifier, SPLIT, "a-run", cfg, CONSTANTS[stop])
     with TemporaryDirectory() as folder:
         journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
         list(procedure.sample(classifier, SPLIT, head, journal, path, workers=1))

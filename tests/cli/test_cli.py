@@ -18,7 +18,7 @@ from pipeline.cli import main as cli
 from pipeline.project import presets
 from rrcm.certification import certify
 from rrcm.cli import main as program
-from rrcm.cli import requests
+from rrcm.cli import requests, runs
 from rrcm.cli.commands import doctor
 from rrcm.cli.options import Options
 from rrcm.config import params as parameters
@@ -155,7 +155,7 @@ def test_help_imports_nothing_heavy():
 
 @pytest.mark.parametrize("written", ["0.5", ".5", "0.50", "5e-1"])
 def test_runs_are_found_by_value(params: Params, written: str):
-    found = requests.find_run(params, model="tiny", method="rrcm", sigma=float(written))
+    found = runs.find_run(params, model="tiny", method="rrcm", sigma=float(written))
 
     assert found == RUN
 
@@ -198,14 +198,14 @@ def test_a_run_that_is_not_there_is_found_elsewhere(params, monkeypatch, wanted,
     monkeypatch.chdir(ROOT)
 
     with refused(ConfigError, said):
-        requests.find_run(params, **{"model": "tiny", "method": "rrcm", "sigma": 0.5} | wanted)
+        runs.find_run(params, **{"model": "tiny", "method": "rrcm", "sigma": 0.5} | wanted)
 
 
 def test_what_a_preset_is_said_to_have_it_has():
     """Golden: the way out that is named, in the preset that is named."""
     imagenet = parameters.load(ROOT / "presets/imagenet.yaml")
 
-    found = requests.find_run(imagenet, model="b_deep", method="rrcm", sigma=1.0)
+    found = runs.find_run(imagenet, model="b_deep", method="rrcm", sigma=1.0)
 
     assert (found, imagenet.maker(found)) == ("b_deep-rrcm-s100", "export@b_deep-rrcm-s100")
 
@@ -249,7 +249,7 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
     assert found.sample == replace(params.sample, **sample, alpha=0.01)
     assert found.stopping == params.stopping["anytime"]
     assert found.certify == replace(params.certify, alpha=0.01)
-    assert (found.source.sigma, found.source.evaluation.run) == (0.25, RUN)
+    assert (found.source.evaluation.sigma, found.source.evaluation.run) == (0.25, RUN)
     assert (found.source.trained_at, found.source.votes) == (0.5, ())
     assert (found.budget, found.shard) == (90.0, "2/3")
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 import safetensors.torch
 import torch
-from builders import exported, refused
+from builders import SIGMA, exported, refused
 from onnx import TensorProto, helper, numpy_helper
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
@@ -64,7 +64,7 @@ def model(
 
 def backend(tmp_path: Path, made: onnx.ModelProto, **options) -> files.Backend:
     onnx.save(made, tmp_path / "net.onnx")
-    return files.Backend(tmp_path / "net.onnx", **options)
+    return files.Backend(tmp_path / "net.onnx", **{"sigma": SIGMA} | options)
 
 
 def expected(x: torch.Tensor) -> np.ndarray:
@@ -207,16 +207,16 @@ def test_weights_beside_the_file_are_a_part_of_it(tmp_path: Path):
     save = {"save_as_external_data": True, "location": "net.data", "size_threshold": 0}
     onnx.save(model(), path, **save)
 
-    apart = files.Backend(path)
+    apart = files.Backend(path, sigma=SIGMA)
 
     assert torch.equal(apart.scores(X), inside.scores(X))
     data = bytearray((path.parent / "net.data").read_bytes())
     data[3] ^= 1
     (path.parent / "net.data").write_bytes(data)
-    assert files.Backend(path).weights != apart.weights
+    assert files.Backend(path, sigma=SIGMA).weights != apart.weights
     (path.parent / "net.data").unlink()
     with refused(BackendError, f"{path}: "):
-        files.Backend(path)
+        files.Backend(path, sigma=SIGMA)
 
 
 def test_weights_that_no_message_holds_stay_beside_the_file(tmp_path: Path, monkeypatch):
@@ -227,26 +227,26 @@ def test_weights_that_no_message_holds_stay_beside_the_file(tmp_path: Path, monk
     onnx.save(model(), path, **save)
     monkeypatch.setattr(files, "LARGEST", 300)
 
-    apart = files.Backend(path)
+    apart = files.Backend(path, sigma=SIGMA)
 
     assert torch.equal(apart.scores(X), inside.scores(X))
     data = (path.parent / "net.data").read_bytes()
     (path.parent / "net.data").write_bytes(data[:-1] + b"\x01")
-    assert files.Backend(path).weights != apart.weights
+    assert files.Backend(path, sigma=SIGMA).weights != apart.weights
     (path.parent / "net.data").write_bytes(data[:-1])
     with refused(BackendError, f"{path}: no ONNX file that can run"):
-        files.Backend(path)
+        files.Backend(path, sigma=SIGMA)
     (path.parent / "net.data").unlink()
     with refused(BackendError, f"{path}: "):
-        files.Backend(path)
+        files.Backend(path, sigma=SIGMA)
     with refused(BackendError, f"{path.parent}: a folder; name the .onnx file in it"):
-        files.Backend(path.parent)
+        files.Backend(path.parent, sigma=SIGMA)
     (tmp_path / "net.data").write_bytes(data)
     outside = onnx.load(path, load_external_data=False)
     outside.graph.initializer[0].external_data[0].value = "../net.data"
     path.write_bytes(outside.SerializeToString())
     with refused(BackendError, f"{path}: no ONNX file that can run"):
-        files.Backend(path)
+        files.Backend(path, sigma=SIGMA)
 
 
 @pytest.mark.parametrize("sigma", [0.25, 1.0])
@@ -259,8 +259,6 @@ def test_a_file_of_our_export_is_told_the_noise_and_says_what_the_run_says(sigma
 
     assert torch.equal(found.scores(x), run.scores(x))
     assert found.weights != files.Backend(path, sigma=2 * sigma).weights
-    with refused(BackendError, f"{path}: has an input sigma; give the noise level"):
-        files.Backend(path)
 
 
 # ONNX: what is refused.
@@ -268,7 +266,7 @@ def test_a_file_of_our_export_is_told_the_noise_and_says_what_the_run_says(sigma
 
 def test_files_that_are_no_classifiers_of_pictures_are_refused(tmp_path: Path):
     with refused(BackendError, "no.onnx: not found"):
-        files.Backend(tmp_path / "no.onnx")
+        files.Backend(tmp_path / "no.onnx", sigma=SIGMA)
     with refused(BackendError, "expected one input, a picture, got x, y"):
         backend(tmp_path, model(more=("y",)))
     with refused(BackendError, "input x is tensor(float) ['n', 60], not a batch of pictures"):
@@ -278,7 +276,7 @@ def test_files_that_are_no_classifiers_of_pictures_are_refused(tmp_path: Path):
     text = tmp_path / "text.onnx"
     text.write_text("no network")
     with refused(BackendError, f"{text}: no ONNX file that can run"):
-        files.Backend(text)
+        files.Backend(text, sigma=SIGMA)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +329,7 @@ from rrcm.core.errors import BackendError
 from rrcm.inference.foreign import onnx
 for path in map(Path, sys.argv[1:]):
     try:
-        onnx.Backend(path)
+        onnx.Backend(path, sigma=0.5)
     except BackendError as error:
         assert "\\n" not in str(error) and str(path) in str(error), error
     print(path.name, flush=True)
@@ -384,7 +382,7 @@ def test_a_network_of_timm_is_normalised_as_it_was_trained(network, saved: Path)
     mean = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
     std = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
-    found = networks.Backend(SMALL, weights=saved, size=(32, 32))
+    found = networks.Backend(SMALL, sigma=SIGMA, weights=saved, size=(32, 32))
 
     with torch.inference_mode():
         plain = network((PIXELS - mean) / std)
@@ -401,9 +399,11 @@ def test_weights_are_found_as_training_programs_keep_them(
     state = {f"{prefix}{key}": tensor for key, tensor in network.state_dict().items()}
     torch.save({nested[0]: state, "epoch": 3} if nested else state, tmp_path / "net.pt")
 
-    found = networks.Backend(SMALL, weights=tmp_path / "net.pt", size=(32, 32))
+    found = networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / "net.pt", size=(32, 32))
 
-    assert found.weights == networks.Backend(SMALL, weights=saved, size=(32, 32)).weights
+    assert (
+        found.weights == networks.Backend(SMALL, sigma=SIGMA, weights=saved, size=(32, 32)).weights
+    )
 
 
 def test_the_hash_is_of_tensors_and_normalisation(network, saved: Path, tmp_path: Path):
@@ -417,7 +417,7 @@ def test_the_hash_is_of_tensors_and_normalisation(network, saved: Path, tmp_path
         {"weights": saved, "std": (0.5,)},
     ]
 
-    found = [networks.Backend(SMALL, size=(32, 32), **one).weights for one in options]
+    found = [networks.Backend(SMALL, sigma=SIGMA, size=(32, 32), **one).weights for one in options]
 
     assert len({*found}) == len(found)
 
@@ -430,11 +430,11 @@ def test_what_is_missing_is_said(saved: Path, tmp_path: Path, monkeypatch):
     torch.save({"epoch": 3}, tmp_path / "none.pt")
 
     with refused(BackendError, "timm has no 'resnet10x'. Did you mean 'resnet10t'?"):
-        networks.Backend("resnet10x")
+        networks.Backend("resnet10x", sigma=SIGMA)
     with refused(BackendError, "timm cannot make resnet10t", "give a file with --weights"):
-        networks.Backend(SMALL)
+        networks.Backend(SMALL, sigma=SIGMA)
     with refused(BackendError, "net.safetensors: not the weights of resnet18"):
-        networks.Backend("resnet18", weights=saved)
+        networks.Backend("resnet18", sigma=SIGMA, weights=saved)
     for name, words in [
         ("no.pt", "not found"),
         ("no.safetensors", "not found"),
@@ -443,7 +443,7 @@ def test_what_is_missing_is_said(saved: Path, tmp_path: Path, monkeypatch):
         ("none.pt", "expected a state dict, a mapping of names to tensors"),
     ]:
         with refused(CheckpointError, name, words):
-            networks.Backend(SMALL, weights=tmp_path / name)
+            networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / name)
 
 
 def test_a_pickle_that_runs_code_is_refused(tmp_path: Path):
@@ -454,5 +454,5 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path):
     torch.save({"fc.weight": Evil()}, tmp_path / "net.pt")
 
     with refused(CheckpointError, "and is not executed"):
-        networks.Backend(SMALL, weights=tmp_path / "net.pt")
+        networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / "net.pt")
     assert not (tmp_path / "ran").exists()

@@ -25,7 +25,7 @@ from workspace import MORE, RUN, Workspace
 
 from pipeline.flow import naming
 from rrcm.certification.sampling import voting
-from rrcm.cli import requests
+from rrcm.cli import runs
 from rrcm.config import params as parameters
 from rrcm.config.certification import Ensemble, Export
 from rrcm.core import registry
@@ -328,7 +328,7 @@ def test_an_ensemble_is_described_as_a_run_is(tmp_path):
     assert found.runs_of("tiny-both-s050") == [RUN, "tiny-gaussian-s050"]  # by place
     assert (whole.model, whole.method, whole.sigma) == ("tiny", "boosting", 0.5)
     for model in ("tiny-both", "tiny-both-s050"):
-        named = requests.find_run(found, model=model, method="rrcm", sigma=0.5)
+        named = runs.find_run(found, model=model, method="rrcm", sigma=0.5)
         assert named == "tiny-both-s050"
     assert naming.tags("sample@both", found) == ["model:tiny", "method:boosting", "sigma:0.5"]
     assert naming.tags("combine@tiny-both-s050", found) == naming.tags("sample@both", found)

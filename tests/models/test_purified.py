@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rrcm.certification.sampling import voting
+from rrcm.certification.sampling.procedure import BoundNoise
 from rrcm.certification.smoothed import Smoothed
 from rrcm.config.certification import Ensemble, Export, Local, Purified
 from rrcm.core import registry
@@ -511,9 +512,7 @@ def asked(*parts, component="gaussian", batch_size=7):
     count = voting.counter(
         voting.hard(backend),
         SIX,
-        noise=registry.load("distributions", component),
-        sigma=SIGMA,
-        seed=3,
+        noise=BoundNoise(registry.load("distributions", component), SIGMA, 3, SIX.max_value),
         batch_size=batch_size,
         device=torch.device("cpu"),
         normals=backend.normals,
@@ -575,9 +574,7 @@ def test_votes_of_a_random_classifier_depend_on_seed_image_and_draw_alone():
 def test_one_picture_of_a_random_classifier_has_the_votes_of_its_table():
     """As `rrcm predict` and the server draw them."""
     short = replace(LONG, n=60)
-    whole = Smoothed(
-        Random(), sigma=SIGMA, shape=(1, 2, 2), draws=short, stopping={}, max_value=SIX.max_value
-    )
+    whole = Smoothed(Random(), shape=(1, 2, 2), draws=short, stopping={}, max_value=SIX.max_value)
     place = 2
     answer = whole.certify(SIX.images[place], idx=int(SIX.idx[place]), seed=short.seed)
 

@@ -5,6 +5,7 @@ from builders import SIGMA, images
 
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
+from rrcm.certification.sampling.procedure import BoundNoise
 from rrcm.core import registry
 
 SIX = images(6)
@@ -20,9 +21,7 @@ def counting(ballot, split=SIX, *, component="gaussian", seed=3, batch_size=7):
     return voting.counter(
         ballot,
         split,
-        noise=registry.load("distributions", component),
-        sigma=SIGMA,
-        seed=seed,
+        noise=BoundNoise(registry.load("distributions", component), SIGMA, seed, split.max_value),
         batch_size=batch_size,
         device=CPU,
     )

@@ -179,7 +179,8 @@ class Linear:
 
     provider, weights, device, normals = "float64", "0" * 64, torch.device("cpu"), ()
 
-    def __init__(self, w: Any, b: Any) -> None:
+    def __init__(self, w: Any, b: Any, *, sigma: float = SIGMA) -> None:
+        self.sigma = sigma
         self.w, self.b = torch.tensor(w).double(), torch.tensor(b).double()  # [D, K], [K]
         self.classes = [str(k) for k in range(len(b))]
         self.batches: list[tuple[int, ...]] = []

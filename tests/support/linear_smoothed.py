@@ -16,4 +16,5 @@ def classifier(
     kind: type[builders.Linear] = builders.Linear, draws: Sample = FEW, sigma: float = 0.5
 ) -> Smoothed:
     plain = builders.linear()
-    return Smoothed(kind(plain.w.tolist(), plain.b.tolist()), sigma=sigma, shape=SHAPE, draws=draws)
+    function = kind(plain.w.tolist(), plain.b.tolist(), sigma=sigma)
+    return Smoothed(function, shape=SHAPE, draws=draws)

@@ -5,7 +5,7 @@ The theorem is about real numbers; the rounding of float32 is not accounted for 
 
 from torch import Tensor
 
-from rrcm.certification.sampling import randomise
+from rrcm.certification.sampling.normals import normals as counter_based
 from rrcm.noise import streams
 
 NAME = "philox4x32-10, box-muller, fp32"
@@ -28,17 +28,14 @@ def noisy(
         draws: Draw indices below 2^32, int64 [B].
         max_value: Pixel value that became 1.0; not used.
     """
-    if x.device.type != "cpu":
-        return x + sigma * streams.gaussian(seed, images, draws, tuple(x.shape[1:]))
-    from rrcm.certification.sampling import philox  # numba takes a while to import
-
-    words = philox.words(seed, images, draws, x.shape[1:].numel(), per_pixel=1)
-    return philox.add_normals(x, sigma, words)
+    return x + sigma * counter_based(
+        seed, images, draws, tuple(x.shape[1:]), stream=streams.CERTIFY
+    )
 
 
 def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Normal numbers of a random base classifier, float32 [B, *shape]; see `randomise.normals`."""
-    return randomise.normals(seed, images, draws, shape)
+    """Normal numbers of a random base classifier, float32 [B, *shape]."""
+    return counter_based(seed, images, draws, shape, stream=streams.RANDOMISE)
 
 
 def slack(sigma: float, *, pixels: int, max_value: int) -> float:

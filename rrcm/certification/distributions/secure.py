@@ -43,14 +43,7 @@ def noisy(
 
     Args: as in `rrcm.certification.distributions.gaussian.noisy`.
     """
-    words = keystream(seed, images, draws, x.shape[1:].numel())
-    if x.device.type != "cpu":
-        a, b = torch.from_numpy(words.astype(np.int64)).to(x.device).view(len(x), -1, 2).unbind(-1)
-        z = streams.box_muller(a, b).flatten(1)[:, : x.shape[1:].numel()]
-        return x + sigma * z.reshape(x.shape)
-    from rrcm.certification.sampling import philox  # numba takes a while to import
-
-    return philox.add_normals(x, sigma, words)
+    return x + sigma * _normals(seed, images, draws, tuple(x.shape[1:]), DOMAIN)
 
 
 def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -59,10 +52,20 @@ def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) ->
     Guarantee: row b is a function of (seed, images[b], draws[b]), under another key than the noise;
     unpredictable without the seed.
     """
+    return _normals(seed, images, draws, shape, RANDOMISE)
+
+
+def _normals(
+    seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...], domain: bytes
+) -> Tensor:
+    words = keystream(seed, images, draws, math.prod(shape), domain=domain)
+    if draws.device.type != "cpu":
+        pairs = torch.from_numpy(words.astype(np.int64)).to(draws.device).view(len(draws), -1, 2)
+        z = streams.box_muller(pairs[..., 0], pairs[..., 1]).flatten(1)
+        return z[:, : math.prod(shape)].reshape(-1, *shape)
     from rrcm.certification.sampling import philox  # numba takes a while to import
 
-    words = keystream(seed, images, draws, math.prod(shape), domain=RANDOMISE)
-    return philox.add_normals(torch.zeros(len(draws), *shape), 1.0, words).to(draws.device)
+    return philox.box_muller(words, shape)
 
 
 def keystream(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rrcm.certification.sampling import randomise
+from rrcm.certification.sampling.normals import normals as counter_based
 from rrcm.core.errors import DataError
 from rrcm.noise import streams
 
@@ -51,8 +51,8 @@ def noisy(
 
 
 def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Normal numbers of a random base classifier, float32 [B, *shape]; see `randomise.normals`."""
-    return randomise.normals(seed, images, draws, shape)
+    """Normal numbers of a random base classifier, float32 [B, *shape]."""
+    return counter_based(seed, images, draws, shape, stream=streams.RANDOMISE)
 
 
 def slack(sigma: float, *, pixels: int, max_value: int) -> float:

@@ -64,20 +64,20 @@ def normals(
     Guarantee: the numbers of `rrcm.noise.streams.gaussian` in the same stream.
     """
     drawn = words(seed, images, draws, math.prod(shape), per_pixel=1, stream=stream)
-    return add_normals(torch.zeros(len(draws), *shape), 1.0, drawn)
+    return box_muller(drawn, shape)
 
 
-def add_normals(x: Tensor, sigma: float, words: np.ndarray) -> Tensor:
-    """``x + sigma * z`` with z by Box-Muller from a word per pixel, float32 of the shape of ``x``.
+def box_muller(words: np.ndarray, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal numbers, float32 [B, *shape], from a word each.
 
-    Guarantee: the bits of `rrcm.noise.streams.box_muller`, a product and a sum, for ``words``
-    uint32 [B, pixels or more, even].
+    Guarantee: the bits of `rrcm.noise.streams.box_muller` for ``words`` uint32 [B, as many as
+    ``shape`` has numbers or more, even].
     """
-    out = x.flatten(1).clone(memory_format=torch.contiguous_format)
+    out = np.empty((len(words), math.prod(shape)), dtype=np.float32)
     radius = np.empty((len(words), words.shape[1] // 2), dtype=np.float32)
     _radius(radius.ravel(), words.ravel())
-    _add_normals(out.numpy(), _f32(sigma), words, radius)
-    return out.view(x.shape)
+    _box_muller(out, words, radius)
+    return torch.from_numpy(out).view(-1, *shape)
 
 
 def guide(thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -177,17 +177,17 @@ def _pair(word: np.uint32, radius: np.float32) -> tuple[np.float32, np.float32]:
 
 
 @_kernel
-def _add_normals(out: np.ndarray, sigma: np.float32, words: np.ndarray, radius: np.ndarray) -> None:
+def _box_muller(out: np.ndarray, words: np.ndarray, radius: np.ndarray) -> None:
     rows, pixels = out.shape
     pairs = pixels // 2
     for row in range(rows):
         for i in range(pairs):
             z0, z1 = _pair(words[row, 2 * i + 1], radius[row, i])
-            out[row, 2 * i] += sigma * z0
-            out[row, 2 * i + 1] += sigma * z1
+            out[row, 2 * i] = z0
+            out[row, 2 * i + 1] = z1
         if pixels % 2:
             z0, _ = _pair(words[row, pixels], radius[row, pairs])
-            out[row, pixels - 1] += sigma * z0
+            out[row, pixels - 1] = z0
 
 
 @_kernel

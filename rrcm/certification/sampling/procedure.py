@@ -9,10 +9,13 @@ number of workers, if the scores of a row do not depend on the other rows of its
 import hashlib
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler
@@ -29,14 +32,15 @@ def header(
     backend: Backend,
     split: Split,
     run: str,
-    sigma: float,
     cfg: Sample,
     stopping: dict[str, Any],
     *,
     shard: str = "1/1",
     budget: float = 0.0,
 ) -> Header:
-    """The header of votes of ``split``; ``stopping`` are the constants of the rule.
+    """The header of votes of ``split``, with noise at the sigma that ``backend`` classifies at.
+
+    ``stopping`` are the constants of the rule.
 
     Raises:
         ConfigError: ``shard`` is not i/k, or the rule makes no claim when a ``budget`` ends it.
@@ -49,15 +53,15 @@ def header(
             f"budget: rule {cfg.stop!r} certifies nothing before its end; use grid or anytime"
         )
     places = subset(cfg.subset, len(split.idx))
-    noise, pixels = registry.load("distributions", cfg.noise), math.prod(split.images.shape[1:])
+    component, pixels = registry.load("distributions", cfg.noise), math.prod(split.images.shape[1:])
     return Header(
         format=records.FORMAT,
         noise=cfg.noise,
-        stream=noise.NAME,
-        slack=noise.slack(sigma, pixels=pixels, max_value=split.max_value),
+        stream=component.NAME,
+        slack=component.slack(backend.sigma, pixels=pixels, max_value=split.max_value),
         run=run,
         weights=backend.weights,
-        sigma=sigma,
+        sigma=backend.sigma,
         n0=cfg.n0,
         n=cfg.n,
         seed=cfg.seed,
@@ -80,6 +84,37 @@ def header(
         shard=f"{int(i)}/{int(k)}",
         classes=list(backend.classes),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BoundNoise:
+    """A file of rrcm/certification/distributions/, bound to one sigma, seed and pixel grid."""
+
+    component: ModuleType
+    sigma: float
+    seed: int
+    max_value: int
+
+    def noisy(self, x: Tensor, images: Tensor, draws: Tensor) -> Tensor:
+        """Pixels [B, C, H, W] with noise added: row b has draw ``draws[b]`` of ``images[b]``."""
+        return self.component.noisy(
+            x,
+            self.sigma,
+            seed=self.seed,
+            images=images,
+            draws=draws,
+            max_value=self.max_value,
+        )
+
+    def normals(self, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Normal numbers [B, *shape] for a random classifier, in a stream of their own."""
+        return self.component.normals(self.seed, images, draws, shape)
+
+
+def noise(header: Header, split: Split) -> BoundNoise:
+    """The noise that ``header`` defines, for pixels of ``split``."""
+    component = registry.load("distributions", header.noise)
+    return BoundNoise(component, header.sigma, header.seed, split.max_value)
 
 
 def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:
@@ -154,7 +189,9 @@ def sample(
         raise BackendError(f"paired: {header.paired} draws need another function to compare with")
     places = subset(header.subset, len(split.idx), shard=header.shard)
     with Journal(journal, header) as kept:
-        drawing = VoteSampler(split, header, kept, workers=workers, every=every)
+        drawing = VoteSampler(
+            split, header, kept, noise=noise(header, split), workers=workers, every=every
+        )
         if paired is not None:
             drawing.draw_pairs(backend, paired, places)
         yield from drawing.draw_votes(backend, places)

@@ -10,11 +10,10 @@ import torch
 from rrcm.certification.sampling import batching, budget, voting
 from rrcm.certification.sampling.batching import Job
 from rrcm.certification.sampling.journal import InMemoryJournal
-from rrcm.certification.sampling.voting import Backend, Counts
+from rrcm.certification.sampling.voting import Backend, Counts, Noise
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
-from rrcm.core import registry
 from rrcm.data.splits.shards import Split
 
 
@@ -30,12 +29,20 @@ class VoteSampler:
     """Runs images as jobs of `batching.run`, and writes their votes to a journal."""
 
     def __init__(
-        self, split: Split, header: Header, journal: InMemoryJournal, *, workers: int, every: float
+        self,
+        split: Split,
+        header: Header,
+        journal: InMemoryJournal,
+        *,
+        noise: Noise,
+        workers: int,
+        every: float,
     ) -> None:
-        """Resume from ``journal``; arguments are those of `sampling.procedure.sample`."""
+        """Resume from ``journal``; arguments are those of `procedure.sample`."""
         self.split = split
         self.header = header
         self.journal = journal
+        self.noise = noise
         self.workers = workers
         self.every = every
         self.rule = header.rule()
@@ -95,13 +102,11 @@ class VoteSampler:
             self.journal.append(dataclasses.replace(row, paired=pair))
 
     def counter(self, backend: Backend, ballot: voting.Ballot) -> batching.CountPieces:
-        """The function that counts draws, with the noise of the header."""
+        """The function that counts draws."""
         return voting.counter(
             ballot,
             self.split,
-            noise=registry.load("distributions", self.header.noise),
-            sigma=self.header.sigma,
-            seed=self.header.seed,
+            noise=self.noise,
             batch_size=self.header.batch_size,
             device=backend.device,
             normals=backend.normals,

@@ -11,7 +11,6 @@ the noise, as its certificate requires.
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
-from types import ModuleType
 from typing import Protocol
 
 import numpy as np
@@ -28,10 +27,12 @@ from rrcm.data.splits.shards import Split
 class Backend(Protocol):
     """The classifier as certification calls it; see rrcm/inference/backends/.
 
-    ``normals`` is the shape of the standard normal numbers z that each row of a random classifier
-    takes, () for a deterministic one.
+    ``sigma`` is the noise level that it classifies at, and so that of the noise its votes are drawn
+    with. ``normals`` is the shape of the standard normal numbers z that each row of a random
+    classifier takes, () for a deterministic one.
     """
 
+    sigma: float
     classes: list[str]
     weights: str
     provider: str
@@ -79,6 +80,16 @@ class Counts:
 
 
 Ballot = Callable[[Tensor, Tensor | None], Counts]  # noisy pixels and z of B rows -> their counts
+
+
+class Noise(Protocol):
+    """The noise of votes, at its sigma and seed; see `procedure.noise`."""
+
+    def noisy(self, x: Tensor, images: Tensor, draws: Tensor) -> Tensor:
+        """Noisy pixels [B, C, H, W]: a draw of the noise of an image for each row of ``x``."""
+
+    def normals(self, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The normal numbers z [B, *shape] that go with these draws."""
 
 
 def scores_of(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
@@ -147,9 +158,7 @@ def counter(
     ballot: Ballot,
     split: Split,
     *,
-    noise: ModuleType,
-    sigma: float,
-    seed: int,
+    noise: Noise,
     batch_size: int,
     device: torch.device,
     normals: tuple[int, ...] = (),
@@ -174,10 +183,8 @@ def counter(
             batch = slice(first, first + batch_size)
             piece = owner[batch]
             keys = idx[piece], draws[batch]
-            noisy = noise.noisy(
-                x[piece], sigma, seed=seed, images=keys[0], draws=keys[1], max_value=split.max_value
-            )
-            z = noise.normals(seed, *keys, normals) if normals else None
+            noisy = noise.noisy(x[piece], *keys)
+            z = noise.normals(*keys, normals) if normals else None
             summed = _per_piece(ballot(noisy, z), piece, counted[batch, None], len(pieces))
             totals = summed if totals is None else totals + summed
         assert totals is not None  # pieces have rows
@@ -185,7 +192,7 @@ def counter(
         if bool(totals.nan.any()):
             image = split.idx[places[int(totals.nan[:, 0].argmax())]]
             raise BackendError(
-                f"NaN scores for image {image} at sigma {sigma:g}; the weights or the runtime are "
+                f"NaN scores for noisy copies of image {image}; the weights or the runtime are "
                 "broken"
             )
         return [totals.apply(itemgetter(i)) for i in range(len(pieces))]

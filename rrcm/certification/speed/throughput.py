@@ -25,6 +25,7 @@ import torch
 
 from rrcm.certification.sampling import batching, sampler, voting
 from rrcm.certification.sampling.batching import Job
+from rrcm.certification.sampling.procedure import BoundNoise
 from rrcm.certification.speed import usual_loop
 from rrcm.config.certification import Export
 from rrcm.config.sections import Model
@@ -159,9 +160,7 @@ def engine_rate(
     count = voting.counter(
         voting.hard(backend),
         split,
-        noise=registry.load("distributions", "gaussian"),
-        sigma=SIGMA,
-        seed=0,
+        noise=BoundNoise(registry.load("distributions", "gaussian"), SIGMA, 0, split.max_value),
         batch_size=batch_size,
         device=backend.device,
     )

@@ -242,7 +242,6 @@ def header_of(request: Request, source: Source) -> Header:
         source.smoothed.backend,
         source.split,
         source.name,
-        source.smoothed.sigma,
         source.smoothed.draws,
         request.stopping,
         shard=request.shard,

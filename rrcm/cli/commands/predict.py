@@ -9,7 +9,8 @@ from rrcm.certification import certify
 from rrcm.certification.smoothed import Answer
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.cli import sources
-from rrcm.cli.requests import Request, Trained
+from rrcm.cli.requests import Request
+from rrcm.cli.runs import Trained
 from rrcm.core.errors import DataError, printable
 from rrcm.data.splits import shards
 

@@ -18,7 +18,8 @@ from starlette.types import ASGIApp
 from rrcm.certification.sampling import session, voting
 from rrcm.certification.smoothed import Smoothed
 from rrcm.cli import sources
-from rrcm.cli.requests import Request, Trained
+from rrcm.cli.requests import Request
+from rrcm.cli.runs import Trained
 from rrcm.core.errors import ConfigError
 from rrcm.serving import application, token
 from rrcm.serving.connections import AT_ONCE, Connection, Door

@@ -77,7 +77,7 @@ class Backend:
         data = _data(path, metadata, precision) if path.is_dir() else None
         self.classes: list[str] = json.loads(metadata["classes"])
         model, ends = _scores_only(model, path, precision)
-        self.device = torch.device(device)
+        self.sigma, self.device = sigma, torch.device(device)
         self.stream = (
             torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
         )

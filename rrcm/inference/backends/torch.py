@@ -57,7 +57,7 @@ class Backend:
         network: Any  # of one of many forms, all with `fix`
         network, config = purified.load(folder)
         self.normals: tuple[int, ...] = getattr(network, "normals", ())
-        self.device = torch.device(device)
+        self.sigma, self.device = sigma, torch.device(device)
         self.network = network.fix(sigma).to(self.device, PRECISIONS[precision])
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = False

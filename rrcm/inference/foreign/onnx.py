@@ -57,7 +57,7 @@ class Backend:
         self,
         path: Path,
         *,
-        sigma: float | None = None,
+        sigma: float,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
         size: tuple[int, int] | None = None,
@@ -75,7 +75,7 @@ class Backend:
 
         Args:
             path: The file.
-            sigma: The noise level, for files with such an input.
+            sigma: The noise level, which files with such an input are given.
             mean: Of each channel, of pixels in [0, 1]; subtracted after the noise; 0 by default.
             std: Of each channel; 1 by default.
             size: Height and width, if the file leaves them open.
@@ -88,7 +88,7 @@ class Backend:
             ConfigError: ``mean`` or ``std`` is invalid.
         """
         content, apart = _read(path)
-        self.path, self.device = path, torch.device(device)
+        self.path, self.sigma, self.device = path, sigma, torch.device(device)
         self.stream = (
             torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
         )
@@ -103,7 +103,7 @@ class Backend:
         except BROKEN as error:
             raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.provider = self.session.get_providers()[0]
-        self.level = self._level(self.session.get_inputs(), sigma)
+        self.level = self._level(self.session.get_inputs())
         inputs = [v for v in self.session.get_inputs() if v.name not in self.level]
         self._read_input(inputs, size, channels)
         self._read_output(self.session.get_outputs(), output)
@@ -115,15 +115,11 @@ class Backend:
         around += json.dumps({"sigma": sigma}) if self.level else ""
         self.weights = sha256(content + apart + around.encode()).hexdigest()
 
-    def _level(
-        self, inputs: list[onnxruntime.NodeArg], sigma: float | None
-    ) -> dict[str, np.ndarray]:
+    def _level(self, inputs: list[onnxruntime.NodeArg]) -> dict[str, np.ndarray]:
         """The input ``sigma`` by name, if the file has one."""
         if not any((v.name, v.shape, v.type) == ("sigma", [], "tensor(float)") for v in inputs):
             return {}
-        if sigma is None:
-            raise BackendError(f"{self.path}: has an input sigma; give the noise level")
-        return {"sigma": np.array(sigma, dtype=np.float32)}
+        return {"sigma": np.array(self.sigma, dtype=np.float32)}
 
     def _read_input(
         self,

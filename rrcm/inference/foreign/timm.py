@@ -33,6 +33,7 @@ class Backend:
         self,
         name: str,
         *,
+        sigma: float,
         weights: Path | None = None,
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
@@ -41,10 +42,10 @@ class Backend:
     ) -> None:
         """Build ``name`` and load ``weights``, by default timm's pretrained ones.
 
-        ``weights`` is a safetensors file, or a PyTorch file of tensors only; it sets the number of
-        classes. ``mean``, ``std`` (of pixels in [0, 1], applied after the noise) and ``size``
-        default to those of timm's weights. The attribute ``weights`` is the SHA-256 of the name,
-        all tensors, and the normalisation.
+        ``sigma`` is the noise level to certify at. ``weights`` is a safetensors file, or a PyTorch
+        file of tensors only; it sets the number of classes. ``mean``, ``std`` (of pixels in [0, 1],
+        applied after the noise) and ``size`` default to those of timm's weights. The attribute
+        ``weights`` is the SHA-256 of the name, all tensors, and the normalisation.
 
         Raises:
             BackendError: There is no such network, or the weights do not fit.
@@ -54,7 +55,7 @@ class Backend:
         if not timm.is_model(name):
             known = timm.list_models()
             raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
-        self.device = torch.device(device)
+        self.sigma, self.device = sigma, torch.device(device)
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         state = None if weights is None else _read(weights)
