@@ -34,6 +34,28 @@ def cifar10(source: Source, no_verify: NoVerify = False) -> None:
     say(data.cifar10(source, verify=not no_verify))
 
 
+IdxFolder = Annotated[
+    Path | None,
+    typer.Option("--from", help="Folder with the four IDX files.", show_default="download them"),
+]
+
+
+@app.command()
+def mnist(source: IdxFolder = None, no_verify: NoVerify = False) -> None:
+    """Copy the four files of MNIST, gzipped or not, to data/."""
+    from pipeline.project import data
+
+    say(data.idx_files("mnist", source, verify=not no_verify))
+
+
+@app.command()
+def fashion_mnist(source: IdxFolder = None, no_verify: NoVerify = False) -> None:
+    """Copy the four files of Fashion-MNIST, gzipped or not, to data/."""
+    from pipeline.project import data
+
+    say(data.idx_files("fashion_mnist", source, verify=not no_verify))
+
+
 @app.command()
 def imagenet(source: Source, no_verify: NoVerify = False, skip: Skip = False) -> None:
     """Index ILSVRC2012, as folders or archives, where it lies; data/ gets a manifest."""

@@ -1,16 +1,17 @@
 """Puts raw data where the graph reads them, verified and tracked by DVC, for ``rrcm data``."""
 
 import os
+import tempfile
 from pathlib import Path
 
 from pipeline.runtime import graph
 from rrcm.core import progress, registry
-from rrcm.core.errors import DataError
+from rrcm.core.errors import DataError, one_line
 from rrcm.core.files import write_text
 from rrcm.data.datasets import cifar10 as cifar10_batches
 from rrcm.data.datasets import digits as scanned
 from rrcm.data.datasets import imagenet
-from rrcm.data.ingest import manifest
+from rrcm.data.ingest import idx, manifest
 
 DATA = Path("data")
 
@@ -24,6 +25,31 @@ def cifar10(source: Path, *, verify: bool) -> str:
     """Copy the batches of an archive or a folder to data/."""
     images = cifar10_batches.fetch(DATA / "cifar10", source, verify=verify)
     return _kept(f"{DATA / 'cifar10'}: {images:,} images")
+
+
+def idx_files(name: str, source: Path | None, *, verify: bool) -> str:
+    """Copy the IDX files of a dataset to data/; download them where there is no ``source``."""
+    dataset = registry.load("datasets", name)
+    with tempfile.TemporaryDirectory() as folder:
+        found = source or _downloaded(dataset.TORCHVISION, Path(folder))
+        images = idx.fetch(DATA / name, found, dataset.MD5, verify=verify)
+    return _kept(f"{DATA / name}: {images:,} images")
+
+
+def _downloaded(name: str, folder: Path) -> Path:
+    """Let torchvision fetch a dataset into ``folder``; the mirrors are its business."""
+    import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
+
+    from torchvision import datasets  # isort: skip
+
+    try:
+        getattr(datasets, name)(str(folder), download=True)
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"{name}: torchvision cannot download it ({one_line(error)}); fetch its four "
+            f"files yourself and give their folder: --from DIR"
+        ) from None
+    return folder / name / "raw"
 
 
 def pictures(name: str, source: Path, *, verify: bool, skip_unreadable: bool) -> str:

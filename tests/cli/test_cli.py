@@ -73,6 +73,8 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "flow deploy": {"schedules", "no-schedules"},
     "data digits": set(),
     "data cifar10": {"from", "no-verify"},
+    "data mnist": {"from", "no-verify"},
+    "data fashion-mnist": {"from", "no-verify"},
     "data imagenet": {"from", "no-verify", "skip-unreadable"},
     "data folder": {"from", "skip-unreadable"},
 }

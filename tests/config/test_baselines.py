@@ -172,3 +172,40 @@ def test_colours_are_normalised_as_published(preset):
         else ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     )
     assert (shape["size"], shape["image_size"]) == (model[1:], whole.data.size)
+
+
+def test_mnist_has_the_recipes_of_the_published_table():
+    """Logs and code of Jeong & Shin (2020), arXiv:2006.04062."""
+    whole = params.load(ROOT / "presets/mnist.yaml")
+    lbd = {"consistency": (10, 5, 5), "stability": (2, 2, 2), "macer": (16, 16, 6)}
+    copies = {"consistency": 2, "smoothadv": 4, "smoothadv_consistency": 4}
+    methods = {*lbd, *copies, "gaussian"}
+
+    assert whole.runs.keys() == {f"lenet-{m}-{s}" for m in methods for s in SIGMAS}
+    for name, run in whole.runs.items():
+        method, sigma = name.removeprefix("lenet-").split("-")
+        recipe = whole.recipes[run.recipe]
+        optimizer = recipe.optimizer
+        assert (run.sigma, run.start) == (SIGMAS[sigma], "shards/train")
+        assert (recipe.epochs, recipe.selection, recipe.augment) == (90, "last", [])
+        assert recipe.batch_size * run.loss.get("m", 1) == 256
+        assert run.loss.get("m", 1) == copies.get(method, 16 if method == "macer" else 1)
+        assert (optimizer.algorithm, optimizer.momentum) == ("sgd", 0.9)
+        assert (optimizer.weight_decay, optimizer.clip) == (1e-4, float("inf"))
+        rates = [
+            0.01 * loop.rate(epoch, optimizer, steps=90, per_epoch=1)
+            for epoch in (0, 29, 30, 59, 60)
+        ]
+        assert rates == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4])
+        if method in lbd:
+            assert run.loss["lbd"] == lbd[method][[*SIGMAS].index(sigma)]
+        if "smoothadv" in method:
+            wanted = {"attack": "pgd", "epsilon": 1.0, "steps": 10, "multi_noise": True}
+            assert wanted.items() <= run.loss.items()
+            assert 90 * run.loss["warmup"] == pytest.approx(10, abs=1e-3)
+        if method == "smoothadv_consistency":
+            assert (run.loss["lbd"], run.loss["eta"]) == (1.0, 0.5)
+        if method == "macer":
+            assert (run.loss["beta"], run.loss["gamma"]) == (16, 8)
+            assert 90 * run.loss["defer"] == pytest.approx(30, abs=1e-3)
+    assert (whole.sample.n0, whole.sample.n, whole.sample.alpha) == (100, 100_000, 0.001)

@@ -265,6 +265,7 @@ VARIANTS = {
     "grid on onnx": using("onnx", "grid", "gaussian", "digits"),
     "none on torch": using("torch", "none", "sound", "cifar10", "resnet"),
     "anytime on torch": using("torch", "anytime", "secure", "imagenet", method="smoothadv"),
+    "MNIST": using("torch", "none", "gaussian", "mnist", "lenet"),
 }
 
 

@@ -56,6 +56,29 @@ def python2_pickle(value: object) -> bytes:
     return file.getvalue()
 
 
+def as_idx(array: np.ndarray) -> bytes:
+    """An array of bytes in the IDX format."""
+    return (
+        bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + bytes(array)
+    )
+
+
+def grey(number: int) -> np.ndarray:
+    """Picture ``number`` of MNIST's look-alike, of class ``number % 10``, uint8 [28, 28]."""
+    return pixels(number % 10, number, (28, 28))[..., 0]
+
+
+def idx(folder: Path, *, images: int, test: int) -> Path:
+    """The four files of MNIST, with ``images`` to train on and then ``test``; their folder."""
+    folder.mkdir(parents=True)
+    for part, numbers in (("train", range(images)), ("t10k", range(images, images + test))):
+        pictures = np.stack([grey(n) for n in numbers])
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(as_idx(pictures))
+        labels = np.array([n % 10 for n in numbers], dtype=np.uint8)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(as_idx(labels))
+    return folder
+
+
 def cifar10(folder: Path, *, images: int = 10, test: int = 20) -> Path:
     """CIFAR-10 with ``images`` in each of five batches and ``test`` in the sixth; the tar.gz.
 

@@ -13,30 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from rrcm.models.trained.base.classifier import Classifier
+from rrcm.models.trained.base.classifier import Classifier, Unconditional
 
 
 @torch.no_grad()
-def fold(network: Classifier) -> "Folded":
+def fold(network: Classifier) -> Unconditional:
     """The function of ``network`` up to rounding, for inference; in float64 until it is cast."""
-    return Folded(network).eval().requires_grad_(False)
-
-
-class Folded(nn.Module):
-    """(noisy pixels [B, C, H, W], sigma []) -> scores [B, K], the same at any sigma."""
-
-    def __init__(self, network: Classifier) -> None:
-        """See `fold`."""
-        super().__init__()
-        self.fixed = Trunk(network)
-
-    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Scores [B, K]."""
-        return self.fixed(x)
-
-    def fix(self, sigma: float) -> "Trunk":
-        """The network as a function of pixels, the same for every ``sigma``."""
-        return self.fixed
+    return Unconditional(Trunk(network)).eval().requires_grad_(False)
 
 
 class Trunk(nn.Module):

@@ -66,6 +66,7 @@ class Encoder(nn.Module):
     """Noisy pixels to a representation: the last stage, averaged over the image."""
 
     supports_recompute: ClassVar[bool] = False  # BatchNorm would count each batch twice
+    head_init: ClassVar[str] = "uniform"
     # Patterns of parameter names, for layer decay; the others belong to the last layer.
     LAYERS: ClassVar[dict[str, str]] = {
         "stem": r"(?:conv1|bn1)\.",

@@ -106,6 +106,7 @@ class Encoder(nn.Module):
     """
 
     supports_recompute: ClassVar[bool] = True
+    head_init: ClassVar[str] = "uniform"
     recompute: bool = False
     # Patterns of parameter names, for layer decay; the others belong to the last layer.
     LAYERS: ClassVar[dict[str, str]] = {

@@ -25,7 +25,10 @@ class Classifier(nn.Module):
     grid: Tensor  # [points] or [0]
 
     def __init__(self, encoder: nn.Module, *, width: int, classes: int, condition: str) -> None:
-        """Put a linear head on ``encoder``, whose predictions start near uniform.
+        """Put a linear head on ``encoder``.
+
+        Where ``encoder.head_init`` is ``uniform``, predictions start near uniform; where it is
+        ``pytorch``, the head starts as PyTorch initialises a linear layer.
 
         ``condition`` is the noise level that the encoder gets: ``exact``, t = 2 sigma, or
         ``nearest``, the closest point of the paper's 81-point grid, as in its code.
@@ -33,8 +36,9 @@ class Classifier(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.head = nn.Linear(width, classes)
-        nn.init.trunc_normal_(self.head.weight, std=2e-5)
-        nn.init.zeros_(self.head.bias)
+        if encoder.head_init == "uniform":
+            nn.init.trunc_normal_(self.head.weight, std=2e-5)
+            nn.init.zeros_(self.head.bias)
         nearest = condition == "nearest"
         grid = levels.karras_grid(POINTS, **NEAREST) if nearest else torch.empty(0)
         self.register_buffer("grid", grid.float(), persistent=False)
@@ -72,6 +76,23 @@ class AtSigma(nn.Module):
         """Scores [B, K]."""
         sigma = torch.full((), self.sigma, dtype=self.dtype or x.dtype, device=x.device)
         return self.network(x, sigma, *z)
+
+
+class Unconditional(nn.Module):
+    """A network of pixels as one of (pixels, sigma [], not used), the same at any sigma."""
+
+    def __init__(self, fixed: nn.Module) -> None:
+        """``fixed`` maps noisy pixels [B, C, H, W] to scores [B, K]."""
+        super().__init__()
+        self.fixed = fixed
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Scores [B, K]."""
+        return self.fixed(x)
+
+    def fix(self, sigma: float) -> nn.Module:
+        """The network itself."""
+        return self.fixed
 
 
 def build(model: Model, *, classes: int, condition: str, final_norm: bool) -> Classifier:

@@ -1,0 +1,30 @@
+"""Fashion-MNIST: 60,000 training and 10,000 test images of clothes, 28 x 28 grey pixels.
+
+Source: Xiao, Rasul & Vollgraf (2017), arXiv:1708.07747.
+"""
+
+from pathlib import Path
+
+from rrcm.data.ingest import idx
+from rrcm.data.ingest.listing import Listing
+
+CLASSES = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+TORCHVISION = "FashionMNIST"  # the class of torchvision.datasets that downloads it
+MD5 = {  # of the unpacked files
+    "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+    "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+    "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+    "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+}
+
+
+def listing(root: Path, link: Path) -> Listing:
+    """Every image of the files in ``root``, uint8 [1, 28, 28], with the test split it comes with.
+
+    Raises:
+        DataError: A file is missing or damaged.
+    """
+    return idx.listing(root, CLASSES, command="rrcm data fashion-mnist")

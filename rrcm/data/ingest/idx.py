@@ -1,0 +1,128 @@
+"""IDX files of grey images, the format of MNIST and of the data sets made to replace it.
+
+A file is a big-endian header and bytes: two zeros, 8 for unsigned bytes, the number of axes, then
+the length of each axis, 4 bytes each. Source: LeCun, Cortes & Burges, the page of MNIST.
+"""
+
+import gzip
+import hashlib
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from rrcm.core.errors import DataError
+from rrcm.core.files import atomic, read_bytes, unzipped
+from rrcm.data.ingest.listing import Listing
+
+SIDE, MAX_VALUE = 28, 255
+PARTS = {"train": False, "t10k": True}  # prefix of the files -> do they belong to the test split?
+IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
+FILES = tuple(f"{part}-{kind}" for part in PARTS for kind in (IMAGES, LABELS))
+MOST = 2**26  # bytes of an unpacked file; the largest official one has 47 million
+
+
+def fetch(root: Path, source: Path, md5: dict[str, str], *, verify: bool) -> int:
+    """Copy the four files of a data set from the folder ``source`` to ``root``, unpacked.
+
+    All of them are read and checked before the first is written. Returns the number of images.
+
+    Args:
+        root: The folder of the copies.
+        source: Has the files of `FILES`, gzipped (``.gz``) or not.
+        md5: That of each unpacked file; gzip writes different bytes on different machines.
+        verify: Whether the contents must have this MD5.
+
+    Raises:
+        DataError: A file is missing, damaged or, if ``verify``, not the official one.
+    """
+    if not source.is_dir():
+        raise DataError(f"--from {source}: no such folder; it should hold {FILES[0]} and others")
+    raw = {name: _packed(source, name) for name in FILES}
+    for name, content in raw.items():
+        got = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if verify and got != md5[name]:
+            raise DataError(
+                f"{source / name}: MD5 is {got}, that of the official file {md5[name]}: it is "
+                "truncated or another; fetch it again, or --no-verify"
+            )
+    images = sum(len(_pair(raw, part, source, classes=None)[1]) for part in PARTS)
+    for name, content in raw.items():
+        with atomic(root / name) as part_file:
+            part_file.write_bytes(content)
+    return images
+
+
+def listing(root: Path, classes: tuple[str, ...], *, command: str) -> Listing:
+    """Every image of the files in ``root``; those of ``t10k`` are a test split of their own.
+
+    Raises:
+        DataError: A file is missing, which names the ``command`` that puts it there, or damaged.
+    """
+    hint = f"; `{command}` puts it there"
+    raw = {name: read_bytes(root / name, hint=hint) for name in FILES}
+    found = {part: _pair(raw, part, root, classes=len(classes)) for part in PARTS}
+    pixels = np.concatenate([images for images, _ in found.values()])
+    return Listing(
+        classes=classes,
+        max_value=MAX_VALUE,
+        idx=np.concatenate([np.arange(len(labels)) for _, labels in found.values()]),
+        labels=np.concatenate([labels for _, labels in found.values()]),
+        held=np.repeat([*PARTS.values()], [len(labels) for _, labels in found.values()]),
+        images=pixels,
+        size=pixels.nbytes,
+    )
+
+
+def parse(raw: bytes, path: Path, *, axes: int) -> np.ndarray:
+    """The array of an IDX file of unsigned bytes with this number of axes, uint8.
+
+    Raises:
+        DataError: Another type or number of axes, or another size than the header says.
+    """
+    header = 4 + 4 * axes
+    if raw[:4] != bytes((0, 0, 8, axes)) or len(raw) < header:
+        raise DataError(
+            f"{path}: no IDX file of bytes with {axes} axes (starts with {raw[:4].hex(' ')})"
+        )
+    shape = tuple(int(n) for n in np.frombuffer(raw, dtype=">u4", count=axes, offset=4))
+    if math.prod(shape) != len(raw) - header:
+        raise DataError(
+            f"{path}: {len(raw) - header:,} bytes of data, but its header says "
+            f"{' x '.join(map(str, shape))}; it is truncated or damaged"
+        )
+    return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
+
+
+def _packed(source: Path, name: str) -> bytes:
+    """The unpacked contents of a file, which may be gzipped."""
+    path, packed = source / name, source / f"{name}.gz"
+    if path.exists() or not packed.exists():
+        return read_bytes(path, most=MOST, hint=", nor with .gz at its end")
+    try:
+        return unzipped(read_bytes(packed), packed, most=MOST)
+    except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{packed}: truncated or no gzip file ({error})") from None
+
+
+def _pair(
+    raw: dict[str, bytes], part: str, folder: Path, *, classes: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images, uint8 [n, 1, SIDE, SIDE], and labels, int64 [n], below ``classes`` if given."""
+    names = f"{part}-{IMAGES}", f"{part}-{LABELS}"
+    paths = [folder / name for name in names]
+    images, labels = (
+        parse(raw[name], path, axes=axes)
+        for name, path, axes in zip(names, paths, (3, 1), strict=True)
+    )
+    if images.shape[1:] != (SIDE, SIDE) or not len(images):
+        raise DataError(
+            f"{paths[0]}: {len(images)} images of {' x '.join(map(str, images.shape[1:]))} pixels, "
+            f"expected some of {SIDE} x {SIDE}"
+        )
+    if len(images) != len(labels):
+        raise DataError(f"{paths[1]}: {len(labels)} labels for {len(images)} images")
+    if classes is not None and int(labels.max()) >= classes:
+        raise DataError(f"{paths[1]}: a label is {int(labels.max())}, not one of 0 … {classes - 1}")
+    return images[:, None], labels.astype(np.int64)

@@ -1,0 +1,39 @@
+"""LeNet for inference: pooling before ReLU, the same function with a quarter of the comparisons.
+
+ReLU is monotone, so it commutes with the maximum; nothing is rounded.
+"""
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rrcm.models.networks.lenet import POOL
+from rrcm.models.trained.base.classifier import Classifier, Unconditional
+
+
+@torch.no_grad()
+def fold(network: Classifier) -> Unconditional:
+    """The function of ``network``, for inference; in float64 until it is cast."""
+    return Unconditional(Trunk(network)).eval().requires_grad_(False)
+
+
+class Trunk(nn.Module):
+    """Noisy pixels [B, C, H, W] -> scores [B, K]."""
+
+    def __init__(self, network: Classifier) -> None:
+        """See `fold`."""
+        super().__init__()
+        encoder: Any = copy.deepcopy(network.encoder).double()
+        self.convolutions = nn.ModuleList([encoder.conv1, encoder.conv2])
+        self.linear = encoder.linear3
+        self.head = copy.deepcopy(network.head).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [B, K], computed in the precision that this module was cast to."""
+        x = x.to(self.head.weight.dtype)
+        for convolution in self.convolutions:
+            x = F.relu(F.max_pool2d(convolution(x), POOL))
+        return self.head(F.relu(self.linear(x.flatten(1))))

@@ -1,0 +1,93 @@
+"""LeNet, after LeCun et al. (1998), as in published tables of smoothed classifiers on MNIST.
+
+Two convolutions of 5 x 5 with 20 and 50 channels, each followed by ReLU and max-pooling by 2, then
+a layer of 500 units; 431,080 parameters with the head for ten classes at 28 x 28. Source: Jeong &
+Shin (2020), arXiv:2006.04062, whose networks start as PyTorch initialises layers by default.
+Inputs are pixels in [0, 1].
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rrcm.core.errors import ConfigError
+from rrcm.core.ranges import SIDE, WIDTH, positive, require
+from rrcm.models.trained.base.projector import Projector as Projector
+
+KERNEL, POOL, SMALLEST = 5, 2, 16
+CHANNELS = (20, 50)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Shape of the input, and of the projector used in pre-training."""
+
+    image_size: int
+    channels: int
+    projector_width: int
+    projector_dim: int
+
+    def __post_init__(self) -> None:
+        """Refuse images that two convolutions and poolings leave nothing of."""
+        positive(self, "image_size", most=SIDE)
+        positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
+        require(
+            self.image_size >= SMALLEST,
+            f"image_size: LeNet takes {SMALLEST} pixels or more, got {self.image_size}",
+        )
+
+    @property
+    def width(self) -> int:
+        """Dimension D of the representation."""
+        return 500
+
+
+class Encoder(nn.Module):
+    """Noisy pixels to a representation: the last hidden layer."""
+
+    supports_recompute: ClassVar[bool] = False
+    head_init: ClassVar[str] = "pytorch"  # as the published network
+    # Patterns of parameter names, for layer decay.
+    LAYERS: ClassVar[dict[str, str]] = {"stem": r"conv1\.", "blocks": r"(?:conv|linear)(\d)\."}
+
+    def __init__(self, cfg: Config, *, final_norm: bool = False) -> None:
+        """Initialise as PyTorch does by default.
+
+        Raises:
+            ConfigError: ``final_norm``; LeNet has none.
+        """
+        super().__init__()
+        require(not final_norm, "final_norm: LeNet has no LayerNorm at its end; set it to false")
+        self.image_size = cfg.image_size
+        first, second = CHANNELS
+        side = cfg.image_size
+        for _ in CHANNELS:
+            side = (side - KERNEL + 1) // POOL
+        self.conv1 = nn.Conv2d(cfg.channels, first, KERNEL)
+        self.conv2 = nn.Conv2d(first, second, KERNEL)
+        self.linear3 = nn.Linear(second * side**2, cfg.width)
+
+    @property
+    def first_layer(self) -> nn.Module:
+        """The layer that pre-training freezes with ``freeze_patches``."""
+        return self.conv1
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels.
+
+        ``sigma`` is not used: the published networks are trained for one noise level, which is no
+        input.
+
+        Raises:
+            ConfigError: The images are not of ``image_size``.
+        """
+        if x.shape[-2:] != (self.image_size, self.image_size):
+            raise ConfigError(
+                f"models: image_size is {self.image_size}, and images have "
+                f"{x.shape[-2]} x {x.shape[-1]} pixels"
+            )
+        for convolution in (self.conv1, self.conv2):
+            x = F.max_pool2d(F.relu(convolution(x)), POOL)
+        return F.relu(self.linear3(x.flatten(1)))

@@ -1,0 +1,230 @@
+"""IDX files of MNIST and Fashion-MNIST: what they hold, and what is refused."""
+
+import gzip
+import hashlib
+import io
+import struct
+from pathlib import Path
+from urllib.error import URLError
+
+import lookalikes
+import numpy as np
+import pytest
+from builders import many, refused
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
+from pipeline.project import data as project
+from rrcm.config.sections import Data
+from rrcm.core import registry
+from rrcm.core.errors import DataError
+from rrcm.data.datasets import fashion_mnist, mnist
+from rrcm.data.ingest import idx, sharding
+from rrcm.data.splits import shards
+
+from torchvision import datasets  # isort: skip (after the stub)
+
+BOTH = [mnist, fashion_mnist]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return lookalikes.idx(tmp_path / "files", images=60, test=20)
+
+
+def fetched(source: Path, root: Path):
+    idx.fetch(root, source, mnist.MD5, verify=False)
+    return mnist.listing(root, root / "no link")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_data_set_is_its_files_in_their_order(source: Path, tmp_path: Path, packed: bool):
+    raw = {name: (source / name).read_bytes() for name in idx.FILES}
+    if packed:
+        for name, content in raw.items():
+            (source / f"{name}.gz").write_bytes(gzip.compress(content))
+            (source / name).unlink()
+
+    found = fetched(source, tmp_path / "data")
+
+    assert found.images.shape == (80, 1, 28, 28) and found.max_value == 255
+    for number in (0, 59, 60, 79):  # the test images are the last 20
+        np.testing.assert_array_equal(found.images[number, 0], lookalikes.grey(number))
+    assert found.labels.tolist() == [n % 10 for n in range(80)]
+    assert found.held.tolist() == [False] * 60 + [True] * 20
+    assert found.idx.tolist() == [*range(60), *range(20)]
+    assert {n: (tmp_path / "data" / n).read_bytes() for n in idx.FILES} == raw
+
+
+def test_shards_keep_arrays_and_the_official_test_split(source: Path, tmp_path: Path):
+    found = fetched(source, tmp_path / "data")
+    cfg = Data(
+        name="mnist",
+        seed=0,
+        test=0,
+        validation=10,
+        choice=10,
+        shard_size=16,
+        size=28,
+        channels=1,
+        crop=1.0,
+    )
+    out = tmp_path / "shards"
+    [*sharding.write(found, out, cfg, scratch=tmp_path / "scratch", workers=1)]
+
+    test, train = shards.read(out, "test"), shards.read(out, "train")
+    assert isinstance(train.images, np.ndarray) and len(train.idx) == 40
+    np.testing.assert_array_equal(test.images, found.images[60:])
+
+
+@many
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+def test_an_array_is_read_as_it_was_written(shape, seed):
+    """By the format's definition, for any number of axes and lengths."""
+    array = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    raw = bytes((0, 0, 8, len(shape))) + struct.pack(f">{len(shape)}I", *shape) + array.tobytes()
+
+    np.testing.assert_array_equal(idx.parse(raw, Path("x"), axes=len(shape)), array)
+
+
+@pytest.mark.parametrize("module", BOTH)
+def test_other_contents_than_the_official_ones_are_refused(module, source: Path, tmp_path: Path):
+    with refused(DataError, "train-images-idx3-ubyte: MD5 is ", "--no-verify"):
+        idx.fetch(tmp_path / "data", source, module.MD5, verify=True)
+    assert not (tmp_path / "data").exists()
+
+    official = {name: lookalikes.md5(source / name) for name in idx.FILES}
+    assert idx.fetch(tmp_path / "data", source, official, verify=True) == 80
+
+
+def cut(raw):
+    return raw[:-1]
+
+
+def longer(raw):
+    return raw + b"\0"
+
+
+def of_floats(raw):
+    return raw[:2] + b"\x0d" + raw[3:]
+
+
+def of_two_axes(raw):
+    return raw[:3] + b"\x02" + raw[4:]
+
+
+def with_huge_axes(raw):
+    return raw[:4] + b"\xff" * (4 * raw[3]) + raw[4 + 4 * raw[3] :]
+
+
+def empty(raw):
+    return b""
+
+
+HOSTILE = {
+    cut: "its header says 60 x 28 x 28; it is truncated or damaged",
+    longer: "its header says 60 x 28 x 28; it is truncated or damaged",
+    of_floats: "no IDX file of bytes with 3 axes (starts with 00 00 0d 03)",
+    of_two_axes: "no IDX file of bytes with 3 axes (starts with 00 00 08 02)",
+    with_huge_axes: "its header says 4294967295 x 4294967295 x 4294967295",
+    empty: "no IDX file of bytes with 3 axes",
+}
+
+
+@pytest.mark.parametrize("damage", HOSTILE)
+def test_damaged_files_are_an_error_in_one_line_and_nothing_is_written(
+    damage, source: Path, tmp_path: Path
+):
+    path = source / "train-images-idx3-ubyte"
+    path.write_bytes(damage(path.read_bytes()))
+
+    with refused(DataError, str(path), HOSTILE[damage]):
+        fetched(source, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_labels_that_do_not_fit_the_images_are_refused(source: Path, tmp_path: Path):
+    path = source / "t10k-labels-idx1-ubyte"
+    path.write_bytes(lookalikes.as_idx(np.zeros(19, dtype=np.uint8)))
+    with refused(DataError, f"{path}: 19 labels for 20 images"):
+        fetched(source, tmp_path / "data")
+
+    path.write_bytes(lookalikes.as_idx(np.full(20, 10, dtype=np.uint8)))
+    with refused(DataError, "t10k-labels-idx1-ubyte: a label is 10, not one of 0 … 9"):
+        fetched(source, tmp_path / "data")
+
+
+def test_images_of_another_size_are_refused(source: Path, tmp_path: Path):
+    path = source / "t10k-images-idx3-ubyte"
+    path.write_bytes(lookalikes.as_idx(np.zeros((20, 32, 32), dtype=np.uint8)))
+    with refused(DataError, f"{path}: 20 images of 32 x 32 pixels, expected some of 28 x 28"):
+        fetched(source, tmp_path / "data")
+
+
+def test_gzip_that_is_cut_or_a_bomb_is_refused(source: Path, tmp_path: Path):
+    name = "train-images-idx3-ubyte"
+    whole = gzip.compress((source / name).read_bytes())
+    (source / name).unlink()
+    for packed, words in (
+        (whole[:-20], "truncated or no gzip file"),
+        (b"no gzip", "truncated or no gzip file"),
+        (gzip.compress(bytes(idx.MOST + 1)), "which may be a trap"),
+    ):
+        (source / f"{name}.gz").write_bytes(packed)
+        with refused(DataError, f"{name}.gz: ", words):
+            fetched(source, tmp_path / "data")
+
+
+def test_missing_files_name_the_command(source: Path, tmp_path: Path):
+    with refused(DataError, "not found; `rrcm data mnist` puts it there"):
+        mnist.listing(tmp_path, tmp_path)
+    with refused(DataError, "not found; `rrcm data fashion-mnist` puts it there"):
+        fashion_mnist.listing(tmp_path, tmp_path)
+    with refused(DataError, f"--from {tmp_path / 'no'}: no such folder"):
+        idx.fetch(tmp_path / "data", tmp_path / "no", mnist.MD5, verify=False)
+    (source / "t10k-labels-idx1-ubyte").unlink()
+    with refused(DataError, "t10k-labels-idx1-ubyte: not found, nor with .gz at its end"):
+        fetched(source, tmp_path / "data")
+
+
+@pytest.mark.parametrize("module", BOTH)
+def test_torchvision_has_the_same_classes_under_that_name(module):
+    """Golden: the classes of torchvision.datasets, of which MNIST's are "0 - zero" and so on."""
+    listed = getattr(datasets, module.TORCHVISION).classes
+    assert module.CLASSES == tuple(name.partition(" - ")[0] for name in listed)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_without_a_folder_torchvision_downloads(
+    name: str, source: Path, tmp_path: Path, monkeypatch
+):
+    """Its own code, with a mirror that answers with look-alikes; then one that does not answer."""
+    monkeypatch.chdir(tmp_path)
+    module = registry.load("datasets", name)
+    packed = {f"{n}.gz": gzip.compress((source / n).read_bytes()) for n in idx.FILES}
+    kind = getattr(datasets, module.TORCHVISION)
+    listed = [(n, hashlib.md5(raw).hexdigest()) for n, raw in packed.items()]
+    monkeypatch.setattr(kind, "resources", listed)
+
+    class Answer(io.BytesIO):
+        url = length = None
+
+    def opened(request, *_, **__):
+        return Answer(packed[request.full_url.rpartition("/")[2]])
+
+    found = []
+    monkeypatch.setattr("torchvision.datasets.utils.urllib.request.urlopen", opened)
+    monkeypatch.setattr(project, "_kept", found.append)
+    project.idx_files(name, None, verify=False)
+    assert found == [f"data/{name}: 80 images"]
+
+    def away(*_, **__):
+        raise URLError("no route")
+
+    monkeypatch.setattr("torchvision.datasets.utils.urllib.request.urlopen", away)
+    with refused(DataError, "torchvision cannot download it", "--from DIR"):
+        project.idx_files(name, None, verify=False)

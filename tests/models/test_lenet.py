@@ -1,0 +1,80 @@
+"""LeNet is that of the published table, and its inference form is the same function."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from builders import refused
+from torch import nn
+
+from rrcm.config.sections import Model
+from rrcm.core.errors import ConfigError
+from rrcm.models.folding.lenet import fold
+from rrcm.models.networks import lenet
+from rrcm.models.trained.base import classifier
+
+SHAPE = {"image_size": 28, "channels": 1, "projector_width": 32, "projector_dim": 16}
+
+
+def build(**changed) -> classifier.Classifier:
+    torch.manual_seed(0)
+    model = Model(architecture="lenet", shape=SHAPE | changed)
+    return classifier.build(model, classes=10, condition="exact", final_norm=False).eval()
+
+
+def published() -> nn.Sequential:
+    """As Jeong & Shin (2020) describe it, layer by layer."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)),
+    )
+
+
+def test_it_has_the_published_layers_and_their_initial_weights():
+    """Golden: 431,080 parameters, started by the same random numbers in the same order."""
+    network = build()
+    torch.manual_seed(0)
+    expected = published()
+
+    found = [*network.parameters()]
+    assert sum(p.numel() for p in found) == 431_080
+    for ours, theirs in zip(found, expected.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
+    x = torch.rand(5, 1, 28, 28)
+    torch.testing.assert_close(network(x, torch.tensor(0.5)), expected(x), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("changed", [{}, {"channels": 3}, {"image_size": 16}, {"image_size": 33}])
+def test_its_inference_form_is_the_same_function_to_the_bit(changed):
+    network = build(**changed).double()
+    x = torch.randn(7, *(network.encoder.conv1.in_channels, *2 * [network.encoder.image_size]))
+    x, level = x.double(), torch.tensor(0.25, dtype=torch.float64)
+    folded = fold(network)
+
+    expected = network(x, level)
+
+    assert torch.equal(folded(x, level), expected)
+    assert torch.equal(folded.fix(0.25)(x), expected)
+
+
+def test_pooling_goes_before_relu_in_the_inference_form(monkeypatch):
+    """So that ReLU sees a quarter of the numbers."""
+    seen = []
+    relu = F.relu
+    monkeypatch.setattr(F, "relu", lambda x: seen.append(x[0].numel()) or relu(x))
+    network, x = build(), torch.rand(1, 1, 28, 28)
+
+    network(x, torch.tensor(0.5))
+    fold(network).float()(x, torch.tensor(0.5))
+
+    assert seen == [20 * 24 * 24, 50 * 8 * 8, 500, 20 * 12 * 12, 50 * 4 * 4, 500]
+
+
+def test_what_it_cannot_take_is_refused():
+    with refused(ConfigError, "image_size: LeNet takes 16 pixels or more, got 15"):
+        lenet.Config(**SHAPE | {"image_size": 15})
+    with refused(ConfigError, "models: image_size is 28, and images have 32 x 28 pixels"):
+        build()(torch.rand(1, 1, 32, 28), torch.tensor(0.5))
+    model = Model(architecture="lenet", shape=SHAPE)
+    with refused(ConfigError, "final_norm: LeNet has no LayerNorm"):
+        classifier.build(model, classes=10, condition="exact", final_norm=True)
