@@ -18,7 +18,7 @@ from rrcm.models.trained.base.classifier import Classifier
 
 @torch.no_grad()
 def fold(network: Classifier) -> "Folded":
-    """The function of ``network`` up to rounding, for inference; in float64 until it is cast."""
+    """The inference form of ``network``: equal up to rounding, and in float64 until it is cast."""
     return Folded(network).eval().requires_grad_(False)
 
 
@@ -35,7 +35,7 @@ class Folded(nn.Module):
         return self.fixed(x)
 
     def fix(self, sigma: float) -> "Trunk":
-        """The network as a function of pixels, the same for every ``sigma``."""
+        """The network as a function of pixels only; ``sigma`` is not used."""
         return self.fixed
 
 
