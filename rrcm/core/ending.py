@@ -30,7 +30,8 @@ def reported() -> Iterator[None]:
 
     An RrcmError, OSError or MemoryError prints at most `LONGEST` characters and exits with code 1;
     an interrupt prints one line and exits with `INTERRUPTED`. If the reader of the output closes
-    it, nothing is printed. Any other error is a bug and propagates. Errors end only here.
+    it, it exits with code 1 and prints nothing. Any other error is a bug and propagates. No other
+    code catches errors for good.
     """
     try:
         yield
