@@ -1,1 +1,1 @@
-"""``params.yaml`` as frozen dataclasses, a file for each part of the graph."""
+"""``params.yaml`` as frozen dataclasses, one file for each part of the pipeline."""

@@ -1,4 +1,4 @@
-"""``params.yaml`` from a trained model on: export, votes, certificates, report; see config.py."""
+"""Sections of ``params.yaml`` after training: export, votes, certificates, report."""
 
 import math
 import re
@@ -13,21 +13,21 @@ OPSETS = (
     17,
     25,
 )  # of ONNX: below, torch writes another; above, ONNX Runtime refuses what it writes
-DRAWS = 2**32  # of one image: their numbers are 32 bits of the noise
+DRAWS = 2**32  # most draws per image: a draw's index is 32 bits of the noise counter
 SUBSET = re.compile(r"all|(every|first):[1-9][0-9]{0,9}")
 
-MOST_NOISE = 10.0  # sigma: ten times the range of a pixel; the least in use is 15 in 0..255
+MOST_NOISE = 10.0  # sigma: ten times a pixel's range; the smallest common one in 0..255 is 15
 
 
 def noise_level(sigma: float, *, name: str = "sigma") -> None:
-    """Refuse a sigma that is no noise of pixels in [0, 1], as one in units of 0..255 is not.
+    """Refuse a sigma that is implausible for pixels in [0, 1], such as one in units of 0..255.
 
     Args:
-        sigma: The standard deviation of the noise, in pixels of [0, 1].
-        name: The key or the option that has it.
+        sigma: Standard deviation of the noise, for pixels in [0, 1].
+        name: Its key or option, for messages.
 
     Raises:
-        ConfigError: It is not positive, or above MOST_NOISE; gives the value in the right units.
+        ConfigError: It is not positive, or above MOST_NOISE; suggests the value in these units.
     """
     require(0 < sigma < math.inf, f"{name}: must be positive, got {sigma:g}")
     scaled = sigma / 255
@@ -42,7 +42,7 @@ def noise_level(sigma: float, *, name: str = "sigma") -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ensemble:
-    """Several runs as one classifier, named as a run would be.
+    """Several runs as one classifier, which is referred to by name like a run.
 
     ``members`` counts them; ``rule`` combines their scores (rrcm/models/trained/ensembles.py).
     """
@@ -56,7 +56,7 @@ class Ensemble:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """A run as the member of an ensemble at one of its places 1, 2, …"""
+    """A run as a member of an ensemble, at position ``place``: 1, 2, …"""
 
     ensemble: str
     place: int
@@ -70,8 +70,8 @@ class Member:
 class Local:
     """Noisy copies of a purified image, over which a classifier's probabilities are averaged.
 
-    There are ``copies`` of noise ``sigma`` in pixel units, or with 0 the image alone. ``fixed``
-    noise is drawn once, from ``seed``, and the same for every image; else every draw has its own.
+    There are ``copies`` with noise ``sigma`` in pixel units, or with 0 only the image. ``fixed``
+    noise is drawn once, from ``seed``, and used for every image; else every draw has its own.
     """
 
     copies: int
@@ -87,13 +87,13 @@ class Local:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Purified:
-    """A classifier behind a denoiser, named as a run would be; see rrcm/models/trained/purified.py.
+    """A classifier behind a denoiser, named like a run; see rrcm/models/trained/purified.py.
 
     ``denoiser`` is the artifact ``denoisers/<name>`` or ``imported/<name>``, ``network`` its file
     of rrcm/diffusion/networks/; ``run`` is the classifier and ``architecture`` its file of
     rrcm/models/networks/. ``purifier`` is a file of rrcm/diffusion/purifiers/, with its constants
-    ``purify``. Each draw is purified and classified ``votes`` times, and most votes win. ``method``
-    is what reports call it, and ``sigma`` the noise that it is made for.
+    ``purify``. Each draw is purified and classified ``votes`` times, and the majority wins.
+    ``method`` is its name in reports, and ``sigma`` the noise level it is made for.
     """
 
     method: str
@@ -113,7 +113,7 @@ class Purified:
         positive(self, "votes", most=COPIES)
 
     def calls(self) -> dict[str, int]:
-        """How often a draw calls the denoiser, and the classifier."""
+        """Number of calls of the denoiser and of the classifier per draw."""
         copies = max(1, self.local.copies)
         steps = self.purify.get("steps", 1)
         return {"denoiser": self.votes * steps, "classifier": self.votes * copies}
@@ -121,7 +121,7 @@ class Purified:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Eval:
-    """A run, an ensemble or a purified classifier, smoothed at a sigma: one row of the report.
+    """A run, ensemble or purified classifier smoothed with a sigma: one row of the report.
 
     ``architecture`` is the run's, or that of the member at place 1.
     """
@@ -153,13 +153,13 @@ class Export:
 class Sample:
     """Noisy votes: ``n0`` draws choose the class, up to ``n`` further ones bound its probability.
 
-    ``split`` is the one certified; ``choice`` is for comparing recipes. ``stop`` names a rule of
-    rrcm/certification/stopping/, whose constants are ``stopping.<stop>``. It serves
+    ``split`` is the one to certify; ``choice`` is for comparing recipes. ``stop`` names a rule of
+    rrcm/certification/stopping/, whose constants are ``stopping.<stop>``. The rule is made for
     ``certificate``, a file of rrcm/certification/certificates/, at failure probability ``alpha``;
-    other certificates of the same votes are lower bounds. ``label_aware`` draws no
-    further where the chosen class is wrong, which no certified accuracy can count. ``soft`` also
-    sums the probabilities softmax(soft * scores), and 0 sums none; MACER's beta is such a number.
-    ``paired`` draws are put to this function and its float32 form, to certify the latter with votes
+    other certificates of the same votes are lower bounds. ``label_aware`` stops sampling an image
+    if the chosen class is wrong, as it then never counts as certified accuracy. If ``soft`` is not
+    0, the probabilities softmax(soft * scores) are summed too, as with MACER's beta. ``paired``
+    draws are evaluated by both this function and its float32 form, to certify the latter with votes
     of the former.
     """
 
@@ -200,7 +200,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certify:
-    """Which certificates, at which failure probability per image each; the first is reported."""
+    """Certificates, and the failure probability per image of each; the first is reported."""
 
     certificates: list[Annotated[str, Of("certificates")]]
     alpha: float

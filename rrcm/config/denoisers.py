@@ -17,9 +17,9 @@ class Denoising:
     ``start`` is the artifact with its initial weights, ``denoisers/<name>`` or
     ``imported/<name>``, or ``shards/train`` to train from scratch. ``guide`` is the classifier
     ``models/<run>`` of the objective or the condition ``represented/<name>``, or ``shards/train``
-    for neither, and ``architecture`` its file of rrcm/models/networks/. The result is the average
-    of the weights with the momentum ``ema``, or, with 0, the weights of the last step. With 0
-    ``steps`` the weights stay as they start.
+    for neither, and ``architecture`` its file of rrcm/models/networks/. The result is an
+    exponential moving average of the weights with momentum ``ema``, or, with 0, the weights of the
+    last step. With 0 ``steps`` the weights keep their initial values.
     """
 
     network: Annotated[str, Of("denoiser_networks")]

@@ -14,10 +14,10 @@ class Generation:
 
     ``denoiser`` is the artifact ``denoisers/<name>`` or ``imported/<name>``, ``network`` its file
     of rrcm/diffusion/networks/. ``sampler`` takes ``steps`` steps: ``dpm_solver`` calls the network
-    once for each, ``heun`` twice except for the last. ``features`` are those of the Fréchet
-    distance: the folder ``models/<run>``, for the representation that its head reads, or a file
-    with the weights of torch-fidelity's Inception. ``condition`` is ``represented/<name>`` for a
-    conditional model, and ``shards/train`` for others. ``architecture`` is the file of
+    once per step, ``heun`` twice except in the last. ``features`` defines the features of the
+    Fréchet distance: the folder ``models/<run>``, for the representation that its head reads, or a
+    file with the weights of torch-fidelity's Inception. ``condition`` is ``represented/<name>`` for
+    a conditional model, and ``shards/train`` for others. ``architecture`` is the file of
     rrcm/models/networks/ of that run, and of the encoder of the condition.
     """
 
@@ -46,8 +46,8 @@ class Representation:
     """Evaluation of an encoder: a linear probe, and the Fréchet distance of representations.
 
     ``encoder`` is ``pretrained/<name>``, of this ``architecture`` and ``model``. A linear head is
-    trained on clean images, encoded at noise level ``t_min``, and tested at each of ``sigmas``;
-    ``penalty`` weighs its squared weights, ``entropy`` the entropy of its predictions. The distance
+    trained on clean images, encoded at noise level ``t_min``, and tested at each of ``sigmas``. In
+    its loss, ``penalty`` weighs squared weights and ``entropy`` prediction entropy. The distance
     is between representations of ``images`` training images with noise ``t_max`` and ``t_min``,
     both in model space; if ``normalised``, each dimension is first standardised by its mean and
     standard deviation over clean training images.

@@ -1,4 +1,4 @@
-"""The whole of ``params.yaml``: every section, and what they owe each other."""
+"""The whole of ``params.yaml``: all sections, and checks across them."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ from rrcm.core.schema import NAME, Name, cast, listed, parse, read_yaml, reading
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Params:
-    """The whole file; ``stopping`` has the constants of each rule that may be asked for."""
+    """The whole file; ``stopping`` has the constants of each available stopping rule."""
 
     data: Data
     models: dict[Name, dict[str, Any]]
@@ -60,7 +60,7 @@ class Params:
             "sample.split: data.choice is 0, so that no images are held out for choosing; set "
             "data.choice, then `dvc repro`",
         )
-        if self.sample.stop == "grid":  # it settles its own radii, and may leave others short
+        if self.sample.stop == "grid":  # it decides only its own radii
             grid = self.stopping.get("grid", {}).get("radii", [])
             known = cast(grid, list[float], where="stopping.grid.radii")
             for radius in self.report.radii:
@@ -71,17 +71,17 @@ class Params:
                 )
 
     def runs_of(self, ensemble: str) -> list[str]:
-        """The runs of an ensemble, in the order of their places."""
+        """The runs of an ensemble, ordered by ``place``."""
         found = [member for member in self.members.values() if member.ensemble == ensemble]
         return [member.run for member in sorted(found, key=lambda member: member.place)]
 
     def classifiers(self) -> dict[str, Run]:
-        """All that can be certified by name, as runs are described: runs, ensembles, purified ones.
+        """All classifiers by name, each described as a run: runs, ensembles, purified classifiers.
 
         An ensemble has the method ``boosting``, the model of its members, or ``ensemble`` if they
-        differ, and all else from its first member. What is fine-tuned as rRCM is, from an encoder
-        that another objective made, has the name of that objective. A purified classifier has the
-        method and the sigma that it says, and all else from the classifier behind.
+        differ, and all else from its first member. A run of method ``rrcm`` that starts from a
+        pre-trained encoder has the encoder's objective as its method. A purified classifier has its
+        own method and sigma, and all else from the classifier behind the denoiser.
         """
         found = {}
         for name, run in self.runs.items():
@@ -100,7 +100,7 @@ class Params:
         return found
 
     def calls(self, name: str) -> dict[str, int]:
-        """How often a noisy draw of a classifier calls networks: ``classifier``, ``denoiser``."""
+        """Network calls per noisy draw of a classifier, for ``classifier`` and ``denoiser``."""
         if name in self.purified:
             cfg = self.purified[name]
             behind = self.calls(cfg.run)["classifier"]
@@ -109,19 +109,19 @@ class Params:
         return {"denoiser": 0, "classifier": len(self.runs_of(name)) or 1}
 
     def maker(self, name: str) -> str:
-        """The stage that makes ``onnx/<name>.onnx`` of a classifier."""
+        """The pipeline stage that writes ``onnx/<name>.onnx`` for a classifier."""
         kind = "combine" if name in self.ensembles else "export"
         return f"{'purify' if name in self.purified else kind}@{name}"
 
 
 def load(path: Path = PARAMS) -> Params:
-    """Read the whole file: every key known, present, typed, and every name referring to another.
+    """Read the whole file; check that keys are known, present and typed, and that names exist.
 
-    What belongs to components (a method's constants, a network's shape) is a mapping here, which
-    checking.py checks.
+    Parts that belong to components (a method's constants, a network's shape) are mappings here,
+    which checking.py checks.
 
     Raises:
-        ConfigError: It is not so; the place, the value, and what there is instead, in one line.
+        ConfigError: A check fails; one line with the place, the value and the alternatives.
     """
     node = read_yaml(path)
     with reading(path):
@@ -131,7 +131,7 @@ def load(path: Path = PARAMS) -> Params:
 
 
 def _consistent(params: Params) -> None:
-    """Refuse names that refer to nothing."""
+    """Refuse references to names that do not exist."""
     for name, pretrain in params.pretrain.items():
         _refer(pretrain.model, params.models, f"pretrain.{name}.model", "models")
     starts = [DATA_ONLY, *(f"pretrained/{name}" for name in params.pretrain), *imported()]
@@ -152,7 +152,7 @@ def _consistent(params: Params) -> None:
 
 
 def _complete(params: Params) -> None:
-    """Refuse an ensemble without all its members, or that has the name of a run."""
+    """Refuse an ensemble that lacks members or has the name of a run."""
     for name, member in params.members.items():
         where = f"members.{name}"
         _refer(member.ensemble, params.ensembles, f"{where}.ensemble", "ensembles")
@@ -168,7 +168,7 @@ def _complete(params: Params) -> None:
 
 
 def _denoised(params: Params) -> None:
-    """Refuse a denoiser or a purified classifier that refers to what there is not."""
+    """Refuse denoisers and purified classifiers that refer to names that do not exist."""
     made = [*(f"denoisers/{name}" for name in params.denoisers), *imported()]
     guides = [*(f"models/{name}" for name in params.runs)]
     guides += [f"represented/{name}" for name in params.representations]
@@ -181,7 +181,7 @@ def _denoised(params: Params) -> None:
     for name, cfg in params.purified.items():
         where = f"purified.{name}"
         require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
-        # What is imported may come later, as a preset has it; the stage that reads it looks.
+        # A denoiser may be imported later, as in presets; the stage that reads it checks.
         folder, _, source = cfg.denoiser.partition("/")
         later = [cfg.denoiser] if folder == "imported" and NAME.fullmatch(source) else []
         _refer(cfg.denoiser, [*made, *later], f"{where}.denoiser", "the denoisers")
@@ -192,7 +192,7 @@ def _denoised(params: Params) -> None:
 
 
 def _looked_at(params: Params) -> None:
-    """Refuse what is measured of encoders and diffusion models that there are not."""
+    """Refuse evaluations of encoders and diffusion models that do not exist."""
     for name, cfg in params.representations.items():
         where = f"representations.{name}"
         encoders = [f"pretrained/{pretrain}" for pretrain in params.pretrain]
@@ -213,7 +213,7 @@ def _looked_at(params: Params) -> None:
 
 
 def imported() -> list[str]:
-    """What `rrcm import` has brought in, here or only as pointers to fetch: ``imported/<name>``."""
+    """Artifacts of `rrcm import`, present or only as DVC pointers, as ``imported/<name>``."""
     found = [p for p in Path("imported").glob("[!.]*") if p.is_dir() or p.suffix == ".dvc"]
     return sorted({p.with_suffix("").as_posix() for p in found})
 

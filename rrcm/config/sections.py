@@ -26,8 +26,8 @@ from rrcm.core.registry import Of
 from rrcm.core.schema import T, Unbounded, cast, find, finite, read_yaml, reading, shown
 
 PARAMS = Path("params.yaml")
-# The value of a start, guide or condition that adds nothing to the training data. It is their path
-# and not `none`, because dvc.yaml makes each of these values a dependency, which has to exist.
+# The value of a start, guide or condition that means "none". It is the path of the training data,
+# because dvc.yaml makes each of these values a dependency, which has to exist.
 DATA_ONLY = "shards/train"
 
 
@@ -37,7 +37,7 @@ class Data:
 
     Held out of training are ``validation`` images (to select an epoch), ``choice`` images (to
     compare recipes, or 0) and ``test`` images (0 if the dataset has a test split of its own).
-    Evaluation scales a picture to cover ``size / crop`` pixels a side and crops the central
+    Evaluation scales a picture to cover ``size / crop`` pixels per side and crops the central
     ``size``. ``channels`` is 1 (grey) or 3 (RGB). Datasets of arrays must already have this size
     and these channels.
     """
@@ -75,12 +75,12 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compute:
-    """How a training is computed: devices, precision and memory, which change results by rounding.
+    """How training is computed: devices, precision and memory, which change results by rounding.
 
-    ``devices`` processes share each batch, one GPU each; 0 is every GPU of the machine. A batch is
-    computed in ``accumulate`` parts, one after the other; BatchNorm statistics and negatives are
-    then those of a part. ``recompute`` trades stored activations for a second forward pass.
-    ``workers`` processes for each device decode pictures.
+    ``devices`` processes share each batch, one GPU each; 0 uses every GPU of the machine. A batch
+    is computed in ``accumulate`` parts, one after the other; BatchNorm statistics and negatives are
+    then those of a part. ``recompute`` trades stored activations for a second forward pass. Each
+    device has ``workers`` processes that decode pictures.
     """
 
     devices: int
@@ -103,9 +103,9 @@ class Optimizer:
     by half a cosine that would reach zero after ``horizon`` times the steps, or, if there are
     ``milestones``, is multiplied by ``gamma`` after each of these shares of the steps.
 
-    ``warmup_by`` is whether the rate rises every step or every epoch (from 0, so that the first
-    epoch trains nothing, as in the reference implementation). Gradients are clipped to the norm
-    ``clip`` (``.inf`` does not clip), during warm-up only if ``clip_warmup``.
+    ``warmup_by`` selects whether the rate rises every step or every epoch (from 0, so that the
+    first epoch trains nothing, as in the reference implementation). Gradients are clipped to the
+    norm ``clip`` (``.inf`` does not clip), during warm-up only if ``clip_warmup``.
     """
 
     algorithm: Literal["adamw", "sgd"]
@@ -137,7 +137,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """Noise levels t of pre-training, in model space (pixels in [-1, 1]), and their number.
+    """The grid of noise levels t in pre-training, in model space (pixels in [-1, 1]).
 
     ``rho`` spaces the levels between ``t_min`` and ``t_max`` (Karras et al., 2022); their number
     grows from ``first`` to ``last`` intervals by ``rule``. A pair of neighbours is drawn uniformly,
@@ -168,7 +168,7 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Momentum:
-    """Momentum of the EMA target: a sigmoid from ``start`` to ``end``."""
+    """Momentum of the EMA target over training: a sigmoid from ``start`` to ``end``."""
 
     start: float
     end: float
@@ -186,9 +186,9 @@ class Momentum:
 class Pretrain:
     """One pre-training; ``loss`` holds the objective's own constants.
 
-    ``batch_size`` counts images of all devices. ``freeze_patches`` keeps the first layer at its
-    random initialisation, as MoCo-v3 does. ``augment`` has a list of augmentations for each view
-    of the objective (its ``VIEWS``).
+    ``batch_size`` counts the images on all devices together. ``freeze_patches`` keeps the first
+    layer at its random initialisation, as in MoCo-v3. ``augment`` has a list of augmentations for
+    each view of the objective (its ``VIEWS``).
     """
 
     architecture: Annotated[str, Of("networks")]
@@ -216,7 +216,7 @@ class Pretrain:
 class Mix:
     """Mixup and CutMix (parameters of their Beta distributions; 0 is off), and label smoothing.
 
-    A batch is mixed with probability ``prob``; if both are on, by CutMix with probability
+    A batch is mixed with probability ``prob``; if both are on, CutMix is chosen with probability
     ``switch``. ``smoothing`` is the share of a label that is spread evenly over all classes.
     """
 
@@ -236,11 +236,11 @@ class Mix:
 class Recipe:
     """How a classifier is trained.
 
-    With 0 ``epochs`` the weights stay as they start. ``layer_decay`` multiplies the learning rate
-    of each earlier layer. ``final_norm`` is whether the head reads the encoder's output after its
-    last LayerNorm. ``condition`` is the noise level that the encoder gets: the ``exact`` one or the
-    ``nearest`` on the paper's grid. ``selection`` keeps the weights of the best epoch on the
-    validation split, measured with ``validation_draws`` noisy copies of each image, or of the last.
+    With 0 ``epochs`` the weights keep their initial values. ``layer_decay`` multiplies the learning
+    rate of each earlier layer. ``final_norm`` is whether the head reads the encoder's output after
+    its last LayerNorm. ``condition`` is the noise level that the encoder gets: the ``exact`` one or
+    the ``nearest`` on the paper's grid. ``selection`` keeps the weights of the ``last`` epoch or of
+    the best on the validation split, measured with ``validation_draws`` noisy copies of each image.
     """
 
     epochs: int
@@ -300,7 +300,7 @@ def read(section: str, into: type[T], path: Path = PARAMS) -> T:
 
 
 def as_written(*sections: str, path: Path = PARAMS) -> dict[str, Any]:
-    """Sections by dotted name, as mappings of JSON values, for an artifact to record."""
+    """Sections by dotted name, as JSON values that an artifact can record."""
     whole = read_yaml(path)
     with reading(path):
         return {section: finite(find(whole, section)) for section in sections}

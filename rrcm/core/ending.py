@@ -1,4 +1,4 @@
-"""How a command and a stage end when something is wrong: in one line."""
+"""Reports the errors of commands and stages in one line and ends the process."""
 
 import errno
 import os
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from rrcm.core.errors import RrcmError, one_line, printable
 
-INTERRUPTED = 130  # exit code, as of any command that Ctrl-C ends
-LONGEST = 600  # characters of an error: names and contents of files may have any length
+INTERRUPTED = 130  # exit code of a command that Ctrl-C ended
+LONGEST = 600  # characters of an error; file names and contents may have any length
 HINTS = {
     **dict.fromkeys(
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
@@ -26,11 +26,12 @@ HINTS = {
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """End the process as a command line does; the only place where errors are caught for good.
+    """Turn expected errors of the block into one line on standard error and an exit code.
 
-    An error of ours, of the file system or for want of memory takes one line on standard error of
-    at most `LONGEST` characters, and exit code 1; an interrupt one line, and `INTERRUPTED`. Whoever
-    reads the output may close it, without a word. Any other error is a bug, and goes through.
+    An RrcmError, OSError or MemoryError prints at most `LONGEST` characters and exits with code 1;
+    an interrupt prints one line and exits with `INTERRUPTED`. If the reader of the output closes
+    it, it exits with code 1 and prints nothing. Any other error is a bug and propagates. No other
+    code catches errors for good.
     """
     try:
         yield
@@ -56,13 +57,13 @@ def _told(error: BaseException | str) -> str:
 
 
 def _of_files(error: OSError) -> str:
-    """What the file system refused: which file, why, and what can be done."""
+    """Message for an error of the file system: the file, the reason, and a remedy if known."""
     place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
     return f"{place}{error.strerror or error}{HINTS.get(error.errno or 0, '')}"
 
 
 def _drop_output() -> None:
-    """Forget what could not be written to standard output, which Python would try again."""
+    """Discard output that could not be written, which Python would try to write again."""
     try:
         sys.stdout.flush()
     except OSError:

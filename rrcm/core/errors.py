@@ -1,23 +1,23 @@
-"""Every error that a user can fix, by name. Anything else is a bug and should crash loudly.
+"""Errors that a user can fix. Any other exception is a bug and should crash loudly.
 
 RrcmError
-├── ConfigError       params.yaml says something that we do not understand
+├── ConfigError       params.yaml has an unknown key or an invalid value
 ├── DataError         the data on disk is not what the configuration promises
 ├── CheckpointError   a trained model is missing, damaged or of another architecture
-├── TrainingError     training went wrong in a way that another setting can cure
+├── TrainingError     training failed in a way that other settings can fix
 ├── BackendError      a runtime refused an exported model, or disagrees with it
 ├── VotesError        a votes file is damaged, or belongs to another classifier
-├── CertificateError  a certificate was asked outside the conditions of its theorem
+├── CertificateError  a certificate was requested outside the conditions of its theorem
 └── StageError        a pipeline stage cannot start, or its inputs changed under it
 """
 
 
 class RrcmError(Exception):
-    """Base of the family; the command line prints these in one line and exits 1."""
+    """Base class of these errors; the command line prints them in one line and exits 1."""
 
 
 class ConfigError(RrcmError):
-    """``params.yaml`` says something that we do not understand."""
+    """``params.yaml`` has an unknown key or an invalid value."""
 
 
 class DataError(RrcmError):
@@ -29,7 +29,7 @@ class CheckpointError(RrcmError):
 
 
 class TrainingError(RrcmError):
-    """Training went wrong in a way that another setting can cure."""
+    """Training failed in a way that other settings can fix."""
 
 
 class BackendError(RrcmError):
@@ -41,7 +41,7 @@ class VotesError(RrcmError):
 
 
 class CertificateError(RrcmError):
-    """A certificate was asked outside the conditions of its theorem."""
+    """A certificate was requested outside the conditions of its theorem."""
 
 
 class StageError(RrcmError):
@@ -49,10 +49,10 @@ class StageError(RrcmError):
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """``text`` as it may be shown to people, whoever wrote it: escaped where unseen.
+    """Untrusted ``text`` made safe to display: unprintable characters are escaped as in Python.
 
-    Escaped as Python does are control characters, which a terminal would obey, line ends among them
-    unless ``lines``, marks that turn the direction of writing, and bytes that are no UTF-8.
+    These are control characters, which a terminal would obey (with line ends unless ``lines``),
+    marks that change the writing direction, and bytes that are not UTF-8.
     """
     if lines:
         return "\n".join(map(printable, text.split("\n")))
@@ -64,12 +64,12 @@ def _said(character: str) -> str:
 
 
 def one_line(error: BaseException | str, *, most: int = 300) -> str:
-    """What an error of anybody says, in one line of at most so many characters.
+    """Any error's message as one line of at most ``most`` characters.
 
-    What is cut out is in the middle: a place stands at the beginning, and what to do at the end.
+    It is cut in the middle: messages begin with the place and end with the remedy.
     """
     text = str(error)
-    if len(text) > 2 * most:  # before it is split: it may be the contents of a file
+    if len(text) > 2 * most:  # before splitting: it may be the contents of a file
         text = text[:most] + text[-most:]
     text = " ".join(text.split())
     if len(text) <= most:

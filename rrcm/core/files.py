@@ -1,4 +1,4 @@
-"""Files that are whole or absent, their digests, and reading those that anybody may have made."""
+"""Atomic writing of files, their digests, and safe reading of untrusted files."""
 
 import gzip
 import hashlib
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from rrcm.core.errors import CheckpointError, DataError, RrcmError, one_line, printable
 
-if TYPE_CHECKING:  # pandas takes long to load, and few who write files have tables
+if TYPE_CHECKING:  # pandas is slow to import, and few callers write tables
     import pandas as pd
 
-MOST = 2**30  # bytes of a file that is read as a whole
-NAME = 255  # bytes of a name, for every usual file system
-KINDS = {  # what would never end, or never begin, if it were read
+MOST = 2**30  # largest file that is read as a whole, in bytes
+NAME = 255  # longest file name on all usual file systems, in bytes
+KINDS = {  # not regular files: reading them might block or never end
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -55,7 +55,7 @@ def _cut(name: str, most: int) -> str:
 
 @contextmanager
 def naming(path: Path, *parts: Path) -> Iterator[None]:
-    """An OSError of the block that names no file, or one of ``parts``, names ``path``."""
+    """Make an OSError of the block name ``path`` if it names no file, or one of ``parts``."""
     try:
         yield
     except OSError as error:
@@ -66,14 +66,14 @@ def naming(path: Path, *parts: Path) -> Iterator[None]:
 
 
 def require_place(path: Path) -> None:
-    """Make the folder of ``path``, and refuse, before any work, a file that cannot be made there.
+    """Create the folder of ``path``, and check before any work that a file can be created there.
 
     Raises:
-        OSError: It cannot, for its name, its folder, or the rights to it.
+        OSError: It cannot, because of its name, its folder, or missing permissions.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
-        path.lstat()  # knows names that are too long
+        path.lstat()  # raises if the name is too long
     tempfile.TemporaryFile(dir=path.parent).close()
 
 
@@ -89,9 +89,9 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_csv(table: "pd.DataFrame", path: Path, *, digits: str) -> None:
-    """Write a table as CSV, atomically; the same table, the same bytes.
+    """Write a table as CSV, atomically; the same table gives the same bytes.
 
-    Text in it may be anybody's: see `cell`. ``digits`` is the format of its floats.
+    Text may be untrusted and is escaped by `cell`. ``digits`` is the format of floats.
     """
     shown = table.map(lambda value: cell(value) if isinstance(value, str) else value)
     with atomic(path) as part:
@@ -99,17 +99,17 @@ def write_csv(table: "pd.DataFrame", path: Path, *, digits: str) -> None:
 
 
 def cell(text: str) -> str:
-    """``text`` as a cell of a table that no spreadsheet runs and no terminal obeys.
+    """Escape ``text`` for a table cell, so that no spreadsheet or terminal executes it.
 
-    What begins as a formula does gets an apostrophe in front, and so does what begins with one;
-    backslashes are doubled, and what cannot be seen is said as Python does. `uncell` undoes it.
+    Text that begins like a formula or with an apostrophe gets an apostrophe in front; backslashes
+    are doubled, and unprintable characters escaped as in Python. `uncell` undoes it.
     """
     text = printable(text.replace("\\", "\\\\"))
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "'")) else text
 
 
 def uncell(text: str) -> str:
-    """The text of which `cell` made this one."""
+    """Undo `cell`."""
     text = text.removeprefix("'")
     said = r"\\(\\|[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
     return re.sub(said, lambda found: _character(found[1]), text)
@@ -127,10 +127,10 @@ def sha256(path: Path) -> str:
 
 
 def require_utf8(name: str, refused: type[RrcmError] = DataError) -> None:
-    """Refuse a name that no result could be written with: all of them are UTF-8.
+    """Refuse a file name that is not UTF-8, as all results are written in UTF-8.
 
     Raises:
-        refused: It is not, as the file system has it.
+        refused: The name on the file system is not UTF-8.
     """
     try:
         name.encode()
@@ -141,18 +141,18 @@ def require_utf8(name: str, refused: type[RrcmError] = DataError) -> None:
 def require_file(
     path: Path, refused: type[RrcmError] = DataError, *, most: int = MOST, hint: str = ""
 ) -> None:
-    """Refuse to read what could hang, never end, or fill the memory.
+    """Refuse a path whose reading could hang, never end, or fill the memory.
 
     Raises:
-        refused: ``path`` is missing (``hint`` says more), no regular file, nor a link to one, has
-            more than ``most`` bytes, on the disk or not, or a name that is not UTF-8.
+        refused: ``path`` is missing (the message ends in ``hint``), is neither a regular file nor a
+            link to one, has more than ``most`` bytes (sparse or not), or a name that is not UTF-8.
     """
     require_utf8(str(path), refused)
     try:
         found = path.stat()
     except FileNotFoundError:
         raise refused(f"{path}: not found{hint}") from None
-    except (OSError, ValueError) as error:  # ValueError: no name at all
+    except (OSError, ValueError) as error:  # ValueError: not a valid path
         raise refused(f"{path}: cannot be read ({_why(error)})") from None
     if not stat.S_ISREG(found.st_mode):
         kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
@@ -167,7 +167,7 @@ def read_bytes(
     """The bytes of a file that `require_file` accepts.
 
     Raises:
-        refused: It does not, or the file cannot be read.
+        refused: `require_file` refuses it, or it cannot be read.
     """
     require_file(path, refused, most=most, hint=hint)
     try:
@@ -177,10 +177,10 @@ def read_bytes(
 
 
 def read_json(path: Path, refused: type[RrcmError] = DataError, *, hint: str = "") -> Any:
-    """What a JSON file holds.
+    """The contents of a JSON file.
 
     Raises:
-        refused: As `read_bytes`, or it is no JSON, or nested too deeply; ends in ``hint``.
+        refused: As `read_bytes`, or it is not JSON, or nested too deeply; ends in ``hint``.
     """
     try:
         return json.loads(read_bytes(path, refused, hint=hint))
@@ -189,10 +189,10 @@ def read_json(path: Path, refused: type[RrcmError] = DataError, *, hint: str = "
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The ``config.json`` in the ``folder`` of a trained network, whatever its kind.
+    """The ``config.json`` in the ``folder`` of a trained network of any kind.
 
     Raises:
-        CheckpointError: It is missing, or no JSON mapping.
+        CheckpointError: It is missing, or not a JSON mapping.
     """
     path = folder / "config.json"
     config = read_json(path, CheckpointError, hint="; make it with `dvc repro`")
@@ -202,11 +202,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def unzipped(raw: bytes, path: Path, *, most: int) -> bytes:
-    """The contents of a gzip file, ``raw``, to its end, whose checksum is right.
+    """Decompress a whole gzip file, given as bytes ``raw``, and verify its checksum.
 
     Raises:
-        DataError: They are more than ``most`` bytes; ``path`` is where the file is from.
-        OSError, EOFError, zlib.error: It is damaged.
+        DataError: The contents are more than ``most`` bytes; names ``path``, the file's origin.
+        OSError, EOFError, zlib.error: The file is damaged.
     """
     with gzip.open(io.BytesIO(raw)) as file:
         whole = file.read(most + 1)

@@ -1,3 +1,3 @@
 """Labels of images."""
 
-UNKNOWN = -1  # of an image whose class nobody gave
+UNKNOWN = -1  # the label of an image whose class is not known

@@ -1,4 +1,4 @@
-"""Files that are locks, which the kernel frees when their process ends, however it does."""
+"""File locks, which the kernel releases when their process ends for any reason."""
 
 import fcntl
 import math
@@ -14,10 +14,10 @@ POLL = 0.1  # seconds
 
 
 def lock(file: int) -> bool:
-    """Lock an open file, unless another one has it locked.
+    """Lock an open file; returns False, without waiting, if another open file holds the lock.
 
-    Its process and those forked from it hold the lock until the last of them has closed the file or
-    ended, however that comes about.
+    This process and its forks hold the lock until the last of them has closed the file or ended,
+    for any reason.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,16 +30,16 @@ def lock(file: int) -> bool:
 def alone(
     path: Path, work: str, *, say: Callable[[str], None], patience: float = math.inf
 ) -> Iterator[None]:
-    """Be the only process at some work; the others wait until it is done, or its process ended.
+    """Run the block in one process at a time; others wait until it is done or its process ended.
 
     Args:
-        path: The lock, a file that is there meanwhile.
-        work: What it is, for messages.
-        say: Called once with a line, if another process has to be waited for.
-        patience: Seconds to wait at most.
+        path: The lock file, which exists while the block runs.
+        work: Name of the work in messages.
+        say: Called once with a message if this process has to wait.
+        patience: Longest wait in seconds.
 
     Raises:
-        StageError: Another process is still at work; names it.
+        StageError: Another process is still at the same work; names it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = _wait(path, work, say, patience)
@@ -49,7 +49,7 @@ def alone(
         yield
     finally:
         if _is(file, path):
-            path.unlink()  # while it is locked, so that nobody else's is removed
+            path.unlink()  # while locked, so as not to remove another process's file
         os.close(file)
 
 
@@ -59,7 +59,7 @@ def _wait(path: Path, work: str, say: Callable[[str], None], patience: float) ->
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         if lock(file) and _is(file, path):  # else its holder removed it after we had opened it
             return file
-        pid = os.pread(file, 20, 0).decode(errors="replace") or "?"  # it is just about to say
+        pid = os.pread(file, 20, 0).decode(errors="replace") or "?"  # not written yet
         os.close(file)
         if time.monotonic() - began > patience:
             raise StageError(

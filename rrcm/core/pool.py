@@ -1,4 +1,4 @@
-"""Processes: work that several share in the order in which it was given out, and how they end."""
+"""Worker processes: an ordered parallel map, and processes that end with an ancestor."""
 
 import os
 import signal
@@ -17,22 +17,22 @@ import psutil
 from rrcm.core.errors import DataError
 
 POLL = 0.5  # seconds
-GRACE = 10.0  # seconds that a process whose starter is gone has to end by itself
+GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a process whose ancestor is gone
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 def spread(function: Callable[[A], B], tasks: Iterable[A], *, workers: int) -> Iterator[B]:
-    """``map(function, tasks)`` in ``workers`` processes; tasks are taken a few ahead of results.
+    """``map(function, tasks)`` in ``workers`` processes; tasks are read a few ahead of results.
 
     Raises:
-        DataError: A process died, which is what happens where memory runs out.
+        DataError: A process died, as happens when memory runs out.
     """
     if workers == 1:
         yield from map(function, tasks)
         return
-    # Forked: the workers read, hash and decode, and need not import it all again, seconds each.
+    # Forked, because importing everything again would cost each worker seconds.
     fork, parent = get_context("fork"), (os.getpid(),)
     with ProcessPoolExecutor(workers, fork, initializer=_begin, initargs=parent) as pool:
         ahead: deque[Future[B]] = deque()
@@ -54,17 +54,17 @@ def spread(function: Callable[[A], B], tasks: Iterable[A], *, workers: int) -> I
 
 
 def _begin(parent: int) -> None:
-    """End with ``parent``; leave an interrupt from the keyboard to it."""
+    """Initialise a worker: it ends with ``parent``, and leaves keyboard interrupts to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     follow(parent)
 
 
 def ours(pid: int) -> bool:
-    """Whether process ``pid`` lives and started this one, or started who started it, and so on.
+    """Whether process ``pid`` is alive and an ancestor of this one.
 
-    Another process that was given its number since is not taken for it: it started none of these.
+    A later process that reuses its number does not count: it is no ancestor.
     """
-    for _ in range(3):  # somebody between us may end while we look
+    for _ in range(3):  # a process in between may end during the search
         with suppress(psutil.NoSuchProcess):
             process: psutil.Process | None = psutil.Process()
             while process is not None and process.pid != pid:
@@ -74,9 +74,9 @@ def ours(pid: int) -> bool:
 
 
 def follow(pid: int) -> None:
-    """End with process ``pid``, one of those that `ours` tells, even if that is killed.
+    """End this process when its ancestor ``pid`` ends, even if that is killed.
 
-    This process gets SIGTERM within a second or so, and SIGKILL if that does not end it.
+    This process gets SIGTERM within about a second, and SIGKILL if that does not end it.
     """
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Progress of long work on the terminal: how far, how fast, how long yet."""
+"""Progress of long work on the terminal: steps done, speed and time left."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from tqdm import tqdm
 
-SECONDS_BETWEEN_LINES = 15  # where the output is a log and not a terminal
+SECONDS_BETWEEN_LINES = 15  # if the output is a log and not a terminal
 
 
 class Step(Protocol):
@@ -22,7 +22,7 @@ S = TypeVar("S", bound=Step)
 def steps(states: Iterable[S], *, total: int, start: int, title: str, images: int) -> Iterator[S]:
     """Pass training states through, showing images per second, the loss, and the time left.
 
-    ``images`` are those of a step.
+    ``images`` is the number of images per step.
     """
     with bar(total, start, title, " steps") as shown:
         for state in states:
@@ -35,7 +35,7 @@ def steps(states: Iterable[S], *, total: int, start: int, title: str, images: in
 
 
 def bar(total: int, start: int, title: str, unit: str, *, delay: float = 0.0) -> tqdm:
-    """A bar on a terminal, lines now and then in a log; the first after ``delay`` seconds."""
+    """A progress bar on a terminal, occasional lines in a log, starting after ``delay`` seconds."""
     interval = 0.2 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
     return tqdm(
         total=total,

@@ -1,7 +1,7 @@
-"""Ranges of the values of ``params.yaml``, and how a value is refused.
+"""Range checks for the values of ``params.yaml``.
 
-What refuses a value is the dataclass that it belongs to, which does not know where it stands:
-`parsing.parse` puts the place in front.
+The dataclass that holds a value checks it. It does not know its place in the file, which
+`schema.parse` puts in front of the message.
 """
 
 import math
@@ -9,19 +9,19 @@ from typing import Protocol
 
 from rrcm.core.errors import ConfigError
 
-# Beyond these a number is taken for a slip of the pen: it would fail after hours of training, or
-# take all memory. They are far above anything that was ever trained or certified.
+# Larger numbers are taken for mistakes: they would fail after hours of training, or take all
+# memory. The limits are far above anything that was ever trained or certified.
 MOST = 2**31 - 1  # steps, images, weights of a loss, …: counts that 32 bits hold
-SEEDS = 2**32  # with larger ones, streams of noise.torch_seed would meet
-SIDE = 2**14  # pixels of a side of a picture
+SEEDS = 2**32  # larger ones would make streams of noise.streams.torch_seed overlap
+SIDE = 2**14  # pixels per side of a picture
 WIDTH = 2**16  # of a layer: channels, features, heads
 LAYERS = 2**10  # blocks of a network; also processes on a host
-BATCH = 2**20  # images of a batch, and entries of a table such as that of a noise schedule
-COPIES = 2**16  # of one image: noisy copies, votes, steps of an attack
+BATCH = 2**20  # images per batch; also entries of a table such as a noise schedule
+COPIES = 2**16  # per image: noisy copies, votes, steps of an attack
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuse a value."""
+    """Raise a ConfigError with ``message`` unless ``condition`` holds."""
     if not condition:
         raise ConfigError(message)
 
@@ -51,11 +51,11 @@ class Seeded(Protocol):
 
     @property
     def seed(self) -> int:
-        """Of the random numbers."""
+        """Seed of the random numbers."""
 
 
 def seeded(section: Seeded) -> None:
-    """Refuse a ``seed`` that is no seed."""
+    """Refuse a ``seed`` outside of [0, 2^32)."""
     seed = section.seed
     require(0 <= seed < SEEDS, f"seed: must be in [0, 2^32), got {seed}")
 

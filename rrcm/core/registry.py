@@ -1,7 +1,7 @@
-"""Components are found by file name: ``load("methods", "gaussian")``, the file gaussian.py.
+"""Finds components by file name: ``load("methods", "gaussian")`` imports the file gaussian.py.
 
-Only the folder of each kind is written down here. A component itself is registered nowhere, so that
-adding one touches no file that a trained model depends on.
+Only the folder of each kind is listed here. Components themselves are not registered, so that
+adding one changes no file that a trained model depends on.
 """
 
 import difflib
@@ -14,7 +14,7 @@ from types import ModuleType
 from rrcm.core.errors import ConfigError
 
 LONGEST = 100  # characters of a name
-FOLDERS = {  # of each kind of component, below rrcm/
+FOLDERS = {  # kind of component: its folder below rrcm/
     "datasets": "data/datasets",
     "networks": "models/networks",
     "folding": "models/folding",
@@ -34,27 +34,27 @@ LIBRARY = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Of:
-    """A mark of a string in a dataclass: it names a component of this kind."""
+    """Annotation of a string in a dataclass: the name of a component of this kind."""
 
     kind: str
 
 
 def suggest(word: str, known: list[str]) -> str:
-    """`` Did you mean 'x'?`` when something known is close to ``word``, else nothing."""
-    if len(word) > LONGEST:  # comparing takes the product of both lengths
+    """`` Did you mean 'x'?`` if a known word is close to ``word``, else the empty string."""
+    if len(word) > LONGEST:  # comparing takes time in proportion to both lengths
         return ""
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def names(kind: str) -> list[str]:
-    """The components of one kind, sorted."""
+    """Names of the components of one kind, sorted."""
     files = pkgutil.iter_modules([str(LIBRARY / FOLDERS[kind])])
     return sorted(file.name for file in files if not file.name.startswith("_"))
 
 
 def require(kind: str, name: str) -> None:
-    """Refuse a name that no component of this kind has; the error lists those that there are."""
+    """Refuse a name that is no component of this kind; the error lists the existing ones."""
     file = LIBRARY / FOLDERS[kind] / f"{name}.py"
     if not (name.isidentifier() and name[0] != "_" and len(name) < LONGEST and file.is_file()):
         known = names(kind)
@@ -66,7 +66,7 @@ def load(kind: str, name: str) -> ModuleType:
     """The module of a component.
 
     Raises:
-        ConfigError: There is no such component; the error lists those that there are.
+        ConfigError: There is no such component; the error lists the existing ones.
     """
     require(kind, name)
     return importlib.import_module(f"rrcm.{FOLDERS[kind].replace('/', '.')}.{name}")

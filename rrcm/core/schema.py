@@ -1,4 +1,4 @@
-"""Mappings of YAML and JSON to frozen dataclasses: every key known, present and typed."""
+"""Parses YAML and JSON mappings into frozen dataclasses: every key known, present and typed."""
 
 import dataclasses
 import math
@@ -28,14 +28,14 @@ T = typing.TypeVar("T")
 INFINITE = "may be infinite"
 Unbounded = Annotated[float, INFINITE]  # any other float of a dataclass is finite
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
-Name = Annotated[str, NAME]  # what people call a thing: part of paths, stages and dotted places
-LARGEST = 2**64  # of whole numbers: what comes after them computes in 64 bits
-LINE = 380  # characters of an error
-TEXT, DEPTH, NODES = 2**20, 50, 100_000  # of a YAML file: bytes, levels, values
+Name = Annotated[str, NAME]  # a user's name for an entry; part of paths, stages and dotted keys
+LARGEST = 2**64  # bound of whole numbers, as later code computes in 64 bits
+LINE = 380  # most characters of an error
+TEXT, DEPTH, NODES = 2**20, 50, 100_000  # limits of a YAML file: bytes, levels, values
 
 
 class _Short(reprlib.Repr):
-    """Values in errors: a long string, list or number would hide the place that it stands at."""
+    """Shortens values in errors, where a long string, list or number would hide its place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _Short(reprlib.Repr):
         self.maxlevel = 3
 
     def repr_int(self, x: int, level: int) -> str:
-        """Python refuses to print numbers of thousands of digits."""
+        """Numbers of thousands of digits by their length, as Python refuses to print them."""
         return repr(x) if abs(x) < LARGEST**2 else f"a whole number of {x.bit_length()} bits"
 
 
@@ -57,7 +57,7 @@ _SHORT = _Short()
 
 
 def listed(names: Iterable[object], *, most: int = 120) -> str:
-    """Names with commas in between, as many of them as fit into ``most`` characters."""
+    """Names joined by commas, as many as fit into ``most`` characters."""
     words = [shown(name)[1:-1] if isinstance(name, str) else shown(name) for name in names]
     fit, length = 0, 0
     while fit < len(words) and (length := length + len(words[fit]) + 2) <= most:
@@ -67,10 +67,10 @@ def listed(names: Iterable[object], *, most: int = 120) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Errors of the block say which file they are of, in one line.
+    """Add the file's name to errors of the block, and shorten them to one line.
 
     Raises:
-        ConfigError: As the block does, with ``path`` in front.
+        ConfigError: The block raised one; ``path`` is put in front.
     """
     try:
         yield
@@ -82,8 +82,8 @@ def read_yaml(path: Path) -> Any:
     """The contents of a YAML 1.2 file.
 
     Raises:
-        ConfigError: It is missing, no YAML, or a trap: of more than `TEXT` bytes, `DEPTH` levels,
-            or `NODES` values with all aliases written out.
+        ConfigError: It is missing, not YAML, or too large: more than `TEXT` bytes, `DEPTH` levels,
+            or `NODES` values with all aliases expanded.
     """
     hint = "; run this in a checkout, or `rrcm preset digits`"
     require_file(path, ConfigError, most=TEXT, hint=hint)
@@ -92,21 +92,21 @@ def read_yaml(path: Path) -> Any:
         with path.open("rb") as file:
             _require_small(yaml.parse(file), path)
         return yaml.load(path)
-    # a tag or a date that is none; letters that are not of UTF-8
+    # an invalid tag or date, or bytes that are not UTF-8
     except (YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: {one_line(error)}") from None
 
 
 def _require_small(events: Iterable[Event], path: Path) -> None:
-    """Refuse what would take too much to build; no level or alias is followed."""
-    sizes: dict[str | None, int] = {}  # what stands at an anchor, once it has been read
-    levels: list[tuple[str | None, int]] = []  # open ones: their anchor, and what was read before
+    """Refuse YAML that would take too much memory to build; no alias is expanded for this."""
+    sizes: dict[str | None, int] = {}  # number of values at each anchor read so far
+    levels: list[tuple[str | None, int]] = []  # open collections: anchor, values before
     total = 0
     for event in events:
         if isinstance(event, AliasEvent):
             if any(event.anchor == anchor for anchor, _ in levels):
                 raise ConfigError(f"{path}: {shown(event.anchor)} is an alias of what it stands in")
-            total += sizes.get(event.anchor, 1)  # one that is nowhere is refused later
+            total += sizes.get(event.anchor, 1)  # an undefined anchor is refused later
         elif isinstance(event, CollectionStartEvent):
             levels.append((event.anchor, total))
             total += 1
@@ -123,10 +123,10 @@ def _require_small(events: Iterable[Event], path: Path) -> None:
 
 
 def find(node: Any, dotted: str) -> Any:
-    """The part of ``node``, the contents of a file, at a dotted path.
+    """The part of a file's contents ``node`` at a dotted path.
 
     Raises:
-        ConfigError: It is not there; names the first key that is missing.
+        ConfigError: There is none; names the first missing key.
     """
     for key in dotted.split("."):
         if not isinstance(node, dict) or key not in node:
@@ -137,7 +137,7 @@ def find(node: Any, dotted: str) -> Any:
 
 
 def finite(node: Any) -> Any:
-    """``node`` with infinities as the text that YAML has for them, ``.inf``: JSON has none."""
+    """``node`` with infinities replaced by YAML's text ``.inf``, as JSON has no infinity."""
     if isinstance(node, dict):
         return {key: finite(value) for key, value in node.items()}
     if isinstance(node, list):
@@ -148,7 +148,7 @@ def finite(node: Any) -> Any:
 
 
 def within(where: str, key: object) -> str:
-    """The place of a key in the mapping at ``where``; "" is the file itself."""
+    """The dotted place of a key in the mapping at ``where``; "" is the whole file."""
     name = key if isinstance(key, str) and len(key) <= 100 else shown(key)
     return f"{where}.{name}" if where else name
 
@@ -172,15 +172,15 @@ def parse(node: dict[str, Any], into: type[T], *, where: str) -> T:
     }
     try:
         return into(**values)
-    except ConfigError as error:  # a class checks its own values, and cannot know where they stand
+    except ConfigError as error:  # a class checks its own values, but does not know their place
         raise ConfigError(f"{where}.{error}" if where else str(error)) from None
 
 
 def cast(value: Any, to: Any, *, where: str) -> Any:
     """``value`` as the type ``to``, or a ConfigError that names the place; ints become floats.
 
-    A whole number is below 2^64 on either side of 0, a float is finite unless it is `Unbounded`,
-    what is marked as the name of a component (`registry.Of`) is one, and a `Name` is a plain word.
+    An int must be below 2^64 in magnitude, a float finite unless it is `Unbounded`, a string marked
+    with `registry.Of` the name of a component, and a `Name` a plain word.
     """
     marks: Sequence[object] = ()
     if typing.get_origin(to) is Annotated:

@@ -1,4 +1,4 @@
-"""A folder of picture files as a split, with labels from sub-folders or a CSV file, or without."""
+"""Reads a folder of pictures as a split, with labels from sub-folders or a CSV file, or without."""
 
 import io
 from dataclasses import dataclass
@@ -19,10 +19,9 @@ from rrcm.data.splits.shards import Split
 class Folder:
     """A folder of pictures as a split.
 
-    ``files`` [N] are the paths of the split's images below the folder, ``left_out`` says in a line
-    each of which files were not used, and why. ``idx`` of an image is the place of its file among
-    all picture files of the folder, in the order of their paths, so that a file that cannot be read
-    renumbers no other.
+    ``files`` [N] are the paths of the split's images relative to the folder. ``left_out`` has a
+    line for each unused file, with the reason. The ``idx`` of an image is the position of its file
+    among all picture files sorted by path, so that an unreadable file renumbers no other.
     """
 
     split: Split
@@ -40,14 +39,14 @@ def folder(
 
     Args:
         root: The folder; pictures are found at any depth.
-        fit: How pictures become pixels.
-        classes: The names of the model's outputs, in their order; their numbers if none are known.
+        fit: How pictures are scaled to the model's input.
+        classes: Class names in the order of the model's outputs, or numbers if there are no names.
         named: Whether ``classes`` are names.
         labels: The CSV file, if any; files that it does not list are UNKNOWN.
-        strict: Whether a file that cannot be read is an error.
+        strict: Whether an unreadable file is an error.
 
     Raises:
-        DataError: There is no picture that can be read, a label is of no class, or ``strict``.
+        DataError: No picture can be read, or with ``strict`` one cannot; or a label is no class.
     """
     names = sorted(
         path.relative_to(root).as_posix()
@@ -86,7 +85,7 @@ def folder(
 
 
 def _listed(path: Path, classes: list[str], names: list[str]) -> dict[str, int]:
-    """Labels from a CSV file; a label is the name of a class, or the number of an output."""
+    """Labels from a CSV file; a label is a class name or the index of an output."""
     try:
         table = pd.read_csv(io.BytesIO(read_bytes(path)), dtype=str, keep_default_na=False)
         rows = list(zip(table["file"], table["label"], strict=True))
@@ -94,7 +93,7 @@ def _listed(path: Path, classes: list[str], names: list[str]) -> dict[str, int]:
         raise DataError(f"{path}: not a CSV file with the columns file and label") from None
     found = dict.fromkeys(names, UNKNOWN)
     for line, (name, label) in enumerate(rows, start=2):
-        name = name if name in found else uncell(name)  # as our own tables write it
+        name = name if name in found else uncell(name)  # as written in our own tables
         if name not in found:
             raise DataError(f"{path}:{line}: there is no picture {name}.{suggest(name, names)}")
         found[name] = _class(label, classes, where=f"{path}:{line}")
@@ -115,7 +114,7 @@ def _class(label: str, classes: list[str], *, where: str) -> int:
 def _sorted_into_folders(
     root: Path, names: list[str], classes: list[str], *, named: bool
 ) -> tuple[dict[str, int], list[str]]:
-    """Labels from the first folder on the way to a picture, and the names of the outputs."""
+    """Labels from the top-level folder of each picture, and the class names of the outputs."""
     folders = sorted({name.partition("/")[0] for name in names if "/" in name})
     loose = [name for name in names if "/" not in name]
     if not folders:

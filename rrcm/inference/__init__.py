@@ -1,1 +1,1 @@
-"""Running classifiers: export to ONNX, backends, and classifiers that others trained."""
+"""Running classifiers: export to ONNX, backends, and classifiers trained elsewhere."""

@@ -1,7 +1,7 @@
 """Exports a trained classifier to ONNX and records how closely the two agree.
 
-The export is one file. Weights above the 2 GiB of a protobuf message make it a folder of that name
-with the graph and a file of weights, which is ONNX's external data format.
+The export is one file. If the weights exceed the 2 GiB of a protobuf message, it is a folder of
+that name with the graph and a file of weights, in ONNX's external data format.
 """
 
 import gc
@@ -36,16 +36,16 @@ from rrcm.noise import streams
 class Comparable(Protocol):
     """A classifier that can be compared with its export.
 
-    ``normals`` is the shape of a row's normal numbers z, () without.
+    ``normals`` is the shape of a row's normal numbers z, or () if it takes none.
     """
 
     normals: tuple[int, ...]
 
     def parity_outputs(self, x: Tensor, sigma: Tensor, /, *z: Tensor) -> dict[str, Tensor]:
-        """The outputs of its file by name: ``scores`` [B, K], then the scores they combine."""
+        """The outputs of its ONNX file by name: ``scores`` [B, K], then the scores they combine."""
 
     def decided(self, outputs: dict[str, Tensor], *, tolerance: float) -> Tensor:
-        """Rows [B] on which no vote changes with the combined scores by up to ``tolerance``.
+        """Rows [B] whose votes stay the same if combined scores change by up to ``tolerance``.
 
         On other rows a rounding error may change ``scores`` by a whole vote.
         """
@@ -60,17 +60,17 @@ def export(
     *,
     architecture: str,
 ) -> dict[str, Any]:
-    """Write ``network`` to ``path`` and return its parity record; nothing is kept on disagreement.
+    """Write ``network`` to ``path`` and return its parity record; no file is left on disagreement.
 
     The file maps ``x`` [batch, C, H, W], noisy pixels, and ``sigma`` [], their noise level, to
     ``scores`` [batch, K], in the inference form of rrcm/models/folding/. The same weights give the
     same bytes.
 
     Args:
-        network: In evaluation mode, on the CPU.
-        path: The file to write, or the folder.
+        network: The classifier, in evaluation mode, on the CPU.
+        path: The file or folder to write.
         split: Images for the parity check, which adds its own noise.
-        metadata: Stored in the file, non-text values as JSON; must have ``sigma``.
+        metadata: Stored in the file, with values other than text as JSON; must have ``sigma``.
         cfg: Opset, number of images and tolerance.
         architecture: A file of rrcm/models/folding/.
 
@@ -121,7 +121,7 @@ def export_purified(
 
 
 class _Plain:
-    """A single network as a `Comparable`: its scores combine nothing."""
+    """A single network as a `Comparable`; its scores do not combine others."""
 
     normals: tuple[int, ...] = ()
 
@@ -161,7 +161,7 @@ def _export(
     size = sum(t.nbytes for t in [*folded.parameters(), *folded.buffers()])
     with (_folder if size >= LARGEST else atomic)(path) as part:
         _write(part, folded, inputs, [*outputs], metadata, opset=cfg.opset)
-        gc.collect()  # the exporter's copies of the weights, before ONNX Runtime makes its own
+        gc.collect()  # frees the exporter's copies of the weights before ONNX Runtime makes its own
         graph = part / GRAPH if part.is_dir() else part
         decided = network.decided(outputs, tolerance=cfg.tolerance)
         record = parity(graph, inputs, outputs, decided)
@@ -176,7 +176,7 @@ def _export(
 
 
 def _inputs(pixels: np.ndarray, sigma: float, normals: tuple[int, ...]) -> dict[str, Tensor]:
-    """Noisy images, sigma and, for a random classifier, z, by the names of the file's inputs."""
+    """Inputs of the file by name: noisy images, sigma and, for a random classifier, z."""
     x, images = torch.from_numpy(pixels), torch.arange(len(pixels))
     noise = streams.gaussian(
         0, images, torch.zeros_like(images), tuple(x.shape[1:]), stream=streams.PARITY
@@ -198,7 +198,7 @@ def _write(
     *,
     opset: int,
 ) -> None:
-    """Write a file; or, into the folder ``path``, a graph and its weights."""
+    """Write an ONNX file, or a graph and its weights if ``path`` is a folder."""
     model = _trace(network, inputs, outputs, opset=opset)
     if path.is_dir():
         unload(model, path / DATA)
@@ -214,10 +214,10 @@ def _write(
 def _folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside ``path``; rename it into place only if the block succeeds.
 
-    Guarantee: whatever happens, including a crash, ``path`` is what it was, absent, or whole.
+    Guarantee: whatever happens, including a crash, ``path`` is unchanged, absent, or complete.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)  # left by an earlier process of this id
+    shutil.rmtree(part, ignore_errors=True)  # left by an earlier process with the same id
     part.mkdir(parents=True)
     try:
         yield part
@@ -234,7 +234,7 @@ def _folder(path: Path) -> Iterator[Path]:
 def _trace(
     network: nn.Module, inputs: dict[str, Tensor], outputs: list[str], *, opset: int
 ) -> onnx.ModelProto:
-    """The ONNX model of ``network``, traced on two rows; its batch dimension is open."""
+    """The ONNX model of ``network``, traced on two rows, with a dynamic batch dimension."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     batch = torch.export.Dim("batch")
     example = {name: value if name == "sigma" else value[:2] for name, value in inputs.items()}
@@ -261,9 +261,9 @@ def _trace(
 def parity(
     path: Path, inputs: dict[str, Tensor], outputs: dict[str, Tensor], decided: Tensor
 ) -> dict[str, Any]:
-    """How far the outputs of ONNX Runtime are from those of PyTorch, ``outputs``.
+    """Compare the outputs of ONNX Runtime with PyTorch's ``outputs``; returns the parity record.
 
-    Rounding may change a whole vote of rows that are not ``decided`` [B]: their ``scores`` are not
+    On rows that are not ``decided`` [B], rounding may change a whole vote: their ``scores`` are not
     compared, but the scores that these combine are. The record counts them as ``undecided``.
     """
     session = open_session(str(path), path, device="cpu")

@@ -1,8 +1,8 @@
-"""Checkpoints of the reference implementation of rRCM (Lei et al., 2025), read without trusting it.
+"""Reads untrusted checkpoints of the reference implementation of rRCM (Lei et al., 2025).
 
 Its files are PyTorch pickles of a state dict: of an encoder with its projector, or of a fine-tuned
-classifier, in either case perhaps under the prefix of a distributed wrapper. Shapes say all of the
-network but the number of its attention heads, and whether its last LayerNorm is used.
+classifier, either possibly under the prefix of a distributed wrapper. Tensor shapes determine the
+network except for the number of attention heads and whether the last LayerNorm is used.
 """
 
 import math
@@ -28,9 +28,9 @@ PROJECTOR_NAMES = {f"{i}.weight" for i in (0, 3, 6)} | {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """What a file holds: ``tensors``, float32, named as `Classifier` or `Encoder` names its own.
+    """Contents of a file: float32 ``tensors`` with the names of a `Classifier` or `Encoder`.
 
-    ``classes`` is how many a classifier knows, None of an encoder. ``shape`` is a mapping for
+    ``classes`` is a classifier's number of classes, None for an encoder. ``shape`` is a mapping for
     ``models.<name>`` of params.yaml.
     """
 
@@ -43,15 +43,15 @@ class Checkpoint:
 def read(path: Path, *, arch: str | None, heads: int | None, final_norm: bool) -> Checkpoint:
     """The encoder or classifier in ``path``, each tensor checked by name, shape, type and value.
 
-    Guarantee: nothing that the file says is executed (``weights_only``). Tensors may be mapped from
+    Guarantee: no code in the file is executed (``weights_only``). Tensors may be memory-mapped from
     the file, which must not change while they are used.
 
     Args:
         path: A file that the reference implementation wrote: .pth, .pt or .net.
-        arch: A name of `vit.SIZES`, checked against the shapes, or None to take those alone.
-        heads: Attention heads; None takes those of ``arch`` or of the named size that fits.
-        final_norm: Whether a classifier's head reads behind the last LayerNorm; an encoder keeps
-            it in any case.
+        arch: A name of `vit.SIZES`, checked against the shapes, or None to use only the shapes.
+        heads: Number of attention heads; None takes that of ``arch``.
+        final_norm: Whether a classifier's head reads the output of the last LayerNorm; an encoder
+            keeps it in any case.
 
     Raises:
         CheckpointError: The file is no such checkpoint, or of another network; names what differs.
@@ -87,7 +87,7 @@ def read(path: Path, *, arch: str | None, heads: int | None, final_norm: bool) -
 
 
 def _unwrap(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same without the prefixes of wrappers, which all names have, but the head its own."""
+    """The tensors without prefixes of wrappers, which occur on all names, but not on the head's."""
     if all(name.startswith(WRAPPER) for name in tensors):
         tensors = {name.removeprefix(WRAPPER): t for name, t in tensors.items()}
     if all(name.startswith((BASE, HEAD)) for name in tensors):
@@ -139,7 +139,7 @@ def _shape(
 
 
 def _size(path: Path, width: int, depth: int, *, arch: str | None, heads: int | None) -> str:
-    """The name of the size where it has one, else WIDTHxDEPTHxHEADS."""
+    """The name of the size if it has one, else WIDTHxDEPTHxHEADS."""
     if arch is not None:
         if arch not in vit.SIZES:
             known = [*vit.SIZES]

@@ -1,4 +1,4 @@
-"""State dicts of somebody else, read and checked without trusting them; nothing else reads any."""
+"""Reads and checks state dicts from untrusted sources; no other module does."""
 
 import pickle
 import re
@@ -18,7 +18,7 @@ from rrcm.core.schema import shown
 from rrcm.models.trained.base import checkpoint
 
 EXACT = (torch.float32, torch.float16, torch.bfloat16)  # float32 holds every number of these
-UNREADABLE = (  # what torch.load says of files that are something else, or not whole
+UNREADABLE = (  # exceptions of torch.load on other kinds of files, or truncated ones
     *(pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, TypeError),
     *(AttributeError, AssertionError, OverflowError, MemoryError, struct.error),
     zipfile.BadZipFile,
@@ -27,18 +27,18 @@ LONGEST = 100  # characters of a name in a message
 
 
 def load(path: Path, *, hint: str, nested: Sequence[str] = ()) -> dict[str, Tensor]:
-    """The state dict in ``path``, mapped into memory where its format allows.
+    """The state dict in ``path``, memory-mapped if its format allows.
 
-    Guarantee: nothing that the file says is executed (``weights_only``), and every tensor has its
-    numbers in the file. Where the format has checksums, as zip files do, they are right.
+    Guarantee: no code in the file is executed (``weights_only``), and the file holds the numbers of
+    every tensor. If the format has checksums, as zip files do, they are verified.
 
     Args:
-        path: A safetensors file, if it is called so, else one that `torch.save` wrote.
-        hint: Where else a state dict might be, if this is none.
+        path: A safetensors file, if it has that suffix, else one that `torch.save` wrote.
+        hint: For the error: where else a state dict might be.
         nested: Keys under which it may lie, each within that of the one before.
 
     Raises:
-        CheckpointError: The file is missing, damaged, or no mapping of names to tensors.
+        CheckpointError: The file is missing, damaged, or not a mapping of names to tensors.
     """
     safe = path.suffix == ".safetensors"
     held = checkpoint.read(path)[0] if safe else _plain(_unpickled(path))
@@ -64,24 +64,24 @@ def load(path: Path, *, hint: str, nested: Sequence[str] = ()) -> dict[str, Tens
 
 
 def _plain(value: object) -> object:
-    """A mapping without the methods that a file can give an OrderedDict."""
+    """A plain dict, without the attributes that a file can set on an OrderedDict."""
     return dict(dict.items(value)) if isinstance(value, dict) else value
 
 
 def _unpickled(path: Path) -> object:
-    """What a file of `torch.save` holds."""
+    """The contents of a file of `torch.save`."""
     require_file(path, CheckpointError, most=checkpoint.MOST)
     try:
         zipped = zipfile.is_zipfile(path)
         if zipped:
             _check_zip(path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of PyTorch's about its own reading of odd files
+            warnings.simplefilter("ignore")  # PyTorch's warnings about unusual files
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     except UNREADABLE as error:
-        # PyTorch's own words advise to execute the file; what it asked for is all that matters.
+        # PyTorch's message advises executing the file; name only the function that it asked for.
         asked = re.search(r"GLOBAL ([\w.]+)", str(error))
         why = (
             f"it calls {asked[1][:LONGEST]}, and is not executed"
@@ -92,7 +92,7 @@ def _unpickled(path: Path) -> object:
 
 
 def _check_zip(path: Path) -> None:
-    """Refuse what is compressed, which may be small and unfold to any size, or was damaged."""
+    """Refuse a damaged zip file, or a compressed one, which could unpack to any size."""
     with zipfile.ZipFile(path) as file:
         if any(part.compress_type != zipfile.ZIP_STORED for part in file.infolist()):
             raise CheckpointError(
@@ -104,7 +104,7 @@ def _check_zip(path: Path) -> None:
 
 
 def _stored(tensor: Tensor) -> bool:
-    """Whether the file has a number for each element: a short file cannot ask for much memory."""
+    """Whether the file holds every element, so that a short file cannot claim much memory."""
     plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
     if not plain or tensor.is_quantized or tensor.is_nested or tensor.is_complex():
         return False
@@ -118,13 +118,13 @@ def check(
     *,
     hints: Mapping[str, str] | None = None,
 ) -> None:
-    """Refuse tensors that are not exactly the wanted ones, or not finite, exact numbers.
+    """Refuse tensors with other names or shapes than wanted, or not finite, or of an inexact type.
 
     Args:
-        path: Where they are from, for messages.
-        tensors: By name.
-        wanted: The shape of each, by name.
-        hints: By name, why a tensor may be missing.
+        path: Their file, for messages.
+        tensors: Tensors by name.
+        wanted: The expected shapes by name.
+        hints: Possible reasons why a tensor is missing, by name.
 
     Raises:
         CheckpointError: Names the first tensor that is wrong.
@@ -146,5 +146,5 @@ def check(
 
 
 def widen(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same numbers as float32."""
+    """The same tensors as float32."""
     return {name: t.detach().float() for name, t in tensors.items()}

@@ -23,11 +23,11 @@ def karras_grid(points: int, *, t_min: float, t_max: float, rho: float) -> Tenso
 
 
 def lognormal_weights(levels: Tensor, *, mean: float, std: float) -> Tensor:
-    """How often each pair of neighbours is drawn, float64 [points - 1], sum 1 (eq. 38).
+    """Probability of drawing each pair of neighbouring levels, float64 [points - 1] (eq. 38).
 
-    A weight is the probability that a normal ln t lies between the two. ``levels`` [points] are
-    noise levels t, descending. Source: Song & Dhariwal (2023), arXiv:2310.14189, whose mean is
-    -1.1 and whose std is 2.
+    It is the probability that a normal ln t lies between the two, normalised to sum 1. ``levels``
+    [points] are noise levels t, descending. Source: Song & Dhariwal (2023), arXiv:2310.14189, with
+    mean -1.1 and std 2.
     """
     weights = -torch.special.ndtr((levels.double().log() - mean) / std).diff()
     if not weights.sum() > 0:
@@ -36,11 +36,11 @@ def lognormal_weights(levels: Tensor, *, mean: float, std: float) -> Tensor:
 
 
 def grid_points(step: int, *, steps: int, first: int, last: int, rule: str) -> int:
-    """How many noise levels the grid has at training step ``step`` (eq. 4).
+    """Number of noise levels in the grid at training step ``step`` (eq. 4).
 
     ``ict`` doubles ``first`` up to ``last`` in stages of equal length (Song & Dhariwal, 2023,
-    arXiv:2310.14189): thirds for 20 -> 80. ``reference`` is what rRCM's released code
-    does: it rounds the stage up, so that the first stage lasts a single step.
+    arXiv:2310.14189): thirds for 20 -> 80. ``reference`` is the rule of rRCM's released code: it
+    rounds the stage up, so that the first stage lasts a single step.
     """
     if rule == "ict":
         stage_steps = max(1, math.floor(steps / (math.log2(last // first) + 1)))

@@ -1,10 +1,10 @@
-"""Random streams: the noise that certificates are drawn with, and seeds for everything else.
+"""Random streams: the noise of certification, and seeds for everything else.
 
 The noise of certification is counter-based: draw d of image i under a seed is one function of
 (seed, i, d), computed with Philox4x32-10 (Salmon et al., 2011, "Parallel random numbers: as easy
 as 1, 2, 3") and a Box-Muller transform that uses only operations whose IEEE 754 result is unique
 (+, -, *, /, sqrt). A library logarithm or cosine may round differently in a vector lane than in the
-remainder of a loop, and votes would then depend on the batch that a draw rode in.
+remainder of a loop, and votes would then depend on the batch that contains a draw.
 """
 
 import math
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 MASK = 0xFFFFFFFF
-# Streams: what is drawn for one purpose is never used for another.
+# One stream per purpose, so that no random number is used for two.
 CERTIFY, VALIDATE, PARITY, INITIALISE, ORDER, STEP, RANDOMISE, LOCAL = range(8)
 
 
 def torch_seed(seed: int, stream: int, step: int = 0) -> int:
-    """A seed for torch's generator; distinct for any stream below 2^6 and (seed, step) in use."""
+    """A seed for torch's generator, distinct for each stream below 2^6 and (seed, step) in use."""
     return (stream << 56) + seed * 1_000_003 + step
 
 
@@ -46,15 +46,15 @@ def gaussian(
 ) -> Tensor:
     """Standard normal noise for draw ``draws[b]`` of image ``images[b]``, float32 [B, *shape].
 
-    Guarantee: a pixel of a row depends on its place, (seed, image, draw) and the stream, and on
-    nothing else: not on the batch it is in, its row there, or the number of threads.
+    Guarantee: a pixel depends only on its position, (seed, image, draw) and the stream, not on the
+    batch, its row in the batch, or the number of threads.
 
     Args:
         seed: 0 <= seed < 2^64.
         images: Image indices, int64 [B], below 2^32.
         draws: Draw indices, int64 [B], below 2^32.
         shape: Shape of one image.
-        stream: What the noise is for; streams are independent of each other.
+        stream: Purpose of the noise; streams are independent of each other.
     """
     size = math.prod(shape)
     blocks = torch.arange(-(-size // 4), device=draws.device)
@@ -69,8 +69,9 @@ def gaussian(
 
 
 def box_muller(a: Tensor, b: Tensor) -> Tensor:
-    """Two uniform 32-bit words each [...] to two independent normals, float32 [..., 2] (eq. 2)."""
-    # The root through float64: in float32, PyTorch's CPU build may be off by a unit (its MKL is).
+    """Two independent normals, float32 [..., 2], from two uniform 32-bit words [...] (eq. 2)."""
+    # The square root is taken in float64: that of PyTorch's CPU build (MKL) in float32 may be off
+    # by one unit in the last place.
     radius = torch.sqrt((-2 * _log((a + 1).float() * 2.0**-32)).double()).float()
     # The top two bits of b choose a quadrant, the others an angle in [-pi/4, pi/4) within it.
     quadrant = b >> 30

@@ -1,8 +1,8 @@
 """Units of sigma: the only place where sigma changes units.
 
 Outside this file and the models, pixels are float32 in [0, 1], and sigma and radii are in those
-units. Diffusion models live on pixels in [-1, 1], where the same noise is twice as large:
-t = 2 sigma (docs/theory.md, eq. 1).
+units. Diffusion models use pixels in [-1, 1], where the same noise is twice as large: t = 2 sigma
+(docs/theory.md, eq. 1).
 """
 
 from typing import TypeVar
@@ -23,7 +23,7 @@ def to_pixels(u: Tensor) -> Tensor:
 
 
 def to_time(sigma: S) -> S:
-    """The noise level t = 2 sigma in model space of noise ``sigma`` in pixel space (eq. 1)."""
+    """The noise level t = 2 sigma in model space, from ``sigma`` in pixel space (eq. 1)."""
     return 2 * sigma
 
 

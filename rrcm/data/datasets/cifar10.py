@@ -2,7 +2,7 @@
 
 Source: Krizhevsky (2009), "Learning Multiple Layers of Features from Tiny Images", the "python
 version" of its page. A pickle can run any program, so these are read by an unpickler that builds
-bytes, numbers, lists, mappings and arrays of bytes with functions of this file, and nothing else.
+only bytes, numbers, lists, mappings and arrays of bytes, with functions of this file.
 """
 
 import gzip
@@ -27,7 +27,7 @@ CLASSES = tuple("airplane automobile bird cat deer dog frog horse ship truck".sp
 MAX_VALUE, SHAPE = 255, (3, 32, 32)
 ARCHIVE, ARCHIVE_MD5 = "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"
 FOLDER, META = "cifar-10-batches-py", "batches.meta"
-UNZIPPED = 2**28  # bytes of a whole archive; there are 186 million
+UNZIPPED = 2**28  # most bytes of the unpacked archive; the official one has 186 million
 MD5 = {  # as torchvision.datasets.CIFAR10 has them; the test batch is last
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -37,19 +37,19 @@ MD5 = {  # as torchvision.datasets.CIFAR10 has them; the test batch is last
     "test_batch": "40351d587109b95175f43aff81a1287e",
     META: "5ff9c542aee3614f3951f8cda6e48888",
 }
-BROKEN = (  # what unpickling damaged bytes raises
+BROKEN = (  # exceptions from unpickling damaged bytes
     *(pickle.UnpicklingError, EOFError, TypeError, ValueError, IndexError, KeyError),
     *(AttributeError, OverflowError, MemoryError, struct.error, RecursionError),
 )
 
 
 def fetch(root: Path, source: Path, *, verify: bool) -> int:
-    """Copy the batches of the archive or folder ``source`` to ``root``; how many images they have.
+    """Copy the batches of the archive or folder ``source`` to ``root``; returns the image count.
 
-    All of them are read before the first is written.
+    All batches are read before the first is written.
 
     Raises:
-        DataError: They are missing, damaged, hostile or, if ``verify``, not the official bytes.
+        DataError: One is missing, damaged, hostile or, if ``verify``, not the official file.
     """
     raw = _from_folder(source) if source.is_dir() else _from_archive(source, verify=verify)
     for name, content in raw.items():
@@ -70,7 +70,7 @@ def fetch(root: Path, source: Path, *, verify: bool) -> int:
 
 
 def listing(root: Path, link: Path) -> Listing:
-    """Every image of the batches in ``root``; the test batch is a split of its own.
+    """Every image of the batches in ``root``; the test batch is the test split.
 
     Raises:
         DataError: A batch is missing or damaged.
@@ -112,12 +112,12 @@ def _from_archive(source: Path, *, verify: bool) -> dict[str, bytes]:
                 f"{source}: MD5 is {got}, that of the official file {ARCHIVE_MD5}: it is truncated "
                 "or another; fetch it again, or --no-verify"
             )
-        whole = unzipped(raw, source, most=UNZIPPED)  # to its end, with the checksum there
+        whole = unzipped(raw, source, most=UNZIPPED)  # verifies its checksum
         with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
             return {name: _member(tar, f"{FOLDER}/{name}") for name in MD5}
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         raise DataError(f"{source}: truncated or no tar.gz ({error}); fetch it again") from None
-    except KeyError as error:  # no such member, or it is no file
+    except KeyError as error:  # a member is missing or not a file
         raise DataError(f"{source}: not the archive of CIFAR-10 ({error})") from None
 
 
@@ -155,7 +155,7 @@ def _unpickled(raw: bytes, name: str) -> dict[bytes, Any]:
 
 
 class Bytes:
-    """Stands for an array of bytes while it is unpickled: ``shape``, and the bytes ``raw``."""
+    """Stand-in for a numpy array of bytes during unpickling: ``shape``, and the bytes ``raw``."""
 
     shape: tuple[int, ...] = ()
     raw: bytes = b""
@@ -171,15 +171,15 @@ class Bytes:
 
 
 class Kind:
-    """Stands for the numpy type of bytes, the only one there is."""
+    """Stand-in for numpy's dtype of bytes, the only one allowed."""
 
     def __init__(self, name: bytes, *_: Any) -> None:
-        """Accept the name of that type."""
+        """Accept only the name of that dtype."""
         if name not in (b"u1", "u1"):
             raise ValueError(f"an array of {name!r:.20} instead of bytes")
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """Bytes have no order; nothing else could be said of them."""
+        """Ignore the state, as bytes have no byte order."""
 
 
 def _array(*_: Any) -> Bytes:
@@ -200,13 +200,13 @@ KNOWN: dict[tuple[str, str], Callable[..., Any]] = {  # stand-ins: no function o
 
 
 class Unpickler(pickle.Unpickler):
-    """Builds what CIFAR-10 consists of, by the functions of KNOWN alone."""
+    """Unpickles CIFAR-10 with the stand-ins in KNOWN only."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         """The stand-in for a global.
 
         Raises:
-            DataError: The pickle asks for any other, which could be a program.
+            DataError: The pickle asks for any other global, which could run a program.
         """
         try:
             return KNOWN[module, name]

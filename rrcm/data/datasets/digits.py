@@ -1,7 +1,7 @@
-"""The digits that ship inside scikit-learn: 1,797 real scans of 8 x 8 pixels, 17 grey levels.
+"""The digits dataset of scikit-learn: 1,797 real scans of 8 x 8 pixels, 17 grey levels.
 
-Source: Alpaydin & Kaynak (1998), "Optical Recognition of Handwritten Digits", UCI repository; the
-copy is the one of the installed scikit-learn, so nothing is downloaded.
+Source: Alpaydin & Kaynak (1998), "Optical Recognition of Handwritten Digits", UCI repository. The
+data ship with the installed scikit-learn, so nothing is downloaded.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""Anybody's pictures, in a folder for each class; they stay where they are."""
+"""Datasets of the user's own pictures, one folder per class; the files stay where they are."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def tree(source: Path) -> Tree:
     """The pictures of ``train/<class>/`` and of ``test/`` or ``val/``; or of ``<class>/`` alone.
 
     Raises:
-        DataError: A class is empty or in one part only, or it is not clear what to hold out.
+        DataError: A class is empty or in one part only, or both ``test/`` and ``val/`` exist.
     """
     if not (source / "train").is_dir():
         return class_folders.checked(source, {"train": class_folders.classes(source)})
@@ -26,5 +26,5 @@ def tree(source: Path) -> Tree:
 
 
 def listing(root: Path, link: Path) -> Listing:
-    """Every picture of the manifest in ``root``, by part, class and name."""
+    """Every picture of the manifest in ``root``, sorted by part, class and name."""
     return manifest.listing(root, link, tree)

@@ -1,8 +1,8 @@
 """ImageNet, ILSVRC2012: 1,281,167 training and 50,000 validation pictures of 1,000 classes.
 
 Source: Russakovsky et al. (2015), "ImageNet Large Scale Visual Recognition Challenge". The pictures
-stay where they are, in folders or in the archives that they come in, which are read in place.
-Classes are WordNet ids in their order, the usual one. The validation pictures are the test split.
+stay where they are, in folders or in the official archives, which are read in place. Classes are
+sorted WordNet ids, the usual order. The validation pictures are the test split.
 """
 
 import gzip
@@ -35,20 +35,20 @@ MD5 = {  # as torchvision.datasets.ImageNet has them
 }
 CLASSES, COUNTS = 1000, {"train": 1_281_167, "test": 50_000}
 META, TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
-UNZIPPED = 2**26  # bytes of the whole devkit; there are 3 million
+UNZIPPED = 2**26  # most bytes of the unpacked devkit; the official one has 3 million
 BLOCK = 1 << 24
 
 
 def archives(source: Path) -> list[Path]:
-    """The archives that are there."""
+    """The official archives that exist in ``source``."""
     return [source / name for name in MD5 if (source / name).is_file()]
 
 
 def verify(source: Path) -> Iterator[int]:
-    """Hold the archives to their MD5s; yields how many bytes have been read.
+    """Check the archives against their official MD5s; yields how many bytes have been read.
 
     Raises:
-        DataError: One is not the official file.
+        DataError: An archive is not the official file.
     """
     done = 0
     for path in archives(source):
@@ -65,7 +65,7 @@ def verify(source: Path) -> Iterator[int]:
 
 
 def complete(source: Path, tree: Tree) -> None:
-    """Hold the number of classes and pictures to the official ones.
+    """Check the numbers of classes and pictures against the official ones.
 
     Raises:
         DataError: There are more or fewer.
@@ -91,12 +91,12 @@ def tree(source: Path) -> Tree:
 
 
 def listing(root: Path, link: Path) -> Listing:
-    """Every picture of the manifest in ``root``, by part, class and name."""
+    """Every picture of the manifest in ``root``, sorted by part, class and name."""
     return manifest.listing(root, link, tree)
 
 
 def _validation(source: Path) -> dict[str, list[Place]]:
-    """The validation pictures by class: as their folders say, else the ground truth."""
+    """The validation pictures by class, from their folders or else from the ground truth."""
     if (source / VAL).exists():
         places = _in_tar(source / VAL)
     elif any(path.is_dir() for path in (source / "val").glob("*")):
@@ -137,7 +137,7 @@ def _ground_truth(source: Path) -> list[str]:
 
 
 def _devkit(path: Path) -> tuple[bytes, bytes]:
-    whole = unzipped(read_bytes(path), path, most=UNZIPPED)  # to its end, with the checksum there
+    whole = unzipped(read_bytes(path), path, most=UNZIPPED)  # verifies its checksum
     with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
         files = ((m.name, tar.extractfile(m)) for m in tar if m.isfile())
         found = {Path(name).name: file for name, file in files if file}
@@ -145,7 +145,7 @@ def _devkit(path: Path) -> tuple[bytes, bytes]:
 
 
 def _in_tar_of_tars(path: Path) -> dict[str, list[Place]]:
-    """The pictures in an archive of an archive for each class, ``<wnid>.tar``."""
+    """The pictures in an archive that contains one archive per class, ``<wnid>.tar``."""
     found = {}
     with path.open("rb") as file, _whole(file, str(path)) as (outer, members):
         for member in members:
@@ -167,7 +167,7 @@ def _in_tar(path: Path) -> list[Place]:
 
 @contextmanager
 def _whole(file: IO[bytes], name: str) -> Iterator[tuple[tarfile.TarFile, list[tarfile.TarInfo]]]:
-    """An open tar and the files in it, once it has been seen to end as a tar does."""
+    """An open tar and its files, after a check that it is not truncated."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     try:

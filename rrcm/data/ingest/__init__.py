@@ -1,1 +1,1 @@
-"""From the images of anybody to shards: what there is, whether it changed, and packing."""
+"""Turns raw images into shards: listing them, detecting changes, and packing."""

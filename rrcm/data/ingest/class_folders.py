@@ -1,4 +1,4 @@
-"""Picture files in a folder for each class: what the datasets of such files share."""
+"""Lists picture files in one folder per class, for the datasets of such files."""
 
 import os
 from pathlib import Path
@@ -10,10 +10,10 @@ from rrcm.data.splits.pictures import SUFFIXES
 
 
 def classes(root: Path) -> dict[str, list[Place]]:
-    """The pictures below each folder of ``root``, at any depth, by name.
+    """The pictures below each folder of ``root``, at any depth, sorted by name.
 
     Raises:
-        DataError: There are no folders in it; or as `files`.
+        DataError: ``root`` has no folders; or as `files`.
     """
     names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     names = [name for name in names if not name.startswith(".")]
@@ -23,10 +23,10 @@ def classes(root: Path) -> dict[str, list[Place]]:
 
 
 def files(root: Path) -> list[Place]:
-    """The pictures below ``root``, at any depth, by name; links to folders are followed.
+    """The pictures below ``root``, at any depth, sorted by name; links to folders are followed.
 
     Raises:
-        DataError: A link leads to a folder that is there already, such as one above it.
+        DataError: A link leads to a folder that is already included, such as its parent.
     """
     found: list[Place] = []
     seen: dict[str, str] = {}
@@ -43,10 +43,10 @@ def files(root: Path) -> list[Place]:
 
 
 def checked(root: Path, tree: Tree) -> Tree:
-    """``tree``, whose parts have the same classes, none of them empty.
+    """``tree``, after a check that its parts have the same classes and none is empty.
 
     Raises:
-        DataError: They have not; names the folder.
+        DataError: A class is empty or missing from a part; names the folder.
     """
     for part, groups in tree.items():
         for name, places in groups.items():

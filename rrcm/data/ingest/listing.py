@@ -1,4 +1,4 @@
-"""What is in a dataset, before any of its pictures is read."""
+"""The contents of a dataset, listed before any picture is read."""
 
 import os
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from rrcm.core.files import MOST, read_bytes
 
 
 class Place(NamedTuple):
-    """Where the bytes of a picture are: ``size`` bytes of ``file`` from ``offset``, -1 for all.
+    """Location of a picture's bytes: ``size`` bytes of ``file`` from ``offset``, or -1 for all.
 
-    ``name`` is the picture's among those of its class.
+    ``name`` is the picture's name within its class.
     """
 
     name: str
@@ -24,14 +24,14 @@ class Place(NamedTuple):
     size: int = -1
 
     def __str__(self) -> str:
-        """The path, and the name where the path is that of an archive."""
+        """The path, followed by the name if the path is an archive."""
         return self.file if self.size < 0 else f"{self.file}:{self.name}"
 
     def read(self) -> bytes:
         """The bytes.
 
         Raises:
-            DataError: They are not there.
+            DataError: They are missing.
         """
         if self.size < 0:
             return read_bytes(Path(self.file))
@@ -45,18 +45,18 @@ class Place(NamedTuple):
 
 
 def anything(_: list[str]) -> None:
-    """Bytes that were verified when they were listed."""
+    """Accept all bytes, as they were verified when they were listed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
     """The N labelled images of a dataset.
 
-    ``held`` says which belong to the test split that the dataset comes with; it is all False where
-    there is none. ``idx`` is an image's place in its part, train or test, its name for ever.
-    ``images`` are pixels, 0 to ``max_value``, or the places of picture files. ``size`` is
-    the sum of their bytes. ``check`` is given the SHA-256 of every picture file, [N], once they
-    have been read, and raises a DataError if they are not what they were.
+    ``held`` marks the images of the dataset's own test split; it is all False if there is none.
+    ``idx`` is an image's position in its part, train or test, and its permanent name. ``images``
+    are pixels, 0 to ``max_value``, or the places of picture files. ``size`` is the sum of their
+    bytes. ``check`` gets the SHA-256 of every picture file, [N], after they have been read, and
+    raises a DataError if one has changed.
     """
 
     classes: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""A dataset of picture files in a few kilobytes, so that DVC can keep it without a second copy.
+"""Manifests describe datasets of picture files in a few kilobytes, so that DVC stores no copy.
 
-The files stay where they are. The manifest holds, for each class of each part, how many pictures
-there are and one SHA-256 of all their names and bytes: equal manifests are equal datasets, however
-they are packed and wherever they lie. Where they lie on this machine is in a file beside, the link.
+The files stay where they are. The manifest holds, for each class of each part, the number of
+pictures and one SHA-256 of all their names and bytes: equal manifests mean equal datasets, however
+they are packed and wherever they lie. Their path on this machine is in a separate file, the link.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from rrcm.data.splits.pictures import Fit
 Tree = dict[str, dict[str, list[Place]]]  # part (train, test) -> class -> pictures, by name
 FILE = "manifest.json"
 CHUNK = 64  # pictures that a process examines at a time
-THUMB = Fit(shape=(3, 8, 8), resize="squash")  # all of a picture is decoded for a small one
+THUMB = Fit(shape=(3, 8, 8), resize="squash")  # decodes the whole picture, but keeps little
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """The pictures of a class, in one part; ``sha256`` is of ``<sha256> <name>`` lines, by name."""
+    """The pictures of a class in one part; ``sha256`` hashes sorted ``<sha256> <name>`` lines."""
 
     images: int
     bytes: int
@@ -41,14 +41,14 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """A dataset; ``skipped`` are files, as ``part/class/name``, that are no part of it."""
+    """A dataset; ``skipped`` are the files, as ``part/class/name``, that it leaves out."""
 
     parts: dict[str, dict[str, Group]]
     skipped: list[str]
 
 
 class Seen(NamedTuple):
-    """What reading a picture showed; ``error`` says why it cannot be used, if it cannot."""
+    """Result of reading a picture; ``error`` is why it cannot be used, or empty."""
 
     sha256: str
     size: int
@@ -56,13 +56,13 @@ class Seen(NamedTuple):
 
 
 def examine(tree: Tree, path: Path, *, skip_unreadable: bool, workers: int) -> Iterator[int]:
-    """Read and decode every picture once, and write their manifest to ``path``, at the end.
+    """Read and decode every picture once, then write their manifest to ``path``.
 
     Yields how many pictures have been read.
 
     Raises:
-        DataError: A picture cannot be read, and ``skip_unreadable`` is False; or none of a class
-            can.
+        DataError: A picture cannot be read and ``skip_unreadable`` is False, or no picture of a
+            class can be read.
     """
     done, skipped = 0, []
     parts: dict[str, dict[str, Group]] = {}
@@ -107,13 +107,13 @@ def _look(places: list[Place]) -> list[Seen]:
 
 
 def digest(files: Iterable[tuple[str, str]]) -> str:
-    """One SHA-256 for files given as (name, SHA-256), whatever their order."""
+    """One SHA-256 for files given as (name, SHA-256), independent of their order."""
     lines = (f"{sha256} {name}\n" for name, sha256 in sorted(files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read(path: Path, *, command: str) -> Manifest:
-    """The manifest at ``path``; ``command`` is what writes it.
+    """The manifest at ``path``; errors name ``command``, which writes it.
 
     Raises:
         DataError: It is missing or damaged.
@@ -125,17 +125,17 @@ def read(path: Path, *, command: str) -> Manifest:
 
 
 def listing(root: Path, link: Path, tree: Callable[[Path], Tree]) -> Listing:
-    """The pictures that ``root/manifest.json`` describes, where ``link`` says that they are.
+    """The pictures that ``root/manifest.json`` describes, at the path in the file ``link``.
 
     ``idx`` counts the pictures of a part by class and name; skipped ones keep their number.
 
     Args:
         root: The folder of the manifest.
-        link: A file that holds a path.
-        tree: What is at a path.
+        link: A file that contains the path of the pictures.
+        tree: Lists the pictures at a path.
 
     Raises:
-        DataError: The files are not on this machine, or others than the manifest says.
+        DataError: The files are not on this machine, or do not match the manifest.
     """
     command = f"rrcm data {root.name} --from DIR"
     manifest = read(root / FILE, command=command)
@@ -162,7 +162,7 @@ def listing(root: Path, link: Path, tree: Callable[[Path], Tree]) -> Listing:
 
 
 def _groups(*trees: Tree | dict[str, dict[str, Group]]) -> list[tuple[str, str]]:
-    """Every (part, class) of any, train first."""
+    """Every (part, class) that occurs in any tree, train first."""
     found = {(part, name) for tree in trees for part in tree for name in tree[part]}
     return sorted(found, key=lambda pair: (pair[0] != "train", pair))
 

@@ -1,4 +1,4 @@
-"""Packs raw images into the shards of splits, the same bytes on every rebuild, on all cores."""
+"""Packs raw images into the shards of splits, in parallel and byte for byte reproducibly."""
 
 import errno
 import hashlib
@@ -21,7 +21,7 @@ from rrcm.core.files import atomic, sha256, write_json
 from rrcm.data.ingest.listing import Listing, Place
 from rrcm.data.splits.shards import KIND, ROWS, SPLITS, sealed
 
-OVERHEAD = 2048  # bytes of a tar beside those of an image, about
+OVERHEAD = 2048  # approximate overhead of a tar per image, in bytes
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -40,13 +40,13 @@ def split(
 ) -> dict[str, list[int]]:
     """Assign each position of ``labels`` to a split; all but the training split are class-balanced.
 
-    Within a class, images are ranked by SHA-256 of "seed/position": the rule needs no random
-    generator, so it is the same in every version of every library. The first are the test split's,
-    then come validation, choice and training, so that another ``choice`` moves no image of the
+    Within a class, images are ranked by SHA-256 of "seed/position": this needs no random generator,
+    so it is the same in every version of every library. The first images go to the test split, the
+    next to validation, choice and training, so that a different ``choice`` moves no image of the
     splits before it.
 
     Raises:
-        DataError: A class has too few images for that, and one to train on.
+        DataError: A class has too few images to leave at least one for training.
     """
     ranked = defaultdict(list)
     for i in _ranked(range(len(labels)), b"%d/%%d" % seed):
@@ -78,12 +78,12 @@ def _ranked(positions: Sequence[int], form: bytes) -> list[int]:
 def choose(listing: Listing, cfg: Data) -> dict[str, np.ndarray]:
     """The positions in ``listing`` of each split, in the order of its shards.
 
-    Pixels are in the order of the raw data. Picture files of the training split are in an order of
-    their own, ranked by SHA-256 of "order/seed/position", because they are read shard by shard.
+    Pixel arrays keep the order of the raw data. Picture files of the training split are shuffled,
+    by SHA-256 of "order/seed/position", because they are read shard by shard.
 
     Raises:
-        ConfigError: ``data.test``, ``data.size``, ``data.channels`` or ``data.crop`` do not go with
-            the dataset.
+        ConfigError: ``data.test``, ``data.size``, ``data.channels`` or ``data.crop`` do not fit the
+            dataset.
         DataError: See `split`.
     """
     own = bool(listing.held.any())
@@ -117,24 +117,24 @@ def choose(listing: Listing, cfg: Data) -> dict[str, np.ndarray]:
 
 
 def write(listing: Listing, out: Path, cfg: Data, *, scratch: Path, workers: int) -> Iterator[int]:
-    """Write all splits of a dataset to the folder ``out``; whole, or not at all.
+    """Write all splits of a dataset to the folder ``out``, completely or not at all.
 
-    Guarantee: the same images and settings give the same bytes, wherever, whenever and with however
-    many ``workers`` (processes). Shards that a killed run left whole in ``scratch`` are not
-    written again. No more than one picture file a worker is in memory.
+    Guarantee: the same images and settings give the same bytes on any machine, at any time and with
+    any number of ``workers``. Complete shards that a killed run left in ``scratch`` are not written
+    again. Each worker holds at most one picture file in memory.
 
     Yields how many images are in shards so far.
 
     Args:
-        listing: What there is.
-        out: The folder; what it held before is gone.
-        cfg: How to split, and shards of how many images.
-        scratch: A folder on the file system of ``out``, of this dataset with these settings alone.
-        workers: Processes.
+        listing: The images of the dataset.
+        out: The folder; its previous contents are deleted.
+        cfg: The splits, and the number of images per shard.
+        scratch: A folder on the file system of ``out``, for this dataset and these settings only.
+        workers: Number of processes.
 
     Raises:
         ConfigError: See `choose`.
-        DataError: An image cannot be read or is not what it was, or the disk is full.
+        DataError: An image cannot be read or has changed, or the disk is full.
     """
     chosen, done, notes = choose(listing, cfg), 0, []
     for stale in scratch.rglob(".*.part"):
@@ -158,7 +158,7 @@ def write(listing: Listing, out: Path, cfg: Data, *, scratch: Path, workers: int
         ) from None
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
-    (scratch / "whole").replace(out)  # from here on no note has its shard, and none is trusted
+    (scratch / "whole").replace(out)  # from here on notes lack their shards and are not trusted
     shutil.rmtree(scratch)
 
 
@@ -182,7 +182,7 @@ def _chosen(images: np.ndarray | list[Place], rows: np.ndarray) -> np.ndarray | 
 
 
 def _pack(task: Task) -> dict[str, Any]:
-    """Write a shard, and a note of what is where in it, unless both are there, as they were."""
+    """Write a shard and a note with the places of its images, unless both exist unchanged."""
     if task.note.exists() and task.tar.exists():
         note = json.loads(task.note.read_text())
         if sha256(task.tar) == note["sha256"]:
@@ -219,19 +219,19 @@ def _encoded(image: np.ndarray | Place) -> tuple[str, bytes]:
 
 
 def _verify(listing: Listing, rows: np.ndarray, digests: list[str], scratch: Path) -> None:
-    """Hold what was read to what was listed, in the order of the listing."""
+    """Check the bytes that were read against the listing, in its order."""
     order = np.argsort(rows)
     try:
         listing.check([digests[place] for place in order])
     except DataError:
-        shutil.rmtree(scratch)  # nothing in there may be gone on from
+        shutil.rmtree(scratch)  # a later run must not continue from these shards
         raise
 
 
 def _index(
     folder: Path, listing: Listing, rows: np.ndarray, notes: list[dict[str, Any]], cfg: Data
 ) -> None:
-    """Write what makes a folder of tars a split."""
+    """Write the table and the index that make a folder of tars a split."""
     table = np.empty(len(rows), dtype=KIND)
     table["idx"], table["label"] = listing.idx[rows], listing.labels[rows]
     table["shard"] = np.arange(len(rows)) // cfg.shard_size

@@ -1,1 +1,1 @@
-"""Splits of a dataset as they lie on disk, and picture files as pixels."""
+"""Reads the splits of a dataset from disk, and decodes picture files to pixels."""

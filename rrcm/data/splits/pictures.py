@@ -1,7 +1,7 @@
-"""Picture files to pixels: every mode and orientation becomes uint8 [C, H, W] of one shape.
+"""Decodes picture files of any mode and orientation to uint8 pixels [C, H, W] of one shape.
 
-What happens in here comes before the noise, and is no part of the certified function: a certificate
-speaks of the pixels that leave this module, not of those in the file.
+This happens before the noise and is not part of the certified function: a certificate holds for the
+pixels that this module returns, not for those in the file.
 """
 
 import struct
@@ -23,14 +23,14 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format runs
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 MODES = {1: "L", 3: "RGB"}
-MOST = Image.MAX_IMAGE_PIXELS or 0  # a picture of more is taken for a decompression bomb
-BROKEN = (  # what PIL raises on files that are no pictures, or damaged ones
+MOST = Image.MAX_IMAGE_PIXELS or 0  # larger pictures are refused as decompression bombs
+BROKEN = (  # exceptions of PIL on damaged files and files that are not pictures
     *(OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError),
     *(NotImplementedError, ZeroDivisionError, MemoryError, struct.error, zlib.error),
     *(Image.DecompressionBombError, Image.DecompressionBombWarning),
 )
-Image.init()  # loads what reads the later of FORMATS
-warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # refused, not mentioned
+Image.init()  # loads PIL's plugins for all FORMATS
+warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # an error, not a warning
 
 
 Resize = Literal["exact", "crop", "squash"]
@@ -38,11 +38,11 @@ Resize = Literal["exact", "crop", "squash"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """How a picture is brought to ``shape`` [C, H, W], of one channel (grey) or three (RGB).
+    """How a picture is brought to ``shape`` [C, H, W], with one channel (grey) or three (RGB).
 
-    ``resize`` names the rule. ``exact``: a picture of another size is refused. ``crop``: it is
-    scaled until it just covers the size divided by ``ratio`` (timm's ``crop_pct``), and its centre
-    is cut out. ``squash``: it is scaled to the size, whatever its proportions. Scaling is
+    ``resize`` is one of three rules. ``exact``: a picture of another size is refused. ``crop``: it
+    is scaled until it just covers the size divided by ``ratio`` (timm's ``crop_pct``), then centre
+    cropped. ``squash``: it is scaled to the size without keeping its proportions. Scaling is
     antialiased, ``bicubic`` or ``bilinear``.
     """
 
@@ -81,22 +81,22 @@ def read(source: Path | IO[bytes], fit: Fit, *, name: str | None = None) -> np.n
 
     Args:
         source: A path, or an open file.
-        fit: The shape, and how to get there.
-        name: What to call it in an error; the path.
+        fit: The shape, and the rule of scaling.
+        name: Its name in errors; by default the path.
 
     Raises:
-        DataError: The file is missing, no picture, damaged or too large, or its size is refused.
+        DataError: The file is missing, not a picture, damaged or too large, or its size is refused.
     """
     name = str(source) if name is None else name
     return as_array(fitted(decode(source, fit.shape[0], name=name), fit, name=name))
 
 
 def decode(source: Path | IO[bytes], channels: int, *, name: str) -> Image.Image:
-    """The first frame of a picture file, of its own size, eight bits, one channel or three.
+    """The first frame of a picture file at its own size, with eight bits and 1 or 3 channels.
 
-    Turned upright as its EXIF data say. Sixteen bits are scaled to eight, transparent pixels shown
-    on white, palettes and CMYK converted to RGB, colours to grey by luma where one channel is asked
-    for. Raises what `read` does.
+    It is turned upright by its EXIF data. Sixteen bits are scaled to eight, transparency is shown
+    on white, palettes and CMYK converted to RGB, and colours to grey by luma if ``channels`` is 1.
+    Raises the errors of `read`.
     """
     if isinstance(source, Path):
         require_file(source)
@@ -112,12 +112,12 @@ def decode(source: Path | IO[bytes], channels: int, *, name: str) -> Image.Image
 
 
 def pixels(picture: Image.Image, fit: Fit, *, name: str) -> np.ndarray:
-    """What `read` does, of a picture that is open."""
+    """As `read`, for a picture that is already open."""
     return as_array(fitted(_upright(picture, fit.shape[0], name), fit, name=name))
 
 
 def as_array(picture: Image.Image) -> np.ndarray:
-    """The pixels of a picture of one channel or three, uint8 [C, H, W]."""
+    """The pixels of a picture with 1 or 3 channels, uint8 [C, H, W]."""
     array = np.asarray(picture, dtype=np.uint8).reshape(picture.height, picture.width, -1)
     return np.ascontiguousarray(array.transpose(2, 0, 1))
 
@@ -131,7 +131,7 @@ def _upright(picture: Image.Image, channels: int, name: str) -> Image.Image:
 
 
 def _eight_bits(picture: Image.Image, name: str) -> Image.Image:
-    """Sixteen bits to eight by rounding, where PIL would clip."""
+    """Convert sixteen bits to eight by rounding, where PIL would clip."""
     if picture.mode == "F":
         raise DataError(f"{name}: pixels are fractions, and do not say which of them is white")
     if not picture.mode.startswith("I"):
@@ -143,7 +143,7 @@ def _eight_bits(picture: Image.Image, name: str) -> Image.Image:
 
 
 def fitted(picture: Image.Image, fit: Fit, *, name: str) -> Image.Image:
-    """``picture`` at the size of ``fit``, by its rule; another size may be refused (DataError)."""
+    """``picture`` scaled by the rule of ``fit``, which may refuse its size (DataError)."""
     _, height, width = fit.shape
     if fit.resize == "exact":
         if picture.size != (width, height):
@@ -155,7 +155,7 @@ def fitted(picture: Image.Image, fit: Fit, *, name: str) -> Image.Image:
     filter_ = FILTERS[fit.interpolation]
     if fit.resize == "squash":
         return picture.resize((width, height), filter_)
-    wide, high = (int(side / fit.ratio) for side in (width, height))  # what is to be covered
+    wide, high = (int(side / fit.ratio) for side in (width, height))  # the area to cover
     if high * picture.width >= wide * picture.height:
         wide = int(high * picture.width / picture.height)
     else:

@@ -1,9 +1,9 @@
-"""Splits as they lie on disk, verified on every read; rrcm/data/ingest/sharding.py writes them.
+"""Reads splits from disk and verifies them; rrcm/data/ingest/sharding.py writes them.
 
-A split is a folder of WebDataset tars. Each holds ``<idx>.cls``, the label, and beside it an image:
-``<idx>.npy``, uint8 [C, H, W], or a picture file as it came, such as ``<idx>.jpeg``. ``images.npy``
-says where each image lies, in the order of the shards; ``index.json`` holds the classes, the rule
-that chose the images, how large they are, and the SHA-256 of every other file and of itself.
+A split is a folder of WebDataset tars. For each image these hold ``<idx>.cls``, the label, and
+``<idx>.npy``, uint8 [C, H, W], or the original picture file, such as ``<idx>.jpeg``. ``images.npy``
+has the place of each image, in the order of the shards; ``index.json`` has the classes, the rule
+that chose the images, their size, and the SHA-256 of every other file and of itself.
 """
 
 import hashlib
@@ -24,20 +24,20 @@ from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 
 SPLITS = ("train", "validation", "choice", "test")
-ROWS = "images.npy"  # of KIND; shard, offset and size are of the image's bytes within a tar
+ROWS = "images.npy"  # array of KIND; shard, offset and size locate an image's bytes
 KIND = np.dtype(
     [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
 )
-DIGEST = "digest"  # of the index, in it
-MOST = 2**40  # bytes of a tar, of which no more than a picture is in memory
+DIGEST = "digest"  # key of the index's own SHA-256
+MOST = 2**40  # most bytes of a tar, of which only one picture is in memory
 KEYS = ("classes", "shape", "white", "size", "channels", "crop", "images", "sha256")
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """The picture files of a split: like an array uint8 [N, C, H, W], decoded when asked for.
+    """The picture files of a split, like an array uint8 [N, C, H, W] that is decoded on access.
 
-    Threads and forked processes may share one: it keeps no file open.
+    Threads and forked processes may share one, as it keeps no file open.
     """
 
     folder: Path
@@ -51,11 +51,11 @@ class Pictures:
         return len(self), *self.fit.shape
 
     def __len__(self) -> int:
-        """How many pictures there are, N."""
+        """The number of pictures, N."""
         return len(self.rows)
 
     def __getitem__(self, rows: np.ndarray | slice | int) -> np.ndarray:
-        """Some pictures as evaluation sees them, uint8 [n, C, H, W]; [C, H, W] of one number."""
+        """Pictures as in evaluation, uint8 [n, C, H, W], or [C, H, W] for a single index."""
         chosen = np.arange(len(self))[rows]
         if chosen.ndim == 0:
             return self._decoded(int(chosen))
@@ -65,10 +65,10 @@ class Pictures:
         return decoded
 
     def encoded(self, i: int) -> bytes:
-        """The bytes of picture ``i`` as its file had them.
+        """The bytes of the original file of picture ``i``.
 
         Raises:
-            DataError: The shard is gone, or was cut short since it was read.
+            DataError: The shard was removed or truncated since it was read.
         """
         shard, offset, size = (int(self.rows[i][key]) for key in ("shard", "offset", "size"))
         path = self.folder / self.tars[shard]
@@ -85,7 +85,7 @@ class Pictures:
         return raw
 
     def name(self, i: int) -> str:
-        """What to call picture ``i`` in a message: its shard and its key there."""
+        """The name of picture ``i`` in messages: its shard and its key there."""
         return f"{self.folder / self.tars[self.rows[i]['shard']]}:{self.rows[i]['idx']:08d}"
 
     def _decoded(self, i: int) -> np.ndarray:
@@ -96,8 +96,8 @@ class Pictures:
 class Split:
     """The labelled images of one split, N in the order of the shards.
 
-    ``idx`` is an image's place in its part (train or test) of the raw data, its name for ever.
-    ``name`` is one of `SPLITS`, and empty for images that are of none, such as a user's pictures.
+    ``idx`` is an image's position in its part (train or test) of the raw data, its permanent name.
+    ``name`` is one of `SPLITS`, or empty for images of no split, such as a user's pictures.
     """
 
     idx: np.ndarray  # int64 [N]
@@ -108,12 +108,12 @@ class Split:
     name: str = ""
 
     def pixels(self, rows: np.ndarray | slice | int = slice(None)) -> np.ndarray:
-        """Float32 pixels in [0, 1] of some rows, [n, C, H, W]; pictures as evaluation sees them."""
+        """Float32 pixels in [0, 1] of some rows, [n, C, H, W]; pictures as in evaluation."""
         return self.images[rows].astype(np.float32) / np.float32(self.max_value)
 
 
 def sealed(index: dict[str, Any]) -> dict[str, Any]:
-    """What is written of an index: with the SHA-256 of all of it."""
+    """An index with its own SHA-256 added, as it is written."""
     text = json.dumps(index, sort_keys=True)
     return index | {DIGEST: hashlib.sha256(text.encode()).hexdigest()}
 
@@ -130,14 +130,14 @@ def read_index(folder: Path) -> dict[str, Any]:
         if index != sealed({key: value for key, value in index.items() if key != DIGEST}):
             raise ValueError("its digest is another")
         return {key: index[key] for key in KEYS}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # not ours
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # not an index of ours
         raise DataError(f"{path}: damaged ({error}); `dvc repro -f shard` rewrites it") from None
 
 
 def fit(index: dict[str, Any]) -> Fit:
-    """How a picture file comes to the shape of a split's images: as its own do at evaluation.
+    """How picture files are scaled to a split's images: as the split's own are in evaluation.
 
-    Images that were arrays have no rule, and a file must have their shape.
+    For a split of arrays there is no such rule, and a file must have their shape.
     """
     if index["shape"] is not None:
         return Fit(shape=tuple(index["shape"]))
@@ -146,9 +146,9 @@ def fit(index: dict[str, Any]) -> Fit:
 
 
 def read(root: Path, name: str, *, verify: bool = True) -> Split:
-    """The split ``name`` of the shards in ``root``, every byte of it checked first.
+    """The split ``name`` of the shards in ``root``, after a check of every byte.
 
-    Without ``verify`` another process of the same stage has checked them.
+    ``verify`` is False if another process of the same stage has checked them.
 
     Raises:
         DataError: A shard is missing, truncated or altered, or the split has no images.
@@ -162,7 +162,7 @@ def read(root: Path, name: str, *, verify: bool = True) -> Split:
         )
     tars = tuple(file for file in index["sha256"] if file != ROWS)
     if verify:
-        with ThreadPoolExecutor() as threads:  # hashing leaves the interpreter to the others
+        with ThreadPoolExecutor() as threads:  # hashing releases the interpreter lock
             for _ in threads.map(
                 lambda file: _check(folder / file, index["sha256"][file]), [*tars, ROWS]
             ):
@@ -184,7 +184,7 @@ def read(root: Path, name: str, *, verify: bool = True) -> Split:
 
 
 def _rows(path: Path) -> np.ndarray:
-    """The table of a split, in memory once the file is seen to hold as much as it declares."""
+    """The table of a split, loaded after a check that the file is as long as it declares."""
     try:
         rows = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError, OverflowError) as error:
@@ -206,7 +206,7 @@ def _check(path: Path, expected: str) -> None:
 def _arrays(
     folder: Path, tars: tuple[str, ...], rows: np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
-    """The images of tars of ``.npy`` files, each of which ends in its pixels."""
+    """The images in tars of ``.npy`` files, each of which ends in its pixels."""
     if len(rows) * math.prod(shape) > sum((folder / tar).stat().st_size for tar in tars):
         raise DataError(f"{folder}: images of {[*shape]} are more than its tars hold")
     images = np.empty((len(rows), *shape), dtype=np.uint8)

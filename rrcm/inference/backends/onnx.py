@@ -1,11 +1,11 @@
-"""ONNX Runtime runs exported classifiers, on the CPU or a GPU.
+"""Backend that runs exported classifiers with ONNX Runtime, on the CPU or a GPU.
 
-An export is a file, or for large networks a folder of a graph and its weights
-(rrcm/inference/export.py). Of a folder only the graph is read here; ONNX Runtime reads the weights
-from where they lie.
+An export is a file, or for large networks a folder with a graph and its weights
+(rrcm/inference/export.py). For a folder, only the graph is read here; ONNX Runtime itself reads the
+weights.
 
 The last metadata entry of a file is the SHA-256 of all bytes before it, and the metadata of a graph
-have the SHA-256 of its weights, so that a damaged file is refused.
+contain the SHA-256 of its weights, so that a damaged file is refused.
 """
 
 import json
@@ -28,12 +28,12 @@ from rrcm.core.files import sha256 as sha256_of_file
 from rrcm.models.trained import quantize
 
 PRECISIONS = ("fp32", "fp16", "int8")
-GRAPH, DATA = "model.onnx", "weights.data"  # of a folder; DATA is in its metadata, by its SHA-256
-LARGEST = 2 * 10**9  # bytes of a file, the limit of onnx; a protobuf message holds a little more
-DIGEST = "rrcm-sha256"  # the last entry of the metadata
+GRAPH, DATA = "model.onnx", "weights.data"  # files of a folder; DATA is also its SHA-256's key
+LARGEST = 2 * 10**9  # most bytes of a file, onnx's limit; that of protobuf is a little larger
+DIGEST = "rrcm-sha256"  # key of the last metadata entry
 SMALL = 1024  # bytes; smaller tensors stay in the graph, because shapes are inferred from them
-PAGE = 4096  # bytes; a tensor that begins on one can be mapped into memory
-BESIDE = "session.model_external_initializers_file_folder_path"  # weights of a model in memory
+PAGE = 4096  # bytes; a tensor aligned to this can be memory-mapped
+BESIDE = "session.model_external_initializers_file_folder_path"  # folder of external weights
 REFUSALS = tuple(  # ONNX Runtime's errors have no common base class
     getattr(onnxruntime.capi.onnxruntime_pybind11_state, name)
     for name in ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NotImplemented")
@@ -43,7 +43,7 @@ REFUSALS = tuple(  # ONNX Runtime's errors have no common base class
 class Backend:
     """``onnx/<run>.onnx`` at one sigma, in a session that any number of threads may share.
 
-    ``normals`` is the shape of a row's normal numbers, the file's input z, or () without.
+    ``normals`` is the shape of a row's normal numbers, the file's input z, or () if it has none.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Backend:
     ) -> None:
         """Load ``root/onnx/<run>.onnx``, a file or a folder.
 
-        ``precision`` fp16 and int8 convert it (rrcm/models/trained/quantize.py): another function,
-        so ``weights`` is then the SHA-256 of the converted model. int8 takes its scales from the
-        noisy pixels [N, C, H, W] that ``calibration`` returns, once and for all: a score never
-        depends on the rest of its batch, as it would with dynamic quantisation. fp32 uses no TF32.
+        ``precision`` fp16 and int8 convert it (rrcm/models/trained/quantize.py) to a different
+        function, so ``weights`` is then the SHA-256 of the converted model. int8 takes fixed scales
+        from the noisy pixels [N, C, H, W] that ``calibration`` returns: a score never depends on
+        the rest of its batch, as it would with dynamic quantisation. fp32 uses no TF32.
 
         Raises:
             BackendError: The file, the device, the precision or its calibration is missing; or int8
-                is asked of a random classifier, or of a folder.
+                is requested for a random classifier or a folder.
         """
         if precision not in PRECISIONS:
             raise BackendError(
@@ -112,7 +112,7 @@ class Backend:
         x = x.contiguous()
         z = z if z is None else z.contiguous()
         scores = torch.empty(len(x), self.width, device=self.device)
-        binding = self.session.io_binding()  # of this call alone: threads share the session
+        binding = self.session.io_binding()  # one per call, as threads share the session
         for bind, name, tensor in (
             (binding.bind_input, "x", x),
             (binding.bind_input, "z", z),
@@ -147,8 +147,8 @@ def open_session(
 ) -> onnxruntime.InferenceSession:
     """A session that runs a model on the calling thread or on a GPU's ``stream``, without TF32.
 
-    ``content`` is the model's bytes, of which the session keeps a copy, or a file's name; ``path``
-    is named in errors. External weights are read from the folder ``beside``.
+    ``content`` is the model's bytes, which the session copies, or a file name; ``path`` is named in
+    errors. External weights are read from the folder ``beside``.
 
     Raises:
         BackendError: There is no CUDA, or ONNX Runtime falls back to the CPU.
@@ -171,7 +171,7 @@ def open_session(
 
 
 def write(model: onnx.ModelProto, path: Path) -> None:
-    """Write ``model`` to a file that ends in a SHA-256 of all bytes before."""
+    """Write ``model`` to a file that ends in the SHA-256 of all bytes before it."""
     kept = [prop for prop in model.metadata_props if prop.key != DIGEST]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
@@ -182,16 +182,16 @@ def write(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _ending(digest: str) -> bytes:
-    """The bytes to append; concatenated protobuf messages are parsed as one."""
+    """The bytes that append ``digest`` to a file; concatenated protobuf messages parse as one."""
     entry = onnx.StringStringEntryProto(key=DIGEST, value=digest)
     return onnx.ModelProto(metadata_props=[entry]).SerializeToString()
 
 
 def refuse_damage(content: bytes, path: Path) -> None:
-    """Refuse a file whose final digest is not that of the bytes before; pass one without digest.
+    """Refuse a file whose final digest does not match its bytes; accept one without digest.
 
     Raises:
-        BackendError: Says how to get them back.
+        BackendError: The digest does not match; names the command that restores the file.
     """
     start = len(content) - len(_ending("0" * 64))
     body, ending = memoryview(content)[: max(start, 0)], content[max(start, 0) :]
@@ -208,7 +208,7 @@ def require_digest(model: onnx.ModelProto, path: Path) -> None:
     """Refuse a model of ours whose file, checked by `refuse_damage`, has no digest.
 
     Raises:
-        BackendError: Says how to make it anew.
+        BackendError: It has none; names the command that exports the model again.
     """
     if model.metadata_props[-1].key != DIGEST:
         raise BackendError(
@@ -218,7 +218,7 @@ def require_digest(model: onnx.ModelProto, path: Path) -> None:
 
 
 def unload(model: onnx.ModelProto, path: Path) -> None:
-    """Move the weights of ``model`` to the file ``path``, which belongs beside the model's."""
+    """Move the weights of ``model`` to the file ``path``, in the folder of the model's own file."""
     with path.open("wb") as file:
         for tensor in model.graph.initializer:
             if (size := len(tensor.raw_data)) <= SMALL:
@@ -266,7 +266,7 @@ def require_data(path: Path, metadata: dict[str, str]) -> Path:
     """The weights file of the folder ``path``, checked against the digest in ``metadata``.
 
     Raises:
-        BackendError: It is missing or differs; says how to get it back.
+        BackendError: It is missing or differs; names the command that restores it.
     """
     data, remedy = path / DATA, f"`dvc checkout --force {path}` or `dvc repro` brings it back"
     try:
@@ -290,10 +290,10 @@ def _moved(model: onnx.ModelProto, data: Path) -> bytes:
 def _scores_only(
     model: onnx.ModelProto, path: Path, precision: str
 ) -> tuple[onnx.ModelProto, list[str]]:
-    """``model`` with the output ``scores`` alone, and the tensors up to which it may be float16.
+    """``model`` with only the output ``scores``, and the tensors up to which it may be float16.
 
-    These are the scores that an ensemble or purified classifier combines: what follows stays
-    float32.
+    These tensors are the scores that an ensemble or purified classifier combines; the combination
+    stays float32.
     """
     if precision == "int8" and any(value.name == "z" for value in model.graph.input):
         raise BackendError(
@@ -305,7 +305,7 @@ def _scores_only(
 
 
 def _without(model: onnx.ModelProto, outputs: list[str]) -> onnx.ModelProto:
-    """``model`` without these outputs, and without what only they depend on."""
+    """``model`` without these outputs and the nodes and weights that only they need."""
     graph = model.graph
     kept = [value for value in graph.output if value.name not in outputs]
     needed = {value.name for value in kept}
@@ -330,7 +330,7 @@ def _converted(
 ) -> onnx.ModelProto:
     """``model`` with sigma as a constant, in ``precision`` up to the tensors ``ends``."""
     (level,) = (value for value in model.graph.input if value.name == "sigma")
-    model.graph.input.remove(level)  # a constant then, which ONNX Runtime folds
+    model.graph.input.remove(level)  # becomes a constant, which ONNX Runtime folds
     model.graph.initializer.append(
         onnx.numpy_helper.from_array(np.array(sigma, dtype=np.float32), "sigma")
     )

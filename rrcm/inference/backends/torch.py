@@ -1,4 +1,4 @@
-"""PyTorch runs trained classifiers, ensembles and purified classifiers, on the CPU or a GPU."""
+"""Backend that runs trained classifiers of all kinds with PyTorch, on the CPU or a GPU."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,8 +39,8 @@ class Backend:
     ) -> None:
         """Load ``root/models/<run>``; ``calibration`` is not used.
 
-        ``precision`` bf16 has weights and activations in bfloat16; noise is added in float32
-        before. fp32 uses no TF32. On a GPU the network is compiled for each batch shape.
+        With ``precision`` bf16, weights and activations are bfloat16; the noise is added before, in
+        float32. fp32 uses no TF32. On a GPU the network is compiled for each batch shape.
 
         Raises:
             BackendError: The device or the precision is not available.
@@ -54,7 +54,7 @@ class Backend:
         if device == "cuda" and not torch.cuda.is_available():
             raise BackendError("no CUDA device here; `rrcm doctor` shows what there is")
         folder = root / "models" / run
-        network: Any  # of one of many forms, all with `fix`
+        network: Any  # one of several classes, all with `fix`
         network, config = purified.load(folder)
         self.normals: tuple[int, ...] = getattr(network, "normals", ())
         self.sigma, self.device = sigma, torch.device(device)

@@ -16,7 +16,7 @@ class Normalisation:
         """``mean`` and ``std`` of pixels in [0, 1], one for each channel or one for all.
 
         Raises:
-            ConfigError: They are of another number, not finite, or in units of 0..255.
+            ConfigError: Their number is wrong, or they are not finite, or in units of 0..255.
         """
         for name, values in (("mean", mean), ("std", std)):
             text = ",".join(f"{value:g}" for value in values)

@@ -1,4 +1,4 @@
-"""Backend for any ONNX classifier, whichever program exported it."""
+"""Backend for ONNX classifiers exported by any program."""
 
 import json
 import math
@@ -35,9 +35,9 @@ BROKEN = (  # errors of onnx and ONNX Runtime on a damaged file
     *(DecodeError, EncodeError, onnx.checker.ValidationError, *REFUSALS),
     *(ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, OSError),
 )
-WEIGHTS = 2**36  # bytes of a file of external weights
-INPUT = 2**32  # bytes of the pictures of a batch
-SECONDS, LIMIT = 30, 300  # allowed per picture, and for the first batch
+WEIGHTS = 2**36  # most bytes of a file of external weights
+INPUT = 2**32  # most bytes of the pictures of a batch
+SECONDS, LIMIT = 30, 300  # time limits per picture, and for the first batch
 OPEN = "; are --channels and --size those of its training?"
 COLOURS = 3  # default channels, if the file leaves them open
 TRAINING = "it normalises by, or drops out of, the batch at hand; export the network after eval()"
@@ -47,7 +47,7 @@ class Backend:
     """A classifier in an ONNX file, in a session that any number of threads may share.
 
     ``shape`` [C, H, W] is that of its pictures, ``fixed`` its batch size, or 0 for any. The file
-    does not record how pictures were prepared: ``crop_pct`` and ``interpolation`` are common ones.
+    does not record how pictures are prepared: ``crop_pct`` and ``interpolation`` are common values.
     """
 
     crop_pct, interpolation = 0.875, "bicubic"
@@ -65,7 +65,7 @@ class Backend:
         output: str | None = None,
         device: str = "cpu",
     ) -> None:
-        """Load a file that has one input, pictures, and scores among its outputs.
+        """Load a file that has pictures as its one input, and scores among its outputs.
 
         A scalar ``sigma`` may be a further input, as in files of rrcm/inference/export.py.
 
@@ -75,9 +75,9 @@ class Backend:
 
         Args:
             path: The file.
-            sigma: The noise level, which files with such an input are given.
-            mean: Of each channel, of pixels in [0, 1]; subtracted after the noise; 0 by default.
-            std: Of each channel; 1 by default.
+            sigma: The noise level; passed to the network if the file has this input.
+            mean: Mean of each channel, for pixels in [0, 1], subtracted after the noise; default 0.
+            std: Standard deviation of each channel; default 1.
             size: Height and width, if the file leaves them open.
             channels: Number of channels, if the file leaves it open; 3 by default.
             output: The name of the scores, if the file has several outputs of two axes.
@@ -127,7 +127,7 @@ class Backend:
         size: tuple[int, int] | None,
         channels: int | None,
     ) -> None:
-        """The one input: its name, type, layout and shape."""
+        """Read the name, type, layout and shape of the only input."""
         if len(inputs) != 1:
             names = ", ".join(value.name for value in inputs) or "none"
             raise BackendError(f"{self.path}: expected one input, a picture, got {names}")
@@ -136,7 +136,7 @@ class Backend:
         if value.type not in FLOATS or len(value.shape) != 4:
             raise BackendError(f"{said}, not a batch of pictures [N, C, H, W] of floats")
         batch, *sides = (side if isinstance(side, int) and side > 0 else 0 for side in value.shape)
-        self.last = sides[0] not in (1, 3) and sides[2] in (1, 3)  # channels are
+        self.last = sides[0] not in (1, 3) and sides[2] in (1, 3)  # channels are the last axis
         known, height, width = (sides[2], *sides[:2]) if self.last else sides
         if known and channels not in (None, known):
             raise BackendError(f"{said}, and was asked for {channels} channels with --channels")
@@ -150,7 +150,7 @@ class Backend:
         self.open = not (known and height and width)
 
     def _read_output(self, outputs: list[onnxruntime.NodeArg], name: str | None) -> None:
-        """The scores: the only output of two axes, or the one of that name."""
+        """Find the scores: the output ``name``, or by default the only one of two axes."""
         listed = ", ".join(f"{value.name} {value.shape}" for value in outputs)
         if name is None:
             scores = [value.name for value in outputs if len(value.shape or ()) == 2]
@@ -191,7 +191,7 @@ class Backend:
         """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
 
         Computed on the calling thread; on a GPU, in the order of its current stream. ``options``
-        are of this run alone.
+        apply to this run only.
         """
         x = self.normalise(x)
         x = (x.permute(0, 2, 3, 1) if self.last else x).contiguous()
@@ -200,7 +200,7 @@ class Backend:
             (scores,) = self.session.run([self.output], inputs, options)
             return torch.from_numpy(scores.astype(np.float32, copy=False))
         x = x.to(getattr(torch, np.dtype(self.dtype).name))
-        binding = self.session.io_binding()  # of this call alone: threads share the session
+        binding = self.session.io_binding()  # one per call, as threads share the session
         shape, kind = tuple(x.shape), self.device.type
         binding.bind_input(self.input, kind, 0, self.dtype, shape, x.data_ptr())
         for name, value in self.level.items():
@@ -214,9 +214,9 @@ class Backend:
 
 @contextmanager
 def _ended(*, after: float) -> Iterator[onnxruntime.RunOptions]:
-    """Run options that end a run ``after`` so many seconds, before its next node."""
+    """Run options that end a run before its next node, once ``after`` seconds have passed."""
     options = onnxruntime.RunOptions()
-    options.log_severity_level = 4  # the error has the message
+    options.log_severity_level = 4  # the message is in the error
     late = threading.Timer(after, setattr, (options, "terminate", True))
     late.start()
     try:
@@ -226,7 +226,7 @@ def _ended(*, after: float) -> Iterator[onnxruntime.RunOptions]:
 
 
 def _read(path: Path) -> tuple[bytes, bytes]:
-    """The model's bytes, and the hashes of its external weights if it is too large to hold them."""
+    """The model's bytes, and the hashes of its external weights if these do not fit into them."""
     folder, apart = path.parent, b""
     if path.is_dir():
         raise BackendError(f"{path}: a folder; name the .onnx file in it")
@@ -239,10 +239,10 @@ def _read(path: Path) -> tuple[bytes, bytes]:
             _require_beside(folder / file, path)
         sizes = [one.length or (folder / one.location).stat().st_size for one in beside]
         if path.stat().st_size + sum(sizes) < LARGEST:
-            onnx.load_external_data_for_model(model, str(folder))  # refuses to leave the folder
+            onnx.load_external_data_for_model(model, str(folder))  # refuses other folders
             onnx.checker.check_model(model)
         else:
-            onnx.checker.check_model(path)  # also refuses it
+            onnx.checker.check_model(path)  # also refuses other folders
             files = sorted({one.location for one in beside})
             apart = "".join(sha256_of_file(folder / file) for file in files).encode()
         content = model.SerializeToString(deterministic=True)
@@ -281,7 +281,7 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def _refuse_training(graph: onnx.GraphProto, path: Path) -> None:
-    """Refuse nodes in training mode, also in graphs inside nodes."""
+    """Refuse nodes in training mode, including those in subgraphs."""
     constants = {value.name: value for value in graph.initializer}
     for node in graph.node:
         known = {attribute.name: attribute for attribute in node.attribute}

@@ -1,4 +1,4 @@
-"""Backend for timm classifiers, with timm's weights or those of a file."""
+"""Backend for timm classifiers, with timm's pretrained weights or those in a file."""
 
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,15 @@ from rrcm.models.trained.base import checkpoint
 
 import timm  # isort: skip (after _torchvision)
 
-PREFIXES = ("module.", "model.", "_orig_mod.")  # of names, added by wrappers
+PREFIXES = ("module.", "model.", "_orig_mod.")  # prefixes of parameter names, added by wrappers
 NESTED = ("state_dict", "model")  # keys under which training programs keep the weights
 
 
 class Backend:
     """A timm network in evaluation mode, for pictures of ``shape`` [C, H, W].
 
-    ``crop_pct`` and ``interpolation`` are those of its training pictures. ``fixed`` is 0: batches
-    may have any size.
+    ``crop_pct`` and ``interpolation`` come from timm's configuration of the network. ``fixed`` is
+    0: batches may have any size.
     """
 
     fixed = 0
@@ -108,7 +108,7 @@ def _build(
         if state is None:
             return timm.create_model(name, pretrained=True, **shape)
         head = f"{config.classifier}.weight"
-        wide = head in state and state[head].numel() > 0  # else it could ask for any memory
+        wide = head in state and state[head].numel() > 0  # else it could claim any amount of memory
         classes: dict[str, Any] = (
             {"num_classes": len(state[head])} if wide and state[head].ndim else {}
         )
@@ -124,7 +124,7 @@ def _build(
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, under the network's own names."""
+    """The tensors of a file, under the network's own names, without prefixes."""
     hint = "the weights may lie under " + " or ".join(NESTED)
     state = state_dict.load(path, hint=hint, nested=NESTED)
     while prefix := next(

@@ -1,1 +1,1 @@
-"""Inference forms of networks: the same functions, with constant computations folded away."""
+"""Inference forms of networks: the same functions, with constants folded into the weights."""

@@ -18,7 +18,7 @@ from rrcm.models.trained.base.classifier import Classifier, Unconditional
 
 @torch.no_grad()
 def fold(network: Classifier) -> Unconditional:
-    """The function of ``network`` up to rounding, for inference; in float64 until it is cast."""
+    """The inference form of ``network``: equal up to rounding, and in float64 until it is cast."""
     return Unconditional(Trunk(network)).eval().requires_grad_(False)
 
 

@@ -1,9 +1,9 @@
 """The rRCM vision transformer for inference: constants folded into its linear layers, in float64.
 
 At one sigma, c_in, the time token, normalisation, positions and the cls token are constants of the
-patch embedding. Affine parameters of LayerNorm and the attention's scale become part of the linear
-layer that follows. The last block computes the cls token only, which is all that the head reads,
-and needs no keys or values for it. Exact algebra, up to rounding (docs/theory.md, eq. 9 and 10).
+patch embedding. Affine parameters of LayerNorm and the attention's scale become part of the next
+linear layer. The last block computes the cls token only, which is all that the head reads, and
+needs no keys or values for it. Exact algebra, up to rounding (docs/theory.md, eq. 9 and 10).
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from rrcm.noise import units
 
 @torch.no_grad()
 def fold(network: Classifier) -> "Folded":
-    """The function of ``network`` up to rounding, for inference; in float64 until it is cast."""
+    """The inference form of ``network``: equal up to rounding, and in float64 until it is cast."""
     return Folded(network).eval().requires_grad_(False)
 
 
@@ -40,7 +40,7 @@ class Folded(nn.Module):
         black, white = units.to_model_space(torch.tensor([0.0, 1.0])).tolist()
         start = (
             encoder.pos_embed[0].double().clone()
-        )  # [N, D]; the part of each token that depends on neither pixels nor sigma
+        )  # [N, D]; part of each token that depends on neither pixels nor sigma
         start[0] += encoder.cls_token[0, 0]
         start[2:] += projection.bias
         self.register_buffer("kernel", (white - black) * weight)
@@ -65,14 +65,14 @@ class Folded(nn.Module):
         return c_in * self.kernel, self.start + torch.cat([0 * time, time, patches])
 
     def fix(self, sigma: float) -> "FoldedAtSigma":
-        """The network at one ``sigma``, whose constants are computed once; shares the trunk."""
+        """The network at one ``sigma``, with its constants computed once; shares the trunk."""
         return FoldedAtSigma(self, sigma)
 
 
 class FoldedAtSigma(nn.Module):
     """Noisy pixels [B, C, H, W] -> scores [B, K], at one sigma.
 
-    Unlike a `classifier.AtSigma` it keeps the constants of that sigma, rounded from float64.
+    Unlike a `classifier.AtSigma` it stores the constants of that sigma, rounded from float64.
     """
 
     kernel: Tensor  # [P, D]
@@ -92,7 +92,7 @@ class FoldedAtSigma(nn.Module):
 
 
 class Trunk(nn.Module):
-    """The layers that do not depend on sigma; tokens are rows, [B * N, D], of matrix products."""
+    """The layers that do not depend on sigma; tokens are the rows of one matrix, [B * N, D]."""
 
     def __init__(self, network: Classifier) -> None:
         """See `fold`."""
@@ -102,7 +102,7 @@ class Trunk(nn.Module):
         self.patch_size = encoder.patch_embed.patch_size[0]
         self.blocks = nn.ModuleList(Block(block) for block in blocks)
         self.last = LastBlock(last)
-        normed = isinstance(encoder.norm, nn.LayerNorm)  # or no norm before the head
+        normed = isinstance(encoder.norm, nn.LayerNorm)  # else there is no norm before the head
         self.norm = _norm(encoder.norm) if normed else nn.Identity()
         head = network.head.weight.double(), network.head.bias.double()
         self.head = _linear(*_after(encoder.norm, network.head) if normed else head)
@@ -188,21 +188,21 @@ class Mlp(nn.Module):
         self.fc2 = _linear(block.mlp.fc2.weight.double(), block.mlp.fc2.bias.double())
 
     def forward(self, h: Tensor) -> Tensor:
-        """The residual stream after it."""
+        """The residual stream after the MLP."""
         return h + self.fc2(F.gelu(self.fc1(self.norm(h))))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k^T) v over the last two dimensions; logits and attention in float32 at least."""
+    """softmax(q k^T) v over the last two dimensions; the softmax is in float32 at least."""
     if q.is_cuda:
         return F.scaled_dot_product_attention(q, k, v, scale=1.0)
     wide = torch.promote_types(q.dtype, torch.float32)
-    # On a CPU faster than the fused kernel in bfloat16, at so few tokens.
+    # With so few tokens, faster on a CPU than the fused kernel in bfloat16.
     return (q @ k.mT).softmax(dim=-1, dtype=wide).to(v.dtype) @ v
 
 
 def _qkv(block: Any) -> tuple[Tensor, Tensor]:
-    """Weight [3D, D] and bias [3D] of q, k and v for normed tokens, the scale folded into q."""
+    """Weight [3D, D] and bias [3D] of q, k and v for normed tokens, with the scale in q."""
     weight, bias = _after(block.norm1, block.attn.qkv)
     width = weight.shape[1]
     scale = torch.ones(3 * width, dtype=torch.float64)

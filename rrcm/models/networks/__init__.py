@@ -1,1 +1,1 @@
-"""Network architectures. One file each; pixels in [0, 1] and sigma in pixel units come in."""
+"""Network architectures, one file each; inputs are pixels in [0, 1] and sigma in pixel units."""

@@ -1,8 +1,8 @@
 """ResNets, He et al. (2016), arXiv:1512.03385: the architecture of published baselines.
 
 ResNet-110 for small images and ResNet-50 for ImageNet are those of Cohen et al. (2019),
-arXiv:1902.02918. Names and shapes of parameters are torchvision's. The network normalises channels
-itself, after the noise: inputs are pixels in [0, 1].
+arXiv:1902.02918. Names and shapes of parameters are torchvision's. Inputs are noisy pixels in
+[0, 1]; the network itself normalises channels.
 """
 
 import re
@@ -63,7 +63,7 @@ class Config:
 
 
 class Encoder(nn.Module):
-    """Noisy pixels to a representation: the last stage, averaged over the image."""
+    """Maps noisy pixels to a representation: the last stage, averaged over the image."""
 
     supports_recompute: ClassVar[bool] = False  # BatchNorm would count each batch twice
     head_init: ClassVar[str] = "uniform"
@@ -77,7 +77,7 @@ class Encoder(nn.Module):
         """Initialise as He et al. (2015), arXiv:1502.01852, by fan-out.
 
         Raises:
-            ConfigError: ``final_norm``; a ResNet has none.
+            ConfigError: ``final_norm`` is True, but a ResNet has no final LayerNorm.
         """
         super().__init__()
         require(not final_norm, "final_norm: a ResNet has no LayerNorm at its end; set it to false")
@@ -119,8 +119,8 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels.
 
-        ``sigma`` is not used: the published networks are trained for one noise level, which is no
-        input.
+        ``sigma`` is not used: the published networks are trained for one noise level and do not
+        take it as an input.
 
         Raises:
             ConfigError: The images are not of ``image_size``.

@@ -1,9 +1,9 @@
-"""The rRCM vision transformer (Lei et al., 2025): a ViT that is told how noisy its input is.
+"""The rRCM vision transformer (Lei et al., 2025): a ViT conditioned on the noise level.
 
 Tokens are [cls, time, patches]. The time token is the raw sinusoidal embedding of 250 ln t, with no
 parameters of its own. Attribute names and shapes are those of the reference implementation's
-checkpoints. Normalisation, the input scale c_in and t = 2 sigma live in here (docs/theory.md, eq. 9
-and 10), so that everything outside speaks of pixels in [0, 1].
+checkpoints. Normalisation, the input scale c_in and t = 2 sigma are applied here (docs/theory.md,
+eq. 9 and 10), so that all other code uses pixels in [0, 1].
 """
 
 import math
@@ -35,7 +35,7 @@ SIZES = {  # name: (width, depth, heads); Lei et al., table 6, and one for 8 x 8
     "b": (768, 12, 12),
     "b_deep": (768, 24, 24),
 }
-# WIDTHxDEPTHxHEADS, of at most 99,999, 999 and 999
+# WIDTHxDEPTHxHEADS, at most 99,999, 999 and 999
 CUSTOM = re.compile(r"[1-9][0-9]{0,4}x[1-9][0-9]{0,2}x[1-9][0-9]{0,2}")
 SIGMA_DATA = 0.5  # standard deviation of natural images in model space (Karras et al., 2022)
 
@@ -45,9 +45,9 @@ class Config:
     """Shape of the network: its size, its input, and the projector used in pre-training.
 
     ``size`` is a name (`SIZES`) or WIDTHxDEPTHxHEADS, such as ``48x2x4``. ``position_std`` is the
-    scale at which learned positions start. The paper's 0.02 is small beside patches of many pixels
-    after many steps; on digits, positions must be heard from step 1. ``init`` is PyTorch's, or that
-    of MoCo-v3 (Chen et al., 2021, arXiv:2104.02057): Xavier's.
+    initial standard deviation of learned positions. The paper's 0.02 suits large patches and many
+    steps; on digits, positions must matter from step 1. ``init`` is PyTorch's initialisation, or
+    Xavier's as in MoCo-v3 (Chen et al., 2021, arXiv:2104.02057).
     """
 
     size: str
@@ -99,10 +99,10 @@ class Config:
 
 
 class Encoder(nn.Module):
-    """Noisy pixels and their noise level to a representation.
+    """Maps noisy pixels and their noise level to a representation.
 
-    ``recompute`` keeps no activations inside a block for the backward pass, but computes them again
-    there: the same gradients, in less memory and more time.
+    With ``recompute``, activations inside a block are not stored but recomputed in the backward
+    pass (gradient checkpointing): the same gradients, with less memory and more time.
     """
 
     supports_recompute: ClassVar[bool] = True
@@ -115,7 +115,7 @@ class Encoder(nn.Module):
     }
 
     def __init__(self, cfg: Config, *, final_norm: bool = True) -> None:
-        """Initialise as ``cfg.init`` says; without ``final_norm`` the last LayerNorm is not there.
+        """Initialise by ``cfg.init``; without ``final_norm`` there is no LayerNorm at the end.
 
         The paper's CIFAR-10 classifiers read the cls token without it.
         """
@@ -127,7 +127,7 @@ class Encoder(nn.Module):
             torch.randn(1, 2 + self.patch_embed.num_patches, width) * cfg.position_std
         )
         self.blocks = nn.ModuleList(
-            # timm calls it, which a class is declared for only
+            # timm only calls norm_layer, but declares it as a class
             Block(width, cfg.heads, mlp_ratio=4, qkv_bias=False, norm_layer=norm)  # type: ignore[arg-type]
             for _ in range(cfg.depth)
         )
@@ -143,9 +143,9 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, sigma: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels, at ``sigma`` [B] or [].
 
-        With ``hidden`` [B, H], the distinct places of patches (row by row, from 0) that are left
-        out, it is all tokens [B, 2 + L - H, D] instead: cls, time, and the other patches in order.
-        What is left out is not looked at; H may be 0.
+        With ``hidden`` [B, H], the distinct positions of patches to leave out (row by row, from 0),
+        the result is all remaining tokens [B, 2 + L - H, D]: cls, time, and the other patches in
+        order. Hidden patches do not affect them; H may be 0.
         """
         batch = x.shape[0]  # not len(x), which would freeze the batch size of an export
         t = units.to_time(sigma).expand(batch)  # [B]
@@ -167,15 +167,15 @@ class Encoder(nn.Module):
     def _run(self, block: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled()):
             return block(tokens)
-        # Nothing in a block is random, so there is no generator to restore.
+        # A block is deterministic, so no random state has to be restored.
         return checkpoint(block, tokens, use_reentrant=False, preserve_rng_state=False)
 
 
 def cls_after(block: Any, tokens: Tensor) -> Tensor:
-    """The cls token [B, D] after timm's ``block`` of ``tokens`` [B, N, D], and no other token.
+    """Only the cls token [B, D] after timm's ``block``, applied to ``tokens`` [B, N, D].
 
-    Nothing looks at the others after the last block, so they are keys and values there, and not
-    queries; neither are they projected or sent through the MLP.
+    Other tokens are not used after the last block, so they serve only as keys and values there:
+    they are not queries, projected, or sent through the MLP.
     """
     attention, width = block.attn, tokens.shape[-1]
     normed = block.norm1(tokens)
@@ -190,7 +190,7 @@ def cls_after(block: Any, tokens: Tensor) -> Tensor:
 
 
 def _without(tokens: Tensor, places: Tensor) -> Tensor:
-    """``tokens`` [B, N, D] but for those at distinct ``places`` [B, H], in order, [B, N - H, D]."""
+    """``tokens`` [B, N, D] without those at distinct ``places`` [B, H], in order [B, N - H, D]."""
     batch, count, width = tokens.shape
     out = torch.zeros(batch, count, dtype=torch.uint8, device=tokens.device).scatter(1, places, 1)
     kept = out.argsort(dim=1, stable=True)[:, : count - places.shape[1]]
@@ -198,10 +198,10 @@ def _without(tokens: Tensor, places: Tensor) -> Tensor:
 
 
 class Predictor(nn.Module):
-    """Hidden patches, as an encoder would represent them, from those that it saw: a narrow ViT.
+    """A narrow ViT that predicts the representations of hidden patches from the visible ones.
 
-    That of I-JEPA, Assran et al. (2023), arXiv:2301.08243. It knows where a patch is, and not the
-    pixels there: sines and cosines of its row and column are added to what stands for it.
+    That of I-JEPA, Assran et al. (2023), arXiv:2301.08243. A hidden patch is a mask token plus
+    sines and cosines of its row and column: its position is an input, its pixels are not.
     """
 
     positions: Tensor  # [L, width]
@@ -228,10 +228,10 @@ class Predictor(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, seen: Tensor, visible: Tensor, asked: Tensor) -> Tensor:
-        """Representations [B, T, P, D] of the patches at ``asked`` [B, T, P]: T blocks of P.
+        """Predicted representations [B, T, P, D] of patches ``asked`` [B, T, P]: T blocks of P.
 
-        ``seen`` [B, K, D] are the patches at ``visible`` [B, K]. A block is predicted from them
-        alone, not from other blocks.
+        ``seen`` [B, K, D] are the representations of the patches at ``visible`` [B, K]. A block is
+        predicted from them only, not from other blocks.
         """
         blocks, size = asked.shape[1:]
         seen = self.embed(seen) + self.positions[visible]  # [B, K, W]
@@ -244,10 +244,10 @@ class Predictor(nn.Module):
 
 @torch.no_grad()
 def xavier(encoder: Encoder) -> None:
-    """Start as MoCo-v3 does; positions stay as they are, since ours are learned.
+    """Initialise as MoCo-v3 does, except positions, which are learned here and stay unchanged.
 
-    Weights are uniform in ±sqrt(6 / (in + out)), where q, k and v count as three matrices, and
-    biases 0; the cls token is as good as 0.
+    Weights are uniform in ±sqrt(6 / (in + out)), where q, k and v count as three matrices; biases
+    are 0, and the cls token is almost 0.
     """
     for module in encoder.blocks.modules():
         if isinstance(module, nn.Linear):
@@ -268,7 +268,7 @@ def xavier(encoder: Encoder) -> None:
 def time_embedding(t: Tensor, width: int) -> Tensor:
     """cos | sin of 250 ln t at ``width / 2`` frequencies, 1 to almost 1e-4, [B, width] (eq. 10).
 
-    In float64: the angles reach 1,500 radians, where float32 has four digits left behind the point.
+    In float64: the angles reach 1,500 radians, where float32 has only four decimal places.
     """
     k = torch.arange(width // 2, dtype=torch.float64, device=t.device)
     frequencies = torch.exp(-math.log(1e4) * k / (width // 2))

@@ -1,1 +1,1 @@
-"""Trained networks: classifiers, ensembles, denoisers and purified classifiers, and their files."""
+"""Trained classifiers, ensembles, denoisers and purified classifiers, and their files."""

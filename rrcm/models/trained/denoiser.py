@@ -1,4 +1,4 @@
-"""A trained denoiser, its network and noise schedule, and its form on disk."""
+"""Trained denoisers, a network with a noise schedule: building, saving and loading."""
 
 import dataclasses
 from pathlib import Path
@@ -15,17 +15,17 @@ from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
 
 
 def network(name: str, shape: dict[str, Any], *, where: str) -> nn.Module:
-    """An untrained network: rrcm/diffusion/networks/``name``.py of the ``shape`` that it asks for.
+    """An untrained network of rrcm/diffusion/networks/``name``.py with the given ``shape``.
 
     Raises:
-        ConfigError: There is no such network, or ``shape``, which stands at ``where``, is not one.
+        ConfigError: There is no such network, or ``shape``, found at ``where``, is invalid.
     """
     module = registry.load("denoiser_networks", name)
     return module.Network(parse(shape, module.Config, where=where))
 
 
 def as_config(network: str, shape: dict[str, Any], schedule: Schedule | None) -> dict[str, Any]:
-    """What `build` makes a denoiser of, as it stands in ``config.json``."""
+    """The part of ``config.json`` from which `build` makes a denoiser."""
     return {
         "network": network,
         "shape": shape,
@@ -36,12 +36,12 @@ def as_config(network: str, shape: dict[str, Any], schedule: Schedule | None) ->
 def build(config: dict[str, Any], tensors: dict[str, Tensor], *, source: str) -> nn.Module:
     """The denoiser of a ``config`` with the weights ``tensors``, in evaluation mode, frozen.
 
-    A `diffusion.Denoiser` where ``config`` has a schedule, else the network alone, which predicts
-    the clean image in pixel units. ``tensors`` have the names of the network's own; ``source`` says
-    where both were found.
+    A `diffusion_process.Denoiser` if ``config`` has a schedule, else the network alone, which
+    predicts the clean image in pixel units. ``tensors`` are named as the network's parameters;
+    errors name ``source``, their file.
 
     Raises:
-        CheckpointError: ``config`` is not understood, or ``tensors`` are of another network.
+        CheckpointError: ``config`` is invalid, or ``tensors`` are of another network.
     """
     try:
         name, shape, declared = (config[key] for key in ("network", "shape", "schedule"))

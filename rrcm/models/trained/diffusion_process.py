@@ -1,10 +1,10 @@
-r"""Diffusion as denoising: noise schedules, and networks as predictions of the clean image.
+r"""Diffusion models as denoisers: noise schedules, and predictions of the clean image.
 
 Everything is written in variance-exploding coordinates x + s z in model space (pixels in [-1, 1]),
 where the noise of a certificate is s = 2 sigma. A variance-preserving (VP) process is the same up
 to a factor, :math:`x_t / \sqrt{\bar\alpha_t} = x_0 + s(t) z`, and the input that its network was
-trained on is computed from x + s z. t is the network's own time: an index of the schedule of a VP
-process, s itself for EDM. Equation numbers are those of docs/theory.md.
+trained on is computed from x + s z. The network's time t is an index into the schedule of a VP
+process, and s itself for EDM. Equation numbers are those of docs/theory.md.
 """
 
 import math
@@ -25,7 +25,7 @@ RESCALED_STEPS = 1000  # number of steps that times are rescaled to
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """A noise schedule, from times to noise levels.
+    """A noise schedule, which maps times to noise levels.
 
     ``linear`` (Ho et al., 2020, arXiv:2006.11239) and ``cosine`` (Nichol & Dhariwal, 2021,
     arXiv:2102.09672) have ``steps`` discrete times 0, 1, …; with ``rescale`` the network's input is
@@ -38,7 +38,7 @@ class Schedule:
     rescale: bool
 
     def __post_init__(self) -> None:
-        """Refuse steps of a continuous process, and a discrete one without."""
+        """Refuse a continuous process with steps, and a discrete one without."""
         if self.kind == "edm":
             require(self.steps == 0, f"steps: edm has no steps, set it to 0, got {self.steps}")
         else:
@@ -58,7 +58,7 @@ class Times(nn.Module):
     levels: Tensor  # s(t), ascending, [T]
 
     def __init__(self, cfg: Schedule) -> None:
-        """Compute the table of a VP process in float64; it is no part of a checkpoint."""
+        """Compute the table of a VP process in float64; it is not stored in checkpoints."""
         super().__init__()
         self.cfg = cfg
         self.discrete = cfg.kind != "edm"
@@ -66,7 +66,7 @@ class Times(nn.Module):
         self.register_buffer("levels", levels, persistent=False)  # s(t), ascending, [T]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Times":
-        """Move with a module to its device, but stay in float64 when it is cast."""
+        """Follow a module to its device, but stay in float64 when the module is cast."""
         exact = self.levels
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's has no types
         self.levels = exact.to(self.levels.device)
@@ -106,13 +106,13 @@ class Times(nn.Module):
     def spaced(self, t: Tensor, steps: int) -> list[Tensor]:
         """Start times of ``steps`` reverse steps from ``t`` to 0, equally spaced.
 
-        Rounded where the schedule is discrete: round(t - i t / steps), i = 0, 1, …
+        Rounded if the schedule is discrete: round(t - i t / steps), i = 0, 1, …
         """
         starts = [t * (steps - i) / steps for i in range(steps)]
         return [t, *(start.round() for start in starts[1:])] if self.discrete else starts
 
     def told(self, t: Tensor) -> Tensor:
-        """The network's time input: t, rescaled if the schedule says so, or (ln t) / 4 for EDM."""
+        """The network's time input: t, rescaled if set in the schedule, or (ln t) / 4 for EDM."""
         if not self.discrete:
             return t.log() / 4
         return t * (RESCALED_STEPS / self.cfg.steps) if self.cfg.rescale else t

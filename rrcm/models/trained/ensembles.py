@@ -1,18 +1,18 @@
 r"""Ensembles combine the scores of several networks on one noisy input, Horvath et al. (2022).
 
-arXiv:2106.06946: networks that differ in their seed err on different noise, so their mean votes for
-one class more often. Smoothing certifies any function of the noisy input, so an ensemble is
-certified like a single network. The rules, for scores :math:`f_l` of members :math:`l = 1 \dots k`:
+arXiv:2106.06946: networks with different seeds err on different noise, so their mean votes for one
+class more often. Smoothing certifies any function of the noisy input, so an ensemble is certified
+like a single network. The rules, for scores :math:`f_l` of members :math:`l = 1 \dots k`:
 
 .. math:: \text{mean\_logits: } \tfrac1k \sum_l f_l(x), \qquad
     \text{mean\_probabilities: } \log \tfrac1k \sum_l \mathrm{softmax}\, f_l(x), \qquad
     \text{plurality: } \#\{l : \arg\max f_l(x) = c\} \text{ for each class } c.
 
 Under mean_probabilities the softmax of the scores is the mean of the members' probabilities. The
-class with the highest score is voted for. Ties, which plurality makes, go to the lowest class; the
-authors break them at random.
+vote goes to the class with the highest score. Ties, which plurality can produce, go to the lowest
+class; the authors break them at random.
 
-Guarantee: a row's scores do not depend on the other rows of its batch if those of members do not.
+Guarantee: a row's scores do not depend on other rows of its batch if the members' scores do not.
 """
 
 import json
@@ -69,7 +69,7 @@ class EnsembleClassifier(nn.Module):
         return {"scores": self.combine(scores)} | named
 
     def decided(self, outputs: dict[str, Tensor], *, tolerance: float) -> Tensor:
-        """Rows [B] on which no vote changes with the members' scores by up to ``tolerance``.
+        """Rows [B] whose votes stay the same if members' scores change by up to ``tolerance``.
 
         ``outputs`` are `parity_outputs`. NaN counts as decided, so that a comparison includes it.
         """
@@ -81,9 +81,9 @@ class EnsembleClassifier(nn.Module):
 
 
 def mean(scores: list[Tensor], rule: str) -> Tensor:
-    """Combined scores [B, K] of several, [B, K] each, by a rule.
+    """Combine several scores, [B, K] each, to scores [B, K] by a rule.
 
-    Terms are added in order, so that the rounding does not depend on the runtime.
+    Terms are added in order, so that rounding does not depend on the runtime.
     """
     if rule == "mean_probabilities":
         # In logarithms: probabilities would underflow.
@@ -156,10 +156,10 @@ def save(
     code: dict[str, str],
     params: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write an ensemble, ``model.safetensors`` and ``config.json``; return the latter.
+    """Write an ensemble, ``model.safetensors`` and ``config.json``; returns the latter.
 
     Weights and rule are both in ``model.safetensors``, whose SHA-256 identifies the function in
-    votes. ``config.json`` also keeps ``code``, file -> SHA-256, and ``params``.
+    votes files. ``config.json`` also keeps ``code``, file -> SHA-256, and ``params``.
     """
     rule = {"rule": cfg.rule, "members": cfg.members}
     configs = [config for _, config in members]
@@ -168,7 +168,7 @@ def save(
         for place, (network, _) in enumerate(members, start=1)
         for name, tensor in network.state_dict().items()
     }
-    about = {"ensemble": json.dumps([rule, configs])}  # the same members, the same bytes
+    about = {"ensemble": json.dumps([rule, configs])}  # the same members give the same bytes
     checkpoint.save(folder / "model.safetensors", tensors, about)
     config = {key: configs[0][key] for key in ("classes", "sigma")} | {"ensemble": rule}
     config |= {"members": configs, "code": code, "params": params or {}}

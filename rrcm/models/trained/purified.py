@@ -1,6 +1,7 @@
-"""Purified classifiers on disk, in ``models/<name>/`` as every trained network.
+"""Saves and loads purified classifiers, in ``models/<name>/`` like every trained network.
 
-Guarantee: all that makes the function is in ``model.safetensors``, whose SHA-256 names it in votes.
+Guarantee: ``model.safetensors`` holds everything that defines the function, and its SHA-256
+identifies the function in votes files.
 """
 
 import json
@@ -23,7 +24,7 @@ from rrcm.models.trained.diffusion_process import Denoiser
 from rrcm.models.trained.purified_classifier import Precise, PurifiedClassifier, Resize
 from rrcm.noise import streams
 
-FUNCTION = ("purifier", "purify", "votes", "local")  # keys of `Purified` that make the function
+FUNCTION = ("purifier", "purify", "votes", "local")  # keys of `Purified` that define the function
 
 
 def save(
@@ -35,18 +36,18 @@ def save(
     code: list[str],
     params: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write the classifier and the denoiser as one, as a run is; returns its ``config.json``.
+    """Write a denoiser and a classifier as one network; returns its ``config.json``.
 
-    What makes it this function is part of ``model.safetensors``, whose SHA-256 is the function's
-    name in votes. Nothing is written where something does not fit.
+    ``model.safetensors`` holds everything that defines the function, and its SHA-256 identifies the
+    function in votes files. Nothing is written if the parts do not fit together.
 
     Args:
-        folder: Gets ``model.safetensors`` and ``config.json``.
-        cfg: Which denoiser and which run, and what is done with them.
-        root: Where ``denoisers/`` and ``models/`` are.
-        pictures: What is purified, [C, H, W].
-        code: Files whose SHA-256 is kept, so that who depends on the result depends on them.
-        params: Sections of params.yaml that made it, by name; kept, with those of its parts.
+        folder: Where to write ``model.safetensors`` and ``config.json``.
+        cfg: The denoiser, the run, and how they are combined.
+        root: The folder of ``denoisers/`` and ``models/``.
+        pictures: Shape [C, H, W] of the pictures to purify.
+        code: Files whose SHA-256 is recorded, so that later stages depend on them.
+        params: Sections of params.yaml that made it, by name; recorded with those of its parts.
 
     Raises:
         CheckpointError: The denoiser or the run is missing or damaged.
@@ -84,7 +85,7 @@ def save(
 def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     """A run, an ensemble or a purified classifier for inference, and its ``config.json``.
 
-    It maps (x, sigma) to scores, or (x, sigma, z) where it has ``normals``, and has `fix`.
+    It maps (x, sigma) to scores, or (x, sigma, z) if it has ``normals``, and has `fix`.
 
     Raises:
         CheckpointError: It is missing or damaged.
@@ -102,7 +103,7 @@ def rebuild(
     *,
     trained: bool = False,
 ) -> PurifiedClassifier:
-    """The function of a ``config.json``; ``trained`` has the classifier as it was trained.
+    """The function of a ``config.json``, with the classifier as trained or in inference form.
 
     ``tensors`` are its weights, by default those in ``folder``, which errors name.
 
@@ -170,7 +171,7 @@ def _fits(
 
 
 def _copies(local: Local, shape: list[int]) -> Tensor:
-    """The fixed delta [m, C, H, W] of a seed."""
+    """The fixed noise delta [m, C, H, W] of a seed."""
     draws = torch.arange(local.copies)
     return streams.gaussian(
         local.seed, torch.zeros_like(draws), draws, tuple(shape), stream=streams.LOCAL

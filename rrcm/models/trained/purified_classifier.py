@@ -9,15 +9,15 @@ its input,
 .. math:: g(x, \sigma, z) = \log \tfrac1m \sum_{i=1}^m
     \mathrm{softmax}\, f\bigl(R\, P(x, \sigma, z) + \sigma' \delta_i\bigr)
 
-(eq. 51); with no copies or one, the scores are those of f. The majority of K such votes wins, ties
+(eq. 51); with no copies or one, the scores are those of f. The majority of K such votes wins; ties
 go to the lowest class (eq. 52). Copies are not clipped.
 
 Randomness is an argument: z are standard normal numbers, fresh for every noisy draw. This class is
-a deterministic function of (x, z); what is certified is the randomised classifier that draws z
+a deterministic function of (x, z); the certified function is the randomised classifier that draws z
 independently of the noise of x and of other draws, as the theorem requires. Fixed copies are
 constants of the function.
 
-Guarantee: a row's scores depend on that row's x and z alone, if those of the parts do.
+Guarantee: a row's scores depend only on that row's x and z, if those of the parts do.
 """
 
 from collections.abc import Callable
@@ -52,8 +52,8 @@ class _Precisely(nn.Module):
 class PurifiedClassifier(_Precisely):
     """A classifier behind a purifier: (x [B, C, H, W], sigma [], z) -> scores [B, K].
 
-    ``normals`` is the shape [S, C, H, W] of z for one row, or () without randomness. The S fields
-    are ordered by vote; those of a vote's purification precede those of its copies.
+    ``normals`` is the shape [S, C, H, W] of z for one row, or () without randomness. The S noise
+    fields are ordered by vote; within a vote, those for purifying precede those for the copies.
     """
 
     copies: Tensor | None
@@ -71,7 +71,7 @@ class PurifiedClassifier(_Precisely):
     ) -> None:
         """Combine parts that `purified.rebuild` has checked against each other.
 
-        ``classifier`` maps pixels to scores; ``copies`` are the fixed delta [m, C, H, W] or None.
+        ``classifier`` maps pixels to scores; ``copies`` is the fixed noise [m, C, H, W] or None.
         """
         super().__init__()
         self.purifier, self.classifier, self.resize = purifier, classifier, resize
@@ -79,7 +79,7 @@ class PurifiedClassifier(_Precisely):
         self.register_buffer("copies", copies)
 
     def forward(self, x: Tensor, sigma: Tensor, z: Tensor | None = None) -> Tensor:
-        """Scores [B, K]: those of a single vote, or the number of votes for each class."""
+        """Scores [B, K]: those of a single vote, or else the number of votes for each class."""
         return self.combine(self.each(x, sigma, z))
 
     def each(self, x: Tensor, sigma: Tensor, z: Tensor | None = None) -> list[Tensor]:
@@ -119,7 +119,7 @@ class PurifiedClassifier(_Precisely):
     def parity_outputs(self, x: Tensor, sigma: Tensor, *z: Tensor) -> dict[str, Tensor]:
         """``scores`` [B, K], and the scores that they combine, if several.
 
-        Those are ``call_1``, … [B * votes * copies, K], one for each member of an ensemble.
+        The latter are ``call_1``, … [B * votes * copies, K], one for each member of an ensemble.
         """
         calls, copies = self.each(x, sigma, *z), self.local.copies
         several = self.votes > 1 or copies > 1 or isinstance(self.classifier, EnsembleClassifier)
@@ -127,7 +127,7 @@ class PurifiedClassifier(_Precisely):
         return {"scores": self.combine(calls)} | (named if several else {})
 
     def decided(self, outputs: dict[str, Tensor], *, tolerance: float) -> Tensor:
-        """Rows [B] on which no vote changes with the scores of calls by up to ``tolerance``.
+        """Rows [B] whose votes stay the same if scores of calls change by up to ``tolerance``.
 
         ``outputs`` are `parity_outputs`.
         """
@@ -145,7 +145,7 @@ class PurifiedClassifier(_Precisely):
     def fix(self, sigma: float) -> AtSigma:
         """This classifier at one ``sigma``: (x [B, C, H, W], z if any) -> scores [B, K].
 
-        Sigma stays in float64, as the purifier looks up its time in the noise schedule by it.
+        Sigma stays in float64, as the purifier uses it to look up the time in the noise schedule.
         """
         return AtSigma(self, sigma, dtype=torch.float64).eval()
 
@@ -160,7 +160,7 @@ class Resize(_Precisely):
     matrix: Tensor  # [new, old]
 
     def __init__(self, old: int, new: int) -> None:
-        """From ``old`` pixels a side to ``new``."""
+        """Compute the matrix from ``old`` to ``new`` pixels per side."""
         super().__init__()
         self.needed = old != new
         eye = torch.eye(old, dtype=torch.float64)[None, None]

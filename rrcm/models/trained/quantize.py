@@ -1,12 +1,12 @@
-"""An exported network in float16 or int8: another function, which is certified as itself.
+"""Converts an exported network to float16 or int8, a different function with its own certificate.
 
-A certificate speaks of a function of one image. So scales of activations are fixed here, from
+A certificate holds for a function of one image. So the scales of activations are fixed here, from
 calibration images. Dynamic quantisation would take them from the whole batch: an image's vote would
-depend on its batch mates, and no certificate would hold.
+depend on the other images of its batch, and no certificate would hold.
 
 The quantisation is that of Jacob et al. (2018), arXiv:1712.05877: activations uint8 with a scale
-and a zero point per tensor, weights int8 with a scale per output channel, sums int32. Weights keep
-to ``LARGEST``, so that the integers are the same on every processor.
+and a zero point per tensor, weights int8 with a scale per output channel, sums int32. Weights are
+at most ``LARGEST``, so that the integers are the same on every processor.
 """
 
 from collections.abc import Collection
@@ -16,16 +16,15 @@ import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 CHUNK = 64  # calibration images at a time
-# Without VNNI, a processor adds two products in 16 bits and cuts off what does not fit: another
-# function, and a worse one. 2 x 255 x 64 < 2^15.
+# Without VNNI, a processor adds two products in 16 bits and saturates: a different, less accurate
+# function. With 64 there is no overflow: 2 x 255 x 64 < 2^15.
 LARGEST = 64
 
 
 def float16(model: ModelProto, ends: Collection[str] = ("scores",)) -> ModelProto:
-    """``model`` with all that depends on its inputs in float16, up to the tensors ``ends``.
+    """``model`` in float16 between its inputs and the tensors ``ends``.
 
-    Inputs, and what is made of ``ends``, stay float32. Constants are computed as before, then
-    rounded.
+    Inputs, and nodes after ``ends``, stay float32. Constants are computed as before, then rounded.
     """
     half = _copy(model)
     graph = half.graph
@@ -57,9 +56,9 @@ def float16(model: ModelProto, ends: Collection[str] = ("scores",)) -> ModelProt
 
 
 def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:
-    """``model`` with linear layers in int8, and what is between them in float32.
+    """``model`` with linear layers in int8 and everything else in float32.
 
-    An activation is clipped to the range that it has on ``pixels``.
+    Activations are clipped to their ranges on ``pixels``.
 
     Args:
         model: Its only input is ``x``; linear layers are Gemm nodes of constant weights [O, I].
@@ -73,7 +72,7 @@ def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:
     nodes = []
     for node in graph.node:
         if node.op_type == "Gemm":
-            x, weight, *bias = node.input  # the exporter leaves a bias of zeros out
+            x, weight, *bias = node.input  # the exporter omits a bias of zeros
             names = [f"{node.output[0]}.{part}" for part in ("weight", "bias")]
             offset = tensors[bias[0]] if bias else np.zeros(1, dtype=np.float32)
             integers, scale = _integers(tensors[weight], offset, scales[x][0])
@@ -98,7 +97,7 @@ def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:
 def _scales(
     model: ModelProto, names: list[str], pixels: np.ndarray
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Scale and zero point of tensors from their ranges on ``pixels``; 0 is always exact."""
+    """Scale and zero point of tensors from their ranges on ``pixels``; 0 stays exact."""
     observed = _copy(model)
     del observed.graph.output[:]
     for name in names:
@@ -133,7 +132,7 @@ def _integers(
 
 
 def _rounded(graph: GraphProto, name: str, integers: np.ndarray, scale: np.ndarray) -> NodeProto:
-    """The node that makes ``<name>.rounded`` of integers and a scale per output channel."""
+    """The node that computes ``<name>.rounded`` from integers and a scale per output channel."""
     names = [f"{name}.integers", f"{name}.scale", f"{name}.zero"]
     zero = np.zeros(len(scale), integers.dtype)  # the default, but ORT fuses nothing without it
     graph.initializer.extend(map(numpy_helper.from_array, (integers, scale, zero), names))
@@ -151,7 +150,7 @@ def _copy(model: ModelProto) -> ModelProto:
 
 
 def _with(model: ModelProto, nodes: list[NodeProto]) -> ModelProto:
-    """``model`` made of other nodes: without the constants and types that were of the old ones."""
+    """``model`` with its nodes replaced, and without unused constants and the old types."""
     used = {name for node in nodes for name in node.input}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
     for field, values in ((model.graph.node, nodes), (model.graph.initializer, kept)):

@@ -1,1 +1,1 @@
-"""What training itself needs: a classifier, its checkpoint, the projector."""
+"""Parts used in training: the classifier, its checkpoint, the projector."""

@@ -30,7 +30,7 @@ def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None
         try:
             save_file(tensors, part, {ABOUT: json.dumps(about, sort_keys=True)})
         except SafetensorError as error:
-            number = re.search(r"os error (\d+)", str(error))  # of the file system
+            number = re.search(r"os error (\d+)", str(error))  # of the operating system
             if number is None:
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
@@ -39,7 +39,7 @@ def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and text metadata of a file that `save` wrote.
 
-    Guarantee: they are what was saved, by the file's SHA-256.
+    Guarantee: they are as saved, verified by the SHA-256 in the file.
 
     Raises:
         CheckpointError: The file is missing or damaged, or an older version wrote it.

@@ -31,7 +31,7 @@ class Classifier(nn.Module):
         ``pytorch``, the head starts as PyTorch initialises a linear layer.
 
         ``condition`` is the noise level that the encoder gets: ``exact``, t = 2 sigma, or
-        ``nearest``, the closest point of the paper's 81-point grid, as in its code.
+        ``nearest``, the closest point of the paper's 81-point grid, as in the paper's code.
         """
         super().__init__()
         self.encoder = encoder
@@ -60,7 +60,7 @@ class Classifier(nn.Module):
 
 
 class AtSigma(nn.Module):
-    """A classifier at one sigma: pixels [B, C, H, W], and normal numbers z if any, to scores."""
+    """A classifier at one sigma: maps pixels [B, C, H, W], and normal numbers z, to scores."""
 
     def __init__(
         self, network: nn.Module, sigma: float, *, dtype: torch.dtype | None = None
@@ -107,11 +107,11 @@ def build(model: Model, *, classes: int, condition: str, final_norm: bool) -> Cl
 
 
 def begin(network: Classifier, folder: Path) -> dict[str, Any]:
-    """Load the initial weights of a training into ``network``; returns the params that made them.
+    """Load the initial weights of a training into ``network``; returns their recorded params.
 
-    Params are sections of params.yaml by name, as recorded in the file; empty if it has none.
-    ``folder`` holds ``model.safetensors``, a whole classifier, or ``encoder.safetensors``, whose
-    last LayerNorm is dropped if ``network`` has none.
+    Params are the sections of params.yaml that made the weights, by name, or empty if the file has
+    none. ``folder`` holds ``model.safetensors``, a whole classifier, or ``encoder.safetensors``,
+    whose last LayerNorm is dropped if ``network`` has none.
 
     Raises:
         CheckpointError: Neither file exists, or it is of another architecture; ``network`` is
