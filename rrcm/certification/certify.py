@@ -106,13 +106,13 @@ def floor(x: float, digits: int = DIGITS) -> float:
     Guarantee: the result and its decimal form are at most ``x``, by less than two units of the last
     decimal.
     """
-    # ndtri has a relative error of some 1e-15; step below it first. Bounds are rounded already.
+    # ndtri has a relative error of about 1e-15; subtract more first. Bounds are rounded already.
     step = Decimal(1).scaleb(-digits)
     return float(Decimal(x * (1 - 1e-12)).quantize(step, rounding=ROUND_FLOOR))
 
 
 def write(table: pd.DataFrame, path: Path) -> None:
-    """Write certificates as CSV, atomically; the same table, the same bytes."""
+    """Write certificates as CSV, atomically; the same table gives the same bytes."""
     write_csv(table, path, digits=f"%.{DIGITS}f")
 
 
@@ -124,8 +124,8 @@ def read(path: Path) -> pd.DataFrame:
     """
     text = io.BytesIO(read_bytes(path))
     try:
-        with np.errstate(invalid="ignore"):  # an infinite integer, which pandas then refuses
-            # a picture may be named NA: only empty cells are missing
+        with np.errstate(invalid="ignore"):  # casting inf to an integer, which pandas then refuses
+            # a picture may be named NA: only empty cells count as missing
             table = pd.read_csv(text, dtype=COLUMNS, keep_default_na=False, na_values=[""])
     except (ValueError, OverflowError) as error:  # pandas cannot parse it
         reason = one_line(error)

@@ -1,8 +1,8 @@
-"""Checks of a classifier before sampling: is it a function of each picture, and is it plausible?
+"""Checks a classifier before sampling: is it a function of each picture, and is it plausible?
 
 A certificate holds for any deterministic function of the picture: the scores of a row must not
 depend on other rows and must be the same every time. A random classifier of ours is a function of
-the picture and of normal numbers that it receives.
+the picture and of normal numbers passed to it.
 """
 
 from types import ModuleType
@@ -35,7 +35,7 @@ def examine(
 ) -> TrialAnswers:
     """Check a classifier; return its answers to some pictures of ``split``.
 
-    One that is ``ours`` is not checked for dependence between rows.
+    A classifier that is ``ours`` is not checked for dependence between rows.
 
     Raises:
         BackendError: The scores are NaN, depend on more than the picture, or are constant.
@@ -110,7 +110,7 @@ def _finite(scores: Tensor) -> Tensor:
 
 
 def _scores(backend: Backend, x: Tensor, batch_size: int) -> Tensor:
-    """Scores in batches of ``batch_size``, as some classifiers take no other."""
+    """Scores, computed in batches of ``batch_size``, as some classifiers take no other size."""
     rows = torch.arange(len(x) + -len(x) % batch_size) % len(x)
     z = trial_normals(backend, batch_size)
     return torch.cat([_finite_scores(backend, x[batch], z) for batch in rows.split(batch_size)])[

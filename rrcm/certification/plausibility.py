@@ -31,7 +31,7 @@ class TrialAnswers:
 
 
 def fact(tried: TrialAnswers, *, sigma: float) -> str:
-    """A line: how many answers are right with and without noise; without labels, how many stay."""
+    """One line: how many answers are correct with and without noise, or unchanged if unlabelled."""
     under = f"under noise of sigma = {sigma:g}"
     total = sum(label != UNKNOWN for label in tried.labels)
     if not total:
@@ -48,7 +48,7 @@ def smoothed(rows: list[Row]) -> tuple[list[int], list[int]]:
 
 
 def _most_frequent(votes: dict[int, int]) -> int:
-    """The class of the most votes, of equals the first."""
+    """The class with the most votes; ties go to the lowest class."""
     return max(votes, key=lambda c: (votes[c], -c))
 
 
@@ -60,14 +60,14 @@ def warnings(
     classes: list[str],
     sigma: float,
 ) -> list[str]:
-    """Warnings about a classifier, a line each, with what to check.
+    """Warnings about a classifier, one line each, with what to check.
 
     Args:
         tried: Answers with and without noise, if known.
-        labels: Those of the images certified, or UNKNOWN, [N].
-        answers: Their classes under noise, [N].
+        labels: Labels of the certified images, or UNKNOWN, [N].
+        answers: Their predicted classes under noise, [N].
         classes: The names of all classes.
-        sigma: The noise.
+        sigma: The noise level.
     """
     under = f"under noise of sigma = {sigma:g}"
     lines = []
@@ -94,7 +94,7 @@ def warnings(
 
 
 def _poor(answers: list[int], labels: list[int], classes: list[str], when: str) -> str:
-    """Why answers look unrelated to the pictures: one class, or chance accuracy; else empty."""
+    """Reason why answers look unrelated to the pictures, one class or chance accuracy; or empty."""
     if not answers:
         return ""
     ((most, count),) = Counter(answers).most_common(1)
@@ -109,7 +109,7 @@ def _poor(answers: list[int], labels: list[int], classes: list[str], when: str) 
                 f"{others} are labelled otherwise"
             )
     total, right, chance = len(known), _right(answers, labels), 1 / len(classes)
-    few = chance**total > LEVEL  # too few to tell
+    few = chance**total > LEVEL  # too few for significance
     if not few and stats.binom.sf(right - 1, total, chance) > LEVEL:
         return f"{right} of {total} pictures are right {when}, no better than chance"
     return ""

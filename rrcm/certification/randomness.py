@@ -19,8 +19,8 @@ from torch import Tensor
 
 Noisy = Callable[..., Tensor]  # `noisy` of a file of rrcm/certification/distributions
 
-LEVEL = 1e-8  # of one test; there are a dozen
-MAX_VALUE = 16  # a coarse grid, on which half a step is a lot
+LEVEL = 1e-8  # significance level of one test, of about a dozen
+MAX_VALUE = 16  # a coarse grid, on which half a step is large
 SHAPE = (1, 32, 32)
 IMAGES = 16
 PIXELS = math.prod(SHAPE)
@@ -50,11 +50,11 @@ def examine(
     Guarantee: fewer than one false alarm in a million calls, if LEVEL holds for each test.
 
     Args:
-        noisy: Of a file of rrcm/certification/distributions/.
+        noisy: The function of a file of rrcm/certification/distributions/.
         on_grid: The component's ``ON_GRID``.
         device: Where to draw; the tests themselves run on the CPU.
-        seed: Tested together with the seed after it.
-        draws: Of each of 16 images with 1,024 pixels; 256 make 4 million normals.
+        seed: Seed of the noise; the next seed is tested with it.
+        draws: Draws for each of 16 images with 1,024 pixels; 256 make 4 million normals.
     """
     z = sample(noisy, device=device, seed=seed, draws=draws)  # [image, draw, pixel]
     after = sample(noisy, device=device, seed=seed + 1, draws=draws)
@@ -81,7 +81,7 @@ def sample(noisy: Noisy, *, device: str, seed: int, draws: int) -> np.ndarray:
 def distribution(z: np.ndarray, on_grid: bool) -> Iterator[NoiseTest]:
     """Tests of the marginal distribution: moments, histogram, tails and the largest value."""
     n, flat = z.size, z.ravel().astype(np.float64)
-    variance = 1 + on_grid / (12 * MAX_VALUE**2)  # Sheppard: rounding adds that of a uniform
+    variance = 1 + on_grid / (12 * MAX_VALUE**2)  # Sheppard: rounding adds a uniform's variance
     mean = flat.sum() / math.sqrt(n * variance)
     yield NoiseTest(test="mean", statistic=mean, p=_two_sided(mean))
     square = float(flat @ flat) / variance
@@ -98,7 +98,7 @@ def distribution(z: np.ndarray, on_grid: bool) -> Iterator[NoiseTest]:
     size = np.abs(flat)
     tail = int((size > edge).sum())
     yield NoiseTest(test="tails", statistic=tail, p=_poisson(tail, 2 * n * ndtr(-edge)))
-    # Expected beyond it; of a grid's step, the end that makes the p-value larger.
+    # Expected number beyond it; on a grid, each tail uses the conservative end of the step.
     largest, half = float(size.max()), on_grid * 0.5 / MAX_VALUE
     fewest, most = (2 * n * ndtr(-(largest + end)) for end in (half, -half))
     p = 2 * min(math.exp(-fewest), -math.expm1(-most))
@@ -122,14 +122,14 @@ def patterns(z: np.ndarray) -> Iterator[NoiseTest]:
 def independence(z: np.ndarray, after: np.ndarray, on_grid: bool) -> Iterator[NoiseTest]:
     """Tests of independence within a seed, and between this seed and the next.
 
-    In the order (image, draw, pixel), neighbours of each kind and any two parts at a constant
-    distance are a lag of one long sequence; all lags are tested at once.
+    In the sequence in order (image, draw, pixel), a dependence between neighbours of any kind, or
+    between parts at a constant distance, is a correlation at some lag; all lags are tested at once.
     """
     signed, unsigned = ([f(part) for part in (z, after)] for f in (np.copy, np.abs))
     for name, (a, b) in (("values", signed), ("sizes", unsigned)):
         yield _correlation(f"{name} at any lag", a, a)
         yield _correlation(f"{name} of two seeds", a, b)
-    # P of two equal values; enough of them in a block that two are never equal by chance
+    # Probability of two equal values, and values per block: blocks are never equal by chance
     alike, size = (1 / (2 * math.sqrt(math.pi) * MAX_VALUE), 8) if on_grid else (2.0**-24, 4)
     blocks = np.concatenate([z.reshape(-1, size), after.reshape(-1, size)])
     repeats = int(pd.DataFrame(blocks).duplicated().sum())

@@ -62,10 +62,10 @@ class Answer:
 class Smoothed:
     """A classifier of pictures, smoothed with Gaussian noise at one sigma in (0, 10].
 
-    ``backend`` takes pixels of ``shape`` [C, H, W], and has sigma; the pixel value ``max_value``
-    becomes 1.0. ``stopping`` are the constants of the rule ``draws.stop``. Answers are those of the
-    certificate ``draws.certificate`` at failure probability ``draws.alpha``. ``fit`` resizes
-    picture files to ``shape``; by default they must have it.
+    ``backend`` classifies pixels of ``shape`` [C, H, W] at its own sigma; the pixel value
+    ``max_value`` becomes 1.0. ``stopping`` are the constants of the rule ``draws.stop``. Answers
+    are those of the certificate ``draws.certificate`` at failure probability ``draws.alpha``.
+    ``fit`` resizes picture files to ``shape``; by default they must have that shape.
     """
 
     backend: Backend
@@ -83,7 +83,7 @@ class Smoothed:
 
     @property
     def sigma(self) -> float:
-        """The noise level, of pixels in [0, 1]."""
+        """The noise level, for pixels in [0, 1]."""
         return self.backend.sigma
 
     def certify(
@@ -98,14 +98,14 @@ class Smoothed:
         """Certify one picture.
 
         Args:
-            image: A picture file or an open PIL image, brought to ``shape`` as ``fit`` says; or
-                pixels, uint8 of ``shape``.
+            image: A picture file or an open PIL image, resized to ``shape`` by ``fit``; or pixels,
+                uint8 of ``shape``.
             idx: Index of the image in the noise stream; a test image gets the answer of its table.
-            seed: Of the noise; by default an unpredictable one. The certificate is void for a
-                picture made with knowledge of the seed.
+            seed: Seed of the noise, by default unpredictable. The certificate is void for a picture
+                made with knowledge of the seed.
             budget: Seconds after which sampling stops, and the bounds so far are used; 0 for no
                 limit.
-            workers: Threads.
+            workers: Number of threads.
 
         Raises:
             DataError: The picture cannot be read, or has another shape or type.

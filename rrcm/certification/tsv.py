@@ -33,7 +33,7 @@ def read(path: Path) -> pd.DataFrame:
     ``correct`` is 0 or 1, no image comes twice. Attributes are those of `scan`.
 
     Raises:
-        DataError: Anything else; names line and column.
+        DataError: The file is not such a table; names line and column.
     """
     table = scan(path)
     finds = {

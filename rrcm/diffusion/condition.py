@@ -47,11 +47,11 @@ class Condition(nn.Module):
         return self._represent(x, self.t_min)
 
     def of_noise(self, z: Tensor) -> Tensor:
-        """Conditions [B, D] of noise t_max ``z``, [B, C, H, W] in model space, for sampling."""
+        """Conditions [B, D] of pure noise, t_max times ``z`` [B, C, H, W] in model space."""
         return self._represent(units.to_pixels(self.t_max * z), self.t_max)
 
     def of_noisy(self, x: Tensor, z: Tensor, *, t: float) -> Tensor:
-        """Conditions [B, D] of noisy images: pixels ``x`` plus noise t ``z`` in model space.
+        """Conditions [B, D] of noisy images: pixels ``x`` plus t times ``z`` in model space.
 
         Both are [B, C, H, W]. As t rises from t_min to t_max, this goes from `forward` (except for
         the noise) towards `of_noise`.

@@ -1,10 +1,10 @@
-"""UNets that improved-diffusion and guided-diffusion released, read without trusting them.
+"""Imports UNet weights released with improved-diffusion and guided-diffusion, from untrusted files.
 
-These are the code of Nichol & Dhariwal (2021), arXiv:2102.09672, and of Dhariwal & Nichol (2021),
-arXiv:2105.05233. A file is a PyTorch pickle of a state dict. Names and shapes say all of the
-network but how its attention is divided into heads, and which images it was trained on. What is
-read is the same function under the names of rrcm/diffusion/networks/unet.py; docs/importing.md has
-both.
+These are the repositories of Nichol & Dhariwal (2021), arXiv:2102.09672, and of Dhariwal & Nichol
+(2021), arXiv:2105.05233. A file is a PyTorch pickle of a state dict. Names and shapes of its
+tensors determine the network, except for its attention heads and the images it was trained on. The
+imported network computes the same function; its tensors have the names of
+rrcm/diffusion/networks/unet.py. See docs/importing.md.
 """
 
 import re
@@ -20,8 +20,8 @@ from rrcm.core.errors import CheckpointError, ConfigError
 from rrcm.diffusion.networks import unet
 from rrcm.models import state_dict
 
-GROUPS = 32  # of every GroupNorm in both repositories
-BLOCK = {  # a part of a residual block by their name, and by ours
+GROUPS = 32  # groups of every GroupNorm in both repositories
+BLOCK = {  # parts of a residual block: their name -> ours
     "in_layers.0": "norm1",
     "in_layers.2": "conv1",
     "emb_layers.1": "time_emb_proj",
@@ -30,7 +30,7 @@ BLOCK = {  # a part of a residual block by their name, and by ours
     "skip_connection": "conv_shortcut",  # where the number of channels changes
 }
 ATTENTION = {"norm": "group_norm", "qkv": "to_", "proj_out": "to_out.0"}
-ALONE = {"": ""}  # a layer that has no parts
+ALONE = {"": ""}  # a layer without parts
 QKV = ("q", "k", "v")
 CONVOLUTIONS = (".qkv.weight", ".proj_out.weight")
 RISE = re.compile(r"output_blocks\.(\d+)\.[12]\.(conv\.weight|in_layers\.0\.weight)")
@@ -39,7 +39,7 @@ OUTPUT = re.compile(r"output_blocks\.(\d+)\.")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """``tensors``, float32, named as `unet.Network` names its own, and its ``shape``.
+    """An imported UNet: ``tensors``, float32, under the names of `unet.Network`, and its ``shape``.
 
     ``shape`` is a mapping for ``models.<name>`` of params.yaml.
     """
@@ -51,19 +51,20 @@ class Checkpoint:
 def read(
     path: Path, *, image_size: int, heads: int | None, head_channels: int | None
 ) -> Checkpoint:
-    """The UNet in ``path``, each tensor checked by name, shape, type and value.
+    """Read the UNet in ``path``; each tensor is checked by name, shape, type and value.
 
-    Guarantee: nothing that the file says is executed (``weights_only``). Tensors may be mapped from
+    Guarantee: no code in the file is executed (``weights_only``). Tensors may be memory-mapped from
     the file, which must not change while they are used.
 
     Args:
-        path: A file that improved-diffusion or guided-diffusion wrote: .pt.
-        image_size: Of the images that it was trained on, in pixels.
-        heads: Into how many heads attention is divided, or None.
-        head_channels: How many channels each head has, where ``heads`` is None.
+        path: A .pt file written by improved-diffusion or guided-diffusion.
+        image_size: Side of the images that the network was trained on, in pixels.
+        heads: Number of attention heads, or None.
+        head_channels: Channels per attention head; needed if ``heads`` is None.
 
     Raises:
-        CheckpointError: The file is no such checkpoint, or of another network; names what differs.
+        CheckpointError: The file is not such a checkpoint, or has another network; names the
+            difference.
         ConfigError: Not exactly one of ``heads`` and ``head_channels`` is given.
     """
     tensors = state_dict.load(path, hint="the weights are in a file such as ema_0.9999_500000.pt")
@@ -87,16 +88,16 @@ def read(
 
 
 def wanted(cfg: unet.Config) -> dict[str, list[int]]:
-    """The names and shapes of all tensors of such a network in a file of theirs.
+    """Names and shapes of all tensors that a checkpoint file of this network has.
 
-    What is linear in our attention is in theirs a convolution of width 1 along the pixels, and
-    queries, keys and values come out of a single one.
+    The linear layers of our attention are convolutions of width 1 along the pixels in theirs, and
+    a single one computes queries, keys and values.
     """
     with torch.device("meta"):
         ours = {name: [*t.shape] for name, t in unet.Network(cfg).state_dict().items()}
     found = {}
     for name, into in _names(cfg):
-        if into[0] not in ours:  # a block that leaves the number of channels has no skip_connection
+        if into[0] not in ours:  # blocks that keep the number of channels have no skip_connection
             continue
         rows, *rest = ours[into[0]]
         last = [1] if name.endswith(CONVOLUTIONS) else []
@@ -105,9 +106,10 @@ def wanted(cfg: unet.Config) -> dict[str, list[int]]:
 
 
 def _shape(path: Path, tensors: dict[str, Tensor], *, image_size: int) -> dict[str, Any]:
-    """The shape but for ``head_channels``, from the output blocks and a few tensors.
+    """The shape without ``head_channels``, inferred from the output blocks and a few tensors.
 
-    Each level has equally many output blocks, and the last of each but one doubles the image.
+    Every level has the same number of output blocks; in all levels but one, the last of them
+    doubles the resolution.
     """
     rises = {match[1]: match[2] for name in tensors if (match := RISE.fullmatch(name))}
     outputs = {match[1] for name in tensors if (match := OUTPUT.match(name))}
@@ -147,14 +149,14 @@ def _shape(path: Path, tensors: dict[str, Tensor], *, image_size: int) -> dict[s
             if f"input_blocks.{first}.1.qkv.weight" in tensors
         ],
         "groups": GROUPS,
-        "dropout": 0.0,  # a file does not say, and only a training asks
+        "dropout": 0.0,  # not stored in the file, and used in training only
         "resample": "residual" if "in_layers.0.weight" in rises.values() else "conv",
         "learned_variance": behind != channels,
     }
 
 
 def _side(path: Path, tensors: dict[str, Tensor], layer: str, *, axis: int) -> int:
-    """How many channels a layer has, in (``axis`` 1) or out (0)."""
+    """Number of input (``axis`` 1) or output (0) channels of a layer."""
     name = f"{layer}.weight"
     if name not in tensors:
         raise CheckpointError(
@@ -169,7 +171,7 @@ def _side(path: Path, tensors: dict[str, Tensor], layer: str, *, axis: int) -> i
 def _head_channels(
     path: Path, shape: dict[str, Any], *, heads: int | None, head_channels: int | None
 ) -> int:
-    """Channels of a head, which must be the same wherever there is attention."""
+    """Channels per attention head, which must be the same in all attention layers."""
     if (heads is None) == (head_channels is None):
         raise ConfigError(
             f"--heads, --head-channels: {path} does not say how its attention is divided; give one "
@@ -190,11 +192,11 @@ def _head_channels(
 
 
 def _modules(cfg: unet.Config) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Each of their modules, the one of ours that does the same, and the parts of both.
+    """Name of each of their modules, the name of our equivalent, and the names of their parts.
 
-    Theirs are numbered through all levels: ``input_blocks`` are the first convolution, then of each
-    level its blocks and what halves the image. ``output_blocks`` go back, one block more a level,
-    of which the last doubles the image at its end. Ours are numbered within each level.
+    Theirs are numbered across all levels: ``input_blocks`` are the first convolution, then for each
+    level its blocks and its downsampling. ``output_blocks`` go back up, with one more block per
+    level, the last of which ends in the upsampling. Ours are numbered within each level.
     """
     yield "time_embed.0", "time_embedding.linear_1", ALONE
     yield "time_embed.2", "time_embedding.linear_2", ALONE
@@ -230,7 +232,7 @@ def _modules(cfg: unet.Config) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def _names(cfg: unet.Config) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each tensor that they may have, and what it becomes: one of ours, or three."""
+    """Name of each tensor that a file may have, and the one or three names of ours it becomes."""
     for theirs, ours, parts in _modules(cfg):
         for part, name in parts.items():
             into = [name + x for x in QKV] if part == "qkv" else [name]
@@ -246,10 +248,10 @@ def _dotted(*parts: str) -> str:
 
 
 def _parts(name: str, tensor: Tensor, head_channels: int) -> tuple[Tensor, ...]:
-    """Their tensor as ours, or as the queries, keys and values.
+    """Convert a tensor of theirs to ours: to one, or to those of queries, keys and values.
 
-    Theirs begins with the queries, keys and values of the first head, then come those of the
-    second; ours has the queries of all heads, one after the other, in a tensor of their own.
+    Theirs begins with the queries, keys and values of the first head, followed by those of the
+    second; ours are separate tensors for the queries, the keys and the values of all heads.
     """
     if name.endswith(CONVOLUTIONS):
         tensor = tensor.squeeze(-1)

@@ -35,12 +35,12 @@ from rrcm.noise import units
 from rrcm.noise.levels import karras_grid
 from rrcm.training.engine.draws import Draws
 
-LEVELS = (0.002, 80.0)  # noise in model space that sampling ends and starts at (Karras et al.)
+LEVELS = (0.002, 80.0)  # last and first noise level of sampling, in model space (Karras et al.)
 COLUMNS = 8  # noise levels of `from_images`
 
 
 def heun(model: Denoiser, z: Tensor, steps: int, c: Tensor | None = None) -> Tensor:
-    """Carry noise ``z`` [B, C, H, W] to pictures in model space, by 2 ``steps`` - 1 calls.
+    """Turn noise ``z`` [B, C, H, W] into images in model space, in 2 ``steps`` - 1 network calls.
 
     ``c`` [B, D] is the condition of a conditional model. Noise levels are those of the Karras grid,
     rho = 7.
@@ -55,10 +55,10 @@ def heun(model: Denoiser, z: Tensor, steps: int, c: Tensor | None = None) -> Ten
 
 
 def dpm_solver(model: Denoiser, z: Tensor, steps: int, c: Tensor | None = None) -> Tensor:
-    """Carry noise ``z`` to pictures, as `heun` does, by ``steps`` calls.
+    """Turn noise ``z`` into images, as `heun` does, in ``steps`` network calls.
 
-    Single steps of order 3 as far as ``steps`` allows, the last ones of lower order; logarithms of
-    noise levels are evenly spaced, as the authors advise for small pictures.
+    Single steps are of order 3 as far as ``steps`` allows, the last ones of lower order; logarithms
+    of noise levels are evenly spaced, as the authors advise for small images.
     """
     import rrcm.core.torchvision_stub  # noqa: F401, I001 (diffusers imports torchvision)
     from diffusers.schedulers.scheduling_dpmsolver_singlestep import DPMSolverSinglestepScheduler
@@ -66,7 +66,7 @@ def dpm_solver(model: Denoiser, z: Tensor, steps: int, c: Tensor | None = None) 
     ends = _ends(model)
     top, bottom = math.log(ends["t_max"]), math.log(ends["t_min"])
     levels = torch.linspace(top, bottom, steps, dtype=torch.float64).exp()
-    with warnings.catch_warnings():  # that a later diffusers may leave the method out, and NumPy
+    with warnings.catch_warnings():  # diffusers may remove this method; NumPy warns too
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         solver = DPMSolverSinglestepScheduler(
@@ -76,11 +76,11 @@ def dpm_solver(model: Denoiser, z: Tensor, steps: int, c: Tensor | None = None) 
             final_sigmas_type="sigma_min",
         )
         solver.set_timesteps(steps - 1)
-    solver.sigmas = levels  # of any schedule, where its own would be those of one
+    solver.sigmas = levels  # replaces the levels of the solver's own schedule
     solver.set_begin_index(0)
     x = levels[0].item() * z
     for s, after, t in zip(levels[:-1], levels[1:], solver.timesteps, strict=True):
-        # The solver's picture is x / sqrt(1 + s^2), as a VP process has it.
+        # The solver works on x / sqrt(1 + s^2), the coordinates of a VP process.
         before, behind = (math.sqrt(1 + level.item() ** 2) for level in (s, after))
         epsilon = _slope(model, x, s, c)
         x = behind * solver.step(epsilon, t, x / before).prev_sample
@@ -88,7 +88,7 @@ def dpm_solver(model: Denoiser, z: Tensor, steps: int, c: Tensor | None = None) 
 
 
 def _ends(model: Denoiser) -> dict[str, float]:
-    """Where sampling starts and ends: EDM's levels, but none beyond those of a VP schedule."""
+    """Noise levels where sampling starts and ends: EDM's, clipped to the range of a VP schedule."""
     low, high = LEVELS
     if model.times.discrete:
         known = model.times.levels
@@ -97,7 +97,7 @@ def _ends(model: Denoiser) -> dict[str, float]:
 
 
 def _slope(model: Denoiser, x: Tensor, s: Tensor, c: Tensor | None) -> Tensor:
-    """dx / ds at level ``s`` [], the predicted noise: x without s times it is the clean image."""
+    """dx / ds at level ``s`` [], the predicted noise: x - s dx / ds is the clean image."""
     clean, _ = model(x, model.times.at(s.to(x.device), "exact"), c)
     return (x - clean) / s.item()
 
@@ -151,8 +151,8 @@ def generate(
 ) -> Iterator[np.ndarray]:
     """Generate ``cfg.images`` images in batches, uint8 [n, C, H, W], with pixels 0 … max_value.
 
-    They are rounded to the grey levels of the data. ``told`` computes the condition of a
-    conditional model, from other noise than sampling starts from.
+    Images are rounded to the grey levels of the data. ``told`` computes the condition of a
+    conditional model, from noise independent of the initial noise of sampling.
     """
     for start in range(0, cfg.images, cfg.batch_size):
         empty = torch.empty(min(cfg.batch_size, cfg.images - start), *shape)
@@ -164,7 +164,7 @@ def generate(
 
 
 def levels(told: Condition) -> list[float]:
-    """The noise in model space of each column of `from_images`: geometric, t_min to t_max."""
+    """Noise level t of each column of `from_images`, geometric from t_min to t_max."""
     return np.geomspace(told.t_min, told.t_max, COLUMNS).tolist()
 
 

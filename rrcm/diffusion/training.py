@@ -29,11 +29,11 @@ from rrcm.training.engine.precision import Computed, set_recompute
 
 
 def start(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> State:
-    """State before the first step: the network, its average if ``cfg.ema``, and the optimizer.
+    """State before the first step: the network, its EMA if ``cfg.ema``, and the optimizer.
 
     Raises:
         CheckpointError: The weights of ``cfg.start`` are missing, damaged or of another network.
-        ConfigError: There is no such network, of such a ``shape``.
+        ConfigError: There is no such network, or it cannot have this ``shape``.
     """
     torch.manual_seed(streams.torch_seed(cfg.seed, streams.INITIALISE))
     network = denoiser.network(cfg.network, shape, where=f"models.{cfg.model}")
@@ -49,7 +49,7 @@ def start(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> Stat
 
 
 def result(state: State) -> nn.Module:
-    """The trained network: the average, or without one that of the last step."""
+    """The trained network: its EMA, or without one the network after the last step."""
     return state.modules.get("average", state.modules["network"])
 
 
@@ -120,10 +120,10 @@ def denoise(
 
 
 class Blank(nn.Module):
-    """A denoiser's network with a condition of zeros, if any, for counting its operations."""
+    """A denoiser's network with its condition, if any, set to zeros, for counting operations."""
 
     def __init__(self, network: nn.Module, shape: dict[str, Any]) -> None:
-        """``shape`` is that of ``network``."""
+        """``shape`` is the shape of ``network``."""
         super().__init__()
         self.network, self.numbers = network, shape.get("condition", 0)
 
@@ -137,8 +137,8 @@ def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") ->
     """Load the guide ``cfg.guide`` of the objective, or None if it has none.
 
     ``models/<run>`` is a classifier of denoised images, at the sigma of its training.
-    ``represented/<name>`` is a `condition.Condition`, for conditional networks; ``shape`` is that
-    of the network.
+    ``represented/<name>`` is a `condition.Condition`, for conditional networks; ``shape`` is the
+    network's.
 
     Raises:
         ConfigError: The guide is not of the objective's kind, or has other dimensions.

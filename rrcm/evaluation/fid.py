@@ -1,6 +1,6 @@
 """Quality of generated images: their Fréchet distance from real ones, and nearest neighbours.
 
-Features are the input of the head of one of our runs, for clean images, or the pooled features of
+Features are the input of a run's classifier head, for clean images, or the pooled features of
 torch-fidelity's Inception, which make the distance the FID of Heusel et al. (2017),
 arXiv:1706.08500. The Fréchet distance does not reveal copies of training images, so the median
 distance to the nearest training image is reported beside it.
@@ -36,7 +36,7 @@ def features(cfg: Generation, shape: tuple[int, ...], *, device: str) -> Feature
 
     Raises:
         ConfigError: ``cfg.features`` is neither, or does not take pictures of ``shape`` [C, H, W].
-        CheckpointError: It is damaged.
+        CheckpointError: The file is damaged.
     """
     path = Path(cfg.features)
     if path.is_dir():
@@ -50,7 +50,7 @@ def features(cfg: Generation, shape: tuple[int, ...], *, device: str) -> Feature
 
 
 def _of_run(folder: Path, shape: tuple[int, ...], *, device: str) -> Features:
-    """Representations by a run's encoder, of clean images, conditioned on the run's sigma."""
+    """Representations of clean images by a run's encoder, conditioned on the run's sigma."""
     network, config = classifier.load(folder)
     own = config["model"]["shape"]
     taken = (own["channels"], own["image_size"], own["image_size"])
@@ -58,7 +58,7 @@ def _of_run(folder: Path, shape: tuple[int, ...], *, device: str) -> Features:
         raise ConfigError(
             f"features: {folder} takes pictures [C, H, W] = {[*taken]}, the data are {[*shape]}"
         )
-    network.add_module("head", nn.Identity())  # in its place
+    network.add_module("head", nn.Identity())  # replaces the head
     network.to(device)
     return network.fix(config["sigma"]).to(device)
 
@@ -75,7 +75,7 @@ def _of_inception(path: Path, shape: tuple[int, ...], *, device: str) -> Feature
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
     with _weights(path), tempfile.NamedTemporaryFile(suffix=".pth") as file:
-        torch.save(weights, file.name)  # torch-fidelity unpickles its file, so give it one of ours
+        torch.save(weights, file.name)  # torch-fidelity unpickles the file: pass our own
         network = FeatureExtractorInceptionV3("inception", ["2048"], file.name).to(device)
     return lambda x: network((x * 255).round().to(torch.uint8))[0]
 
@@ -168,6 +168,6 @@ def nearest(
     ours = flat(images)
     least = torch.full((len(ours),), torch.inf, device=device)
     for batch in train:
-        exact = "donot_use_mm_for_euclid_dist"  # or copies would be 1e-3 away from themselves
+        exact = "donot_use_mm_for_euclid_dist"  # else copies would be at distance 1e-3
         least = least.minimum(torch.cdist(ours, flat(batch), compute_mode=exact).amin(dim=1))
     return float(least.double().cpu().median())

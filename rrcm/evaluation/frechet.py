@@ -1,11 +1,11 @@
-r"""The Fréchet distance between two sets of features: how unlike their Gaussians are.
+r"""The Fréchet distance between Gaussians fitted to two sets of features.
 
-Dowson & Landau (1982); of features of pictures it is known as FID (Heusel et al., 2017,
-arXiv:1706.08500), of representations of noise as RFD (Lei et al., 2025). It compares means and
-covariances and nothing else, and grows as images get fewer: of two sets of n features of one normal
-distribution in D dimensions, whose covariance is the identity, it is (2 D + D (D + 1) / 2) / n on
-average, to first order, and not 0. So it is reported with its `bias`, and distances between sets of
-other sizes do not compare. Equation numbers are those of docs/theory.md.
+Dowson & Landau (1982). For features of images it is known as FID (Heusel et al., 2017,
+arXiv:1706.08500), for representations of noise as RFD (Lei et al., 2025). It compares means and
+covariances only, and grows as images get fewer: between two sets of n features from one normal
+distribution in D dimensions with identity covariance, it is (2 D + D (D + 1) / 2) / n on average,
+to first order, and not 0. So it is reported with its `bias`, and distances between sets of
+different sizes are not comparable. Equation numbers are those of docs/theory.md.
 """
 
 from collections.abc import Iterable
@@ -24,10 +24,10 @@ class Moments:
 
 
 def moments(batches: Iterable[np.ndarray]) -> Moments:
-    """Moments of features that come in ``batches`` [n, D]; two or more features in all.
+    """Moments of features in ``batches`` [n, D]; two or more features in all.
 
-    Sums are of what is left after the mean of the first batch is taken away, so that a large mean
-    costs no digits. The covariance is the unbiased one, as everywhere where this distance is used.
+    The mean of the first batch is subtracted before summing, so that a large mean costs no
+    precision. The covariance is the unbiased estimate, as is usual for this distance.
     """
     zero: np.ndarray = np.zeros(())
     count, shift, total, products = 0, zero, zero, zero
@@ -48,8 +48,8 @@ def distance(first: Moments, second: Moments) -> float:
     .. math:: \lVert \mu_1 - \mu_2 \rVert^2 + \mathrm{Tr} \left( \Sigma_1 + \Sigma_2
         - 2 (\Sigma_1 \Sigma_2)^{1/2} \right)
 
-    Symmetric, not negative, 0 for equal moments but for rounding. Covariances may be singular, as
-    those of fewer features than dimensions are.
+    Symmetric, not negative, and 0 for equal moments up to rounding. Covariances may be singular, as
+    with fewer features than dimensions.
     """
     apart = np.square(first.mean - second.mean).sum()
     shared = _shared(first, second).sum()
@@ -58,28 +58,28 @@ def distance(first: Moments, second: Moments) -> float:
 
 
 def bias(first: Moments, second: Moments) -> float:
-    """By how much `distance` is too large on average, because moments are of samples (eq. 53a).
+    """Expected excess of `distance`, because moments are estimated from samples (eq. 53a).
 
-    To first order in 1 / ``count``, so for counts far above the dimensions. For independent samples
-    of normal features; heavier tails add to it.
+    Valid to first order in 1 / ``count``, so for counts far above the dimensions, and for
+    independent samples of normal features; heavier tails add to it.
     """
     r = _shared(first, second)
-    r = r[r > 0]  # a dimension without spread has no error
+    r = r[r > 0]  # a dimension without variance has no error
     pairs = (np.outer(r, r) / np.add.outer(r, r)).sum() + r.sum() / 2
     own = sum(np.trace(each.covariance) / each.count for each in (first, second))
     return float(own + pairs * (1 / first.count + 1 / second.count) / 2)
 
 
 def _shared(first: Moments, second: Moments) -> np.ndarray:
-    """Singular values [D] of S1^(1/2) S2^(1/2), of which Tr (S1 S2)^(1/2) is the sum.
+    """Singular values [D] of S1^(1/2) S2^(1/2); their sum is Tr (S1 S2)^(1/2).
 
-    No root is taken of a product's eigenvalues, where rounding errors of 1e-16 would become 1e-8 in
-    every dimension.
+    Roots of the eigenvalues of S1 S2 would turn rounding errors of 1e-16 into 1e-8 in every
+    dimension.
     """
     return np.linalg.svd(_root(first.covariance) @ _root(second.covariance), compute_uv=False)
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
-    """The symmetric root of a covariance."""
+    """The symmetric square root of a covariance."""
     values, vectors = np.linalg.eigh(covariance)
     return (vectors * np.sqrt(values.clip(min=0))) @ vectors.T

@@ -1,13 +1,13 @@
 """Image grids for visual inspection: generated images beside real ones.
 
-Grey levels of eight bits, uint8 [H, W, C]. Each picture is enlarged without smoothing, so that its
-pixels can be seen.
+Grids are uint8 [H, W, C], 8 bits per channel. Each picture is enlarged without smoothing, so that
+its pixels can be seen.
 """
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-SIDE = 10  # pictures a row and a column of `samples`, and rows of `levels`
+SIDE = 10  # pictures per row and per column of `samples`, and rows of `levels`
 GAP = 2  # pixels between pictures
 HEAD = 18  # pixels above the columns of `levels`, for their labels
 
@@ -15,7 +15,7 @@ HEAD = 18  # pixels above the columns of `levels`, for their labels
 def samples(made: np.ndarray, real: np.ndarray, *, max_value: int) -> np.ndarray:
     """The first hundred pictures ``made``, and as many ``real`` ones to their right.
 
-    Both uint8 [N, C, H, W], with ``max_value`` for 1.0. A picture has 32 pixels a side at least.
+    Both uint8 [N, C, H, W], with ``max_value`` for 1.0. A picture has at least 32 pixels a side.
     """
     size = {"down": SIDE, "least": 32, "max_value": max_value}
     between = _grid(made[:0], across=1, **size)
@@ -24,9 +24,9 @@ def samples(made: np.ndarray, real: np.ndarray, *, max_value: int) -> np.ndarray
 
 
 def levels(real: np.ndarray, made: np.ndarray, at: list[float], *, max_value: int) -> np.ndarray:
-    """A row for each of ``real`` [N, C, H, W]: the image, then ``made`` [N, L, C, H, W] of it.
+    """One row for each of ``real`` [N, C, H, W]: the image, then its ``made`` [N, L, C, H, W].
 
-    Above each column is its noise level, one of ``at`` [L]. A picture has 64 pixels a side or more.
+    Above each column is its noise level, from ``at`` [L]. A picture has at least 64 pixels a side.
     """
     cells = np.concatenate([real[:, None], made], axis=1)
     down, across = cells.shape[:2]
@@ -46,7 +46,7 @@ def _grid(
 ) -> np.ndarray:
     """The first ``across`` x ``down`` pictures in rows, each enlarged to ``least`` pixels a side.
 
-    Below and to the right of each is a white edge; where there is no picture, all is white.
+    Each has a white edge below and to the right; missing pictures are white.
     """
     channels, side = pictures.shape[1], pictures.shape[-1]
     scale = -(-least // side)

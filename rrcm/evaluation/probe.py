@@ -27,16 +27,16 @@ from rrcm.models.trained.base import checkpoint
 from rrcm.noise import streams, units
 
 ROWS = 65536  # rows whose scores are held in memory at a time
-ITERATIONS = 2000  # most iterations of L-BFGS
+ITERATIONS = 2000  # maximum for L-BFGS
 GRADIENT = 1e-6  # largest entry of the gradient at the minimum
 PROBE, CLEAN, NOISE = range(3)  # draw number of an image's noise for each purpose
 
 
 def load_encoder(folder: Path, model: Model, *, device: str = "cpu") -> nn.Module:
-    """The encoder of the pre-training in ``folder``, in evaluation mode, frozen.
+    """Load the pre-trained encoder in ``folder``, in evaluation mode and frozen.
 
     Raises:
-        CheckpointError: It is missing, damaged, or not of ``model``.
+        CheckpointError: The file is missing, damaged, or not of ``model``.
     """
     encoder = condition.encoder(model)
     path = folder / "encoder.safetensors"
@@ -76,9 +76,10 @@ def probe(
     .. math:: \frac1N \sum_i \left( - \log p_i(y_i) + \lambda_H H(p_i) \right)
         + \frac\lambda2 \lVert W \rVert^2, \qquad p_i = \mathrm{softmax}(W h_i + b)
 
-    with the ``penalty`` :math:`\lambda` and the weight ``entropy`` :math:`\lambda_H`. From zeros,
-    by L-BFGS in float64: the same input, the same head on the same machine. Without the entropy the
-    minimum is the only one, multinomial logistic regression; with it, one that is near zeros.
+    with the ``penalty`` :math:`\lambda` and the weight ``entropy`` :math:`\lambda_H`. L-BFGS in
+    float64 starts from zeros; the same input gives the same head on the same machine. Without the
+    entropy this is multinomial logistic regression, whose minimum is unique; with it, L-BFGS finds
+    a minimum near zeros.
 
     Raises:
         TrainingError: L-BFGS does not reach a minimum.
@@ -98,12 +99,12 @@ def probe(
             part = (F.nll_loss(likely, of, reduction="sum") + entropy * uncertain) / len(h)
             part.backward()
             value += part.item()
-        assert head.grad is not None  # of backward
+        assert head.grad is not None  # set by backward
         return value, head.grad.numpy().ravel().copy()
 
     start, limits = np.zeros(shape).ravel(), {"maxiter": ITERATIONS, "gtol": GRADIENT, "ftol": 0.0}
     optimum = minimize(loss, start, jac=True, method="L-BFGS-B", options=limits)
-    if np.abs(optimum.jac).max() > 10 * GRADIENT:  # a line search ends near its tolerance
+    if np.abs(optimum.jac).max() > 10 * GRADIENT:  # L-BFGS may stop near its tolerance
         raise TrainingError(
             f"the linear probe has no minimum after {optimum.nit} iterations; raise penalty "
             f"({penalty:g})"

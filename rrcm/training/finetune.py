@@ -49,7 +49,7 @@ def train(
     """Train for ``recipe.epochs``; yields the state after every step.
 
     The result is ``state.best``: the weights after the epoch with the best score on the validation
-    split (`accuracy`; the last of equals), or after the last epoch, as ``recipe.selection`` says.
+    split (`accuracy`; ties go to the latest), or after the last epoch, by ``recipe.selection``.
     Without epochs these are the initial weights. The test split is not read.
 
     Args:
@@ -64,7 +64,7 @@ def train(
             evenly.
     """
     constants = parse(run.loss, method.Config, where=f"runs: loss of method {run.method}")
-    network: Any = state.modules["classifier"].train()  # of one of many architectures
+    network: Any = state.modules["classifier"].train()  # its class is the architecture's
     set_recompute(network.encoder, recipe.compute, name=run.architecture)
     if distributed.world() > 1:
         distributed.synchronise(network)

@@ -102,9 +102,9 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
 
 
 def noise_levels(step: int, grid: Grid, *, steps: int) -> tuple[Tensor, Tensor | None]:
-    """Noise levels t of ``step``, descending, float64 [N], and frequencies of neighbours [N - 1].
+    """Noise levels t of ``step``, descending, float64 [N], and weights of neighbour pairs [N - 1].
 
-    Levels are in model space (t = 2 sigma); None instead of frequencies is a uniform draw.
+    Levels are in model space (t = 2 sigma). Weights are relative frequencies; None means uniform.
     """
     points = grid_points(step, steps=steps, first=grid.first, last=grid.last, rule=grid.rule)
     levels = karras_grid(points, t_min=grid.t_min, t_max=grid.t_max, rho=grid.rho)

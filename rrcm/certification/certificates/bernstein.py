@@ -23,7 +23,7 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: 
 
     Args:
         votes: Must have ``soft`` over all n draws.
-        rule: One with claims after n draws only; this abstains if it stopped before.
+        rule: A rule with claims after n draws only; this abstains if it stopped before.
         sigma: Noise level of both rounds, in the units the radius is wanted in (pixels in [0, 1]).
         alpha: Failure probability.
         coin: Not used.
@@ -47,7 +47,7 @@ def require(rule: Rule, *, alpha: float, pairs: int) -> None:
     """Refuse rules with claims at several numbers of draws, and too few draws.
 
     Raises:
-        CertificateError: One of both.
+        CertificateError: Either is the case.
     """
     if not rule.fixed:
         raise CertificateError(

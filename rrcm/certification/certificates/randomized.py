@@ -14,12 +14,12 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: 
     the coin (theory.md, eq. 21). It is the tightest bound on average, but the radius depends on the
     coin: toss it once, before the votes are known, and keep it.
 
-    A coin below ``2 alpha`` counts as ``2 alpha``, which only lowers radii; unanimous votes would
-    else have an infinite one.
+    A coin below ``2 alpha`` counts as ``2 alpha``, which only lowers radii; otherwise unanimous
+    votes would have an infinite radius.
 
     Args:
         votes: ``selection`` chooses the class; it must be independent of ``counts``.
-        rule: One with claims after n draws only; this abstains if it stopped before.
+        rule: A rule with claims after n draws only; this abstains if it stopped before.
         sigma: Noise level of both rounds, in the units the radius is wanted in (pixels in [0, 1]).
         alpha: Failure probability.
         coin: Uniform on (0, 1), independent of all votes.
@@ -38,7 +38,7 @@ def require(rule: Rule, *, alpha: float, pairs: int) -> None:
     """Refuse rules with claims at several numbers of draws, and too few draws.
 
     Raises:
-        CertificateError: One of both.
+        CertificateError: Either is the case.
     """
     if not rule.fixed:
         raise CertificateError(

@@ -1,16 +1,16 @@
 """Gaussian noise in float32 from ChaCha20 (RFC 8439), unpredictable without the seed.
 
 Philox is statistically random but predictable by an adversary (Dahiya et al.,
-2023, arXiv:2306.14043, who falsify certificates through the generator). Here the words are a
-keystream. A feasible base classifier, image or training set that is made without the seed and has
-other vote shares than under true randomness would distinguish ChaCha20 from random, which is
-believed infeasible.
+2023, arXiv:2306.14043, who falsify certificates through the generator). Here the random words are
+the keystream of a cipher. If a base classifier, image or training set, computed feasibly and
+without the seed, had vote shares other than under true randomness, it would distinguish ChaCha20
+from random, which is believed infeasible.
 
 What it does not protect against:
 
 - A known seed. Votes files and params.yaml publish it, so choose it at random, after the model and
   the images are fixed: with the seed known, a model can be fitted to these very draws.
-- A guessed seed: it has 64 bits at most, and a small number has none.
+- A guessed seed: it has at most 64 bits of entropy, and a small number has almost none.
 - Trying seeds and keeping the best; anything done after the votes, such as editing the file.
 - Rounding, as in `gaussian`.
 """

@@ -18,7 +18,7 @@ from rrcm.noise import streams
 
 NAME = "philox4x32-10, rounded normal on the pixel grid, 63-bit thresholds"
 ON_GRID = True
-LARGEST = 2**12  # of max_value * sigma: (k + i) stays far below 2^24, up to which float32 counts
+LARGEST = 2**12  # of max_value * sigma: k + i stays far below 2^24, so it is exact in float32
 BITS = 63
 
 _one_at_a_time = threading.Lock()  # mpmath's cache of constants is not thread-safe
@@ -56,7 +56,7 @@ def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) ->
 
 
 def slack(sigma: float, *, pixels: int, max_value: int) -> float:
-    """How far one draw of ``pixels`` values is from exact noise, in total variation (eq. 33).
+    """Bound of the total variation between one draw of ``pixels`` values and exact noise (eq. 33).
 
     Class probabilities differ from those under exact Gaussian noise by at most this; probabilities
     of events of N draws by at most N times this.
@@ -90,7 +90,7 @@ def thresholds(sigma: float, max_value: int) -> np.ndarray:
 def _counts(
     sigma: float, max_value: int, seed: int, images: Tensor, draws: Tensor, pixels: int
 ) -> Tensor:
-    """How many thresholds are at most u, float32 [B, pixels], for 63 bits u of two words each."""
+    """Number of thresholds at most u, float32 [B, pixels], for 63-bit u of two words each."""
     if draws.device.type == "cpu":
         from rrcm.certification.sampling import philox  # numba takes a while to import
 
@@ -102,7 +102,7 @@ def _counts(
 def _bucketized(
     sigma: float, max_value: int, seed: int, images: Tensor, draws: Tensor, pixels: int
 ) -> Tensor:
-    """The counts by PyTorch, on any device."""
+    """`_counts` in PyTorch, for any device."""
     blocks = torch.arange(-(-pixels // 2), device=draws.device)
     counter = torch.stack(
         torch.broadcast_tensors(
@@ -124,7 +124,7 @@ def _guide(sigma: float, max_value: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pixels(k: Tensor, max_value: int) -> Tensor:
-    """``k / max_value`` rounded once; by a number, PyTorch on CUDA multiplies by its reciprocal."""
+    """``k / max_value`` rounded once; PyTorch on CUDA would multiply by a number's reciprocal."""
     return k / torch.tensor(max_value, dtype=torch.float32).to(k.device)
 
 

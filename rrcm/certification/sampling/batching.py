@@ -23,7 +23,7 @@ class Job:
     """One image: ``bounds`` [L + 1] delimit its intervals of draws.
 
     ``counts`` [<= L] are those of the finished intervals, ``row`` is the image's position in the
-    data, and ``done`` that no further interval is wanted.
+    data, and ``done`` is true once no further interval is wanted.
     """
 
     row: int
@@ -68,7 +68,7 @@ def run(
         count: Runs on worker threads, on at most ``rows`` draws at a time.
         decide: Runs on the caller's thread; must be a function of ``job.counts`` alone.
         rows: Draws per call of ``count``, a multiple of the batch size.
-        workers: Threads.
+        workers: Number of threads.
         priority: Jobs of the lowest value go first, and all are in flight at once. By default jobs
             go in their order, and as few are in flight as keep the workers busy.
         expired: Called before each batch; once it is true, nothing more is drawn.
@@ -111,7 +111,7 @@ class _Queue:
         free = rows
         while free and (self.heap or self._start() or self._ahead()):
             rank, interval, number, piece = heapq.heappop(self.heap)
-            if piece.job.done:  # was issued ahead, and the job has stopped
+            if piece.job.done:  # issued ahead of a job that has stopped
                 continue
             size = min(free, piece.size)
             taken.append(Piece(piece.job, piece.interval, piece.first, size))

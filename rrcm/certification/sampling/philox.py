@@ -33,7 +33,7 @@ _C8, _C10 = _f32(1 / 40320), _f32(-1 / 3628800)
 _FRACTION, _UNIT = _i32(0x007FFFFF), _i32(0x3F000000)  # a float32's mantissa; the exponent of 1/2
 _TURN, _EIGHTH, _ODD = _i32(0x3FFFFFFF), _i32(1 << 29), _i32(1 << 30)
 BITS = 63  # of the uniform integer u made of two words; the most that int64 holds
-_LEADING = 14  # bits of u that index a table, so that a step or two are left to search
+_LEADING = 14  # bits of u that index a table, which leaves a step or two to search
 _SHIFT = _u64(BITS - _LEADING)
 
 
@@ -68,7 +68,7 @@ def normals(
 
 
 def box_muller(words: np.ndarray, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers, float32 [B, *shape], from a word each.
+    """Standard normal numbers, float32 [B, *shape], from one word each.
 
     Guarantee: the bits of `rrcm.noise.streams.box_muller` for ``words`` uint32 [B, as many as
     ``shape`` has numbers or more, even].
@@ -81,7 +81,7 @@ def box_muller(words: np.ndarray, shape: tuple[int, ...]) -> Tensor:
 
 
 def guide(thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Search table of `counts`: ``thresholds``, and how many of them the leading bits of u pass.
+    """Search table of `counts`: ``thresholds``, and how many are passed by the leading bits of u.
 
     Args:
         thresholds: Ascending, 0 < threshold < 2^63, int64.
@@ -92,7 +92,7 @@ def guide(thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def counts(words: np.ndarray, guide: tuple[np.ndarray, np.ndarray], pixels: int) -> Tensor:
-    """How many thresholds are at most u, float32 [B, pixels].
+    """Number of thresholds at most u, float32 [B, pixels].
 
     Args:
         words: uint32 [B, 2 * pixels or more]; a pair makes u, ``first << 31 | second >> 1``.
@@ -105,10 +105,10 @@ def counts(words: np.ndarray, guide: tuple[np.ndarray, np.ndarray], pixels: int)
 
 
 def _kernel(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile on first use, and keep the machine code where some folder can be written."""
+    """Compile on first use, and cache the machine code if a cache folder is writable."""
     try:
         return njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # neither the package's folder nor the user's cache can be
+    except RuntimeError:  # neither the package's folder nor the user's cache is writable
         return njit(nogil=True, error_model="numpy")(function)
 
 
@@ -149,7 +149,7 @@ def _radius(out: np.ndarray, words: np.ndarray) -> None:
     """The root of -2 ln u of the first word of each pair; see noise.box_muller and noise._log."""
     for i in range(out.size):
         a = words[2 * i]
-        # a + 1, which for a = 2^32 - 1 would wrap; as float32 both ends of it are 2^32
+        # a + 1, except that 2^32 - 1 would wrap; as float32 it is 2^32 anyway
         u = _f32(_u32(a + _u32(a != _LOW))) * _ULP
         bits: Any = _bits(u, _i32)  # type: ignore[call-arg]  # numba passes the context
         exponent = _i32((bits >> _i32(23)) - _i32(126))

@@ -166,7 +166,7 @@ def sample(
 ) -> Iterator[SamplingProgress]:
     """Write the votes of the images of ``split`` to ``path``, resuming from ``journal``.
 
-    Yields the progress, first that of the journal.
+    Yields the progress, first that restored from the journal.
 
     Args:
         backend: The function to certify.
@@ -174,8 +174,8 @@ def sample(
         header: From `header`; has all other settings.
         journal: The journal file; removed at the end.
         path: The votes file; written whole, at the end.
-        workers: Threads.
-        every: Seconds between journal lines of an unfinished image: what a kill may lose.
+        workers: Number of threads.
+        every: Seconds between journal lines of an unfinished image; a kill loses at most these.
         reference: The classifier that ``header.paired`` draws are compared with.
 
     Raises:

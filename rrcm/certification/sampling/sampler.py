@@ -47,7 +47,7 @@ class VoteSampler:
         self.every = every
         self.rule = header.rule()
         self.classes = len(header.classes)
-        self.stops: dict[int, str] = {}  # place -> why its drawing stopped, empty while it goes on
+        self.stops: dict[int, str] = {}  # place -> reason to stop, empty while drawing goes on
         self.written: dict[int, float] = {}  # place -> time of its last journal line
 
     def draw_votes(self, backend: Backend, places: np.ndarray) -> Iterator[SamplingProgress]:
@@ -56,7 +56,7 @@ class VoteSampler:
         deadline = time.monotonic() + (header.budget or np.inf)
         todo = [int(p) for p in places if not ((row := self.row_of(p)) and row.stop)]
         finished, draws = len(places) - len(todo), 0
-        going: dict[int, Job] = {}  # place -> a job that the journal may lag behind
+        going: dict[int, Job] = {}  # place -> job whose latest counts may not be in the journal
         yield SamplingProgress(images=finished, draws=0)
         for job in batching.run(
             map(self.job_of, todo),
@@ -77,7 +77,7 @@ class VoteSampler:
             finished += job.done
             draws += int(job.counts[-1].votes.sum())
             yield SamplingProgress(images=finished, draws=draws)
-        for place in todo:  # that the budget left unfinished
+        for place in todo:  # those left unfinished by the budget
             if not ((row := self.row_of(place)) and row.stop):
                 job = going.get(place) or self.job_of(place)
                 self.journal.append(self.as_row(job, stop=BUDGET))
@@ -85,9 +85,9 @@ class VoteSampler:
     def draw_pairs(self, backend: Backend, reference: Backend, places: np.ndarray) -> None:
         """Classify ``header.paired`` further draws of each image by two functions.
 
-        Before all other draws, because stopping for `transfer` depends on the disagreements.
+        This comes before all other draws, as stopping for `transfer` depends on the disagreements.
         """
-        first = self.header.n0 + self.header.n  # draws of no other round
+        first = self.header.n0 + self.header.n  # draws that no other round uses
         bounds = (first, first + self.header.paired)
         todo = [int(p) for p in places if not ((row := self.row_of(p)) and any(row.paired))]
         for job in batching.run(
@@ -125,7 +125,7 @@ class VoteSampler:
         return job
 
     def wants_more(self, job: Job) -> bool:
-        """Whether to draw another interval of ``job``; notes why not."""
+        """Whether to draw another interval of ``job``; records the reason if not."""
         votes, stop = self.votes_of(job), ""
         if self.header.label_aware and votes.c_A != self.split.labels[job.row]:
             stop = SKIPPED
@@ -185,9 +185,9 @@ class VoteSampler:
 
 
 def _restored(votes: ImageVotes, *, soft: bool) -> list[Counts]:
-    """The counts of each interval, from votes that were kept.
+    """The counts of each interval, restored from journal votes.
 
-    Of soft votes only the sum over all looks is kept; it is put into the first of them.
+    The journal has only the sum of soft votes over all looks; it is assigned to the first look.
     """
     steps = np.vstack([votes.selection, np.diff(votes.counts, axis=0, prepend=0)])
     sums = torch.zeros(2, len(steps), steps.shape[1] if soft else 0, dtype=torch.int64)

@@ -103,7 +103,7 @@ def is_batch_invariant(function: Backend, header: Header, split: Split) -> bool:
 
 
 def save_every() -> float:
-    """Seconds of sampling that a kill may lose."""
+    """Seconds between journal lines: the sampling that a kill may lose."""
     return float(os.environ.get("RRCM_SAVE_SECONDS", "5"))
 
 

@@ -27,9 +27,9 @@ from rrcm.data.splits.shards import Split
 class Backend(Protocol):
     """The classifier as certification calls it; see rrcm/inference/backends/.
 
-    ``sigma`` is the noise level that it classifies at, and so that of the noise its votes are drawn
-    with. ``normals`` is the shape of the standard normal numbers z that each row of a random
-    classifier takes, () for a deterministic one.
+    ``sigma`` is the noise level that it classifies at, and that of the noise of its votes.
+    ``normals`` is the shape of the standard normal numbers z that each row of a random classifier
+    takes, () for a deterministic one.
     """
 
     sigma: float
@@ -61,7 +61,7 @@ class Counts:
     nan: Tensor
 
     def apply(self, function: Callable[[Tensor], Tensor]) -> "Counts":
-        """The same ``function`` of each tensor."""
+        """Apply ``function`` to each tensor."""
         return Counts(
             votes=function(self.votes),
             soft=function(self.soft),
@@ -98,7 +98,7 @@ def scores_of(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
 
 
 def trial_normals(backend: Backend, rows: int) -> Tensor | None:
-    """Normal numbers [rows, *normals] for trying a classifier, unlike any draw's; None for none."""
+    """Normal numbers [rows, *normals] for checks, unlike any draw's; None if none are needed."""
     if not backend.normals:
         return None
     generator = torch.Generator().manual_seed(0)
@@ -130,7 +130,7 @@ def soft(backend: Backend, *, beta: float) -> Ballot:
 
 
 def disagreement(backend: Backend, other: Backend) -> Ballot:
-    """Whether two classifiers vote alike on a noisy input: votes [B, 2] for yes and no.
+    """Whether two classifiers agree on a noisy input: votes [B, 2] for yes and no.
 
     Random classifiers get the same normal numbers.
     """
@@ -227,7 +227,7 @@ def _on(device: torch.device, array: np.ndarray) -> Tensor:
 
 def is_batch_invariant(backend: Backend, x: Tensor) -> bool:
     """Whether a row's scores have the same bits at another place of a batch, among other rows."""
-    half = torch.arange(len(x)).flip(0) // 2  # rows of the first half, twice, and so moved
+    half = torch.arange(len(x)).flip(0) // 2  # rows of the first half, each twice, at other places
     with torch.inference_mode():
         x, z = x.to(backend.device), trial_normals(backend, len(x))
         scores = scores_of(backend, x, z)

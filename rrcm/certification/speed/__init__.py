@@ -1,1 +1,1 @@
-"""Noisy images per second: the engine beside the loop that papers publish."""
+"""Noisy images per second of the engine, compared with the loop published with papers."""

@@ -2,7 +2,7 @@
 
 ``rrcm bench`` builds an untrained ViT (speed does not depend on the weights), exports it, and has
 the engine draw its votes on all cores or the GPU, noise and counting included. In the same run,
-turn by turn, it times the usual loop (usual_loop.py), adversarial-robustness-toolbox if that is
+in alternation, it times the usual loop (usual_loop.py), adversarial-robustness-toolbox if that is
 installed, and matrix products, which give the peak of the machine. ``peak_fraction`` is the rate
 times the operations of the plain network's matrix products, two to a multiply-add, over the peak of
 the same precision: work that the engine avoids counts as done.
@@ -178,7 +178,7 @@ def engine_rate(
             if now - began >= seconds:
                 break
     running.close()
-    assert began is not None  # jobs do not run out
+    assert began is not None  # jobs never run out
     return done / (now - began)
 
 

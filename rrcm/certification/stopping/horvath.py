@@ -20,9 +20,10 @@ from rrcm.core.schema import shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """``stages``: numbers of draws, before n, which is the last; ``radius`` to decide, in pixels.
+    """``stages``: numbers of draws of all stages but the last, n; ``radius`` to decide, in pixels.
 
-    ``beta`` is the probability that a stage gives up an image that n draws would certify at it.
+    ``beta`` is the probability that a stage gives up an image that n draws would certify at that
+    radius.
     """
 
     stages: list[int]

@@ -22,7 +22,7 @@ class ImageVotes:
     """Two independent rounds of noisy votes on one image.
 
     ``selection`` [K] chooses the class. ``counts`` [L, K] are the cumulative votes of the second
-    round at each look, after ``draws`` [L] of its draws. The last two are optional and else zeros:
+    round at each look, after ``draws`` [L] of its draws. The last two are optional, otherwise 0:
     ``soft`` is (sum, sum of squares) of the chosen class's probability over the second round, in
     whole steps of 1 / SOFT; ``paired`` is (disagreements with another function, noisy inputs that
     both classified).
@@ -54,7 +54,7 @@ class ImageVotes:
         return dataclasses.replace(self, draws=self.draws[:looks], counts=self.counts[:looks])
 
     def continued(self, draws: int, *, hits: int, runner_up: int) -> "ImageVotes":
-        """These votes and a look after ``draws`` draws, reduced to c_A and the runner-up.
+        """These votes plus a look after ``draws`` draws, reduced to c_A and the runner-up.
 
         Looks at as many draws or more are dropped.
         """
@@ -96,7 +96,7 @@ class Rule(Protocol):
         """
 
     def settles(self, radius: float) -> bool:
-        """Whether certified accuracy at ``radius`` equals that of n draws, up to ``beta`` a look.
+        """Whether certified accuracy at ``radius`` equals that of n draws, up to ``beta`` per look.
 
         For the `Claim` of the rule; elsewhere it is a lower bound of the accuracy of n draws.
         """
@@ -121,7 +121,7 @@ class Certificate(Protocol):
         """Refuse a rule whose bounds are invalid here, and too few draws to certify anything.
 
         Raises:
-            CertificateError: One of both; names a rule or number that works.
+            CertificateError: Either is the case; names a rule or number that works.
         """
 
 
@@ -130,7 +130,7 @@ class Claim:
     """The certificate that a stopping rule serves, at noise ``sigma`` in pixels.
 
     ``alpha`` is its failure probability minus the total-variation error of the noise sampler;
-    ``seed`` that of the coins of `randomized`.
+    ``seed`` is the seed of the coins of `randomized`.
     """
 
     certificate: Certificate

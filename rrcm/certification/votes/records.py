@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import index  # int(), but of whole numbers only
+from operator import index  # int(), but for whole numbers only
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from rrcm.core.schema import parse
 
 FORMAT = "rrcm-votes-6"
 END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop besides those of rules
-MOST = 10**12  # draws or images of a file
+MOST = 10**12  # largest number of draws or images of a file
 NAMES = ("run", "stop", "split", "subset")  # header fields that become parts of file names
 
 
@@ -148,10 +148,10 @@ def sparse(counts: np.ndarray) -> dict[int, int]:
 
 
 def read(path: Path) -> tuple[Header, list[Row]]:
-    """A finished votes file.
+    """Read a finished votes file.
 
     Raises:
-        VotesError: It is missing, unfinished or damaged; names the line.
+        VotesError: The file is missing, unfinished or damaged; names the line.
     """
     header, rows, torn = scan(path)
     if torn:
@@ -169,7 +169,7 @@ def read(path: Path) -> tuple[Header, list[Row]]:
 
 
 def write(path: Path, header: Header, rows: Iterable[Row]) -> None:
-    """Write a votes file, atomically; the same votes, the same bytes."""
+    """Write a votes file, atomically; the same votes give the same bytes."""
     with atomic(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
         file.write(encode(header))
         file.writelines(map(encode, rows))
@@ -191,7 +191,7 @@ def same(path: Path, existing: Header, wanted: Header, *, but: tuple[str, ...] =
 
 
 def merge(paths: list[Path]) -> tuple[Header, list[Row]]:
-    """The shards of one sampling as one, identical to the votes of an unsharded run.
+    """Merge the shards of one sampling; the result is identical to an unsharded run.
 
     Raises:
         VotesError: A shard is missing, comes twice, or belongs to another sampling.
@@ -239,7 +239,7 @@ def definition(path: Path) -> Header:
     """The header of a votes file, finished or not.
 
     Raises:
-        VotesError: There is none, it is damaged, or no regular file, which might never end.
+        VotesError: The header is missing or damaged, or the file is not regular and may never end.
     """
     require_file(path, VotesError)
     try:

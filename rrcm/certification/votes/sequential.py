@@ -34,7 +34,7 @@ def futility_bound(hits: int, draws: int, end: int, beta: float) -> int:
     Guarantee: an image that has more hits than this after ``end`` draws has at most ``hits`` in the
     first ``draws`` with probability below ``beta``, whatever p is (eq. 15b).
     """
-    # Given the hits among all draws, those among the first are hypergeometric: orders are alike.
+    # All orders are equally likely, so hits among the first draws are hypergeometric given all.
     candidates = range(hits, hits + end - draws + 1)
     too_many = bisect_left(
         candidates, True, key=lambda all_: hypergeom.cdf(hits, end, all_, draws) < beta
@@ -71,7 +71,7 @@ def is_futile(
     Args:
         votes: The votes so far.
         rule: The stopping rule, with the certificate, alpha and sigma that it serves.
-        radius: In pixels; 0 asks for any answer but abstention.
+        radius: In pixels; 0 stands for any answer but abstention.
         beta: Probability with which an image that n draws would certify may be given up here.
         ends: Numbers of draws after which drawing may end; by default all looks of the rule.
     """
@@ -93,7 +93,7 @@ def clopper_pearson_at_n(history: History, n: int, alpha: float) -> float:
 
 
 def require_class_votes(claim: Claim, *, rule: str) -> None:
-    """Refuse a certificate that does not rest on class votes, by which the rule would stop.
+    """Refuse a certificate that does not rest on class votes, which decide when the rule stops.
 
     Raises:
         ConfigError: It does not; names the rule that can be used instead.

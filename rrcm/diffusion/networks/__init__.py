@@ -1,1 +1,1 @@
-"""Networks that denoise, one file each; see rrcm/core/registry.py."""
+"""Networks of denoisers, one file each; see rrcm/core/registry.py."""

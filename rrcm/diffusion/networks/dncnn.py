@@ -1,8 +1,8 @@
-"""DnCNN, Zhang et al. (2017), arXiv:1608.03981: plain convolutions that predict what to take away.
+"""DnCNN, Zhang et al. (2017), arXiv:1608.03981: plain convolutions that predict the noise.
 
-The denoiser of Denoised smoothing, Salman et al. (2020), arXiv:2003.01908, and started as theirs:
-orthogonal matrices, and a last layer of zeros, so that before training it returns its input. It
-sees pixels in [0, 1], and is not told how noisy they are.
+The denoiser of Denoised smoothing, Salman et al. (2020), arXiv:2003.01908, initialised as theirs:
+orthogonal matrices, and a last layer of zeros, so that before training it returns its input. Its
+input is pixels in [0, 1]; it does not depend on the noise level.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import LAYERS, SIDE, WIDTH, positive, require
 
-EPS = 1e-4  # of BatchNorm, as the authors have it
+EPS = 1e-4  # of BatchNorm, the authors' value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +22,8 @@ class Config:
     """Shape of the network: ``depth`` convolutions of 3 x 3, of ``width`` channels (17 and 64).
 
     ``momentum`` is the weight of the newest batch in the running statistics of BatchNorm. The
-    authors' code passes 0.95 for it, which elsewhere is the weight of the older ones: statistics
-    are then as good as those of the last batch. 0.05 averages over twenty or so.
+    authors' code passes 0.95 for it, which in other frameworks is the weight of the older batches;
+    the statistics are then almost those of the last batch alone. 0.05 averages over twenty or so.
     """
 
     image_size: int
@@ -33,7 +33,7 @@ class Config:
     momentum: float
 
     def __post_init__(self) -> None:
-        """Refuse a network without a layer in between, and statistics that stand still."""
+        """Refuse a network without a middle layer, and statistics that are never updated."""
         positive(self, "image_size", most=SIDE)
         positive(self, "channels", "width", most=WIDTH)
         require(self.depth > 2, f"depth: must be above 2, got {self.depth}")
@@ -42,7 +42,7 @@ class Config:
 
 
 class Network(nn.Module):
-    """Noisy pixels to clean ones: the network predicts the noise and subtracts it."""
+    """Maps noisy pixels to clean ones: predicts the noise and subtracts it."""
 
     supports_recompute: ClassVar[bool] = False  # BatchNorm would count each batch twice
 
@@ -65,7 +65,7 @@ class Network(nn.Module):
         nn.init.zeros_(self.last.weight)
 
     def forward(self, x: Tensor, told: Tensor) -> Tensor:
-        """Clean pixels [B, C, H, W] of ``x``, not clipped; ``told`` is not looked at.
+        """Clean pixels [B, C, H, W] of ``x``, not clipped; ``told`` is not used.
 
         Raises:
             ConfigError: The images are not of the declared size.

@@ -1,8 +1,8 @@
-"""The UNet of diffusion models, as Dhariwal & Nichol (2021), arXiv:2105.05233, left it.
+"""The UNet of Dhariwal & Nichol (2021), arXiv:2105.05233, in the implementation of diffusers.
 
-Nichol & Dhariwal (2021), arXiv:2102.09672, called the same network, with fewer options, improved
-diffusion. The code is diffusers'. A network that one of these two papers released is, once
-`rrcm import` has renamed its weights, this network with its own: the same function.
+Improved diffusion, Nichol & Dhariwal (2021), arXiv:2102.09672, has the same network with fewer
+options. With weights released by either paper, which `rrcm import` renames, this network computes
+the same function as the original.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from rrcm.core.schema import shown
 
 from diffusers.models.unets.unet_2d import UNet2DModel  # isort: skip
 
-EPS = 1e-5  # of every GroupNorm
-SAMPLING = {"conv": "conv", "residual": "resnet"}  # our word and that of diffusers
+EPS = 1e-5  # epsilon of every GroupNorm
+SAMPLING = {"conv": "conv", "residual": "resnet"}  # our name -> diffusers' name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,10 +27,10 @@ class Config:
 
     Level i = 0, 1, … has images of ``image_size`` / 2^i pixels and ``width * mults[i]`` channels,
     in ``blocks`` residual blocks on the way down and one more on the way up. Blocks have attention
-    where the images have a size in ``attention``, and between the two ways in any case, in heads of
-    ``head_channels``. ``resample`` changes the resolution by a convolution, or by a residual block.
-    ``groups`` is of GroupNorm, ``dropout`` a probability in training. With ``learned_variance``
-    there are twice as many channels behind as before.
+    where the images have a size in ``attention``, and so has the middle block; each head has
+    ``head_channels`` channels. ``resample`` changes the resolution by a convolution, or by a
+    residual block. ``groups`` is the number of groups of GroupNorm, ``dropout`` a probability in
+    training. With ``learned_variance`` the output has twice as many channels as the input.
     """
 
     channels: int
@@ -46,7 +46,7 @@ class Config:
     learned_variance: bool
 
     def __post_init__(self) -> None:
-        """Refuse levels, groups or heads that do not come out even."""
+        """Refuse levels, groups or heads that do not divide evenly."""
         positive(self, "image_size", most=SIDE)
         positive(self, "channels", "width", "head_channels", "groups", most=WIDTH)
         positive(self, "blocks", most=LAYERS)
@@ -85,23 +85,24 @@ class Config:
 
     @property
     def factor(self) -> int:
-        """What the sides of an image must be a multiple of."""
+        """The sides of an image must be multiples of this number."""
         return 2 ** (len(self.mults) - 1)
 
 
 class Network(nn.Module):
-    """(input [B, C, H, W], what it is told of the time [B]) -> [B, C or 2 C, H, W].
+    """Maps (input [B, C, H, W], time input [B]) to [B, C or 2 C, H, W].
 
-    Any real number is a time: it becomes cosines and sines of frequencies from 1 down to 1e-4,
-    which scale and shift the channels of every residual block.
+    The time input is any real number; its cosines and sines at frequencies from 1 down to 1e-4
+    scale and shift the channels of every residual block.
     """
 
     supports_recompute: ClassVar[bool] = False
 
     def __init__(self, cfg: Config) -> None:
-        """What ends a residual block, attention or all starts at zero, as in the papers.
+        """Initialise the last layer of each residual block, attention and the network to zero.
 
-        So an untrained network gives zeros: no noise predicted, or of EDM's clean images c_skip x.
+        This follows the papers: an untrained network outputs zeros, that is, it predicts no noise
+        or, under EDM, the clean image c_skip x.
         """
         super().__init__()
         self.factor = cfg.factor
@@ -136,7 +137,7 @@ class Network(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor, told: Tensor) -> Tensor:
-        """The output for ``x`` at the times ``told``; ``x`` may be of another size than trained at.
+        """Output for ``x`` and time inputs ``told``; ``x`` may have another size than in training.
 
         Raises:
             ConfigError: The sides of ``x`` cannot be halved as often as there are levels.

@@ -1,8 +1,8 @@
 """U-ViT, Bao et al. (2023), arXiv:2209.12152: a transformer with the long skips of a UNet.
 
-Tokens are [condition, time, patches]. The time token is the raw sinusoidal embedding of what the
-network is told, with no parameters of its own; the condition, if any, is a linear map of a vector.
-Each block of the second half also sees what the block opposite to it in the first half gave out.
+Tokens are [condition, time, patches]. The time token is the raw sinusoidal embedding of the time
+input, without learned parameters; the condition, if any, is a linear map of a vector. Each block of
+the second half also gets the output of the opposite block in the first half.
 """
 
 import math
@@ -26,20 +26,20 @@ from timm.models.vision_transformer import Block  # isort: skip
 SIZES = {"small": (512, 13, 8)}  # name: (width, depth, heads); their table 5, and CIFAR-10's
 # WIDTHxDEPTHxHEADS, of at most 99,999, 999 and 999
 CUSTOM = re.compile(r"[1-9][0-9]{0,4}x[1-9][0-9]{0,2}x[1-9][0-9]{0,2}")
-STD = 0.02  # of matrices at the start
+STD = 0.02  # initial standard deviation of matrices
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Shape of the network: its size, its input, and what it is told.
+    """Shape of the network: its size, image, time input and condition.
 
     ``size`` is a name (`SIZES`) or WIDTHxDEPTHxHEADS with an odd depth, such as ``64x5x4``: one
-    block in the middle, and as many before as after it. ``time_scale`` multiplies what the network
-    is told before sines and cosines of periods from 2 pi up are taken of it: 1 for the times of a
-    VP process, 0 to 1000, and 1000 for (ln s) / 4 of EDM. ``condition`` is the dimension of the
-    vector that it is given beside the image; 0 is none. ``position_std`` is the scale at which
-    learned positions start: the authors' 0.02 is small beside patches, and takes many steps to be
-    heard.
+    block in the middle, and as many before as after it. ``time_scale`` multiplies the time input
+    before its embedding by sines and cosines of periods from 2 pi up: 1 for the times of a VP
+    process, 0 to 1000, and 1000 for (ln s) / 4 of EDM. ``condition`` is the dimension of the
+    condition vector; 0 is none. ``position_std`` is the initial scale of learned position
+    embeddings: the authors' 0.02 is small compared with patch embeddings, so that positions have
+    little effect for many steps.
     """
 
     size: str
@@ -79,17 +79,17 @@ class Config:
 
 
 class Network(nn.Module):
-    """An image and what is told of its noise to an image.
+    """Maps an image, a time input and a condition, if any, to an image.
 
-    ``recompute`` keeps no activations inside a block for the backward pass, but computes them again
-    there: the same gradients, in less memory and more time.
+    With ``recompute``, activations inside a block are not kept for the backward pass but computed
+    again there: the same gradients, in less memory and more time.
     """
 
     supports_recompute: ClassVar[bool] = True
     recompute: bool = False
 
     def __init__(self, cfg: Config) -> None:
-        """Start as the authors do, but for positions: matrices of scale 0.02, biases 0."""
+        """Initialise as the authors do, except positions: matrices of scale 0.02, biases 0."""
         super().__init__()
         self.cfg, (width, depth, heads) = cfg, cfg.dimensions
         self.patch_embed = PatchEmbed(cfg.image_size, cfg.patch_size, cfg.channels, width)
@@ -112,11 +112,13 @@ class Network(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor, told: Tensor, condition: Tensor | None = None) -> Tensor:
-        """[B, C, H, W] of ``x`` [B, C, H, W], ``told`` [B] or [] and ``condition`` [B, D] if any.
+        """Output [B, C, H, W] for ``x`` [B, C, H, W], time input ``told`` [B] or [], and condition.
+
+        ``condition`` is [B, D], or None for a network without one.
 
         Raises:
-            ConfigError: The images are not of the declared size, or there is a condition for a
-                network that has none, or none for one that has.
+            ConfigError: The images are not of the declared size, or the condition is missing, or
+                was given to a network without one.
         """
         self._require(x, condition)
         batch = x.shape[0]  # not len(x), which would freeze the batch size of an export
@@ -131,7 +133,7 @@ class Network(nn.Module):
         return self.smooth(self._picture(self.to_pixels(last)[:, self.extras :]))
 
     def _through(self, tokens: Tensor) -> Tensor:
-        """What the last block gives out, [B, N, D]."""
+        """Output of the last block, [B, N, D]."""
         half = len(self.blocks) // 2
         given: list[Tensor] = []
         for i, block in enumerate(self.blocks):
@@ -147,7 +149,7 @@ class Network(nn.Module):
         return tokens
 
     def _picture(self, patches: Tensor) -> Tensor:
-        """Patches [B, L, p p C], row by row, put together, [B, C, H, W]."""
+        """Assemble patches [B, L, p p C], row by row, into images [B, C, H, W]."""
         p, side = self.cfg.patch_size, self.cfg.image_size // self.cfg.patch_size
         split = patches.reshape(-1, side, side, p, p, self.cfg.channels)
         return split.permute(0, 5, 1, 3, 2, 4).reshape(
@@ -174,7 +176,7 @@ class Network(nn.Module):
 def time_embedding(t: Tensor, width: int) -> Tensor:
     """cos | sin of ``t`` [B] or [] at ``width / 2`` frequencies, 1 to almost 1e-4, [..., width].
 
-    In float64: the angles reach 1,500 radians, where float32 has four digits left behind the point.
+    In float64: the angles reach 1,500 radians, where float32 has only four decimals left.
     """
     k = torch.arange(width // 2, dtype=torch.float64, device=t.device)
     angles = t.double()[..., None] * torch.exp(-math.log(1e4) * k / (width // 2))

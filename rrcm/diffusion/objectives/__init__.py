@@ -1,1 +1,1 @@
-"""Objectives that denoisers are trained with, one file each; see rrcm/core/registry.py."""
+"""Training objectives of denoisers, one file each; see rrcm/core/registry.py."""

@@ -25,12 +25,12 @@ def loss(
     draw: Draws,
     cfg: Config,
 ) -> Tensor:
-    r"""Cross-entropy of the guide behind the denoiser, of pixels ``x`` [B, C, H, W], [B].
+    r"""Cross-entropy of the guide on denoised images, [B], for clean pixels ``x`` [B, C, H, W].
 
     .. math:: L_\mathrm{clf} = -\log p_C\big(y \mid D(x + \sigma z)\big)
 
-    (eq. 54) with C the ``guide``, pixels to scores [B, K], through which the gradient flows to D,
-    and ``y`` classes [B]. ``times`` is of no use here.
+    (eq. 54) with classes ``y`` [B] and C the ``guide``, which maps pixels to scores [B, K]; the
+    gradient flows through it to D. ``times`` is not used.
     """
     assert guide is not None  # see GUIDE
     scores = guide(denoised(network, x, draw=draw, cfg=cfg))

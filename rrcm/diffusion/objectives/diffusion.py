@@ -2,8 +2,8 @@
 
 It predicts the noise, Ho et al. (2020), arXiv:2006.11239, under a linear or a cosine schedule
 (Nichol & Dhariwal, 2021, arXiv:2102.09672), or is preconditioned as in EDM (Karras et al., 2022,
-arXiv:2206.00364). Either is the squared error of the clean image over that of the network's output
-alone, so there is one loss, in model space, for both (docs/theory.md, eq. 49).
+arXiv:2206.00364). In both cases the loss is the squared error of the clean image over the squared
+scale c_out of the network's output, in model space (docs/theory.md, eq. 49).
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ GUIDE = "represented"  # a condition, for networks that have one; others have no
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """The noise ``schedule``, and how often each level is seen in training.
+    """The noise ``schedule``, and the distribution of noise levels in training.
 
-    Of EDM, ln s is normal with ``mean`` and ``std``; theirs are -1.2 and 1.2. The times of a VP
-    process are all as likely, and both are 0.
+    Under EDM, ln s is normal with ``mean`` and ``std``, in the paper -1.2 and 1.2. The times of a
+    VP process are equally likely, and both are 0.
     """
 
     schedule: Schedule
@@ -44,7 +44,7 @@ class Config:
 
 
 def schedule(cfg: Config) -> Schedule | None:
-    """Which noise the network knows."""
+    """The noise schedule of the network."""
     return cfg.schedule
 
 
@@ -58,14 +58,14 @@ def loss(
     draw: Draws,
     cfg: Config,
 ) -> Tensor:
-    r"""Weighted squared error of the clean image, of pixels ``x`` [B, C, H, W], [B].
+    r"""Weighted squared error of the denoised image, [B], for clean pixels ``x`` [B, C, H, W].
 
     .. math:: \frac{1}{d\, c_\mathrm{out}(s)^2} \| \hat x_0(x_0 + s z, t) - x_0 \|^2,
         \qquad c_\mathrm{out} = -s \text{ or } \frac{s}{2 \sqrt{s^2 + \frac14}}
 
     (eq. 49): with -s it is the mean squared error of the predicted noise. x_0 is ``x`` in model
-    space, and each row has a time of its own. The ``guide``, if any, maps clean pixels to what the
-    network is given beside the noisy ones, [B, D]. ``y`` is of no use here.
+    space, and each row has a time of its own. The ``guide``, if any, maps clean pixels to the
+    network's condition, [B, D]. ``y`` is not used.
 
     Raises:
         ConfigError: The network also predicts variances, which this loss does not train.
@@ -86,7 +86,7 @@ def loss(
 
 
 def _times(x: Tensor, times: Times, draw: Draws, cfg: Config) -> Tensor:
-    """A time for each row of ``x``, float64 [B]: the first thing that a step draws."""
+    """A time for each row of ``x``, float64 [B]: the first random draw of a step."""
     if cfg.schedule.kind == "edm":
         return (cfg.mean + cfg.std * draw.normal(x[:, 0, 0, 0]).double()).exp()
     steps = cfg.schedule.steps

@@ -11,7 +11,7 @@ from rrcm.diffusion.objectives._pixels import schedule as schedule
 from rrcm.models.trained.diffusion_process import Times
 from rrcm.training.engine.draws import Draws
 
-GUIDE = ""  # looks at the images alone
+GUIDE = ""  # none
 
 
 def loss(
@@ -24,11 +24,11 @@ def loss(
     draw: Draws,
     cfg: Config,
 ) -> Tensor:
-    r"""Mean squared error of the denoised pixels ``x`` [B, C, H, W], [B].
+    r"""Mean squared error of denoised pixels, [B], for clean pixels ``x`` [B, C, H, W].
 
     .. math:: L_\mathrm{mse} = \frac1d \| D(x + \sigma z) - x \|^2
 
-    (eq. 54). ``y``, ``guide`` and ``times`` are of no use here.
+    (eq. 54). ``y``, ``guide`` and ``times`` are not used.
     """
     prediction = denoised(network, x, draw=draw, cfg=cfg)
     return (prediction - x).square().flatten(1).mean(dim=1)

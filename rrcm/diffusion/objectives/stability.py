@@ -27,13 +27,13 @@ def loss(
     draw: Draws,
     cfg: Config,
 ) -> Tensor:
-    r"""Cross-entropy of the guide behind the denoiser, of pixels ``x`` [B, C, H, W], [B].
+    r"""Cross-entropy of the guide on denoised images, [B], for clean pixels ``x`` [B, C, H, W].
 
     .. math:: L_\mathrm{stab} = -\log p_C\big(\hat c \mid D(x + \sigma z)\big),
         \qquad \hat c = \arg\max_c C(x)_c
 
-    (eq. 54) with C the ``guide``, pixels to scores [B, K], through which the gradient flows to D.
-    ``y`` and ``times`` are of no use here.
+    (eq. 54) with C the ``guide``, which maps pixels to scores [B, K]; the gradient flows through it
+    to D. ``y`` and ``times`` are not used.
     """
     assert guide is not None  # see GUIDE
     with torch.no_grad():

@@ -1,1 +1,1 @@
-"""Purifiers: how a denoiser removes the noise from a picture before a classifier looks."""
+"""Purifiers: ways of denoising a picture before it is classified."""

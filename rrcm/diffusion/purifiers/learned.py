@@ -1,8 +1,8 @@
-r"""Denoised smoothing's purifier: a network that predicts the clean picture itself, asked once.
+r"""Denoised smoothing's purifier: one call of a network that predicts the clean picture.
 
 Salman et al. (2020), arXiv:2003.01908: a denoiser D trained for one noise level in front of any
-classifier, :math:`x \mapsto D(x)`. It works on pixels in [0, 1] and is told no noise level. Its
-output is not clipped.
+classifier, :math:`x \mapsto D(x)`. It works on pixels in [0, 1] and does not get the
+noise level. Its output is not clipped.
 
 Guarantee: no randomness; a row depends on that row alone.
 """
@@ -17,22 +17,22 @@ from rrcm.models.trained.diffusion_process import Denoiser
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """It has no constants."""
+    """No constants."""
 
 
 def normals(cfg: Config) -> int:
-    """Fields of standard normal numbers that one purification asks for: none."""
+    """Number of fields of standard normal numbers that one purification needs: none."""
     return 0
 
 
 class Purifier(nn.Module):
-    """Noisy pixels [B, C, H, W] to what the network takes for the clean ones."""
+    """Maps noisy pixels [B, C, H, W] to the network's prediction of the clean ones."""
 
     def __init__(self, denoiser: nn.Module, cfg: Config) -> None:
         """``denoiser`` maps (pixels [B, C, H, W], zeros [B]) to pixels.
 
         Raises:
-            ConfigError: It is a diffusion model, which predicts in other units.
+            ConfigError: ``denoiser`` is a diffusion model, which predicts in other units.
         """
         super().__init__()
         require(
@@ -43,5 +43,5 @@ class Purifier(nn.Module):
         self.denoiser = denoiser
 
     def forward(self, x: Tensor, sigma: Tensor, z: Tensor | None = None) -> Tensor:
-        """Pixels [B, C, H, W]; neither ``sigma`` [] nor ``z`` makes a difference."""
+        """Denoised pixels [B, C, H, W] of ``x``; ``sigma`` [] and ``z`` are not used."""
         return self.denoiser(x, x.new_zeros(x.shape[0]))  # len(x) would freeze an export

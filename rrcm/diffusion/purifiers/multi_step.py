@@ -1,16 +1,16 @@
 r"""DensePure: a reverse diffusion of b random steps from the noisy picture to a clean one.
 
-Xiao et al. (2023), arXiv:2211.00322. Steps start at b times between t* and 0, equally far apart,
-where a step goes from noise s to the next s'. The network is asked at the real times; all else is
-the posterior of the process re-spaced to them. In variance-exploding coordinates (eq. 45) that is
+Xiao et al. (2023), arXiv:2211.00322. Steps start at b equally spaced times between t* and 0; a step
+goes from noise s to the next s'. The network gets the times of its own schedule; all else is the
+posterior of the process re-spaced to them. In variance-exploding coordinates (eq. 45) that is
 
 .. math:: \hat x_0 = \operatorname{clamp}(D(x, t), -1, 1), \qquad
     x \leftarrow \hat x_0 + \frac{s'^2}{s^2} (x - \hat x_0) + \sqrt v\, z
 
 (eq. 50), which is the step of Ho et al. (2020), arXiv:2006.11239, divided by
-:math:`\sqrt{\bar\alpha'}`. Its variance is the posterior's, ``small``, or that of the step itself,
-``large``; a network of Nichol & Dhariwal (2021), arXiv:2102.09672, has ``learned`` f, how far it
-lies between them in the logarithm:
+:math:`\sqrt{\bar\alpha'}`. Its variance is the posterior's, ``small``, that of the step itself,
+``large``, or ``learned``: a network of Nichol & Dhariwal (2021), arXiv:2102.09672, predicts f,
+which interpolates between both in the logarithm:
 
 .. math:: v_\text{small} = s'^2 \Bigl(1 - \frac{s'^2}{s^2}\Bigr), \qquad
     v_\text{large} = \frac{\beta}{\bar\alpha'}
@@ -36,7 +36,7 @@ from rrcm.noise import units
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """``steps`` counts calls of the network (b); ``rule`` says at which time the first one is."""
+    """``steps`` is the number of network calls (b); ``rule`` chooses the time of the first."""
 
     steps: int
     rule: Rule
@@ -47,20 +47,21 @@ class Config:
 
 
 def normals(cfg: Config) -> int:
-    """Fields of standard normal numbers that one purification asks for: one for all steps but the
-    last.
+    """Number of fields of standard normal numbers that one purification needs.
+
+    One for each step but the last.
     """
     return cfg.steps - 1
 
 
 class Purifier(nn.Module):
-    """Noisy pixels [B, C, H, W] and normal numbers to pixels in [0, 1]."""
+    """Maps noisy pixels [B, C, H, W] and normal numbers to pixels in [0, 1]."""
 
     def __init__(self, denoiser: Denoiser, cfg: Config) -> None:
         """Take ``cfg.steps`` steps with ``denoiser``.
 
         Raises:
-            ConfigError: It is no diffusion model.
+            ConfigError: ``denoiser`` is no diffusion model.
         """
         super().__init__()
         require(
@@ -74,11 +75,11 @@ class Purifier(nn.Module):
 
         Args:
             x: Noisy pixels [B, C, H, W].
-            sigma: Their noise, [].
+            sigma: Their noise level, [].
             z: Standard normal numbers [B, steps - 1, C, H, W], each field for one step.
 
         Raises:
-            ConfigError: The variance is to be learned, and the network has none.
+            ConfigError: The variance is ``learned``, but the network predicts none.
         """
         times = self.denoiser.times
         t = times.at(units.to_time(sigma.double()), self.cfg.rule)
@@ -95,8 +96,8 @@ class Purifier(nn.Module):
 
     def _spread(self, rest: Tensor | None, s: Tensor, less: Tensor, x: Tensor) -> Tensor:
         """The standard deviation sqrt(v) of a step from ``s`` to ``less``."""
-        # What both variances have in common, 0 where two times are the same, stays outside of the
-        # logarithm.
+        # The factor common to both variances is 0 where two times are equal, so it stays outside
+        # the logarithm.
         replaced = 1 - (less / s) ** 2
         small, large = less**2, s**2 * (1 + less**2) / (1 + s**2)
         if self.cfg.variance != "learned":

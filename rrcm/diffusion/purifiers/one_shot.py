@@ -1,13 +1,13 @@
-r"""DDS: the clean picture that a diffusion model predicts, asked once.
+r"""DDS: one call of a diffusion model, which predicts the clean picture.
 
 Carlini et al. (2023), arXiv:2206.10550. A picture with noise sigma in pixel units has s = 2 sigma
-in model space, where the schedule has the time t*. With u = 2x - 1,
+in model space, which the schedule reaches at time t*. With u = 2x - 1,
 
 .. math:: \hat x_0 = \operatorname{clamp}\bigl(D(u, t^*), -1, 1\bigr), \qquad
     x \mapsto \tfrac12 (\hat x_0 + 1).
 
-``first`` is the rule of the authors for t*; where the schedule's noise is a little more than s, the
-model removes what it was told, and the certificate still speaks of sigma.
+``first`` is the authors' rule for t*. The schedule's noise at t* may be slightly more than s: the
+model then assumes slightly more noise than there is, and the certificate still is for sigma.
 
 Guarantee: no randomness; a row depends on that row alone.
 """
@@ -23,24 +23,24 @@ from rrcm.noise import units
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """``rule`` says which time of the schedule has the noise of the picture (eq. 46)."""
+    """``rule`` chooses the time of the schedule for the noise of the picture (eq. 46)."""
 
     rule: Rule
 
 
 def normals(cfg: Config) -> int:
-    """Fields of standard normal numbers that one purification asks for: none."""
+    """Number of fields of standard normal numbers that one purification needs: none."""
     return 0
 
 
 class Purifier(nn.Module):
-    """Noisy pixels [B, C, H, W] to pixels in [0, 1]."""
+    """Maps noisy pixels [B, C, H, W] to pixels in [0, 1]."""
 
     def __init__(self, denoiser: Denoiser, cfg: Config) -> None:
-        """Ask ``denoiser`` at the time that the rule of ``cfg`` finds.
+        """Call ``denoiser`` at the time that ``cfg.rule`` chooses.
 
         Raises:
-            ConfigError: It is no diffusion model.
+            ConfigError: ``denoiser`` is no diffusion model.
         """
         super().__init__()
         require(

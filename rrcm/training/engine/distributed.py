@@ -63,7 +63,7 @@ def part(batch_size: int, *, where: str) -> int:
     """Number of rows of a batch for each process.
 
     Raises:
-        ConfigError: They cannot be shared evenly.
+        ConfigError: The rows cannot be shared evenly.
     """
     if batch_size % world():
         raise ConfigError(
@@ -86,7 +86,7 @@ def gather(x: Tensor) -> Tensor:
 
 
 def total(x: Tensor) -> Tensor:
-    """The sum of ``x`` over all processes; its gradient is the sum of theirs."""
+    """The sum of ``x`` over all processes; gradients are summed over processes too."""
     return x if world() == 1 else _Total.apply(x)  # type: ignore[no-untyped-call]  # torch's has no types
 
 
@@ -98,7 +98,7 @@ def mean(x: Tensor) -> Tensor:
 def from_first(
     found: tuple[Tensors, dict[str, str]] | None, *, device: str
 ) -> tuple[Tensors, dict[str, str]] | None:
-    """Broadcast what process 0 passes in; the arguments of other processes are ignored."""
+    """Broadcast ``found`` of process 0; the arguments of other processes are ignored."""
     if world() == 1:
         return found
     tensors, text = found or ({}, {})
@@ -156,10 +156,10 @@ class _Shared(nn.modules.batchnorm._BatchNorm):
     momentum: float
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``x`` [b, D, ...], updating the running statistics; of its shape and type."""
+        """Normalise ``x`` [b, D, ...] and update the running statistics; shape and type stay."""
         if world() == 1 or not self.training:
             return super().forward(x)
-        wide = x.to(self.weight.dtype)  # under autocast, as in torch
+        wide = x.to(self.weight.dtype)  # x may be narrower under autocast; as in torch
         others, shape = [0, *range(2, x.ndim)], [-1] + [1] * (x.ndim - 2)
         rows = world() * x.numel() // x.shape[1]
         centre = total(wide.sum(dim=others)) / rows  # [D]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 64  # rows that share a generator: fewer generators against fewer numbers drawn in vain
+BLOCK = 64  # rows per generator; more rows need fewer generators, but discard more numbers
 
 
 class Draws:

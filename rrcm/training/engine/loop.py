@@ -182,7 +182,7 @@ def rate(step: int, optimizer: Optimizer, *, steps: int, per_epoch: int) -> floa
 
 
 class _Terms(nn.Module):
-    """The loss as a module of the network, because DistributedDataParallel wraps modules."""
+    """The loss as a module with the network, because DistributedDataParallel wraps modules."""
 
     def __init__(self, network: nn.Module, loss: Loss) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def _backward(shared: nn.Module, batch: Batch, *, accumulate: int, seed: int) ->
         draw = Draws(seed, batch.step, first=distributed.rank() * rows + start)
         parallel = shared if isinstance(shared, DistributedDataParallel) else None
         last = start + size >= rows
-        with nullcontext() if parallel is None or last else parallel.no_sync():  # once a batch
+        with nullcontext() if parallel is None or last else parallel.no_sync():  # sync once a batch
             terms = {name: term.mean() / accumulate for name, term in shared(part, draw).items()}
             torch.stack([*terms.values()]).sum().backward()
         for name, term in terms.items():

@@ -12,7 +12,7 @@ from rrcm.core.errors import ConfigError, TrainingError
 
 
 class Computed(nn.Module):
-    """Calls ``module`` as `Compute` says; its weights and their names stay as they are.
+    """Calls ``module`` under the settings of `Compute`; weights and their names stay as they are.
 
     Under ``bf16`` matrix products are computed in bfloat16; weights, gradients and the optimizer's
     moments stay float32, and outputs are cast to the type of the input.
@@ -34,7 +34,7 @@ class Computed(nn.Module):
     def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
         """The output of ``module`` for the rows ``x``."""
         gradient, training = torch.is_grad_enabled(), self.module.training
-        if gradient:  # in evaluation mode it is an attack's, with respect to the input only
+        if gradient:  # in evaluation mode this is an attack: gradient of the input only
             self._passes += len(x) * (3 if training else 2)
             self._gradients += len(x)
         elif training:
@@ -65,7 +65,7 @@ def set_recompute(network: nn.Module, compute: Compute, *, name: str) -> None:
             f"compute.recompute: {name} does not support it; set it to false, and save memory by "
             "devices or batch_size"
         )
-    setattr(network, "recompute", compute.recompute)  # noqa: B010 (no attribute of every module)
+    setattr(network, "recompute", compute.recompute)  # noqa: B010 (not every module declares it)
 
 
 def _require_plain_paths() -> None:

@@ -9,7 +9,8 @@ import math
 def ema_momentum(step: int, *, steps: int, start: float, end: float, steepness: float) -> float:
     """Momentum of the EMA target at ``step`` (eq. 5).
 
-    A sigmoid from ``start`` towards ``end``, of which it covers the share tanh(steepness / 2).
+    A sigmoid that starts at ``start`` and covers the share tanh(steepness / 2) of the way to
+    ``end``.
     """
     span = end - start
     level = math.sqrt(min(step, steps) / steps * (end**2 - start**2) + start**2)

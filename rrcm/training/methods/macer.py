@@ -1,7 +1,7 @@
 """MACER, Zhai et al. (2020): cross-entropy plus a hinge on the soft certified radius.
 
-arXiv:2001.02378. The radius that hard votes certify is not differentiable in the weights; the one
-that averaged softmax outputs certify is. Needs no adversarial attack.
+arXiv:2001.02378. The radius certified by hard votes is not differentiable in the weights; the one
+certified by averaged softmax outputs is. No adversarial attack is needed.
 """
 
 from dataclasses import dataclass
@@ -65,8 +65,8 @@ def loss(
               \hat q = \frac1m \sum_i \mathrm{softmax}(\beta f_i)
 
     q̂₁ ≥ q̂₂ are the two largest probabilities of q̂, and ĉ is the class of q̂₁. Finite for all
-    logits: see `_margin`. ``y`` are classes [B] or probabilities [B, K]; the hinge then counts
-    where ĉ is the most likely class.
+    logits: see `_margin`. ``y`` are classes [B] or probabilities [B, K]; the hinge then
+    applies where ĉ is the most likely class.
     """
     noisy = noisy_copies(x, cfg.m, sigma=sigma, draw=draw)
     log_p = log_probabilities(model, noisy, sigma)  # [m, B, K]

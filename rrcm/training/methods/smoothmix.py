@@ -33,7 +33,7 @@ class Config:
     units; ``.inf`` is no bound, as published), with ``m`` noisy copies. ``eta`` weighs the loss on
     mixtures, and rises to its full value over a share ``warmup`` of the training. With ``one_step``
     the image is replaced by the adversary after one step, at a distance that rises to ``alpha``
-    alike.
+    over the same share.
     """
 
     m: int
@@ -72,7 +72,7 @@ def loss(
 
     p̄ is the mean of the p_i and ĉ its class; image and mixture have the same noise. The gradient
     flows through t too, as in the authors' code. ``y`` are classes [B] or probabilities [B, K]; the
-    mixture then counts where ĉ is the most likely class.
+    mixture term then applies where ĉ is the most likely class.
     """
     weight = ramp(done, warmup=cfg.warmup)
     noise = noisy_copies(torch.zeros_like(x), cfg.m, sigma=sigma, draw=draw)  # [m, B, C, H, W]

@@ -37,11 +37,11 @@ def loss(
     done: float,
     cfg: Config,
 ) -> Tensor:
-    r"""Cross-entropy on the image, and between its prediction and a noisy copy's (eq. 44).
+    r"""Cross-entropy on the image, plus that between its prediction and a noisy copy's (eq. 44).
 
     .. math:: -\log p(y \mid x) - \lambda \sum_c p(c \mid x) \log p(c \mid x + \sigma z)
 
-    A value for each image, [B]. The gradient flows through both predictions; both calls of the
+    One value per image, [B]. The gradient flows through both predictions; both calls of the
     model get ``sigma``. ``y`` are classes [B] or probabilities [B, K].
     """
     log_clean = log_probabilities(model, x[None], sigma)[0]  # [B, K]

@@ -12,7 +12,7 @@ Additions of ours:
   distance covers it beside the mean of the patches. The cls and time tokens are never hidden; the
   predictor gets patches only.
 - I-JEPA trims the visible patches of a batch to the smallest number among its images, which would
-  depend on how devices share a batch. Here it is the number that the block sizes guarantee.
+  depend on how devices share a batch. Here the number is the one that the block sizes guarantee.
 """
 
 from dataclasses import dataclass
@@ -171,13 +171,13 @@ def masks(x: Tensor, side: int, draw: Draws, cfg: Config) -> tuple[Tensor, Tenso
     keep = max(cfg.min_keep, context - cfg.targets * asked)
     corner = draw.uniform(x, cfg.targets + 1, 2)
     blocks = _block(corner[:, 1:], side, height, width)  # [b, targets, L]
-    free = _block(corner[:, 0], side, across, across)  # [b, L]; of the context, not a target
+    free = _block(corner[:, 0], side, across, across)  # [b, L]; in the context, not a target
     chosen = []
     for block in blocks.unbind(dim=1):
-        crowded = (free & ~block).sum(dim=1, keepdim=True) < keep  # never by the first one
+        crowded = (free & ~block).sum(dim=1, keepdim=True) < keep  # never for the first
         chosen.append(torch.where(crowded, blocks[:, 0], block))
         free = free & ~chosen[-1]
-    shuffled = torch.where(free, draw.uniform(x, side**2), 2.0)  # what is free comes first
+    shuffled = torch.where(free, draw.uniform(x, side**2), 2.0)  # free patches come first
     order = shuffled.argsort(dim=1, stable=True)
     marks = torch.stack(chosen, dim=1).to(torch.uint8)
     return (

@@ -57,7 +57,7 @@ def loss(
     draw: Draws,
     cfg: Config,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
-    r"""The loss, [b], as a term ``contrast``, and diagnostics, of which there are none.
+    r"""The loss, [b], as a term ``contrast``, and empty diagnostics.
 
     .. math::
         \tfrac12 \, \ell\big(h(v + \sigma' z), h^-(v' + \sigma' z)\big)

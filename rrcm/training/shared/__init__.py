@@ -1,1 +1,1 @@
-"""What several methods and objectives are built from: losses and adversarial attacks."""
+"""Losses and adversarial attacks that several methods and objectives share."""

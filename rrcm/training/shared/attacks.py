@@ -92,7 +92,7 @@ def ddn(
     returned unchanged, and so are images that are misclassified already. Perturbations longer than
     ``radius`` are projected back to it.
 
-    Arguments are those of `pgd`. For labels that are probabilities, the most likely class counts.
+    Arguments are those of `pgd`. If labels are probabilities, the most likely class is taken.
     """
     spare, offset = draw.normal(x), torch.zeros_like(x)
     farthest = _length(torch.maximum(x, 1 - x))  # longest perturbation within [0, 1], [B]

@@ -35,7 +35,7 @@ from rrcm.training.engine.inputs import transforms
 from timm.data import auto_augment  # isort: skip (after _torchvision)
 from timm.data.mixup import Mixup, mixup_target  # isort: skip
 
-SEEDS = 2**32  # of numpy's generator
+SEEDS = 2**32  # number of seeds of numpy's generator
 # timm would ignore unknown parts of a policy
 POLICY = re.compile(r"rand(-(m|n|mmax|inc)[0-9]{1,2}|-(p|mstd)[0-9]{1,3}(\.[0-9]{1,6})?)*")
 TRANSLATE = 0.45  # share of the shorter side, as in timm
@@ -115,7 +115,7 @@ Picture = PictureCrop | RandAugment
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Augmentation:
-    """The augmentations of one view: first of each picture, then of the batch."""
+    """The augmentations of one view: first those of single pictures, then those of batches."""
 
     to_pictures: tuple[Picture, ...]
     to_batches: tuple[Callable[[Tensor, Draws], Tensor], ...]
@@ -139,7 +139,9 @@ class Augmentation:
 
 
 def build(declared: list[Any], *, where: str, encoded: bool = False) -> Augmentation:
-    """The declared augmentations of ``encoded`` pictures, or of arrays; ``[]`` changes nothing.
+    """Build the declared augmentations, for ``encoded`` pictures or for arrays.
+
+    An empty list changes nothing.
 
     Raises:
         ConfigError: A name or a constant is unknown, or an augmentation of pictures comes after one
@@ -168,8 +170,8 @@ def build(declared: list[Any], *, where: str, encoded: bool = False) -> Augmenta
 class Mixer:
     """Mixup and CutMix of the images and labels of a batch, and label smoothing, through timm.
 
-    One random coefficient serves the batch. Rows 2i and 2i + 1 are mixed with each other, so that
-    the result does not depend on how devices share a batch.
+    The whole batch shares one random coefficient. Rows 2i and 2i + 1 are mixed with each other, so
+    that the result does not depend on how devices share a batch.
     Sources: Zhang et al. (2018), arXiv:1710.09412; Yun et al. (2019), arXiv:1905.04899.
     """
 

@@ -57,8 +57,8 @@ def batches(
     """The batches of steps ``start`` to ``stop`` - 1, in order.
 
     Arrays are copied to the device once and augmented there. Picture files, and arrays with an
-    augmentation of pictures, are prepared by ``workers`` processes ahead of time, or in this
-    process (0), and copied to the device as bytes.
+    augmentation of pictures, are prepared by ``workers`` processes ahead of time, or by this
+    process if that is 0, and copied to the device as bytes.
 
     Args:
         split: The images.
@@ -90,7 +90,7 @@ def batches(
         first=distributed.rank() * rows,
         seed=seed,
     )
-    order.steps_per_epoch(len(split.labels), batch_size=batch_size)  # refuses too large a batch
+    order.steps_per_epoch(len(split.labels), batch_size=batch_size)  # checks the batch size
     steps = range(start, stop)
     if encoded or any(view.to_pictures for view in part.views.values()):
         images = _rendered(part, steps, device, workers)
@@ -176,15 +176,15 @@ def _in_memory(
 def _rendered(
     part: _Part, steps: range, device: torch.device | str, workers: int
 ) -> Iterator[dict[str, Tensor]]:
-    workers = min(workers, os.cpu_count() or 1)  # more only wait for one another
+    workers = min(workers, os.cpu_count() or 1)  # more would only wait for one another
     loader = DataLoader(
         part,
         batch_size=None,  # a step is a batch already
         sampler=steps,
-        num_workers=workers,  # of one thread each, as torch starts them
+        num_workers=workers,  # torch starts each with one thread
         prefetch_factor=AHEAD if workers else None,
         pin_memory=torch.device(device).type == "cuda",
-        generator=torch.Generator(),  # or it would draw from the global one
+        generator=torch.Generator(),  # else it would draw from the global generator
     )
     for views in loader:
         if isinstance(views, DataError):

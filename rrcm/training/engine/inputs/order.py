@@ -24,8 +24,8 @@ def steps_per_epoch(images: int, *, batch_size: int) -> int:
 def rows(step: int, *, shards: tuple[int, ...], batch_size: int, seed: int) -> Tensor:
     """Rows of the training split at ``step``, int64 [batch_size].
 
-    ``shards`` counts the images of each shard; images in memory are one. Shards are shuffled, then
-    the images of every `WINDOW` of them together, so that a step reads from a few files only.
+    ``shards`` counts the images of each shard; images in memory are one shard. Shards are shuffled,
+    then the images of each group of `WINDOW` shards, so that a step reads from a few files only.
 
     Guarantee: within an epoch no row comes twice, and every epoch has its own order. The cost does
     not depend on ``step``.
@@ -34,7 +34,7 @@ def rows(step: int, *, shards: tuple[int, ...], batch_size: int, seed: int) -> T
     return _order(shards, seed, epoch)[place * batch_size : (place + 1) * batch_size]
 
 
-@lru_cache(maxsize=2)  # ordering a million images takes longer than a step on a few of them
+@lru_cache(maxsize=2)  # ordering a million images takes longer than a step
 def _order(shards: tuple[int, ...], seed: int, epoch: int) -> Tensor:
     generator = torch.Generator().manual_seed(streams.torch_seed(seed, streams.ORDER, epoch))
     if len(shards) <= WINDOW:

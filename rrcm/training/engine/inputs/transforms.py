@@ -16,9 +16,9 @@ from rrcm.core.ranges import SIDE, not_negative, require, share
 from rrcm.core.schema import shown
 from rrcm.training.engine.draws import Draws
 
-LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue, ITU-R BT.601
 TRIES = 10  # random rectangles that a crop tries before it takes the whole image
-ORDERS = 24  # of four things
+ORDERS = 24  # permutations of the four changes of `Jitter`
 
 
 def check_range(name: str, bounds: list[float], *, above: float = 0.0) -> None:
@@ -31,10 +31,10 @@ def check_range(name: str, bounds: list[float], *, above: float = 0.0) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Affine:
-    """Rotate, shift, scale and shear, each uniformly up to plus or minus its amount.
+    """Rotate, shift, scale and shear by uniform random amounts, each within plus or minus its own.
 
-    ``rotate`` is in degrees, ``translate`` a share of the image, ``scale`` and ``shear`` are added
-    to 1 and 0. Outside is black.
+    ``rotate`` is in degrees, ``translate`` a share of the image; ``scale`` is added to a factor of
+    1, ``shear`` to 0. Pixels from outside the image are black.
     """
 
     rotate: float
@@ -57,7 +57,7 @@ class Affine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gain:
-    """Multiply brightness by 1 plus or minus ``amount``."""
+    """Multiply brightness by a uniform random factor, 1 plus or minus up to ``amount``."""
 
     amount: float
 
@@ -85,7 +85,7 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crop:
-    """Shift by up to ``pad`` whole pixels each way, which brings in black: pad, then crop."""
+    """Pad with black and crop at random: a shift by up to ``pad`` whole pixels each way."""
 
     pad: int
 
@@ -108,10 +108,10 @@ class Crop:
 class ResizedCrop:
     """Cut out a rectangle and stretch it to the size of the image, by bilinear interpolation.
 
-    Its area is a share of the image's, uniform in ``scale``, its width over its height is
-    log-uniform in ``ratio``, its place uniform. Rectangles that do not fit are drawn again; after
-    ten of them the whole image is taken. Sides need not be whole numbers of pixels. Nothing is ever
-    shrunk, so there is nothing to antialias.
+    Its area, as a share of the image's, is uniform in ``scale``; its ratio of width to height is
+    log-uniform in ``ratio``; its place is uniform. Rectangles that do not fit are drawn again;
+    after ten of them the whole image is taken. Sides need not be whole numbers of pixels. Images
+    are never shrunk, so no antialiasing is needed.
     """
 
     scale: list[float]
@@ -124,7 +124,7 @@ class ResizedCrop:
 
     def __call__(self, x: Tensor, draw: Draws) -> Tensor:
         """Transform ``x``."""
-        across = x.shape[-2] / x.shape[-1]  # of a square, in shares of the width over the height
+        across = x.shape[-2] / x.shape[-1]  # width share / height share of a square
         u, v, right, down = draw.uniform(x, 4, TRIES).unbind(1)  # [B, TRIES] each
         area = self.scale[0] + u * (self.scale[1] - self.scale[0])
         low, high = (math.log(bound * across) for bound in self.ratio)
@@ -195,10 +195,10 @@ class Grey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blur:
-    """Gaussian blur with probability ``p``, by a width uniform in ``sigma``, in pixels.
+    """Gaussian blur with probability ``p``; its width in pixels is uniform in ``sigma``.
 
-    Nothing is cut off: two matrix products weigh all pixels of a column, then of a row. Weights
-    over the pixels that there are sum to 1, so that borders do not darken.
+    The kernel is not truncated: two matrix products weigh all pixels of a column, then of a row.
+    Weights over the pixels of the image sum to 1, so that borders do not darken.
     """
 
     sigma: list[float]
@@ -233,7 +233,7 @@ class Solarize:
 
 
 def grey(x: Tensor) -> Tensor:
-    """Luma [B, 1, H, W]; images of one channel are their own."""
+    """Luma [B, 1, H, W]; images of one channel are returned as they are."""
     if x.shape[1] == 1:
         return x
     return (x * x.new_tensor(LUMA).view(1, -1, 1, 1)).sum(dim=1, keepdim=True)
@@ -245,7 +245,7 @@ def turn_hue(x: Tensor, turn: Tensor) -> Tensor:
         return x
     red, green, blue = x.unbind(1)
     value, chroma = x.amax(dim=1), x.amax(dim=1) - x.amin(dim=1)
-    safe = torch.where(chroma > 0, chroma, 1.0)  # grey has no hue, and needs none
+    safe = torch.where(chroma > 0, chroma, 1.0)  # grey pixels have no hue; avoids 0 / 0
     hue = torch.where(
         value == red,
         (green - blue) / safe,
@@ -257,17 +257,17 @@ def turn_hue(x: Tensor, turn: Tensor) -> Tensor:
 
 
 def _each(amount: Tensor) -> Tensor:
-    """One number for each image, [B], as it multiplies images."""
+    """One number for each image, [B] as [B, 1, 1, 1], to multiply images by."""
     return amount.view(-1, 1, 1, 1)
 
 
 def _around(x: Tensor, draw: Draws, amount: float) -> Tensor:
-    """Uniform between plus and minus ``amount``, [B]."""
+    """Uniform random numbers between minus and plus ``amount``, [B]."""
     return (2 * draw.uniform(x) - 1) * amount
 
 
 def _sometimes(p: float, x: Tensor, changed: Tensor, draw: Draws) -> Tensor:
-    """``changed`` where a coin of each image says so, with probability ``p``, else ``x``."""
+    """For each image, ``changed`` with probability ``p``, else ``x``."""
     return torch.where(_each(draw.uniform(x) < p), changed, x)
 
 
@@ -276,13 +276,13 @@ def _mixed(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
 
 
 def _gaussian(side: int, sigma: Tensor) -> Tensor:
-    """Weights of pixel j in pixel i after a blur by ``sigma`` [B, 1, 1, 1], [B, 1, side, side]."""
+    """Weight of pixel j in blurred pixel i for ``sigma`` [B, 1, 1, 1], [B, 1, side, side]."""
     place = torch.arange(side, device=sigma.device, dtype=sigma.dtype)
     return (-0.5 * ((place[:, None] - place) / sigma) ** 2).softmax(dim=-1)
 
 
 def _sample(x: Tensor, matrix: list[list[Tensor]], *, outside: str) -> Tensor:
-    """Images at the points that ``matrix`` (two rows of three [B]) maps those of the output to."""
+    """Resample images; the affine ``matrix`` (2 rows of three [B]) maps output to input points."""
     rows = torch.stack([torch.stack(row, dim=1) for row in matrix], dim=1)  # [B, 2, 3]
     grid = F.affine_grid(rows, list(x.shape), align_corners=False)
     sampled = F.grid_sample(x, grid, padding_mode=outside, align_corners=False)
