@@ -1,1 +1,1 @@
-"""Whether the code that a stage ran on and the code of now are the same program."""
+"""Decides whether the code that a stage ran on and the current code are the same program."""

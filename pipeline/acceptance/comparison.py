@@ -1,20 +1,19 @@
-"""Whether two versions of the code of a stage are the same program.
+"""Decides whether two versions of the code of a stage are the same program.
 
-Two versions are the same if their definitions can be put in pairs, one to one, so that the scripts
-of both do the same statements in the same order, and so does everything that the statements use, up
-to the ends of the project. That leaves free where a definition is, what it is called at the top
-level of its module, in which order definitions stand, and how they are imported; comments,
-docstrings, annotations of functions and of variables (those in a class are kept: dataclasses read
-them), and names of local variables. Attributes, parameters, constants, texts of messages, default
-arguments, decorators and fields are compared as they are written. What cannot be resolved counts as
-different unless all the code is the same.
+Two versions are the same if their definitions can be paired, one to one, so that both scripts
+execute the same statements in the same order, and so does all project code that they use. The
+following may differ: the file of a definition, its name at the top level of its module, the order
+of definitions, and how they are imported; comments, docstrings, annotations of functions and of
+variables (not those in a class, which dataclasses read), and names of local variables. Attributes,
+parameters, constants, texts of messages, default arguments, decorators and fields are compared as
+they are written. Names that cannot be resolved count as different unless all the code is the same.
 
-Guarantee: run with the same inputs, parameters, packages and machine, both versions compute the
-same. What is not seen: data files (DVC compares them), native libraries, versions of packages and
-what importing a package does; code that dvc.yaml does not list for the stage, `checked.py` above
-all; places and names of code where they are only shown, in errors, tracebacks, ``repr`` and
-metadata of an ONNX file; annotations of functions that ``typing.get_type_hints`` is asked for; and
-the code of the function that loads components by name, which is known by its form.
+Guarantee: with the same inputs, parameters, packages and machine, both versions compute the same
+result. Not compared are: data files (DVC does that), native libraries, versions of packages and
+side effects of importing them; code that dvc.yaml does not list for the stage, mainly `checked.py`;
+locations and names of code where they are only shown, in errors, tracebacks, ``repr`` and metadata
+of an ONNX file; annotations of functions that ``typing.get_type_hints`` reads; and the body of the
+function that loads components by name, which is recognized by its form.
 """
 
 from collections.abc import Collection, Iterator
@@ -28,23 +27,23 @@ from pipeline.acceptance.tokens import Everything, Package, Reference, Stream
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place at which two programs are not the same."""
+    """The first place at which two programs differ."""
 
     old: Place
     new: Place
 
 
 class Different(Exception):
-    """Two programs are not the same, and where."""
+    """Two programs differ, at these places."""
 
     def __init__(self, old: Place, new: Place) -> None:
-        """The statements that have no counterpart."""
+        """Store the places of the statements that differ."""
         super().__init__(old, new)
         self.difference = Difference(old, new)
 
 
 class _Comparison:
-    """Puts definitions of two programs in pairs, and fails where no pair can be."""
+    """Pairs the definitions of two programs, and fails where they cannot be paired."""
 
     def __init__(self, old: Program, new: Program) -> None:
         self.old, self.new = old, new
@@ -54,13 +53,13 @@ class _Comparison:
         self.waiting: list[tuple[Reference, Reference]] = []
         self.to_run: tuple[list[str], list[str]] = ([], [])
         self.reassigned = old.reassigned() | new.reassigned()
-        self.words = old.words() & new.words()  # what one alone asks for is a difference by itself
+        self.words = old.words() & new.words()  # a word of one program alone is itself a difference
 
     def compare(self) -> None:
-        """Compare what both scripts do, and all that it uses.
+        """Compare the statements of both scripts, and all code that they use.
 
         Raises:
-            Different: They are not the same.
+            Different: The programs differ.
         """
         self.old.run(self.old.script)
         ignored = {
@@ -118,7 +117,7 @@ class _Comparison:
             paths += [one.path for one in stream.imported if isinstance(one, File)]
 
     def are_same(self, old: Reference, new: Reference) -> bool:
-        """Whether two references may be of a pair, which is then compared."""
+        """Whether two references can be paired; the pair is then compared."""
         if type(old) is not type(new):
             return False
         if isinstance(old, Everything):
@@ -149,7 +148,7 @@ class _Comparison:
         return self.pairs.setdefault(old, new) == new and self.taken.setdefault(new, old) == old
 
     def moved(self, old: str, new: str) -> bool:
-        """Whether a file that does not count is at the same place, or moved with its name."""
+        """Whether a file outside of the comparison kept its path, or moved under the same name."""
         return old == new or (
             PurePosixPath(old).name == PurePosixPath(new).name
             and old not in self.new.tree.paths
@@ -157,7 +156,7 @@ class _Comparison:
         )
 
     def modules(self, old: str, new: str) -> None:
-        """Compare modules of which anything may be asked: all that they define, by name."""
+        """Compare all definitions of two modules by name, as any attribute may be used."""
         self.to_run[0].append(old)
         self.to_run[1].append(new)
         first, second = (
@@ -179,7 +178,7 @@ class _Comparison:
                 raise Different(*places)
 
     def packages(self, old: Package, new: Package) -> bool:
-        """Whether two packages hold the same components, of those that count."""
+        """Whether two packages contain the same components, of those that are compared."""
         if (old.one, old.by_text) != (new.one, new.by_text):
             return False
         had, has = self.old.tree.stems(old.dotted), self.new.tree.stems(new.dotted)
@@ -205,9 +204,9 @@ class _Comparison:
 
 
 def _exports(program: Program, path: str, words: Collection[str]) -> Iterator[tuple[str, Target]]:
-    """What may be asked of a module: its own definitions, and imports that somebody may ask for.
+    """The attributes of a module that may be used: its definitions, and imports in ``words``.
 
-    Not of it are private definitions that it uses itself: they are compared where it does.
+    Private definitions that it uses itself are left out: they are compared where it uses them.
     """
     module = program.tree.module(path)
     for name in module.names:
@@ -220,7 +219,7 @@ def _exports(program: Program, path: str, words: Collection[str]) -> Iterator[tu
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``difference`` is None if two programs are the same; ``files`` hold the code that is."""
+    """``difference`` is None if two programs are the same; ``files`` are those with that code."""
 
     difference: Difference | None
     files: frozenset[tuple[str, str]]
@@ -240,7 +239,7 @@ def compare(old: Program, new: Program) -> Verdict:
 
 
 def _compare_others(old: Program, new: Program) -> None:
-    """Files that are not Python have the same contents, wherever they are."""
+    """Require that files that are not Python have the same contents, at any path."""
     (had, before), (has, after) = (
         ({program.tree.read(path): path for path in sorted(paths)}, paths)
         for program in (old, new)

@@ -1,4 +1,4 @@
-"""Expressions that mean more than what they are made of: places of files, marks, parts of names."""
+"""Recognizes expressions with a special meaning: paths of files, marker classes, parts of names."""
 
 import ast
 import posixpath
@@ -8,7 +8,7 @@ from pipeline.acceptance.modules import External, Module, Target, Tree, bound, i
 
 
 def place_of(node: ast.expr, path: str, target: Callable[[ast.expr], Target | None]) -> str | None:
-    """The path in the project that an expression of ``Path(__file__)`` is, if it is one."""
+    """The project path to which an expression of ``Path(__file__)`` evaluates, or None."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         base, last = place_of(node.left, path, target), node.right
         text = last.value if isinstance(last, ast.Constant) else None
@@ -32,7 +32,7 @@ def place_of(node: ast.expr, path: str, target: Callable[[ast.expr], Target | No
 
 
 def is_mark(node: ast.ClassDef) -> bool:
-    """Whether a class is one text with a name, as what marks a string as a component's name."""
+    """Whether a class only has one named text, as markers of component names do."""
     fields = [one for one in node.body if not is_idle(one)]
     field = fields[0] if len(fields) == 1 else None
     text = isinstance(field, ast.AnnAssign) and field.value is None
@@ -40,7 +40,7 @@ def is_mark(node: ast.ClassDef) -> bool:
 
 
 def whose_stem(node: ast.Subscript) -> ast.expr | None:
-    """X of ``X.__name__.rpartition(".")[2]``: no package, so the same wherever a module is."""
+    """X of ``X.__name__.rpartition(".")[2]``, which does not depend on the package of X."""
     call = node.value
     name = call.func.value if isinstance(call, ast.Call) and hasattr(call.func, "value") else None
     if not isinstance(name, ast.Attribute) or name.attr != "__name__":
@@ -56,7 +56,7 @@ def followed(
     body: Sequence[ast.AST],
     names: set[str],
 ) -> dict[str, Target]:
-    """Those of a function's names that nothing but imports bind, all of them to the same."""
+    """The names of a function that only imports bind, and always to the same target."""
     found: dict[str, set[Target]] = {}
     for one in imports:
         for name, target in tree.imports(module, one):

@@ -1,4 +1,4 @@
-"""The code that a stage ran on, found in git by the hashes that dvc.lock has of it."""
+"""Finds the code that a stage ran on in git, by its hashes in dvc.lock."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,22 +12,22 @@ from rrcm.core.errors import StageError
 
 
 class History:
-    """Versions of the code, each read from git once. A context, as git runs beside it."""
+    """Reads versions of the code from git, each once. A context manager of a git process."""
 
     def __init__(self) -> None:
-        """Of the repository that this is run in."""
+        """Use the repository of the current folder."""
         self._blobs = git.Blobs()
         self._files: dict[str, dict[str, str]] = {}
         self._hashes: dict[str, str] = {}
         self._codes: dict[frozenset[tuple[str, str]], Code] = {}
 
     def __enter__(self) -> "History":
-        """Start reading."""
+        """Start the git process."""
         self._blobs.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """End the git process."""
         self._blobs.__exit__()
 
     def find(
@@ -35,15 +35,15 @@ class History:
     ) -> tuple[Code, set[str]]:
         """The version of the code in which all paths have their recorded hashes.
 
-        Where no commit has them all, each is from the newest commit that has it; what is not
-        recorded is as in the commit with most of them.
+        If no commit has them all, each path is taken from the newest commit that has it, and paths
+        that are not recorded from the commit with the most matches.
 
         Args:
             recorded: DVC's hash of each file or folder of code that a stage ran on.
-            say: Hears of the search, commit by commit.
+            say: Called with the progress of the search, commit by commit.
 
         Returns:
-            The code, and the files of it that the stage depended on.
+            The code, and those of its files that the stage depended on.
 
         Raises:
             StageError: Some of them were never committed, or this is no git repository.
@@ -79,7 +79,7 @@ class History:
         return self._codes[key]
 
     def _hash(self, commit: str, path: str) -> str:
-        """DVC's hash of a file or folder in a commit; empty where it is not there."""
+        """DVC's hash of a file or folder in a commit; empty if the commit lacks it."""
         files = self._listing(commit)
         if path in files:
             return self._md5(files[path])
@@ -106,7 +106,7 @@ class History:
 
 
 def _commits(paths: Sequence[str]) -> Iterator[str]:
-    """Commits that may have the files, newest first: HEAD, and those that changed one of them."""
+    """Commits that may contain the files, newest first: HEAD, and those that changed a file."""
     yield git.run("rev-parse", "HEAD")
     found = git.run("log", "--format=%H", "HEAD", "--", *paths).split()
     for commit in found:
@@ -119,12 +119,12 @@ def _is_in(path: str, folders: Collection[str]) -> bool:
 
 
 def here() -> Code:
-    """The code of this checkout as it is, committed or not."""
+    """The current code of this checkout, committed or not."""
     names = git.run("ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
     paths = {name for name in names if name and Path(name).is_file()}
     return Code(Tree(paths, lambda path: Path(path).read_bytes()))
 
 
 def within(code: Code, paths: Collection[str]) -> set[str]:
-    """The files of a version that paths of files and folders stand for."""
+    """The files of a version that are among ``paths``, or inside a folder among them."""
     return {path for path in code.tree.paths if _is_in(path, paths)}

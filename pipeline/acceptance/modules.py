@@ -1,7 +1,7 @@
-"""One version of the project's Python code: its files, and what the names in them stand for.
+"""Resolves names in one version of the project's Python code to definitions.
 
-Imports are followed to what they import, so that a name stands for the same definition wherever it
-is imported from and under whatever name.
+Imports are followed, so that a name resolves to the same definition, whatever module it is imported
+from and under whatever name.
 """
 
 import ast
@@ -17,21 +17,21 @@ COMPREHENSION = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """What is not of the project, by its dotted name; ``len`` is ``builtins.len``."""
+    """An object from outside of the project, by its dotted name; ``len`` is ``builtins.len``."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A module of the project; a package is its ``__init__.py``, whether there is one or not."""
+    """A module of the project; a package is its ``__init__.py``, even if that does not exist."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a name at the top level of a module is bound to."""
+    """The definition of a name at the top level of a module."""
 
     path: str
     name: str
@@ -44,15 +44,15 @@ Target: TypeAlias = External | File | Definition
 class Loader:
     """A function that imports a component, as by ``import_module(f"rrcm.{folder}.{name}")``.
 
-    ``template`` is the f-string up to its last part, which is the name: texts, and parameters by
-    their place. A parameter may be looked up in a table of the module, as ``FOLDERS[kind]``.
+    ``template`` is the f-string without its last part, the name: texts, and parameters by their
+    position. A parameter may be looked up in a table of the module, as in ``FOLDERS[kind]``.
     """
 
     template: tuple["str | Parameter", ...]
     name: int
 
     def package(self, arguments: list[ast.expr]) -> str | None:
-        """The dotted package of a call; None where its arguments do not say it literally."""
+        """The dotted package that a call loads from; None if its arguments are not literals."""
         parts = []
         for part in self.template:
             if isinstance(part, Parameter):
@@ -82,15 +82,15 @@ def _is_text(node: ast.AST | None) -> bool:
 class Module:
     """A parsed file.
 
-    ``names`` are the statements at its top level that bind each name; ``stars`` the modules that
-    it imports everything from; ``reassigned`` what is assigned to as an attribute or by ``global``.
+    ``names`` maps each name to the statements at the top level that bind it; ``stars`` are the
+    modules of ``import *``; ``reassigned`` are names assigned as an attribute or by ``global``.
     """
 
     def __init__(self, path: str, source: bytes) -> None:
         """Parse it.
 
         Raises:
-            StageError: It is not Python.
+            StageError: The source is not Python.
         """
         self.path, self.source = path, source
         try:
@@ -121,23 +121,23 @@ class Module:
         )
 
     def origin(self, node: ast.ImportFrom) -> str:
-        """The dotted module that a statement imports from."""
+        """The dotted name of the module that a statement imports from."""
         if not node.level:
             return node.module or ""
         folders = self.path.split("/")[: -node.level]
         return ".".join([*folders, *([node.module] if node.module else [])])
 
     def line(self, number: int) -> str:
-        """A line of the source, as it is shown."""
+        """A line of the source, for messages."""
         lines = self.source.decode("utf-8", errors="replace").splitlines()
         return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
 class Tree:
-    """The files of one version, each read when it is asked for."""
+    """The files of one version, each read on demand."""
 
     def __init__(self, paths: Collection[str], read: Callable[[str], bytes]) -> None:
-        """``read`` gives the bytes of any of ``paths``, which are relative to the project."""
+        """``read`` returns the bytes of any of ``paths``, which are relative to the project."""
         self.paths, self._read = frozenset(paths), read
         self._contents: dict[str, bytes] = {}
         self._modules: dict[str, Module] = {}
@@ -154,7 +154,7 @@ class Tree:
         return self._contents[path]
 
     def module(self, path: str) -> Module:
-        """A file, parsed."""
+        """A parsed file."""
         if path not in self._modules:
             self._modules[path] = Module(path, self.read(path))
         return self._modules[path]
@@ -166,7 +166,7 @@ class Tree:
         return {p[:-3] for p in found if p.endswith(".py") and "/" not in p and p[0] != "_"}
 
     def locate(self, dotted: str) -> File | External:
-        """The module of a dotted name."""
+        """The module with a dotted name."""
         path = dotted.replace(".", "/")
         if dotted.partition(".")[0] not in self.tops:
             return External(dotted)
@@ -176,7 +176,7 @@ class Tree:
     def resolve(
         self, path: str, name: str, seen: frozenset[tuple[str, str]] = frozenset()
     ) -> Target:
-        """What a name of a module stands for."""
+        """The target to which a name of a module resolves."""
         module = self.module(path)
         if name not in module.names:
             of = "*".join(["", *sorted(module.stars)]) if module.stars else "builtins"
@@ -191,7 +191,7 @@ class Tree:
     def _imported(
         self, module: Module, node: ast.stmt, name: str, seen: frozenset[tuple[str, str]]
     ) -> Target | None:
-        """What a statement binds a name to, if it is an import."""
+        """The target to which a statement binds a name, if it is an import."""
         if isinstance(node, ast.Import | ast.ImportFrom):
             return dict(self.imports(module, node, seen)).get(name)
         return None
@@ -202,7 +202,7 @@ class Tree:
         node: ast.Import | ast.ImportFrom,
         seen: frozenset[tuple[str, str]] = frozenset(),
     ) -> Iterator[tuple[str, Target]]:
-        """The names that an import binds, and what each of them stands for."""
+        """The names that an import binds, each with its target."""
         for alias in node.names:
             if isinstance(node, ast.Import):
                 whole = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -212,7 +212,7 @@ class Tree:
                 yield alias.asname or alias.name, self.member(base, alias.name, seen)
 
     def modules(self, module: Module, node: ast.Import | ast.ImportFrom) -> list[File | External]:
-        """The modules that an import runs, where they have not run yet."""
+        """The modules that an import executes unless they have been imported already."""
         dotted = [alias.name for alias in node.names]
         if isinstance(node, ast.ImportFrom):
             origin = module.origin(node)
@@ -221,13 +221,13 @@ class Tree:
         return [self.locate(name) for name in dotted]
 
     def has(self, target: Target) -> bool:
-        """Whether it is a file of this version."""
+        """Whether a target is a file of this version."""
         return isinstance(target, File) and target.path in self.paths
 
     def member(
         self, base: File | External, name: str, seen: frozenset[tuple[str, str]] = frozenset()
     ) -> Target:
-        """What an attribute of a module stands for."""
+        """The target to which an attribute of a module resolves."""
         if isinstance(base, External):
             return External(f"{base.name}.{name}")
         if self.has(base) and name in self.module(base.path).names:
@@ -250,7 +250,7 @@ class Tree:
         return self._loaders[path]
 
     def checks(self, path: str) -> set[Definition]:
-        """What the loaders of a module call before they import, as its value is not used."""
+        """The functions that a module's loaders call before the import, ignoring the result."""
         if path not in self.paths:
             return set()
         if path not in self._checks:
@@ -264,8 +264,8 @@ class Tree:
         return self._checks[path]
 
     def _loader(self, path: str, name: str) -> Loader | None:
-        """Before it imports, it may only call what takes its arguments: checks, which may refuse
-        a name but not change what is loaded.
+        """The `Loader` that a function is, or None. Before the import, it may only pass its
+        arguments to checks, which may refuse a name but not change what is loaded.
         """
         statements = self.module(path).names[name]
         if len(statements) != 1 or not isinstance(function := statements[0], ast.FunctionDef):
@@ -286,7 +286,7 @@ class Tree:
     def _template(
         self, path: str, node: ast.expr, places: dict[str, int]
     ) -> tuple[str | Parameter, ...]:
-        """The parts of an f-string of texts and parameters; none of anything else."""
+        """The parts of an f-string of texts and parameters; empty for any other expression."""
         parts: list[str | Parameter | None] = []
         for one in node.values if isinstance(node, ast.JoinedStr) else []:
             if _is_text(one):
@@ -337,7 +337,7 @@ def is_idle(node: ast.stmt) -> bool:
 
 
 def is_for_types(node: ast.AST) -> bool:
-    """Whether it is ``if TYPE_CHECKING``, whose body never runs."""
+    """Whether a node is ``if TYPE_CHECKING``, whose body never runs."""
     if not isinstance(node, ast.If):
         return False
     name = getattr(node.test, "id", None) or getattr(node.test, "attr", None)
@@ -345,12 +345,12 @@ def is_for_types(node: ast.AST) -> bool:
 
 
 def is_main(node: ast.AST) -> bool:
-    """Whether it is ``if __name__ == "__main__"``."""
+    """Whether a node is ``if __name__ == "__main__"``."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
 
 
 def here(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all that runs in its scope: no bodies of functions, classes and lambdas."""
+    """A node and its descendants in the same scope: no bodies of functions, classes or lambdas."""
     yield node
     inner: list[ast.AST | None] = [*ast.iter_child_nodes(node)]
     if isinstance(node, (*FUNCTION, ast.Lambda)):

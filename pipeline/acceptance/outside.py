@@ -1,6 +1,6 @@
-"""What is known of code that is not of the project, by its dotted names."""
+"""Facts about code from outside of the project, by dotted name."""
 
-# Of what is not ours: what may read names or code of ours that a comparison does not see.
+# Outside code that may read names or code of the project in a way that a comparison misses.
 READS_CODE = {
     *(f"builtins.{name}" for name in ("eval", "exec", "globals", "locals", "vars", "dir")),
     *("builtins.__import__", "builtins.compile", "sys._getframe", "typing.ForwardRef"),
@@ -22,7 +22,7 @@ DECORATORS = {
     *("dataclasses.dataclass", "typing.overload", "typing.final", "typing.runtime_checkable"),
     *("torch.inference_mode", "torch.no_grad", "numba.njit"),
 }
-# What may be called while a module is imported with no effect but its value.
+# Functions that may be called during an import with no effect but their value.
 PURE = {
     *(f"builtins.{name}" for name in ("frozenset", "set", "dict", "list", "tuple", "range", "len")),
     *(f"builtins.{name}" for name in ("min", "max", "sum", "sorted", "zip", "enumerate", "map")),
@@ -39,14 +39,14 @@ PURE_OF = {"typing", "collections", "pathlib", "operator", "math", "itertools"}
 
 
 def reads_code(name: str) -> bool:
-    """Whether something that is not of the project may read names or code of the project."""
+    """Whether an outside object may read names or code of the project."""
     if any(f"{name}.".startswith(f"{harmless}.") for harmless in HARMLESS):
         return False
     return name in READS_CODE or name.partition(".")[0] in READS_CODE_OF or name.startswith("*")
 
 
 def is_pure(name: str) -> bool:
-    """Whether a call, while a module is imported, has no effect but its value."""
+    """Whether a call during an import has no effect but its value."""
     if name.startswith("builtins."):
         return ".".join(name.split(".")[:2]) in PURE  # or a method of it
     return name in PURE or name.partition(".")[0] in PURE_OF

@@ -1,4 +1,4 @@
-"""What the script of a stage runs: the modules that it imports, and what these define and do."""
+"""The program of a stage: its script, the modules that it imports, and their effects."""
 
 import ast
 import hashlib
@@ -36,10 +36,10 @@ class Place:
 
 
 class Code:
-    """A version of the code, with what is worked out of it once for all stages."""
+    """A version of the code, with derived facts that are computed once for all stages."""
 
     def __init__(self, tree: Tree) -> None:
-        """Nothing is worked out before it is asked for."""
+        """Compute nothing yet; everything is computed on demand."""
         self.tree = tree
         self._streams: dict[object, Stream] = {}
 
@@ -53,7 +53,7 @@ class Code:
 
     def statement(self, path: str, statement: ast.stmt) -> Stream:
         """One statement at the top level of a module."""
-        key = (path, id(statement))  # the module keeps the statement
+        key = (path, id(statement))  # unique, because the module keeps the statement alive
         if key not in self._streams:
             self._streams[key] = write(self.tree, path, [statement])
         return self._streams[key]
@@ -103,9 +103,9 @@ class Code:
     def _is_pure_call(self, path: str, node: ast.Call) -> bool:
         function = node.func
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant):
-            return True  # a method of a text
+            return True  # a method of a string literal
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
-            return self._is_pure_call(path, function.value)  # of what is pure itself
+            return self._is_pure_call(path, function.value)  # pure if the inner call is
         target = self._target(path, function)
         if isinstance(target, External):
             return is_pure(target.name)
@@ -138,7 +138,7 @@ class Code:
         return setter or self._outside(path, node) in DECORATORS
 
     def _has_hook(self, path: str, node: ast.expr, depth: int = 0) -> bool:
-        """Whether a base class of ours may do something when it is derived from."""
+        """Whether a base class of the project may run code when it is subclassed."""
         target = self._target(path, node)
         if not isinstance(target, Definition) or target.path not in self.tree.paths or depth > 50:
             return not isinstance(target, External)
@@ -171,22 +171,22 @@ class Program:
     """The code of a stage: the script that it runs, and the files that it depends on."""
 
     def __init__(self, code: Code, script: str, files: Collection[str]) -> None:
-        """``files`` are the paths that count; ``script`` is one of them."""
+        """``files`` are the paths to compare; ``script`` is one of them."""
         self.code, self.tree, self.script = code, code.tree, script
         self.files = frozenset(files) | {script}
         self.effects: list[tuple[Stream, Place]] = []
-        self.passed: set[str] = set()  # modules that are imported, but do not count
+        self.passed: set[str] = set()  # modules that are imported, but not compared
         self._run: set[str] = set()
 
     def run(self, path: str, *, ignored: Collection[str] = ()) -> None:
-        """Append to ``effects`` what importing a module does, and what it imports, in order."""
+        """Append to ``effects`` those of importing a module, and of its imports, in order."""
         if path in self._run or path in ignored or path not in self.tree.paths:
             return
         if path not in self.files:
             self.passed.add(path)
             return
         self._run.add(path)
-        for i, character in enumerate(path):  # packages that it is in
+        for i, character in enumerate(path):  # packages that contain it
             if character == "/":
                 self.run(f"{path[:i]}/__init__.py", ignored=ignored)
         module = self.tree.module(path)
@@ -211,21 +211,21 @@ class Program:
         names = dict(self.tree.imports(module, node))
         outside = [target for target in names.values() if isinstance(target, External)]
         if outside and not module.read & {*names} and outside[0].name.split(".")[0] != "__future__":
-            self._add(module, node)  # for what the import does, as no name of it is used
+            self._add(module, node)  # for the effects of the import, as none of its names is used
 
     def _add(self, module: Module, statement: ast.stmt) -> None:
         place = Place(module.path, statement.lineno, module.line(statement.lineno))
         self.effects.append((self.code.statement(module.path, statement), place))
 
     def place(self, stream: Stream, index: int) -> Place:
-        """Where a token is from."""
+        """The place in the source of a token."""
         if not stream.lines:
             return Place(stream.path, 0, "nothing")
         line = stream.lines[min(index, len(stream.lines) - 1)]
         return Place(stream.path, line, self.tree.module(stream.path).line(line))
 
     def contents(self, *, names_only: bool) -> str:
-        """A digest of all files that count, or of their names and those at their top levels."""
+        """A digest of all compared files, or only of their names and top-level names."""
         digest = hashlib.sha256()
         for path in sorted(self.files & self.tree.paths):
             digest.update(path.encode())
@@ -236,7 +236,7 @@ class Program:
         return digest.hexdigest()
 
     def words(self) -> frozenset[str]:
-        """Every attribute and text of the files."""
+        """Every attribute name and string of the files."""
         modules = [self.tree.module(p) for p in self.files & self.tree.paths if p.endswith(".py")]
         return frozenset().union(*(module.words for module in modules))
 
@@ -246,7 +246,7 @@ class Program:
         return frozenset().union(*(module.reassigned for module in modules))
 
     def listed(self, package: str) -> set[str]:
-        """The modules of a package that count, without their folder and ending."""
+        """The compared modules of a package, without their folder and suffix."""
         folder = package.replace(".", "/")
         paths = [PurePosixPath(path) for path in self.files if path.endswith(".py")]
         return {p.stem for p in paths if str(p.parent) == folder and not p.stem.startswith("_")}

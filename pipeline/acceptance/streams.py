@@ -1,7 +1,7 @@
-"""Statements as streams of tokens that are equal where the statements run the same.
+"""Converts statements to streams of tokens; equal streams mean that they execute the same.
 
 Comments, docstrings, annotations of functions and of variables, and the names of local variables
-leave no trace. A name of a module is a reference to what it stands for, whatever it is called.
+are left out. A name of a module becomes a reference to its definition, whatever it is called.
 """
 
 import ast
@@ -61,10 +61,10 @@ class _Writer:
         if reads_code(target.name):
             self.emit(Everything())
 
-    # What names stand for
+    # Resolution of names
 
     def scope(self, name: str) -> Scope | None:
-        """The scope that a name is of; None for the module's."""
+        """The scope that a name belongs to; None for that of the module."""
         for scope in reversed(self.scopes):
             if name in scope.globals:
                 return None
@@ -73,7 +73,7 @@ class _Writer:
         return None
 
     def target(self, node: ast.expr) -> Target | None:
-        """What a name, or attributes of a name, stand for; None if only running it tells."""
+        """The target of a name, or of attributes of a name; None if it is only known at runtime."""
         if isinstance(node, ast.Name):
             if (scope := self.scope(node.id)) is not None:
                 return scope.aliases.get(node.id)
@@ -145,7 +145,7 @@ class _Writer:
             self.visit(node.value)
 
     def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
-        """Of ours, a function's import runs a module, and gives names that are followed."""
+        """Write an import; one of project modules in a function runs them, and binds names."""
         followed = self.is_inner_import(node)
         if self.scopes:
             self.imported += self.tree.modules(self.module, node)
@@ -168,7 +168,7 @@ class _Writer:
             self.emit(scope.token(node.id))
             if scope.kind != "class" or not isinstance(node.ctx, ast.Load):
                 return
-            outer = self.scopes.pop()  # a class body reads a global before it has its own
+            outer = self.scopes.pop()  # a class body reads the global name before it binds its own
             self.visit_Name(node)
             self.scopes.append(outer)
         elif node.id in self.module.names or not node.id.startswith("__"):
@@ -223,7 +223,7 @@ class _Writer:
         self.visit_fields(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        """A check alone, which may refuse a component's name, needs no comparison of its words."""
+        """Write a statement; of a check, which may only refuse a name, write just the function."""
         calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
         target = self.target(calls[0].func) if len(calls) == 1 else None
         if node.value in calls and isinstance(target, Definition):
@@ -233,7 +233,7 @@ class _Writer:
         self.visit_fields(node)
 
     def visit_load(self, node: ast.Call, target: Target | None) -> bool:
-        """Write a call of a loader, or one that gives a package to what is beside a loader."""
+        """Write a call of a loader, or one that passes a package to a function beside a loader."""
         if not isinstance(target, Definition) or target.path not in self.tree.paths:
             return False
         loaders = self.tree.loaders(target.path)
@@ -370,7 +370,7 @@ class _Writer:
         else:
             self.visit_fields(node)
 
-    # Places of files
+    # Paths of files
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
         if (place := self.place(node)) is not None:
@@ -379,7 +379,7 @@ class _Writer:
             self.visit_fields(node)
 
     def place(self, node: ast.expr) -> str | None:
-        """The path in the project that an expression of ``Path(__file__)`` is, if it is one."""
+        """The project path to which an expression of ``Path(__file__)`` evaluates, or None."""
         return place_of(node, self.module.path, self.target)
 
     def emit_place(self, place: str) -> None:

@@ -1,4 +1,4 @@
-"""What streams consist of: tokens, references to definitions, and names of scopes."""
+"""The parts of streams: tokens, references to definitions, and names of scopes."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,9 +10,9 @@ OUTSIDE = "from outside: "  # before the name, in a token
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package whose modules are loaded by name: ``one`` of them, or any that there is.
+    """A package whose modules are loaded by name: only ``one`` of them, or any.
 
-    ``by_text``: only its name was seen, at the beginning of an f-string.
+    ``by_text``: only its name was found, at the beginning of an f-string.
     """
 
     dotted: str
@@ -22,7 +22,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """What may read any of the code: then nothing but the same code is the same.
+    """A reference to something that may read any of the code, so that all code must be the same.
 
     ``names_only``: it may read names of definitions and modules, and nothing else.
     """
@@ -35,7 +35,7 @@ Reference: TypeAlias = Definition | File | Package | Everything
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """``tokens`` of statements, None at the places of ``references``; ``lines`` they are from."""
+    """``tokens`` of statements, None in place of each of ``references``, and their ``lines``."""
 
     path: str
     tokens: tuple[str | None, ...]
@@ -48,14 +48,14 @@ class Scope:
     """Names of a function, class or comprehension, numbered as they appear."""
 
     def __init__(self, kind: str, number: int, names: set[str], parameters: set[str]) -> None:
-        """Names of a ``kind`` of scope, which is the ``number``-th of its stream."""
+        """Start a scope of a ``kind``, the ``number``-th of its stream."""
         self.kind, self.number, self.names, self.parameters = kind, number, names, parameters
         self.globals: set[str] = set()
         self.aliases: dict[str, Target] = {}
         self._order: dict[str, int] = {}
 
     def token(self, name: str) -> str:
-        """What stands for a name."""
+        """The token for a name."""
         if self.kind == "class":
             return f"member {name}"
         if name in self.parameters:

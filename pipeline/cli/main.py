@@ -1,4 +1,4 @@
-"""The command line ``rrcm`` of a checkout: that of the library, and what needs data, DVC or git."""
+"""The command line ``rrcm`` of a checkout: adds the commands that need data, DVC or git."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,9 +1,9 @@
 """``rrcm accept``: record in dvc.lock that a change of code changes no result.
 
-For a stage whose code is not that of dvc.lock, the version that it ran on is found in git, and
-compared with the code that is here; `acceptance/comparison.py` says what that guarantees. Where
-both are the same program, the stage's entry is written as `dvc commit` would write it, and its
-outputs stay what they are, here or in a remote.
+If the code of a stage differs from that in dvc.lock, the version that it ran on is found in git and
+compared with the current code; see `acceptance/comparison.py` for the guarantee. If both are the
+same program, the stage's entry is written as `dvc commit` would write it, and its outputs stay as
+they are, here or in a remote.
 """
 
 import datetime
@@ -29,7 +29,7 @@ PATIENT = 2.0  # seconds until progress is shown
 
 @dataclass(slots=True)
 class _Findings:
-    """What was found of all stages: ``files`` hold the same code, old and new."""
+    """Findings about all stages; ``files`` are pairs, old and new, with the same code."""
 
     same: dict[str, Record] = field(default_factory=dict)
     because: dict[str, tuple[Record, Difference | str]] = field(default_factory=dict)
@@ -40,21 +40,21 @@ class _Findings:
 def accept(
     targets: Sequence[str] = (), *, because: str | None = None, say: Callable[[str], None]
 ) -> bool:
-    """Accept the code of the stages that make ``targets`` and of those before them; all, if none.
+    """Accept the code of the stages that make ``targets``, and of those upstream; none means all.
 
-    Guarantee: dvc.lock has entries of now for stages that run the same program on the same data and
-    parameters, and for no others, but with a reason: ``because`` accepts a change of what a stage
-    runs, and is written to ``provenance/<stage>.json`` with the difference. dvc.lock is the old one
-    or the new one, whole. A stage after one that was refused is refused.
+    Guarantee: entries of dvc.lock are renewed only for stages that run the same program on the same
+    data and parameters, or with a reason: ``because`` accepts a change of the program, and is
+    written to ``provenance/<stage>.json`` with the difference. dvc.lock is replaced atomically. A
+    stage downstream of a refused one is refused.
 
     Returns:
-        Whether all of them are up to date now, as far as their code goes.
+        Whether the code of all these stages is up to date now.
 
     Raises:
-        ConfigError: params.yaml says something that we do not understand.
+        ConfigError: params.yaml is not valid.
         StageError: dvc.yaml, dvc.lock, the code or the history cannot be read, or code or dvc.lock
             changed meanwhile; nothing was written.
-        DataError: Provenance that is to say the reason is not here; nothing was written.
+        DataError: The provenance file for the reason is not here; nothing was written.
     """
     if because is not None and not because.strip():
         raise StageError("--because: say why in a few words; provenance keeps them")
@@ -103,7 +103,7 @@ def _judge(
     because: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Compare what a stage ran with what it would run."""
+    """Compare the program that a stage ran with the one that it would run now."""
     try:
         code, files = past.find(stage.before, say)
         old = _program(code, stage.entry["cmd"], files)
@@ -131,7 +131,7 @@ def _judge(
 
 
 def _program(code: Code, command: str, files: Collection[str]) -> tuple[Program, list[str]]:
-    """What a command ``python -m X`` runs, and its arguments."""
+    """The program that a command ``python -m X`` runs, and its arguments."""
     words = shlex.split(command)
     script = f"{words[2].replace('.', '/')}.py" if len(words) > 2 else ""
     if words[:2] != ["python", "-m"] or script not in code.tree.paths:
@@ -144,7 +144,7 @@ def _write(
     because: dict[str, tuple[Record, Difference | str]],
     reason: str,
 ) -> None:
-    """Write dvc.lock, and the reason to provenance; what was there is put back if that fails."""
+    """Write dvc.lock, and the reason to provenance, which is restored if writing fails."""
     if not accepted:
         return
     paths = {name: Path("provenance", f"{name}.json") for name in because}
@@ -171,7 +171,7 @@ def _write(
 
 
 def _noted(path: Path, record: Record, difference: Difference | str, reason: str) -> dict[str, Any]:
-    """Provenance with one more change that a person accepted."""
+    """The content of a provenance file with one more accepted change."""
     try:
         contents = json.loads(path.read_bytes())
     except ValueError as error:
@@ -193,7 +193,7 @@ def _noted(path: Path, record: Record, difference: Difference | str, reason: str
 
 
 def _lines(found: _Findings) -> list[str]:
-    """What is said of it: the files once, then each stage."""
+    """The lines of the output: the files once, then each stage."""
     moved: dict[str, set[str]] = {}
     for old, new in sorted(found.files):
         moved.setdefault(old, set()).add(new)

@@ -48,7 +48,7 @@ def _stages(nodes: Sequence[Node], whole: Params) -> list[str]:
     if not changed:
         return [f"`dvc repro` has nothing to do: all {len(nodes)} stages are up to date"]
     behind, after = {node.name for node in changed}, []
-    for node in nodes:  # those that a node needs are before it
+    for node in nodes:  # nodes come after those that they need
         if node.name not in behind and behind.intersection(node.upstream):
             behind.add(node.name)
             after.append(node)

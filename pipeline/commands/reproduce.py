@@ -1,4 +1,4 @@
-"""``rrcm repro``: `dvc repro`, out of reach of what ends it in the middle of its work."""
+"""``rrcm repro``: `dvc repro`, protected from signals that would interrupt it while it writes."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,12 +9,12 @@ POLL = 0.2
 
 
 def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
-    """Run `dvc repro` with these arguments; its exit code, or `INTERRUPTED`.
+    """Run `dvc repro` with these arguments; return its exit code, or `INTERRUPTED`.
 
-    Guarantee: Ctrl-C, SIGTERM and SIGHUP are for the stage at work, which ends and keeps what it
-    saved; DVC, in a session of its own, records what was made and ends then. So it does if this
-    process dies, even of SIGKILL. Only SIGKILL to DVC itself may cut dvc.lock; a file that was cut
-    is put together before DVC starts.
+    Guarantee: Ctrl-C, SIGTERM and SIGHUP stop only the running stage, which keeps its saved state;
+    DVC, in a session of its own, then records the outputs and ends. The same holds if this process
+    dies, even by SIGKILL. Only SIGKILL to DVC itself may truncate dvc.lock; a truncated file is
+    repaired before DVC starts.
     """
     if restored := lockfile.restore():
         say(restored)

@@ -1,1 +1,1 @@
-"""The graph of dvc.yaml under Prefect: scheduled, tried again, on one host or several."""
+"""Runs the graph of dvc.yaml under Prefect: scheduled, with retries, on one host or several."""

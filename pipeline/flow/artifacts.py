@@ -1,6 +1,6 @@
-"""What Prefect's pages show of a run: how far its stages are, how they ended, and the report.
+"""Prefect artifacts of a run: progress of its stages, a table of their results, and the report.
 
-None of this can fail a run: what a server does not take is told in the log, and left out.
+None of this can fail a run: an artifact that the server refuses is logged and left out.
 """
 
 import base64
@@ -29,7 +29,7 @@ from pipeline.flow.summary import Result
 from rrcm.config.certification import Report
 
 SECONDS = 5.0  # between two updates of a stage's progress
-LATE = 10.0  # seconds that a server may take for the last one
+LATE = 10.0  # seconds that the server may take for the last update
 TABLE, CURVE, PAGE = REPORT / "table.md", REPORT / "certified_accuracy.png", REPORT / "index.html"
 Logger = logging.Logger | logging.LoggerAdapter
 T = TypeVar("T")
@@ -40,15 +40,15 @@ REFUSED = (httpx.HTTPError, PrefectException)
 def progress(
     name: str, known: dict[str, UUID], *, every: float = SECONDS
 ) -> Iterator[Callable[[float, str], None]]:
-    """A bar on the page of the current run or task, while the block is at work.
+    """Show a progress bar on the page of the current run or task while the block runs.
 
     Args:
-        name: Of the stage.
-        known: The bars by name; one that is there is used again, so that tries share it.
-        every: Seconds between updates, which come whether or not there is something new.
+        name: Name of the stage.
+        known: The bars by name; an existing one is reused, so that retries share it.
+        every: Seconds between updates, which are sent whether or not anything changed.
 
     Yields:
-        What takes the percentage and the text of the bar, from any thread and at no cost.
+        A function that sets the percentage and the text of the bar; cheap, and thread-safe.
     """
     latest, over = [0.0, "at work"], threading.Event()
 
@@ -76,7 +76,7 @@ def progress(
 
 
 def show(results: Sequence[Result], settings: Report, *, report: bool) -> None:
-    """In a flow, at its end: the table of stages, and the ``report`` if this run vouches for it."""
+    """At the end of a flow, publish the table of stages and, if ``report``, the report."""
     logger = get_run_logger()
     if results:
         told = summary.sentence(results)
@@ -87,7 +87,7 @@ def show(results: Sequence[Result], settings: Report, *, report: bool) -> None:
 
 def _accuracy(settings: Report) -> None:
     curve = ""
-    if CURVE.is_file():  # as part of the text: an artifact of its own would show all its characters
+    if CURVE.is_file():  # inline: an artifact of its own would show the base64 text
         picture = base64.b64encode(CURVE.read_bytes()).decode()
         curve = f"![certified accuracy by radius](data:image/png;base64,{picture})\n\n"
     create_markdown_artifact(

@@ -1,7 +1,7 @@
-"""A checkout that works for others: at which commit it is, what it fetches, and what it gives away.
+"""Git and DVC operations of a worker's checkout: switch commits, pull inputs, push results.
 
-Git and DVC are called as commands, each of which ends with us. Nothing here loses work: a checkout
-with edits is refused, a branch is never forced, and a remote that goes away is waited for.
+Git and DVC run as commands that end with this process. Nothing here loses work: a checkout with
+edits is refused, a branch is never forced, and a push to an unreachable remote is retried.
 """
 
 import fcntl
@@ -23,19 +23,19 @@ from rrcm.core.schema import read_yaml
 
 FOLDER = Path(".rrcm/flow")
 REMOTE = "origin"
-PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push what took hours to make
-NOBODY = {  # who commits where git was not told; a service seldom has a name
+PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push results that took hours
+NOBODY = {  # the author of commits where git has none configured, as often for a service
     **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "rrcm"),
     **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "rrcm@localhost"),
 }
-MISSING = "Some of the cache files do not exist"  # says `dvc push`, and ends well
+MISSING = "Some of the cache files do not exist"  # printed by a `dvc push` that exits with 0
 SHORT = 12  # digits of a commit in a message
 
 Say = Callable[[str], None]
 
 
 def results() -> set[str]:
-    """Files, here or known to git, that stages leave to git: dvc.lock, outputs uncached by DVC."""
+    """Paths of results, present or in git: dvc.lock, and outputs that DVC does not cache."""
     paths = ["dvc.lock"]
     for stage in read_yaml(Path("dvc.yaml")).get("stages", {}).values():
         body = stage.get("do", stage)
@@ -50,7 +50,7 @@ def results() -> set[str]:
 
 
 def results_of(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Text of the files, by path, that a stage of this entry of dvc.lock left to git."""
+    """The text, by path, of the outputs in git of the stage with this entry of dvc.lock."""
     outputs = [out["path"] for out in entry.get("outs", ())]
     files = [Path(name) for name in sorted(results()) if os.path.isfile(name)]
     mine = [file for file in files if any(map(file.is_relative_to, outputs))]
@@ -58,7 +58,7 @@ def results_of(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def put_results(entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
-    """Have here what `results_of` found elsewhere, and no other file in its place."""
+    """Write the files that `results_of` returned elsewhere; outdated ones are removed."""
     for name in {*results_of(entry)} - {*files}:
         Path(name).unlink()
     for name, text in files.items():
@@ -66,7 +66,7 @@ def put_results(entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
 
 
 def edited() -> list[str]:
-    """Files of git's that were changed here, but for those that stages write: no result is lost."""
+    """Tracked files with uncommitted changes, except for results, which are not lost."""
     status = git.run("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=no")
     names = [entry[3:] for entry in status.split("\0") if entry]
     ours = results() if names else set()
@@ -74,12 +74,12 @@ def edited() -> list[str]:
 
 
 def asked(commit: str = "") -> str:
-    """The full name of a commit that every clone can have; without one, of what HEAD is here.
+    """The full hash of a commit that every clone can fetch; of HEAD if ``commit`` is empty.
 
-    ``commit`` is whatever git understands, such as ``origin/main``, which is fetched first.
+    ``commit`` is any revision that git resolves, such as ``origin/main``, which is fetched first.
 
     Raises:
-        StageError: There is none, it was not pushed, or HEAD is meant and files were edited.
+        StageError: There is no such commit, it was not pushed, or it is HEAD and files were edited.
     """
     if commit:
         fetch()
@@ -100,29 +100,29 @@ def asked(commit: str = "") -> str:
 
 
 def fetch() -> None:
-    """Get what is new at the remote.
+    """Run `git fetch`.
 
     Raises:
-        StageError: It does not answer.
+        StageError: The remote does not answer.
     """
     git.run("fetch", "--quiet", "--tags", REMOTE)
 
 
 @contextmanager
 def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
-    """Keep this checkout at a commit during the block; an empty one is what it is at.
+    """Keep this checkout at a commit during the block; an empty one stands for the current commit.
 
-    Several may do so at once. Who needs another commit waits until all of them are done, and who
-    comes later waits behind. Then dvc.lock and metrics are those of the new commit: what they said
-    before, those who asked for it have.
+    Several blocks may share a commit. A block for another commit waits until all of them are done,
+    and later blocks queue behind it. Switching replaces dvc.lock and metrics by those of the new
+    commit: the previous results were already returned to the runs that asked for them.
 
     Args:
-        commit: Its full name, or an empty string.
-        stop: Set, it ends waiting.
-        say: Told what is waited for.
+        commit: Its full hash, or an empty string.
+        stop: Ends the waiting when it is set.
+        say: Called with the reason for waiting.
 
     Raises:
-        StageError: Files were edited, the commit cannot be had, or ``stop`` was set.
+        StageError: Files were edited, the commit cannot be fetched, or ``stop`` was set.
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -154,10 +154,10 @@ def _clean() -> None:
 
 
 def _switch(commit: str) -> None:
-    _clean()  # nobody else of ours is here now
+    _clean()  # no other block of ours uses the checkout now
     if git.attempt("cat-file", "-e", f"{commit}^{{commit}}") is None:
         fetch()
-    # What git would overwrite are results, which it compares with another version of them.
+    # --force: only results differ from HEAD here, and git would refuse to overwrite them.
     git.run("-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit)
 
 
@@ -166,7 +166,7 @@ def _head() -> str:
 
 
 def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
-    """Have these outputs of stages, and these data, as dvc.lock and .dvc files say; nothing else.
+    """Check out these outputs and data in the versions of dvc.lock and .dvc files; nothing else.
 
     Raises:
         StageError: They are neither here nor at the remote, or ``stop`` was set.
@@ -176,12 +176,12 @@ def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
 
 
 def push(stage: str, *, stop: Event, say: Say) -> None:
-    """Give a stage's outputs to the remote, with the entry by which other checkouts know its run.
+    """Push a stage's outputs to the remote, with the run-cache entry that lets others restore them.
 
-    While the remote does not take them, it is tried again for some ten minutes. They stay here.
+    A failed push is retried for some ten minutes. The outputs stay here in any case.
 
     Raises:
-        StageError: The remote did not take them, or ``stop`` was set.
+        StageError: The push failed, or ``stop`` was set.
     """
     for pause in (*PAUSES, None):
         try:
@@ -210,15 +210,14 @@ def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> list[str]:
 
 
 def publish(branch: str, *, message: str) -> str:
-    """Commit dvc.lock and metrics, as they are here, to a branch of the remote; what was done.
+    """Commit the current dvc.lock and metrics to a branch of the remote; return a summary.
 
-    HEAD, its branch and git's index stay as they are. The new commit comes after HEAD, and after
-    what the branch has beyond it, which may be results only: code that HEAD does not know would be
-    undone.
+    HEAD, its branch and git's index stay as they are. The new commit descends from both HEAD and
+    the branch. The branch may be ahead of HEAD by results only: the commit would undo its code.
 
     Raises:
-        StageError: The branch has such commits, or the remote did not take it; the commit is then
-            kept, and named.
+        StageError: The branch has code that HEAD lacks, or the push failed; the commit is then
+            kept, and the message names it.
     """
     fetch()
     head, there = _head(), f"{REMOTE}/{branch}"
@@ -237,7 +236,7 @@ def publish(branch: str, *, message: str) -> str:
     author = {} if git.attempt("config", "user.email") else NOBODY
     words = ("commit-tree", tree, *(f"-p{one}" for one in parents), "-m", message)
     commit = git.run(*words, environment=author)
-    git.run("update-ref", f"refs/rrcm/{branch}", commit)  # so that nothing collects it
+    git.run("update-ref", f"refs/rrcm/{branch}", commit)  # or git might garbage-collect it
     if git.attempt("push", "--quiet", REMOTE, f"{commit}:refs/heads/{branch}") is None:
         raise StageError(
             f"{there}: did not take the results, perhaps because somebody pushed first; they are "
@@ -247,7 +246,7 @@ def publish(branch: str, *, message: str) -> str:
 
 
 def _tree(head: str) -> str:
-    """Of HEAD with the results of this checkout: made in an index of its own."""
+    """Write a git tree of HEAD with the results of this checkout, using a temporary index."""
     with tempfile.TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
         git.run("read-tree", head, environment=index)

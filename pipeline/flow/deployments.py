@@ -1,4 +1,4 @@
-"""What a Prefect server is told of this project: its work pool and deployments."""
+"""Registers this project's work pool and deployments at a Prefect server."""
 
 import os
 import sys
@@ -32,11 +32,11 @@ OURS = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
 
 
 def deploy(schedules: bool | None) -> str:
-    """Make the pool and the deployments of prefect.yaml, with their queues, as they are now.
+    """Create or update the work pool, the queues and the deployments of prefect.yaml.
 
     Args:
-        schedules: Switch all of them on or off. None leaves each as it is at the server, and new
-            ones as prefect.yaml has them.
+        schedules: Whether all schedules are active. None leaves each as it is at the server, and
+            new ones as in prefect.yaml.
 
     Returns:
         A line for each deployment.
@@ -63,10 +63,10 @@ def deploy(schedules: bool | None) -> str:
 
 
 def check(*, pool: bool) -> None:
-    """See that the server takes us, and that there is a ``pool`` to work for.
+    """Check that the server accepts our secret and, if ``pool``, that it has the work pool.
 
     Raises:
-        StageError: It asks for another secret, does not answer, or has no pool.
+        StageError: The server asks for another secret, does not answer, or has no pool.
     """
     with _asked() as client:
         try:
@@ -78,7 +78,7 @@ def check(*, pool: bool) -> None:
 
 
 def sweep() -> None:
-    """Give up flows that were at work when their worker died: nobody else would tell of it."""
+    """Mark flow runs as crashed whose worker died; they could not report it themselves."""
     with _asked() as client:
         types = FlowRunFilterStateType(any_=AT_WORK)
         for run in client.read_flow_runs(
@@ -92,7 +92,7 @@ def sweep() -> None:
 
 @contextmanager
 def _asked() -> Iterator[SyncPrefectClient]:
-    """A client, of which failures are told in a line."""
+    """A Prefect client whose errors become a `StageError` of one line."""
     address = os.environ.get(ADDRESS, f"no {ADDRESS}")
     try:
         with get_client(sync_client=True) as client:

@@ -1,4 +1,4 @@
-"""What must be in the environment before Prefect is imported, and which checkout a flow is of."""
+"""Sets the environment that Prefect reads at import, and finds the checkout of a flow."""
 
 import json
 import os
@@ -8,37 +8,36 @@ from rrcm.core.errors import StageError, one_line
 
 HOME = Path(".rrcm/prefect")  # Prefect's database and files, of this checkout alone
 SERVER = HOME / "server.json"  # the server of `rrcm flow up`, while it runs
-SECRET = HOME / "secret"  # what it asks for
-CHECKOUT = "RRCM_CHECKOUT"  # where a worker's flows go, which start in a folder of their own
+SECRET = HOME / "secret"  # the secret of that server
+CHECKOUT = "RRCM_CHECKOUT"  # the checkout of a worker's flows, which start in another folder
 ADDRESS = "PREFECT_API_URL"
-AUTH = "PREFECT_API_AUTH_STRING"  # the secret of the server that is meant
+AUTH = "PREFECT_API_AUTH_STRING"  # the secret of the server at ADDRESS
 REPORT = Path("report")
 POOL, FLOWS, STAGES = "rrcm", "flows", "stages"  # the work pool and its queues, as in prefect.yaml
 LINES = "%(asctime)s  "
 
-QUIET = {  # nothing is told to anybody, and no page asks for more
+QUIET = {  # no telemetry, and no prompts on Prefect's pages
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "DVC_NO_ANALYTICS": "1",
 }
-USUAL = {  # what may be set otherwise
-    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # no server that nobody asked for
+USUAL = {  # defaults that the environment may override
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # Prefect must not start a server by itself
     "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": f"{LINES}%(message)s",
     "PREFECT_LOGGING_FORMATTERS_STANDARD_TASK_RUN_FMT": f"{LINES}%(task_run_name)s: %(message)s",
 }
 
 
 def prepare() -> str:
-    """Set what Prefect reads when it is imported; the address of the server that is meant.
+    """Set the variables that Prefect reads at import; return the address of the server to use.
 
-    That is the one of PREFECT_API_URL, else that of `rrcm flow up` in this checkout, and an empty
-    string where there is neither. Without PREFECT_API_URL, PREFECT_HOME is of this checkout.
-    The secret of `rrcm flow up` is then that of its file. No telemetry is sent. May be called
-    again.
+    The address is PREFECT_API_URL, else that of `rrcm flow up` in this checkout, else an empty
+    string. Without PREFECT_API_URL, PREFECT_HOME lies in this checkout, and the secret of
+    `rrcm flow up` is read from its file. No telemetry is sent. May be called again.
 
     Raises:
-        StageError: What `rrcm flow up` wrote cannot be read.
+        StageError: A file that `rrcm flow up` wrote cannot be read.
     """
     os.environ.update(QUIET)
     for name, value in USUAL.items():
@@ -52,10 +51,10 @@ def prepare() -> str:
 
 
 def running() -> str:
-    """The address of `rrcm flow up` of this checkout, or an empty string where it does not run.
+    """The address of `rrcm flow up` of this checkout, or an empty string if it does not run.
 
     Raises:
-        StageError: What it wrote cannot be read.
+        StageError: The file that it wrote cannot be read.
     """
     try:
         said = json.loads(SERVER.read_text())
@@ -70,7 +69,7 @@ def running() -> str:
 
 
 def enter() -> None:
-    """Go to the checkout that RRCM_CHECKOUT names, if it is set; flows begin with this.
+    """Change to the checkout that RRCM_CHECKOUT names, if it is set; every flow starts with this.
 
     Raises:
         StageError: It is no checkout.
@@ -94,6 +93,6 @@ def _alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # of another user
+    except PermissionError:  # the process belongs to another user
         return True
     return True

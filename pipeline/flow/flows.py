@@ -1,7 +1,7 @@
-"""The Prefect flow of the graph: one task for each stage, each tried again as it makes sense.
+"""The Prefect flow of the graph: one task for each stage, with retries where they can help.
 
-dvc.yaml says what there is and what comes after what, DVC whether a stage must run; here is said
-when, where and how often. Imported in a process of a flow only, after `environment.prepare`.
+dvc.yaml defines the stages and their order, and DVC decides whether a stage must run; this package
+decides when, where and how often. Import it only in a flow's process, after `environment.prepare`.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from rrcm.core.errors import RrcmError
 
 
 def _title() -> str:
-    """What the pages call a run."""
+    """The title of a run on Prefect's pages."""
     given = current.parameters
     targets, force = given.get("targets") or [], given.get("force") or []
     try:
         environment.enter()
         return naming.title(targets, force=force, whole=params.load())
-    except RrcmError:  # which the run itself will tell
+    except RrcmError:  # the run itself will report it
         return " ".join(["rebuild", *targets])
 
 
@@ -42,19 +42,19 @@ def rebuild(
     commit: str = "",
     publish: str = "",
 ) -> State:
-    """Bring ``targets`` up to date, all of dvc.yaml without any.
+    """Bring ``targets`` up to date; without targets, all of dvc.yaml.
 
-    A stage that fails is tried again from where it was; stages that do not need it go on. The run
-    fails if any stage did, and says which. Stopped by a signal or in Prefect, no process is left,
-    and the next run goes on from what was saved.
+    A failed stage is retried from its last checkpoint; stages that do not need it go on. The run
+    fails if any stage did, and names it. A run stopped by a signal or in Prefect leaves no process
+    behind, and the next run resumes from the saved state.
 
     Args:
         targets: Stages, groups, patterns or outputs.
-        force: The same, of stages that are to run in any case.
+        force: Stages, groups, patterns or outputs to run even if up to date.
         hosts: Run stages on workers, each in a clone of its own, instead of in this checkout.
         retries: Further tries of a stage that fails.
-        commit: What to run: the checkout is brought there, if it has no edits. Without, as it is.
-        publish: A branch that gets dvc.lock and the metrics.
+        commit: The commit to run, which is checked out if there are no edits; empty: as it is.
+        publish: A branch to which dvc.lock and the metrics are pushed.
     """
     logger, stop = get_run_logger(), Stop()
     with ExitStack() as stack:
@@ -75,14 +75,14 @@ def rebuild(
             return stopped(stop) if stop.is_set() else Failed(message=str(error))
         told = summary.sentence(results)
         over = len(results) == len(nodes) and all(one.ended != Ended.STOPPED for one in results)
-        if stop.is_set() and not over:  # else it came too late to change anything
+        if stop.is_set() and not over:  # a later stop changes nothing
             return stopped(stop, told)
         failed = any(result.ended == Ended.FAILED for result in results)
         return Failed(message=told) if failed else Completed(message=told)
 
 
 def _tell(nodes: Sequence[Node], results: Sequence[Result]) -> None:
-    """In the log and in artifacts: how it ended, and the report if it is of now."""
+    """Write the results to the log and to artifacts, with the report if it is up to date."""
     if results:
         get_run_logger().info("the stages of this run\n%s", summary.text(results))
     good = {result.stage for result in results if result.ended in GOOD}

@@ -1,4 +1,4 @@
-"""git, in this checkout."""
+"""Runs git in this checkout."""
 
 import os
 import subprocess
@@ -9,10 +9,10 @@ from rrcm.core.errors import StageError
 
 
 def run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """What git prints, with more in its environment.
+    """Run git with ``environment`` added to its environment, and return its output.
 
     Raises:
-        StageError: It failed.
+        StageError: git failed.
     """
     done = subprocess.run(
         ["git", *arguments],
@@ -28,7 +28,7 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def attempt(*arguments: str) -> str | None:
-    """What git prints, or None where it fails."""
+    """The output of git, or None if it fails."""
     try:
         return run(*arguments)
     except StageError:
@@ -36,17 +36,17 @@ def attempt(*arguments: str) -> str | None:
 
 
 class Blobs:
-    """Contents that git has, read from one process for all of them."""
+    """Reads blobs of git by name, all from one `git cat-file` process."""
 
     def __enter__(self) -> "Blobs":
-        """Start it."""
+        """Start the process."""
         command = ["git", "cat-file", "--batch"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._known: dict[str, bytes] = {}
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """End the process."""
         self._process.communicate()
 
     def __getitem__(self, name: str) -> bytes:

@@ -1,8 +1,8 @@
-"""The GPUs of this host, each for one stage at a time, whatever checkout and user it is of.
+"""Locks the GPUs of this host: each runs one stage at a time, across checkouts and users.
 
-A GPU is taken by a file lock, held by an open file and by nothing else: whoever holds it and ends,
-however, has freed it. What a stage starts may hold it on, by inheriting the file (``Taken.files``).
-A host without a GPU has as many places for stages as RRCM_SLOTS says.
+A GPU is taken by a lock on an open file: when its holder ends, for any reason, the GPU is free.
+Processes of a stage can inherit the file (``Taken.files``) and so keep the GPU locked. A host
+without a GPU runs RRCM_SLOTS stages at a time.
 """
 
 import csv
@@ -28,7 +28,7 @@ POLL = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """GPUs held: what a process that is to use them gets, as environment and as open files."""
+    """GPUs that are held: the environment and the open files for a process that uses them."""
 
     names: tuple[str, ...]
     environment: dict[str, str]
@@ -36,9 +36,9 @@ class Taken:
 
 
 def names() -> tuple[str, ...]:
-    """This host's GPUs as CUDA_VISIBLE_DEVICES or nvidia-smi name them.
+    """This host's GPUs, named as in CUDA_VISIBLE_DEVICES or by nvidia-smi.
 
-    Without a GPU, as many times ``cpu`` as RRCM_SLOTS says, once by default.
+    Without a GPU, ``cpu`` is repeated RRCM_SLOTS times, by default once.
 
     Raises:
         StageError: nvidia-smi does not answer, or RRCM_SLOTS is no number.
@@ -47,11 +47,11 @@ def names() -> tuple[str, ...]:
 
 
 def _all() -> list[tuple[str, str]]:
-    """(name, what its lock is named by) of each GPU."""
+    """(name, name of its lock) of each GPU."""
     numbers = _installed()
     visible = os.environ.get(VISIBLE)
     chosen = [*numbers] if visible is None else [one.strip() for one in visible.split(",")]
-    if "-1" in chosen:  # CUDA takes no notice of what comes after
+    if "-1" in chosen:  # CUDA ignores the entries after it
         chosen = chosen[: chosen.index("-1")]
     if gpus := {_lock_name(one, numbers): one for one in chosen if one}:
         return [(name, key) for key, name in gpus.items()]
@@ -62,13 +62,13 @@ def _all() -> list[tuple[str, str]]:
 
 
 def _lock_name(gpu: str, numbers: dict[str, str]) -> str:
-    """The same for a GPU however it is named: by number, by UUID, or by the beginning of one."""
+    """One lock name for a GPU, whether it is given by number, UUID or prefix of a UUID."""
     known = [uuid for number, uuid in numbers.items() if gpu == number or uuid.startswith(gpu)]
     return known[0] if len(known) == 1 else gpu.replace("/", "-")
 
 
 def _installed() -> dict[str, str]:
-    """Number -> UUID of the host's GPUs, as nvidia-smi has them; none without it."""
+    """Number -> UUID of the host's GPUs from nvidia-smi; empty if it is not installed."""
     if not (program := shutil.which("nvidia-smi")):
         return {}
     command = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
@@ -87,11 +87,11 @@ def _installed() -> dict[str, str]:
 def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Taken]:
     """Hold ``count`` GPUs, all of this host's for 0, as soon as they are free.
 
-    One process collects at a time: nobody takes a GPU from whoever waits for several, and no two
-    wait for each other. What is waited for is said once.
+    Only one process collects GPUs at a time: no other takes a GPU while it waits for several, and
+    no two wait for each other. ``say`` is called once with the reason for waiting.
 
     Raises:
-        StageError: There are not as many.
+        StageError: This host has fewer GPUs.
         Stopped: ``stop`` was set while waiting.
     """
     every = _all()
@@ -124,7 +124,7 @@ def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Ta
 
 
 def _free(files: list[int], held: list[int], wanted: int) -> list[int]:
-    """Lock what is free, by its place in ``files``, as far as more is wanted."""
+    """Lock free GPUs until ``wanted`` are held; return their indices in ``files``."""
     found: list[int] = []
     for i, file in enumerate(files):
         if len(held) + len(found) < wanted and i not in held and lock(file):
@@ -133,7 +133,7 @@ def _free(files: list[int], held: list[int], wanted: int) -> list[int]:
 
 
 def _folder() -> Path:
-    """Where all users of the host keep the locks; like /tmp itself, theirs alone to remove."""
+    """The folder of the locks of all users; as in /tmp, only their owner may remove them."""
     folder = Path(os.environ.get(FOLDER) or DEFAULT)
     try:
         folder.mkdir(parents=True)
@@ -148,7 +148,7 @@ def _folder() -> Path:
 
 
 def _open(folder: Path, name: str, stack: ExitStack) -> int:
-    """A lock file, made if it is missing, that ``stack`` closes; another user's is only read."""
+    """Open a lock file, created if missing, until ``stack`` closes; another user's is read-only."""
     path = folder / f"{name}.lock"
     try:
         try:

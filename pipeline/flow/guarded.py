@@ -1,13 +1,13 @@
-"""Prefect's server of a checkout, so that nobody but its user can use it.
+"""Starts the Prefect server of a checkout so that only its user can use it.
 
-What Prefect's API is told, a worker runs, as its user. Every user of a machine reaches its loopback
-addresses, and so may a web page in a browser there. Hence a server that is started here asks for a
-secret, whatever it listens at, and there is no way to start one that does not.
+A worker executes, as its user, whatever Prefect's API receives. Every user of a machine can reach
+its loopback addresses, and so may a web page in a browser there. Hence every server started here
+requires a secret, whatever its address, and there is no way to start one without.
 
 Guarantee: the secret is in the environment of processes of this user and in one file that nobody
-else may read; it is on no command line and in no log. Whoever starts a server holds its port from
-before the secret is made until all that was told the secret has ended, so that nobody else can
-listen there and be told it.
+else may read; it is on no command line and in no log. The port is held from before the secret is
+made until every process that received the secret has ended, so that nobody else can listen there
+and receive it.
 """
 
 import ipaddress
@@ -24,15 +24,15 @@ from pipeline.flow.environment import ADDRESS, AUTH, HOME, SECRET
 from rrcm.core.errors import ConfigError, StageError
 
 SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
-SHORTEST = 16  # characters of a secret that somebody chose
+SHORTEST = 16  # characters of a secret chosen by a person
 APPLICATION = "prefect.server.api.server:create_app"
 
 
 def secret() -> str:
-    """A fresh one, or that of PREFECT_SERVER_API_AUTH_STRING.
+    """A fresh secret, or that of PREFECT_SERVER_API_AUTH_STRING.
 
     Raises:
-        ConfigError: That can be guessed, or cannot be sent.
+        ConfigError: The variable's secret can be guessed, or cannot be sent.
     """
     if not (given := os.environ.get(SERVER_AUTH)):
         return f"rrcm:{secrets.token_urlsafe(32)}"
@@ -45,22 +45,22 @@ def secret() -> str:
 
 
 def home() -> None:
-    """Make Prefect's folder of this checkout, which nobody else may enter.
+    """Make Prefect's folder of this checkout, accessible to this user only.
 
     Raises:
-        StageError: It is another user's.
+        StageError: It belongs to another user.
     """
     try:
         HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
-        HOME.chmod(0o700)  # one that an earlier version made
+        HOME.chmod(0o700)  # an earlier version may have made it
     except OSError as error:
         raise StageError(f"{HOME}: {error.strerror}; it must be a folder of yours") from None
 
 
 @contextmanager
 def kept(known: str) -> Iterator[None]:
-    """Have the secret in a file meanwhile, for `rrcm flow run` of this checkout and its user."""
-    SECRET.unlink(missing_ok=True)  # of one that was killed
+    """Keep the secret in a file during the block, for `rrcm flow run` by this user here."""
+    SECRET.unlink(missing_ok=True)  # left by a server that was killed
     with open(os.open(SECRET, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{known}\n")
     try:
@@ -70,23 +70,23 @@ def kept(known: str) -> Iterator[None]:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket for `command`; port 0 takes a free one.
+    """A listening socket for `command`; port 0 takes a free one.
 
     Raises:
-        ConfigError: The address cannot be had.
+        ConfigError: The address is not available.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error})") from None
-    # What it accepts has this from it; uvicorn does not set it where it is given a socket.
+    # Accepted connections inherit this; uvicorn does not set it on a socket that it is given.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def settings(host: str, listener: socket.socket, known: str) -> dict[str, str]:
-    """Environment variables of a server at ``listener``, and of all that talk to it."""
+    """Environment variables of a server at ``listener``, and of its clients."""
     port = listener.getsockname()[1]
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     origin = f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
@@ -94,32 +94,32 @@ def settings(host: str, listener: socket.socket, known: str) -> dict[str, str]:
         ADDRESS: f"{origin}/api",
         AUTH: known,
         SERVER_AUTH: known,
-        # Pages that others serve may not even ask; its own have no need to.
+        # No requests from pages of other origins; the server's own pages need no CORS.
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": origin,
         "PREFECT_SERVER_API_HOST": host,
         "PREFECT_SERVER_API_PORT": str(port),
-        "PREFECT_SERVER_UI_API_URL": "/api",  # for browsers elsewhere, too
+        "PREFECT_SERVER_UI_API_URL": "/api",  # relative, to work from browsers on other hosts
     }
 
 
 def warning(listener: socket.socket) -> str:
-    """A line for who listens at more than loopback, begun by a line feed; else empty."""
+    """A warning, after a line feed, if it listens at more than loopback; else empty."""
     if ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
         return ""
     return "\nwarning: without TLS, whoever can listen in on the network reads the password"
 
 
 def command(listener: socket.socket) -> list[str]:
-    """What runs the server; it must inherit the socket."""
+    """The command line of the server; its process must inherit the socket."""
     uvicorn = [sys.executable, "-m", "uvicorn", "--factory", APPLICATION, "--log-level", "warning"]
     return [*uvicorn, "--fd", str(listener.fileno())]
 
 
 def ready(url: str) -> bool:
-    """Whether the server that was started answers.
+    """Whether the started server answers.
 
     Raises:
-        StageError: It answers strangers, too.
+        StageError: It also answers requests without the secret.
     """
     if (code := status(f"{url}/admin/version")) == 200:
         raise StageError(f"{url}: Prefect's server asks for no secret, and so is not used")
@@ -127,7 +127,7 @@ def ready(url: str) -> bool:
 
 
 def status(url: str, *, seconds: float = 2.0) -> int:
-    """The code of the answer to a stranger's question; 0: there is none."""
+    """The HTTP status of a request without the secret; 0 if there is no answer."""
     try:
         with urllib.request.urlopen(url, timeout=seconds) as answer:
             return answer.status

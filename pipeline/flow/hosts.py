@@ -1,12 +1,11 @@
-"""A stage on whichever host is free: the flow of a worker, and how a coordinator asks for it.
+"""Runs a stage on any free host: the flow of a worker, and the coordinator's request for it.
 
-The coordinator says all that is needed: the commit, what dvc.lock has of the stage's inputs, and
-the inputs by name, so that a clone at any earlier state can run it. What comes back is the entry of
-dvc.lock; outputs and the run's cache entry lie at the remote before it does.
+The request has all that a clone at any earlier state needs: the commit, the entries of dvc.lock of
+the stage's inputs, and the paths of the inputs. The result is the stage's entry for dvc.lock; by
+then its outputs and its run-cache entry are at the remote.
 
-Guarantee: a run asked for here is over when `there` returns or raises, or was given up because
-nothing was heard of it. Each run updates its progress every few seconds; one whose host is gone no
-longer does.
+Guarantee: a run requested here is over when `there` returns or raises, or was given up because it
+stopped reporting. Each run updates its progress every few seconds; one on a lost host does not.
 """
 
 import json
@@ -35,29 +34,29 @@ from pipeline.flow.stage_run import Done, Outcome
 from rrcm.core.errors import RrcmError, StageError
 
 DEPLOYMENT = "stage/stage"
-POLL = 1.0  # seconds between two questions whether a run is over
+POLL = 1.0  # seconds between two checks whether a run is over
 SILENCE = float(os.environ.get("RRCM_SILENCE_SECONDS", 180.0))  # after which a run is given up
 SUBMISSION = 180.0  # until a worker that took a run must have started it
-LONELY = 60.0  # after which it is said that no worker takes a run
-FAREWELL = 90.0  # for a run to end that was told to; its stage has 30
-FINAL = "Failed for good"  # the name of a state that no second try can mend
+LONELY = 60.0  # seconds until a message that no worker takes a run
+FAREWELL = 90.0  # seconds for a cancelled run to end; its stage has 30
+FINAL = "Failed for good"  # the name of the state of a failure that a retry cannot fix
 
 Say = Callable[[str], None]
-_turn = threading.Lock()  # Prefect counts the runs that a flow asks for, but not atomically
+_turn = threading.Lock()  # Prefect's counter of a flow's subflow runs is not atomic
 
 
 @flow(name="stage", flow_run_name="{name}", persist_result=False)
 def stage(
     name: str, commit: str, devices: int, inputs: list[str], entries: str, forced: bool
 ) -> State:
-    """Run one stage in this worker's clone, at a commit, and give the remote what it made.
+    """Run one stage in this worker's clone, at a commit, and push its outputs to the remote.
 
     Args:
-        name: As in dvc.yaml.
-        commit: The clone is taken there, if nobody edited it.
+        name: Name of the stage in dvc.yaml.
+        commit: The commit to check out, if the clone has no edits.
         devices: GPUs of this host that the stage takes; 0: all.
-        inputs: What it reads of other stages and of data; nothing else is fetched.
-        entries: Of dvc.lock, of the stages that made them, packed.
+        inputs: Outputs of other stages and data that it reads; nothing else is fetched.
+        entries: Entries of dvc.lock of the stages that made the inputs, packed by `lockfile.pack`.
         forced: Run it even if it was run before.
     """
     log, stop = get_run_logger(), processes.Stop()
@@ -95,7 +94,7 @@ def stage(
 
 
 def stopped(stop: processes.Stop, told: str = "") -> State:
-    """The state of a run that was stopped: cancelled if a person did that, in Prefect or here."""
+    """The state of a stopped run: cancelled if a person stopped it, in Prefect or here."""
     message = f"{stop.reason}; the same command goes on{f' ({told})' if told else ''}"
     with get_client(sync_client=True) as client:
         now = client.read_flow_run(UUID(current.id)).state
@@ -106,20 +105,21 @@ def stopped(stop: processes.Stop, told: str = "") -> State:
 def there(
     node: Node, commit: str, inputs: Mapping[str, Any], *, stop: threading.Event, say: Say
 ) -> tuple[Done, dict[str, Any]]:
-    """Have a worker run a stage; how it ended, and its entry for dvc.lock, which is left alone.
+    """Have a worker run a stage; return its result and its entry for dvc.lock, not yet written.
 
-    What git keeps of its outputs, such as metrics, is here then; DVC's remote does not have it.
+    Outputs that git keeps, such as metrics, are written here; DVC's remote does not have them.
 
     Args:
         node: The stage.
-        commit: Its full name; every clone can have it.
-        inputs: The entries of dvc.lock, as they are now, of the stages that it needs.
-        stop: Set, the run is cancelled, and waited for.
-        say: Told what is waited for.
+        commit: The full hash of a commit that every clone can fetch.
+        inputs: The current entries of dvc.lock of the stages that it needs.
+        stop: When it is set, the run is cancelled, and its end awaited.
+        say: Called with the reason for waiting.
 
     Raises:
         Stopped: ``stop`` was set.
-        Failed: The stage failed, or its worker was lost; not final then, another may take it.
+        Failed: The stage failed, or its worker was lost; a lost worker is not final, as another
+            may take the run.
     """
     parameters = {
         "name": node.name,
@@ -141,23 +141,23 @@ def there(
 
 
 def _outputs(inputs: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
-    """Inputs by names that `dvc pull` knows: it takes no folder in which several outputs lie."""
+    """Input paths as `dvc pull` accepts them: not a folder that contains several outputs."""
     made = [out["path"] for entry in entries.values() for out in entry.get("outs", ())]
     found = {path: [out for out in made if out.startswith(f"{path}/")] for path in inputs}
     return [one for path, inside in found.items() for one in inside or [path]]
 
 
 class _Watch:
-    """A run that was asked for, seen from here."""
+    """Follows a requested run until it ends, from the coordinator."""
 
     def __init__(self, name: str, run: UUID, client: SyncPrefectClient, say: Say) -> None:
         self._name, self._run, self._client, self._say = name, run, client, say
         self._heard = time.monotonic()
         self._sign: object = None
-        self._asked = 0.0  # when it was told to end
+        self._asked = 0.0  # when its cancellation was requested
 
     def wait(self, stop: threading.Event) -> tuple[Done, dict[str, Any]]:
-        """Until it is over."""
+        """Wait until the run is over; return its result and its entry for dvc.lock."""
         while True:
             try:
                 seen = self._client.read_flow_run(self._run)
@@ -192,7 +192,7 @@ class _Watch:
         return next((one for one in found if one.type == kind), None)
 
     def _end(self, state: State) -> None:
-        """Tell it to; who does not in time, is over by word of ours."""
+        """Cancel the run; one that does not end in time is marked as ended."""
         now = time.monotonic()
         if not self._asked:
             self._asked = now
@@ -203,7 +203,7 @@ class _Watch:
             self._client.set_flow_run_state(self._run, state, force=True)
 
     def _look(self, seen: FlowRun) -> None:
-        """Give it up if nothing is heard of it; one that no worker took is waited for."""
+        """Give the run up if it stopped reporting; one that no worker took stays awaited."""
         bar = self._artifact("progress")
         sign = (seen.state.type, bar and bar.updated)
         silent = time.monotonic() - self._heard

@@ -1,8 +1,8 @@
-"""dvc.lock, read and written whole, though DVC itself writes it in place and bit by bit.
+"""Reads and writes dvc.lock atomically, although DVC itself rewrites it in place.
 
-No signal reaches a DVC that is started here while it writes. A copy of the last whole file is kept,
-so that what a plain `dvc repro` leaves cut when it is killed can be put together again: `restore`.
-What is not in it then, DVC's cache of runs knows.
+A DVC process that is started here receives no signals while it writes. A copy of the last complete
+file is kept, from which `restore` repairs a file that a killed `dvc repro` left truncated. Entries
+lost that way can still be restored from DVC's run cache.
 """
 
 import base64
@@ -29,10 +29,10 @@ from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
 from rrcm.core.locks import lock
 
-KEPT = Path(".rrcm/dvc.lock")  # as it last was when it was whole for certain
-RUNS = Path(".dvc/cache/runs")  # of DVC, by what they ran on: a folder for each, of files
+KEPT = Path(".rrcm/dvc.lock")  # copy of the last version known to be complete
+RUNS = Path(".dvc/cache/runs")  # DVC's run cache: a folder of files for each set of inputs
 PATH_LOCKS, PATH_GUARD = Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/rwlock.lock")
-SAVING = 3600.0  # seconds that DVC may take, once its stage was stopped, to record what it made
+SAVING = 3600.0  # seconds that DVC may take to record the outputs of a stopped stage
 
 
 @contextmanager
@@ -43,14 +43,14 @@ def repro(
     output: int | None = subprocess.PIPE,
     hold: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `dvc repro`, so that a stop at any moment loses nothing.
+    """Run `dvc repro` so that a stop at any moment loses nothing.
 
-    Guarantee: SIGTERM to the process, or our own end, stops the command of the stage at work. DVC
-    itself, in a session of its own, gets no signal: it records what the stage made, or cleans up,
-    and ends. Only after SAVING seconds is it killed. See `processes.start` for the rest.
+    Guarantee: SIGTERM to the process, or our own end, stops the command of the running stage. DVC
+    itself, in a session of its own, gets no signal: it records the outputs, or cleans up, and ends.
+    It is killed only after SAVING seconds. See `processes.start` for the arguments.
     """
     mend()
-    quiet = {"DVC_NO_ANALYTICS": "1"}  # which it would run as a process of its own
+    quiet = {"DVC_NO_ANALYTICS": "1"}  # DVC would send them from another process
     own = {"PATH": processes.path(), "PYTHONUNBUFFERED": "1", **quiet, **(environment or {})}
     with processes.start(
         [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *arguments],
@@ -60,17 +60,17 @@ def repro(
         hold=hold,
     ) as process:
         yield process
-    if process.returncode == 0:  # else the disk may have been full while DVC wrote
+    if process.returncode == 0:  # otherwise dvc.lock may be incomplete, as on a full disk
         with _guarded() as free:
             if free and LOCKFILE.exists():
                 write_text(KEPT, LOCKFILE.read_text(encoding="utf-8"))
 
 
 def mend() -> None:
-    """Remove what a killed DVC left half written, and the next one would fail over.
+    """Remove partial files of a killed DVC, at which the next one would fail.
 
-    Half a file of path locks: the processes in it are gone, or find their locks free. And, unless
-    another DVC is at work, half a run in its cache of runs, or a folder for one that has none.
+    These are a truncated file of path locks (its processes are gone, or find their locks free) and,
+    unless another DVC is running, truncated entries and empty folders of the run cache.
     """
     _mend_path_locks()
     if RUNS.exists():
@@ -106,36 +106,36 @@ def _guarded() -> Iterator[bool]:
 
 
 def entries(names: Sequence[str]) -> dict[str, Any]:
-    """The entries of those of the stages that it has, as plain data.
+    """The entries of those of ``names`` that are in dvc.lock, as plain data.
 
     Raises:
-        StageError: It is not YAML.
+        StageError: dvc.lock is not YAML.
     """
     known = read().get("stages", {})
     return {name: known[name] for name in names if name in known}
 
 
 def pack(entries: Mapping[str, Any]) -> str:
-    """Entries as short text, from which `unpack` makes what DVC writes in the very same way.
+    """Entries as short text; what `unpack` returns, DVC writes in exactly the same way.
 
-    JSON would lose which values are one and the same, and Prefect takes no large parameters.
+    JSON would lose which values are the same object, and Prefect accepts no large parameters.
     """
     return base64.b64encode(zlib.compress(_text(entries).encode())).decode()
 
 
 def unpack(packed: str) -> dict[str, Any]:
-    """The reverse of `pack`."""
+    """The inverse of `pack`."""
     return YAML(typ="safe").load(zlib.decompress(base64.b64decode(packed)).decode()) or {}
 
 
 @contextmanager
 def edited(stop: Event | None = None) -> Iterator[dict[str, Any]]:
-    """Stages to change in place: written back, whole, if the block succeeds and changed them.
+    """The stages of dvc.lock, to change in place; written back atomically if the block succeeds.
 
-    Holds DVC's lock, and waits for it as long as another process does.
+    Nothing is written if nothing changed. Holds DVC's lock, and waits while another process does.
 
     Raises:
-        StageError: It is not YAML, or the disk is full.
+        StageError: dvc.lock is not YAML, or the disk is full.
         Stopped: ``stop`` was set while waiting.
     """
     GUARD.parent.mkdir(parents=True, exist_ok=True)
@@ -158,10 +158,10 @@ def adopt(
     over: Mapping[str, Any] | None = None,
     stop: Event | None = None,
 ) -> None:
-    """Put entries in, under DVC's lock and in one piece; others stay as they are. See `edited`.
+    """Write entries to dvc.lock atomically, under DVC's lock; others stay. See `edited`.
 
     Raises:
-        StageError: ``over`` has the entries that they replace, and one is another by now.
+        StageError: ``over`` has the entries to be replaced, and one has changed in the meantime.
     """
     with edited(stop) as stages:
         for name, entry in (over or {}).items():
@@ -180,11 +180,12 @@ def _text(data: Mapping[str, Any]) -> str:
 
 
 def restore() -> str:
-    """Put together a dvc.lock that a killed DVC has cut; says what was done, or nothing.
+    """Repair a dvc.lock that a killed DVC truncated; return a message, or an empty text.
 
-    A cut file is the first part of what DVC was writing, often YAML still: it is told by the last
-    whole one, kept here or committed. What comes after the cut is as it was there. Files that git
-    knows are whole, and while another DVC process is at work nothing is looked at.
+    A truncated file is a prefix of the new one, and often still valid YAML. It is recognized by
+    comparison with the last complete file, kept here or committed, and the part after the cut is
+    taken from there. A file that is committed as it is counts as complete. While another DVC
+    process runs, nothing is done.
     """
     if not LOCKFILE.exists():
         return ""
@@ -210,7 +211,7 @@ def restore() -> str:
 
 
 def _committed() -> bool:
-    """Whether these very bytes are in git."""
+    """Whether dvc.lock is in git byte for byte."""
     name = git.attempt("hash-object", "--no-filters", str(LOCKFILE))
     return name is not None and git.attempt("cat-file", "-e", name) is not None
 
@@ -225,19 +226,19 @@ def _is_cut(text: str, whole: dict[str, Any]) -> bool:
 
 
 def _rows(entry: Any) -> int:
-    """How many files an entry tells of."""
+    """The number of files that an entry lists."""
     lists = entry.values() if isinstance(entry, dict) else ()
     return sum(len(rows) for rows in lists if isinstance(rows, list))
 
 
 def _without_last(text: str) -> str:
-    """A cut file up to its last entry, of which nobody knows how much there is."""
+    """A truncated file without its last entry, which may be incomplete."""
     entries = [*re.finditer(r"^  \S[^\n]*:\s*$", text, flags=re.MULTILINE)]
     return text[: entries[-1].start()] if entries else ""
 
 
 def _stages(text: str) -> dict[str, Any]:
-    """The entries of a dvc.lock; of what is none, nothing."""
+    """The entries of the text of a dvc.lock; empty if it is not one."""
     try:
         data = YAML(typ="safe").load(text)
     except (YAMLError, ValueError):

@@ -1,4 +1,4 @@
-"""File locks that are waited for until somebody gives up; whoever ends has freed its own."""
+"""File locks with an interruptible wait; a process that ends frees its locks."""
 
 import fcntl
 from collections.abc import Callable
@@ -10,7 +10,7 @@ POLL = 0.1
 
 
 class Stopped(StageError):
-    """Waiting was given up, because that was asked for."""
+    """Waiting ended because a stop was requested."""
 
 
 def take(
@@ -24,14 +24,14 @@ def take(
     """Lock an open file as soon as others have freed it.
 
     Args:
-        file: Held by its process and by those that inherit it, until the last has closed it.
-        stop: May be set at any time, and ends waiting.
-        why: What is waited for, for messages.
-        kind: LOCK_SH shares it.
-        say: Told once, if it has to be waited for.
+        file: Stays locked until this process and all that inherit the file have closed it.
+        stop: May be set at any time, and ends the waiting.
+        why: The reason for waiting, for messages.
+        kind: LOCK_EX or, to share the lock, LOCK_SH.
+        say: Called once if the lock is not free.
 
     Raises:
-        Stopped: ``stop`` was set before.
+        Stopped: ``stop`` was set before the lock was free.
     """
     told = False
     while True:

@@ -1,16 +1,16 @@
-"""What runs are called: model, method and sigma of what params.yaml names; knows no stage."""
+"""Titles and tags of runs: model, method and sigma from params.yaml."""
 
 from collections.abc import Iterable, Sequence
 
 from rrcm.config.params import Params
 
-SHOWN = 3  # targets that a title names
+SHOWN = 3  # targets in a title
 
 
 def tags(stage: str, whole: Params) -> list[str]:
     """Model, method and sigma of a stage such as ``train@tiny-rrcm-s025``, as far as it has them.
 
-    ``sigma`` is that of training; ``eval-sigma`` is another one that a run is smoothed with.
+    ``sigma`` is that of training; ``eval-sigma`` is that of smoothing, if it differs.
     """
     key = stage.partition("@")[2]
     evaluation = whole.evals.get(key)
@@ -26,7 +26,7 @@ def tags(stage: str, whole: Params) -> list[str]:
 
 
 def title(targets: Sequence[str], *, force: Sequence[str], whole: Params) -> str:
-    """What a run makes, in a line: with model, method and sigma, whatever was asked for."""
+    """One line that names a run's targets, with model, method and sigma."""
     made = _few(_told(word, whole) for word in targets) or _everything(whole)
     return f"{made}; {_few(force)} in any case" if force else made
 

@@ -1,7 +1,7 @@
-"""The graph as DVC has it: which stages there are, in which order, and which are out of date.
+"""Reads DVC's graph: the stages, their order, and which are out of date.
 
-Nothing here runs a stage or waits for one: a plan can be made while others run. What is read of
-dvc.lock is whole.
+Nothing here runs a stage or waits for one: a plan can be made while stages run. A half-written
+dvc.lock is never read.
 """
 
 import os
@@ -30,12 +30,12 @@ from rrcm.core.schema import read_yaml
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A stage to be looked at.
+    """A stage of a plan.
 
-    ``upstream`` are nodes of the same plan that come first. ``devices`` are the GPUs that it takes;
-    0: all of a host's. ``inputs`` are the paths that it reads and that another stage makes or a
-    .dvc file tracks: no code, no parameters. ``changed``: DVC would run or restore it now, looking
-    at it alone. ``forced``: it is to run even if nothing changed.
+    ``upstream`` are the nodes of the same plan that must run first. ``devices`` is the number of
+    GPUs that it takes; 0: all of a host's. ``inputs`` are the paths it reads that another stage
+    makes or a .dvc file tracks: no code, no parameters. ``changed``: DVC would run or restore it
+    now, regardless of stages upstream. ``forced``: it is to run even if nothing changed.
     """
 
     name: str
@@ -50,18 +50,19 @@ class Node:
 def load(
     targets: Sequence[str] = (), *, force: Sequence[str] = (), here: bool = True
 ) -> list[Node]:
-    """The stages that make ``targets``, and those before them, in the order of `dvc repro`.
+    """The stages that make ``targets``, and those upstream, in the order of `dvc repro`.
 
     Args:
         targets: Stages (``certify@tiny-rrcm-s050-e050``), groups (``certify``), patterns
             (``certify@tiny-*``) or paths of outputs; none: all stages.
-        force: The same, of stages that are to run in any case.
-        here: Whether data of this workspace count. Without, a stage is unchanged if dvc.lock has
-            it with the command, code and parameters of now, made of what its inputs are there.
+        force: Stages, groups, patterns or outputs to run even if up to date.
+        here: Whether to check the data of this workspace. If not, a stage is unchanged if its entry
+            in dvc.lock has the current command, code and parameters, and the hashes of its inputs
+            that dvc.lock has for them as outputs.
 
     Raises:
-        ConfigError: params.yaml says something that we do not understand.
-        StageError: dvc.yaml or dvc.lock does, or no stage is meant by one of the words.
+        ConfigError: params.yaml is not valid.
+        StageError: dvc.yaml or dvc.lock is not valid, or a target or pattern matches no stage.
     """
     checked.load()
     return dvc_lock.consistent(partial(_load, targets, force=force, here=here))
@@ -90,7 +91,7 @@ def _load(targets: Sequence[str], *, force: Sequence[str], here: bool) -> list[N
 
 @contextmanager
 def opened() -> Iterator[tuple[Any, list[PipelineStage]]]:
-    """DVC's graph, data that .dvc files track included, and its stages in the order of `dvc repro`.
+    """DVC's graph, including data tracked by .dvc files, and its stages in `dvc repro`'s order.
 
     Raises:
         StageError: DVC cannot read dvc.yaml or dvc.lock.
@@ -105,7 +106,7 @@ def opened() -> Iterator[tuple[Any, list[PipelineStage]]]:
 
 
 def meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
-    """The stages that a word of the command line means."""
+    """The stages that a target of the command line matches."""
     path = os.path.normpath(word)
     found = (
         [s for s in stages if s.addressing == word]
@@ -132,7 +133,7 @@ def overlap(first: str, second: str) -> bool:
 
 
 def _devices(stage: PipelineStage, values: Mapping[str, Any]) -> int:
-    """``meta.devices`` of dvc.yaml: a number, or the dotted path of a parameter that is one."""
+    """``meta.devices`` of dvc.yaml: a number, or the dotted path of a parameter with one."""
     said = (stage.meta or {}).get("devices", 1)
     found = _find(values, said) if isinstance(said, str) else said
     if type(found) is not int or found < 0:
@@ -154,23 +155,23 @@ def _find(values: Any, dotted: str, missing: object = None) -> Any:
 
 
 class Changes:
-    """What changed since dvc.lock was written; params.yaml and each file of code are read once."""
+    """Detects changes since dvc.lock was written; reads params.yaml and each code file once."""
 
     def __init__(self, graph: Any, *, here: bool) -> None:
-        """Compare with files of this workspace, or, unless ``here``, data with dvc.lock alone."""
+        """Compare with this workspace; unless ``here``, compare data within dvc.lock only."""
         self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
         self._outputs = [out for stage in graph for out in stage.outs]
         self._here = here
         self._hashes: dict[str, Any] = {}
 
     def sources(self, dep: Output) -> list[Output]:
-        """The outputs that a dependency is, is in, or contains."""
+        """The outputs that equal, contain or lie in a dependency."""
         if isinstance(dep, ParamsDependency):
             return []
         return [out for out in self._outputs if overlap(dep.fs_path, out.fs_path)]
 
     def in_stage(self, stage: PipelineStage) -> bool:
-        """As `dvc status` finds it, without its locks: a stage at work counts as changed."""
+        """Like `dvc status`, but without locks: a running stage counts as changed."""
         try:
             return (
                 stage.changed_stage()
@@ -179,11 +180,11 @@ class Changes:
                 or any(self.in_input(dep) for dep in ([] if stage.frozen else stage.deps))
                 or any(self._in_output(out) for out in stage.outs)
             )
-        except OSError:  # files come and go under a stage at work
+        except OSError:  # files come and go while a stage runs
             return True
 
     def in_input(self, dep: Output) -> bool:
-        """Whether a dependency differs from the one that the stage ran on."""
+        """Whether a dependency differs from the version that the stage ran on."""
         if isinstance(dep, ParamsDependency):
             if dep.def_path != str(PARAMS) or not dep.params:
                 return bool(dep.status())
@@ -195,34 +196,34 @@ class Changes:
         return dep.hash_info != self._hash(dep)
 
     def in_lock(self, dep: Output) -> bool:
-        """Whether dvc.lock has another hash of an input where it is made than where it is read."""
+        """Whether dvc.lock has different hashes of an input as an output and as a dependency."""
         sources = self.sources(dep)
         if not dep.hash_info or not all(out.hash_info for out in sources):
             return True
         if [out.fs_path for out in sources] == [dep.fs_path]:
             return dep.hash_info != sources[0].hash_info
-        if any(out.hash_info.isdir for out in sources):  # what is in it, only its files can tell
+        if any(out.hash_info.isdir for out in sources):  # its parts have no hashes in dvc.lock
             return dep.exists and dep.hash_info != self._hash(dep)
         made = {out.fs.relpath(out.fs_path, dep.fs_path): out.hash_info.value for out in sources}
         return dep.hash_info.value != tree(made)
 
     def _in_output(self, out: Output) -> bool:
-        """Elsewhere, DVC's cache may have it; what git keeps must be as dvc.lock has it."""
+        """Whether an output changed; unless ``here``, only outputs kept in git are compared."""
         if self._here:
             return bool(out.status())
         return not out.hash_info or (not out.use_cache and out.exists and bool(out.status()))
 
     def _hash(self, dep: Output) -> Any:
-        """Of the file or folder; the same code is a dependency of many stages."""
+        """DVC's hash of a dependency, cached because many stages share the same code."""
         if dep.fs_path not in self._hashes:
             self._hashes[dep.fs_path] = dep.get_hash() if dep.exists else None
         return self._hashes[dep.fs_path]
 
 
 def tidy() -> None:
-    """Bring dvc.lock's stages into the order of `dvc repro`, as if they had run one by one.
+    """Sort the stages of dvc.lock as `dvc repro` would write them, one after the other.
 
-    Entries of stages that dvc.yaml no longer has come last, in the order that they had.
+    Entries of stages that dvc.yaml no longer has come last, in their old order.
 
     Raises:
         StageError: dvc.yaml or dvc.lock cannot be read.

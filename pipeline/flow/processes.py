@@ -1,4 +1,4 @@
-"""Programs that end with us, in the middle of their work if need be, and signals as an event."""
+"""Starts programs that end when this process ends, and turns signals into an event."""
 
 import os
 import select
@@ -19,16 +19,16 @@ POLL = 0.2
 
 
 class Stop(threading.Event):
-    """Set when work is to end; ``reason`` says why.
+    """An event that is set when work is to end, with the ``reason``.
 
-    ``crashed``: neither a person at the terminal nor one at Prefect's page asked for it.
+    ``crashed``: no person asked for it, at the terminal or on Prefect's page.
     """
 
     reason: str = ""
     crashed: bool = False
 
     def ask(self, reason: str, *, crashed: bool = False) -> None:
-        """Set it; the first reason counts."""
+        """Set the event; the first reason is kept."""
         if not self.reason:
             self.reason, self.crashed = reason, crashed
             self.set()
@@ -36,16 +36,16 @@ class Stop(threading.Event):
 
 @contextmanager
 def signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]:
-    """Let SIGTERM, SIGINT and SIGHUP set ``stop`` and do nothing else; ``say`` is told of each.
+    """Let SIGTERM, SIGINT and SIGHUP set ``stop`` and do nothing else; ``say`` reports each.
 
-    What was ignored before, as under nohup, still is. Threads other than the main one, where Python
-    knows no signals, change nothing.
+    Signals that were ignored, as under nohup, still are. Outside of the main thread, where Python
+    handles no signals, this has no effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # A handler may interrupt the main thread while it holds a lock that `set` needs. It may put
-    # into a SimpleQueue at any time, and a thread that holds no lock takes out.
+    # A handler may interrupt the main thread while it holds a lock that `set` needs. But putting
+    # into a SimpleQueue is always safe, and another thread, which holds no lock, reads the queue.
     queue: SimpleQueue[int] = SimpleQueue()
     watcher = threading.Thread(target=_watch, args=(queue, stop, say), daemon=True)
     watcher.start()
@@ -69,7 +69,7 @@ def _watch(queue: SimpleQueue[int], stop: Stop, say: Callable[[str], None]) -> N
 
 
 def path() -> str:
-    """A PATH on which `python` is this one, as the commands of stages need it."""
+    """A PATH on which `python` is this interpreter, for the commands of stages."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
@@ -83,12 +83,12 @@ def start(
     give: Sequence[int] = (),
     hold: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a command that is stopped, with all its processes, when we end, however we do.
+    """Start a command that is stopped, with all its processes, when we end for any reason.
 
-    SIGTERM to the process returned stops it too, and so does closing its standard input. Both
+    SIGTERM to the returned process, or closing its standard input, stops it too. Both output
     streams of the command go to ``output``. ``grace`` and ``spare``: see `supervise`. The command
-    inherits the files ``give``; the files ``hold`` are open until all its processes have ended.
-    This checkout's code comes before any other that is installed.
+    inherits the files ``give``; the files ``hold`` stay open until all its processes have ended.
+    This checkout's code takes precedence over an installed version.
     """
     ours, theirs = os.pipe() if output == subprocess.PIPE else (None, output)
     options = ["--grace", str(grace), "--spare", str(spare)]
@@ -114,9 +114,9 @@ def start(
 
 
 def output(process: subprocess.Popen[bytes], stop: threading.Event) -> Iterator[bytes]:
-    """What a process prints, as it comes, to its end; empty where nothing came for a moment.
+    """Yield the output of a process as it arrives, and empty bytes while there is none.
 
-    It is stopped when ``stop`` is set.
+    The process is stopped when ``stop`` is set.
     """
     asked = False
     while True:
@@ -134,9 +134,9 @@ def output(process: subprocess.Popen[bytes], stop: threading.Event) -> Iterator[
 def run(
     command: Sequence[str], *, stop: threading.Event, say: Callable[[str], None]
 ) -> tuple[int, list[str]]:
-    """Run a command to its end, or until ``stop``; its exit code, and its lines that are not blank.
+    """Run a command to its end, or until ``stop``; return its exit code and its non-blank lines.
 
-    ``say`` is told each line as it comes.
+    ``say`` is called with each line as it arrives.
     """
     lines, part = [], b""
     with start(command) as process:

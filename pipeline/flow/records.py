@@ -1,6 +1,6 @@
-"""What stages ran on, beside what they would run on now; and entries of dvc.lock made anew.
+"""Compares a stage's inputs in dvc.lock with the current ones, and renews entries of dvc.lock.
 
-No stage is run for either, and what is not here but in DVC's cache or remote need not be fetched.
+No stage is run for either, and files that are only in DVC's cache or remote are not fetched.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ from rrcm.core.errors import StageError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A stage as dvc.lock has it, beside what it would run on now.
+    """A stage's recorded inputs and the current ones.
 
-    ``entry`` is that of dvc.lock, if it has one; ``before`` and ``now`` are DVC's hashes of the
-    files and folders of code, ``obstacles`` what keeps the stage from being up to date besides its
-    code and its command.
+    ``entry`` is its entry of dvc.lock, if there is one; ``before`` and ``now`` are DVC's hashes of
+    its files and folders of code; ``obstacles`` are the reasons, other than its code and command,
+    why it is not up to date.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Record:
 
 
 def load(targets: Sequence[str] = ()) -> list[Record]:
-    """The stages that make ``targets``, and those before them, in the order of `dvc repro`.
+    """The stages that make ``targets``, and those upstream, in the order of `dvc repro`.
 
     Raises:
-        ConfigError: params.yaml says something that we do not understand.
-        StageError: dvc.yaml or dvc.lock does, or no stage is meant by one of the words.
+        ConfigError: params.yaml is not valid.
+        StageError: dvc.yaml or dvc.lock is not valid, or a target matches no stage.
     """
     checked.load()
     return dvc_lock.consistent(partial(_load, targets))
@@ -74,7 +74,7 @@ def _load(targets: Sequence[str]) -> list[Record]:
 
 
 def _code(stage: PipelineStage, changes: Changes) -> list[Dependency]:
-    """The dependencies that git keeps: no parameters, and nothing that a stage makes."""
+    """The dependencies that git keeps: no parameters, and no outputs of stages."""
     inputs = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
     code = [dep for dep in inputs if not changes.sources(dep)]
     for dep in code:
@@ -84,7 +84,7 @@ def _code(stage: PipelineStage, changes: Changes) -> list[Dependency]:
 
 
 def _obstacles(stage: PipelineStage, changes: Changes, entry: Mapping[str, Any]) -> Iterator[str]:
-    """Why a stage is not up to date, besides its code and its command."""
+    """Reasons, other than its code and command, why a stage is not up to date."""
     if not entry:
         yield "it has not run yet"
         return
@@ -108,9 +108,9 @@ def _obstacles(stage: PipelineStage, changes: Changes, entry: Mapping[str, Any])
 def renewed(names: Sequence[str], *, rewritten: Sequence[str] = ()) -> dict[str, Any]:
     """Entries for dvc.lock, as `dvc commit` would write them, of stages without obstacles.
 
-    The command and the hashes of code are those of now; data, parameters and outputs are as
-    dvc.lock has them, whether they are here or not. Only outputs in ``rewritten`` are hashed, and
-    go into DVC's cache.
+    The command and the hashes of code are the current ones; data, parameters and outputs are as in
+    dvc.lock, whether they are here or not. Only outputs in ``rewritten`` are hashed and added to
+    DVC's cache.
     """
     found = {}
     with opened() as (graph, order):

@@ -1,9 +1,9 @@
-"""What runs until a signal ends it, `rrcm flow up` and `rrcm flow worker`, and `rrcm flow run`.
+"""Implements `rrcm flow up` and `rrcm flow worker`, which run until a signal, and `rrcm flow run`.
 
-Guarantee: on SIGTERM or Ctrl-C, runs at work are stopped first, tell the server so, and are waited
-for; then worker and server end. If this process is killed, even by SIGKILL, all that it started
-ends too; runs then do not tell, and the next `rrcm flow up` does it for them. So it is when the
-server ends before its time: nobody could be told, and stages save and end at once.
+Guarantee: on SIGTERM or Ctrl-C, active runs are stopped first, report this to the server, and are
+waited for; then worker and server end. If this process is killed, even by SIGKILL, all that it
+started ends too; such runs report nothing, and the next `rrcm flow up` marks them as crashed. The
+same holds if the server ends early: nothing can be reported, and stages save and end at once.
 """
 
 import atexit
@@ -27,11 +27,11 @@ from rrcm.core.locks import lock
 
 LOCK = environment.HOME / "up.lock"
 START = 120.0  # seconds until the server must answer; a second or two is usual
-FAREWELL = 60.0  # for a run to end that was told to; its stage has 30
+FAREWELL = 60.0  # seconds for a stopped run to end; its stage has 30
 POLL = 0.2
-TAIL = 5  # lines of a log that an error tells
+TAIL = 5  # lines of a log in an error
 LOOPBACK = "127.0.0.1"
-LEAN = {  # what a server of one run has no use for
+LEAN = {  # services that the server of a single run does not need
     **{
         f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false"
         for service in ("SCHEDULER", "LATE_RUNS", "FOREMAN", "TRIGGERS", "PAUSE_EXPIRATIONS")
@@ -51,14 +51,14 @@ def run(
     commit: str,
     publish: str,
 ) -> None:
-    """Run the flow `rebuild` in this process and tell of it on the terminal.
+    """Run the flow `rebuild` in this process and report it on the terminal.
 
-    It is seen at the server that `environment.prepare` finds. Without, one runs as long as we do,
-    and leaves what it knows to the next one.
+    It uses the server that `environment.prepare` finds. Otherwise it starts one, which ends with
+    this process and leaves its database to the next one.
 
     Raises:
         StageError: A stage failed, or the run was stopped.
-        RrcmError: What is asked for makes no sense, or the server does not answer.
+        RrcmError: A target or option is not valid, or the server does not answer.
     """
     if address := environment.prepare():
         if guarded.status(f"{address.rstrip('/')}/health", seconds=10.0) not in (200, 401, 403):
@@ -72,13 +72,13 @@ def run(
     else:
         guarded.home()
         stack = ExitStack()
-        # Prefect sends what it has not sent yet when the interpreter ends, which is before this.
+        # Prefect flushes its logs at interpreter exit, before this handler ends the server.
         atexit.register(stack.close)
-        with (environment.HOME / "starting").open("ab") as turn:  # two would make the database
+        with (environment.HOME / "starting").open("ab") as turn:  # two would create the database
             stop = processes.Stop()
             locks.take(turn.fileno(), stop=stop, why="another server to start", say=print)
             stack.enter_context(_serving(LOOPBACK, 0, stop, LEAN))
-    from pipeline.flow import deployments, flows  # with prefect, which reads its settings now
+    from pipeline.flow import deployments, flows  # imports prefect, which reads its settings now
 
     deployments.check(pool=False)
     state = flows.rebuild(
@@ -101,8 +101,8 @@ def up(*, host: str, port: int, schedules: bool | None, say: Say) -> None:
     `deployments.deploy`.
 
     Raises:
-        ConfigError: Another server is meant, or the address cannot be had.
-        StageError: This is no checkout, it runs here already, or a part of it ended.
+        ConfigError: The environment names another server, or the address is not available.
+        StageError: This is no checkout, it runs here already, or the server or worker ended.
     """
     if address := os.environ.get(environment.ADDRESS):
         raise ConfigError(
@@ -134,13 +134,13 @@ def work(*, queue: str, name: str, limit: int, say: Say) -> None:
     """Take runs of a queue for this checkout: ``stages`` as a host, ``flows`` as a coordinator.
 
     Args:
-        queue: One of the two.
-        name: What the server calls this worker; empty: host and folder.
+        queue: ``stages`` or ``flows``.
+        name: Name of this worker at the server; empty: host and folder.
         limit: Runs at once; 0: as many as this host has GPUs, or one coordinator.
-        say: Told what happens.
+        say: Called with progress messages.
 
     Raises:
-        ConfigError: There is no such queue, or no server is meant.
+        ConfigError: There is no such queue, or no server is configured.
         StageError: This is no checkout, the server does not answer, or the worker ended.
     """
     if queue not in (FLOWS, STAGES):
@@ -164,13 +164,13 @@ def work(*, queue: str, name: str, limit: int, say: Say) -> None:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Be the only `rrcm flow up` of this checkout."""
+    """Ensure that this is the only `rrcm flow up` of this checkout."""
     guarded.home()
     with LOCK.open("ab") as file:
         if not lock(file.fileno()):
             doing = environment.running() or "it is starting, or ending, and waits for its runs"
             raise StageError(f"`rrcm flow up` runs in this checkout already: {doing}")
-        environment.SERVER.unlink(missing_ok=True)  # of one that was killed
+        environment.SERVER.unlink(missing_ok=True)  # left by one that was killed
         try:
             yield
         finally:
@@ -186,10 +186,10 @@ def _serving(
     *,
     say: Say | None = None,
 ) -> Iterator[tuple[Popen[bytes], str]]:
-    """Prefect's server, from when it answers, or ``stop`` is set; and a warning of who may listen.
+    """Yield Prefect's server once it answers or ``stop`` is set, and `guarded.warning`.
 
-    Our environment names it and has its secret. With ``say``, it is for others of this checkout,
-    too, and the secret is kept for them.
+    Our environment gets its address and secret. With ``say``, other commands of this checkout may
+    use it too, and the secret is kept in a file for them.
     """
     secret = guarded.secret()
     with ExitStack() as stack:
@@ -212,7 +212,7 @@ def _serving(
 def _worker(
     queue: str, name: str, limit: int, *, log: bool = True, heard: Callable[[], bool] = lambda: True
 ) -> Iterator[Popen[bytes]]:
-    """A worker, with runs in this checkout, for which `python` is this one."""
+    """Run a worker; its runs use this checkout and this Python interpreter."""
     more = {
         environment.CHECKOUT: str(Path.cwd()),
         "PATH": processes.path(),
@@ -236,7 +236,7 @@ def _running(
     *,
     log: bool = True,
 ) -> Iterator[Popen[bytes]]:
-    """A part, from its start to its end. It inherits ``files``."""
+    """Run a server or worker during the block. It inherits ``files``."""
     with open(_log(what) if log else os.devnull, "wb") as file:
         process = processes.start(
             command,
@@ -254,10 +254,10 @@ def _log(what: str) -> Path:
 
 
 def _end_runs(supervisor: Popen[bytes], heard: Callable[[], bool]) -> None:
-    """Stop a worker's runs before it: its own way is to kill them, and to tell nobody.
+    """Stop a worker's runs before the worker, which would kill them without reporting it.
 
-    Frozen, it starts no further ones meanwhile. A run whose server is gone (``heard``) would try
-    for minutes to tell it; killed, its stages still save.
+    The worker is suspended meanwhile and starts no further runs. If the server is gone (``heard``
+    is False), a run would try for minutes to report; it is killed, and its stages still save.
     """
     try:
         for worker in psutil.Process(supervisor.pid).children():

@@ -1,4 +1,4 @@
-"""One stage, run in this checkout: its GPUs, its command, its output, and how it ended."""
+"""Runs one stage in this checkout: takes GPUs, runs DVC, parses its output, returns the result."""
 
 import codecs
 import re
@@ -17,16 +17,16 @@ from pipeline.flow.locks import Stopped
 from rrcm.core.errors import StageError
 
 LOCKS = Path(".rrcm/flow")
-TAIL = 20  # lines that a failure tells
+TAIL = 20  # lines of output in a failure
 BAR = re.compile(r"(?P<title>.*?):? +(?P<percent>\d+)%\|.*?\| *(?P<rest>.*)")
 ERROR = "error: "
 UNKEPT = "ERROR: failed to transfer "
-EXITED = re.compile(r"ERROR: .*failed to run: .*, exited with (-?\d+)")  # DVC, of the command
-GOES_ON = "the same command"  # an error that says so is one of this try only
+EXITED = re.compile(r"ERROR: .*failed to run: .*, exited with (-?\d+)")  # DVC's message
+GOES_ON = "the same command"  # in errors that concern one try only: a retry resumes
 
 
 class Outcome(StrEnum):
-    """What `dvc repro` did."""
+    """The outcome of `dvc repro`."""
 
     RAN = "ran"
     RESTORED = "restored"  # from DVC's cache of runs
@@ -35,17 +35,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
-    """A stage that ended well; ``seconds`` do not count waiting for GPUs."""
+    """A stage that succeeded; ``seconds`` do not include waiting for GPUs."""
 
     outcome: Outcome
     seconds: float
 
 
 class Failed(StageError):
-    """A stage failed; ``final``: by an error of its own, which no second try can mend."""
+    """A stage failed; ``final``: by an error of its own, which a retry cannot fix."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
-        """Say why; it can be pickled, as every error may have to."""
+        """Store the message; like every error, it can be pickled."""
         super().__init__(message)
         self.final = final
 
@@ -62,23 +62,23 @@ def run(
 ) -> Done:
     """Have DVC bring one stage up to date, and only that one.
 
-    Guarantee: when this returns or raises, no process of the stage is left. If this process dies
-    instead, even of SIGKILL, they are stopped at once, and the GPUs are taken until they are gone.
-    Of two runs of a stage in one checkout, the second waits, and then finds what the first made.
+    Guarantee: when this returns or raises, no process of the stage is left. If this process dies,
+    even by SIGKILL, they are stopped at once, and the GPUs stay locked until they have ended. If a
+    stage is run twice at once in a checkout, the second run waits and finds the first one's result.
 
     Args:
-        name: As in dvc.yaml.
+        name: Name of the stage in dvc.yaml.
         devices: GPUs of this host to take; 0: all.
         forced: Run it even if nothing changed.
-        pull: Take what it makes from the remote, if a run of the very same inputs left it there.
-        stop: May be set at any time: the stage is stopped, what it saved is kept.
-        say: Called with each line of output that is not blank; a bar's next state is a line.
-        progressed: Called with the percentage and the text of a bar, as it proceeds.
+        pull: Fetch the outputs from the remote, if a run with the same inputs pushed them.
+        stop: May be set at any time: the stage is stopped, and its saved state is kept.
+        say: Called with each non-blank line of output; each update of a progress bar is a line.
+        progressed: Called with the percentage and the text of a progress bar at each update.
 
     Raises:
-        Stopped: ``stop`` was set before it was done.
+        Stopped: ``stop`` was set before the stage was done.
         Failed: The stage failed, or DVC did.
-        StageError: This host has not as many GPUs.
+        StageError: This host has fewer GPUs.
     """
     options = [*(["--force"] if forced else []), *(["--pull"] if pull else [])]
     output = Output(name, say=say, progressed=progressed)
@@ -104,7 +104,7 @@ def run(
 
 
 class Output:
-    """The output of a stage, as lines."""
+    """Parses the output of a stage into lines, progress and outcome."""
 
     def __init__(
         self,
@@ -113,30 +113,30 @@ class Output:
         say: Callable[[str], None],
         progressed: Callable[[float, str], None],
     ) -> None:
-        """Of the stage ``name``; see `run` for the rest."""
+        """Parse the output of the stage ``name``; see `run` for the callbacks."""
         self.name, self._say, self._progressed = name, say, progressed
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._part = ""
         self._bar = ""
-        self._began = False  # the command of the stage
+        self._began = False  # whether the stage's command has started
         self.outcome = Outcome.RAN
         self._error = ""
         self._exit: int | None = None
-        self.unkept = False  # DVC ends well, and has entered in dvc.lock what it could not keep
+        self.unkept = False  # DVC exits with 0, but dvc.lock has outputs that it could not cache
         self.tail: deque[str] = deque(maxlen=TAIL)
 
     def feed(self, data: bytes) -> None:
-        """Take some output; a line is complete when a return or a line feed has ended it."""
+        """Process some output; a carriage return or a line feed completes a line."""
         *lines, self._part = re.split(r"[\r\n]+", self._part + self._decode(data))
         for line in lines:
             self._line(line)
 
     def rest(self) -> None:
-        """Nothing comes for now: a bar is as far as it says, though its line has not ended."""
+        """Process a progress bar whose line is not complete, as no output arrives for now."""
         self._progress(self._part)
 
     def end(self) -> None:
-        """There is no more."""
+        """Process the last line."""
         self._line(self._part + self._decode(b"", True))
 
     def _line(self, line: str) -> None:
@@ -175,7 +175,7 @@ class Output:
         return True
 
     def failure(self, code: int) -> Failed:
-        """Why it failed: by its own error, if it told one, or by what it last said."""
+        """The failure, with the stage's own error if it printed one, else with its last lines."""
         if self._error and self._exit == 1:
             told = self._error.removeprefix(f"{self.name}: ")
             return Failed(f"{self.name}: {told}", final=GOES_ON not in self._error)

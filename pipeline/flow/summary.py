@@ -1,4 +1,4 @@
-"""How a run of the graph ended, stage by stage, as tables and in one line."""
+"""Summarizes the results of a run of the graph, as tables and in one line."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-PROVENANCE = "provenance/"  # says how long a stage took, and so differs from run to run
+PROVENANCE = "provenance/"  # has the seconds of a stage, and so differs from run to run
 
 
 class Ended(StrEnum):
     """How a stage ended."""
 
     RAN = "ran"
-    RESTORED = "restored"  # from what DVC keeps of earlier runs
+    RESTORED = "restored"  # from DVC's run cache
     CACHED = "cached"  # it is up to date
     FAILED = "failed"
-    SKIPPED = "skipped"  # what it needs failed
+    SKIPPED = "skipped"  # a stage upstream failed
     STOPPED = "stopped"
 
 
@@ -25,7 +25,7 @@ GOOD = (Ended.RAN, Ended.RESTORED, Ended.CACHED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """A stage's end; ``note`` says why, or which outputs are new."""
+    """The result of a stage; ``note`` has the reason, or the new outputs."""
 
     stage: str
     ended: Ended
@@ -35,7 +35,7 @@ class Result:
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, str]]:
-    """A table: a row for each stage."""
+    """The results as a table with a row for each stage."""
     return [
         {
             "stage": result.stage,
@@ -58,7 +58,7 @@ def text(results: Sequence[Result]) -> str:
 
 
 def sentence(results: Sequence[Result]) -> str:
-    """How it all ended, in one line: what failed and why, or how many did what."""
+    """The results in one line: the failures and their reasons, or counts of outcomes."""
     counts = Counter(result.ended for result in results)
     done = ", ".join(f"{counts[how]} {how}" for how in Ended if counts[how])
     if failed := [result for result in results if result.ended == Ended.FAILED]:
@@ -72,7 +72,7 @@ def _count(results: Sequence[Result]) -> str:
 
 
 def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """The outputs of an entry of dvc.lock that another one of the same stage has not, or not so."""
+    """The outputs of an entry of dvc.lock that are new or changed since another of that stage."""
     known = {out["path"]: _content(out) for out in before.get("outs", [])}
     return [
         out["path"]
@@ -82,7 +82,7 @@ def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def same_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether two entries of dvc.lock are of the same command, parameters and dependencies."""
+    """Whether two entries of dvc.lock have the same command, parameters and dependencies."""
     return all(before.get(key) == after.get(key) for key in ("cmd", "params", "deps"))
 
 

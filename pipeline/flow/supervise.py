@@ -1,18 +1,18 @@
-"""A command whose processes end with whoever started it: ``python -m pipeline.flow.supervise``.
+"""Runs a command that ends with the process that started it: ``python -m pipeline.flow.supervise``.
 
-The command runs in a session of its own. It is stopped when our standard input closes, which is
-what happens when the process that holds its other end dies, even of SIGKILL; or by a signal to us.
-Stopping is SIGTERM to its process group; when that is gone, to processes that it left in other
-sessions; and SIGKILL to each that is left after the grace. With ``--spare`` the command itself gets
-no signal for so many seconds, only the processes that it started: DVC ends by itself when the
-command of its stage has ended, and must not be stopped while it writes dvc.lock. A command that
-ends by itself leaves nothing behind either. The exit code is the command's, or 128 + the signal
-that killed it.
+The command runs in a session of its own. It is stopped by a signal to us, or when our standard
+input closes, as it does when the process at its other end dies, even by SIGKILL. To stop it, we
+send SIGTERM to its process group; when that has ended, to processes that it left in other sessions;
+and, after a grace period, SIGKILL to all that remain. With ``--spare`` the command itself gets no
+signal for so many seconds, only the processes that it started: DVC ends by itself when the command
+of its stage has ended, and must not be stopped while it writes dvc.lock. A command that ends by
+itself leaves no process behind either. The exit code is the command's, or 128 + the signal that
+killed it.
 
-Guarantee: when this process ends, so has every process that the command started, and theirs, in
-whatever session; on Linux, where orphans become our children, and else as far as their parents
-live. Files that we inherit stay open, and so their locks held, until then; the command gets those
-that it is given by ``--give``. What SIGKILL to this very process leaves behind is not covered.
+Guarantee: when this process ends, all descendants of the command have ended, in any session; on
+Linux, where orphans become our children, and elsewhere as long as their parents live. Files that
+we inherit stay open, and so their locks held, until then; the command itself gets only those of
+``--give``. The guarantee does not hold if this process itself is killed by SIGKILL.
 """
 
 import argparse
@@ -33,10 +33,10 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Supervisor:
-    """A command at work."""
+    """A running command."""
 
     def __init__(self, given: argparse.Namespace) -> None:
-        """Start it; ``drain`` is the other end of its output, to be read when nobody else does."""
+        """Start it; ``drain`` is the read end of its output, for when nobody else reads it."""
         self._given = given
         self._stopping = False
         self._code: int | None = None
@@ -51,7 +51,7 @@ class Supervisor:
         self._stopping = True
 
     def wait(self) -> int:
-        """The command's exit code, when none of its processes is left."""
+        """Wait until all its processes have ended; return the command's exit code."""
         while self._code is None and not self._stopping:
             self._pause()
         began, told = time.monotonic(), dict[psutil.Process, float]()
@@ -72,7 +72,7 @@ class Supervisor:
         return self._code if self._code >= 0 else 128 - self._code
 
     def _pause(self) -> None:
-        """Wait a moment; see whether whoever started us has ended, and reap what ended."""
+        """Wait a moment, check whether our starter has ended, and reap ended processes."""
         for file in select.select(self._files, [], [], POLL)[0]:
             if not os.read(file, 1 << 16):
                 self._files.remove(file)
@@ -101,10 +101,10 @@ def _group(process: psutil.Process) -> int | None:
 
 
 def send(process: psutil.Process, number: int) -> None:
-    """Signal a process that may be gone."""
+    """Send a signal to a process that may have ended."""
     try:
         process.send_signal(number)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone; or another user's, by sudo
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # ended; or another user's, by sudo
         pass
 
 

@@ -1,7 +1,7 @@
-"""The stages of a plan as tasks of a Prefect flow: when each begins, how often it is tried.
+"""Runs the stages of a plan as tasks of a Prefect flow, in order and with retries.
 
-A task begins when what it needs has ended, so that no thread and no state waits for what may never
-come. Whatever ends the flow, its stages have ended before.
+A task is submitted only when all stages that it needs have ended, so that no thread and no state
+waits for one that may never run. However the flow ends, its stages have ended before.
 """
 
 import os
@@ -30,33 +30,33 @@ from pipeline.flow.summary import GOOD, Ended, Result
 from rrcm.config import params
 from rrcm.core.errors import RrcmError
 
-POLL = 2.0  # seconds between two looks at what Prefect says of this run
-PAUSE = "RRCM_RETRY_SECONDS"  # before the second try; twice that before the third, and so on
+POLL = 2.0  # seconds between two checks of this run's state at Prefect
+PAUSE = "RRCM_RETRY_SECONDS"  # before the second try; doubled before each further one
 USUAL, LONGEST = 10.0, 600.0
 ENDED = {Outcome.RAN: Ended.RAN, Outcome.RESTORED: Ended.RESTORED, Outcome.CACHED: Ended.CACHED}
 NAMES = {Ended.RAN: "Completed", Ended.RESTORED: "Restored", Ended.CACHED: "Cached"}
 
 
 class Graph:
-    """A plan at work, in a flow."""
+    """Runs a plan in a flow."""
 
     def __init__(self, nodes: Sequence[Node], *, commit: str, retries: int, stop: Stop) -> None:
-        """Stages run here, or on workers at ``commit``, and ``retries`` times more if they fail."""
+        """Run stages here, or on workers at ``commit``, with ``retries`` retries of a failure."""
         self._nodes, self._commit, self._retries, self._stop = nodes, commit, retries, stop
-        self._whole = params.load()  # names models, methods and sigmas for the tags of tasks
+        self._whole = params.load()  # models, methods and sigmas for the tags of tasks
         self._before = lockfile.entries([node.name for node in nodes])
         self._lock = threading.Lock()  # of dvc.lock, among the threads of this process
         self._futures: dict[str, PrefectFuture] = {}
-        self._ends: dict[str, Result] = {}  # of the last try of each task
-        self._results: dict[str, Result] = {}  # of tasks that are over
+        self._ends: dict[str, Result] = {}  # results of the last try of each task
+        self._results: dict[str, Result] = {}  # final results of tasks that are over
         self._over: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._final: set[str] = set()  # stages that no second try can mend
+        self._final: set[str] = set()  # stages whose failure a retry cannot fix
         self._bars: dict[str, UUID] = {}
 
     def run(self) -> list[Result]:
-        """Run what is out of date, and what that makes out of date.
+        """Run the stages that are out of date, and those that become so.
 
-        Guarantee: when this returns or raises, no stage is at work. dvc.lock has the stages in the
+        Guarantee: when this returns or raises, no stage is running. dvc.lock has the stages in the
         order that `dvc repro` writes.
         """
         out = [node.name for node in self._nodes if node.changed or node.forced]
@@ -66,7 +66,7 @@ class Graph:
         try:
             with get_client(sync_client=True) as client:
                 self._loop(client)
-        finally:  # after an error of our own, nobody else would be left to stop what still runs
+        finally:  # after an error of our own, nothing else would stop running stages
             if len(self._results) < len(self._futures):
                 self._stop.ask("an error of the flow", crashed=True)
             while len(self._results) < len(self._futures):
@@ -89,7 +89,7 @@ class Graph:
                 due = time.monotonic() + POLL
 
     def _wait(self) -> None:
-        """Take note of a task that has ended, should one do so soon."""
+        """Wait a moment for a task to end, and record its result."""
         try:
             name = self._over.get(timeout=POLL / 4)
         except queue.Empty:
@@ -98,7 +98,7 @@ class Graph:
         self._results[name] = self._ends.get(name, crashed)
 
     def _look(self, client: SyncPrefectClient) -> None:
-        """Stop if that was asked for in Prefect: nobody else tells a process without a worker."""
+        """Stop if the run was cancelled in Prefect, which only a worker would signal to us."""
         try:
             state = client.read_flow_run(UUID(current.id)).state
         except artifacts.REFUSED as error:
@@ -108,7 +108,7 @@ class Graph:
             self._stop.ask(f"{state.name.lower()} in Prefect")
 
     def _submit(self, node: Node) -> None:
-        """Start a stage that has all that it needs, or cannot have it any more."""
+        """Submit a stage whose upstream stages are over; it is skipped if one failed."""
         failed = self._failed(node)
         needs = {name: self._results[name].ended for name in node.upstream}
         works = node.changed or node.forced or {Ended.RAN, Ended.RESTORED} & {*needs.values()}
@@ -125,7 +125,7 @@ class Graph:
             stage,
             name=node.name,
             task_run_name=node.name,
-            # Prefect asks its server for leave to start a task with tags, which takes its time.
+            # For a task with tags, Prefect asks its server for concurrency limits, which is slow.
             tags=naming.tags(node.name, self._whole) if works and not failed else None,
             cache_policy=NO_CACHE,
             persist_result=False,
@@ -138,7 +138,7 @@ class Graph:
         future.add_done_callback(lambda _: self._over.put(node.name))
 
     def _failed(self, node: Node) -> list[str]:
-        """What failed, of all that this stage needs, directly or not."""
+        """The stages that failed among all upstream of this one."""
         found = []
         for needed in (one for one in self._nodes if one.name in node.upstream):
             if self._results[needed.name].ended == Ended.FAILED:
@@ -148,15 +148,15 @@ class Graph:
         return list(dict.fromkeys(found))
 
     def _try(self, node: Node) -> State:
-        """A try of a stage, in the thread of its task; Prefect calls it again if that may help."""
+        """Try a stage once, in the thread of its task; Prefect retries it if that may help."""
         context, logger = TaskRunContext.get(), get_run_logger()
         assert context is not None
         tries = context.task_run.run_count
-        if tries > 1:  # twice as long each time, and not all stages at once
+        if tries > 1:  # exponential backoff, with a random part
             usual = float(os.environ.get(PAUSE, USUAL)) * 2 ** (tries - 2)
             seconds = min(usual, LONGEST) * random.uniform(0.5, 1.5)
             logger.info("try %d of %d in %.1f s", tries, self._retries + 1, seconds)
-            self._stop.wait(seconds)  # Prefect's own pause would keep a stop waiting
+            self._stop.wait(seconds)  # Prefect's own delay cannot be interrupted
         try:
             if self._stop.is_set():
                 return self._end(node, Ended.STOPPED, tries=tries)
@@ -186,7 +186,7 @@ class Graph:
         with self._lock:
             (now,) = (n for n in plan.load([node.name], here=False) if n.name == node.name)
             inputs = lockfile.entries(node.upstream)
-        if not (now.changed or node.forced):  # what it needs came out as it was
+        if not (now.changed or node.forced):  # its inputs turned out unchanged
             return Done(outcome=Outcome.CACHED, seconds=0.0)
         done, entry = hosts.there(node, self._commit, inputs, stop=self._stop, say=logger.info)
         with self._lock:
@@ -194,7 +194,7 @@ class Graph:
         return done
 
     def _news(self, node: Node, logger: artifacts.Logger) -> str:
-        """What is new about the outputs of a stage that ran."""
+        """Text about the new outputs of a stage that ran."""
         after = lockfile.entries([node.name]).get(node.name, {})
         if not (before := self._before.get(node.name)):
             return ""
@@ -207,7 +207,7 @@ class Graph:
     def _end(
         self, node: Node, ended: Ended, seconds: float = 0.0, tries: int = 0, note: str = ""
     ) -> State:
-        """Take down how a try of a stage ended, and tell Prefect."""
+        """Record the result of a try of a stage; return its state for Prefect."""
         self._ends[node.name] = Result(
             stage=node.name, ended=ended, seconds=seconds, tries=tries, note=note
         )

@@ -24,8 +24,8 @@ def import_denoiser(file: Path, asked: Options) -> str:
     Args:
         file: A checkpoint of improved-diffusion or guided-diffusion.
         asked: Options that `check_options` has passed, for a denoiser. ``schedule`` is ``cosine:T``
-            or ``linear:T``, of T steps; ``rescale`` is whether the network takes times as if there
-            were 1000 steps.
+            or ``linear:T``, of T steps; ``rescale`` is whether the network takes times rescaled to
+            1000 steps.
 
     Returns:
         A line to show, with the entries that put the first run of params.yaml behind the denoiser,
@@ -33,7 +33,7 @@ def import_denoiser(file: Path, asked: Options) -> str:
 
     Raises:
         CheckpointError: ``file`` is no such checkpoint.
-        ConfigError: The name is taken, or a value makes no sense.
+        ConfigError: The name is taken, or a value is not valid.
     """
     out = imports.place(asked.name)
     process = _schedule(asked.schedule, rescale=asked.rescale)

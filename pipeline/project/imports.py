@@ -1,6 +1,6 @@
-"""Makes a checkpoint of the reference implementation a run of params.yaml, for ``rrcm import``.
+"""Turns a checkpoint of the reference implementation into a run of params.yaml: ``rrcm import``.
 
-import_denoiser.py imports denoisers, with what this file has for both.
+import_denoiser.py imports denoisers, with the shared helpers of this file.
 """
 
 import math
@@ -31,7 +31,7 @@ from rrcm.models.rrcm_release import Checkpoint
 from rrcm.models.trained.base import checkpoint, classifier
 
 FOLDER = Path("imported")
-OF_CLASSIFIERS = ("classes", "sigma", "arch", "skip_norm")  # options that only they have
+OF_CLASSIFIERS = ("classes", "sigma", "arch", "skip_norm")  # options of classifiers only
 OF_DENOISERS = ("schedule", "rescale", "head_channels")
 RECIPES = {True: "imported", False: "imported-skip-norm"}  # by final_norm
 
@@ -61,7 +61,7 @@ def import_checkpoint(file: Path, asked: Options) -> str:
 
     Args:
         file: The checkpoint, of the reference implementation.
-        asked: Options that `check_options` has passed, not for a denoiser.
+        asked: Options for a classifier or an encoder, already checked by `check_options`.
 
     Returns:
         A line to show; for an encoder, with the entries of a run that would fine-tune it.
@@ -220,7 +220,7 @@ def _untrained(final_norm: bool) -> dict[str, Any]:
         "layer_decay": 1.0,
         "head": "trainable",
         "final_norm": final_norm,
-        "condition": "nearest",  # the grid point nearest to 2 sigma, as it was trained
+        "condition": "nearest",  # the grid point nearest to 2 sigma, as in its training
         "selection": "last",
         "validation_draws": 1,
         "augment": [],

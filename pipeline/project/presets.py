@@ -1,7 +1,7 @@
 """Makes a preset the current params.yaml, for ``rrcm preset``.
 
-``presets/<name>.yaml`` is a complete params.yaml. ``ablation-<name>`` is composed when it is asked
-for, from a complete preset and the variants of it in presets/ablations/<name>.yaml.
+``presets/<name>.yaml`` is a complete params.yaml. ``ablation-<name>`` is composed on demand from a
+complete preset and its variants in presets/ablations/<name>.yaml.
 """
 
 import io
@@ -28,7 +28,7 @@ MADE = re.compile(r"`rrcm preset (\S+) --base (\S+)`")
 
 
 def use(name: str, *, base: str | None, force: bool) -> str:
-    """Make a preset the current params.yaml; return its description, for people.
+    """Make a preset the current params.yaml; return its description.
 
     Args:
         name: A complete preset, or ``ablation-`` and the name of a file of presets/ablations/.
@@ -46,7 +46,7 @@ def use(name: str, *, base: str | None, force: bool) -> str:
         raise ConfigError(f"{PRESETS}/ has no {name!r}, only {listed}.{suggest(name, known)}")
     if name in whole:
         require(base is None, f"--base: {name} is a complete preset; only an ablation has a base")
-        params.load(PRESETS / f"{name}.yaml")  # so that it is refused before anything is written
+        params.load(PRESETS / f"{name}.yaml")  # refuses an invalid one before any writing
         text, described = _read(name), f"presets/{name}.yaml"
     else:
         text = composed(name, base or BASE)
@@ -115,7 +115,7 @@ def written(entries: dict[str, Any]) -> str:
 
 
 def _levels(value: Any) -> bool:
-    """Return whether a value is a mapping, or a list with one somewhere in it."""
+    """Return whether a value is a mapping, or a list that contains one at any depth."""
     return isinstance(value, dict) or (isinstance(value, list) and any(map(_levels, value)))
 
 

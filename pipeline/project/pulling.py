@@ -21,7 +21,7 @@ from rrcm.core.errors import ConfigError, DataError, RrcmError, StageError, one_
 from rrcm.core.registry import suggest
 
 COMPLAINT = re.compile(rb"(?:\x1b\[\d*m)?(?:ERROR|WARNING)(?:\x1b\[\d*m)?:")
-ERASE = b"\r\x1b[K"  # the error takes the place of the bar
+ERASE = b"\r\x1b[K"  # replaces the progress bar by the error
 OBJECTS = "/files/md5"  # the folder of a remote where DVC keeps files by their hash
 
 
@@ -111,7 +111,7 @@ def _pulled(made: Mapping[str, str], remote: str | None) -> str:
     command += ["--remote", remote, *made] if remote else made
     terminal = sys.stderr.isatty()
     ours, theirs = pty.openpty() if terminal else os.pipe()
-    if terminal:  # DVC shows bars to a terminal only, and as wide as it is
+    if terminal:  # DVC shows bars only on a terminal, and fits them to its width
         termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as answer,
@@ -159,7 +159,7 @@ def reason(said: str, made: Mapping[str, str], *, remote: str | None) -> RrcmErr
     if found := re.findall(r"failed to transfer '(\w+)(?:\.dir)?' - ([^\n]*)", said):
         names = {md5.removesuffix(".dir"): path for path, md5 in made.items()}
         files = ", ".join(sorted({names.get(md5, md5) for md5, _ in found}))
-        why = _line(found[0][1].partition(": '")[0])  # without the names that DVC gives files
+        why = _line(found[0][1].partition(": '")[0])  # without DVC's names of files
         return DataError(
             f"{files}: {why}; files that arrived are kept, and the same command resumes"
         )

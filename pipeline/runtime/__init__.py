@@ -1,1 +1,1 @@
-"""What stages share: their place in the graph, several devices, progress, throughput."""
+"""Code that stages share: the DVC graph, several devices, progress, throughput."""

@@ -1,8 +1,8 @@
-"""What a stage needs to know of the DVC graph: the only file that talks to DVC.
+"""Connects a stage with the DVC graph; the only file of the stages that calls DVC.
 
-A stage runs inside `running`, which gives it a scratch folder to resume from, keyed by all that the
-stage depends on, and refuses a result whose inputs changed while it was made: DVC itself hashes
-dependencies after the command, and would record an edit made in the meantime as the source of it.
+A stage runs inside `running`, which gives it a scratch folder to resume from, keyed by a digest of
+all its inputs, and refuses a result whose inputs changed meanwhile: DVC itself hashes dependencies
+after the command, and would record an edit made in the meantime as an input of the result.
 """
 
 import hashlib
@@ -36,15 +36,15 @@ from rrcm.core.files import write_json
 from rrcm.core.locks import alone
 
 SCRATCH = Path(".rrcm/resume")
-DATA = Path(".rrcm/data")  # where raw pictures are on this machine, a file for each dataset
-RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's own: which of its processes writes or reads which path
-PATIENCE = 30.0  # seconds; a stage whose DVC was killed ends in less
+DATA = Path(".rrcm/data")  # a file for each dataset: the folder of its pictures on this machine
+RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's record of which process reads or writes which path
+PATIENCE = 30.0  # seconds; a stage whose DVC was killed takes less to end
 PACKAGES = ("torch", "timm", "numpy", "scipy", "numba", "onnxruntime-gpu", "webdataset")
 
 
 @dataclass(kw_only=True)
 class Stage:
-    """A stage at work: where it keeps what it would resume from, and what it tells of itself."""
+    """A running stage: its scratch folder to resume from, and notes for its provenance."""
 
     name: str
     scratch: Path
@@ -52,10 +52,10 @@ class Stage:
 
 
 def digest(stage_name: str) -> str:
-    """SHA-256 of all that a stage depends on: its command, files and parameters, as they are now.
+    """SHA-256 of all current inputs of a stage: its command, files and parameters.
 
-    Files count by DVC's own hashes. DVC reads a file again only if its inode, size or time of
-    change is another than when it was last hashed, so that large data cost nothing here.
+    Files enter by DVC's hashes. DVC rereads a file only if its inode, size or modification time
+    has changed since it was last hashed, so that large data cost nothing here.
 
     Raises:
         StageError: There is no such stage, or a file that it needs is missing.
@@ -74,7 +74,7 @@ def digest(stage_name: str) -> str:
                     read["files"][dependency.def_path] = _hash(dependency, stage_name)
     except DvcException as error:
         raise StageError(f"dvc.yaml: {one_line(error)}") from None
-    except sqlite3.Error as error:  # of the hashes that DVC remembers
+    except sqlite3.Error as error:  # DVC's database of hashes
         raise StageError(f"DVC's database: {one_line(error)}; is there room on the disk?") from None
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
@@ -87,12 +87,12 @@ def _hash(dependency: Dependency, stage_name: str) -> str:
 
 
 def track(folder: Path) -> bool:
-    """Have DVC keep ``folder`` as it is now; whether its pointer, ``<folder>.dvc``, changed.
+    """Have DVC track ``folder`` as it is now; return whether ``<folder>.dvc`` changed.
 
-    A pointer that describes these very bytes already keeps its own.
+    A ``.dvc`` file that already describes these bytes is not rewritten.
 
     Raises:
-        DataError: DVC could not read the folder, or not keep it.
+        DataError: DVC could not read the folder, or not store it.
     """
     pointer = folder.with_name(f"{folder.name}.dvc")
     before = pointer.read_bytes() if pointer.exists() else None
@@ -105,25 +105,25 @@ def track(folder: Path) -> bool:
 
 @contextmanager
 def running(stage_name: str) -> Iterator[Stage]:
-    """Run a stage: checked parameters before, provenance after, and no result of mixed inputs.
+    """Run a stage: check parameters before, write provenance after, and refuse mixed inputs.
 
-    Everything that the stage reads, its parameters too, it reads within the block.
+    A stage must read all its inputs, including its parameters, within the block.
 
-    Guarantee: state in ``scratch`` was left by this stage with the very same inputs, and no other
-    process is at this stage here; when the block succeeds, the inputs at its end are those at its
+    Guarantee: state in ``scratch`` was left by this stage with the same inputs, and no other
+    process runs this stage here; when the block succeeds, the inputs at its end are those at its
     beginning. Then ``provenance/<stage>.json`` is written: the digest of the inputs, versions,
     machine, seconds, and ``notes``. If the DVC process that started the stage ends before it, even
-    by SIGKILL, the stage gets SIGTERM, and what it saved is kept.
+    by SIGKILL, the stage gets SIGTERM, and its saved state is kept.
 
     Args:
-        stage_name: As in dvc.yaml, e.g. ``train@tiny-rrcm-s025``.
+        stage_name: Name of the stage in dvc.yaml, e.g. ``train@tiny-rrcm-s025``.
 
     Raises:
         ConfigError: Something in params.yaml is wrong, whether this stage reads it or not.
-        StageError: The inputs changed meanwhile; the scratch folder of the old ones is kept. Or
-            another process is at this stage.
+        StageError: The inputs changed meanwhile (the scratch folder of the old ones is kept), or
+            another process runs this stage.
     """
-    checked.load()  # no dependency of the stage: a check can refuse a result, but not change it
+    checked.load()  # not a dependency of the stage: a check can refuse a result, but not change it
     before = digest(stage_name)
     lock, say = SCRATCH / f"{stage_name}.lock", partial(print, flush=True)
     with alone(lock, stage_name, say=say, patience=PATIENCE):
@@ -153,16 +153,16 @@ def _run(stage_name: str, before: str) -> Iterator[Stage]:
         },
     )
     done = family.with_name(f"{family.name}.done")
-    shutil.rmtree(done, ignore_errors=True)  # of one that was killed
-    family.rename(done)  # at once: nothing goes on from a part of it
+    shutil.rmtree(done, ignore_errors=True)  # left by a process that was killed
+    family.rename(done)  # atomic: nothing can resume from a partly removed folder
     shutil.rmtree(done)
 
 
 def main(run: Callable[..., None]) -> None:
-    """Call ``run`` of the stage that DVC started; it ends as `reported` says.
+    """Call ``run`` for the stage that DVC started, within `reported`.
 
-    Which one of a ``foreach`` it is, DVC says in the environment: a command line would pass through
-    a shell, and a name that somebody wrote into params.yaml with it.
+    The item of a ``foreach`` comes from DVC's environment variables: on a command line, a name from
+    params.yaml would pass through a shell.
     """
     with reported():
         name = _started().partition("@")[2]
@@ -170,7 +170,7 @@ def main(run: Callable[..., None]) -> None:
 
 
 def _started() -> str:
-    """The stage, as in dvc.yaml; what is run by hand says it itself: ``DVC_STAGE=train@NAME``."""
+    """The name of the stage in dvc.yaml; set ``DVC_STAGE=train@NAME`` to run one by hand."""
     if not (stage := os.environ.get(DVC_STAGE)):
         script = Path(sys.argv[0]).stem
         raise StageError(f"{script}: stages are run by DVC, as in `dvc repro {script}@NAME`")
@@ -180,8 +180,8 @@ def _started() -> str:
 def _end_with_dvc() -> None:
     """End this process, if it is a stage that DVC started, when that DVC process ends.
 
-    Of the processes that started us, it is the one that has DVC's lock on what a stage writes. With
-    a shell between it and us, or adopted already, our parent says nothing.
+    It is the ancestor that holds DVC's lock on the outputs of a stage. Our parent process may
+    instead be a shell, or the process that adopted us.
     """
     script = os.environ.get(DVC_STAGE, "").partition("@")[0]
     spec = getattr(sys.modules["__main__"], "__spec__", None)
@@ -189,11 +189,11 @@ def _end_with_dvc() -> None:
         return
     try:
         writing = json.loads(RWLOCK.read_text())["write"].values()
-    except (OSError, ValueError, KeyError):  # a plain DVC may just be rewriting it, in place
+    except (OSError, ValueError, KeyError):  # a plain DVC may be rewriting the file in place
         return
     if not (dvc := [one["pid"] for one in writing if pool.ours(one["pid"])]):
         sys.exit("error: the `dvc` that started this stage is gone; `dvc repro` goes on")
     pool.follow(dvc[0])
 
 
-_end_with_dvc()  # not in `running`: before it, other imports of a stage take seconds
+_end_with_dvc()  # here and not in `running`, because a stage's imports take seconds

@@ -1,10 +1,10 @@
-"""How fast training is: images a second, how much of the device that uses, and memory.
+"""Measures the speed of training: images per second, device utilization (``mfu``), and memory.
 
-``mfu`` is the share of the device's peak that goes into the network's matrix products: products of
-one image's forward pass (counted by torch, two operations to a multiply-add), times the passes that
-a step makes for each image (a backward one counts as two), times images a second, over the rate of
-large matrix products in the precision of the training, measured here for a moment beforehand. The
-projector, what is recomputed to save memory, and augmentation do not count.
+``mfu`` is the share of the device's peak that goes into the network's matrix products: operations
+of one image's forward pass (counted by torch, two per multiply-add), times the passes that a step
+makes for each image (a backward pass counts as two), times images per second, over the rate of
+large matrix products in the precision of the training, which is measured briefly beforehand. The
+projector, recomputation to save memory, and augmentation do not count.
 """
 
 import importlib.util
@@ -27,12 +27,12 @@ from rrcm.training.engine import distributed
 from rrcm.training.engine.loop import State
 
 SPEED = "speed.json"  # the rows so far, in the scratch folder of a stage
-TENSORBOARD = "RRCM_TENSORBOARD"  # a folder, to see the same numbers there
-PEAK_SIZE = {"cuda": 8192, "cpu": 1024}  # of matrices
+TENSORBOARD = "RRCM_TENSORBOARD"  # a folder to which the same numbers are written for TensorBoard
+PEAK_SIZE = {"cuda": 8192, "cpu": 1024}  # side of the matrices
 
 
 class Meter:
-    """Adds a row of figures wherever the training logs; a resumed one goes on."""
+    """Adds a row of numbers whenever the training logs; a resumed training appends to them."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Meter:
         Args:
             scratch: Where the rows are saved, in ``speed.json``.
             network: (pixels [B, *size], sigma) to anything.
-            step: That training starts or resumes at.
-            size: Of one image, (C, H, W).
+            step: Step at which training starts or resumes.
+            size: Shape of one image, (C, H, W).
             batch_size: Images of a step, over all devices.
-            compute: How they are computed.
+            compute: Devices and precision of the training.
         """
         self._path, self._batch_size = scratch / SPEED, batch_size
         saved = json.loads(self._path.read_text()) if self._path.exists() else []
@@ -66,7 +66,7 @@ class Meter:
         self._step = step
 
     def look(self, state: State) -> None:
-        """Note the speed since the last row, if ``state`` has just been logged."""
+        """Add a row with the speed since the last one, if ``state`` has just been logged."""
         if not (state.log and state.log[-1]["step"] == state.step):
             return
         now = time.monotonic()
@@ -85,23 +85,23 @@ class Meter:
                 self._writer.add_scalar(name, value, state.step)
 
     def save(self) -> None:
-        """Keep the rows, for `__init__` to go on from."""
+        """Save the rows, from which `__init__` resumes."""
         write_json(self._path, self.rows)
 
 
 def operations(network: nn.Module, size: tuple[int, ...]) -> float:
-    """Operations of the matrix products of one image's forward pass; an add is one, too."""
+    """Operations of the matrix products of one image's forward pass; a multiply-add is two."""
     was_training, weight = network.training, next(network.parameters())
     x = torch.zeros(1, *size, device=weight.device)
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:  # fused attention goes uncounted
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:  # fused attention is not counted
         network.eval().forward(x, torch.ones((), device=weight.device))
     network.train(was_training)
     return float(counter.get_total_flops())
 
 
 def peak(precision: str, device: str) -> float:
-    """Operations a second of large matrix products on one device, the best of a few."""
+    """Operations per second of large matrix products on one device, the best of a few."""
     kind = torch.device(device).type
     size, dtype = PEAK_SIZE[kind], {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     a, b = torch.rand(2, size, size, device=device).to(dtype)
@@ -114,14 +114,14 @@ def peak(precision: str, device: str) -> float:
 
 
 def memory_gib() -> float:
-    """The most memory held so far: of the GPU if there is one, else of this process."""
+    """The peak memory so far: of the GPU if there is one, else of this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
-def _writer():  # noqa: ANN202 (of a package that may be absent)
+def _writer():  # noqa: ANN202 (its package may be absent)
     folder = os.environ.get(TENSORBOARD)
     if not folder:
         return None

@@ -1,7 +1,7 @@
-"""Several devices: torchrun starts a training stage's script again, once for each of them.
+"""Trains on several devices: torchrun starts a training stage's script again, once per device.
 
-These processes train and leave their state in the stage's scratch folder; the script that started
-them goes on from there (docs/training.md).
+These processes train and save their state in the stage's scratch folder, from which the script that
+started them continues (docs/training.md).
 """
 
 import os
@@ -35,10 +35,10 @@ ECHOES = ("closed by peer", "reset by peer", "gloo", "NCCL", "ProcessGroup", "TC
 
 
 def devices(compute: Compute) -> int:
-    """How many devices of this machine train; all its GPUs for 0, or the CPU where it has none.
+    """The number of devices of this machine that train; 0 means all GPUs, or the CPU without any.
 
     Raises:
-        ConfigError: There are GPUs, but not as many.
+        ConfigError: There are GPUs, but too few.
     """
     here = torch.cuda.device_count()
     if here and compute.devices > here:
@@ -49,19 +49,19 @@ def devices(compute: Compute) -> int:
 
 
 def wanted(compute: Compute) -> bool:
-    """Whether this process is to `launch` others: not if it is one of them."""
+    """Whether this process is to `launch` others; False in a launched process."""
     several = TORCHRUN in os.environ or devices(compute) > 1
     return several and not distributed.launched()
 
 
 def launch(stage: Stage, compute: Compute) -> None:
-    """Train ``stage`` in a process for each device, and wait for them.
+    """Train ``stage`` in one process per device, and wait for them.
 
-    ``RRCM_TORCHRUN`` has the arguments of torchrun where several hosts train.
+    ``RRCM_TORCHRUN`` has the arguments of torchrun if several hosts train.
 
     Raises:
-        TrainingError: A process failed; the others have been stopped, and what is saved is kept.
-        StageError: A signal stopped us, and so all processes.
+        TrainingError: A process failed; the others were stopped, and saved state is kept.
+        StageError: A signal stopped this process, and with it all others.
     """
     count = devices(compute)
     where = shlex.split(os.environ.get(TORCHRUN, f"--standalone --nproc-per-node {count}"))
@@ -90,7 +90,7 @@ def launch(stage: Stage, compute: Compute) -> None:
 
 
 def _cause(failures: dict[int, ProcessFailure]) -> tuple[int, str]:
-    """The process that failed by itself, and why; the others fail when it is gone."""
+    """The process that failed first, and its error; the others only fail as a consequence."""
 
     def order(rank: int) -> tuple[bool, bool, int]:
         failure = failures[rank]
@@ -113,9 +113,9 @@ def _message(failure: ProcessFailure) -> str:
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """In a launched process: its launcher hears of an error, and prints those that it explains.
+    """In a launched process, report errors to the launcher, which prints expected ones.
 
-    It ends with its launcher, as nobody would take the result.
+    The process also ends when its launcher ends, as its result would not be used.
     """
     pool.follow(int(os.environ.get(LAUNCHER) or os.getppid()))
     get_error_handler().initialize()
@@ -134,5 +134,5 @@ def _tell(
 
 
 def scratch() -> Path:
-    """In a launched process: where to save; on another host than the stage's, nowhere for long."""
+    """The folder in which a launched process saves; a temporary one on a host without the stage."""
     return Path(os.environ.get(SCRATCH) or tempfile.mkdtemp(prefix="rrcm-"))

@@ -1,4 +1,4 @@
-"""What the stages that train share: devices, resuming, saving now and then, progress, logs."""
+"""Code that all training stages share: devices, resuming, periodic saving, progress, logs."""
 
 import json
 import os
@@ -23,16 +23,16 @@ from rrcm.data.splits.shards import Split
 from rrcm.training.engine import distributed
 from rrcm.training.engine.loop import State
 
-# Where a worker may vanish at any time, set RRCM_SAVE_SECONDS lower: less is done again.
+# Set RRCM_SAVE_SECONDS lower on preemptible workers, to repeat less work.
 SECONDS_BETWEEN_SAVES = float(os.environ.get("RRCM_SAVE_SECONDS", "20"))
 STATE, NOTES = "state.safetensors", "notes.json"
 
 
 @contextmanager
 def running(stage_name: str) -> Iterator[Stage]:
-    """`graph.running`; in a process that `on_devices` started, a part of the stage there.
+    """`graph.running`; in a process started by `on_devices`, a context for its part of the stage.
 
-    Such a process has no outputs of its own: it leaves the trained state in ``scratch``.
+    Such a process writes no outputs, only the trained state in ``scratch``.
     """
     if not distributed.launched():
         with graph.running(stage_name) as stage:
@@ -43,14 +43,14 @@ def running(stage_name: str) -> Iterator[Stage]:
 
 
 def read(split: str) -> Split:
-    """A split of the data; the processes that `on_devices` starts trust the one that did."""
+    """A split of the data; processes started by `on_devices` rely on the check of their starter."""
     return shards.read(Path("shards"), split, verify=not distributed.launched())
 
 
 def require_fit(model: str, shape: dict[str, Any], split: Split) -> None:
-    """Refuse a network that takes other images than those of ``split``, before the first step.
+    """Refuse a network whose input does not fit the images of ``split``, before the first step.
 
-    ``shape`` is that of ``models.<model>``; who builds the network refuses one without these keys.
+    ``shape`` is that of ``models.<model>``; missing keys are refused when the network is built.
 
     Raises:
         ConfigError: Names the key, its value, and that of the images.
@@ -68,9 +68,9 @@ def require_fit(model: str, shape: dict[str, Any], split: Split) -> None:
 
 
 def on_devices(stage: Stage, compute: Compute) -> None:
-    """Where several devices are wanted, train on them, each in a process that runs this script.
+    """If several devices are configured, train on them, each in a process that runs this script.
 
-    What follows in the script then resumes at the end of training, which leaves the outputs to it.
+    The rest of the script then resumes at the end of training, and writes the outputs.
     """
     if torchrun.wanted(compute):
         torchrun.launch(stage, compute)
@@ -87,21 +87,21 @@ def run(
     total: int,
     compute: Compute,
 ) -> None:
-    """Drive training to its end, resuming ``state`` from the stage's scratch folder.
+    """Run training to its end, resuming ``state`` from the stage's scratch folder.
 
     Args:
-        states: What `pretrain` or `train` yields.
-        state: The state that they train.
-        stage: Whose scratch folder is saved to, now and then and at the end.
-        network: What the operations of a step are counted of.
-        size: Of one image, (C, H, W).
+        states: The iterator of `pretrain` or `train`.
+        state: The state that it trains.
+        stage: Its scratch folder receives the state, periodically and at the end.
+        network: The network whose operations are counted.
+        size: Shape of one image, (C, H, W).
         batch_size: Images of a step, over all devices.
-        total: Steps.
-        compute: How it is computed.
+        total: Number of steps.
+        compute: Devices and precision of the training.
     """
     resumed, notes = state.resume(stage.scratch / STATE), stage.scratch / NOTES
     if resumed and state.step == total:
-        if notes.exists():  # on the host of process 0
+        if notes.exists():  # only on the host of process 0
             stage.notes |= json.loads(notes.read_text())
         return
     first, start, began = distributed.rank() == 0, state.step, time.monotonic()
@@ -114,7 +114,7 @@ def run(
         shown = progress.steps(
             states, total=total, start=start, title=stage.name, images=batch_size
         )
-        with closing(shown):  # so that an error stands on a line of its own, below the bar
+        with closing(shown):  # prints an error on its own line, below the bar
             _drive(shown, state, stage, meter)
     else:
         for _ in states:
@@ -133,7 +133,7 @@ def run(
 
 
 def _drive(states: Iterator[State], state: State, stage: Stage, meter: Meter) -> None:
-    """Run to the end, and save now and then: the figures first, whose rows may be ahead."""
+    """Run to the end, and save periodically: first the meter, whose rows may be ahead."""
     saved = time.monotonic()
     for _ in states:
         meter.look(state)
@@ -145,9 +145,9 @@ def _drive(states: Iterator[State], state: State, stage: Stage, meter: Meter) ->
 
 
 def write_logs(folder: Path, state: State, stage: Stage) -> None:
-    """Write what was computed, step by step, to ``log.csv``, for `dvc plots`.
+    """Write the logged values of each step to ``log.csv``, for `dvc plots`.
 
-    How fast it was goes beside the provenance: no stage may depend on that.
+    The speed is written beside the provenance, since no stage may depend on it.
     """
     speed = json.loads((stage.scratch / SPEED).read_text())
     for path, rows, columns in (
@@ -159,5 +159,5 @@ def write_logs(folder: Path, state: State, stage: Stage) -> None:
 
 
 def data_digests(*splits: str) -> dict[str, str]:
-    """SHA-256 of the index of each split, which has those of its shards."""
+    """SHA-256 of the index of each split, which contains the hashes of its shards."""
     return {name: sha256(Path("shards", name, "index.json")) for name in splits}

@@ -1,4 +1,4 @@
-"""Stage ``combine``: members of an ensemble -> one classifier, as a run is, and its ONNX file."""
+"""Stage ``combine``: members of an ensemble -> one classifier, like that of a run, as ONNX."""
 
 from pathlib import Path
 
@@ -17,11 +17,11 @@ def main(name: str) -> None:
         members = ensembles.read(Path("ensembles", name), cfg.members)
         folder = Path("models", name)
         used = sorted({about["model"]["architecture"] for _, about in members})
-        # An evaluation depends on the code of one architecture, and by these on that of all.
+        # An evaluation depends on the code of one architecture; these digests add all others.
         files = [f"rrcm/models/{kind}/{one}.py" for one in used for kind in ("networks", "folding")]
         code, params = {f: sha256(Path(f)) for f in files}, sections.as_written(f"ensembles.{name}")
         for _, about in members:
-            params |= about.pop("params")  # a record, no part of the function
+            params |= about.pop("params")  # a record only, not part of the function
         made = ensembles.save(folder, members, cfg, code=code, params=params)
         folded, _ = ensembles.load(folder)
         stage.notes["parity"] = export_ensemble(

@@ -1,4 +1,4 @@
-"""Stage ``denoise``: images, and perhaps a classifier that looks at them -> a denoiser."""
+"""Stage ``denoise``: images, and optionally a classifier for the loss -> a denoiser."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def main(name: str) -> None:
             compute=cfg.compute,
         )
         if distributed.launched():
-            return  # the stage that started this process goes on
+            return  # the process that started this one continues
         out = Path("denoisers", name)
         denoiser.save(
             out,

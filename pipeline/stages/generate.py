@@ -1,4 +1,4 @@
-"""Stage ``generate``: a diffusion model -> pictures, and how far from real ones they are."""
+"""Stage ``generate``: a diffusion model -> pictures, and their Fréchet distance to real ones."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def main(name: str) -> None:
         shape, max_value = data["train"].images.shape[1:], data["train"].max_value
         device = distributed.device()
         model, told = sampling.load(cfg, shape, device=device)
-        features = fid.features(cfg, shape, device=device)  # before hours of sampling
+        features = fid.features(cfg, shape, device=device)  # errors before hours of sampling
         batches = []
         with progress.bar(cfg.images, 0, stage.name, " pictures") as shown:
             for batch in sampling.generate(model, cfg, shape, max_value=max_value, told=told):

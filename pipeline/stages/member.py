@@ -1,4 +1,4 @@
-"""Stage ``member``: a trained run -> a place of an ensemble, where `combine` finds it."""
+"""Stage ``member``: a trained run -> its folder in an ensemble, where `combine` finds it."""
 
 import shutil
 from pathlib import Path

@@ -30,7 +30,7 @@ def main(name: str) -> None:
             compute=cfg.compute,
         )
         if distributed.launched():
-            return  # the stage that started this process goes on
+            return  # the process that started this one continues
         out = Path("pretrained", name)
         made_with = sections.as_written(f"pretrain.{name}", f"models.{cfg.model}")
         about = {"params": json.dumps(made_with)}

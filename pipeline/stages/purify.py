@@ -1,4 +1,4 @@
-"""Stage ``purify``: a denoiser before a classifier -> one classifier, and its ONNX file."""
+"""Stage ``purify``: a denoiser in front of a classifier -> one classifier, and its ONNX file."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def main(name: str) -> None:
             cfg,
             root=Path("."),
             pictures=split.images.shape[1:],
-            # An evaluation depends on the code of one network, and by these on that of all.
+            # An evaluation depends on the code of one network; these digests add the others.
             code=[
                 f"rrcm/diffusion/purifiers/{cfg.purifier}.py",
                 f"rrcm/diffusion/networks/{cfg.network}.py",

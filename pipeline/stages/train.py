@@ -1,4 +1,4 @@
-"""Stage ``train``: labelled images, and perhaps weights -> a classifier for one sigma."""
+"""Stage ``train``: labelled images, and optionally weights -> a classifier for one sigma."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def main(name: str) -> None:
             compute=recipe.compute,
         )
         if distributed.launched():
-            return  # the stage that started this process goes on
+            return  # the process that started this one continues
         out = Path("models", name)
         kept = {"condition": recipe.condition, "final_norm": recipe.final_norm, "sigma": run.sigma}
         read = (f"runs.{name}", f"recipes.{run.recipe}", f"models.{run.model}")

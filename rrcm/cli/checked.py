@@ -1,7 +1,7 @@
 """Loads params.yaml for every command and stage, checked as a whole, components included.
 
-Components are heavy to import, and a stage may take only a second. So a file that was found valid
-is not checked again until it or the library changes.
+Importing components is slow, and a stage may take only a second. So a file that was found valid is
+not checked again until it or the library changes.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ def load() -> Params:
 
 
 def examined() -> tuple[Params, list[str]]:
-    """Return the same, and the components that were not checked, as a package is missing."""
-    digest = _digest()  # before it is read: an edit made meanwhile is checked next time
+    """Like `load`; also return the components not checked because a package is missing."""
+    digest = _digest()  # before reading the file: an edit made meanwhile is checked next time
     whole, missing = params.load(), []
     if not (VALID.is_file() and VALID.read_bytes() == digest.encode()):
         missing = checking.check(whole)

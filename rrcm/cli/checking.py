@@ -58,7 +58,7 @@ class _Components:
             return None
 
     def constants(self, kind: str, name: str, node: Any, *, where: str) -> ModuleType | None:
-        """Return the same; refuse ``node``, found at ``where``, if it is no ``Config`` of it."""
+        """Like `load`; refuse ``node``, found at ``where``, if it is no ``Config`` of it."""
         module = self.load(kind, name)
         if module is not None:
             parse(node, module.Config, where=where)

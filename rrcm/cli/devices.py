@@ -16,10 +16,10 @@ VISIBLE, GIVEN = "CUDA_VISIBLE_DEVICES", "RRCM_GPU"
 def choose(names: tuple[str, ...]) -> None:
     """Refuse devices that are not here; for the CPU, hide the GPUs from this process, too.
 
-    The classifier that this process then opens is the function that its processes draw votes of.
+    The classifier that this process then opens computes the same function as in its processes.
 
     Raises:
-        ConfigError: One of them is not here; lists those that are.
+        ConfigError: A device is not available; lists those that are.
     """
     if set(names) == {"cpu"}:
         os.environ[VISIBLE] = ""
@@ -39,7 +39,7 @@ def require_given() -> None:
     """In a process of `run`, refuse to work without the GPU that was assigned to it.
 
     Raises:
-        BackendError: It does not answer. The CPU would do, but was not asked for.
+        BackendError: The GPU does not answer. The CPU would work, but was not asked for.
     """
     if (name := os.environ.get(GIVEN)) and not torch.cuda.is_available():
         raise BackendError(f"GPU {name} does not answer; `rrcm doctor` shows what there is")
@@ -56,7 +56,7 @@ def run(names: tuple[str, ...]) -> None:
     """
     arguments = [*sys.argv[1:], "--devices", ""]  # the last one counts
     shards = [f"{i}/{len(names)}" for i in range(1, len(names) + 1)]
-    code = (  # imports take seconds, in which this process may be killed
+    code = (  # follow first: during the imports, which take seconds, this process may be killed
         f"from rrcm.core import pool; pool.follow({os.getpid()}); "
         "from rrcm.cli.main import main; main()"
     )

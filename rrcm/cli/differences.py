@@ -6,8 +6,8 @@ from typing import Any
 from rrcm.analysis import entries
 from rrcm.core.schema import finite
 
-FEW = 4  # differences that are named one by one
-NAMED = 2  # stages that are named one by one
+FEW = 4  # differences that are listed individually
+NAMED = 2  # stages that are listed individually
 SHOWN = 60  # characters of a value
 
 
@@ -57,7 +57,7 @@ def lines(found: Iterable[tuple[str, tuple[str, ...]]], *, stage: str) -> list[s
 
 
 def line(name: str, reasons: tuple[str, ...], way: str, *, them: str = "it") -> str:
-    """Return the line for something stale; ``way`` is the command that makes it again."""
+    """Return the line for something stale; ``way`` is the command that remakes it."""
     return f"stale: {name}: {listed(reasons)}; {way} makes {them} anew"
 
 

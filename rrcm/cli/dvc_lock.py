@@ -1,7 +1,7 @@
-"""Reads dvc.lock: whole, though DVC writes it in place, and as the history of each result.
+"""Reads dvc.lock consistently, although DVC writes it in place, and traces how results were made.
 
-A record counts only for the bytes whose hash it has, and only as far back as each stage read what
-the stage before it last wrote: DVC records the hashes of both.
+A record is used only for files with its hashes, and traced back only while each stage read what the
+stage before it last wrote: DVC records the hashes of both.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from rrcm.core.errors import StageError, one_line
 
 LOCKFILE = Path("dvc.lock")
 GUARD = Path(".dvc/tmp/lock")  # DVC holds it, by flock, while it writes
-QUIET = 2.0  # seconds; DVC writes its file in a second or so, and never rests as long within it
+QUIET = 2.0  # seconds; DVC writes its file in about a second, without pauses as long as this
 POLL = 0.05
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def parse() -> dict[str, Any]:
 
 
 def consistent(reader: Callable[[], T]) -> T:
-    """Return ``reader()``, called again until nobody wrote dvc.lock meanwhile."""
+    """Return ``reader()``, repeated until dvc.lock does not change during the call."""
     while True:
         before = _settled()
         try:
@@ -67,7 +67,7 @@ def consistent(reader: Callable[[], T]) -> T:
 
 
 def _stamp() -> tuple[int, ...]:
-    """Return what changes with every write of the file."""
+    """Return values of the file's status that change with every write."""
     try:
         status = LOCKFILE.stat()
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def _settled() -> tuple[int, ...]:
 
 
 def _held() -> bool:
-    """Return whether a DVC process holds its lock."""
+    """Return whether a DVC process holds DVC's lock."""
     try:
         with GUARD.open("rb") as guard:
             fcntl.flock(guard, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -98,10 +98,10 @@ def _held() -> bool:
 class Lineage:
     """How a file was made.
 
-    ``params`` are sections of params.yaml by dotted name, as its stage and those before it read
+    ``params`` are sections of params.yaml by dotted name, as its stage and those upstream read
     them; of two records of a section, the one nearest to the file. ``older`` are pairs of a stage
-    and one of its inputs that another stage has made again since: how the version that was read
-    had been made is no longer recorded.
+    and one of its inputs that another stage has remade since: dvc.lock no longer records how the
+    version that was read had been made.
     """
 
     params: dict[str, Any]
@@ -131,7 +131,7 @@ class Lock:
             return None
         params: dict[str, Any] = {}
         older, queue = [], [stage]
-        for name in queue:  # which grows: nearest stages come first
+        for name in queue:  # grows in the loop: nearest stages come first
             params = self.params(name) | params
             for dependency in self.stages[name].get("deps", []):
                 made, makers = self._made(dependency["path"])
@@ -146,7 +146,7 @@ class Lock:
         return dict(self.stages.get(stage, {}).get("params", {}).get(str(PARAMS), {}))
 
     def read(self, stage: str, path: Path) -> str:
-        """Return the hash of an input as a stage read it; empty if that is not recorded."""
+        """Return the hash of an input as a stage read it; empty if it is not recorded."""
         inputs = self.stages.get(stage, {}).get("deps", [])
         found = (one.get("md5", "") for one in inputs if one["path"] == path.as_posix())
         return next(found, "")

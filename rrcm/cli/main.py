@@ -1,4 +1,4 @@
-"""The command line ``rrcm``: the commands that need no checkout. Heavy imports wait for a command.
+"""The command line ``rrcm``: commands that need no checkout; heavy imports are deferred to them.
 
 In a checkout, pipeline/cli/main.py adds its own commands to `app`.
 """
@@ -22,7 +22,7 @@ from rrcm.core.files import require_utf8
 
 CERTIFY, RESULTS = "Certify and predict", "Read results"
 PROJECT, WORKFLOW, MACHINE = "Set up a project", "Run the workflow", "This machine"
-HEADINGS = (CERTIFY, RESULTS, PROJECT, WORKFLOW, MACHINE)  # of `rrcm --help`, in this order
+HEADINGS = (CERTIFY, RESULTS, PROJECT, WORKFLOW, MACHINE)  # in the order of `rrcm --help`
 NEED_CHECKOUT: tuple[str, ...] = (
     "accept",
     "check",
@@ -34,12 +34,12 @@ NEED_CHECKOUT: tuple[str, ...] = (
     "pull",
 )
 NEED_CHECKOUT += ("representations", "repro")
-ROOT = Path(__file__).parents[2]  # of a checkout; where rrcm was installed, its site-packages
+ROOT = Path(__file__).parents[2]  # root of the checkout, or site-packages if installed
 WHOLE = 10_000  # characters of a summary line, which the terminal wraps
 
 
 class Commands(TyperGroup):
-    """Commands listed under headings, their summaries whole."""
+    """A group whose help lists commands under headings, with full summaries."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each heading and its commands."""
@@ -59,7 +59,7 @@ class Commands(TyperGroup):
         """Return a command by name.
 
         Raises:
-            ConfigError: It needs a checkout, and rrcm does not run from one.
+            ConfigError: The command needs a checkout, and rrcm does not run from one.
         """
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in NEED_CHECKOUT and not in_checkout():
@@ -377,21 +377,21 @@ def bench(
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print results, which may contain names that anybody chose."""
+    """Print results, which may contain untrusted names."""
     typer.echo(printable(text, lines=True), err=err)
 
 
 def in_checkout() -> bool:
-    """Return whether this package lies in a checkout, and not where it was installed to."""
+    """Return whether this package lies in a checkout and is not an installed copy."""
     return all((ROOT / file).is_file() for file in ("pyproject.toml", "pipeline/cli/main.py"))
 
 
 def main() -> None:
-    """Run a command; an error that the user can mend takes one line and exit code 1."""
+    """Run a command; an error that the user can fix takes one line and exit code 1."""
     with reported():
         for argument in sys.argv:
             require_utf8(argument, ConfigError)
-        if in_checkout():  # whatever the current folder, and before any other `pipeline`
+        if in_checkout():  # in any current folder, before other packages called `pipeline`
             sys.path.insert(0, str(ROOT))
             importlib.import_module("pipeline.cli.main")
         try:

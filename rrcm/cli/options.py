@@ -1,4 +1,4 @@
-"""The options of the commands that ask a classifier: their help, and what a user typed.
+"""The options of the commands that query a classifier: their help, and the typed values.
 
 Imports nothing heavy, so that `rrcm --help` is quick.
 """
@@ -33,7 +33,7 @@ Weights = Annotated[
     Option(help="Weights file for --timm.", show_default="timm's pretrained weights"),
 ]
 
-# Images, and how they become the input of a classifier from elsewhere.
+# Images, and their preprocessing for a classifier from elsewhere.
 Images = Annotated[Path | None, Option(help="Folder of images to certify --onnx or --timm on.")]
 Labels = Annotated[
     Path | None,

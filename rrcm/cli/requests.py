@@ -18,10 +18,10 @@ from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 
-SPLITS = ("test", "choice")  # that may be certified
+SPLITS = ("test", "choice")  # splits that may be certified
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 SAMPLE = ("n", "split", "subset", "stop", "batch_size", "seed")  # override keys of `sample`
-OURS = {"method", "eval_sigma", "split"}  # options of --model alone
+OURS = {"method", "eval_sigma", "split"}  # options for --model only
 THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
@@ -29,10 +29,10 @@ ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Foreign:
-    """A classifier trained elsewhere, its images, and how they become its input.
+    """A classifier trained elsewhere, its images, and their preprocessing.
 
     ``kind`` is a file of rrcm/inference/foreign/, ``name`` the name or file of the classifier.
-    Where a value is None, the classifier's own holds.
+    A value of None stands for the classifier's own.
     """
 
     kind: str
@@ -111,9 +111,9 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
         sample, stopping = _deciding(sample, stopping, report.radii, stop=chosen)
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
-        if sample.stop != "none":  # whose votes serve every alpha
+        if sample.stop != "none":  # votes without a stopping rule serve every alpha
             sample = dataclasses.replace(sample, alpha=options.alpha)
-    if params:  # its own checks are of how these go together
+    if params:  # its checks also cover combinations of these values
         changed: dict[str, Any] = {
             "sample": sample,
             "certify": certify,
@@ -144,7 +144,7 @@ def _kind(options: Options) -> str:
     """Return which of --model, --onnx and --timm was given.
 
     Raises:
-        ConfigError: None or several were, or an option does not go with it.
+        ConfigError: None or several were given, or an option does not go with it.
     """
     given = options.given()
     kinds = [kind for kind in ONLY if kind in given]
@@ -161,7 +161,7 @@ def _deciding(
     sample: Sample, stopping: dict[str, dict[str, Any]], radii: list[float], *, stop: bool
 ) -> tuple[Sample, dict[str, dict[str, Any]]]:
     """Return how to draw so that ``radii`` are decided; ``stop``: the user chose the rule."""
-    if not stop and sample.stop not in ("none", "futile"):  # which decide every radius
+    if not stop and sample.stop not in ("none", "futile"):  # these two decide every radius
         sample = dataclasses.replace(sample, stop="grid")
     grid = stopping.get("grid", defaults.STOPPING["grid"])
     return sample, stopping | {"grid": grid | {"radii": radii}}
@@ -183,7 +183,7 @@ def parse_radii(text: str) -> list[float]:
 
 
 def settings() -> tuple[Certify, Report]:
-    """Return how to certify and report: as params.yaml has it, if there is one."""
+    """Return the settings to certify and report: those of params.yaml, if there is one."""
     if not PARAMS.exists():
         return defaults.CERTIFY, defaults.REPORT
     params = load()

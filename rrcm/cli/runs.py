@@ -18,8 +18,8 @@ PRESETS = Path("presets")
 class Trained:
     """A run of params.yaml, smoothed at the sigma of ``evaluation``.
 
-    ``trained_at`` is the sigma of its training where that is another one, else None. ``votes`` are
-    the files in which the graph keeps votes of such an evaluation.
+    ``trained_at`` is the sigma of its training if that differs, else None. ``votes`` are the files
+    in which the graph keeps votes of such an evaluation.
     """
 
     evaluation: Eval
@@ -31,7 +31,7 @@ def trained(params: Params, options: Options) -> Trained:
     """Return the run that the options of a command name, and the sigma to smooth it with.
 
     Raises:
-        ConfigError: There is none, or a sigma is out of range.
+        ConfigError: There is no such run, or a sigma is out of range.
         BackendError: It has not been trained and exported here; the message says how to get it.
     """
     sigma, noise = options.sigma, options.eval_sigma
@@ -69,7 +69,7 @@ def find_run(
     ``eval_sigma`` is the noise to smooth it with, by default that of its training.
 
     Raises:
-        ConfigError: There is none; names the presets that have one, or the nearest values.
+        ConfigError: There is no such run; names presets that have one, or the nearest values.
     """
     if found := _matching(params, model, method, sigma):
         return found
@@ -111,13 +111,13 @@ def _matching(params: Params, model: str, method: str, sigma: float) -> str | No
 
 
 def _levels(params: Params, model: str, method: str) -> list[float]:
-    """Return the sigmas at which there is such a run."""
+    """Return the sigmas of the runs with this model and method."""
     known = {run.sigma for run in params.classifiers().values()}
     return sorted(sigma for sigma in known if _matching(params, model, method, sigma))
 
 
 def _lacking(params: Params, model: str, method: str, sigma: float) -> str:
-    """Return what params.yaml lacks, and what it has of the same kind."""
+    """Return the message about a missing run, with the available values."""
     if levels := _levels(params, model, method):
         return f"params.yaml has {model} {method} at sigma = {_listed(levels)}, not at {sigma:g}"
     runs = params.classifiers().values()
@@ -141,6 +141,6 @@ def _presets() -> dict[str, Params]:
     """Return the complete presets of this checkout."""
     found = {}
     for path in sorted(PRESETS.glob("*.yaml"), key=lambda path: path.stem):
-        with suppress(ConfigError):  # a preset that was edited is not the user's concern now
+        with suppress(ConfigError):  # an invalid preset is no reason to fail here
             found[path.stem] = load(path)
     return found

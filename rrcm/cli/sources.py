@@ -1,4 +1,4 @@
-"""Opens the classifier and the images of a request: a run, or anybody's network and folder."""
+"""Opens the classifier and the images of a request: a run, or any network and folder."""
 
 import dataclasses
 import sys
@@ -30,8 +30,8 @@ class Source:
 
     ``made`` are files of votes that may answer the same request. For a folder of images, ``files``
     maps an index to its file, and ``left_out`` has a line for each file that was not used. ``said``
-    are lines to show with the results. ``reference`` is the function that ``draws.paired`` draws
-    are compared with.
+    are lines to show with the results. ``reference`` is the function to which ``draws.paired``
+    draws are compared.
     """
 
     name: str
@@ -122,7 +122,7 @@ def _foreign(request: Request, source: Foreign) -> Source:
     if source.images is None:
         raise ConfigError(f"--{source.kind} {source.name}: give its images with --images")
     found = classifier(request)
-    backend: Any = found.backend  # which also knows how it normalises pixels
+    backend: Any = found.backend  # it also has the normalisation of pixels
     assert found.fit is not None  # every foreign classifier has one
     pictures = folder(
         source.images,

@@ -39,7 +39,7 @@ INFINITE = {".inf": float("inf"), "-.inf": float("-inf")}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Described:
-    """A classifier as its own record has it; without a record, its name is the ``method``.
+    """A classifier, described by its own record; without a record, ``method`` is its name.
 
     ``sigma`` is the noise of its training, ``calls`` are those of `Params.calls`, and ``stale`` are
     its differences from params.yaml, one string each.
@@ -76,7 +76,7 @@ class Present:
         return entries.ordered([self._evaluation(name) for name in names])
 
     def classifier(self, header: Header) -> Described:
-        """Describe the classifier whose votes these are, if its file is here."""
+        """Describe the classifier with these votes, if its file is here."""
         recorded, missing = self._record(header)
         return self._described(header.run, recorded, missing)
 
@@ -87,7 +87,7 @@ class Present:
         the data too, are in ``stale``.
 
         Raises:
-            BackendError: It was made for another model, method or sigma, or its file has no record.
+            BackendError: Its file is for another model, method or sigma, or has no record.
             RrcmError: Its file is missing or damaged.
         """
         file, maker = _file(run, backend), self.whole.maker(run)
@@ -230,13 +230,13 @@ class Present:
             section, _, name = key.partition(".")
             if section in DESCRIBE:
                 past[section][name] = _infinite(value)
-        for kind in CLASSIFIERS:  # a name may have been of another kind
+        for kind in CLASSIFIERS:  # the name may have belonged to another kind
             if kind not in kinds:
                 past[kind].pop(run, None)
         try:
             found = parse(past, Params, where=str(PARAMS))
             found.classifiers()
-        except (ConfigError, KeyError):  # recorded by another version, or not all of it
+        except (ConfigError, KeyError):  # recorded by another version, or incompletely
             return None
         return found
 

@@ -39,7 +39,7 @@ def ensure(path: Path, wanted: Header, source: Source) -> None:
 
 
 def read(path: Path) -> TrialAnswers | None:
-    """Return what `ensure` kept in ``path``; None if the votes were drawn without it."""
+    """Return the answers that `ensure` kept in ``path``; None if votes were drawn without it."""
     return TrialAnswers(**json.loads(path.read_text())) if path.exists() else None
 
 

@@ -17,11 +17,11 @@ Finding = tuple[str, str]  # one of these marks, and the text
 def examine() -> tuple[str, bool]:
     """Return one line per finding, with a summary of the failures, and whether there are none.
 
-    A line begins with ``ok``, ``--`` for something absent that is optional or can be made, or
-    ``!!`` for something needed that is missing or wrong, with the way to get it.
+    A line begins with ``ok``; with ``--`` if something optional, or that can be made, is absent; or
+    with ``!!`` if something needed is missing or wrong, followed by the way to get it.
     """
     found = _packages()
-    if all(mark == OK for mark, _ in found):  # otherwise the next checks could not be imported
+    if all(mark == OK for mark, _ in found):  # the next checks import these packages
         found += [*_devices(), *_project()]
     wrong = [text for mark, text in found if mark == WRONG]
     lines = [f"{mark}  {text}" for mark, text in found]

@@ -34,7 +34,7 @@ from rrcm.core.errors import VotesError, printable
 from rrcm.core.files import require_place, write_text
 
 VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
-SHOWN = 5  # files left out that are named one by one
+SHOWN = 5  # files left out that are listed individually
 
 
 def certify(request: Request, source: Source | None = None) -> str:
@@ -70,7 +70,7 @@ def share(request: Request) -> str:
         if (count := len(request.devices)) > 1:
             shards = [f"{i}/{count}" for i in range(1, count + 1)]
             _merged([_shard(dataclasses.replace(whole, shard=shard)) for shard in shards])
-    return certify(request, source)  # of the votes that the processes have made
+    return certify(request, source)  # finds the votes that the processes have drawn
 
 
 def merge(paths: list[Path]) -> str:
@@ -139,7 +139,7 @@ def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:
 
 
 def _left_out(name: str, source: Source) -> list[str]:
-    """Return lines on the files that were not used; a file of its own lists all of them."""
+    """Return lines on the files that were not used; all are listed in a separate file."""
     if not source.left_out:
         return []
     path = _left_out_file(name)
@@ -183,7 +183,7 @@ def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
     path = VOTES / f"{key_of(wanted)}.jsonl"
     title = f"certify {source.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else "")
     with locks.alone(path.with_suffix(".lock"), title, say=sources.note):
-        if made := _made(wanted, source):  # by whoever we have waited for
+        if made := _made(wanted, source):  # by the process that we waited for
             return made
         _prepare(request, wanted, source)
         session.run(
@@ -199,7 +199,7 @@ def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
 
 
 def _made(wanted: Header, source: Source) -> tuple[Header, list[Row], Path] | None:
-    """Return the votes that ``wanted`` defines if they exist, whole or in shards, merged then."""
+    """Return the votes that ``wanted`` defines, if they exist; shards are merged."""
     for path in (*source.made, VOTES / f"{key_of(wanted)}.jsonl"):
         if path.exists():
             header, rows = records.read(path)
@@ -213,7 +213,7 @@ def _parts(wanted: Header) -> list[Path]:
     """Return the files of all shards of ``wanted``, or nothing if one is missing."""
     found: dict[int, list[Path]] = {}  # number of shards -> their files
     for path in sorted(VOTES.glob("*.jsonl")):
-        with suppress(VotesError):  # a damaged file is as good as none
+        with suppress(VotesError):  # a damaged file is ignored
             header = records.definition(path)
             if dataclasses.replace(header, shard=wanted.shard) == wanted:
                 found.setdefault(int(header.shard.partition("/")[2]), []).append(path)
@@ -221,10 +221,10 @@ def _parts(wanted: Header) -> list[Path]:
 
 
 def _prepare(request: Request, wanted: Header, source: Source) -> None:
-    """Refuse a request that nothing could certify, before anything is drawn."""
+    """Refuse a request that cannot be certified, before anything is drawn."""
     asked = request.certify
     certification.require(wanted, certificates=asked.certificates, alpha=asked.alpha)
-    require_place(_left_out_file(_written_as(wanted, asked)))  # the longest of the names
+    require_place(_left_out_file(_written_as(wanted, asked)))  # the longest of the file names
     trial.ensure(_tried(wanted), wanted, source)
 
 
@@ -235,8 +235,8 @@ def _tried(header: Header) -> Path:
 def header_of(request: Request, source: Source) -> Header:
     """Return the definition of the votes that a request asks for.
 
-    The noise for image files is fresh unless the request has a seed: whoever knows the noise can
-    construct an image whose certificate is false.
+    The noise for image files is fresh unless the request has a seed: somebody who knows the noise
+    can construct an image whose certificate is false.
     """
     header = procedure.header(
         source.smoothed.backend,
@@ -261,7 +261,7 @@ def _kept_seed(header: Header) -> int:
         part = path.with_suffix(f".seed-{os.getpid()}")
         part.write_text(f"{secrets.randbits(64)}\n")
         try:
-            os.link(part, path)  # of several processes that share the work, the first one decides
+            os.link(part, path)  # the first of several processes decides
         except FileExistsError:
             pass
         finally:
@@ -281,7 +281,7 @@ def _name(header: Header) -> str:
     parts += [header.subset.replace(":", "")] if header.subset != "all" else []
     parts += ["label-aware"] if header.label_aware else []
     parts += [f"b{header.budget:g}s"] if header.budget else []
-    if header.backend.startswith(FOREIGN):  # whose name does not identify it
+    if header.backend.startswith(FOREIGN):  # its name does not identify it
         parts += [key_of(dataclasses.replace(header, shard="1/1"))[:8]]
     return "-".join(parts)
 

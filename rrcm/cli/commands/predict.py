@@ -51,7 +51,7 @@ def _test_image(request: Request, image: int) -> tuple[Answer, str]:
 
 
 def _certify(request: Request, path: Path) -> Answer:
-    """Certify a file; without a seed under fresh noise, which nobody could have prepared for."""
+    """Certify a file; without a seed, under fresh noise that nobody can predict."""
     seed = request.sample.seed if request.seeded else None
     try:
         return sources.classifier(request).certify(path, seed=seed)

@@ -27,7 +27,7 @@ from rrcm.serving.endpoints import Limits
 
 UNITS = {"": 1, "k": 2**10, "M": 2**20}
 BACKLOG = 2048  # connections that the kernel keeps until they are accepted
-GRACE = 5  # seconds that a connection may take to close, once all is answered
+GRACE = 5  # seconds that a connection may take to close after the last answer
 
 
 class Server(uvicorn.Server):
@@ -37,11 +37,11 @@ class Server(uvicorn.Server):
     door: Door
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's."""
+        """Like uvicorn's, with a longer backlog; then print that the server is ready."""
         asyncio.get_running_loop().set_exception_handler(self.door.trouble)
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(BACKLOG)  # more than are accepted at a time
+            listener.listen(BACKLOG)  # longer than the number accepted at a time
         print(self.ready, flush=True)
 
 
@@ -63,7 +63,7 @@ def serve(
     Port 0 takes a free one. The address is printed once the server is ready.
 
     Raises:
-        RrcmError: The classifier cannot be served, a limit makes no sense, or the address is not
+        RrcmError: The classifier cannot be served, a limit is not valid, or the address is not
             available.
     """
     limits = Limits(
@@ -165,7 +165,7 @@ def size(text: str, option: str) -> int:
     """Parse ``500k`` or ``10M`` to bytes.
 
     Raises:
-        ConfigError: It is neither, nor a plain number; names the option.
+        ConfigError: The text is neither, nor a plain number; names the option.
     """
     found = re.fullmatch(r"([0-9]{1,12})([kM]?)", text)
     if not found:

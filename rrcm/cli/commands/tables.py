@@ -18,7 +18,7 @@ from rrcm.core.errors import DataError
 from rrcm.core.ranges import require
 
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
-CONFIDENCE = REPORT.confidence  # of intervals, without a params.yaml
+CONFIDENCE = REPORT.confidence  # confidence of intervals without a params.yaml
 RESULTS = Path("results")
 
 
