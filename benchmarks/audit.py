@@ -22,7 +22,7 @@ from rrcm.certification import certify, tsv
 
 DRAWS, ALPHAS, SIGMAS = (100, 1_000, 10_000, 100_000), (0.001, 0.01), (0.12, 0.25, 0.5, 1.0)
 IMAGES = (100, 500)
-SIGNIFICANT = 0  # instead of decimals: three significant digits, to the nearest, as by {:.3}
+SIGNIFICANT = 0  # stands for three significant digits, rounded to nearest as by {:.3}
 FORMATS = {
     "csv": 6,
     "tsv": 6,
@@ -31,7 +31,7 @@ FORMATS = {
     "tsv, 3 digits": SIGNIFICANT,
 }
 NEAREST = "radii were rounded to the nearest"  # true of all tables of significant digits
-AT_CEILING = 5  # images with unanimous votes, with fewer of which a table is not counted
+AT_CEILING = 5  # tables with fewer images with unanimous votes are not counted
 PUBLISHED = (100, 200, 500, 1_000)  # images of a published table
 KNOWN = {"nothing stated": "table.tsv", "sigma in the path": "noise_{0:.2f}/test/sigma_{0:.2f}"}
 
@@ -75,7 +75,7 @@ OUTCOMES = (
 
 
 def tell(seed: tuple[int, int, int]) -> dict[str, set[str]]:
-    """The outcome, one of ``OUTCOMES``, for one table, by the values that are stated."""
+    """Stated values -> the outcome for one table, one of ``OUTCOMES``."""
     rng = np.random.default_rng(seed)
     unanimous = 0
     while unanimous < AT_CEILING:
@@ -106,7 +106,7 @@ def tell(seed: tuple[int, int, int]) -> dict[str, set[str]]:
 def published(
     rng: np.random.Generator, *, n: int, alpha: float, sigma: float, images: int
 ) -> pd.DataFrame:
-    """`simulate`, of classifiers that are good and bad, and more or less certain."""
+    """Run `simulate` for a random classifier: good or bad, and more or less certain."""
     return simulate(
         rng,
         n=n,
@@ -131,7 +131,7 @@ def write_published(table: pd.DataFrame, path: Path) -> None:
 
 
 def measure(seed: tuple[int, int], *, faulty: bool) -> dict[str, dict[str, bool]]:
-    """Format -> fault -> whether it raised an alarm, of one table; the fault ``none`` is clean."""
+    """Format -> fault -> whether one table raised an alarm; the fault ``none`` is a clean table."""
     rng = np.random.default_rng(seed)
     n, alpha, sigma, images = (rng.choice(some) for some in (DRAWS, ALPHAS, SIGMAS, IMAGES))
     clean = simulate(rng, n=n, alpha=alpha, sigma=sigma, images=images)
@@ -161,8 +161,8 @@ def simulate(
 ) -> pd.DataFrame:
     """Certificates of images, a mixture of certain, doubtful and wrong ones; radii in full.
 
-    Shares are ``sure`` and ``wrong``; the sure have a logarithm, to base 10, of 1 - p within
-    ``doubt``, and the others a p of a beta distribution with parameters ``others``.
+    ``sure`` and ``wrong`` are shares of images. Certain images have a log10(1 - p) within
+    ``doubt``; the p of others has a beta distribution with parameters ``others``.
     """
     certain = 1 - 10.0 ** rng.uniform(*doubt, images)
     p = np.where(rng.random(images) < sure, certain, rng.beta(*others, images))
@@ -191,7 +191,7 @@ def simulate(
 
 
 def rounded(table: pd.DataFrame, digits: int) -> pd.DataFrame:
-    """The same with radii of so many decimals, rounded down, or as ``SIGNIFICANT`` says."""
+    """The table with radii rounded down to ``digits`` decimals, or as `SIGNIFICANT` defines."""
     if digits == SIGNIFICANT:
         return table.assign(radius=[float(f"{r:.3}") for r in table["radius"]])
     return table.assign(radius=[certify.floor(r, digits) for r in table["radius"]])
@@ -208,7 +208,7 @@ Fault = Callable[[pd.DataFrame, pd.DataFrame, np.ndarray, np.random.Generator], 
 
 
 def one_up(table, other, unit, rng):
-    """One certified image, chosen by chance, with its radius rounded up."""
+    """Round up the radius of a random certified image."""
     chosen = rng.choice(np.flatnonzero(table["radius"] > 0))
     radius = table["radius"].to_numpy().copy()
     radius[chosen] = np.round(radius[chosen] + unit[chosen], 9)
@@ -216,7 +216,7 @@ def one_up(table, other, unit, rng):
 
 
 def top_up(table, other, unit, rng):
-    """The same of an image with the largest radius."""
+    """Round up the radius of an image with the largest radius."""
     radius = table["radius"].to_numpy().copy()
     top = radius.argmax()
     radius[top] = np.round(radius[top] + unit[top], 9)
@@ -224,30 +224,30 @@ def top_up(table, other, unit, rng):
 
 
 def all_up(table, other, unit, rng):
-    """All radii rounded up."""
+    """Round up all radii."""
     return table.assign(radius=np.round(np.ceil(table["exact"] / unit) * unit, 9))
 
 
 def mixed(table, other, unit, rng):
-    """A fifth of the images of another sigma, twice as large."""
+    """Take a fifth of the images from a table of twice the sigma."""
     foreign = rng.random(len(table)) < 0.2
     return pd.concat([table[~foreign], other[foreign]]).sort_index()
 
 
 def twice(table, other, unit, rng):
-    """A table with a repeated image."""
+    """Repeat an image."""
     again = table.iloc[[rng.integers(len(table))]]
     return pd.concat([table, again], ignore_index=True)
 
 
 def missing(table, other, unit, rng):
-    """Three images left out."""
+    """Leave out three images."""
     gone = rng.choice(np.arange(1, len(table) - 1), 3, replace=False)
     return table.drop(index=gone).reset_index(drop=True)
 
 
 def contradicted(table, other, unit, rng):
-    """A wrong answer that counts as correct."""
+    """Count a wrong answer as correct."""
     wrong = np.flatnonzero(table["correct"] == 0)
     correct = table["correct"].to_numpy().copy()
     correct[rng.choice(wrong)] = 1
@@ -273,7 +273,7 @@ FAULTS: dict[str, Fault] = {
 def alarmed(
     table: pd.DataFrame, folder: Path, digits: int, ours: bool, stated: dict[str, float]
 ) -> bool:
-    """Whether a written table gets an error or a warning."""
+    """Whether the audit of a table, written to a file, has an error or a warning."""
     path = folder / ("table.csv" if ours else "table.tsv")
     if ours:
         certify.write(table[[*certify.COLUMNS]], path)
@@ -281,14 +281,14 @@ def alarmed(
         tsv.write(table, path)
         if digits == SIGNIFICANT:
             write_published(table, path)
-        elif digits < 6:  # as others would write it
+        elif digits < 6:  # in the field's format
             text = table.assign(time="", radius=[f"{r:.{digits}f}" for r in table["radius"]])
             text[list(tsv.COLUMNS)].to_csv(path, sep="\t", index=False)
     return bad(audit(path, **stated))
 
 
 def bad(found: Audit) -> bool:
-    """Whether there is an error, or a warning but the one that radii of three digits deserve."""
+    """Whether there is an error, or a warning other than the one expected for three digits."""
     return any(
         finding.level == ERROR or (finding.level != NOTE and not finding.text.startswith(NEAREST))
         for finding in found.findings

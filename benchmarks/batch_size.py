@@ -1,7 +1,7 @@
 """Counts votes that change with the batch size, where kernels round differently.
 
-``python -m benchmarks.batch_size`` needs what `make demo` made. Noise is the same bits for every
-batch size (a test holds that), so a vote can change only where two scores nearly tie.
+``python -m benchmarks.batch_size`` needs the results of `make demo`. Noise has the same bits for
+every batch size (a test checks that), so a vote can change only where two scores nearly tie.
 """
 
 import argparse

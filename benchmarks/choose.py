@@ -1,12 +1,11 @@
 """Chooses the learning rate and one more constant of each method on the choice split.
 
-``python -m benchmarks.choose`` needs `dvc repro shard pretrain@tiny`, of the digits preset. Of each
-method, learning rates (``RATES``) are compared at the first sigma, then at each sigma the values of
-one more constant (``OTHERS``), at the rate that won; rates are compared at its first value. Every
-method has the same number of candidates. A candidate is trained as the stage `train` does it,
-exported, and certified on ``shards/choice`` as `sample` and `certify` do it. Its score is the mean
-of its certified accuracy over ``report.radii``; the first of equals wins. The test split is not
-read.
+``python -m benchmarks.choose`` needs `dvc repro shard pretrain@tiny` with the digits preset. For
+each method, it compares learning rates (``RATES``) at the first sigma, with the first value of one
+more constant (``OTHERS``); then, at the best rate and at each sigma, the values of that constant.
+Every method has the same number of candidates. A candidate is trained as by the stage `train`,
+exported, and certified on ``shards/choice`` as by `sample` and `certify`. Its score is the mean of
+its certified accuracy over ``report.radii``; the first of equals wins. The test split is not read.
 
 Finished candidates are kept in ``.rrcm/benchmarks/choose``, so that a stopped search resumes.
 """
@@ -40,9 +39,9 @@ from rrcm.training.engine.inputs import order
 from rrcm.training.finetune import start, train
 
 KEPT = Path(".rrcm/benchmarks/choose")
-DRAWS = 300  # of an image at most: no candidate is certified beyond some 2 sigma
+DRAWS = 300  # per image at most, so that no candidate is certified beyond some 2 sigma
 RATES = [1.5e-3, 3e-3, 6e-3]
-OTHERS = {  # of each method: a constant of its loss, or of the optimizer, and its values by sigma
+OTHERS = {  # method -> a constant of its loss or of the optimizer, and its values by sigma
     "gaussian": ("weight_decay", {0.25: [0.1, 0.01], 0.5: [0.1, 0.01]}),
     "consistency": ("lbd", {0.25: [3.0, 1.0], 0.5: [3.0, 6.0]}),
     "rrcm": ("lbd", {0.25: [3.0, 1.0], 0.5: [3.0, 6.0]}),
@@ -51,7 +50,7 @@ OTHERS = {  # of each method: a constant of its loss, or of the optimizer, and i
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A run with a learning rate, and a ``value`` of the ``constant`` that its method is given."""
+    """A run with a learning rate and a ``value`` of the ``constant`` of its method."""
 
     run: str
     rate: float
@@ -120,12 +119,12 @@ def score(whole: Params, candidate: Candidate) -> dict[str, float]:
     alpha, radii = whole.certify.alpha, whole.report.radii
     table = certify.certify(header, rows, certificates=whole.certify.certificates, alpha=alpha)
     hits = {f"r = {radius:g}": int(certified(table, radius).sum()) for radius in radii}
-    mean = sum(hits.values()) / (len(hits) * len(table))  # of whole numbers, so that equals are
+    mean = sum(hits.values()) / (len(hits) * len(table))  # integer sums, so that ties are exact
     return {name: count / len(table) for name, count in hits.items()} | {"mean": mean}
 
 
 def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row]]:
-    """The votes of a candidate on the choice split; it is trained and exported first."""
+    """Train and export a candidate, and return its votes on the choice split."""
     run, recipe = candidate.settings(whole)
     model = Model(architecture=run.architecture, shape=whole.models[run.model])
     data = {name: shards.read(Path("shards"), name) for name in ("train", "validation", "choice")}
@@ -159,7 +158,7 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row
 
 
 def trained(name: str, run: Run, recipe: Recipe, model: Model, data: dict[str, Split]) -> Path:
-    """The folder of a classifier, trained as the stage `train` does it."""
+    """Train a classifier as the stage `train` does, and return its folder."""
     folder = KEPT / "models" / name
     if (folder / "config.json").exists():
         return folder
@@ -195,7 +194,7 @@ def exported(folder: Path, name: str, run: Run, split: Split, whole: Params) -> 
 
 
 def _key(run: Run, recipe: Recipe, model: Model, *splits: str) -> str:
-    """A digest of all that a candidate's votes depend on, but for the code."""
+    """A digest of everything except the code on which a candidate's votes depend."""
     encoder = Path(run.start, "encoder.safetensors")
     found = [
         *map(dataclasses.asdict, (run, recipe, model)),

@@ -22,20 +22,20 @@ def main() -> None:
 
 
 def report(what: str, taken: list[float]) -> None:
-    """A line: the median, the lowest and the highest."""
+    """Print one line with the median, lowest and highest time."""
     low, middle, high = min(taken), statistics.median(taken), max(taken)
     print(f"{what:32} {middle:6.2f} s ({low:.2f} - {high:.2f})", flush=True)
 
 
 def seconds(command: tuple[str, ...]) -> float:
-    """The time of a command that ends."""
+    """The time that a command takes."""
     began = time.monotonic()
     subprocess.run([BIN / command[0], *command[1:]], check=True, capture_output=True)
     return time.monotonic() - began
 
 
 def until_up() -> float:
-    """The time until a server says where it is; it is stopped then."""
+    """The time until a server prints its address; it is then stopped."""
     began = time.monotonic()
     command = [BIN / "rrcm", "flow", "up", "--port", "0"]
     with Popen(command, stdout=PIPE, stderr=STDOUT, text=True) as process:

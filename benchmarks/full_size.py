@@ -1,8 +1,8 @@
-"""Runs the whole way from a network to certificates at the paper's sizes, on a CPU.
+"""Runs all steps from a network to certificates at the paper's sizes, on a CPU.
 
 ``python -m benchmarks.full_size b:32 b_deep:32 b:224`` builds each network with random weights,
 saves it, loads it, exports it with a check of parity, and certifies a few images, each step in a
-process of its own. It prints seconds, the largest resident set, and the size of what was written.
+process of its own. It prints seconds, the largest resident set, and the size of the files written.
 """
 
 import json
@@ -55,7 +55,7 @@ def main(cases: list[str]) -> None:
 
 
 def run(case: str, step: str, root: Path) -> dict[str, Any]:
-    """One step, whose predecessors left their files in ``root``."""
+    """Run one step, using the files that earlier steps left in ``root``."""
     name, _, side = case.partition(":")
     began, written, said = time.perf_counter(), None, ""
     model = Model(architecture="vit", shape=shape(name, int(side)))
@@ -123,7 +123,7 @@ def save(folder: Path, model: Model, split: Split) -> None:
 
 
 def certified(root: Path, split: Split) -> str:
-    """Certify the first images with the exported file; what came out."""
+    """Certify the first images with the exported file; return the result as text."""
     few = Split(
         idx=split.idx[:IMAGES],
         images=split.images[:IMAGES],

@@ -7,12 +7,12 @@ would certify them, exactly, from the distribution of their votes between looks.
 - for images with exactly as many votes among n draws as certify the radius (*just enough*), an
   upper bound for any set of images, and the same for every p.
 
-Images far from all radii of the table lose less, and so does a table.
+Images far from all radii of the table lose less, and so does a whole table.
 
-Draws are those of a simulated table. Phi^-1(p) of 1,000 images is normal with mean 1.15 and
-standard deviation 2.4: at sigma = 0.5, shares of images with p large enough for 0, 0.25, 0.5, 0.75
-and 1 are within 2 points of the certified accuracies that Lei et al. (2025) publish of their B on
-CIFAR-10.
+Draws are counted on a simulated table. Phi^-1(p) of 1,000 images is normal with mean 1.15 and
+standard deviation 2.4: at sigma = 0.5, the shares of images with p large enough for 0, 0.25, 0.5,
+0.75 and 1 are within 2 points of the certified accuracies that Lei et al. (2025) publish for their
+model B on CIFAR-10.
 """
 
 import argparse
@@ -33,8 +33,8 @@ BETAS = (0.05, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
 NEAR = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)  # radii in units of sigma
 CHANCES = tuple(
     np.linspace(0.05, 0.95, 19)
-)  # that n draws certify: where the worst p is looked for
-TAIL = 1e-13  # of a binomial distribution that is left out
+)  # probabilities that n draws certify, at which the worst p is searched
+TAIL = 1e-13  # part of a binomial distribution that is neglected
 SIGMA, MEAN, SPREAD = 0.5, 1.15, 2.4
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]
 
@@ -79,15 +79,15 @@ def seen(history: list[tuple[int, int]]) -> ImageVotes:
 
 
 def fewest(draws: int, enough: Callable[[int], bool]) -> int:
-    """The fewest hits among ``draws`` that are enough, or draws + 1; more are enough as well."""
+    """The smallest number of hits among ``draws`` that is ``enough``, or draws + 1 if none is."""
     return bisect_left(range(draws + 1), True, key=enough)
 
 
 def lost(radius: float, *, n: int, alpha: float, beta: float) -> tuple[float, float]:
-    """The largest share of images of one p, and of those with just enough hits, that are given up.
+    """The largest share given up of images of one p, and of those with just enough hits.
 
-    Of images that would have been certified. ``radius`` is the only one of the table, in units of
-    sigma; 0 where n draws never certify it.
+    Shares are of images that n draws would certify. ``radius`` is the only one of the table, in
+    units of sigma; 0 if n draws never certify it.
     """
     rule = laid_out([radius], n=n, alpha=alpha, beta=beta)
     enough, below = thresholds(rule, radius, alpha=alpha)
@@ -116,12 +116,12 @@ def thresholds(
 def drawn(
     p: float, looks: tuple[int, ...], enough: tuple[int, ...], below: tuple[int, ...]
 ) -> tuple[float, float]:
-    """How likely votes of probability ``p`` are enough at a look, and not below before.
+    """The probability that votes of probability ``p`` suffice at a look and were not futile before.
 
-    The second number is the part of it where they are enough at the last look only, and just so.
-    Exact but for `TAIL`.
+    The second number is the part in which they suffice only at the last look, and just so. Exact
+    up to `TAIL`.
     """
-    found, before, first, left = 0.0, 0, 0, np.ones(1)  # left [hits]: neither so far
+    found, before, first, left = 0.0, 0, 0, np.ones(1)  # left [hits]: undecided
     for look, least, fewest_ in zip(looks, enough, below, strict=True):
         low, high = _window(look - before, p)
         left = np.convolve(left, binom.pmf(np.arange(low, high + 1), look - before, p))
@@ -136,12 +136,12 @@ def drawn(
 
 
 def _window(draws: int, p: float) -> tuple[int, int]:
-    """Hits among ``draws`` that leave out `TAIL` at either end."""
+    """The range of hits among ``draws`` without `TAIL` at either end."""
     return int(binom.ppf(TAIL, draws, p)), int(binom.isf(TAIL, draws, p))
 
 
 def simulated(n: int, images: int, *, seed: int) -> list[list[tuple[int, int]]]:
-    """Votes of each image at all looks: of p as the module says, in even steps of probability."""
+    """Votes of each image at all looks, with p from the module's distribution at even quantiles."""
     rng = np.random.default_rng(seed)
     p = ndtr(MEAN + SPREAD * ndtri((np.arange(images) + 0.5) / images))
     looks = laid_out([0.0], n=n, alpha=0.001, beta=0.5).looks
@@ -150,7 +150,7 @@ def simulated(n: int, images: int, *, seed: int) -> list[list[tuple[int, int]]]:
 
 
 def draws(rule: grid.Rule, votes: list[list[tuple[int, int]]]) -> float:
-    """Draws of an image, on average, until the rule stops; without those of the selection."""
+    """Mean draws per image until the rule stops, without those that select the class."""
     return float(np.mean([_until(rule, history) for history in votes]))
 
 

@@ -93,7 +93,7 @@ def caption(graph: networkx.DiGraph) -> str:
 
 
 def places(graph: networkx.DiGraph) -> dict[str, tuple[float, float]]:
-    """Room -> x in [0, 1] and y, the layer from the top down; rooms stand below those they import.
+    """Room -> x in [0, 1] and y, its layer from the top; rooms are below those that they import.
 
     Within a layer, rooms are sorted by the mean x of those they import: arrows become short.
     """

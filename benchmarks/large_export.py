@@ -3,7 +3,7 @@
 ``python -m benchmarks.large_export`` puts ResNet-50 behind the diffusion model of presets/
 imagenet-diffusion.yaml, 552,814,086 parameters, both with random weights, as DDS does. It writes
 them, exports the whole with a check of parity on two pictures, and opens it, each step in a process
-of its own. It prints seconds, the largest resident set, and the size of what was written.
+of its own. It prints seconds, the largest resident set, and the size of the files written.
 """
 
 import json
@@ -51,7 +51,7 @@ def main(steps: list[str]) -> None:
 
 
 def run(step: str, root: Path) -> dict[str, Any]:
-    """One step, whose predecessors left their files in ``root``."""
+    """Run one step, using the files that earlier steps left in ``root``."""
     began, said = time.perf_counter(), ""
     whole = params.load(PRESET)
     side, cfg = whole.data.size, whole.purified[NAME]

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import DataLoader
 
-import rrcm.core.torchvision_stub  # noqa: F401 (torchvision comes after it)
+import rrcm.core.torchvision_stub  # noqa: F401 (must precede torchvision)
 from benchmarks.training import settings, shape
 from rrcm.config.sections import Data
 from rrcm.data.ingest import class_folders, sharding
@@ -100,7 +100,7 @@ def write(root: Path, count: int) -> Split:
 
 
 def from_shards(split: Split, views: dict[str, list], batch: int, workers: int) -> Iterator[object]:
-    """Batches without end."""
+    """Yield endless batches from shards."""
     setting = {"batch_size": batch, "seed": 0, "start": 0, "stop": 10**9}
     return loading.batches(
         split, views, **setting, device="cpu", workers=workers, where="benchmark"
@@ -108,7 +108,7 @@ def from_shards(split: Split, views: dict[str, list], batch: int, workers: int) 
 
 
 def from_files(folder: Path, batch: int, workers: int) -> Iterator[object]:
-    """Batches without end, as most training scripts make them."""
+    """Yield endless batches from loose files, as most training scripts do."""
     transform = transforms.Compose(
         [
             transforms.RandomResizedCrop(
@@ -131,7 +131,7 @@ def from_files(folder: Path, batch: int, workers: int) -> Iterator[object]:
 
 
 def training(size: str, split: Split, batch: int) -> Iterator[object]:
-    """Steps of pre-training on these pictures, without end."""
+    """Run endless pre-training steps on these pictures."""
     cfg = settings(batch, 10**6, precision="fp32", compiled=False)
     state = pretrain.start(cfg, shape(size, SIZE))
     images = split.images[np.arange(2 * batch)]
@@ -146,7 +146,7 @@ def training(size: str, split: Split, batch: int) -> Iterator[object]:
 
 
 def rate(batches: Iterator[object], batch: int, seconds: float) -> float:
-    """Images per second, after a batch that is not counted."""
+    """Images per second, after one batch for warm-up."""
     next(batches)
     began, done = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
@@ -186,7 +186,7 @@ def main() -> None:
 
 
 def row(name: str, workers: str, rates: list[float]) -> None:
-    """A line of the table."""
+    """Print a line of the table."""
     numbers = " | ".join(f"{x:.1f}" for x in (statistics.median(rates), min(rates), max(rates)))
     print(f"| {name} | {workers} | {numbers} |", flush=True)
 

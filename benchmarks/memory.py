@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def peak(images: int, n: int) -> float:
-    """MiB after ``n`` draws of each of ``images`` images, all at the rate of a null network."""
+    """Peak MiB after ``n`` draws of each of ``images`` images with a trivial network."""
     import torch
 
     from rrcm.certification.sampling import procedure, voting

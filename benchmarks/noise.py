@@ -1,7 +1,7 @@
 """Noisy images per second of each distribution, of its definition in PyTorch, and of torch.randn.
 
-``python -m benchmarks.noise`` draws what a step of sampling draws, one image at many draws, on one
-thread. Repeats are interleaved, so that a noisy neighbour hits all alike; rates are medians.
+``python -m benchmarks.noise`` draws noise as a step of sampling does, many draws of one image, on
+one thread. Repeats are interleaved, so that other load affects all alike; rates are medians.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def variants(shape: tuple[int, ...], device: str, batch: int) -> dict[str, Callable[[], Tensor]]:
-    """What draws one batch of noisy images, by name."""
+    """Name -> a function that draws one batch of noisy images."""
     pixels = torch.randint(0, MAX_VALUE + 1, (1, *shape), device=device).float()
     x = (pixels / torch.tensor(MAX_VALUE, device=device)).expand(batch, *shape)
     draws = torch.arange(batch, device=device)
@@ -69,7 +69,7 @@ def measure(
     """Median, lowest and highest images per second of each variant, and their ratios."""
     batch = max(1, pixels // torch.Size(shape).numel())
     drawn = variants(shape, device, batch)
-    for draw in drawn.values():  # compile, and touch the memory
+    for draw in drawn.values():  # compiles, and allocates the memory
         draw()
     rates: dict[str, list[float]] = {name: [] for name in drawn}
     for _ in range(repeats):

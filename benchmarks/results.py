@@ -1,9 +1,9 @@
 """Results and costs of every method, after `dvc repro`: ``python -m benchmarks.results``.
 
-In a checkout whose params.yaml is a preset such as digits-all; writes a chapter of a markdown page,
-in the place of the chapter of the same title if there is one. Certified accuracy is the report's.
-Costs are from the stages' ``provenance/``: seconds of stages that DVC restored are of the machine
-that ran them. Latency is from `rrcm latency`, if it was run.
+Run it in a checkout whose params.yaml is a preset such as digits-all. It writes a chapter of a
+Markdown page, replacing a chapter of the same title. Certified accuracy is the report's. Costs are
+from the stages' ``provenance/``: seconds of stages that DVC restored are of the machine that ran
+them. Latency is from `rrcm latency`, if it was run.
 """
 
 import argparse
@@ -96,7 +96,7 @@ about these trained networks: another seed is another network. – is no disagre
 
 
 def put(page: str, title: str, chapter: str) -> str:
-    """``page`` with a chapter in the place of the one of its title, or at the end."""
+    """``page`` with a chapter, which replaces one of the same title or is appended."""
     chapters = re.split(r"^(?=# )", page, flags=re.MULTILINE)
     kept = [chapter if c.startswith(f"# {title}\n") else c for c in chapters if c]
     parts = kept if chapter in kept else [*kept, chapter]
@@ -131,7 +131,7 @@ def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
 
 
 def trained(whole: Params, name: str) -> list[tuple[float, float]]:
-    """`training` of all runs of a classifier, and the cost of its denoiser."""
+    """The cost of training all runs of a classifier, and of its denoiser."""
     if name in whole.purified:
         cfg = whole.purified[name]
         return [*denoising(whole, cfg.denoiser), *trained(whole, cfg.run)]
@@ -139,7 +139,7 @@ def trained(whole: Params, name: str) -> list[tuple[float, float]]:
 
 
 def denoising(whole: Params, folder: str) -> list[tuple[float, float]]:
-    """The cost of a denoiser and of those it started from; nothing if it was imported."""
+    """The cost of a denoiser and of those it started from; empty if it was imported."""
     kind, _, name = folder.partition("/")
     if kind != "denoisers":
         return []
@@ -166,7 +166,7 @@ def cost(stage: str) -> tuple[float, float]:
 def against(
     found: list[Entry], reference: str, *, radii: list[float], confidence: float
 ) -> pd.DataFrame:
-    """The entry of method ``reference`` and each other one of its sigma, radius by radius."""
+    """Compare the entry of method ``reference`` with each other of its sigma, at each radius."""
     rows = []
     for first in [entry for entry in found if entry.method == reference]:
         others = [e for e in found if e.group == first.group and e is not first]
@@ -187,7 +187,7 @@ def against(
 
 
 def disagree(c: Comparison) -> bool:
-    """Whether a test could reject, whatever is true (Tarone, 1990)."""
+    """Whether any images differ; otherwise the test can never reject (Tarone, 1990)."""
     return c.only_first + c.only_second > 0
 
 

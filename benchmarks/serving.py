@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.serving --clients 50 --seconds 60`` starts a server of a trained run in a
 process of its own. Each client sends one picture after the other, a tenth of them bad in one of
-many ways. Afterwards every answer is computed again from the seed that came with it.
+many ways. Afterwards every answer is recomputed from its seed.
 
-``--idle 1100`` instead opens so many idle connections, and sends requests over others.
+``--idle 1100`` instead opens as many idle connections, and sends requests over others.
 """
 
 import argparse
@@ -38,12 +38,12 @@ from rrcm.certification import smoothed
 from rrcm.certification.smoothed import Smoothed
 from rrcm.config.defaults import DRAWS
 
-BAD = 0.1  # of the requests
+BAD = 0.1  # share of bad requests
 WARM = 10.0  # seconds after which memory should not grow
 STATES = ("at rest", "warm", "at the end", "at rest again")
 MODEL, SIGMA = "tiny", 0.5  # of params.yaml
-ASKED = 20  # pictures, beside idle connections
-PATIENCE = 120.0  # seconds, of a client
+ASKED = 20  # pictures to send beside idle connections
+PATIENCE = 120.0  # seconds; timeout of a client
 DIGITS = load_digits().images  # [N, 8, 8], 0 .. 16
 
 
@@ -68,12 +68,12 @@ class Outcome:
     seconds: float = 0.0
     wrong: int = 0
     after_deadline: int = 0
-    left: int = -1  # processes after SIGTERM
+    left: int = -1  # processes left after SIGTERM
     code: int | None = None
 
     @property
     def surprises(self) -> dict[tuple[str, int, int], int]:
-        """Bad requests that were not refused as they should have been, and good ones that were."""
+        """Bad requests that were not refused as expected, and good ones that were refused."""
         return {key: count for key, count in self.refusals.items() if key[1] != key[2]}
 
 
@@ -85,7 +85,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def bomb(side: int = 30_000) -> bytes:
-    """A PNG file that says it has ``side`` squared pixels."""
+    """A PNG file whose header declares ``side`` squared pixels."""
     pieces = b"\x89PNG\r\n\x1a\n"
     head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
     for kind, content in ((b"IHDR", head), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")):
@@ -95,7 +95,7 @@ def bomb(side: int = 30_000) -> bytes:
 
 
 def bad(good: bytes) -> dict[str, tuple[int, dict[str, Any]]]:
-    """Requests that must be refused: kind -> the status, and how to send it."""
+    """Requests that must be refused: kind -> the expected status, and arguments to send it."""
     large = bytes(11 * 2**20)
 
     def sent(content: Any, kind: str = "image/png", **more: Any) -> dict[str, Any]:
@@ -125,10 +125,10 @@ async def _chunks(content: bytes) -> AsyncIterator[bytes]:
 async def server(
     folder: Path, *options: str, files: int | None = None, log: IO[str] | None = None
 ) -> AsyncIterator[tuple[subprocess.Popen, str]]:
-    """`rrcm serve` in a checkout, and its address; killed at the end if it is still there.
+    """Run `rrcm serve` in a checkout, and yield it with its address; at the end, kill it if alive.
 
     Raises:
-        RuntimeError: It did not start; says what it said.
+        RuntimeError: It did not start; the message has its output.
     """
     log = log or tempfile.TemporaryFile("w+")
     process = subprocess.Popen(
@@ -158,7 +158,7 @@ async def server(
 
 
 def state(process: psutil.Process) -> State:
-    """The present state of a process."""
+    """The current state of a process."""
     with process.oneshot():
         return State(
             memory=process.memory_info().rss / 2**20,
@@ -170,14 +170,14 @@ def state(process: psutil.Process) -> State:
 async def load(
     folder: Path, *, clients: int, seconds: float, run: str, options: tuple[str, ...] = ()
 ) -> Outcome:
-    """Put ``clients`` to a server of a trained run for ``seconds``, and end it by SIGTERM."""
+    """Run ``clients`` against a server of a trained run for ``seconds``; end it by SIGTERM."""
     found = Outcome()
     wanted = ("--model", MODEL, "--sigma", str(SIGMA), *options)
     async with server(folder, *wanted) as (process, address):
         watched = psutil.Process(process.pid)
         async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as one:
             served = (await one.get("/model")).json()
-            for seed in range(2 * served["workers"]):  # so that its threads are there
+            for seed in range(2 * served["workers"]):  # starts all of its threads
                 await one.post("/certify", **_good(_picture(random.Random(seed))))
         await _until(lambda: not _connected(watched))
         found.states["at rest"] = state(watched)
@@ -204,7 +204,7 @@ async def load(
 
 
 async def idle(folder: Path, *, count: int, files: int) -> str:
-    """How a server of at most ``files`` descriptors answers beside idle connections, in words."""
+    """Report how a server with at most ``files`` descriptors answers beside idle connections."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # of this process
     wanted = ("--model", MODEL, "--sigma", str(SIGMA))
@@ -236,7 +236,7 @@ async def idle(folder: Path, *, count: int, files: int) -> str:
 
 
 async def _client(address: str, found: Outcome, until: float, number: int) -> None:
-    """One request after the other; now and then a bad one, or one that hangs up."""
+    """Send one request after the other; some are bad, and some hang up."""
     chance = random.Random(number)
     async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
         while time.monotonic() < until:
@@ -261,7 +261,7 @@ def _good(picture: bytes) -> dict[str, Any]:
 
 
 async def _refused(client: httpx.AsyncClient, how: dict[str, Any]) -> int:
-    """The status of a bad request; 0 if its answer does not say in a line what is wrong."""
+    """The status of a bad request; 0 if its answer is not an error message of one line."""
     how = {"method": "POST", "url": "/certify"} | how
     if callable(how.get("content")):
         how["content"] = how["content"]()
@@ -271,7 +271,7 @@ async def _refused(client: httpx.AsyncClient, how: dict[str, Any]) -> int:
 
 
 async def _hang_up(address: str, picture: bytes, *, cut: bool) -> None:
-    """Send a picture, or half of it, and go."""
+    """Send a picture, or half of it, and close the connection."""
     host, _, port = address.removeprefix("http://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /certify HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(picture)}\r\n\r\n"
@@ -283,7 +283,7 @@ async def _hang_up(address: str, picture: bytes, *, cut: bool) -> None:
 
 
 def _picture(chance: random.Random) -> bytes:
-    """A digit, or a digit that fades into another: certain, and less so."""
+    """A digit, or a blend of two digits, which is less certain."""
     first, second = (chance.choice(DIGITS) for _ in range(2))
     share = chance.choice((0.0, chance.random()))
     return png(np.round(((1 - share) * first + share * second) * 255 / 16).astype(np.uint8))
@@ -309,7 +309,7 @@ async def _until(condition: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def offline(folder: Path, run: str, served: dict[str, Any]) -> Smoothed:
-    """What a server says that it serves, in this process."""
+    """The classifier of a server, opened in this process from the server's description."""
     draws = replace(
         DRAWS,
         n0=served["n0"],
@@ -326,10 +326,10 @@ def offline(folder: Path, run: str, served: dict[str, Any]) -> Smoothed:
 
 
 def agrees(classifier: Smoothed, picture: bytes, reply: dict[str, Any]) -> bool:
-    """Whether a served answer is the one of its seed.
+    """Whether a served answer is the one that its seed gives.
 
-    One that the deadline cut short may only say less: the bound of `anytime` is the best of all
-    looks, and these were the first of them.
+    An answer cut short by the deadline may only have a smaller radius or abstain: the bound of
+    `anytime` is the best of all looks, and the answer used only the first of them.
     """
     with Image.open(io.BytesIO(picture)) as image:
         want = classifier.certify(image, seed=int(reply["seed"]))
@@ -342,7 +342,7 @@ def agrees(classifier: Smoothed, picture: bytes, reply: dict[str, Any]) -> bool:
 
 
 def table(found: Outcome) -> str:
-    """The outcome for people."""
+    """The outcome as readable text."""
     times = np.percentile(found.latencies, [50, 90, 99, 100]) if found.latencies else [np.nan] * 4
     lines = [
         f"{len(found.replies):,} answers in {found.seconds:.0f} s, "

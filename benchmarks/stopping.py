@@ -1,13 +1,13 @@
 """Draws saved and certificates lost by early stopping, on real votes: `grid` and a fixed n.
 
-``python -m benchmarks.stopping`` needs what `make demo` made. It draws the same images twice, under
-`grid` and all n draws of each, goes on where it was stopped, and times the usual loop
-(rrcm/certification/speed/usual_loop.py) on the same network, whose time for all n draws is computed
-from its rate.
+``python -m benchmarks.stopping`` needs the results of `make demo`. It draws votes for the same
+images twice, under `grid` and with all n draws, resumes where it was stopped, and times the usual
+loop (rrcm/certification/speed/usual_loop.py) on the same network; the loop's time for all n draws
+is computed from its rate.
 
-``--beta 1e-6`` spares most draws of the fixed n, and bounds what it certifies: `grid` laid out for
-twice alpha claims after n draws what Clopper-Pearson does at alpha, and each look before gives up a
-millionth of that at most.
+``--beta 1e-6`` saves most draws of the fixed n, and bounds what it certifies: `grid` for twice
+alpha claims after n draws what Clopper-Pearson does at alpha, and each earlier look gives up at
+most a millionth of that.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Draws, seconds and tables of a fixed n and of `grid`, and the usual loop's rate."""
+    """Measure draws, seconds and tables of a fixed n and of `grid`, and the usual loop's rate."""
     whole, threads = params.load(), torch.get_num_threads()
     evaluation, grid, alpha = whole.evals[name], whole.stopping["grid"], whole.certify.alpha
     ways = {"grid": ("grid", grid, alpha), "fixed": ("none", {}, alpha)}
@@ -107,7 +107,7 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def draw(
     evaluation: Eval, cfg: Sample, constants: dict[str, Any], path: Path
 ) -> tuple[Header, list[Row], float | None]:
-    """Votes of an evaluation, kept in ``path``, and the seconds they took, if they took one go."""
+    """Votes of an evaluation, kept in ``path``, and their seconds if drawn without interruption."""
     threads, split = torch.get_num_threads(), shards.read(Path("shards"), "test")
     function = session.backend(evaluation, cfg)
     torch.set_num_threads(threads)
@@ -132,12 +132,12 @@ def draw(
 
 
 def drawn(header: Header, rows: list[Row]) -> int:
-    """All draws of a votes file, selections included."""
+    """The number of all draws of a votes file, including those that select a class."""
     return sum(header.n0 + (row.looks[-1][0] if row.looks else 0) for row in rows)
 
 
 def text(result: dict[str, Any]) -> str:
-    """The result for people."""
+    """The result as readable text."""
     grid, fixed = (result["certified"][way] for way in ("grid", "fixed"))
     lines = [
         f"{result['images']} images, n = {result['n']:,}, {result['function']}",

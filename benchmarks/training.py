@@ -1,13 +1,13 @@
 """Steps of pre-training per second: this project's, and the reference implementation's.
 
 ``python -m benchmarks.training --size b --image-size 32 --batch 16`` trains two networks with the
-same weights on the same batches, views, noise and loss, turn by turn. Ours is
-`rrcm.training.pretrain` as the stage runs it. The other is written from a description of the
-reference step: an encoder pass of its own for each point, the cleaner one with a graph that is then
-dropped; the projector behind every pass; the norm of every gradient fetched by itself; an unfused
-optimizer; a loop over parameters for each of two averages; the noise levels made anew each step;
-float32, or on a GPU float16 with a scaler. Both use PyTorch's fused attention, which the
-description does not speak of. On a CPU that others use too, go by CPU seconds.
+same weights on the same batches, views, noise and loss, in turns. Ours is `rrcm.training.pretrain`
+as the stage runs it. The other is written from a description of the reference step: a separate
+encoder pass for each point, the cleaner one with a graph that is then dropped; the projector after
+every pass; the norm of every gradient fetched separately; an unfused optimizer; a loop over
+parameters for each of two averages; the noise levels recomputed at each step; float32, or on a GPU
+float16 with a scaler. Both use PyTorch's fused attention, which the description does not mention.
+On a shared CPU, compare CPU seconds.
 """
 
 import argparse
@@ -41,7 +41,7 @@ LOSS = rrcm.Config(
 ONE_WAY = dataclasses.replace(LOSS, symmetric=False)
 CLIP = 2.0
 MOMENTUM = 0.99
-PASSES = {  # forward passes of an image, symmetric or not; a backward one is two
+PASSES = {  # symmetric -> forward passes per image; a backward pass counts as two
     True: 3 * 3 + 1 + 2,  # online, cleaner, target
     False: 3 * 2 + 1 + 1,
 }
@@ -50,7 +50,7 @@ PASSES = {  # forward passes of an image, symmetric or not; a backward one is tw
 def settings(
     batch: int, steps: int, *, precision: str, compiled: bool, loss: rrcm.Config = LOSS
 ) -> Pretrain:
-    """The pre-training that is timed; constants are the paper's where time could depend on them."""
+    """The timed pre-training, with the paper's constants where time could depend on them."""
     rate = {"lr": 1e-4, "warmup": 0.1, "warmup_by": "step", "milestones": [], "gamma": 0.1}
     optimizer = {"algorithm": "adamw", "momentum": 0.9, "weight_decay": 0.01, **rate}
     grid = {"t_min": 0.002, "t_max": 80.0, "rho": 7.0, "first": 20, "last": 80, "rule": "ict"}
@@ -73,7 +73,7 @@ def settings(
 
 
 def shape(size: str, image_size: int) -> Model:
-    """The network, with the projector of the paper's counts of parameters."""
+    """The network, with the projector that gives the paper's parameter counts."""
     of_image = {"image_size": image_size, "channels": CHANNELS, "patch_size": PATCHES[image_size]}
     start = {"position_std": 0.02, "init": "pytorch"}
     projector = {"projector_width": 2048, "projector_dim": 256}
@@ -81,7 +81,7 @@ def shape(size: str, image_size: int) -> Model:
 
 
 def images(batch: int, image_size: int) -> Split:
-    """Random pixels, four batches of them."""
+    """Four batches of random pixels."""
     count, rng = 4 * batch, np.random.default_rng(0)
     pixels = rng.integers(0, 256, (count, CHANNELS, image_size, image_size), dtype=np.uint8)
     zero = np.zeros(count, dtype=np.int64)
@@ -89,7 +89,7 @@ def images(batch: int, image_size: int) -> Split:
 
 
 def plain_encoder(encoder: vit.Encoder, x: Tensor, sigma: Tensor) -> Tensor:
-    """The encoder's output [B, D], with every token carried to the end."""
+    """The encoder's output [B, D], computing all tokens up to the last layer."""
     t = units.to_time(sigma).expand(len(x))
     c_in = torch.rsqrt(t**2 + vit.SIGMA_DATA**2)
     patches = encoder.patch_embed(units.to_model_space(x) * c_in.view(-1, 1, 1, 1))
@@ -137,7 +137,7 @@ def reference_loss(
 
 
 def reference(start: nn.ModuleDict, split: Split, cfg: Pretrain, device: str) -> Iterator[float]:
-    """Trains a copy of ``start`` by the reference step; yields the loss of each step."""
+    """Train a copy of ``start`` by the reference step; yield the loss of each step."""
     online = copy.deepcopy(start).to(device).train()
     target = copy.deepcopy(online).requires_grad_(False)
     second = copy.deepcopy(online).requires_grad_(False)
@@ -179,7 +179,7 @@ def reference(start: nn.ModuleDict, split: Split, cfg: Pretrain, device: str) ->
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of a step in every turn, by the clock and by that of the processor."""
+    """Seconds per step in every turn, of wall-clock and of CPU time."""
     device, batch = arguments.device, arguments.batch
     turns = arguments.repeats * arguments.steps + arguments.warm
     loss = ONE_WAY if arguments.one_way else LOSS
@@ -211,7 +211,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def encoder_flops(cfg: vit.Config) -> float:
-    """Operations of the matrix products of a forward pass of one image, two to a multiply-add."""
+    """Operations of the matrix products of one image's forward pass, two per multiply-add."""
     patches = (cfg.image_size // cfg.patch_size) ** 2
     tokens = patches + 2
     block = 12 * cfg.width**2 * tokens + 2 * cfg.width * tokens**2
@@ -219,7 +219,7 @@ def encoder_flops(cfg: vit.Config) -> float:
 
 
 def _seconds(steps: Iterator[object], count: int, device: str) -> tuple[float, float]:
-    """Seconds that ``count`` steps took, and those that all threads of this process computed."""
+    """Wall-clock seconds of ``count`` steps, and CPU seconds of all threads of this process."""
     sync: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
     sync()
     began = time.perf_counter(), time.process_time()
@@ -230,7 +230,7 @@ def _seconds(steps: Iterator[object], count: int, device: str) -> tuple[float, f
 
 
 def table(result: dict[str, Any], *, batch: int) -> str:
-    """The result for people, in Markdown."""
+    """The result as a Markdown table."""
     lines = [
         "| step | images/s | s, lowest | median | highest | CPU s | of peak |",
         "| --- |" + " ---: |" * 6,

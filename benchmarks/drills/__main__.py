@@ -1,7 +1,7 @@
 """All drills, one after the other: ``python -m benchmarks.drills``, some 15 minutes on two cores.
 
-Prints the tables of docs/reliability.md; exits with 1 if anything was lost, executed or taken for
-what it is not, or ended in a traceback.
+Prints the tables of docs/reliability.md; exits with 1 if anything was lost, executed, misread
+without an error, or ended in a traceback.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ DRILLS = {
 
 
 def main() -> None:
-    """Run them, and print their tables."""
+    """Run all drills, and print their tables."""
     failed = []
     for name, title in DRILLS.items():
         print(f"\n## {title}: `python -m benchmarks.drills.{name}`\n", flush=True)

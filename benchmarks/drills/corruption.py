@@ -1,10 +1,10 @@
 """Damages files of every kind that a command reads, and counts how they are read.
 
 ``python -m benchmarks.drills.corruption`` makes a small file of each kind, damages it 100 times
-(bits flipped, cut, zeros, noise, bytes put in and left out) and has the product read each. It
-prints a table, and fails if one was taken for what it is not, ended in a traceback, or took too
-long. Of files that somebody else made, or edits, nothing can know what they were: those that are
-read as something else are counted apart.
+(bits flipped, truncation, zeros, noise, bytes inserted and removed) and lets the product read each.
+It prints a table, and fails if a file was read as something else without an error, ended in a
+traceback, or took too long. Damage cannot be detected in files that other programs or people write:
+those that are read as something else are counted separately.
 """
 
 import os
@@ -28,7 +28,7 @@ import torch
 from benchmarks.drills.kinds import Kind, foreign, kinds
 from rrcm.core.errors import RrcmError
 
-TRIES, LONGEST = 100, 60  # of each kind; seconds, after which a reader hangs
+TRIES, LONGEST = 100, 60  # per kind; seconds after which a reader counts as hanging
 
 
 @dataclass(kw_only=True)
@@ -48,7 +48,7 @@ class Hang(BaseException):
 
 
 def damaged(content: bytes, rng: np.random.Generator) -> bytes:
-    """``content`` as disks, networks and hands damage files; never the same as it was."""
+    """``content`` with random damage, as by disks, networks or people; never unchanged."""
     found = content
     while found == content:
         size, at = len(content), int(rng.integers(len(content)))
@@ -90,7 +90,7 @@ def limited(seconds: int = LONGEST) -> Iterator[None]:
 
 
 def attempt(counts: Counts, read: Callable[[], Any], judge: Callable[[Any], bool]) -> None:
-    """Read a file, and count what came of it; ``judge`` says whether that is what it was."""
+    """Read a file, and count the outcome; ``judge`` decides whether the result is the original."""
     began = time.monotonic()
     try:
         with limited():
@@ -104,13 +104,13 @@ def attempt(counts: Counts, read: Callable[[], Any], judge: Callable[[Any], bool
             counts.refused += 1
     except Hang:
         counts.hangs += 1
-    except BaseException as error:  # whatever it is: it is what is looked for
+    except BaseException as error:  # any other exception is a failure of the product
         counts.tracebacks.append(repr(error)[:200])
     counts.seconds = max(counts.seconds, time.monotonic() - began)
 
 
 def tried(kind: Kind, *, tries: int, seed: int = 0) -> Counts:
-    """Damage a file of a kind ``tries`` times, in place, and count; it is as it was afterwards."""
+    """Damage a file of a kind ``tries`` times, in place, and count; it is restored afterwards."""
     content, counts, rng = kind.file.read_bytes(), Counts(), np.random.default_rng(seed)
     whole = kind.read(kind.file)
     assert kind.part(kind.read(kind.file), whole), f"{kind.name}: two readings differ"
@@ -122,7 +122,7 @@ def tried(kind: Kind, *, tries: int, seed: int = 0) -> Counts:
 
 
 def hostile(folder: Path) -> list[Path]:
-    """State dicts of somebody who means harm; none may be loaded, run anything, or take long."""
+    """Malicious state dicts; none may be loaded, execute anything, or take long."""
 
     class Reduced:
         def __init__(self, *reduced: Any) -> None:
@@ -169,12 +169,12 @@ def hostile(folder: Path) -> list[Path]:
     os.mkfifo(made[-1])
     os.mkfifo(made[-2])
     made += [Path("/dev/zero"), folder]
-    torch.save(shadowed, folder / "shadowed.pth")  # which is a state dict, and nothing else of it
+    torch.save(shadowed, folder / "shadowed.pth")  # a state dict apart from that
     return made
 
 
 def _archives(folder: Path) -> list[Path]:
-    """Zip files that say more than they have, or unfold to much."""
+    """Zip files that declare more than they contain, or decompress to very much."""
     torch.save({"a": torch.zeros(1000)}, folder / "good.pth")
     bomb, short, twice = (folder / f"{name}.pth" for name in ("bomb", "short", "twice"))
     with zipfile.ZipFile(folder / "good.pth") as good:
@@ -186,14 +186,14 @@ def _archives(folder: Path) -> list[Path]:
         for name, content in parts.items():
             file.writestr(name, content[:100] if name.endswith("/data/0") else content)
     with warnings.catch_warnings(), zipfile.ZipFile(twice, "w") as file:
-        warnings.simplefilter("ignore")  # of names that come twice
+        warnings.simplefilter("ignore")  # about duplicate names
         for name, content in [*parts.items(), *parts.items()]:
             file.writestr(name, pickle.dumps(0) if name.endswith("data.pkl") else content)
     return [bomb, short, twice]
 
 
 def harmed(folder: Path) -> Counts:
-    """What became of `hostile` files; what one of them loaded, or ran, is other content."""
+    """Outcomes for `hostile` files; a file that was loaded or executed counts as other content."""
     counts = Counts()
     for path in hostile(folder):
         attempt(counts, lambda path=path: foreign(path), lambda _: False)
@@ -203,7 +203,7 @@ def harmed(folder: Path) -> Counts:
 
 
 def table(tries: int) -> tuple[str, list[str]]:
-    """A line of Markdown for each kind, and what went wrong, a line each."""
+    """A Markdown table with a line for each kind, and a line for each failure."""
     head = (
         "kind",
         "tries",
@@ -215,7 +215,7 @@ def table(tries: int) -> tuple[str, list[str]]:
     head += ("tracebacks", "hangs", "longest, s")
     lines, wrong = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"], []
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of libraries, about what they are given
+        warnings.simplefilter("ignore")  # warnings of libraries about damaged files
         root = Path(scratch)
         found = [(kind.name, kind.knows, tried(kind, tries=tries)) for kind in kinds(root)]
         (root / "hostile").mkdir()

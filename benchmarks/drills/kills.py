@@ -1,16 +1,16 @@
 """Kills stages at single file operations: ``python -m benchmarks.drills.kills``, in a table.
 
-A stage of every kind, and `rrcm certify`, runs on a miniature of the digits. Its operations on
-files are counted (operations.py). Then it runs again for each of them, is killed by SIGKILL just
-before it, or in the midst of it if it is a write, and is started once more without a kill. What is
-there then must be, byte for byte, what an uninterrupted run makes. Before every other new start the
-outputs are removed, as DVC does. ``--kills N`` tries N operations of each, taken by chance.
+A stage of every kind, and `rrcm certify`, runs on a miniature of the digits. Its file operations
+are counted (operations.py). Then, for each operation, it runs again, is killed by SIGKILL just
+before the operation, or in the middle of a write, and is restarted without a kill. The outputs must
+then be, byte for byte, those of an uninterrupted run. Before every second restart the outputs are
+removed, as DVC does. ``--kills N`` tries N random operations of each.
 
-Runs are forks of one process that has imported everything. What touches no file and takes long is
-done once for all: networks are traced for ONNX, and params.yaml is parsed. DVC's hashes are taken
-as given.
+Runs are forks of one process that has imported everything. Slow work that touches no file is done
+once for all runs: tracing networks for ONNX, and parsing params.yaml. DVC's hashes are not
+computed.
 
-Further rows: two processes at the same work at the same time; and processes of stages and of
+Further rows: two processes with the same work at the same time; and processes of stages and of
 devices whose starter is killed, which must be gone after 5 s.
 """
 
@@ -51,9 +51,9 @@ from rrcm.data.ingest.listing import Listing
 from rrcm.inference import export
 from rrcm.models.trained.base import checkpoint
 
-IMAGES = 200  # that the stage shard has of 1,797; training has all of them
-EACH = sys.maxsize  # kills of a kind: as many as it has operations
-GONE = 5.0  # seconds after which nothing may be left of what a killed process had started
+IMAGES = 200  # of 1,797, for the stage shard; training has all of them
+EACH = sys.maxsize  # kills per kind: as many as it has operations
+GONE = 5.0  # seconds after which all processes started by a killed one must have ended
 CERTIFY = "rrcm"  # the command, among names of stages
 ASKED = ("certify", "--model", "tiny", "--sigma", "0.5", "--n", "300")
 
@@ -67,12 +67,12 @@ class Kind:
 
     @property
     def stage(self) -> str:
-        """The kind of stage; of `rrcm certify` nothing."""
+        """The kind of stage; empty for `rrcm certify`."""
         return "" if self.name == CERTIFY else self.name.partition("@")[0]
 
     @property
     def title(self) -> str:
-        """As in the table."""
+        """The name in the table."""
         return f"stage {self.stage}" if self.stage else "certify on demand"
 
     def start(self, *, at: int | None = None) -> Started:
@@ -80,7 +80,7 @@ class Kind:
         return Started(self._run, Operations(Path.cwd(), at))
 
     def _run(self, operations: Operations) -> None:
-        os.cpu_count = lambda: 1  # so that the order of operations is the same each time
+        os.cpu_count = lambda: 1  # makes the order of operations deterministic
         graph.digest = lambda name: hashlib.sha256(name.encode()).hexdigest()
         checkpoint.save_file = operations.native(checkpoint.save_file)
         digits.listing, export._trace = _few, _traced
@@ -97,14 +97,14 @@ listing, trace = digits.listing, export._trace
 
 
 def _few(root: Path, link: Path) -> Listing:
-    """The first digits, for shards of which each write is a kill."""
+    """The first digits, for small shards, as there is a kill at each write."""
     whole = listing(root, link)
     few = {key: getattr(whole, key)[:IMAGES] for key in ("idx", "labels", "held", "images")}
     return replace(whole, **few)
 
 
 def _traced(*given: Any, **named: Any) -> onnx.ModelProto:
-    """The graph of a network, which is traced once: that takes seconds, and touches no file."""
+    """The ONNX graph of a network, traced only once, as it takes seconds and touches no file."""
     here = Path.cwd()
     kept = here.with_name(f"{here.name}-{os.environ['DVC_STAGE']}.onnx")
     if not kept.exists():
@@ -112,7 +112,7 @@ def _traced(*given: Any, **named: Any) -> onnx.ModelProto:
     return onnx.load(kept)
 
 
-# A stage of every kind of dvc.yaml, and a command of ours.
+# A stage of every kind of dvc.yaml, and `rrcm certify`.
 KINDS = (
     Kind("shard", ("shards/**/*",)),
     Kind("pretrain@tiny", ("pretrained/tiny/*",)),
@@ -143,7 +143,7 @@ class Row:
     kills: int = 0
     recovered: int = 0
     tracebacks: int = 0
-    said: list[str] = field(default_factory=list)  # what a start after a loss printed
+    said: list[str] = field(default_factory=list)  # output of a restart after a loss
 
     @property
     def good(self) -> bool:
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make(path: Path) -> Workspace:
-    """A miniature checkout that has all kinds of stages, after `dvc repro`."""
+    """Make a miniature checkout with all kinds of stages, and run `dvc repro` in it."""
     path.mkdir()
     made = workspace.create(path)
     made.edit(workspace.add)
@@ -193,19 +193,19 @@ def make(path: Path) -> Workspace:
 
 
 def shrink(whole: dict[str, Any]) -> None:
-    """Have every operation once or twice, and not hundreds of times: each of them is a kill."""
+    """Reduce sizes so that an operation occurs once or twice, not hundreds of times."""
     whole["data"] |= {"test": 10, "shard_size": 70}  # an image of each class; several shards
     whole["models"]["tiny"]["size"] = "16x1x2"
-    whole["models"]["told"]["condition"] = 16  # the width of that
+    whole["models"]["told"]["condition"] = 16  # the width of that network
     whole["pretrain"]["tiny"]["steps"] = 3  # progress is saved at each
     for recipe in whole["recipes"].values():
         recipe |= {"epochs": 1, "batch_size": 600}  # two steps
     whole["denoisers"]["told"]["steps"] = 3
-    whole["evals"] = {EVAL: whole["evals"][EVAL]}  # each is a few files more of the report
+    whole["evals"] = {EVAL: whole["evals"][EVAL]}  # each adds a few files to the report
 
 
 def warm() -> None:
-    """Import what all runs need, and start no thread; and have params.yaml parsed but once."""
+    """Import what all runs need, without starting threads, and cache the parsed params.yaml."""
     import torch
 
     torch.set_num_threads(1)
@@ -215,13 +215,13 @@ def warm() -> None:
         import_module(name)
 
 
-# Rows that are no kind by itself, and how often each is tried: they are a matter of chance.
+# Further rows, and the number of tries of each, as their outcome depends on chance.
 TRIES = {f"twice {CERTIFY}": 6, "twice sample": 6, "orphans": 6, "devices": 2}
 SLOW = ("shard", "report", "orphans", "purify", "combine", CERTIFY, "train", "export", "denoise")
 
 
 def planned(given: argparse.Namespace) -> list[tuple[str, int]]:
-    """(what, how often at most), the longest first."""
+    """(name of a row, most tries), the longest first."""
     most = dict.fromkeys((kind.stage or CERTIFY for kind in KINDS), EACH) | TRIES
     names = given.only.split(",") if given.only else [*most]
     names = [full for name in names for full in most if full == name or full.startswith(f"{name} ")]
@@ -230,7 +230,7 @@ def planned(given: argparse.Namespace) -> list[tuple[str, int]]:
 
 
 def drill(task: tuple[Workspace, Path, str, int]) -> Row:
-    """A line of the table, from a copy of a finished checkout."""
+    """Make a line of the table, in a copy of a finished checkout."""
     made, path, name, most = task
     random.seed(name)
     checkout = made.copy(path)
@@ -249,14 +249,14 @@ def drill(task: tuple[Workspace, Path, str, int]) -> Row:
 
 
 def kills(checkout: Workspace, kind: Kind, most: int) -> Row:
-    """Kill a run at each of its operations, or at ``most`` of them, writes the last to count."""
+    """Kill a run at each of its operations, or at ``most`` of them, choosing writes last."""
     found, whole = uninterrupted(checkout, kind)
     row = Row(kind.title, operations=len(found))
     order = sorted(range(len(found)), key=lambda i: (found[i] == "write", random.random()))
     for number, at in enumerate(sorted(i + 1 for i in order[:most])):
         clean(checkout, kind)
         if not kind.start(at=at).end().killed:
-            continue  # how often progress is saved hangs on the clock: this one was done before
+            continue  # saves depend on the clock: this run ended before the operation
         row.kills += 1
         if number % 2:
             remove(checkout, kind)
@@ -265,7 +265,7 @@ def kills(checkout: Workspace, kind: Kind, most: int) -> Row:
 
 
 def together(checkout: Workspace, kind: Kind, most: int) -> Row:
-    """Start two runs at once, or nearly so; both must end well."""
+    """Start two runs at nearly the same time; both must succeed."""
     _, whole = uninterrupted(checkout, kind)
     row = Row(f"two processes: {kind.title}")
     for _ in range(most):
@@ -279,9 +279,9 @@ def together(checkout: Workspace, kind: Kind, most: int) -> Row:
 
 
 def uninterrupted(checkout: Workspace, kind: Kind) -> tuple[list[str], dict[str, str]]:
-    """The operations and the outputs of a run that nobody kills, the second one.
+    """The operations and the outputs of a run without a kill, the second one.
 
-    Caches are filled then, and what it imports is imported here.
+    By then caches are filled, and the modules that it imports are imported here.
     """
     params.load()
     for _ in range(2):
@@ -296,7 +296,7 @@ def uninterrupted(checkout: Workspace, kind: Kind) -> tuple[list[str], dict[str,
 def judge(
     row: Row, checkout: Workspace, kind: Kind, whole: dict[str, str], ends: list[End]
 ) -> None:
-    """Count what the last runs made and said."""
+    """Count the outcomes of the last runs, from their outputs and messages."""
     traced = any("Traceback" in end.output for end in ends)
     same = digests(checkout, kind) == whole
     row.tracebacks += traced
@@ -307,14 +307,14 @@ def judge(
 
 
 def digests(checkout: Workspace, kind: Kind) -> dict[str, str]:
-    """SHA-256 of all outputs; parts of files that a kill left beside them are none."""
+    """SHA-256 of all outputs; partial files that a kill left beside them are not included."""
     paths = [path for pattern in kind.outputs for path in sorted(checkout.path.glob(pattern))]
     files = [path for path in paths if path.is_file() and path.suffix != ".part"]
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def remove(checkout: Workspace, kind: Kind) -> None:
-    """Remove the outputs; of a command of ours nobody does."""
+    """Remove the outputs of a stage, as DVC does; those of `rrcm certify` stay."""
     for pattern in kind.outputs if kind.stage else ():
         shutil.rmtree(checkout.path / pattern.partition("/*")[0], ignore_errors=True)
         for path in checkout.path.glob(pattern):
@@ -322,7 +322,7 @@ def remove(checkout: Workspace, kind: Kind) -> None:
 
 
 def clean(checkout: Workspace, kind: Kind) -> None:
-    """Have it all to be done again."""
+    """Remove all results, so that a run starts from the beginning."""
     remove(checkout, kind)
     for scratch in (".rrcm/resume", ".rrcm/votes", "results"):
         shutil.rmtree(checkout.path / scratch, ignore_errors=True)
@@ -360,7 +360,7 @@ def device_processes(checkout: Workspace, most: int) -> Row:
 
 
 def killed(checkout: Workspace, command: Sequence[str], word: str) -> int:
-    """Kill a command a moment after it has started one with a word; how many are left after 5 s."""
+    """Kill a command soon after it starts one with ``word``; return how many are left after 5 s."""
     mark = survivors.mark()
     process = checkout.start(*command, **mark)
     survivors.until(lambda: any(word in told(one) for one in survivors.marked(mark)), seconds=120)
@@ -375,7 +375,7 @@ def killed(checkout: Workspace, command: Sequence[str], word: str) -> int:
 
 
 def told(process: psutil.Process) -> list[str]:
-    """The command of a process, which may have ended."""
+    """The command line of a process, which may have ended."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:

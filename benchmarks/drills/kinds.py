@@ -46,10 +46,10 @@ PIXELS = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 
 @dataclass(kw_only=True)
 class Kind:
-    """Files of a kind: where a good one is, and what the product reads it as.
+    """A kind of file: the path of a valid one, and the product's reader.
 
-    ``knows`` says whether the file says enough of itself to tell damage. ``part`` says of what was
-    read whether it is a rightful part of the ``whole``.
+    ``knows`` is whether the file has enough redundancy to detect damage. ``part`` decides whether a
+    result of the reader is a valid part of the ``whole``.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Kind:
 
 
 def kinds(root: Path) -> list[Kind]:
-    """A small file of every kind, in ``root``."""
+    """Make a small file of every kind in ``root``."""
     return [*_models(root), *_state_dicts(root), *_results(root), *_data(root)]
 
 
 def _models(root: Path) -> list[Kind]:
-    """What training and export leave: a classifier, its ONNX file, and a state to resume from."""
+    """Files of training and export: a classifier, its ONNX file, and a state to resume from."""
     torch.manual_seed(0)
     model = Model(architecture="vit", shape=SHAPE)
     network = classifier.build(model, classes=10, condition="exact", final_norm=True)
@@ -115,7 +115,7 @@ def _their_own(path: Path) -> tuple[str, bytes]:
 
 
 def _rightly_named(found: tuple[str, bytes], whole: tuple[str, bytes]) -> bool:
-    """Another function goes by another name: then it is not taken for what it is not."""
+    """Whether a different function has a different name, so that it is not confused."""
     return found == whole or found[0] != whole[0]
 
 
@@ -191,7 +191,7 @@ def _results(root: Path) -> list[Kind]:
 
 
 def _fewer(found: dict[int, records.Row], whole: dict[int, records.Row]) -> bool:
-    """What a crash tore is drawn again, so that a beginning is as good as all."""
+    """Whether all rows are those of the ``whole``; missing ones are drawn again."""
     return all(whole.get(idx) == row for idx, row in found.items())
 
 

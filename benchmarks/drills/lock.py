@@ -1,13 +1,13 @@
 """Kills aimed at dvc.lock while DVC writes it: ``python -m benchmarks.drills.lock [--tries 50]``.
 
-A graph of many small stages runs in a folder of its own, and is sent a signal each time the file
-changes, at moments that vary a little. Under `rrcm repro` no file may be cut and no entry lost.
-Under a plain `dvc repro`, which writes in place, files are cut, and the next `rrcm repro` must put
-them together with nothing lost.
+A graph of many small stages runs in a folder of its own, and receives a signal each time the file
+changes, at slightly varied moments. Under `rrcm repro` no file may be truncated and no entry lost.
+Under a plain `dvc repro`, which writes in place, files are truncated, and the next `rrcm repro`
+must repair them without losing anything.
 
-Then each process that writes the file, DVC included, is killed at each of its operations on files,
-and started again. Only DVC may leave a file cut, and what is there at last must be, byte for byte,
-what there is without a kill. The rows that are printed stand in docs/reliability.md.
+Then each process that writes the file, DVC included, is killed at each of its file operations and
+restarted. Only DVC may leave a truncated file, and the final file must be, byte for byte, the one
+without a kill. The printed rows are those of docs/reliability.md.
 """
 
 import argparse
@@ -37,18 +37,18 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 STAGES, FILES = 12, 60  # the file is as large as that of a preset with some hundred stages
 BIN = Path(sys.executable).parent
 LATE = 120.0  # seconds
-FEW = (2, 1)  # stages and files of the graph whose every operation is met
+FEW = (2, 1)  # stages and files of the graph that is killed at every operation
 
 
 @dataclass
 class Count:
-    """What became of the tries of one way of running the graph."""
+    """Counts of outcomes of the tries of one way of running the graph."""
 
-    tries: int = 0  # signals, or operations met by a kill
-    cut: int = 0  # after the signal
-    lost: int = 0  # entries that the next `rrcm repro` does not have again
+    tries: int = 0  # signals, or operations with a kill
+    cut: int = 0  # files truncated after the signal
+    lost: int = 0  # entries that the next `rrcm repro` does not restore
     tracebacks: int = 0
-    failed: int = 0  # next commands that did not succeed
+    failed: int = 0  # commands after a try that failed
     left: int = 0  # processes that still ran after the next command
 
     @property
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=24, help="Signals for each of the two ways.")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored, and is inherited
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # an ignored signal would be inherited
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     chance = random.Random(given.seed)
     print("| way | signals | files cut | entries lost after the next `rrcm repro` | tracebacks |")
@@ -117,10 +117,10 @@ def _change() -> None:
 
 
 def _reproduce() -> None:
-    """As `rrcm repro`, in one process."""
+    """Do the work of `rrcm repro` in one process."""
     lockfile.restore()
     lockfile.mend()
-    os.environ["DVC_NO_ANALYTICS"] = "1"  # which would be a process of its own
+    os.environ["DVC_NO_ANALYTICS"] = "1"  # analytics would start another process
     sys.exit(dvc(["repro", "--quiet"]))
 
 
@@ -129,12 +129,12 @@ def _cut() -> None:
 
 
 def _edit() -> None:
-    """As `rrcm flow` with what its workers made."""
+    """Write entries of workers, as `rrcm flow` does."""
     with lockfile.edited() as stages:
         stages["part-0"]["cmd"] = "another"
 
 
-# What comes before, and what is killed then.
+# Name -> the preparation, and the function that is killed.
 AIMED: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "`rrcm repro` of two stages": (_change, _reproduce),
     "mending a file that was cut": (_cut, lockfile.restore),
@@ -145,7 +145,7 @@ AIMED: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 def _aimed(
     begun: Path, before: Callable[[], object], run: Callable[[], object]
 ) -> tuple[int, Count]:
-    """Kill ``run`` at each of its operations in a copy of ``begun``; how many these are."""
+    """Kill ``run`` at each of its operations in a copy of ``begun``; return their number first."""
     count = Count()
 
     def started(at: int | None = None) -> End:
@@ -173,7 +173,7 @@ def _aimed(
 
 @contextmanager
 def _copied(folder: Path) -> Iterator[None]:
-    """A copy of a folder, to work in."""
+    """Change to a copy of a folder during the block."""
     with tempfile.TemporaryDirectory() as place:
         path = shutil.copytree(folder, Path(place, "copy"), symlinks=True)
         with chdir(path):
@@ -181,12 +181,12 @@ def _copied(folder: Path) -> Iterator[None]:
 
 
 def _digests() -> dict[str, str]:
-    """What the graph made, and dvc.lock."""
+    """Digests of the outputs of the graph and of dvc.lock."""
     return {path.name: sha256(path) for path in (LOCK, *Path().glob("made-*"))}
 
 
 def _try(command: list[str], number: int, count: Count, chance: random.Random) -> None:
-    """One run that a signal ends while dvc.lock is written, and the command after it."""
+    """End one run by a signal while dvc.lock is written, and run the command after it."""
     Path("changing").write_text(f"{time.time_ns()}")
     shutil.rmtree(".dvc/cache/runs", ignore_errors=True)
     before = _stamp()
@@ -199,7 +199,7 @@ def _try(command: list[str], number: int, count: Count, chance: random.Random) -
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     deadline = time.monotonic() + LATE
-    for _ in range(chance.randint(1, 4)):  # not always the first of the stages
+    for _ in range(chance.randint(1, 4)):  # not always at the first stage
         while _stamp() == before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.0005)
         before = _stamp()
@@ -236,12 +236,12 @@ def _entries(files: int = FILES) -> list[str]:
     try:
         stages = YAML(typ="safe").load(LOCK)["stages"]
         return [name for name, entry in stages.items() if len(entry["deps"]) == files + 1]
-    except Exception:  # half a file may be anything
+    except Exception:  # a truncated file may raise any error
         return []
 
 
 def _at_work() -> int:
-    """Processes in this folder."""
+    """The number of processes in this folder."""
     here, found = os.getcwd(), 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:

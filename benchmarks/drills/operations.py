@@ -1,7 +1,7 @@
-"""A process's operations on files, counted, of which one can be its last.
+"""Counts a process's file operations, and can kill it at one of them.
 
-They are: opening one to write, each write, fsync, rename, unlink, mkdir, rmdir, truncate, link.
-What native code does by itself is not met, unless it is told of: `Operations.native`.
+They are: opening to write, each write, fsync, rename, unlink, mkdir, rmdir, truncate, link.
+Operations of native code are not seen, unless wrapped by `Operations.native`.
 """
 
 import builtins
@@ -23,9 +23,9 @@ ELSEWHERE = ("..", ".dvc", ".git")
 
 
 class Operations:
-    """Counts this process's operations on files under ``folder``, and dies at one of them.
+    """Counts this process's operations on files under ``folder``, and kills it at one of them.
 
-    Those under the folders ``but`` of it do not count, nor does Python's cache.
+    Subfolders ``but`` and Python's cache are not counted.
     """
 
     def __init__(self, folder: Path, at: int | None, *, but: tuple[str, ...] = ELSEWHERE) -> None:
@@ -36,13 +36,13 @@ class Operations:
         self._pwrite, self._sendfile = os.pwrite, os.sendfile
 
     def install(self) -> None:
-        """Begin; there is no end but that of the process."""
+        """Start counting, until the process ends."""
         sys.addaudithook(self._audit)
         io.open = builtins.open = self.open
         os.fsync, os.pwrite, os.sendfile = self.fsync, self.pwrite, self.sendfile
 
     def meet(self, what: str, torn: Callable[[], object] = lambda: None) -> None:
-        """An operation is about to be done; ``torn`` does a part of it."""
+        """Count an operation before it is done; ``torn`` does a part of it before a kill."""
         self.seen.append(what)
         if len(self.seen) == self.at:
             torn()
@@ -68,7 +68,7 @@ class Operations:
             self.meet(what.removeprefix("os."))
 
     def inside(self, path: Any, folder: int = -1) -> bool:
-        """Whether operations on a path, relative to an open folder perhaps, count."""
+        """Whether operations on a path, which may be relative to an open folder, count."""
         if isinstance(path, int):
             path = os.readlink(f"/proc/self/fd/{path}")
         base = os.readlink(f"/proc/self/fd/{folder}") if folder >= 0 else os.getcwd()
@@ -77,24 +77,24 @@ class Operations:
         return below.split(os.sep)[0] not in self.but and "__pycache__" not in below
 
     def fsync(self, file: int) -> None:
-        """As `os.fsync`."""
+        """Like `os.fsync`."""
         self.meet("fsync")
         self._fsync(file)
 
     def pwrite(self, file: int, data: bytes, offset: int) -> int:
-        """As `os.pwrite`."""
+        """Like `os.pwrite`."""
         half = data[: len(data) // 2]
         self.meet("write", lambda: self._pwrite(file, half, offset))
         return self._pwrite(file, data, offset)
 
     def sendfile(self, to: int, file: int, offset: int, count: int) -> int:
-        """As `os.sendfile`, by which shutil copies."""
+        """Like `os.sendfile`, which shutil uses to copy."""
         half = os.fstat(file).st_size // 2
         self.meet("write", lambda: self._sendfile(to, file, offset, half))
         return self._sendfile(to, file, offset, count)
 
     def native(self, write: Callable[..., None]) -> Callable[..., None]:
-        """As ``write(what, path, …)``, native code that writes a file; counted as one write."""
+        """Wrap ``write(what, path, …)``, native code that writes a file; counted as one write."""
 
         def met(what: object, path: Path, *more: Any) -> None:
             def torn() -> None:
@@ -107,7 +107,7 @@ class Operations:
         return met
 
     def open(self, file: Any, mode: str = "r", buffering: int = -1, *more: Any, **named: Any):
-        """As the builtin; each write of a buffer to the file is an operation."""
+        """Like the builtin; each write of a buffer to the file is an operation."""
         if isinstance(file, int) or not set(mode) & set("wxa+") or not self.inside(file):
             return self._open(file, mode, buffering, *more, **named)
         raw = _File(file, "".join(set(mode) - set("bt")), opener=named.pop("opener", None))
@@ -131,7 +131,7 @@ class _File(io.FileIO):
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended: its exit code, what it printed, its operations, and what it imported."""
+    """The result of a run: its exit code, output, operations and imports."""
 
     code: int
     output: str
@@ -140,7 +140,7 @@ class End:
 
     @property
     def killed(self) -> bool:
-        """Whether it came to the operation that was to be its last."""
+        """Whether it reached the operation at which it was to be killed."""
         return self.code == -signal.SIGKILL
 
 
@@ -148,7 +148,7 @@ class Started:
     """A run in a fork of this process, in the current folder."""
 
     def __init__(self, run: Callable[[Operations], object], operations: Operations) -> None:
-        """Start ``run(operations)``, once these count."""
+        """Start ``run(operations)`` with the operations counted."""
         self._files = [tempfile.TemporaryFile() for _ in range(3)]
         sys.stdout.flush()
         if not (pid := os.fork()):
@@ -178,7 +178,7 @@ class Started:
         return code
 
     def end(self) -> End:
-        """Wait for it."""
+        """Wait for the run to end; return its result."""
         _, status = os.waitpid(self.pid, 0)
         texts = []
         for file in self._files:
@@ -190,7 +190,7 @@ class Started:
 
 
 def share(end: End) -> None:
-    """Import what a run imported, so that those that are forked from now on need not."""
+    """Import the modules that a run imported, so that later forks need not."""
     for name in end.modules:
-        with suppress(ImportError):  # of a name that stands for no file
+        with suppress(ImportError):  # a name without a file
             import_module(name)

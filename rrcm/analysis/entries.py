@@ -16,7 +16,7 @@ from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN
 
 Votes = tuple[Header, list[Row]]
-WHOLE = (END, SKIPPED)  # reasons to stop after which further draws would not count
+WHOLE = (END, SKIPPED)  # reasons to stop after which further draws are not used
 MANY = 4  # entries up to which all pairs are compared
 
 

@@ -152,7 +152,7 @@ def _figures(
 
 
 def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataFrame | None:
-    """Certified accuracy at the radii that the stopping rule decided; None if it did all."""
+    """Certified accuracy at the radii that the stopping rule decided; None if it decided all."""
     if not any(entry.lower_bounds(statistics.curve(entry.judged)["radius"].tolist())):
         return None
     table = tables.accuracy([entry], radii=radii, confidence=confidence)

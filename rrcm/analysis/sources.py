@@ -1,4 +1,4 @@
-"""Reads certificates from a file: votes, certificates of this project, or a TSV of others."""
+"""Reads certificates from a file: votes, certificates of this project, or the field's TSV."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -247,7 +247,7 @@ def _unusual(
     """Candidates at any sigma for which the largest radius is one of the largest attainable."""
     top = seen.largest(_SOME)
     values, places = top.values, top.places
-    shifts = np.array([0.0, -0.5, -1.0])  # from a written radius to the least that is meant
+    shifts = np.array([0.0, -0.5, -1.0])  # from a written radius to the smallest exact one
     rough = []
     for n, alpha in pairs:
         tops = _rung(n - np.arange(4), n, alpha)

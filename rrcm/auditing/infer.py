@@ -33,7 +33,7 @@ def explain(
 def _explain(
     table: pd.DataFrame, lines: np.ndarray, stated: Stated, hint: Stated
 ) -> tuple[list[Inferred], list[Finding]]:
-    """The same; ``hint`` is the prior knowledge."""
+    """Like `explain`; ``hint`` is the prior knowledge."""
     radii, answered = table["radius"].to_numpy(), table["predict"].to_numpy() != ABSTAIN
     rows = np.isfinite(radii) & (radii > 0) & (radii < 1e6) & answered
     if not rows.any():
@@ -207,8 +207,8 @@ def _otherwise(found: list[AttainableRadii], stated: Stated) -> list[Finding]:
         if said is None or any(math.isclose(value, said, rel_tol=1e-6) for value in values):
             continue
         if name == "alpha" and shares.perhaps(values[0], said):
-            continue  # it says so
+            continue  # the findings of `perhaps` cover it
         text = f"the radii are of {name} = {values[0]:g}, not of {said:g} as stated"
-        less = name == "alpha" and max(values) < said  # claims less than it might
+        less = name == "alpha" and max(values) < said  # the table is merely conservative
         result.append(Finding(level=WARNING if less else ERROR, text=text))
     return result

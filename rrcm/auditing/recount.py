@@ -19,8 +19,8 @@ from rrcm.certification.votes.bounds import mixture_complement
 from rrcm.certification.votes.counts import ABSTAIN
 
 STEP = 10.0**-DIGITS  # by which p_A and radius may be rounded down
-MOST = 0.95  # share of rows that a hypothesis explains before the others are to blame
-FEW = 3  # rows that agree by chance
+MOST = 0.95  # share of rows from which a hypothesis counts the other rows as wrong
+FEW = 3  # rows that may agree by chance
 SLACK = 1e-10  # relative error of special functions
 FIXED = {"n", "futile", "skipped"}  # reasons to stop of rules that claim after n draws only
 SAMPLE = 40  # rows, or up to twice as many, whose bounds are computed by a slow formula
@@ -38,7 +38,7 @@ class Hypothesis:
         value: The alpha or sigma it infers, as an interval; None if it infers none.
         explained: bool [R].
         needs: The share of rows that it has to explain.
-        gains: It has to explain more rows than the first hypothesis of its list and so many.
+        gains: It has to explain over ``gains`` rows more than the first hypothesis of its list.
         findings: What an audit reports if this is accepted.
     """
 
@@ -120,7 +120,7 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
 def of_bounds(table: pd.DataFrame, lines: np.ndarray, *, adaptive: bool) -> Iterator[Hypothesis]:
     """Hypotheses about p_A in rows with votes for a class; the values are levels alpha.
 
-    Where drawing was ``adaptive``, a bound may be that of an earlier look, and no row is to blame.
+    If drawing was ``adaptive``, a bound may be that of an earlier look, so that no row is wrong.
     """
     low, high = levels(table)
     left, right, inside = common(low, high)
@@ -170,7 +170,7 @@ def of_radii(
     r, z, upper = table["radius"].to_numpy(), *_quantiles(table, level)
 
     def sigmas(shift: float) -> tuple[np.ndarray, np.ndarray]:
-        """Those that give each radius if it was rounded up by at most ``shift`` last places."""
+        """The sigmas of each radius if it was rounded up by at most ``shift`` last places."""
         least, most = (r - shift * STEP) / upper, (r + (1 - shift) * STEP) / z
         return least * (1 - SLACK), most * (1 + SLACK)
 
@@ -195,7 +195,7 @@ def of_radii(
         name="two sigmas",
         value=(left, right),
         explained=both,
-        needs=1 - 0.2 * float((~inside).mean()),  # four fifths of the rows that differ
+        needs=1 - 0.2 * float((~inside).mean()),  # it must explain four fifths of the other rows
         gains=FEW,
         findings=at(ERROR, lines, ~inside, text),
     )
@@ -248,7 +248,7 @@ def some(table: pd.DataFrame) -> pd.DataFrame:
 def common(low: np.ndarray, high: np.ndarray) -> tuple[float, float, np.ndarray]:
     """The interval contained in most of the intervals [low, high], [R], and a mask of those, [R].
 
-    If a short decimal lies in nearly as many, it is the interval: such values are usual.
+    If a short decimal lies in nearly as many, it is returned instead: such values are usual.
     """
     starts, ends = np.sort(low), np.sort(high)
     count = np.searchsorted(starts, starts, "right") - np.searchsorted(ends, starts, "left")
@@ -264,7 +264,7 @@ def common(low: np.ndarray, high: np.ndarray) -> tuple[float, float, np.ndarray]
 
 
 def _second(low: np.ndarray, high: np.ndarray, inside: np.ndarray) -> tuple[float, np.ndarray]:
-    """The start of what most of the other intervals have in common, and the rows of both, [R]."""
+    """The start of the interval common to most other intervals, and the rows of both, [R]."""
     if inside.all():
         return float("nan"), inside
     value, _, also = common(low[~inside], high[~inside])

@@ -53,7 +53,7 @@ def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> Spent:
 
 
 def perhaps(alpha: float, stated: float | None = None) -> list[Finding]:
-    """A note if ``alpha``, the level of all bounds, is half of the stated or a common one."""
+    """A note if ``alpha``, the level of all bounds, is half of the stated or of a common alpha."""
     wholes = COMMON["alpha"] if stated is None else (stated,)
     halved = any(math.isclose(2 * alpha, whole, rel_tol=1e-3) for whole in wholes)
     return [_note(_half(alpha))] if halved else []

@@ -1,4 +1,4 @@
-"""Radii as text has them: their last decimal places, their rounding, and heaps of equal ones."""
+"""Radii as written in text: their last decimal places, their rounding, and heaps of equal ones."""
 
 import math
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ def app(
         limits: Limits of requests.
         reproducible: Whether requests may choose the seed. A client who knows the seed can make a
             picture whose certificate is false, so this is for trusted clients only.
-        token: The bearer token of all requests except for ``/health``; None asks for none.
+        token: The bearer token of all requests except for ``/health``; None requires no token.
 
     Raises:
         ConfigError: The stopping rule certifies nothing before its end; requests have a deadline.
@@ -70,7 +70,7 @@ def app(
     )
     if token is not None:
         api.add_middleware(Guard, token=token)
-    api.add_middleware(Log)  # around the other
+    api.add_middleware(Log)  # outside of the other middleware
     # Starlette declares handlers of any exception, and calls each with its own.
     api.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
     api.add_exception_handler(RrcmError, _failed)

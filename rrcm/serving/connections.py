@@ -42,7 +42,7 @@ def affordable() -> int:
 
 
 class Door:
-    """The connections of a server, and those of them that it waits for."""
+    """The connections of a server, and those on whose clients it waits."""
 
     def __init__(self, most: int | None = None, *, seconds: float = HEADER) -> None:
         """Allow ``most`` connections; None allows as many as the limit of open files does.
@@ -105,7 +105,7 @@ class Connection(H11Protocol):
         self.deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Accept it, or answer 503."""
+        """Accept the connection, or answer 503."""
         super().connection_made(transport)
         if not self.door.make_place(len(self.connections)):
             transport.write(BUSY)
@@ -133,18 +133,18 @@ class Connection(H11Protocol):
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection from the door."""
         super().connection_lost(exc)
         self.door.waited_for.pop(self, None)
         self._stop_waiting()
 
     def cut(self) -> None:
-        """Close it now, without sending the rest."""
+        """Close the connection now, without sending the rest."""
         self.door.waited_for.pop(self, None)
         self.transport.abort()
 
     def _look(self) -> None:
-        """Start or end the deadline, as the client or the server has to act next."""
+        """Start the deadline if the client has to act next; end it if the server has."""
         asked = self.cycle is not None and not self.cycle.response_complete
         if asked and not self.flow.write_paused:
             self._stop_waiting()

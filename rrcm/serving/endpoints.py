@@ -28,7 +28,7 @@ from rrcm.serving.schemas import Health, Reply, Served
 FORMATS = ("PNG", "JPEG")
 TYPES = ("image/png", "image/jpeg", "application/octet-stream")
 UNITS = "l2 distance between pictures whose pixels are in [0, 1]"
-LEFT = 499  # for the log: the client has closed its connection
+LEFT = 499  # status in the log if the client closed its connection
 NAME = "the picture"  # in errors
 PATIENCE = 4  # times the longest body, after which a client is cut off without an answer
 
@@ -84,7 +84,7 @@ class Service:
 
     @asynccontextmanager
     async def life(self, api: FastAPI) -> AsyncIterator[None]:
-        """From startup to shutdown."""
+        """The lifespan of the application, from startup to shutdown."""
         yield
         self.line.close()
 
@@ -97,7 +97,7 @@ class Service:
             self.line.check()
             with self.held.account() as take:
                 body = await self._body(request, until, take)
-                with self.line.place():  # not before: who sends slowly keeps nobody out
+                with self.line.place():  # only now: a slow sender takes no place
                     reply = await self.line.run(
                         partial(self._reply, body, seed, arrival), until=until, gone=_gone(request)
                     )
@@ -194,7 +194,7 @@ class Service:
         )
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > most and "expect" in request.headers:
-            raise too_long  # and the body will not be sent
+            raise too_long  # the client has not sent the body yet, and will not
         try:
             async with asyncio.timeout(until - time.monotonic()):
                 async for chunk in request.stream():
@@ -262,7 +262,7 @@ class Service:
         if wide * high > self.limits.pixels:
             raise self._too_large()
         if self.fit.resize == "exact" and {wide, high} != {width, height}:  # nor turned
-            pictures.fitted(picture, self.fit, name=NAME)  # says so
+            pictures.fitted(picture, self.fit, name=NAME)  # raises the error
         if self.fit.resize == "crop":  # a line of few pixels is scaled to very many
             scale = max(width / wide, height / high, width / high, height / wide) / self.fit.ratio
             if wide * high * scale**2 > self.limits.pixels:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-WEIGHT = 0.1  # of the latest request in the mean of how long one takes
+WEIGHT = 0.1  # weight of the latest request in the running mean of seconds per request
 
 
 class Full(Exception):
@@ -63,7 +63,7 @@ class WorkQueue:
     """
 
     def __init__(self, *, workers: int, queue: int) -> None:
-        """Threads start with the first requests."""
+        """Create the queue; its threads start with the first requests."""
         self.workers = workers
         self.places = workers + queue
         self.inside = 0
@@ -73,10 +73,10 @@ class WorkQueue:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rrcm-serving")
 
     def check(self) -> None:
-        """Check that there is a place.
+        """Check that the queue has a free place.
 
         Raises:
-            Full: There is none.
+            Full: The queue is full.
         """
         if self.inside >= self.places:
             raise Full(
@@ -106,7 +106,7 @@ class WorkQueue:
 
         Raises:
             DeadlinePassed: No thread was free in time.
-            ClientGone: ``gone`` ended before one was.
+            ClientGone: ``gone`` ended before a thread was free.
         """
         turn, leaving = asyncio.create_task(self._turns.acquire()), asyncio.create_task(gone)
         try:

@@ -1,4 +1,4 @@
-"""The JSON bodies of a server's answers, as OpenAPI documents them."""
+"""The JSON bodies of a server's answers, with their OpenAPI documentation."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The bearer token of a server: without it, a request gets nothing but ``/health``."""
+"""The bearer token of a server; without it, a request is refused except for ``/health``."""
 
 import hmac
 import re
@@ -20,7 +20,7 @@ def read(file: Path) -> bytes:
     """Read the token in a file; white space around it is ignored.
 
     Raises:
-        ConfigError: There is no such file, or its content is too short or no token.
+        ConfigError: There is no such file, or its content is too short or not a token.
     """
     try:
         if not file.is_file():  # a FIFO would keep us waiting

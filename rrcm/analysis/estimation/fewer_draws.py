@@ -24,7 +24,7 @@ def numbers(found: list[Entry], *, radii: list[float], confidence: float) -> pd.
             try:
                 fewer = entry if n == entry.votes[0].n else _with_fewer(entry, n)
             except CertificateError:
-                continue  # so few draws certify nothing at this alpha, whatever they are
+                continue  # so few draws certify nothing at this alpha, even if unanimous
             table = fewer.judged
             for radius in radii:
                 share = statistics.certified_accuracy(table, radius, confidence=confidence)

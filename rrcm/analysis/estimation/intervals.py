@@ -9,7 +9,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 RESAMPLES = 9999
 CELLS = 1 << 22  # numbers in a batch of resamples: bounds the memory for many images
-TINY = 1e-9  # pixels; radii have six decimals, so what differs by less is equal
+TINY = 1e-9  # pixels; radii have six decimals, so smaller differences are rounding errors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

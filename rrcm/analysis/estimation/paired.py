@@ -44,7 +44,7 @@ def compare(
     ]
     p = np.array([float(mcnemar(four, exact=True).pvalue) for four in counts])
     corrected = p.copy()
-    # Without any disagreement a test cannot reject, whatever is true: it is no test (Tarone, 1990).
+    # Holm ignores radii without any disagreement, at which no test can reject (Tarone, 1990).
     tests = np.array([four[0][1] + four[1][0] > 0 for four in counts])
     if tests.any():
         corrected[tests] = multipletests(p[tests], method="holm")[1]

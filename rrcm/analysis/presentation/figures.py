@@ -23,7 +23,7 @@ COLOURS = [
     *("#4cb5e0", "#e8a33d", "#1f7a4d", "#d16ba5"),
 ]
 DASHES = ["-", "--", ":", "-."]
-# Independent of matplotlibrc, so that everybody gets the same bytes.
+# Independent of matplotlibrc, to give the same bytes everywhere.
 STYLE: list[str | dict[str, Any]] = [
     "default",
     {"svg.hashsalt": "rrcm", "svg.fonttype": "path", "font.size": 10},
@@ -172,9 +172,9 @@ def envelopes(curves: dict[str, pd.DataFrame]) -> Figure:
 
 
 def per_class(numbers: dict[str, pd.DataFrame]) -> Figure:
-    """One heat map per entry, classes by radii, in percent; the classes are those of all entries.
+    """One heat map per entry, classes by radii, in percent; all have the same classes.
 
-    At most ``CLASSES`` classes are shown: those with the lowest accuracy at the least radius, on
+    At most ``CLASSES`` classes are shown: those with the lowest accuracy at the smallest radius, on
     average over entries, the lowest first.
 
     Args:
@@ -238,7 +238,7 @@ def _staircase(axis: Axes, curve: pd.DataFrame, *, label: str, colour: str) -> N
     edges = curve["radius"].to_numpy()
     if len(edges) < 2:
         return
-    for column in ("all_low", "all_high"):  # a value holds up to its radius: from the one before
+    for column in ("all_low", "all_high"):  # a value holds from the previous radius up to its own
         levels = 100 * curve[column].to_numpy()[1:]
         axis.stairs(levels, edges, baseline=None, color=colour, linestyle=":", linewidth=0.8)
     low, high = (100 * curve[column].to_numpy()[1:] for column in ("low", "high"))

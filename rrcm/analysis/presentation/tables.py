@@ -36,7 +36,7 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
 
 
 def text(found: list[Entry], *, radii: list[float], confidence: float) -> str:
-    """`accuracy_table` with its title, for a terminal."""
+    """`accuracy_table` and its title as text for a terminal."""
     table = accuracy_table(found, radii=radii, confidence=confidence)
     return f"{title(found, confidence=confidence)}\n\n{table.to_string(index=False)}"
 
@@ -112,7 +112,7 @@ def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for line in numbers.to_dict("records"):
         if line["only_first"] + line["only_second"] == 0:
-            continue  # beyond what either can certify, or no difference at all
+            continue  # neither certifies this radius, or no image differs
         first, second = names[line["first"]], names[line["second"]]
         rows.append(
             {
