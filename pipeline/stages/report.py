@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.runtime import graph
-from rrcm.analysis import entries, report
+from rrcm.analysis import entries, published, report
 from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.config import params
@@ -19,7 +19,8 @@ def main() -> None:
         shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
         of = f"{whole.data.name}, {found[0].split} split"
         subject = f"{of} · certificate: {whole.certify.certificates[0]}"
-        report.write(found, Path("report"), subject=subject, **shown)
+        rows = published.read(Path(f"presets/published/{whole.data.name}.csv"))
+        report.write(found, Path("report"), subject=subject, published=rows, **shown)
         for name, numbers in report.metrics(found, radii=whole.report.radii).items():
             write_json(Path(f"metrics/{name}.json"), numbers)
 

@@ -9,10 +9,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rrcm.analysis import ablations, entries
+from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import fewer_draws, intervals, statistics
 from rrcm.analysis.presentation import figures, markup, tables
 from rrcm.analysis.presentation.figures import Curve
+from rrcm.analysis.published import Published
 from rrcm.core.errors import printable
 from rrcm.core.files import write_csv, write_text
 
@@ -40,7 +42,13 @@ def metrics(found: list[Entry], *, radii: list[float]) -> dict[str, dict[str, fl
 
 
 def write(
-    found: list[Entry], out: Path, *, radii: list[float], confidence: float, subject: str
+    found: list[Entry],
+    out: Path,
+    *,
+    radii: list[float],
+    confidence: float,
+    subject: str,
+    published: dict[str, Published] | None = None,
 ) -> None:
     """Write the page, its tables and its figures to the folder ``out``.
 
@@ -55,6 +63,8 @@ def write(
         radii: Radii of the tables, in pixels of [0, 1].
         confidence: Confidence of all intervals.
         subject: The certified images, in words.
+        published: Published rows of the same recipes, by the name of the evaluation;
+            ``published.csv`` and the page then put them beside ours.
 
     Raises:
         DataError: Some entries have labels and others do not.
@@ -71,6 +81,9 @@ def write(
     _csv(compared, out / "comparisons.csv")
     _csv(classes, out / "per_class.csv")
     _csv(budget, out / "budget.csv")
+    beside = publications.compare(found, published or {}, **chosen)
+    if len(beside):
+        _csv(beside, out / "published.csv")
     varied = ablations.ablations(found, **chosen)
     if varied:
         _csv(ablations.table(varied), out / "ablations.csv")
@@ -90,6 +103,7 @@ def write(
             failures=tables.failure_table(found),
             figures=_saved(drawn, out),
             labelled=found[0].labelled,
+            published=publications.table(beside),
             radius=tables.radius_table(found, confidence=confidence),
             cut_short=any(entry.cut_short for entry in found),
             subject=subject,
