@@ -126,13 +126,7 @@ def certify(
     devices: options.Devices = None,
 ) -> None:
     """Certify a run on test images, or any classifier on a folder; interrupted, it resumes."""
-    asked = Options(
-        sigma=sigma, model=model, method=method, eval_sigma=eval_sigma, onnx=onnx, timm=timm,
-        weights=weights, images=images, labels=labels, strict=strict, classes=classes, size=size,
-        channels=channels, resize=resize, mean=mean, std=std, output=output, batch_size=batch_size,
-        n=n, alpha=alpha, stop=stop, radii=radii, seed=seed, split=split, subset=subset,
-        budget=budget, shard=shard, devices=devices,
-    )  # fmt: skip
+    asked = Options.of(locals())
     with asked.named_in_errors():
         from rrcm.cli import requests
 
@@ -177,12 +171,7 @@ def predict(
     seed: options.Seed = None,
 ) -> None:
     """Classify one image with a certified radius, or abstain."""
-    asked = Options(
-        sigma=sigma, model=model, method=method, eval_sigma=eval_sigma, onnx=onnx, timm=timm,
-        weights=weights, classes=classes, size=size, channels=channels, resize=resize, mean=mean,
-        std=std, output=output, batch_size=batch_size, n=n, alpha=alpha, stop=stop, radii=radii,
-        seed=seed,
-    )  # fmt: skip
+    asked = Options.of(locals())
     with asked.named_in_errors():
         from rrcm.cli import requests
 
@@ -229,11 +218,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve certified answers over HTTP, until a signal ends it."""
-    asked = Options(
-        sigma=sigma, model=model, method=method, eval_sigma=eval_sigma, onnx=onnx, timm=timm,
-        weights=weights, classes=classes, size=size, channels=channels, resize=resize, mean=mean,
-        std=std, output=output, batch_size=batch_size, n=n, alpha=alpha,
-    )  # fmt: skip
+    asked = Options.of(locals())
     with asked.named_in_errors():
         from rrcm.cli import requests
 

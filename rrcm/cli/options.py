@@ -179,6 +179,12 @@ class Options:
     shard: str = "1/1"
     devices: str | None = None
 
+    @classmethod
+    def of(cls, parameters: dict[str, Any]) -> "Options":
+        """Return the options among the ``parameters`` of a command, its first ``locals()``."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in parameters.items() if name in names})
+
     def given(self) -> dict[str, Any]:
         """Return the options that were typed, by name."""
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
