@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -343,13 +344,21 @@ def test_an_error_of_the_caller_ends_the_pool():
     assert threading.active_count() == before
 
 
-def test_closing_early_ends_the_pool_and_cancels_what_waits():
-    recorder, before = Recorder(), threading.active_count()
+def test_closing_early_ends_the_pool_and_cancels_what_waits(monkeypatch):
+    recorder, before, closing = Recorder(), threading.active_count(), threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, *, wait=True, cancel_futures=False):
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            closing.set()
+            super().shutdown(wait=wait)
 
     def slow(pieces):
         counts = recorder(pieces)
-        time.sleep(0.2 * (len(recorder.batches) > 1))
+        assert len(recorder.batches) == 1 or closing.wait(60)
         return counts
+
+    monkeypatch.setattr(batching, "ThreadPoolExecutor", Pool)
 
     running = batching.run(jobs([[0, 10, 20]] * 50), slow, always, rows=10, workers=2)
     next(running)

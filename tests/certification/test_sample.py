@@ -354,9 +354,9 @@ def test_noise_says_what_it_is_and_how_far_from_the_theorem(component):
 )
 def test_votes_of_another_definition_are_not_continued(changed):
     (field,) = changed
-    how = {k: v for k, v in changed.items() if k in ("sigma", "shard")}
+    how = {k: v for k, v in changed.items() if k == "shard"}
     cfg = replace(CFG, **{k: v for k, v in changed.items() if k in Sample.__slots__})
-    stranger = linear()
+    stranger = linear(sigma=changed.get("sigma", SIGMA))
     stranger.weights = changed.get("weights", stranger.weights)
 
     with refused(VotesError, f"{field} was ", "move the file away"):
@@ -457,7 +457,7 @@ def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_pat
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
     arguments = SIX, defined(), journal, path
 
-    with refused(BackendError, "NaN scores for noisy copies of image ") as _:
+    with refused(BackendError, "NaN scores for image ") as _:
         list(procedure.sample(backend, *arguments, workers=1))
 
     assert not path.exists()
@@ -472,7 +472,7 @@ def test_the_image_with_nan_scores_is_named(place):
     """One image alone: of several, whose batches end together, any may be the first."""
     broken = linear((0.0, math.nan, 0.2))
 
-    with refused(BackendError, f"NaN scores for noisy copies of image {SIX.idx[place]};"):
+    with refused(BackendError, f"NaN scores for image {SIX.idx[place]};"):
         sampled(split=some(SIX, [place]), make=lambda: broken)
 
 

@@ -118,7 +118,7 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn():
         few.certify(SPLIT.images[0])
     assert few.backend.batches == []
     with refused(ConfigError, "sigma: must be positive, got 0"):
-        of(sigma=0.0)
+        Smoothed(linear(sigma=0.0), shape=SHAPE)
     none = of(draws=dataclasses.replace(DRAWS, stop="none"), stopping={})
     with refused(ConfigError, "rule 'none' certifies nothing before its end"):
         none.certify(SPLIT.images[0], budget=1.0)

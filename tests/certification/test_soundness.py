@@ -41,7 +41,7 @@ class HalfSpace:
     """Scores -s/2 and s/2 of s = slope * (x.w - b), in float64, so that softmax is logistic(s)."""
 
     provider, weights, device, normals = "float64", "0" * 64, torch.device("cpu"), ()
-    classes = ("0", "1")
+    sigma, classes = SIGMA, ("0", "1")
 
     def __init__(self, b, *, slope=1.0):
         self.b, self.slope = b, slope

@@ -201,7 +201,7 @@ def test_nan_names_the_image():
 
     parts = pieces((1, 0, 5), (place, 0, 5), (2, 0, 5))
 
-    with refused(BackendError, f"NaN scores for image {SIX.idx[place]} at sigma {SIGMA}"):
+    with refused(BackendError, f"NaN scores for image {SIX.idx[place]};"):
         counting(voting.hard(Says(broken)))(parts)
 
 

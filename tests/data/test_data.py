@@ -586,7 +586,7 @@ def test_a_picture_that_is_cut_short_is_named(tmp_path: Path):
 
 @pytest.mark.parametrize("name", registry.names("datasets"))
 def test_datasets_list_what_is_there_or_name_the_command(name: str, tmp_path: Path):
-    with refused(DataError, "not found", f"`rrcm data {name}"):
+    with refused(DataError, "not found", f"`rrcm data {name.replace('_', '-')}"):
         registry.load("datasets", name).listing(tmp_path / name, tmp_path / "link")
 
 

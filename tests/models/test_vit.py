@@ -425,7 +425,9 @@ def test_impossible_shapes_are_refused(changed, message):
 
 
 class Spy(nn.Module):
-    """An encoder that keeps the sigma it is told."""
+    """An encoder that keeps the sigma it is given."""
+
+    head_init = "uniform"
 
     def forward(self, x, sigma):
         self.sigma = sigma

@@ -57,8 +57,8 @@ class Slow(builders.Linear):
 class Gated(builders.Linear):
     """Computes nothing before its door is opened; ``asked`` is set once it was to."""
 
-    def __init__(self, w: Any, b: Any) -> None:
-        super().__init__(w, b)
+    def __init__(self, w: Any, b: Any, **how: Any) -> None:
+        super().__init__(w, b, **how)
         self.asked, self.door = threading.Event(), threading.Event()
 
     def scores(self, x: torch.Tensor) -> torch.Tensor:

@@ -193,9 +193,9 @@ class Linear:
         return scores
 
 
-def linear(b: Any = (0.0, 0.1, 0.2)) -> Linear:
+def linear(b: Any = (0.0, 0.1, 0.2), *, sigma: float = SIGMA) -> Linear:
     """A classifier of 2 x 2 pixels, undecided enough that noise moves its votes."""
-    return Linear([[3.0, 0, -1], [-2, 1, 2], [0, 2, -3], [1, -3, 2]], b)
+    return Linear([[3.0, 0, -1], [-2, 1, 2], [0, 2, -3], [1, -3, 2]], b, sigma=sigma)
 
 
 def images(

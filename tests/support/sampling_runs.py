@@ -30,7 +30,8 @@ OTHER = partial(linear, (0.4, 0.0, 0.2))  # what paired draws are compared with
 
 
 def defined(cfg=CFG, split=SIX, *, backend=None, sigma=SIGMA, **how):
-    return header(backend or linear(), split, "a-run", sigma, cfg, CONSTANTS[cfg.stop], **how)
+    backend = backend or linear(sigma=sigma)
+    return header(backend, split, "a-run", cfg, CONSTANTS[cfg.stop], **how)
 
 
 def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b"", **how):

@@ -192,8 +192,7 @@ def counter(
         if bool(totals.nan.any()):
             image = split.idx[places[int(totals.nan[:, 0].argmax())]]
             raise BackendError(
-                f"NaN scores for noisy copies of image {image}; the weights or the runtime are "
-                "broken"
+                f"NaN scores for image {image}; the weights or the runtime are broken"
             )
         return [totals.apply(itemgetter(i)) for i in range(len(pieces))]
 

@@ -103,7 +103,7 @@ def _project() -> list[Finding]:
         return [*found, (WRONG if sections.PARAMS.exists() else ABSENT, str(error))]
     found.append((OK, f"params.yaml: {len(project.runs)} runs, {len(project.evals)} evaluations"))
     raw = Path("data")
-    cure = "" if raw.exists() else f": not here; `rrcm data {project.data.name}`"
+    cure = "" if raw.exists() else f": not here; `rrcm data {project.data.name.replace('_', '-')}`"
     found.append((OK if raw.exists() else ABSENT, f"raw data in {raw}/{cure}"))
     for run in project.classifiers():
         path = Path(f"onnx/{run}.onnx")
