@@ -6,6 +6,7 @@ import os
 import subprocess
 import textwrap
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -173,8 +174,15 @@ class Service:
         token = base64.b64encode(self.secret.encode()).decode()
         headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
         request = urllib.request.Request(f"{self.url}/{path}", data, headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read() or "null")
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.loads(answer.read() or "null")
+            except urllib.error.HTTPError as error:  # 503: its database is busy; clients ask again
+                if error.code != 503 or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
 
     def start(self, deployment: str, **parameters: object) -> str:
         """Start a run; its id."""
