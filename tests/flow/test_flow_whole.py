@@ -18,6 +18,8 @@ import pytest
 import screens
 from workspace import RUN, Workspace
 
+from rrcm.models.trained.base import checkpoint
+
 T = TypeVar("T")
 STAGE = f"train@{RUN}"
 
@@ -149,9 +151,7 @@ def killed(checkout: Workspace, *, ready: int) -> int:
 def step_saved(checkout: Workspace) -> int:
     """The step of the state that the stage would go on from."""
     for state in checkout.path.glob(f".rrcm/resume/{STAGE}/*/state.safetensors"):
-        with state.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        return json.loads(header["__metadata__"]["state"])["step"]
+        return json.loads(checkpoint.load(state)[1]["state"])["step"]
     return -1
 
 
