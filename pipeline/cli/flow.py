@@ -28,12 +28,6 @@ def run(
     commit: Annotated[
         str, typer.Option(help="With --hosts: the commit to run.", show_default="HEAD")
     ] = "",
-    publish: Annotated[
-        str,
-        typer.Option(
-            help="With --hosts: branch to push dvc.lock and the metrics to.", show_default="none"
-        ),
-    ] = "",
 ) -> None:
     """Run what is out of date, stages side by side where GPUs allow; stopped, it goes on."""
     from pipeline.flow import server
@@ -44,7 +38,6 @@ def run(
         retries=retries,
         hosts=hosts,
         commit=commit,
-        publish=publish,
     )
 
 

@@ -4,8 +4,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.flow import plan
-from pipeline.flow.plan import Node, overlap
+from pipeline.repro import plan
+from pipeline.repro.plan import Node, overlap
 from rrcm.cli import checked
 from rrcm.config.params import Params
 from rrcm.core.schema import listed

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from pipeline.flow import lockfile, processes
+from pipeline.repro import lockfile, processes
 from rrcm.core.ending import INTERRUPTED
 
 POLL = 0.2

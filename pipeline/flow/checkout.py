@@ -1,14 +1,13 @@
 """Git and DVC operations of a worker's checkout: switch commits, pull inputs, push results.
 
 Git and DVC run as commands that end with this process. Nothing here loses work: a checkout with
-edits is refused, a branch is never forced, and a push to an unreachable remote is retried.
+edits is refused, and a push to an unreachable remote is retried.
 """
 
 import fcntl
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pipeline.flow import git, locks, processes
+from pipeline.repro import git, locks, processes
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
 from rrcm.core.schema import read_yaml
@@ -24,10 +23,6 @@ from rrcm.core.schema import read_yaml
 FOLDER = Path(".rrcm/flow")
 REMOTE = "origin"
 PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push results that took hours
-NOBODY = {  # the author of commits where git has none configured, as often for a service
-    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "rrcm"),
-    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "rrcm@localhost"),
-}
 MISSING = "Some of the cache files do not exist"  # printed by a `dvc push` that exits with 0
 SHORT = 12  # digits of a commit in a message
 
@@ -207,53 +202,6 @@ def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> list[str]:
             f"`dvc {verb} {' '.join(arguments)}`: {(errors or lines or ['failed'])[-1]}"
         )
     return lines
-
-
-def publish(branch: str, *, message: str) -> str:
-    """Commit the current dvc.lock and metrics to a branch of the remote; return a summary.
-
-    HEAD, its branch and git's index stay as they are. The new commit descends from both HEAD and
-    the branch. The branch may be ahead of HEAD by results only: the commit would undo its code.
-
-    Raises:
-        StageError: The branch has code that HEAD lacks, or the push failed; the commit is then
-            kept, and the message names it.
-    """
-    fetch()
-    head, there = _head(), f"{REMOTE}/{branch}"
-    tip = git.attempt("rev-parse", "--verify", "--quiet", f"refs/remotes/{there}") or head
-    base = git.attempt("merge-base", tip, head) or head
-    newer = {*git.run("diff", "--name-only", "-z", base, tip).split("\0")} - {""}
-    if code := sorted(newer - results()):
-        raise StageError(
-            f"{there}: has changes of {_some(code)} that this run does not know; results stay in "
-            "dvc.lock here; run that branch, or publish to another"
-        )
-    parents = {head: [tip], tip: [head]}.get(base, [tip, head])
-    tree = _tree(head)
-    if tree == git.run("rev-parse", f"{parents[0]}^{{tree}}"):
-        return f"{there} has these results"
-    author = {} if git.attempt("config", "user.email") else NOBODY
-    words = ("commit-tree", tree, *(f"-p{one}" for one in parents), "-m", message)
-    commit = git.run(*words, environment=author)
-    git.run("update-ref", f"refs/rrcm/{branch}", commit)  # or git might garbage-collect it
-    if git.attempt("push", "--quiet", REMOTE, f"{commit}:refs/heads/{branch}") is None:
-        raise StageError(
-            f"{there}: did not take the results, perhaps because somebody pushed first; they are "
-            f"commit {commit[:SHORT]} here, and published again with the next run"
-        )
-    return f"{there} is {commit[:SHORT]}"
-
-
-def _tree(head: str) -> str:
-    """Write a git tree of HEAD with the results of this checkout, using a temporary index."""
-    with tempfile.TemporaryDirectory() as folder:
-        index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
-        git.run("read-tree", head, environment=index)
-        for name in sorted(results()):
-            change = ["--add", name] if Path(name).exists() else ["--force-remove", name]
-            git.run("update-index", *change, environment=index)
-        return git.run("write-tree", environment=index)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -23,8 +23,8 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import Crashed
 
-from pipeline.flow import processes
 from pipeline.flow.environment import ADDRESS, AUTH, FLOWS, POOL, SECRET
+from pipeline.repro import processes
 from rrcm.core.errors import StageError, one_line
 
 AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]

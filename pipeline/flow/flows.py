@@ -12,25 +12,22 @@ from prefect.client.schemas import State
 from prefect.runtime import flow_run as current
 from prefect.states import Completed, Failed
 
-from pipeline.flow import artifacts, checkout, environment, lockfile, naming, plan, summary
+from pipeline.flow import artifacts, checkout, environment, summary
 from pipeline.flow.hosts import stopped
-from pipeline.flow.plan import Node
-from pipeline.flow.processes import Stop, signals
 from pipeline.flow.summary import GOOD, Ended, Result
 from pipeline.flow.tasks import Graph
+from pipeline.repro import lockfile, plan
+from pipeline.repro.plan import Node
+from pipeline.repro.processes import Stop, signals
 from rrcm.config import params
 from rrcm.core.errors import RrcmError
 
 
 def _title() -> str:
     """The title of a run on Prefect's pages."""
-    given = current.parameters
-    targets, force = given.get("targets") or [], given.get("force") or []
-    try:
-        environment.enter()
-        return naming.title(targets, force=force, whole=params.load())
-    except RrcmError:  # the run itself will report it
-        return " ".join(["rebuild", *targets])
+    forced = ", ".join(current.parameters.get("force") or ())
+    wanted = ", ".join(current.parameters.get("targets") or ()) or "all stages"
+    return f"{wanted}; {forced} in any case" if forced else wanted
 
 
 @flow(name="rebuild", flow_run_name=_title, persist_result=False)
@@ -40,7 +37,6 @@ def rebuild(
     hosts: bool = False,
     retries: int = 2,
     commit: str = "",
-    publish: str = "",
 ) -> State:
     """Bring ``targets`` up to date; without targets, all of dvc.yaml.
 
@@ -54,7 +50,6 @@ def rebuild(
         hosts: Run stages on workers, each in a clone of its own, instead of in this checkout.
         retries: Further tries of a stage that fails.
         commit: The commit to run, which is checked out if there are no edits; empty: as it is.
-        publish: A branch to which dvc.lock and the metrics are pushed.
     """
     logger, stop = get_run_logger(), Stop()
     with ExitStack() as stack:
@@ -69,8 +64,6 @@ def rebuild(
             nodes = plan.load(targets or [], force=force or [], here=not hosts)
             results = Graph(nodes, commit=commit if hosts else "", retries=retries, stop=stop).run()
             _tell(nodes, results)
-            if publish:
-                logger.info(checkout.publish(publish, message=f"Results of {current.name}"))
         except RrcmError as error:
             return stopped(stop) if stop.is_set() else Failed(message=str(error))
         told = summary.sentence(results)

@@ -27,10 +27,11 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 
-from pipeline.flow import artifacts, checkout, environment, lockfile, processes, stage_run
-from pipeline.flow.locks import Stopped
-from pipeline.flow.plan import Node
-from pipeline.flow.stage_run import Done, Outcome
+from pipeline.flow import artifacts, checkout, environment
+from pipeline.repro import lockfile, processes, stage_run
+from pipeline.repro.locks import Stopped
+from pipeline.repro.plan import Node
+from pipeline.repro.stage_run import Done, Outcome
 from rrcm.core.errors import RrcmError, StageError
 
 DEPLOYMENT = "stage/stage"

@@ -19,8 +19,9 @@ from subprocess import Popen
 
 import psutil
 
-from pipeline.flow import environment, gpus, guarded, locks, processes, supervise
+from pipeline.flow import environment, guarded
 from pipeline.flow.environment import FLOWS, POOL, STAGES
+from pipeline.repro import gpus, locks, processes, supervise
 from rrcm.core.errors import ConfigError, StageError
 from rrcm.core.files import write_json
 from rrcm.core.locks import lock
@@ -43,13 +44,7 @@ Say = Callable[[str], None]
 
 
 def run(
-    targets: Sequence[str],
-    *,
-    force: Sequence[str],
-    retries: int,
-    hosts: bool,
-    commit: str,
-    publish: str,
+    targets: Sequence[str], *, force: Sequence[str], retries: int, hosts: bool, commit: str
 ) -> None:
     """Run the flow `rebuild` in this process and report it on the terminal.
 
@@ -81,15 +76,7 @@ def run(
     from pipeline.flow import deployments, flows  # imports prefect, which reads its settings now
 
     deployments.check(pool=False)
-    state = flows.rebuild(
-        targets=[*targets],
-        force=[*force],
-        hosts=hosts,
-        retries=retries,
-        commit=commit,
-        publish=publish,
-        return_state=True,
-    )
+    state = flows.rebuild([*targets], [*force], hosts, retries, commit, return_state=True)
     if not state.is_completed():
         raise StageError(state.message or f"the run ended as {state.name}")
 

@@ -22,11 +22,12 @@ from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Completed, Failed
 
-from pipeline.flow import artifacts, hosts, lockfile, naming, plan, stage_run, summary
-from pipeline.flow.plan import Node
-from pipeline.flow.processes import Stop
-from pipeline.flow.stage_run import Done, Outcome
+from pipeline.flow import artifacts, hosts, summary, tags
 from pipeline.flow.summary import GOOD, Ended, Result
+from pipeline.repro import lockfile, plan, stage_run
+from pipeline.repro.plan import Node
+from pipeline.repro.processes import Stop
+from pipeline.repro.stage_run import Done, Outcome
 from rrcm.config import params
 from rrcm.core.errors import RrcmError
 
@@ -126,7 +127,7 @@ class Graph:
             name=node.name,
             task_run_name=node.name,
             # For a task with tags, Prefect asks its server for concurrency limits, which is slow.
-            tags=naming.tags(node.name, self._whole) if works and not failed else None,
+            tags=tags.of(node.name, self._whole) if works and not failed else None,
             cache_policy=NO_CACHE,
             persist_result=False,
             retries=self._retries,

@@ -24,8 +24,7 @@ from rrcm.training.engine import distributed
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import loading, order
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.loop import State, decayed, optimise, train
-from rrcm.training.engine.precision import Computed, set_recompute
+from rrcm.training.engine.loop import Computed, State, decayed, optimise, set_recompute, train
 
 
 def start(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> State:

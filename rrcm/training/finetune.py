@@ -18,9 +18,8 @@ from rrcm.training.engine import distributed
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import augment, loading, order
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.loop import State, optimise
+from rrcm.training.engine.loop import Computed, State, optimise, set_recompute
 from rrcm.training.engine.loop import train as loop
-from rrcm.training.engine.precision import Computed, set_recompute
 
 from timm.optim import param_groups_layer_decay  # isort: skip (after _torchvision)
 

@@ -67,7 +67,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
         *("file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"),
         *("denoiser", "schedule", "rescale", "head-channels"),
     },
-    "flow run": {"targets", "force", "retries", "hosts", "commit", "publish"},
+    "flow run": {"targets", "force", "retries", "hosts", "commit"},
     "flow up": {"host", "port", "schedules", "no-schedules"},
     "flow worker": {"queue", "name", "limit"},
     "flow deploy": {"schedules", "no-schedules"},

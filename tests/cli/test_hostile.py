@@ -37,7 +37,7 @@ from rrcm.data.ingest.listing import Place
 from rrcm.data.splits import shards
 from rrcm.inference.foreign import onnx as foreign
 from rrcm.models.trained.base import checkpoint
-from rrcm.training.engine import precision
+from rrcm.training.engine import loop
 
 HUGE = 100 * 10**9  # bytes that a sparse file declares, and a disk does not have
 LONG = 30.0  # seconds after which a command is said to hang
@@ -455,10 +455,10 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
 
 def test_a_compiler_that_takes_no_space_is_not_begun(monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/a folder")
-    monkeypatch.setattr(precision.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(loop.torch.cuda, "is_available", lambda: False)
 
     with refused(TrainingError, "/a folder has a space", "TORCHINDUCTOR_CACHE_DIR"):
-        precision._require_plain_paths()
+        loop._require_plain_paths()
 
 
 def start(*arguments: str, before: tuple[str, ...] = (), stdout: int = subprocess.PIPE):

@@ -13,7 +13,7 @@ from rrcm.models.trained.base import classifier
 from rrcm.training import pretrain as pretraining
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import order
-from rrcm.training.engine.precision import Computed
+from rrcm.training.engine.loop import Computed
 
 ALL = params.load(ROOT / "presets/digits-all.yaml")
 IMAGES = 1797 - ALL.data.test - ALL.data.validation

@@ -11,7 +11,8 @@ import pytest
 from builders import refused
 from survivors import until
 
-from pipeline.flow import environment, processes
+from pipeline.flow import environment
+from pipeline.repro import processes
 from rrcm.core.errors import StageError
 
 

@@ -256,7 +256,7 @@ def test_edges_and_names_are_those_of_the_graph(api: Api, first: tuple[str, dict
     assert {("root", "left"), ("root", "right"), ("left", "after"), ("wrong", "after")} <= edges
     assert ("root", "after") not in edges
     assert {*flaky["tags"]} == {"model:tiny", "method:rrcm", "sigma:0.5"}
-    assert first[1]["name"] == "digits: tiny; rrcm, gaussian; σ 0.5"
+    assert first[1]["name"] == "all stages"
 
 
 def test_what_a_stage_prints_is_in_the_log_of_its_task(api: Api, first: tuple[str, dict[str, Any]]):

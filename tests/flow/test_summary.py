@@ -1,11 +1,9 @@
-"""What people read of a run: its name, the tags of its stages, and how they ended."""
-
-from dataclasses import replace
+"""What people read of a run: the tags of its stages, and how they ended."""
 
 import pytest
 from workspace import ROOT
 
-from pipeline.flow import naming, summary
+from pipeline.flow import summary, tags
 from pipeline.flow.summary import Ended, Result
 from rrcm.config import params
 from rrcm.config.params import Params
@@ -26,24 +24,10 @@ def whole() -> Params:
 
 
 def test_tags_tell_model_method_and_sigma_of_whatever_has_them(whole: Params):
-    assert naming.tags("train@tiny-rrcm-s050", whole) == ["model:tiny", "method:rrcm", "sigma:0.5"]
-    assert naming.tags("certify@tiny-rrcm-s050-e050", whole) == naming.tags(
-        "train@tiny-rrcm-s050", whole
-    )
-    assert naming.tags("pretrain@tiny", whole) == ["model:tiny"]
-    assert naming.tags("shard", whole) == naming.tags("train@unheard-of", whole) == []
-
-
-def test_a_title_tells_model_method_and_sigma(whole: Params):
-    name = "tiny-rrcm-s050-e050"
-    other = replace(whole, evals=whole.evals | {"e": replace(whole.evals[name], sigma=1.0)})
-
-    assert naming.title([], force=[], whole=whole) == "digits: tiny; rrcm, gaussian; σ 0.5"
-    assert naming.title([f"certify@{name}"], force=[], whole=whole) == "certify tiny rrcm σ 0.5"
-    assert naming.title(["certify@e"], force=[], whole=other) == "certify tiny rrcm σ 0.5 at σ 1"
-    assert naming.title([*"abcde"], force=["sample"], whole=whole) == (
-        "a, b, c and 2 more; sample in any case"
-    )
+    assert tags.of("train@tiny-rrcm-s050", whole) == ["model:tiny", "method:rrcm", "sigma:0.5"]
+    assert tags.of("certify@tiny-rrcm-s050-e050", whole) == tags.of("train@tiny-rrcm-s050", whole)
+    assert tags.of("pretrain@tiny", whole) == ["model:tiny"]
+    assert tags.of("shard", whole) == tags.of("train@unheard-of", whole) == []
 
 
 def test_one_line_says_what_failed_and_why():

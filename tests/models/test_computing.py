@@ -9,7 +9,7 @@ from torch import nn
 
 from rrcm.models.trained.base import classifier
 from rrcm.noise import units
-from rrcm.training.engine.precision import Computed, set_recompute
+from rrcm.training.engine.loop import Computed, set_recompute
 
 FP32 = PRETRAIN.compute
 CALLS = {

@@ -21,7 +21,7 @@ from rrcm.models.folding.resnet import fold
 from rrcm.models.networks import resnet
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.training import finetune, pretrain
-from rrcm.training.engine.precision import set_recompute
+from rrcm.training.engine.loop import set_recompute
 
 import torchvision  # isort: skip (after _torchvision)
 

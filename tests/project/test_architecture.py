@@ -24,10 +24,11 @@ LONE = {"__init__.py", "py.typed"}  # the only files of rrcm/ that are in no roo
 ABOVE = {  # what of pipeline/ a folder of it may import
     "runtime": set(),
     "stages": {"runtime"},
-    "flow": {"runtime"},
-    "acceptance": {"flow"},
-    "project": {"runtime", "flow"},
-    "commands": {"runtime", "flow", "project", "acceptance"},
+    "repro": {"runtime"},
+    "flow": {"runtime", "repro"},
+    "acceptance": {"repro"},
+    "project": {"runtime"},
+    "commands": {"runtime", "repro", "project", "acceptance"},
     "cli": {"runtime", "flow", "project", "commands"},
 }
 FOREIGN = {"dvc", "prefect", "pipeline", "benchmarks", "cli"}
@@ -110,7 +111,7 @@ def test_imports_of_the_pipeline_go_down_only(path: Path):
 def test_tests_are_in_the_rooms_of_what_they_test():
     folders = {path.parent.name for path in TESTS}
 
-    assert folders <= {*ROOMS, "pipeline", "flow", "project"}
+    assert folders <= {*ROOMS, "pipeline", "repro", "flow", "project"}
     assert not [*ROOT.glob("tests/test_*.py")]
 
 
@@ -143,7 +144,7 @@ def test_few_files_know_dvc_prefect_typer_and_tqdm():
         for tool in ("dvc", "prefect", "typer", "tqdm")
     }
 
-    assert {Path(user).parent.name for user in users["dvc"]} == {"flow", "runtime"}
+    assert {Path(user).parent.name for user in users["dvc"]} == {"repro", "runtime"}
     assert {Path(user).parent.name for user in users["prefect"]} == {"flow"}
     assert {Path(user).parent.name for user in users["typer"]} == {"cli"}
     assert users["tqdm"] == ["rrcm/core/progress.py"]

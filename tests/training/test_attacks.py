@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rrcm.training.engine.draws import Draws
-from rrcm.training.engine.precision import Computed
+from rrcm.training.engine.loop import Computed
 from rrcm.training.shared import attacks
 
 B, M, K, PIXELS = 5, 3, 4, 12

@@ -416,7 +416,7 @@ def test_moco_s_asymmetric_views_and_the_plain_one_can_be_said(encoded):
 
 
 def test_a_picture_s_crop_is_torchvision_s_of_the_same_rectangle():
-    crop = augment.PictureCrop(transforms.ResizedCrop(**CROP))
+    crop = transforms.PictureCrop(transforms.ResizedCrop(**CROP))
     left, top, right, bottom = crop._box(50, 30, random.Random(3))
     expected = functional.resized_crop(
         picture(), top, left, bottom - top, right - left, [12, 16], InterpolationMode.BICUBIC
@@ -431,7 +431,7 @@ def test_a_picture_s_crop_is_torchvision_s_of_the_same_rectangle():
 @pytest.mark.parametrize("size", [(500, 375), (100, 300), (900, 30)], ids=str)
 def test_rectangles_of_pictures_are_distributed_as_torchvision_s(size):
     """Areas and shapes, of pictures so oblong that most rectangles do not fit, too."""
-    crop, rng = augment.PictureCrop(transforms.ResizedCrop(**CROP)), random.Random(0)
+    crop, rng = transforms.PictureCrop(transforms.ResizedCrop(**CROP)), random.Random(0)
     blank = torch.empty(1, size[1], size[0])
     torch.manual_seed(0)
     ours, theirs = [], []
@@ -447,15 +447,15 @@ def test_rectangles_of_pictures_are_distributed_as_torchvision_s(size):
 
 
 def test_rectangles_that_never_fit_are_central_and_of_the_nearest_shape():
-    crop = augment.PictureCrop(transforms.ResizedCrop(scale=[1.0, 1.0], ratio=[0.5, 2.0]))
+    crop = transforms.PictureCrop(transforms.ResizedCrop(scale=[1.0, 1.0], ratio=[0.5, 2.0]))
 
     assert crop._box(100, 10, random.Random(0)) == (40, 0, 60, 10)
     assert crop._box(10, 100, random.Random(0)) == (0, 40, 10, 60)
 
 
 def test_randaugment_is_timm_s_of_the_same_seed():
-    found = augment.RandAugment(policy=POLICY)(picture(), (50, 30), rng := random.Random(5))
-    seed = random.Random(5).randrange(augment.SEEDS)
+    found = transforms.RandAugment(policy=POLICY)(picture(), (50, 30), rng := random.Random(5))
+    seed = random.Random(5).randrange(transforms.SEEDS)
     theirs = rand_augment_transform(POLICY, {"translate_const": int(0.45 * 30)})
     random.seed(seed)
     np.random.seed(seed)
@@ -466,7 +466,7 @@ def test_randaugment_is_timm_s_of_the_same_seed():
 
 def test_randaugment_leaves_the_global_generators_as_they_were():
     before = random.getstate(), np.random.get_state()[1].tolist()
-    augment.RandAugment(policy=POLICY)(picture(), (50, 30), random.Random(0))
+    transforms.RandAugment(policy=POLICY)(picture(), (50, 30), random.Random(0))
 
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tolist() == before[1]
@@ -476,7 +476,7 @@ def test_randaugment_leaves_the_global_generators_as_they_were():
 def test_randaugment_keeps_size_and_mode_and_changes_most_pictures(mode):
     shown = picture().convert(mode)
     found = [
-        augment.RandAugment(policy=POLICY)(shown, (50, 30), random.Random(i)) for i in range(60)
+        transforms.RandAugment(policy=POLICY)(shown, (50, 30), random.Random(i)) for i in range(60)
     ]
 
     assert {(each.size, each.mode) for each in found} == {((50, 30), mode)}

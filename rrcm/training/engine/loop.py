@@ -1,4 +1,4 @@
-"""The training loop of encoders, classifiers and denoisers.
+"""The training loop of encoders, classifiers and denoisers, and how it calls a network.
 
 Batches and noise depend on (seed, step) and a row's place in the batch only, so that on a CPU an
 interrupted and resumed run equals an uninterrupted one, bit for bit. Accumulation and the number of
@@ -8,6 +8,9 @@ of one part of an accumulated batch (over all processes).
 
 import json
 import math
+import os
+import shlex
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -18,17 +21,73 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rrcm.config.sections import Optimizer
+from rrcm.config.sections import Compute, Optimizer
 from rrcm.core.errors import ConfigError, TrainingError
 from rrcm.models.trained.base import checkpoint
 from rrcm.training.engine import distributed
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.precision import Computed
 from rrcm.training.engine.schedules import multi_step, warmup_cosine
 
 LOG_EVERY = 10
 BETA_2 = 0.999  # AdamW
+
+
+class Computed(nn.Module):
+    """Calls ``module`` under the settings of `Compute`; weights and their names stay as they are.
+
+    Under ``bf16`` matrix products are computed in bfloat16; weights, gradients and the optimizer's
+    moments stay float32, and outputs are cast to the type of the input.
+    """
+
+    def __init__(self, module: nn.Module, compute: Compute) -> None:
+        """Compile ``module`` in place if ``compute.compile``.
+
+        Raises:
+            TrainingError: PyTorch's compiler does not work on this machine.
+        """
+        super().__init__()
+        self.module, self.narrow = module, compute.precision == "bf16"
+        self._passes = self._gradients = 0
+        if compute.compile:
+            _require_plain_paths()
+            module.compile()
+
+    def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
+        """The output of ``module`` for the rows ``x``."""
+        gradient, training = torch.is_grad_enabled(), self.module.training
+        if gradient:  # in evaluation mode this is an attack: gradient of the input only
+            self._passes += len(x) * (3 if training else 2)
+            self._gradients += len(x)
+        elif training:
+            self._passes += len(x)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.narrow):
+            y = self.module(x, *rest)
+        return y.to(x.dtype)
+
+    def taken(self) -> tuple[int, int]:
+        """Passes and gradient evaluations, counted per row, since the last call.
+
+        A backward pass counts as two, or as one where only the input gets a gradient, as in an
+        attack. Validation does not count.
+        """
+        taken = self._passes, self._gradients
+        self._passes = self._gradients = 0
+        return taken
+
+
+def set_recompute(network: nn.Module, compute: Compute, *, name: str) -> None:
+    """Let ``network`` recompute activations in the backward pass if ``compute.recompute``.
+
+    Raises:
+        ConfigError: The architecture ``name`` does not support it (``supports_recompute``).
+    """
+    if compute.recompute and not network.supports_recompute:
+        raise ConfigError(
+            f"compute.recompute: {name} does not support it; set it to false, and save memory by "
+            "devices or batch_size"
+        )
+    setattr(network, "recompute", compute.recompute)  # noqa: B010 (not every module declares it)
 
 
 @dataclass(kw_only=True)
@@ -232,3 +291,19 @@ def _require_finite(row: dict[str, float]) -> None:
             f"the loss is not finite at step {row['step']} (loss {row['loss']}, gradient "
             f"norm {row['grad_norm']}); lower optimizer.lr or optimizer.clip"
         )
+
+
+def _require_plain_paths() -> None:
+    """Refuse spaces in paths that PyTorch puts unquoted into the command of a C++ compiler."""
+    if torch.cuda.is_available():
+        return
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
+    for path, cure in (
+        (cache, "set TORCHINDUCTOR_CACHE_DIR to a folder without"),
+        (os.path.dirname(torch.__file__), "install the environment in one without"),
+    ):
+        if shlex.split(path) != [path]:
+            raise TrainingError(
+                f"compute.compile: {path} has a space or a quote, with which PyTorch cannot "
+                f"compile; {cure}, or set compile: false"
+            )

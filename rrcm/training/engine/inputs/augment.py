@@ -1,102 +1,26 @@
-"""Augmentations declared as a list in ``params.yaml``, and Mixup and CutMix.
+"""Augmentations as ``params.yaml`` declares them, and Mixup and CutMix.
 
-An entry is a name with its constants, e.g. ``- flip: {p: 0.5}``. Most augmentations work on
-batches, on the training device (transforms.py). Others work on single pictures when they are
-decoded, and come first in a list. ``resized_crop`` works on batches of arrays, and on single
-picture files at full resolution. A list that does not begin with it starts from the picture as
-cropped for evaluation.
+An entry of a list is a name with its constants, e.g. ``- flip: {p: 0.5}``. Most augmentations work
+on batches, on the training device. Others work on single pictures when they are decoded, and come
+first in a list. ``resized_crop`` works on batches of arrays, and on single picture files at full
+resolution. A list that does not begin with it starts from the picture as cropped for evaluation.
 """
 
-import math
-import random
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.config.sections import Mix
 from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 from rrcm.core.schema import parse, shown
-from rrcm.data.splits import pictures
-from rrcm.data.splits.pictures import Fit
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import transforms
+from rrcm.training.engine.inputs.transforms import Augmentation, PictureCrop, RandAugment
 
-from timm.data import auto_augment  # isort: skip (after _torchvision)
-from timm.data.mixup import Mixup, mixup_target  # isort: skip
-
-SEEDS = 2**32  # number of seeds of numpy's generator
-# timm would ignore unknown parts of a policy
-POLICY = re.compile(r"rand(-(m|n|mmax|inc)[0-9]{1,2}|-(p|mstd)[0-9]{1,3}(\.[0-9]{1,6})?)*")
-TRANSLATE = 0.45  # share of the shorter side, as in timm
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RandAugment:
-    """timm's RandAugment of one picture, with a ``policy`` such as rand-m9-mstd0.5-inc1.
-
-    Grey pictures are converted to RGB for it, and back.
-    Source: Cubuk et al. (2020), arXiv:1909.13719.
-    """
-
-    policy: str
-
-    def __post_init__(self) -> None:
-        require(
-            POLICY.fullmatch(self.policy) is not None,
-            f"policy: {shown(self.policy)} is not of the form rand-m9-n2-mstd0.5-inc1",
-        )
-
-    def __call__(
-        self, picture: Image.Image, size: tuple[int, int], rng: random.Random
-    ) -> Image.Image:
-        """Augmented ``picture`` of the same size."""
-        change = _rand_augment(self.policy, int(TRANSLATE * min(size)))
-        with _global_seed(rng.randrange(SEEDS)):
-            return change(picture.convert("RGB")).convert(picture.mode)
-
-
-@dataclass(frozen=True, slots=True)
-class PictureCrop:
-    """`transforms.ResizedCrop` of a picture: whole pixels, antialiased bicubic scaling.
-
-    Like torchvision's ``RandomResizedCrop``: if none of ten random rectangles fits, the largest
-    central one of an allowed shape is taken.
-    """
-
-    cfg: transforms.ResizedCrop
-
-    def __call__(
-        self, picture: Image.Image, size: tuple[int, int], rng: random.Random
-    ) -> Image.Image:
-        """A random rectangle of ``picture`` at ``size``, (width, height)."""
-        cut_out = picture.crop(self._box(*picture.size, rng))
-        return cut_out.resize(size, Image.Resampling.BICUBIC)
-
-    def _box(self, width: int, height: int, rng: random.Random) -> tuple[int, int, int, int]:
-        low, high = self.cfg.ratio
-        for _ in range(transforms.TRIES):
-            area = width * height * rng.uniform(*self.cfg.scale)
-            ratio = math.exp(rng.uniform(math.log(low), math.log(high)))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < w <= width and 0 < h <= height:
-                left, top = rng.randint(0, width - w), rng.randint(0, height - h)
-                return left, top, left + w, top + h
-        w = min(width, max(1, round(height * high)))
-        h = min(height, max(1, round(width / low)))
-        left, top = (width - w) // 2, (height - h) // 2
-        return left, top, left + w, top + h
-
+from timm.data.mixup import Mixup, mixup_target  # isort: skip (after torchvision_stub)
 
 KINDS = {
     "affine": transforms.Affine,
@@ -110,32 +34,6 @@ KINDS = {
     "resized_crop": transforms.ResizedCrop,
     "solarize": transforms.Solarize,
 }
-Picture = PictureCrop | RandAugment
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Augmentation:
-    """The augmentations of one view: first those of single pictures, then those of batches."""
-
-    to_pictures: tuple[Picture, ...]
-    to_batches: tuple[Callable[[Tensor, Draws], Tensor], ...]
-
-    def __call__(self, x: Tensor, draw: Draws) -> Tensor:
-        """Augment a batch ``x`` [B, C, H, W] in [0, 1]; shape and range stay."""
-        for transform in self.to_batches:
-            x = transform(x, draw)
-        return x
-
-    def render(
-        self, picture: Image.Image, fit: Fit, rng: random.Random, *, name: str
-    ) -> np.ndarray:
-        """Augment one picture and scale it to ``fit``, uint8 [C, H, W]."""
-        if not self.to_pictures or isinstance(self.to_pictures[0], RandAugment):
-            picture = pictures.fitted(picture, fit, name=name)
-        _, height, width = fit.shape
-        for transform in self.to_pictures:
-            picture = transform(picture, (width, height), rng)
-        return pictures.as_array(picture)
 
 
 def build(declared: list[Any], *, where: str, encoded: bool = False) -> Augmentation:
@@ -205,7 +103,7 @@ class Mixer:
             )
         place = torch.arange(len(x), device=x.device)
         order = torch.cat([place[::2], place[1::2].flip(0)])  # timm mixes row i with row B - 1 - i
-        with _global_seed(draw.integer(SEEDS)):
+        with transforms.global_seed(draw.integer(transforms.SEEDS)):
             mixed, probabilities = self._mixup(x[order], y[order])
         back = order.argsort()
         return mixed[back], probabilities[back]
@@ -225,21 +123,3 @@ def _parse(entry: Any, *, where: str) -> Any:
 
 def _name(transform: object) -> str:
     return next(name for name, kind in KINDS.items() if isinstance(transform, kind))
-
-
-@cache
-def _rand_augment(policy: str, translate: int) -> auto_augment.RandAugment:
-    return auto_augment.rand_augment_transform(policy, {"translate_const": translate})
-
-
-@contextmanager
-def _global_seed(seed: int) -> Iterator[None]:
-    """Seed the global generators that timm uses, Python's and numpy's; restore them afterwards."""
-    before = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])

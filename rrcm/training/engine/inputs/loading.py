@@ -25,7 +25,8 @@ from rrcm.data.splits.shards import Pictures, Split
 from rrcm.training.engine import distributed
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import order
-from rrcm.training.engine.inputs.augment import Augmentation, build
+from rrcm.training.engine.inputs.augment import build
+from rrcm.training.engine.inputs.transforms import Augmentation
 
 AHEAD = 2  # batches that each worker prepares in advance
 

@@ -1,24 +1,40 @@
-"""Augmentations of whole batches, on the batch's device.
+"""Augmentations: of whole batches, on their device, and of single pictures when decoded.
 
-Each is a dataclass of its constants that maps pixels in [0, 1], [B, C, H, W], to pixels of the same
-shape and range. Every image has random numbers of its own, which depend on its place in the batch.
+Each is a dataclass of its constants. Those of batches map pixels in [0, 1], [B, C, H, W], to pixels
+of the same shape and range; every image has random numbers of its own, which depend on its place in
+the batch.
 """
 
 import math
-from collections.abc import Callable
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
+import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.ranges import SIDE, not_negative, require, share
 from rrcm.core.schema import shown
+from rrcm.data.splits import pictures
+from rrcm.data.splits.pictures import Fit
 from rrcm.training.engine.draws import Draws
+
+from timm.data import auto_augment  # isort: skip (after torchvision_stub)
 
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue, ITU-R BT.601
 TRIES = 10  # random rectangles that a crop tries before it takes the whole image
 ORDERS = 24  # permutations of the four changes of `Jitter`
+SEEDS = 2**32  # number of seeds of numpy's generator
+# timm would ignore unknown parts of a policy
+POLICY = re.compile(r"rand(-(m|n|mmax|inc)[0-9]{1,2}|-(p|mstd)[0-9]{1,3}(\.[0-9]{1,6})?)*")
+TRANSLATE = 0.45  # share of the shorter side, as in timm
 
 
 def check_range(name: str, bounds: list[float], *, above: float = 0.0) -> None:
@@ -232,6 +248,91 @@ class Solarize:
         return _sometimes(self.p, x, torch.where(x >= self.threshold, 1 - x, x), draw)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RandAugment:
+    """timm's RandAugment of one picture, with a ``policy`` such as rand-m9-mstd0.5-inc1.
+
+    Grey pictures are converted to RGB for it, and back.
+    Source: Cubuk et al. (2020), arXiv:1909.13719.
+    """
+
+    policy: str
+
+    def __post_init__(self) -> None:
+        require(
+            POLICY.fullmatch(self.policy) is not None,
+            f"policy: {shown(self.policy)} is not of the form rand-m9-n2-mstd0.5-inc1",
+        )
+
+    def __call__(
+        self, picture: Image.Image, size: tuple[int, int], rng: random.Random
+    ) -> Image.Image:
+        """Augmented ``picture`` of the same size."""
+        change = _rand_augment(self.policy, int(TRANSLATE * min(size)))
+        with global_seed(rng.randrange(SEEDS)):
+            return change(picture.convert("RGB")).convert(picture.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureCrop:
+    """`ResizedCrop` of a picture: whole pixels, antialiased bicubic scaling.
+
+    Like torchvision's ``RandomResizedCrop``: if none of ten random rectangles fits, the largest
+    central one of an allowed shape is taken.
+    """
+
+    cfg: ResizedCrop
+
+    def __call__(
+        self, picture: Image.Image, size: tuple[int, int], rng: random.Random
+    ) -> Image.Image:
+        """A random rectangle of ``picture`` at ``size``, (width, height)."""
+        cut_out = picture.crop(self._box(*picture.size, rng))
+        return cut_out.resize(size, Image.Resampling.BICUBIC)
+
+    def _box(self, width: int, height: int, rng: random.Random) -> tuple[int, int, int, int]:
+        low, high = self.cfg.ratio
+        for _ in range(TRIES):
+            area = width * height * rng.uniform(*self.cfg.scale)
+            ratio = math.exp(rng.uniform(math.log(low), math.log(high)))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                left, top = rng.randint(0, width - w), rng.randint(0, height - h)
+                return left, top, left + w, top + h
+        w = min(width, max(1, round(height * high)))
+        h = min(height, max(1, round(width / low)))
+        left, top = (width - w) // 2, (height - h) // 2
+        return left, top, left + w, top + h
+
+
+Picture = PictureCrop | RandAugment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Augmentation:
+    """The augmentations of one view: first those of single pictures, then those of batches."""
+
+    to_pictures: tuple[Picture, ...]
+    to_batches: tuple[Callable[[Tensor, Draws], Tensor], ...]
+
+    def __call__(self, x: Tensor, draw: Draws) -> Tensor:
+        """Augment a batch ``x`` [B, C, H, W] in [0, 1]; shape and range stay."""
+        for transform in self.to_batches:
+            x = transform(x, draw)
+        return x
+
+    def render(
+        self, picture: Image.Image, fit: Fit, rng: random.Random, *, name: str
+    ) -> np.ndarray:
+        """Augment one picture and scale it to ``fit``, uint8 [C, H, W]."""
+        if not self.to_pictures or isinstance(self.to_pictures[0], RandAugment):
+            picture = pictures.fitted(picture, fit, name=name)
+        _, height, width = fit.shape
+        for transform in self.to_pictures:
+            picture = transform(picture, (width, height), rng)
+        return pictures.as_array(picture)
+
+
 def grey(x: Tensor) -> Tensor:
     """Luma [B, 1, H, W]; images of one channel are returned as they are."""
     if x.shape[1] == 1:
@@ -287,3 +388,21 @@ def _sample(x: Tensor, matrix: list[list[Tensor]], *, outside: str) -> Tensor:
     grid = F.affine_grid(rows, list(x.shape), align_corners=False)
     sampled = F.grid_sample(x, grid, padding_mode=outside, align_corners=False)
     return sampled.clamp(0, 1)  # rounding
+
+
+@cache
+def _rand_augment(policy: str, translate: int) -> auto_augment.RandAugment:
+    return auto_augment.rand_augment_transform(policy, {"translate_const": translate})
+
+
+@contextmanager
+def global_seed(seed: int) -> Iterator[None]:
+    """Seed the global generators that timm uses, Python's and numpy's; restore them afterwards."""
+    before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])

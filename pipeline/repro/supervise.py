@@ -1,13 +1,13 @@
-"""Runs a command that ends with the process that started it: ``python -m pipeline.flow.supervise``.
+"""Runs a command that ends with the process that started it.
 
-The command runs in a session of its own. It is stopped by a signal to us, or when our standard
-input closes, as it does when the process at its other end dies, even by SIGKILL. To stop it, we
-send SIGTERM to its process group; when that has ended, to processes that it left in other sessions;
-and, after a grace period, SIGKILL to all that remain. With ``--spare`` the command itself gets no
-signal for so many seconds, only the processes that it started: DVC ends by itself when the command
-of its stage has ended, and must not be stopped while it writes dvc.lock. A command that ends by
-itself leaves no process behind either. The exit code is the command's, or 128 + the signal that
-killed it.
+It is called as ``python -m pipeline.repro.supervise``. The command runs in a session of its own.
+It is stopped by a signal to us, or when our standard input closes, as it does when the process at
+its other end dies, even by SIGKILL. To stop it, we send SIGTERM to its process group; when that has
+ended, to processes that it left in other sessions; and, after a grace period, SIGKILL to all that
+remain. With ``--spare`` the command itself gets no signal for so many seconds, only the processes
+that it started: DVC ends by itself when the command of its stage has ended, and must not be stopped
+while it writes dvc.lock. A command that ends by itself leaves no process behind either. The exit
+code is the command's, or 128 + the signal that killed it.
 
 Guarantee: when this process ends, all descendants of the command have ended, in any session; on
 Linux, where orphans become our children, and elsewhere as long as their parents live. Files that

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from pipeline.flow import locks
-from pipeline.flow.locks import Stopped
+from pipeline.repro import locks
+from pipeline.repro.locks import Stopped
 from rrcm.core.errors import StageError
 from rrcm.core.locks import lock
 

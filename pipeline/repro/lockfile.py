@@ -23,7 +23,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.flow import git, locks, processes
+from pipeline.repro import git, locks, processes
 from rrcm.cli.dvc_lock import GUARD, LOCKFILE, parse, read
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from survivors import mark, marked, until
 
-SUPERVISE = [sys.executable, "-m", "pipeline.flow.supervise"]
+SUPERVISE = [sys.executable, "-m", "pipeline.repro.supervise"]
 STARTER = """
 import subprocess, sys, time
 files = [int(file) for file in sys.argv[1].split(",")]

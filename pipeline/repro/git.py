@@ -2,14 +2,13 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 from rrcm.core.errors import StageError
 
 
-def run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run git with ``environment`` added to its environment, and return its output.
+def run(*arguments: str) -> str:
+    """Run git and return its output.
 
     Raises:
         StageError: git failed.
@@ -19,7 +18,7 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env=os.environ | {"GIT_TERMINAL_PROMPT": "0"} | (environment or {}),
+        env=os.environ | {"GIT_TERMINAL_PROMPT": "0"},
     )
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"

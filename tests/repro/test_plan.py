@@ -21,8 +21,8 @@ from ruamel.yaml import YAML
 from survivors import until
 from workspace import EVAL, ROOT, RUN, Workspace
 
-from pipeline.flow import lockfile, plan
-from pipeline.flow.locks import Stopped
+from pipeline.repro import lockfile, plan
+from pipeline.repro.locks import Stopped
 from rrcm.cli import dvc_lock
 from rrcm.core.errors import ConfigError, StageError
 
@@ -57,7 +57,7 @@ parts:
 """
 ADOPTER = """
 import sys
-from pipeline.flow import lockfile, plan
+from pipeline.repro import lockfile, plan
 for i in range(20):
     lockfile.adopt({f"stage@{sys.argv[1]}-{i}": {"cmd": "true"}})
 """

@@ -19,7 +19,7 @@ from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc.stage import PipelineStage
 
-from pipeline.flow import lockfile
+from pipeline.repro import lockfile
 from rrcm.cli import checked, dvc_lock
 from rrcm.cli.dvc_lock import tree
 from rrcm.config.sections import PARAMS

@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from threading import Event
 
-from pipeline.flow import gpus, lockfile, locks, processes
-from pipeline.flow.locks import Stopped
+from pipeline.repro import gpus, lockfile, locks, processes
+from pipeline.repro.locks import Stopped
 from rrcm.core.errors import StageError
 
 LOCKS = Path(".rrcm/flow")

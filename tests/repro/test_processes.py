@@ -7,7 +7,7 @@ from workspace import ROOT
 
 LISTENER_GONE = """
 import os, signal
-from pipeline.flow import processes
+from pipeline.repro import processes
 
 def say(line):
     raise BrokenPipeError

@@ -14,7 +14,7 @@ from dvc.repo.reproduce import plan_repro
 from dvc.stage import PipelineStage
 from dvc.stage.serialize import to_single_stage_lockfile
 
-from pipeline.flow.plan import Changes, meant, opened, overlap
+from pipeline.repro.plan import Changes, meant, opened, overlap
 from rrcm.cli import checked, dvc_lock
 from rrcm.core.errors import StageError
 

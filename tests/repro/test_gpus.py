@@ -14,13 +14,13 @@ from builders import refused
 from survivors import until
 from workspace import ROOT
 
-from pipeline.flow import gpus
-from pipeline.flow.locks import Stopped
+from pipeline.repro import gpus
+from pipeline.repro.locks import Stopped
 from rrcm.core.errors import StageError
 
 HOLDER = """
 import sys, threading
-from pipeline.flow import gpus
+from pipeline.repro import gpus
 with gpus.taken(1, stop=threading.Event(), say=print):
     print("held", flush=True)
     sys.stdin.read()

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from survivors import mark, marked, until
 from workspace import ROOT
 
-from pipeline.flow import lockfile
+from pipeline.repro import lockfile
 
 STAGES = 12
 GRAPH = """

@@ -21,9 +21,9 @@ from dvc.repo import Repo
 from survivors import mark, marked, until
 from workspace import ROOT
 
-from pipeline.flow import gpus, lockfile, stage_run
-from pipeline.flow.locks import Stopped
-from pipeline.flow.stage_run import Failed, Outcome
+from pipeline.repro import gpus, lockfile, stage_run
+from pipeline.repro.locks import Stopped
+from pipeline.repro.stage_run import Failed, Outcome
 
 GRAPH = """
 stages:
@@ -103,7 +103,7 @@ graph.main(run)
 }
 CALLER = """
 import sys, threading
-from pipeline.flow import stage_run
+from pipeline.repro import stage_run
 stage_run.run(sys.argv[1], devices=1, stop=threading.Event(), say=print, progressed=print)
 """
 

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 
-from pipeline.flow import supervise
+from pipeline.repro import supervise
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL = 0.2
