@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from pipeline.project import artifacts, variants
+from pipeline.repro import lockfile
 from rrcm.config import params, sections
 from rrcm.config.sections import require
 from rrcm.core.errors import ConfigError
@@ -29,6 +30,8 @@ MADE = re.compile(r"`rrcm preset (\S+) --base (\S+)`")
 
 def use(name: str, *, base: str | None, force: bool) -> str:
     """Make a preset the current params.yaml; return its description.
+
+    If it is of another data set, dvc.lock changes, too: see `lockfile.switch`.
 
     Args:
         name: A complete preset, or ``ablation-`` and the name of a file of presets/ablations/.
@@ -55,9 +58,10 @@ def use(name: str, *, base: str | None, force: bool) -> str:
         raise ConfigError(
             f"{sections.PARAMS} has been edited: save it elsewhere, or overwrite it with --force"
         )
+    before = lockfile.switch(str(YAML(typ="safe").load(text)["data"]["name"]))
     write_text(sections.PARAMS, text)
     artifacts.write(params.load())
-    return described
+    return f"{described}; dvc.lock has its results, {before}'s are kept" if before else described
 
 
 def composed(name: str, base: str) -> str:

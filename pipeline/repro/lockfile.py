@@ -30,6 +30,7 @@ from rrcm.core.files import write_text
 from rrcm.core.locks import lock
 
 KEPT = Path(".rrcm/dvc.lock")  # copy of the last version known to be complete
+ASIDE = Path("presets/locks")  # the results of data sets other than that of params.yaml
 RUNS = Path(".dvc/cache/runs")  # DVC's run cache: a folder of files for each set of inputs
 PATH_LOCKS, PATH_GUARD = Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/rwlock.lock")
 SAVING = 3600.0  # seconds that DVC may take to record the outputs of a stopped stage
@@ -168,6 +169,33 @@ def adopt(
             if stages.get(name) != entry:
                 raise StageError(f"{name}: ran meanwhile; run the same command again")
         stages.update(entries)
+
+
+def switch(data: str) -> str:
+    """Let dvc.lock have the results of the data set ``data``; return whose it had, if another's.
+
+    Stages of different data sets have the same names. So those of the others are kept, one file for
+    each data set, in presets/locks/; a kill at any moment loses none of them.
+
+    Raises:
+        StageError: dvc.lock is not YAML.
+    """
+    GUARD.parent.mkdir(parents=True, exist_ok=True)
+    with GUARD.open("ab") as guard:
+        locks.take(guard.fileno(), stop=Event(), why="the lock of another DVC process")
+        shard = parse().get("stages", {}).get("shard", {})
+        before = shard.get("params", {}).get("params.yaml", {}).get("data", {}).get("name", "")
+        if before in ("", data):
+            return ""
+        write_text(ASIDE / f"{before}.lock", LOCKFILE.read_text(encoding="utf-8"))
+        kept = ASIDE / f"{data}.lock"
+        if kept.exists():
+            _write(kept.read_text(encoding="utf-8"))
+            kept.unlink()
+        else:
+            for file in (KEPT, LOCKFILE):
+                file.unlink(missing_ok=True)
+        return str(before)
 
 
 def _text(data: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ ABOVE = {  # what of pipeline/ a folder of it may import
     "repro": {"runtime"},
     "flow": {"runtime", "repro"},
     "acceptance": {"repro"},
-    "project": {"runtime"},
+    "project": {"runtime", "repro"},
     "commands": {"runtime", "repro", "project", "acceptance"},
     "cli": {"runtime", "flow", "project", "commands"},
 }
