@@ -8,7 +8,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo test test-all check bench env lock audit data clean
+.PHONY: demo test test-all check bench env lock audit data clean release
 
 demo: env data            ## train, export, certify and report on the digits
 	$(BIN)/rrcm repro
@@ -33,6 +33,9 @@ bench: env                ## speed and memory of the engine; after `make demo` a
 	$(BIN)/python -m benchmarks.memory
 	test ! -d onnx || $(BIN)/python -m benchmarks.batch_size
 	test ! -d onnx || $(BIN)/python -m benchmarks.stopping
+
+release: env              ## renew release/, which `dvc pull` reads, from DVC's cache
+	$(BIN)/python -m pipeline.project.release
 
 env: $(BIN)/.installed    ## the environment, as pinned in a lock: every file of it by its SHA-256
 

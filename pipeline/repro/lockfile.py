@@ -183,8 +183,7 @@ def switch(data: str) -> str:
     GUARD.parent.mkdir(parents=True, exist_ok=True)
     with GUARD.open("ab") as guard:
         locks.take(guard.fileno(), stop=Event(), why="the lock of another DVC process")
-        shard = parse().get("stages", {}).get("shard", {})
-        before = shard.get("params", {}).get("params.yaml", {}).get("data", {}).get("name", "")
+        before = data_set(parse())
         if before in ("", data):
             return ""
         write_text(ASIDE / f"{before}.lock", LOCKFILE.read_text(encoding="utf-8"))
@@ -195,7 +194,13 @@ def switch(data: str) -> str:
         else:
             for file in (KEPT, LOCKFILE):
                 file.unlink(missing_ok=True)
-        return str(before)
+        return before
+
+
+def data_set(lock: Mapping[str, Any]) -> str:
+    """The data set whose results the contents of a dvc.lock are; empty if there are none."""
+    shard = lock.get("stages", {}).get("shard", {})
+    return str(shard.get("params", {}).get("params.yaml", {}).get("data", {}).get("name", ""))
 
 
 def _text(data: Mapping[str, Any]) -> str:

@@ -1,0 +1,130 @@
+"""release/ is a remote that DVC pulls from, has what is listed and no more, and is small."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from builders import refused
+from dvc.repo import Repo
+from ruamel.yaml import YAML
+from workspace import ROOT
+
+from pipeline.project import release
+from pipeline.repro import lockfile
+from rrcm.cli.dvc_lock import md5
+from rrcm.core.errors import ConfigError, DataError
+
+GRAPH = """
+stages:
+  shard:
+    cmd: mkdir -p shards/test shards/train && echo a > shards/test/a && echo b > shards/train/b
+    params: [data]
+    outs: [shards/test, shards/train]
+  votes:
+    cmd: mkdir -p votes && cp shards/test/a votes/one.jsonl && echo {name} >> votes/one.jsonl
+    deps: [shards/test]
+    outs: [votes/one.jsonl]
+"""
+CONFIG = "[core]\n    no_scm = true\n    analytics = false\n    remote = release\n['remote \"release\"']\n"
+LISTED = "digits: [shards/test, votes/*.jsonl]\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository whose stages have run."""
+    monkeypatch.chdir(tmp_path)
+    Repo.init(".", no_scm=True).close()
+    Path(".dvc/config").write_text(f"{CONFIG}    url = ../release\n")
+    reproduce("digits")
+    Path("release").mkdir()
+    Path("release/contents.yaml").write_text(LISTED)
+    return tmp_path
+
+
+def reproduce(name: str) -> None:
+    Path("params.yaml").write_text(f"data: {{name: {name}}}\n")
+    Path("dvc.yaml").write_text(GRAPH.format(name=name))
+    with Repo(".") as repo:
+        repo.reproduce()
+
+
+def objects() -> set[Path]:
+    return {file for file in release.STORE.rglob("*") if file.is_file()}
+
+
+def test_dvc_pulls_from_it_what_is_listed(here: Path):
+    assert release.renew() == "release: 3 objects, 0.0 MB"
+    for folder in (".dvc/cache", "shards", "votes"):
+        shutil.rmtree(folder)
+    with Repo(".") as repo:
+        repo.pull(allow_missing=True)
+
+    assert Path("votes/one.jsonl").read_text() == "a\ndigits\n"
+    assert Path("shards/test/a").read_text() == "a\n"
+    assert not Path("shards/train/b").exists()
+
+
+def test_results_of_another_data_set_stay_without_their_cache_and_old_ones_go(here: Path):
+    release.renew()
+    before = objects()
+    lockfile.switch("mnist")
+    shutil.rmtree(".dvc/cache")
+    reproduce("mnist")
+    Path("release/contents.yaml").write_text(f"{LISTED}mnist: [votes/*]\n")
+
+    release.renew()
+    assert before < objects()
+    new = objects() - before
+    assert [file.read_text() for file in new] == ["a\nmnist\n"]
+    Path("release/contents.yaml").write_text("mnist: [votes/*]\n")
+    release.renew()
+    assert objects() == new
+
+
+@pytest.mark.parametrize(
+    ("listed", "kind", "words"),
+    [
+        ("digits: [onnx/*]\n", ConfigError, "digits: no output of its stages is onnx/*"),
+        ("digits: [votes/*]\n", DataError, "release: 0.0 MB, more than 0; shorten contents.yaml"),
+    ],
+)
+def test_what_cannot_be_released_is_refused_and_the_last_release_stays(
+    listed: str, kind: type, words: str, here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    release.renew()
+    before = objects()
+    Path("release/contents.yaml").write_text(listed)
+    monkeypatch.setattr(release, "LIMIT", 1.0)
+
+    with refused(kind, words):
+        release.renew()
+    assert objects() == before
+    shutil.rmtree(".dvc/cache")
+    shutil.rmtree("release/files")
+    Path("release/contents.yaml").write_text("digits: [votes/*]\n")
+    with refused(DataError, "digits: votes/one.jsonl: neither in DVC's cache nor in release"):
+        release.renew()
+
+
+def test_the_release_of_this_repository_is_whole_and_small():
+    """Every listed output is there as dvc.lock and presets/locks/ name it, and nothing else."""
+    store = ROOT / "release/files/md5"
+    known = {
+        out["md5"]
+        for path in (ROOT / "dvc.lock", *(ROOT / "presets/locks").glob("*.lock"))
+        for stage in YAML(typ="safe").load(path)["stages"].values()
+        for out in stage.get("outs", [])
+    }
+    files = [file for file in store.rglob("*") if file.is_file()]
+    names = {file.parent.name + file.name for file in files}
+    inside = {
+        part["md5"]
+        for file in files
+        if file.suffix == ".dir"
+        for part in YAML(typ="safe").load(file.read_text())
+    }
+
+    assert files
+    assert names <= known | inside
+    assert sum(file.stat().st_size for file in files) <= release.LIMIT
+    assert all(md5(file) == file.parent.name + file.stem for file in files)
