@@ -459,3 +459,35 @@ def test_an_untrained_classifier_starts_near_uniform():
 
     assert scores.shape == (4, 10)
     assert 0 < scores.abs().max() < 1e-2
+
+
+def test_attention_without_the_fused_kernel_is_the_same_function(encoder, monkeypatch):
+    """Values and gradients, in float64; bfloat16 on a CPU takes this way."""
+    encoder, found = encoder.double(), {}
+    size = TINY.image_size
+    x = torch.rand(3, TINY.channels, size, size, generator=torch.Generator().manual_seed(1))
+    for fused in (True, False):
+        monkeypatch.setattr(vit, "_fused_is_fast", lambda x, fused=fused: fused)
+        encoder.zero_grad()
+        y = encoder(x.double(), torch.tensor(0.5, dtype=torch.float64))
+        y.square().sum().backward()
+        found[fused] = [y.detach(), *(p.grad.clone() for p in encoder.parameters())]
+
+    for one, other in zip(found[True], found[False], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-9)
+
+
+def test_bfloat16_on_a_cpu_does_not_use_the_fused_kernel(encoder, monkeypatch):
+    """Its backward pass is many times slower there."""
+    called = []
+    fused = F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *a, **k: called.append(1) or fused(*a, **k)
+    )
+    x = torch.rand(2, TINY.channels, TINY.image_size, TINY.image_size)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        encoder(x, torch.tensor(0.5))
+    assert not called
+    encoder(x, torch.tensor(0.5))
+    assert len(called) == len(encoder.blocks)

@@ -25,7 +25,13 @@ stages:
     deps: [shards/test]
     outs: [votes/one.jsonl]
 """
-CONFIG = "[core]\n    no_scm = true\n    analytics = false\n    remote = release\n['remote \"release\"']\n"
+CONFIG = """[core]
+    no_scm = true
+    analytics = false
+    remote = release
+['remote "release"']
+    url = ../release
+"""
 LISTED = "digits: [shards/test, votes/*.jsonl]\n"
 
 
@@ -34,7 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository whose stages have run."""
     monkeypatch.chdir(tmp_path)
     Repo.init(".", no_scm=True).close()
-    Path(".dvc/config").write_text(f"{CONFIG}    url = ../release\n")
+    Path(".dvc/config").write_text(CONFIG)
     reproduce("digits")
     Path("release").mkdir()
     Path("release/contents.yaml").write_text(LISTED)
