@@ -4,7 +4,8 @@
 augmentation), batch and optimizer on 60,000 random images of 28 x 28, in turns. Ours is
 `rrcm.training.finetune` as the stage runs it: random numbers by row, so that any number of devices
 and any resumption give the same network; checks, clipping, the log. The plain loop indexes a
-tensor by a random permutation, adds `torch.randn_like`, and takes a step; nothing else.
+tensor by a random permutation, adds `torch.randn_like`, and takes a step in float32; nothing else.
+Its LeNet is PyTorch's layers in a row, its ViT is ours.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from rrcm.config.sections import Compute, Mix, Model, Optimizer, Recipe, Run
 from rrcm.core import registry
@@ -90,9 +92,28 @@ def ours(model: Model, split: Split, made_by: Recipe) -> Iterator[object]:
     yield from finetune.train(state, method, {"train": split}, run, made_by)
 
 
+class Lenet(nn.Sequential):
+    """The layers in a row."""
+
+    def __init__(self) -> None:
+        """Initialise as PyTorch does by default."""
+        super().__init__(
+            *(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, CLASSES)),
+        )
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Scores; ``sigma`` is not used."""
+        return super().forward(x)
+
+
 def plain(model: Model, split: Split, batch: int) -> Iterator[object]:
     """The usual loop in float32; yields after each step."""
-    network = classifier.build(model, classes=CLASSES, condition="exact", final_norm=False).train()
+    network: nn.Module = Lenet()
+    if model.architecture != "lenet":
+        network = classifier.build(model, classes=CLASSES, condition="exact", final_norm=False)
+    network.train()
     x, y = torch.from_numpy(split.images).float() / 255, torch.from_numpy(split.labels)
     optimizer = torch.optim.SGD(
         network.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=DECAY, fused=True
