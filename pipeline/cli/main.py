@@ -66,8 +66,12 @@ def accept(
 @app.command(rich_help_panel=PROJECT)
 def pull(
     names: Annotated[
-        list[str], typer.Argument(help="Runs, evaluations or pre-trainings; or `report`.")
-    ],
+        list[str] | None,
+        typer.Argument(
+            help="Runs, evaluations or pre-trainings; or `report`.",
+            show_default="whatever the remote has",
+        ),
+    ] = None,
     remote: Annotated[
         str | None,
         typer.Option(help="Remote to fetch from.", show_default="the default of `dvc remote`"),
@@ -76,7 +80,7 @@ def pull(
     """Fetch trained models or results from a DVC remote."""
     from pipeline.project import pulling
 
-    say(pulling.pull(names, remote=remote))
+    say(pulling.pull(names or [], remote=remote))
 
 
 @app.command("import", rich_help_panel=PROJECT)

@@ -1,6 +1,6 @@
 """Renews release/, a DVC remote inside the repository with what certifying needs: ``make release``.
 
-`dvc pull --allow-missing` in a fresh clone fetches it. release/contents.yaml lists outputs by data
+`rrcm pull` in a fresh clone fetches it. release/contents.yaml lists outputs by data
 set; dvc.lock has the hashes of one data set, presets/locks/ those of the others.
 """
 

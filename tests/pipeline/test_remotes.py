@@ -99,6 +99,10 @@ def test_a_folder_holds_one_checkpoint_or_all(origin: Workspace, tmp_path):
     assert missing.startswith("error: ") and len(missing.splitlines()) == 1
     assert "shards/test" in missing and path not in missing and "the remote other" in missing
     assert contents(clone, path) == contents(origin, path)
+    (clone.path / path).unlink()
+    told = clone.run("rrcm", "pull", "--remote", "other")
+    assert "outputs of dvc.lock are here" in told and "md5" not in told
+    assert contents(clone, path) == contents(origin, path)
 
     clone.run("dvc", "pull")
     assert contents(clone, *lock(clone)) == contents(origin, *lock(origin))
