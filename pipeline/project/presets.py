@@ -61,7 +61,7 @@ def use(name: str, *, base: str | None, force: bool) -> str:
     before = lockfile.switch(str(YAML(typ="safe").load(text)["data"]["name"]))
     write_text(sections.PARAMS, text)
     artifacts.write(params.load())
-    return f"{described}; dvc.lock has its results, {before}'s are kept" if before else described
+    return f"{described}; results of {before} are kept in {lockfile.ASIDE}" if before else described
 
 
 def composed(name: str, base: str) -> str:
