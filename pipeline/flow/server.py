@@ -76,7 +76,14 @@ def run(
     from pipeline.flow import deployments, flows  # imports prefect, which reads its settings now
 
     deployments.check(pool=False)
-    state = flows.rebuild([*targets], [*force], hosts, retries, commit, return_state=True)
+    state = flows.rebuild(
+        targets=[*targets],
+        force=[*force],
+        hosts=hosts,
+        retries=retries,
+        commit=commit,
+        return_state=True,
+    )
     if not state.is_completed():
         raise StageError(state.message or f"the run ended as {state.name}")
 
