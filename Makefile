@@ -7,11 +7,12 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+JOBS ?= 2
 
 .PHONY: demo test test-all check bench env lock audit data clean release
 
 demo: env data            ## train, export, certify and report on the digits
-	$(BIN)/rrcm repro
+	$(BIN)/rrcm repro --jobs $(JOBS)
 	$(BIN)/rrcm report
 
 test: env                 ## what must pass before a commit

@@ -143,11 +143,21 @@ def import_checkpoint(
     rich_help_panel=WORKFLOW,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
-def repro(context: typer.Context) -> None:
+def repro(
+    context: typer.Context,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Stages at a time; above 1, only targets can follow.")
+    ] = 1,
+) -> None:
     """Bring all results up to date: `dvc repro` and its options, safe from Ctrl-C and kill."""
     from pipeline.commands import reproduce
 
-    raise typer.Exit(reproduce.reproduce(context.args, say=lambda line: say(line, err=True)))
+    def tell(line: str) -> None:
+        say(line, err=True)
+
+    if jobs > 1:
+        raise typer.Exit(reproduce.side_by_side(context.args, jobs=jobs, say=tell))
+    raise typer.Exit(reproduce.reproduce(context.args, say=tell))
 
 
 @app.command(rich_help_panel=RESULTS)

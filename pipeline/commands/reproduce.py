@@ -1,9 +1,13 @@
-"""``rrcm repro``: `dvc repro`, protected from signals that would interrupt it while it writes."""
+"""``rrcm repro``: `dvc repro`, protected from signals that would interrupt it while it writes.
+
+With ``--jobs``, several stages run at a time, each by a `dvc repro` of its own.
+"""
 
 from collections.abc import Callable, Sequence
 
-from pipeline.repro import lockfile, processes
+from pipeline.repro import lockfile, parallel, plan, processes
 from rrcm.core.ending import INTERRUPTED
+from rrcm.core.errors import StageError
 
 POLL = 0.2
 
@@ -26,3 +30,22 @@ def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
                     process.terminate()
                     process.wait()
     return INTERRUPTED if stop.is_set() else process.returncode
+
+
+def side_by_side(arguments: Sequence[str], *, jobs: int, say: Callable[[str], None]) -> int:
+    """Bring targets up to date, up to ``jobs`` stages at a time; return an exit code.
+
+    Guarantee: as `reproduce`, for every stage that runs.
+
+    Raises:
+        ConfigError: params.yaml is not valid.
+        StageError: An option of `dvc repro` is among the arguments, or a target matches no stage.
+    """
+    if options := [word for word in arguments if word.startswith("-")]:
+        raise StageError(f"{options[0]}: with --jobs, only targets can follow, no options of DVC")
+    if restored := lockfile.restore():
+        say(restored)
+    stop = processes.Stop()
+    with processes.signals(stop, say):
+        good = parallel.run(plan.load(arguments), jobs=jobs, stop=stop, say=say)
+    return INTERRUPTED if stop.is_set() else 0 if good else 1

@@ -202,6 +202,7 @@ def _entries(name: str, found: Checkpoint, *, sigma: float) -> dict[str, dict[st
 def _untrained(final_norm: bool) -> dict[str, Any]:
     """Return a recipe of no epochs, so that its other values are not used."""
     return {
+        "labels": 1.0,
         "epochs": 0,
         "batch_size": 1,
         "optimizer": {
