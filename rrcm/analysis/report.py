@@ -8,7 +8,7 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rrcm.analysis import ablations, entries
+from rrcm.analysis import ablations, entries, repetitions
 from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import fewer_draws, intervals, statistics
@@ -54,8 +54,9 @@ def write(
 
     ``index.html`` is self-contained. ``table.md`` and ``table.tex`` are the table of a paper;
     ``table.csv``, ``comparisons.csv``, ``per_class.csv``, ``budget.csv`` and ``curves/`` have the
-    numbers, and ``ablations.csv`` where entries differ in one thing; every figure is there as PNG
-    and SVG. The same entries give the same bytes.
+    numbers, ``ablations.csv`` where entries differ in one thing, ``seeds.csv`` and
+    ``seeds_compared.csv`` where they differ in the seed; every figure is there as PNG and SVG. The
+    same entries give the same bytes.
 
     Args:
         found: Entries, all with labels or all without.
@@ -87,8 +88,17 @@ def write(
     varied = ablations.ablations(found, **chosen)
     if varied:
         _csv(ablations.table(varied), out / "ablations.csv")
+    groups = repetitions.repeated(found)
+    over_seeds = repetitions.accuracy(groups, radii=radii)
+    apart = repetitions.differences(groups, **chosen)
+    if len(over_seeds):
+        _csv(over_seeds, out / "seeds.csv")
+    if len(apart):
+        _csv(apart, out / "seeds_compared.csv")
     _curves(found, out / "curves")
     drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
+    if len(over_seeds):
+        drawn["seeds"] = repetitions.figure(over_seeds, what=_what(found))
     write_text(
         out / "index.html",
         _template().render(
@@ -104,6 +114,8 @@ def write(
             figures=_saved(drawn, out),
             labelled=found[0].labelled,
             published=publications.table(beside),
+            seeds=repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,
+            seeds_apart=repetitions.difference_table(apart) if len(apart) else apart,
             radius=tables.radius_table(found, confidence=confidence),
             cut_short=any(entry.cut_short for entry in found),
             subject=subject,

@@ -10,7 +10,7 @@ from pipeline.project import presets
 from rrcm.config import params
 
 PRESETS = sorted(path.stem for path in ROOT.glob("presets/*.yaml"))
-PAPER = [name for name in PRESETS if not name.startswith("digits")]
+PAPER = [name for name in PRESETS if not name.startswith(("digits", "fashion"))]
 RULES = ("futile", "grid", "anytime")
 
 
@@ -31,7 +31,8 @@ def pretrainings(names, objective):
 
 def test_the_curriculum_of_each_preset():
     said = re.search(
-        r"The presets of the paper's experiments \(.*?\) use `(\w+)`, those of the digits `(\w+)`",
+        r"The presets of the paper's experiments \(.*?\) use `(\w+)`, "
+        r"ours of smaller images `(\w+)`",
         document("theory.md"),
     )
 
@@ -52,13 +53,22 @@ def test_lambda_of_the_digits_and_of_the_paper():
         assert found == {(float(said[0]), False), (float(said[1]), True)}
 
 
-def test_pairs_are_drawn_uniformly_and_terms_weigh_the_same():
+def test_how_pairs_are_drawn_and_that_terms_weigh_the_same():
     found = pretrainings(PRESETS, "rrcm")
 
-    assert {cfg.grid.sampling for cfg in found} == {"uniform"}
+    drawn = {(c.grid.mean, c.grid.std) for c in found if c.grid.sampling == "lognormal"}
     assert {cfg.loss["consistency"] for cfg in found} == {1.0}
     text = document("theory.md")
-    assert "draw uniformly, and so do our presets" in text and "our presets set $w = 1$" in text
+    said = re.search(
+        r"so do our presets but `(\S+)`, "
+        r"whose \$\\ln t\$ has mean (\S+) and standard deviation (\S+)\.",
+        text,
+    )
+    ours = pretrainings([said[1]], "rrcm")
+    assert drawn == {(float(said[2]), float(said[3]))}
+    assert {c.grid.sampling for c in ours} == {"lognormal"}
+    assert sum(c.grid.sampling == "lognormal" for c in found) == len(ours)
+    assert "our presets set $w = 1$" in text
 
 
 def test_contrast_alone_can_be_compared_at_an_equal_batch(tmp_path, monkeypatch):
