@@ -43,9 +43,10 @@ def accept(
     """Accept the code of the stages that make ``targets``, and of those upstream; none means all.
 
     Guarantee: entries of dvc.lock are renewed only for stages that run the same program on the same
-    data and parameters, or with a reason: ``because`` accepts a change of the program, and is
-    written to ``provenance/<stage>.json`` with the difference. dvc.lock is replaced atomically. A
-    stage downstream of a refused one is refused.
+    data and parameters, or with a reason: ``because`` accepts a change of the program and new
+    parameters, where all older ones have their values still, and is written to
+    ``provenance/<stage>.json`` with the difference. dvc.lock is replaced atomically. A stage
+    downstream of a refused one is refused.
 
     Returns:
         Whether the code of all these stages is up to date now.
@@ -91,7 +92,8 @@ def _tell(bar: Any, text: str) -> None:
 
 
 def _is_changed(stage: Record) -> bool:
-    return stage.before != stage.now or stage.entry.get("cmd") != stage.command
+    changed = stage.before != stage.now or stage.entry.get("cmd") != stage.command
+    return changed or bool(stage.added)
 
 
 def _judge(
@@ -115,6 +117,8 @@ def _judge(
             difference = Difference(*(Place("dvc.yaml", 0, command) for command in commands))
     except StageError as error:
         difference = str(error)
+    if stage.added and difference is None:
+        difference = f"params.yaml has {', '.join(stage.added)}, which its program ran without"
     if difference is None:
         found.same[stage.name] = stage
         found.files |= {
@@ -185,6 +189,7 @@ def _noted(path: Path, record: Record, difference: Difference | str, reason: str
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "because": reason,
         "difference": difference if isinstance(difference, str) else asdict(difference),
+        "new parameters": [*record.added],
         "code": {
             path: {"old": record.before.get(path), "new": record.now.get(path)} for path in changed
         },

@@ -24,8 +24,9 @@ class Record:
     """A stage's recorded inputs and the current ones.
 
     ``entry`` is its entry of dvc.lock, if there is one; ``before`` and ``now`` are DVC's hashes of
-    its files and folders of code; ``obstacles`` are the reasons, other than its code and command,
-    why it is not up to date.
+    its files and folders of code; ``added`` are parameters that are new since, in dotted form;
+    ``obstacles`` are the reasons, other than code, command and new parameters, why it is not up to
+    date.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Record:
     entry: dict[str, Any]
     before: dict[str, str]
     now: dict[str, str]
+    added: tuple[str, ...]
     obstacles: tuple[str, ...]
 
 
@@ -66,6 +68,7 @@ def _load(targets: Sequence[str]) -> list[Record]:
                     if not any(overlap(row["path"], path) for path in made)
                 },
                 now={dep.def_path: dep.get_hash().value for dep in _code(stage, changes)},
+                added=tuple(_added(stage, entry)),
                 obstacles=tuple(_obstacles(stage, changes, entry)),
             )
             for stage in order
@@ -84,7 +87,7 @@ def _code(stage: PipelineStage, changes: Changes) -> list[Dependency]:
 
 
 def _obstacles(stage: PipelineStage, changes: Changes, entry: Mapping[str, Any]) -> Iterator[str]:
-    """Reasons, other than its code and command, why a stage is not up to date."""
+    """The obstacles of a `Record`."""
     if not entry:
         yield "it has not run yet"
         return
@@ -92,11 +95,10 @@ def _obstacles(stage: PipelineStage, changes: Changes, entry: Mapping[str, Any])
     for dep in data:
         if changes.in_input(dep) if dep.exists else changes.in_lock(dep):
             yield f"{dep.def_path} is not what it ran on"
-    for dep in stage.deps:
-        if isinstance(dep, ParamsDependency):
-            had = entry.get("params", {}).get(dep.def_path, {})
-            if keys := {*dep.status().get(str(dep), {})} | ({*had} - {*dep.params}):
-                yield f"{dep.def_path} says otherwise: {', '.join(sorted(keys))}"
+    for dep, had, has in _parameters(stage, entry):
+        differ = {key for key in had.keys() | {*dep.params} if had.get(key) != has.get(key)}
+        if keys := {k for k in differ if k not in had or _new(had[k], has.get(k), k) is None}:
+            yield f"{dep.def_path} says otherwise: {', '.join(sorted(keys))}"
     recorded = {row["path"] for row in entry.get("outs", [])}
     if paths := recorded ^ {out.def_path for out in stage.outs}:
         yield f"{', '.join(sorted(paths))}: an output before or now, but not both"
@@ -105,11 +107,40 @@ def _obstacles(stage: PipelineStage, changes: Changes, entry: Mapping[str, Any])
             yield f"{out.def_path} is not what dvc.lock has; `dvc checkout {out.def_path}`"
 
 
+def _added(stage: PipelineStage, entry: Mapping[str, Any]) -> Iterator[str]:
+    for _, had, has in _parameters(stage, entry):
+        for key in had.keys() & has.keys():
+            yield from _new(had[key], has[key], key) or ()
+
+
+def _parameters(
+    stage: PipelineStage, entry: Mapping[str, Any]
+) -> Iterator[tuple[ParamsDependency, dict[str, Any], dict[str, Any]]]:
+    """A stage's files of parameters, with the values that dvc.lock has, and the current ones."""
+    for dep in stage.deps:
+        if isinstance(dep, ParamsDependency):
+            yield dep, entry.get("params", {}).get(dep.def_path, {}), dep.read_params()
+
+
+def _new(had: Any, has: Any, name: str) -> list[str] | None:
+    """Keys of mappings in ``has`` that ``had`` lacks, dotted; None if anything else differs."""
+    if not (isinstance(had, dict) and isinstance(has, dict)):
+        return [] if had == has else None
+    if had.keys() - has.keys():
+        return None
+    found = [f"{name}.{key}" for key in has if key not in had]
+    for key, value in had.items():
+        if (inner := _new(value, has[key], f"{name}.{key}")) is None:
+            return None
+        found += inner
+    return found
+
+
 def renewed(names: Sequence[str], *, rewritten: Sequence[str] = ()) -> dict[str, Any]:
     """Entries for dvc.lock, as `dvc commit` would write them, of stages without obstacles.
 
-    The command and the hashes of code are the current ones; data, parameters and outputs are as in
-    dvc.lock, whether they are here or not. Only outputs in ``rewritten`` are hashed and added to
+    The command, the parameters and the hashes of code are the current ones; data and outputs are as
+    in dvc.lock, whether they are here or not. Only outputs in ``rewritten`` are hashed and added to
     DVC's cache.
     """
     found = {}
@@ -119,6 +150,9 @@ def renewed(names: Sequence[str], *, rewritten: Sequence[str] = ()) -> dict[str,
             if stage.addressing in names:
                 for dep in _code(stage, changes):
                     dep.save()
+                for dep in stage.deps:
+                    if isinstance(dep, ParamsDependency):
+                        dep.save()
                 for out in stage.outs:
                     if out.def_path in rewritten:
                         out.save()

@@ -393,6 +393,29 @@ def test_a_reason_accepts_a_change_and_stays_with_the_result(checkout: Workspace
     assert json.loads(provenance.read_text())["accepted"] == [note]
 
 
+def test_a_reason_accepts_an_option_that_is_new_and_no_other_value(checkout: Workspace):
+    before = entries(checkout)
+    field = "    validation_draws: int\n"
+    replace(checkout, "rrcm/config/sections.py", field, f"{field}    extra: int\n")
+    checkout.edit(lambda params: [recipe.update(extra=1) for recipe in params["recipes"].values()])
+
+    said = accept(checkout, fails=True)
+    assert f"train@{RUN}: not accepted" in said
+    assert entries(checkout)[f"train@{RUN}"] == before[f"train@{RUN}"]
+    accept(checkout, "--because", "nothing reads it")
+
+    assert is_up_to_date(checkout)
+    old, new = (
+        each[f"train@{RUN}"]["params"]["params.yaml"] for each in (before, entries(checkout))
+    )
+    assert new == old | {"recipes.finetune": old["recipes.finetune"] | {"extra": 1}}
+    provenance = json.loads((checkout.path / f"provenance/train@{RUN}.json").read_text())
+    assert provenance["accepted"][0]["new parameters"] == ["recipes.finetune.extra"]
+    checkout.edit(lambda params: [recipe.update(extra=2) for recipe in params["recipes"].values()])
+    said = accept(checkout, "--because", "another value", fails=True)
+    assert "not accepted, params.yaml says otherwise: recipes.finetune" in said
+
+
 @pytest.mark.slow
 def test_outputs_that_are_not_here_stay_what_they_are(checkout: Workspace):
     """As in a clone, whose results are in a remote."""
