@@ -1,11 +1,13 @@
 """Chooses the learning rate and one more constant of each method on the choice split.
 
-``python -m benchmarks.choose`` needs `dvc repro shard pretrain@tiny` with the digits preset. For
-each method, it compares learning rates (``RATES``) at the first sigma, with the first value of one
-more constant (``OTHERS``); then, at the best rate and at each sigma, the values of that constant.
-Every method has the same number of candidates. A candidate is trained as by the stage `train`,
-exported, and certified on ``shards/choice`` as by `sample` and `certify`. Its score is the mean of
-its certified accuracy over ``report.radii``; the first of equals wins. The test split is not read.
+``python -m benchmarks.choose`` works on the current params.yaml, the preset `digits` or
+`fashion-mnist`, whose shards and first pre-training `rrcm repro` must have made. For each method,
+it compares learning rates (``RATES``) at the first sigma, with the first value of one more constant
+(``OTHERS``); then, at the best rate and at each sigma, the values of that constant. Every method
+has the same number of candidates, varied from its first run at a sigma. A candidate is trained as
+by the stage `train`, exported, and certified on ``shards/choice`` as by `sample` and `certify`. Its
+score is the mean of its certified accuracy over ``report.radii``; the first of equals wins. The
+test split is not read.
 
 Finished candidates are kept in ``.rrcm/benchmarks/choose``, so that a stopped search resumes.
 """
@@ -41,10 +43,17 @@ from rrcm.training.finetune import start, train
 KEPT = Path(".rrcm/benchmarks/choose")
 DRAWS = 300  # per image at most, so that no candidate is certified beyond some 2 sigma
 RATES = [1.5e-3, 3e-3, 6e-3]
-OTHERS = {  # method -> a constant of its loss or of the optimizer, and its values by sigma
-    "gaussian": ("weight_decay", {0.25: [0.1, 0.01], 0.5: [0.1, 0.01]}),
-    "consistency": ("lbd", {0.25: [3.0, 1.0], 0.5: [3.0, 6.0]}),
-    "rrcm": ("lbd", {0.25: [3.0, 1.0], 0.5: [3.0, 6.0]}),
+Other = tuple[str, dict[float, list[float]]]
+DECAY: Other = ("weight_decay", {sigma: [0.1, 0.01] for sigma in (0.25, 0.5, 1.0)})
+LBD: Other = ("lbd", {sigma: [3.0, 10.0] for sigma in (0.25, 0.5, 1.0)})
+SHORT: Other = ("lbd", {0.25: [3.0, 1.0], 0.5: [3.0, 6.0]})
+OTHERS: dict[str, dict[str, Other]] = {  # data set -> method -> a constant of its loss or of the
+    "digits": {  # optimizer, and its values by sigma
+        "gaussian": ("weight_decay", {0.25: [0.1, 0.01], 0.5: [0.1, 0.01]}),
+        "consistency": SHORT,
+        "rrcm": SHORT,
+    },
+    "fashion_mnist": {"gaussian": DECAY, "consistency": LBD, "rrcm": LBD},
 }
 
 
@@ -72,21 +81,25 @@ class Candidate:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--method", nargs="+", choices=[*OTHERS], default=[*OTHERS])
+    whole, rows = params.load(), []
+    others = OTHERS[whole.data.name]
+    parser.add_argument("--method", nargs="+", choices=[*others], default=[*others])
     parser.add_argument("--json", type=Path, help="a file for the scores")
     asked = parser.parse_args()
-    whole, rows = params.load(), []
     for method in asked.method:
-        rows += search(whole, method)
+        rows += search(whole, method, others[method])
         print(f"\n{markup.markdown(pd.DataFrame(rows))}")
     if asked.json:
         write_json(asked.json, rows)
 
 
-def search(whole: Params, method: str) -> list[dict[str, Any]]:
+def search(whole: Params, method: str, other: Other) -> list[dict[str, Any]]:
     """All candidates of a method as rows of a table, in the order in which they were tried."""
-    constant, values = OTHERS[method]
-    runs = {r.sigma: name for name, r in whole.runs.items() if r.method == method}
+    constant, values = other
+    runs: dict[float, str] = {}
+    for name, run in whole.runs.items():
+        if run.method == method:
+            runs.setdefault(run.sigma, name)
     tried: dict[Candidate, dict[str, float]] = {}
 
     def best(candidates: list[Candidate]) -> Candidate:
@@ -142,7 +155,9 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row
             calibration=None,
         )
         constants = whole.stopping[whole.sample.stop]
-        cfg = dataclasses.replace(whole.sample, split="choice", n=DRAWS, precision="fp32", paired=0)
+        cfg = dataclasses.replace(
+            whole.sample, split="choice", subset="all", n=DRAWS, precision="fp32", paired=0
+        )
         header = procedure.header(backend, data["choice"], name, cfg, constants)
         path.parent.mkdir(parents=True, exist_ok=True)
         session.run(
@@ -163,6 +178,7 @@ def trained(name: str, run: Run, recipe: Recipe, model: Model, data: dict[str, S
     if (folder / "config.json").exists():
         return folder
     classes = data["train"].classes
+    data = data | {"train": data["train"].labelled(recipe.labels, seed=run.seed)}
     state = start(run, recipe, model, classes=len(classes))
     if run.start != DATA_ONLY:
         classifier.begin(state.modules["classifier"], Path(run.start))

@@ -60,6 +60,7 @@ def recipe(batch: int, *, precision: str, compiled: bool) -> Recipe:
     optimizer = {"algorithm": "sgd", "lr": LR, "momentum": MOMENTUM, "weight_decay": DECAY}
     rate = {"warmup": 0.0, "warmup_by": "step", "horizon": 1.0, "milestones": [0.5], "gamma": 0.1}
     return Recipe(
+        labels=1.0,
         epochs=1000,
         batch_size=batch,
         optimizer=Optimizer(**optimizer, **rate, clip=float("inf"), clip_warmup=False),

@@ -176,7 +176,7 @@ def test_colours_are_normalised_as_published(preset):
 
 def test_mnist_has_the_recipes_of_the_published_table():
     """Logs and code of Jeong & Shin (2020), arXiv:2006.04062."""
-    whole = params.load(ROOT / "presets/mnist.yaml")
+    whole = params.load(ROOT / "presets/mnist-all.yaml")
     lbd = {"consistency": (10, 5, 5), "stability": (2, 2, 2), "macer": (16, 16, 6)}
     copies = {"consistency": 2, "smoothadv": 4, "smoothadv_consistency": 4}
     methods = {*lbd, *copies, "gaussian"}
@@ -209,3 +209,16 @@ def test_mnist_has_the_recipes_of_the_published_table():
             assert (run.loss["beta"], run.loss["gamma"]) == (16, 8)
             assert 90 * run.loss["defer"] == pytest.approx(30, abs=1e-3)
     assert (whole.sample.n0, whole.sample.n, whole.sample.alpha) == (100, 100_000, 0.001)
+
+
+def test_the_mnist_preset_is_a_part_of_the_whole_table():
+    """So that its results are those of the whole table, too."""
+    part, whole = (params.load(ROOT / f"presets/{name}.yaml") for name in ("mnist", "mnist-all"))
+    methods, sigmas = ("gaussian", "stability", "consistency"), ("s025", "s050")
+
+    assert part.runs.keys() == {f"lenet-{m}-{s}" for m in methods for s in sigmas}
+    for section in ("runs", "recipes", "evals", "models"):
+        ours, theirs = getattr(part, section), getattr(whole, section)
+        assert ours == {name: theirs[name] for name in ours}
+    for section in ("data", "export", "sample", "stopping", "certify", "report"):
+        assert getattr(part, section) == getattr(whole, section)

@@ -1,4 +1,4 @@
-"""`rrcm preset mnist` on look-alike files: from IDX files to a row of the table for each method."""
+"""`rrcm preset mnist-all` on look-alikes: from IDX files to a row for each method."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ CUT = {  # fewer epochs, draws and images
 def test_every_method_ends_in_a_row_of_the_table(tmp_path: Path):
     files = lookalikes.idx(tmp_path / "official files", images=330, test=40)
     checkout = workspace.create(tmp_path / "a checkout")
-    checkout.run("rrcm", "preset", "mnist", "--force")
+    checkout.run("rrcm", "preset", "mnist-all", "--force")
     checkout.run("rrcm", "data", "mnist", "--from", str(files), "--no-verify")
     checkout.commit("MNIST")
     names = {f"lenet-{method}-s025-e025" for method in METHODS}

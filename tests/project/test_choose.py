@@ -1,4 +1,4 @@
-"""The digits' recipes are chosen by a rule that was declared before, and on held-out images."""
+"""Recipes are chosen by a rule that was declared before, and on held-out images."""
 
 import dataclasses
 
@@ -9,7 +9,9 @@ from benchmarks import choose
 from benchmarks.choose import OTHERS, RATES, Candidate
 from rrcm.config import params
 
-WHOLE = params.load(ROOT / "presets/digits.yaml")
+PRESETS = {path.stem: params.load(path) for path in ROOT.glob("presets/*.yaml")}
+SEARCHED = {"digits": "tiny-{}-s{:03.0f}", "fashion-mnist": "vit-{}-s{:03.0f}-seed0"}
+CASES = [(p, method) for p in SEARCHED for method in OTHERS[PRESETS[p].data.name]]
 
 
 @pytest.fixture
@@ -25,25 +27,28 @@ def tried(monkeypatch) -> list[Candidate]:
     return asked
 
 
-@pytest.mark.parametrize("method", OTHERS)
-def test_every_method_has_as_many_candidates_and_the_first_of_equals_wins(method, tried):
-    rows = choose.search(WHOLE, method)
+@pytest.mark.parametrize("preset, method", CASES)
+def test_every_method_has_as_many_candidates_and_the_first_of_equals_wins(preset, method, tried):
+    whole, name = PRESETS[preset], SEARCHED[preset]
+    constant, values = OTHERS[whole.data.name][method]
+    rows = choose.search(whole, method, (constant, values))
 
-    assert len(rows) == len(tried) == len({*tried}) == 6
-    assert [c.rate for c in tried] == [*RATES, RATES[0], RATES[0], RATES[0]]
+    others = 2 * len(values) - 1  # the first sigma's first value is that of the rates
+    assert len(rows) == len(tried) == len({*tried}) == len(RATES) + others
+    assert [c.rate for c in tried] == [*RATES, *[RATES[0]] * others]
     won = [c for c, row in zip(tried, rows, strict=True) if row["chosen"]]
     assert [(c.run, c.value) for c in won] == [
-        (f"tiny-{method}-s{round(100 * sigma):03d}", values[0])
-        for sigma, values in OTHERS[method][1].items()
+        (name.format(method, 100 * sigma), each[0]) for sigma, each in values.items()
     ]
 
 
-@pytest.mark.parametrize("method", OTHERS)
-def test_a_candidate_differs_from_its_run_in_two_constants(method):
-    name, (constant, _) = f"tiny-{method}-s050", OTHERS[method]
-    run, recipe = Candidate(run=name, rate=0.5, constant=constant, value=0.25).settings(WHOLE)
-    ours = WHOLE.runs[name]
-    plain = WHOLE.recipes[ours.recipe]
+@pytest.mark.parametrize("preset, method", CASES)
+def test_a_candidate_differs_from_its_run_in_two_constants(preset, method):
+    whole, name = PRESETS[preset], SEARCHED[preset].format(method, 50)
+    constant, _ = OTHERS[whole.data.name][method]
+    run, recipe = Candidate(run=name, rate=0.5, constant=constant, value=0.25).settings(whole)
+    ours = whole.runs[name]
+    plain = whole.recipes[ours.recipe]
 
     of_loss = constant in ours.loss
     assert run == dataclasses.replace(ours, loss=ours.loss | ({"lbd": 0.25} if of_loss else {}))
@@ -52,13 +57,23 @@ def test_a_candidate_differs_from_its_run_in_two_constants(method):
     assert recipe == dataclasses.replace(plain, optimizer=optimizer)
 
 
-@pytest.mark.parametrize("method", OTHERS)
-def test_the_preset_has_one_rate_a_method_and_nothing_that_was_no_candidate(method):
-    constant, values = OTHERS[method]
+@pytest.mark.parametrize("preset, method", CASES)
+def test_the_preset_has_one_rate_a_method_and_nothing_that_was_no_candidate(preset, method):
+    whole, name = PRESETS[preset], SEARCHED[preset]
+    constant, values = OTHERS[whole.data.name][method]
     rates = set()
     for sigma, candidates in values.items():
-        run = WHOLE.runs[f"tiny-{method}-s{round(100 * sigma):03d}"]
-        optimizer = WHOLE.recipes[run.recipe].optimizer
+        run = whole.runs[name.format(method, 100 * sigma)]
+        optimizer = whole.recipes[run.recipe].optimizer
         rates.add(optimizer.lr)
         assert run.loss.get(constant, getattr(optimizer, constant, None)) in candidates
     assert len(rates) == 1 and rates <= {*RATES}
+
+
+@pytest.mark.parametrize("preset", SEARCHED)
+def test_methods_have_the_same_number_of_candidates(preset):
+    """Of those that the preset compares at the same sigmas."""
+    others = OTHERS[PRESETS[preset].data.name].values()
+
+    assert len({tuple(map(len, values.values())) for _, values in others}) == 1
+    assert len({tuple(values) for _, values in others}) == 1
