@@ -19,6 +19,7 @@ def main(name: str) -> None:
         model = sections.read_model(run)
         method = registry.load("methods", run.method)
         data = {name: training.read(name) for name in ("train", "validation")}
+        data["train"] = data["train"].labelled(recipe.labels, seed=run.seed)
         classes, images = data["train"].classes, data["train"].images
         training.require_fit(run.model, model.shape, data["train"])
         if method.PRETRAINED and run.start == sections.DATA_ONLY:

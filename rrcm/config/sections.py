@@ -236,13 +236,16 @@ class Mix:
 class Recipe:
     """How a classifier is trained.
 
-    With 0 ``epochs`` the weights keep their initial values. ``layer_decay`` multiplies the learning
+    ``labels`` is the share of each class's training images whose labels are used; the run's seed
+    chooses them. An epoch is these images once. With 0 ``epochs`` the weights keep their initial
+    values. ``layer_decay`` multiplies the learning
     rate of each earlier layer. ``final_norm`` is whether the head reads the encoder's output after
     its last LayerNorm. ``condition`` is the noise level that the encoder gets: the ``exact`` one or
     the ``nearest`` on the paper's grid. ``selection`` keeps the weights of the ``last`` epoch or of
     the best on the validation split, measured with ``validation_draws`` noisy copies of each image.
     """
 
+    labels: float
     epochs: int
     batch_size: int
     optimizer: Optimizer
@@ -260,6 +263,7 @@ class Recipe:
         positive(self, "batch_size", most=BATCH)
         positive(self, "validation_draws", most=COPIES)
         not_negative(self, "epochs")
+        require(0 < self.labels <= 1, f"labels: a share in (0, 1], got {self.labels}")
         require(0 < self.layer_decay <= 1, f"layer_decay: must be in (0, 1], {self.layer_decay}")
 
 

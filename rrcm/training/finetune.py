@@ -54,7 +54,7 @@ def train(
     Args:
         state: From `start`, possibly resumed, possibly with a pre-trained encoder.
         method: A module of rrcm/training/methods/: ``Config`` and ``loss``.
-        data: Splits ``train`` and ``validation``.
+        data: Splits ``train``, of which all labels are used, and ``validation``.
         run: The run's own constants.
         recipe: Optimizer, epochs, augmentation and so on.
 

@@ -161,6 +161,7 @@ WRONG = [
     ("pretrain.tiny.grid.first", 81, "from 1 to 80, got 81"),
     ("pretrain.tiny.target.start", 1, "need 0 <= start < end <= 1"),
     ("recipes.scratch.epochs", -1, "must be finite and >= 0"),
+    ("recipes.scratch.labels", 0.0, "a share in (0, 1]"),
     ("recipes.scratch.validation_draws", 0, "must be positive"),
     ("recipes.scratch.layer_decay", 0, "must be in (0, 1]"),
     ("sample.batch_size", 0, "must be positive"),

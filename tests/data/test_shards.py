@@ -636,3 +636,29 @@ def test_a_picture_file_comes_to_the_shape_as_those_of_the_split_do(built, seen)
     assert (
         shards.fit(shards.read_index(seen[1] / "test")) == shards.read(seen[1], "test").images.fit
     )
+
+
+@pytest.mark.parametrize("pictures_too", [False, True])
+@pytest.mark.parametrize("share", [1e-6, 0.1, 0.5, 1.0])
+def test_a_share_of_the_labels_is_that_of_every_class(built, tmp_path, pictures_too, share):
+    root = built
+    if pictures_too:
+        root = write(tmp_path / "shards", pictured(tmp_path / "raw", 36), SEEN)
+    whole = shards.read(root, "train")
+    some, more = whole.labelled(share, seed=3), whole.labelled(min(1.0, 2 * share), seed=3)
+
+    counts, kept = Counter(whole.labels.tolist()), Counter(some.labels.tolist())
+    assert kept == {label: max(1, round(share * n)) for label, n in counts.items()}
+    assert set(some.idx.tolist()) <= set(more.idx.tolist()) <= set(whole.idx.tolist())
+    place = {idx: i for i, idx in enumerate(whole.idx.tolist())}
+    rows = [place[idx] for idx in some.idx.tolist()]
+    assert rows == sorted(rows)
+    np.testing.assert_array_equal(some.pixels(), whole.pixels(np.array(rows)))
+    np.testing.assert_array_equal(some.labels, whole.labels[rows])
+
+
+def test_each_seed_has_labels_of_its_own(built):
+    whole = shards.read(built, "train")
+    first, again, other = (whole.labelled(0.2, seed=seed).idx.tolist() for seed in (0, 0, 1))
+
+    assert first == again != other

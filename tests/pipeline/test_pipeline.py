@@ -118,6 +118,20 @@ def loss(model, x, y, *, sigma, draw, done, cfg):
 '''
 
 
+def test_fewer_labels_train_on_fewer_images_and_leave_the_pretraining(checkout: Workspace):
+    name = "tiny-gaussian-s050"
+    checkout.edit(lambda p: p["recipes"]["scratch"].update(labels=0.5))
+
+    ran = checkout.repro()
+
+    assert ran == downstream(name)
+    note = json.loads((checkout.path / f"provenance/train@{name}.json").read_text())
+    split = shards.read(checkout.path / "shards", "train")
+    steps = len(split.labelled(0.5, seed=0).labels) // 64
+    assert 0 < steps < len(split.labels) // 64
+    assert note["gradient_evaluations"] == 2 * steps * 64
+
+
 def test_a_new_method_is_a_file_and_an_entry_and_invalidates_nothing(checkout: Workspace):
     """The contract tests find it, a run trains with it, and all that is there stays up to date."""
 

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,31 @@ class Split:
     def pixels(self, rows: np.ndarray | slice | int = slice(None)) -> np.ndarray:
         """Float32 pixels in [0, 1] of some rows, [n, C, H, W]; pictures as in evaluation."""
         return self.images[rows].astype(np.float32) / np.float32(self.max_value)
+
+    def labelled(self, share: float, *, seed: int) -> "Split":
+        """The images of each class that belong to ``share``, rounded, but at least one of each.
+
+        Within a class, images are ranked by SHA-256 of "labels/seed/idx", so that a smaller share
+        is a part of a larger one. With a share of 1 this is the split itself.
+        """
+        if share == 1:
+            return self
+        ranked = sorted(
+            range(len(self.idx)),
+            key=lambda i: hashlib.sha256(b"labels/%d/%d" % (seed, self.idx[i])).digest(),
+        )
+        labels = self.labels[ranked]
+        kept: list[int] = []
+        for label in np.unique(labels):
+            of_class = np.flatnonzero(labels == label)
+            kept += [ranked[i] for i in of_class[: max(1, round(share * len(of_class)))]]
+        rows = np.sort(kept)
+        images: np.ndarray | Pictures
+        if isinstance(self.images, Pictures):
+            images = replace(self.images, rows=self.images.rows[rows])
+        else:
+            images = self.images[rows]
+        return replace(self, idx=self.idx[rows], images=images, labels=self.labels[rows])
 
 
 def sealed(index: dict[str, Any]) -> dict[str, Any]:

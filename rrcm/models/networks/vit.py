@@ -196,10 +196,7 @@ def cls_after(block: Any, tokens: Tensor) -> Tensor:
 
 
 def _fused_is_fast(x: Tensor) -> bool:
-    """Whether to use PyTorch's fused attention: in bfloat16 on a CPU, its backward pass is slow.
-
-    With 18 tokens it takes 14 times as long as in float32.
-    """
+    """Whether to use PyTorch's fused attention: in bfloat16 on a CPU, its backward pass is slow."""
     return x.device.type != "cpu" or not torch.is_autocast_enabled("cpu")
 
 
