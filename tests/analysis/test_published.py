@@ -103,10 +103,10 @@ def test_the_page_has_a_section_where_there_are_published_rows(tmp_path: Path):
     assert not (tmp_path / "without/published.csv").exists()
 
 
-def test_the_files_in_the_project_name_evaluations_of_their_preset():
+def test_the_files_in_the_project_name_evaluations_of_their_whole_preset():
     for path in (ROOT / "presets/published").glob("*.csv"):
         rows = published.read(path)
-        whole = params.load(ROOT / f"presets/{path.stem}.yaml")
+        whole = params.load(ROOT / f"presets/{path.stem}-all.yaml")
         assert rows and rows.keys() <= whole.evals.keys()
         for row in rows.values():
             assert row.accuracy.keys() <= {*whole.report.radii}

@@ -51,7 +51,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
         "reproducible",
     },
     "preset": {"name", "base", "force"},
-    "repro": set(),  # all of DVC's
+    "repro": {"jobs"},  # and all of DVC's
     "pull": {"names", "remote"},
     "report": {"files", "out", "alpha", "sigma"},
     "compare": {"first", "second", "radii"},
