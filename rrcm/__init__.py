@@ -1,12 +1,26 @@
 """Certified robustness of image classifiers by randomized smoothing, centred on rRCM.
 
-``rrcm.smoothed`` certifies an ONNX file, a timm network or a run of a checkout.
-Importing ``rrcm`` alone imports nothing heavy.
+``smooth`` makes a certifier of any classifier, ``report`` a page of its answers. ``losses`` are
+those of the training methods; ``bounds``, ``certificates``, ``stopping`` and ``noise`` are what a
+certificate is made of. Importing ``rrcm`` alone imports nothing heavy.
 """
 
+import importlib
 from typing import Any
 
-__all__ = ["__version__", "smoothed"]
+__all__ = [
+    *("__version__", "smooth", "report"),
+    *("losses", "bounds", "certificates", "stopping", "noise"),
+]
+
+FUNCTIONS = {"smooth": ("rrcm.certification.openers", "smooth")}
+FUNCTIONS |= {"report": ("rrcm.analysis.page", "of_answers")}
+MODULES = {
+    "losses": "rrcm.training.functional",
+    "bounds": "rrcm.certification.votes.bounds",
+    "noise": "rrcm.noise",
+}
+FOLDERS = {"certificates", "stopping"}  # kinds of components
 
 
 def __getattr__(name: str) -> Any:
@@ -15,10 +29,17 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("rrcm")
-    if name == "smoothed":
-        from rrcm.certification import smoothed
+    if name in FUNCTIONS:
+        module, function = FUNCTIONS[name]
+        return getattr(importlib.import_module(module), function)
+    if name in MODULES:
+        return importlib.import_module(MODULES[name])
+    if name in FOLDERS:
+        from rrcm.core import registry
 
-        return smoothed
+        for component in registry.names(name):
+            registry.load(name, component)
+        return importlib.import_module(f"rrcm.certification.{name}")
     raise AttributeError(f"module 'rrcm' has no attribute {name!r}")
 
 

@@ -17,6 +17,7 @@ from rrcm.core.labels import UNKNOWN
 
 Votes = tuple[Header, list[Row]]
 WHOLE = (END, SKIPPED)  # reasons to stop after which further draws are not used
+RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
 MANY = 4  # entries up to which all pairs are compared
 
 
@@ -165,6 +166,24 @@ def flat(node: Any, path: str) -> dict[str, Any]:
     if not isinstance(node, dict):
         return {path: node}
     return {k: v for key, part in node.items() for k, v in flat(part, f"{path}.{key}").items()}
+
+
+def default_radii(found: list[Entry]) -> list[float]:
+    """The radii of a table by default: those that `grid` decided, or a series.
+
+    Between the radii that `grid` decided, certified accuracy may be lower than all draws would
+    show. The series goes up to the largest certified radius.
+    """
+    settled = {
+        radius
+        for entry in found
+        if entry.votes and entry.votes[0].stop == "grid"
+        for radius in entry.votes[0].stopping["radii"]
+    }
+    if settled:
+        return sorted(settled)
+    largest = max(float(entry.table["radius"].max()) for entry in found)
+    return [radius for radius in RADII if radius <= largest] or RADII[:1]
 
 
 def require_alike(found: list[Entry]) -> None:

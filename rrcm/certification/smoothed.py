@@ -1,68 +1,120 @@
-"""A smoothed classifier as a Python object: `certify` takes a picture, returns an `Answer`."""
+"""A smoothed classifier as a Python object: `certify` takes images and returns `Answers`."""
 
 import dataclasses
 import secrets
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from torch import Tensor, nn
 
-from rrcm.certification import certify, checks
-from rrcm.certification.sampling import procedure
-from rrcm.certification.sampling.journal import InMemoryJournal
-from rrcm.certification.sampling.sampler import VoteSampler
+from rrcm.certification import certify, checks, side_by_side
+from rrcm.certification.answers import Answer, Answers
+from rrcm.certification.sampling import procedure, session
 from rrcm.certification.sampling.voting import Backend
-from rrcm.certification.votes.counts import ABSTAIN, coin
-from rrcm.certification.votes.records import Header, Row
+from rrcm.certification.votes import records
+from rrcm.certification.votes.records import Header
 from rrcm.config.certification import Sample, noise_level
 from rrcm.config.defaults import DRAWS, STOPPING
 from rrcm.core import registry
-from rrcm.core.errors import BackendError, DataError
-from rrcm.core.labels import UNKNOWN
-from rrcm.data.splits import pictures
-from rrcm.data.splits.pictures import MAX_VALUE, Fit, Resize
+from rrcm.core.errors import BackendError, ConfigError
+from rrcm.data import given
+from rrcm.data.given import Picture
+from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 
 TOLERANCE = STOPPING[DRAWS.stop]
-Picture = str | PathLike[str] | Image.Image | np.ndarray
+Labels = Sequence[int] | np.ndarray | Tensor | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """The certified answer for one picture.
+class Certifier:
+    """What `Smoothed` and `SmoothedNetwork` share: `certify`."""
 
-    With probability at least ``1 - alpha`` over the noise, the smoothed classifier predicts the
-    class ``label`` for every picture within l2 distance ``radius`` (pixels in [0, 1], rounded
-    down), and the base classifier has that class with probability at least ``p_A`` under noise at
-    this one. ``label`` is ABSTAIN and ``radius`` 0 if nothing is certified. ``n_A`` of the ``n``
-    draws of the second round voted for the selected class; ``draws`` counts both rounds, ``stop``
-    is the reason they ended and ``rule`` describes the stopping rule. The same picture, ``idx`` and
-    ``seed`` give the same answer.
-    """
+    def certify(
+        self,
+        images: Picture | Iterable[Any],
+        *,
+        labels: Labels = None,
+        n: int | None = None,
+        n0: int | None = None,
+        alpha: float | None = None,
+        radii: Sequence[float] | None = None,
+        stop: str | None = None,
+        seed: int | None = None,
+        batch_size: int | None = None,
+        budget: float = 0.0,
+        workers: int | None = None,
+        devices: Sequence[str] = (),
+        votes: str | Path | None = None,
+        progress: bool = True,
+    ) -> Answers:
+        """Certify one image or many. What is None stays as this classifier was made.
 
-    label: int
-    name: str
-    radius: float
-    p_A: float
-    n_A: int
-    n: int
-    draws: int
-    stop: str
-    rule: str
-    alpha: float
-    idx: int
-    seed: int
+        Guarantee: each answer holds with probability at least ``1 - alpha`` over the noise. The
+        same images, weights, seed and settings give the same answers, however many workers, devices
+        or interruptions there are.
+
+        Args:
+            images: A tensor or array, a picture, a path, a list of these, a data set or a loader;
+                see `given.collect`. All are held in memory.
+            labels: Their classes, for `rrcm.report`; by default those of the data set.
+            n: Most noisy copies of an image that bound the probability of its class.
+            n0: Noisy copies before these, which choose the class.
+            alpha: Failure probability of each answer.
+            radii: Radii that matter: drawing for an image ends when each of them is decided.
+            stop: Another stopping rule of rrcm/certification/stopping/; ``none`` draws n for each.
+            seed: Seed of the noise, by default unpredictable, or that of ``votes``. The certificate
+                is void for a picture made with knowledge of the seed.
+            batch_size: Noisy copies that the network classifies at a time.
+            budget: Seconds after which sampling stops, and the bounds so far are used; 0 for no
+                limit.
+            workers: Threads of each device; by default as many as PyTorch uses.
+            devices: Devices, such as ``["cuda:0", "cuda:1"]``, that share the images; each gets a
+                copy of the network. By default the one where the network is.
+            votes: A file to keep the votes in. If it is there, it is read and nothing is drawn; an
+                interrupted call with the same file goes on where it was.
+            progress: Show a bar with the rate and the time left.
+
+        Raises:
+            DataError: An image cannot be read, or has another shape, type or range.
+            ConfigError: An option is out of range, or the rule makes no claim before n draws.
+            CertificateError: Too few draws to certify anything at this alpha.
+            BackendError: The classifier is no function of each picture, or there is no such device.
+            VotesError: ``votes`` has votes of another classifier, other images or settings.
+        """
+        smoothed, split = self._with(images, labels)
+        asked = {"n": n, "n0": n0, "alpha": alpha, "stop": stop, "batch_size": batch_size}
+        smoothed = smoothed._asked(
+            {key: value for key, value in asked.items() if value is not None}, radii
+        )
+        path = None if votes is None else Path(votes)
+        header = smoothed._header(split, _seed(seed, path), budget)
+        certify.require(header, certificates=[header.certificate], alpha=header.alpha)
+        if path is not None and path.exists():
+            kept, rows = records.read(path)
+            records.same(path, kept, header)
+            return Answers(kept, rows)
+        return smoothed._drawn(
+            split,
+            header,
+            devices=devices,
+            workers=session.workers() if workers is None else workers,
+            path=path,
+            progress=progress,
+        )
+
+    def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
-class Smoothed:
+class Smoothed(Certifier):
     """A classifier of pictures, smoothed with Gaussian noise at one sigma in (0, 10].
 
-    ``backend`` classifies pixels of ``shape`` [C, H, W] at its own sigma; the pixel value
+    ``backend`` classifies pixels of ``shape`` [C, H, W] at its own sigma; the uint8 pixel value
     ``max_value`` becomes 1.0. ``stopping`` are the constants of the rule ``draws.stop``. Answers
     are those of the certificate ``draws.certificate`` at failure probability ``draws.alpha``.
     ``fit`` resizes picture files to ``shape``; by default they must have that shape.
@@ -86,7 +138,7 @@ class Smoothed:
         """The noise level, for pixels in [0, 1]."""
         return self.backend.sigma
 
-    def certify(
+    def answer(
         self,
         image: Picture,
         *,
@@ -95,57 +147,38 @@ class Smoothed:
         budget: float = 0.0,
         workers: int = 1,
     ) -> Answer:
-        """Certify one picture.
+        """Certify one picture, without progress; arguments and errors are those of `certify`.
 
-        Args:
-            image: A picture file or an open PIL image, resized to ``shape`` by ``fit``; or pixels,
-                uint8 of ``shape``.
-            idx: Index of the image in the noise stream; a test image gets the answer of its table.
-            seed: Seed of the noise, by default unpredictable. The certificate is void for a picture
-                made with knowledge of the seed.
-            budget: Seconds after which sampling stops, and the bounds so far are used; 0 for no
-                limit.
-            workers: Number of threads.
-
-        Raises:
-            DataError: The picture cannot be read, or has another shape or type.
-            ConfigError: There is a budget, and the rule makes no claim before n draws.
-            CertificateError: Too few draws to certify anything at this alpha.
+        ``idx`` is the image's index in the noise stream: with that of a test image, the answer is
+        that of its table.
         """
-        pixels, classes, one = self._pixels(image), self.backend.classes, np.ones(1, dtype=np.int64)
-        split = Split(
-            idx=one * idx,
-            images=pixels[None],
-            labels=one * UNKNOWN,
-            classes=tuple(classes),
-            max_value=self.max_value,
-        )
-        header = self._header(split, secrets.randbits(64) if seed is None else seed, budget)
-        rule, level = header.rule(), header.alpha_left(header.alpha)
-        rule.claim.certificate.require(rule, alpha=level, pairs=header.paired)
-        row = self._drawn(split, header, workers)
-        got = certify.certified(
-            row,
-            header,
-            rule,
-            certificate=header.certificate,
-            alpha=level,
-            coin=coin(header.seed, idx),
-        )
-        return Answer(
-            label=got.label,
-            name="" if got.label == ABSTAIN else classes[got.label],
-            radius=certify.floor(got.radius),
-            p_A=certify.floor(got.p_A),
-            n_A=got.n_A,
-            n=got.n,
-            draws=got.n + sum(row.n0.values()),
-            stop=row.stop,
-            rule=f"{header.stop}: {rule.describe()}",
-            alpha=header.alpha,
-            idx=idx,
-            seed=header.seed,
-        )
+        _, split = self._with([image], None)
+        split = dataclasses.replace(split, idx=np.array([idx]))
+        header = self._header(split, _seed(seed, None), budget)
+        certify.require(header, certificates=[header.certificate], alpha=header.alpha)
+        return self._drawn(split, header, workers=workers)[0]
+
+    def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
+        classes = self.backend.classes
+        split = given.collect(images, labels=labels, classes=classes, fit=self.fit)
+        if split.max_value == MAX_VALUE:  # uint8
+            split = dataclasses.replace(split, max_value=self.max_value)
+        return self, split
+
+    def _asked(self, changed: dict[str, Any], radii: Sequence[float] | None) -> "Smoothed":
+        if radii is not None:
+            if changed.setdefault("stop", "grid") != "grid":
+                raise ConfigError(
+                    f"radii: they are decided by rule 'grid', not {changed['stop']!r}"
+                )
+            stopping = STOPPING["grid"] | {"radii": sorted({float(radius) for radius in radii})}
+        elif (rule := changed.get("stop", self.draws.stop)) == self.draws.stop:
+            stopping = self.stopping
+        else:
+            registry.require("stopping", rule)
+            stopping = STOPPING[rule]
+        draws = dataclasses.replace(self.draws, **changed)
+        return dataclasses.replace(self, draws=draws, stopping=stopping)
 
     def _header(self, split: Split, seed: int, budget: float) -> Header:
         draws = dataclasses.replace(
@@ -153,118 +186,73 @@ class Smoothed:
         )
         return procedure.header(self.backend, split, "", draws, self.stopping, budget=budget)
 
-    def _drawn(self, split: Split, header: Header, workers: int) -> Row:
-        kept = InMemoryJournal()
-        drawing = VoteSampler(
-            split,
-            header,
-            kept,
-            noise=procedure.noise(header, split),
-            workers=workers,
-            every=np.inf,
-        )
-        for _ in drawing.draw_votes(self.backend, np.zeros(1, dtype=np.int64)):
-            pass
-        (row,) = kept.rows.values()
-        return row
-
-    def _pixels(self, image: Picture) -> np.ndarray:
-        assert self.fit is not None  # set in __post_init__
-        if isinstance(image, str | PathLike):
-            return pictures.read(Path(image), self.fit)
-        if isinstance(image, Image.Image):
-            return pictures.pixels(image, self.fit, name="the picture")
-        if image.shape != self.shape or image.dtype != np.uint8:
-            raise DataError(
-                f"a picture must be uint8 {self.shape}, [C, H, W], got {image.dtype} {image.shape}"
+    def _drawn(
+        self,
+        split: Split,
+        header: Header,
+        *,
+        workers: int,
+        devices: Sequence[str] = (),
+        path: Path | None = None,
+        progress: bool = False,
+    ) -> Answers:
+        backend: Any = self.backend  # only that of a network in memory can be copied
+        if devices and not hasattr(backend, "on"):
+            raise BackendError("devices: only a network in memory is copied to other devices")
+        before = torch.get_num_threads()
+        try:
+            rows = side_by_side.draw(
+                [backend.on(device) for device in devices] or [backend],
+                split,
+                header,
+                path=path,
+                workers=workers,
+                title="certify" if progress else "",
             )
-        return image
+        finally:
+            torch.set_num_threads(before)  # workers compute on one thread each
+        return Answers(header, rows)
 
 
-def trained(
-    run: str, *, sigma: float, root: str | PathLike[str] = ".", draws: Sample = DRAWS
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SmoothedNetwork(Certifier):
+    """A PyTorch network, smoothed at ``sigma``; the shape of its pictures is that of the images.
+
+    It is used as it is when `certify` is called, and checked then. ``classes`` names its outputs.
+    """
+
+    network: nn.Module
+    sigma: float
+    classes: list[str]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    draws: Sample = DRAWS
+
+    def __post_init__(self) -> None:
+        noise_level(self.sigma)
+
+    def at(self, shape: tuple[int, int, int], *, fit: Fit | None = None) -> Smoothed:
+        """The smoothed classifier of pictures of ``shape`` [C, H, W]; arguments as of `checked`."""
+        backend = registry.load("foreign", "module").Backend(
+            self.network, sigma=self.sigma, shape=shape, mean=self.mean, std=self.std
+        )
+        fit = fit or Fit(shape=shape)
+        return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
+
+    def _with(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
+        split = given.collect(images, labels=labels, classes=self.classes, fit=None)
+        _, *shape = split.images.shape
+        return self.at(tuple(shape)), split
+
+
+def checked(
+    backend: Any, kind: str, *, classes: list[str] | None, fit: Fit, draws: Sample
 ) -> Smoothed:
-    """Smooth a run of this project, ``root/onnx/<run>.onnx``; picture files must have its size.
+    """Check that a foreign classifier is a function of each picture, and smooth it.
 
     Raises:
-        BackendError: The file is missing or damaged.
+        BackendError: It is not, or ``classes`` are not as many as its outputs.
     """
-    backend = registry.load("backends", "onnx").Backend(
-        Path(root), run, sigma=sigma, precision="fp32", device=device(), calibration=None
-    )
-    _, *shape = backend.session.get_inputs()[0].shape
-    return Smoothed(backend, shape=tuple(shape), draws=draws)
-
-
-def onnx(
-    path: str | PathLike[str],
-    *,
-    sigma: float,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    size: tuple[int, int] | None = None,
-    channels: int | None = None,
-    output: str | None = None,
-    classes: list[str] | None = None,
-    resize: Resize = "crop",
-    draws: Sample = DRAWS,
-) -> Smoothed:
-    """Smooth any ONNX classifier; arguments up to ``output`` are those of its ``Backend``.
-
-    ``classes`` names its outputs, in order; ``resize`` is a rule of `Fit`. See
-    rrcm/inference/foreign/onnx.py.
-
-    Raises:
-        BackendError: The file cannot be certified; see also rrcm/certification/checks.py.
-        ConfigError: An argument is invalid.
-    """
-    backend = registry.load("foreign", "onnx").Backend(
-        Path(path),
-        sigma=sigma,
-        mean=mean,
-        std=std,
-        size=size,
-        channels=channels,
-        output=output,
-        device=device(),
-    )
-    return _checked(backend, "onnx", classes=classes, resize=resize, draws=draws)
-
-
-def timm(
-    name: str,
-    *,
-    sigma: float,
-    weights: str | PathLike[str] | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    size: tuple[int, int] | None = None,
-    classes: list[str] | None = None,
-    resize: Resize = "crop",
-    draws: Sample = DRAWS,
-) -> Smoothed:
-    """Smooth a timm network; arguments are those of its ``Backend`` and of `onnx`.
-
-    Raises:
-        BackendError: There is no such network, or it cannot be certified.
-        ConfigError: An argument is invalid.
-    """
-    file = None if weights is None else Path(weights)
-    backend = registry.load("foreign", "timm").Backend(
-        name, sigma=sigma, weights=file, mean=mean, std=std, size=size, device=device()
-    )
-    return _checked(backend, "timm", classes=classes, resize=resize, draws=draws)
-
-
-def _checked(
-    backend: Any,
-    kind: str,
-    *,
-    classes: list[str] | None,
-    resize: Resize,
-    draws: Sample,
-) -> Smoothed:
-    """Check that a foreign classifier is a function of each picture, and smooth it."""
     if classes is not None:
         if len({*classes}) != len(classes) or len(classes) != len(backend.classes):
             raise BackendError(
@@ -272,20 +260,18 @@ def _checked(
                 "outputs of the model"
             )
         backend.classes = classes
-    fit = Fit(
-        shape=backend.shape,
-        resize=resize,
-        ratio=backend.crop_pct,
-        interpolation=backend.interpolation,
-    )
     size = backend.fixed or draws.batch_size
     draws = dataclasses.replace(draws, backend=f"foreign/{kind}", batch_size=size)
-    classifier = Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
     z = torch.randn(size, *fit.shape, generator=torch.Generator().manual_seed(0))
     checks.function(backend, 0.5 + backend.sigma * z)
-    return classifier
+    return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
 
 
-def device() -> str:
-    """``cuda`` if there is a GPU, else ``cpu``."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def _seed(seed: int | None, votes: Path | None) -> int:
+    """The seed that was asked for, that of votes, finished or not, or an unpredictable one."""
+    if seed is not None:
+        return seed
+    for path in () if votes is None else (votes, side_by_side.journal(votes)):
+        if path.exists() and path.stat().st_size:
+            return records.definition(path).seed
+    return secrets.randbits(64)

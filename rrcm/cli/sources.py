@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rrcm.certification import smoothed
+from rrcm.certification import openers
 from rrcm.certification.sampling import session
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.smoothed import Smoothed
@@ -86,8 +86,8 @@ def _opened(source: Foreign, draws: Sample) -> Smoothed:
     }
     if source.kind == "onnx":
         only: dict[str, Any] = {"channels": source.channels, "output": source.output}
-        return smoothed.onnx(source.name, **only, **options)
-    return smoothed.timm(source.name, weights=source.weights, **options)
+        return openers.onnx(source.name, **only, **options)
+    return openers.timm(source.name, weights=source.weights, **options)
 
 
 def class_names(path: Path) -> list[str]:

@@ -225,7 +225,7 @@ class Service:
         if left <= 0:
             raise DeadlinePassed
         seed = secrets.randbits(64) if seed is None else seed
-        got = self.smoothed.certify(image, seed=seed, budget=left)
+        got = self.smoothed.answer(image, seed=seed, budget=left)
         abstained = got.label == ABSTAIN
         return Reply(
             abstained=abstained,

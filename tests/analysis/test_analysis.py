@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from builders import certificates, random_votes, refused
 
-from rrcm.analysis import sources
+from rrcm.analysis import entries, sources
 from rrcm.analysis.estimation import truncation
 from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
@@ -142,10 +142,10 @@ def test_radii_that_nobody_chose_are_those_that_the_rule_settled(here):
     entry = sources.read(here / "a.jsonl")
     foreign = sources.read(here / "a.tsv")
 
-    assert tables.default_radii([entry, foreign]) == GRID["radii"]
+    assert entries.default_radii([entry, foreign]) == GRID["radii"]
     largest = foreign.table["radius"].max()
-    assert tables.default_radii([foreign]) == [r for r in tables.RADII if r <= largest]
+    assert entries.default_radii([foreign]) == [r for r in entries.RADII if r <= largest]
     nothing = certificates([-1], [0.0])
     certify.write(nothing, here / "nothing.csv")
-    assert tables.default_radii([sources.read(here / "nothing.csv")]) == [0.0]
-    assert np.isfinite(tables.RADII).all()
+    assert entries.default_radii([sources.read(here / "nothing.csv")]) == [0.0]
+    assert np.isfinite(entries.RADII).all()

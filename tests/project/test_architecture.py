@@ -298,7 +298,7 @@ COARSE = {
     "report": {
         *("rrcm/analysis/latency.py", "rrcm/analysis/presentation/results.py"),
         *("rrcm/analysis/representations.py", "rrcm/analysis/sources.py"),
-        "rrcm/config/defaults.py",
+        *("rrcm/analysis/page.py", "rrcm/config/defaults.py"),
     },
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from rrcm.certification import certify
-from rrcm.certification.smoothed import Answer
+from rrcm.certification.answers import Answer
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.cli import sources
 from rrcm.cli.requests import Request
@@ -46,7 +46,7 @@ def _test_image(request: Request, image: int) -> tuple[Answer, str]:
         some = ", ".join(map(str, split.idx[:5]))
         raise DataError(f"--image {image}: not a test image; test images are {some}, …")
     smoothed = sources.classifier(request, max_value=split.max_value)
-    answer = smoothed.certify(split.images[found[0]], idx=image, seed=request.sample.seed)
+    answer = smoothed.answer(split.images[found[0]], idx=image, seed=request.sample.seed)
     return answer, f"; the label is {split.classes[split.labels[found[0]]]}"
 
 
@@ -54,6 +54,6 @@ def _certify(request: Request, path: Path) -> Answer:
     """Certify a file; without a seed, under fresh noise that nobody can predict."""
     seed = request.sample.seed if request.seeded else None
     try:
-        return sources.classifier(request).certify(path, seed=seed)
+        return sources.classifier(request).answer(path, seed=seed)
     except DataError as error:
         raise DataError(f"--image {error}") from None

@@ -17,7 +17,6 @@ from rrcm.config.sections import PARAMS
 from rrcm.core.errors import DataError
 from rrcm.core.ranges import require
 
-RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
 CONFIDENCE = REPORT.confidence  # confidence of intervals without a params.yaml
 RESULTS = Path("results")
 
@@ -50,7 +49,7 @@ def report_files(
     if twins := [entry.name for entry in found if _names(found).count(entry.name) > 1]:
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
     out = out or Path(f"report-{found[0].name}")
-    shown: dict[str, Any] = {"radii": default_radii(found), "confidence": CONFIDENCE}
+    shown: dict[str, Any] = {"radii": entries.default_radii(found), "confidence": CONFIDENCE}
     report.write(found, out, subject=", ".join(_names(found)), **shown)
     return f"{tables.text(found, **shown)}\n\nthe report: {out / 'index.html'}"
 
@@ -70,7 +69,7 @@ def derive(
     entry = sources.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
     out = out or RESULTS / f"{path.stem}-n{header.n}-a{entry.alpha:g}.csv"
     (tsv if out.suffix == ".tsv" else certify).write(entry.table, out)
-    shown = tables.text([entry], radii=default_radii([entry]), confidence=CONFIDENCE)
+    shown = tables.text([entry], radii=entries.default_radii([entry]), confidence=CONFIDENCE)
     return (
         f"{shown}\n\n{len(entry.table)} images, n0 = {header.n0}, n = {header.n}, "
         f"alpha = {entry.alpha:g}; "
@@ -99,7 +98,7 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
             f"{first} and {second} are not of the same images in the same order; a comparison in "
             "pairs needs them"
         )
-    chosen = requests.parse_radii(radii) if radii else default_radii([a, b])
+    chosen = requests.parse_radii(radii) if radii else entries.default_radii([a, b])
     found = paired.compare(a.judged, b.judged, radii=chosen, confidence=CONFIDENCE)
     apart = paired.acr_difference(a.judged, b.judged, confidence=CONFIDENCE)
     alike = paired.agreement(a.table, b.table)
@@ -147,24 +146,6 @@ def _conclusion(found: list[paired.Comparison], *, images: int) -> list[str]:
         "This is about these two classifiers on images like these, not about how they were trained."
     )
     return lines
-
-
-def default_radii(found: list[Entry]) -> list[float]:
-    """Return the radii of a table by default: those that `grid` decided, or a series.
-
-    Between the radii that `grid` decided, certified accuracy may be lower than all draws would
-    show. The series goes up to the largest certified radius.
-    """
-    settled = {
-        radius
-        for entry in found
-        if entry.votes and entry.votes[0].stop == "grid"
-        for radius in entry.votes[0].stopping["radii"]
-    }
-    if settled:
-        return sorted(settled)
-    largest = max(float(entry.table["radius"].max()) for entry in found)
-    return [radius for radius in RADII if radius <= largest] or RADII[:1]
 
 
 def _source(name: str) -> Entry:

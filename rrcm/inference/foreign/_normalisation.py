@@ -1,5 +1,7 @@
 """Normalises noisy pixels by a network's mean and standard deviation."""
 
+import copy
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,6 +37,12 @@ class Normalisation:
             .reshape(1, channels, 1, 1)
             for values in (mean, std)
         )
+
+    def on(self, device: str) -> "Normalisation":
+        """The same on another device."""
+        moved = copy.copy(self)
+        moved.mean, moved.std = self.mean.to(device), self.std.to(device)
+        return moved
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalised pixels, float32 [B, C, H, W]."""

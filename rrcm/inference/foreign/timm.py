@@ -9,9 +9,8 @@ from torch import Tensor, nn
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.registry import suggest
-from rrcm.inference.foreign._normalisation import Normalisation
+from rrcm.inference.foreign import _network
 from rrcm.models import state_dict
-from rrcm.models.trained.base import checkpoint
 
 import timm  # isort: skip (after _torchvision)
 
@@ -19,15 +18,11 @@ PREFIXES = ("module.", "model.", "_orig_mod.")  # prefixes of parameter names, a
 NESTED = ("state_dict", "model")  # keys under which training programs keep the weights
 
 
-class Backend:
+class Backend(_network.Backend):
     """A timm network in evaluation mode, for pictures of ``shape`` [C, H, W].
 
-    ``crop_pct`` and ``interpolation`` come from timm's configuration of the network. ``fixed`` is
-    0: batches may have any size.
+    ``crop_pct`` and ``interpolation`` come from timm's configuration of the network.
     """
-
-    fixed = 0
-    normals = ()  # it is deterministic
 
     def __init__(
         self,
@@ -55,48 +50,22 @@ class Backend:
         if not timm.is_model(name):
             known = timm.list_models()
             raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
-        self.sigma, self.device = sigma, torch.device(device)
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         state = None if weights is None else _read(weights)
-        self.network = _build(name, state, weights, size).eval().to(self.device)
-        cfg: Any = self.network.pretrained_cfg
+        network = _build(name, state, weights, size).eval().to(device)
+        cfg: Any = network.pretrained_cfg
         channels, *own = cfg["input_size"]
-        self.shape = (channels, *(size or own))
         self.crop_pct: float = cfg["crop_pct"] or 0.875
         self.interpolation: str = cfg["interpolation"]
-        self.normalise = Normalisation(
-            mean or cfg["mean"], std or cfg["std"], channels=channels, device=device
+        super().__init__(
+            network,
+            sigma=sigma,
+            shape=(channels, *(size or own)),
+            mean=mean or cfg["mean"],
+            std=std or cfg["std"],
+            name=name,
         )
-        self.provider = f"torch-{self.device.type}"
-        self.classes = [str(k) for k in range(self._probe(name))]
-        self.weights = self._digest(name)
-
-    def _probe(self, name: str) -> int:
-        """The number of classes, by classifying a grey picture; the first run may fail."""
-        try:
-            scores = self.scores(torch.full((2, *self.shape), 0.5, device=self.device))
-        except (RuntimeError, AssertionError, ValueError) as error:
-            reason = one_line(error)
-            _, height, width = self.shape
-            raise BackendError(f"{name} does not run at {height} x {width}: {reason}") from None
-        if not isinstance(scores, Tensor) or scores.ndim != 2 or scores.shape[1] < 2:
-            raise BackendError(f"{name} gives no scores of two classes or more")
-        return scores.shape[1]
-
-    def _digest(self, name: str) -> str:
-        around = [name, self.shape, str(self.normalise)]
-        return checkpoint.digest(self.network.state_dict(), around)
-
-    @torch.inference_mode()
-    def scores(self, x: Tensor) -> Tensor:
-        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
-
-        Computed on the calling thread; on a GPU, in the order of its current stream.
-        """
-        if self.device.type == "cpu" and torch.get_num_threads() != 1:
-            torch.set_num_threads(1)  # sample() runs one such thread per core
-        return self.network(self.normalise(x)).float()
 
 
 def _build(

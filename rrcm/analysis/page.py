@@ -1,0 +1,105 @@
+"""``rrcm.report``: certified accuracy of answers from Python, as a table and as a page."""
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from rrcm.analysis import report, sources
+from rrcm.analysis.entries import Entry, default_radii
+from rrcm.analysis.presentation import tables
+from rrcm.certification.answers import Answers
+from rrcm.certification.votes.records import Row
+from rrcm.config.defaults import REPORT
+from rrcm.core.errors import DataError
+
+Labels = Sequence[int] | np.ndarray | Tensor | None
+
+
+class Page:
+    """The report of some answers: a ``table``, and a page to `save`."""
+
+    def __init__(self, entries: list[Entry], *, radii: list[float], confidence: float) -> None:
+        """``confidence`` is that of all intervals."""
+        self._entries, self._radii, self._confidence = entries, radii, confidence
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Certified accuracy at each radius with its interval, ACR, and the share that abstains."""
+        return tables.accuracy_table(self._entries, radii=self._radii, confidence=self._confidence)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page: one self-contained file if the name ends in .html, else a folder.
+
+        The folder also has every figure as PNG and SVG, and every table as CSV.
+
+        Raises:
+            DataError: Some answers have labels and others do not.
+        """
+        path, one = Path(path), str(path).endswith(".html")
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) if one else path
+            report.write(
+                self._entries,
+                out,
+                radii=self._radii,
+                confidence=self._confidence,
+                subject=f"{len(self._entries[0].table)} images",
+            )
+            if one:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(out / "index.html", path)
+
+    def __repr__(self) -> str:
+        """The table."""
+        return self.table.to_string(index=False)
+
+
+def of_answers(
+    answers: Answers | Mapping[str, Answers],
+    labels: Labels = None,
+    *,
+    radii: Sequence[float] | None = None,
+    confidence: float = REPORT.confidence,
+) -> Page:
+    """Report the answers of one classifier, or of several by name.
+
+    Args:
+        answers: From `certify`; those of several classifiers should be of the same images.
+        labels: The true class of each image, -1 for unknown; by default those that `certify` had.
+            Without any, the report has the share of images with an answer.
+        radii: Radii of the table; by default those that were asked for, or the usual ones.
+        confidence: Of all intervals.
+
+    Raises:
+        DataError: There is not a label for each image.
+    """
+    named = answers if isinstance(answers, Mapping) else {"classifier": answers}
+    entries = [
+        sources.from_votes(name, one.header, _labelled(one, labels)) for name, one in named.items()
+    ]
+    entries = [dataclasses.replace(entry, method=entry.name) for entry in entries]
+    return Page(
+        entries,
+        radii=sorted(radii) if radii is not None else default_radii(entries),
+        confidence=confidence,
+    )
+
+
+def _labelled(answers: Answers, labels: Labels) -> list[Row]:
+    if labels is None:
+        return answers.rows
+    known = np.asarray(labels)
+    if known.shape != (len(answers),) or not np.issubdtype(known.dtype, np.integer):
+        raise DataError(
+            f"labels: {known.dtype} {known.shape}, not an integer for each of {len(answers)}"
+        )
+    return [
+        dataclasses.replace(row, label=int(label))
+        for row, label in zip(answers.rows, known, strict=True)
+    ]

@@ -1,0 +1,129 @@
+"""What `certify` returns: an `Answer` for each image, and the votes they come from."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import pandas as pd
+
+from rrcm.certification import certify
+from rrcm.certification.votes.counts import ABSTAIN, Rule, coin
+from rrcm.certification.votes.records import Header, Row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """The certified answer for one picture.
+
+    With probability at least ``1 - alpha`` over the noise, the smoothed classifier predicts the
+    class ``label`` for every picture within l2 distance ``radius`` (pixels in [0, 1], rounded
+    down), and the base classifier has that class with probability at least ``p_A`` under noise at
+    this one. ``label`` is ABSTAIN and ``radius`` 0 if nothing is certified. ``n_A`` of the ``n``
+    draws of the second round voted for the selected class; ``draws`` counts both rounds, ``stop``
+    is the reason they ended and ``rule`` describes the stopping rule. The same picture, ``idx`` and
+    ``seed`` give the same answer.
+    """
+
+    label: int
+    name: str
+    radius: float
+    p_A: float
+    n_A: int
+    n: int
+    draws: int
+    stop: str
+    rule: str
+    alpha: float
+    idx: int
+    seed: int
+
+    @property
+    def abstained(self) -> bool:
+        """Whether no class is certified."""
+        return self.label == ABSTAIN
+
+    def robust_at(self, radius: float) -> bool:
+        """Whether a class is certified within l2 distance ``radius`` of the picture.
+
+        False says that this is not certified, not that a picture with another answer is near.
+        """
+        return not self.abstained and self.radius >= radius
+
+
+class Answers(Sequence[Answer]):
+    """The answers for several images, in their order; see `Answer`.
+
+    Each holds with probability at least ``1 - alpha``, not all of them together. ``header`` and
+    ``rows`` are the votes that they were computed from.
+    """
+
+    def __init__(self, header: Header, rows: list[Row]) -> None:
+        """Certify the votes with the certificate and at the alpha of ``header``.
+
+        Raises:
+            CertificateError: Too few draws to certify anything at this alpha.
+        """
+        self.header, self.rows = header, rows
+        self._answers = [*answers(header, rows)]
+
+    @overload
+    def __getitem__(self, place: int) -> Answer: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Answer]: ...
+    def __getitem__(self, place: int | slice) -> Answer | list[Answer]:
+        """The answer for the image at ``place``."""
+        return self._answers[place]
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self._answers)
+
+    def __repr__(self) -> str:
+        """A line about all of them."""
+        given = sum(not answer.abstained for answer in self)
+        return (
+            f"{len(self)} answers at sigma = {self.header.sigma:g}, alpha = {self.header.alpha:g}: "
+            f"{given} certified, {len(self) - given} abstained"
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each image: the columns of a certificates file, and ``name`` of the class."""
+        table = certify.certify(
+            self.header,
+            self.rows,
+            certificates=[self.header.certificate],
+            alpha=self.header.alpha,
+        )
+        return table.assign(name=[answer.name for answer in self])
+
+
+def answers(header: Header, rows: list[Row]) -> Iterator[Answer]:
+    """The answer of each row of votes."""
+    rule, level = certify.require(header, certificates=[header.certificate], alpha=header.alpha)
+    for row in rows:
+        yield _answer(header, row, rule, level)
+
+
+def _answer(header: Header, row: Row, rule: Rule, level: float) -> Answer:
+    got = certify.certified(
+        row,
+        header,
+        rule,
+        certificate=header.certificate,
+        alpha=level,
+        coin=coin(header.seed, row.idx),
+    )
+    return Answer(
+        label=got.label,
+        name="" if got.label == ABSTAIN else header.classes[got.label],
+        radius=certify.floor(got.radius),
+        p_A=certify.floor(got.p_A),
+        n_A=got.n_A,
+        n=got.n,
+        draws=got.n + sum(row.n0.values()),
+        stop=row.stop,
+        rule=f"{header.stop}: {rule.describe()}",
+        alpha=header.alpha,
+        idx=row.idx,
+        seed=header.seed,
+    )

@@ -1,0 +1,168 @@
+"""Opens classifiers to smooth: PyTorch networks, ONNX files, timm networks, runs of a checkout."""
+
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rrcm.certification.smoothed import Smoothed, SmoothedNetwork, checked
+from rrcm.config.certification import Sample
+from rrcm.config.defaults import DRAWS
+from rrcm.core import registry
+from rrcm.core.errors import ConfigError
+from rrcm.data.splits.pictures import Fit, Resize
+
+PLAIN = (0.0,), (1.0,)  # mean and std of a network that takes pixels in [0, 1]
+
+
+def smooth(
+    classifier: nn.Module | str | PathLike[str],
+    *,
+    sigma: float,
+    classes: int | list[str] | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    shape: tuple[int, int, int] | None = None,
+    resize: Resize = "crop",
+    weights: str | PathLike[str] | None = None,
+    output: str | None = None,
+) -> Smoothed | SmoothedNetwork:
+    """Smooth a classifier with Gaussian noise of standard deviation ``sigma``, to `certify` images.
+
+    The function that is certified is: noisy pixels in [0, 1] → (x - mean) / std → the classifier →
+    the class of its highest score. Radii and sigma are in pixels of [0, 1].
+
+    Args:
+        classifier: A PyTorch network in evaluation mode, on its own device and in its precision; or
+            the path of an ``.onnx`` file, the name of a run whose ``onnx/NAME.onnx`` is here, or
+            the name of a timm network.
+        sigma: The noise level, in (0, 10].
+        classes: How many outputs there are, or their names; a PyTorch network needs one of them.
+        mean: Mean of each channel, subtracted after the noise; by default 0, or that of timm.
+        std: Standard deviation of each channel; by default 1, or that of timm.
+        shape: [C, H, W], where the classifier leaves it open; a network takes that of its images.
+        resize: How pictures and files of other sizes are brought to the shape: crop, squash, exact.
+        weights: A file of weights for a timm network; by default timm's own, which it downloads.
+        output: The name of the scores in an ONNX file that has several outputs.
+
+    Raises:
+        BackendError: There is no such classifier, it is damaged, or it cannot be certified.
+        ConfigError: An argument is invalid.
+    """
+    names = [str(k) for k in range(classes)] if isinstance(classes, int) else classes
+    size = None if shape is None else shape[1:]
+    if isinstance(classifier, nn.Module):
+        if names is None:
+            raise ConfigError("classes: how many outputs has the network, or what are their names?")
+        network = SmoothedNetwork(
+            network=classifier,
+            sigma=sigma,
+            classes=names,
+            mean=mean or PLAIN[0],
+            std=std or PLAIN[1],
+        )
+        return network if shape is None else network.at(shape, fit=Fit(shape=shape, resize=resize))
+    name = str(classifier)
+    given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
+    given |= {"classes": names, "resize": resize}
+    if name.endswith(".onnx"):
+        return onnx(name, channels=None if shape is None else shape[0], output=output, **given)
+    if Path("onnx", f"{name}.onnx").exists():
+        if mean or std or shape or weights or output:
+            raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
+        return trained(name, sigma=sigma)
+    return timm(name, weights=weights, **given)
+
+
+def trained(
+    run: str, *, sigma: float, root: str | PathLike[str] = ".", draws: Sample = DRAWS
+) -> Smoothed:
+    """Smooth a run of this project, ``root/onnx/<run>.onnx``; picture files must have its size.
+
+    Raises:
+        BackendError: The file is missing or damaged.
+    """
+    backend = registry.load("backends", "onnx").Backend(
+        Path(root), run, sigma=sigma, precision="fp32", device=device(), calibration=None
+    )
+    _, *shape = backend.session.get_inputs()[0].shape
+    return Smoothed(backend, shape=tuple(shape), draws=draws)
+
+
+def onnx(
+    path: str | PathLike[str],
+    *,
+    sigma: float,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    size: tuple[int, int] | None = None,
+    channels: int | None = None,
+    output: str | None = None,
+    classes: list[str] | None = None,
+    resize: Resize = "crop",
+    draws: Sample = DRAWS,
+) -> Smoothed:
+    """Smooth any ONNX classifier; arguments up to ``output`` are those of its ``Backend``.
+
+    ``classes`` names its outputs, in order; ``resize`` is a rule of `Fit`. See
+    rrcm/inference/foreign/onnx.py.
+
+    Raises:
+        BackendError: The file cannot be certified; see also rrcm/certification/checks.py.
+        ConfigError: An argument is invalid.
+    """
+    backend = registry.load("foreign", "onnx").Backend(
+        Path(path),
+        sigma=sigma,
+        mean=mean,
+        std=std,
+        size=size,
+        channels=channels,
+        output=output,
+        device=device(),
+    )
+    return _foreign(backend, "onnx", classes=classes, resize=resize, draws=draws)
+
+
+def timm(
+    name: str,
+    *,
+    sigma: float,
+    weights: str | PathLike[str] | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    size: tuple[int, int] | None = None,
+    classes: list[str] | None = None,
+    resize: Resize = "crop",
+    draws: Sample = DRAWS,
+) -> Smoothed:
+    """Smooth a timm network; arguments are those of its ``Backend`` and of `onnx`.
+
+    Raises:
+        BackendError: There is no such network, or it cannot be certified.
+        ConfigError: An argument is invalid.
+    """
+    file = None if weights is None else Path(weights)
+    backend = registry.load("foreign", "timm").Backend(
+        name, sigma=sigma, weights=file, mean=mean, std=std, size=size, device=device()
+    )
+    return _foreign(backend, "timm", classes=classes, resize=resize, draws=draws)
+
+
+def _foreign(
+    backend: Any, kind: str, *, classes: list[str] | None, resize: Resize, draws: Sample
+) -> Smoothed:
+    fit = Fit(
+        shape=backend.shape,
+        resize=resize,
+        ratio=backend.crop_pct,
+        interpolation=backend.interpolation,
+    )
+    return checked(backend, kind, classes=classes, fit=fit, draws=draws)
+
+
+def device() -> str:
+    """``cuda`` if there is a GPU, else ``cpu``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"

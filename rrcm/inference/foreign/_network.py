@@ -1,0 +1,107 @@
+"""A PyTorch network as a backend, as it is: on its own device, in its own precision."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rrcm.core.errors import BackendError, one_line
+from rrcm.inference.foreign._normalisation import Normalisation
+from rrcm.models.trained.base import checkpoint
+
+
+class Backend:
+    """A network in evaluation mode, which is asked for scores and never changed.
+
+    Scores are what it returns, or the attribute ``logits`` of that, as in Hugging Face's models.
+    ``fixed`` is 0: batches may have any size. ``crop_pct`` and ``interpolation`` are common values.
+    """
+
+    fixed = 0
+    normals = ()  # it is deterministic
+    crop_pct, interpolation = 0.875, "bicubic"
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        sigma: float,
+        shape: tuple[int, int, int],
+        mean: tuple[float, ...] = (0.0,),
+        std: tuple[float, ...] = (1.0,),
+        name: str = "",
+    ) -> None:
+        """Ask ``network`` for the scores of a grey picture of ``shape`` [C, H, W].
+
+        ``sigma`` is the noise level to certify at; ``mean`` and ``std`` of pixels in [0, 1] are
+        applied after the noise. The attribute ``weights`` is the SHA-256 of the name (by default
+        that of the network's class), the shape, the normalisation and all tensors. Two networks
+        that compute different things with the same tensors and names are not told apart.
+
+        Raises:
+            BackendError: A part of it is in training mode, it does not run at this shape, or it
+                does not return scores of two classes or more.
+            ConfigError: ``mean`` or ``std`` is invalid.
+        """
+        name = name or type(network).__qualname__
+        if training := [name for name, part in network.named_modules() if part.training]:
+            raise BackendError(
+                f"{name}: {training[0] or 'the network'} is in training mode, and nothing can be "
+                "certified; call eval() first"
+            )
+        tensors = [*network.parameters(), *network.buffers()]
+        floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+        self.sigma, self.shape, self.network = sigma, shape, network
+        self.device = tensors[0].device if tensors else torch.device("cpu")
+        self.dtype = floating[0] if floating else torch.float32
+        self.normalise = Normalisation(mean, std, channels=shape[0], device=str(self.device))
+        self.provider = f"torch-{self.device.type}"
+        self.classes: Sequence[str] = [str(k) for k in range(self._probe(name))]
+        around = [name, shape, str(self.normalise)]
+        self.weights = checkpoint.digest(network.state_dict(), around)
+
+    def _probe(self, name: str) -> int:
+        """The number of classes, by classifying a grey picture; the first run may fail."""
+        _, height, width = self.shape
+        try:
+            scores = self.scores(torch.full((2, *self.shape), 0.5, device=self.device))
+        except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
+            reason = one_line(error)
+            raise BackendError(f"{name} does not run at {height} x {width}: {reason}") from None
+        if scores.ndim != 2 or len(scores) != 2 or scores.shape[1] < 2:
+            raise BackendError(
+                f"{name} gives no scores of two classes or more: two pictures gave "
+                f"{[*scores.shape]}"
+            )
+        return scores.shape[1]
+
+    def on(self, device: str) -> "Backend":
+        """The same function on another device, with a copy of the network.
+
+        Raises:
+            BackendError: There is no such device.
+        """
+        copied = copy.copy(self)
+        try:
+            copied.network = copy.deepcopy(self.network).to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise BackendError(f"device {device}: {one_line(error)}") from None
+        copied.device = torch.device(device)
+        copied.normalise = self.normalise.on(device)
+        return copied
+
+    @torch.inference_mode()
+    def scores(self, x: Tensor) -> Tensor:
+        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
+
+        Computed on the calling thread; on a GPU, in the order of its current stream.
+        """
+        if self.device.type == "cpu" and torch.get_num_threads() != 1:
+            torch.set_num_threads(1)  # sample() runs one such thread per core
+        made: Any = self.network(self.normalise(x).to(self.dtype))
+        made = getattr(made, "logits", made)
+        if not isinstance(made, Tensor):
+            raise TypeError(f"it returns {type(made).__name__}, not a tensor or logits")
+        return made.float()

@@ -1,0 +1,409 @@
+"""``rrcm.smooth(…).certify(…)``: any network, any images, and the votes of the command line."""
+
+import dataclasses
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from builders import export_elsewhere, refused
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from workspace import ROOT
+
+import rrcm
+from rrcm.certification import answers as given_answers
+from rrcm.certification.answers import Answers
+from rrcm.certification.sampling import sampler
+from rrcm.certification.smoothed import Smoothed
+from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError, VotesError
+
+SIGMA = 0.5
+FAST = {"n": 1000, "n0": 20, "seed": 3, "progress": False}
+IMAGES = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+LABELS = [0, 1, 0, 1, 0, 1]
+
+
+class Brightness(nn.Module):
+    """Two classes by the sum of 16 pixels, below or above 8: the score is linear in the noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16))
+
+    def forward(self, pixel_values):
+        total = pixel_values.flatten(1) @ self.weight - 8
+        return torch.stack([-total, total], dim=1)
+
+
+def net(**changes) -> nn.Module:
+    network = Brightness().eval()
+    for name, value in changes.items():
+        setattr(network, name, value)
+    return network
+
+
+def smooth(network=None, **options):
+    return rrcm.smooth(network or net(), **{"sigma": SIGMA, "classes": 2} | options)
+
+
+def said(answers: Answers) -> list[tuple]:
+    return [(a.label, a.radius, a.n_A, a.n, a.idx) for a in answers]
+
+
+def test_a_module_is_certified_where_the_closed_form_says():
+    """The score is N(sum - 8, 16 sigma^2), so that R = |sum - 8| / 4 for the exact classifier."""
+    answers = smooth().certify(IMAGES, **FAST | {"n": 20_000, "stop": "none"})
+
+    exact = (IMAGES.flatten(1).sum(1) - 8) / 4
+    for answer, distance in zip(answers, exact.tolist(), strict=True):
+        assert answer.abstained or answer.label == int(distance > 0)
+        assert answer.radius <= abs(distance)
+        assert answer.abstained or answer.radius > abs(distance) - 0.06
+    assert sum(not answer.abstained for answer in answers) >= 4
+
+
+def test_robust_at_is_the_certificate_and_no_more():
+    one = smooth().certify(torch.full((1, 4, 4), 0.9), **FAST)[0]
+
+    assert one.robust_at(0) and one.robust_at(one.radius) and not one.robust_at(one.radius + 1e-6)
+    none = dataclasses.replace(one, label=-1, radius=0.0)
+    assert none.abstained and not none.robust_at(0)
+
+
+def pil(image):
+    return Image.fromarray((image[0].numpy() * 255).round().astype(np.uint8))
+
+
+def forms(folder: Path) -> dict:
+    """The same images, rounded to eight bits, in every form."""
+    pictures = [pil(image) for image in IMAGES]
+    arrays = np.stack([np.asarray(picture) for picture in pictures])
+    floats = torch.from_numpy(arrays[:, None]).float() / 255
+    paths = []
+    for place, picture in enumerate(pictures):
+        paths.append(folder / f"{place}.png")
+        picture.save(paths[-1])
+    labelled = TensorDataset(floats, torch.tensor(LABELS))
+    return {
+        "uint8 tensor": torch.from_numpy(arrays[:, None]),
+        "arrays [H, W]": list(arrays),
+        "array [B, H, W, C]": arrays[..., None],
+        "array [B, C, H, W]": arrays[:, None],
+        "float tensor": floats,
+        "float64 array": floats.numpy().astype(np.float64),
+        "PIL": pictures,
+        "paths": paths,
+        "names": [str(path) for path in paths],
+        "data set": labelled,
+        "loader": DataLoader(labelled, batch_size=4),
+        "Hugging Face": [
+            {"image": picture, "label": label}
+            for picture, label in zip(pictures, LABELS, strict=True)
+        ],
+        "pixel values": [{"pixel_values": floats[:4]}, {"pixel_values": floats[4:]}],
+    }
+
+
+def test_images_have_many_forms_and_one_answer(tmp_path: Path):
+    network = smooth(shape=(1, 4, 4), resize="exact")
+
+    found = {name: network.certify(one, **FAST) for name, one in forms(tmp_path).items()}
+
+    first = said(found["uint8 tensor"])
+    assert {name for name, got in found.items() if said(got) != first} == set()
+    with_labels = {name for name, got in found.items() if got.rows[0].label != -1}
+    assert with_labels == {"data set", "loader", "Hugging Face"}
+    assert [row.label for row in found["loader"].rows] == LABELS
+
+
+def test_one_image_is_a_sequence_of_one():
+    alone, first = smooth().certify(IMAGES[0], **FAST), smooth().certify(IMAGES, **FAST)
+
+    assert len(alone) == 1 and said(alone) == said(first)[:1]
+    assert alone[0] == next(iter(alone)) and first[:2] == [first[0], first[1]]
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        ([], "no images were given"),
+        (IMAGES * 3 - 1, "image 0: values from -0.9"),
+        (IMAGES.double() * np.nan, "image 0: values from nan"),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.int64), "image 0: numbers of type int64"),
+        ([IMAGES[0], torch.zeros(1, 4, 5)], "image 1: its shape is (1, 4, 5), not (1, 4, 4)"),
+        (torch.zeros(4, 4), "image 0: its shape is (4, 4)"),
+        (torch.zeros(2, 5, 4, 4), "images have 1 or 3 channels"),
+        (np.zeros((3, 9, 3), np.uint8), "may be [C, H, W] or [H, W, C]"),
+        (["nowhere.png"], "nowhere.png: to read files"),
+        ([{"picture": 1}], "an item has picture, but no image"),
+        ([object()], "image 0: object is no image"),
+        (7, "int is nothing that holds images"),
+        ([(IMAGES[0], "cat")], "the labels 'cat'; a class is an integer"),
+        ([(IMAGES, [1])], "the labels [1]"),
+    ],
+)
+def test_what_is_no_image_is_named(images, words):
+    with refused(DataError, words):
+        smooth().certify(images, **FAST)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"), [([0], "not an integer for each of 6"), ([2] * 6, "2 is none of the 2")]
+)
+def test_labels_are_classes_of_the_images(labels, words):
+    with refused(DataError, words):
+        smooth().certify(IMAGES, labels=labels, **FAST)
+
+
+# The network.
+
+
+def test_a_network_in_training_mode_is_refused_and_none_is_changed():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 2), nn.Dropout()).eval()
+    network[2].train()
+    with refused(BackendError, "Sequential: 2 is in training mode", "call eval() first"):
+        smooth(network).certify(IMAGES, **FAST)
+
+    network.eval()
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    threads = torch.get_num_threads()
+    smooth(network).certify(IMAGES, **FAST)
+
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+    assert torch.get_num_threads() == threads
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+class Shuffled(Brightness):
+    """Its scores depend on the batch."""
+
+    def forward(self, x):
+        return super().forward(x - x.mean())
+
+
+class Objects(Brightness):
+    """Answers like a model of Hugging Face."""
+
+    def forward(self, pixel_values):
+        return SimpleNamespace(logits=super().forward(pixel_values))
+
+
+def test_guards_hold_for_networks_in_memory():
+    with refused(BackendError, "depend on the other pictures of its batch"):
+        smooth(Shuffled().eval()).certify(IMAGES, **FAST)
+    with refused(BackendError, "Linear does not run at 4 x 4"):
+        smooth(nn.Linear(3, 2).eval()).certify(IMAGES, **FAST)
+    with refused(BackendError, "Flatten gives no scores of two classes", "[2, 1]"):
+        smooth(nn.Flatten().eval()).certify(torch.zeros(1, 1, 1), **FAST)
+    with refused(BackendError, "5 different names were given for the 2 outputs"):
+        smooth(classes=5).certify(IMAGES, **FAST)
+    with refused(ConfigError, "classes: how many outputs"):
+        rrcm.smooth(net(), sigma=SIGMA)
+    with refused(ConfigError, "sigma: 60 looks like units of 0..255"):
+        smooth(sigma=60.0)
+    with refused(BackendError, "timm has no 'resnet5'"):
+        rrcm.smooth("resnet5", sigma=SIGMA)
+
+
+def test_logits_of_an_object_are_scores():
+    assert said(smooth(Objects().eval()).certify(IMAGES, **FAST)) == said(
+        smooth().certify(IMAGES, **FAST)
+    )
+
+
+def test_precision_is_the_networks_own():
+    double, single = smooth(net().double()), smooth()
+
+    assert double.at((1, 4, 4)).backend.dtype == torch.float64
+    a, b = double.certify(IMAGES, **FAST), single.certify(IMAGES, **FAST)
+    assert [x.label for x in a] == [x.label for x in b]
+    assert a.header.weights != b.header.weights
+
+
+def test_mean_and_std_come_after_the_noise():
+    """(x - .5) / .5 inside, and a network of sum > 0, is the classifier of sum > 8."""
+
+    class Positive(Brightness):
+        def forward(self, x):
+            total = x.flatten(1) @ self.weight
+            return torch.stack([-total, total], dim=1)
+
+    answers = smooth(Positive().eval(), mean=(0.5,), std=(0.5,)).certify(IMAGES, **FAST)
+
+    assert [a.label for a in answers] == [a.label for a in smooth().certify(IMAGES, **FAST)]
+
+
+# Drawing.
+
+
+def test_radii_end_the_drawing():
+    bright = torch.full((1, 4, 4), 0.9)
+
+    near = smooth().certify(bright, radii=[0.25], **FAST | {"n": 50_000})[0]
+    all_of_them = smooth().certify(bright, stop="none", **FAST | {"n": 50_000})[0]
+
+    assert near.robust_at(0.25) and near.n < 2_000 and all_of_them.n == 50_000
+    with refused(ConfigError, "decided by rule 'grid', not 'none'"):
+        smooth().certify(bright, radii=[0.25], stop="none", **FAST)
+    with refused(ConfigError, "has no 'never'"):
+        smooth().certify(bright, stop="never", **FAST)
+    with refused(CertificateError, "9 votes can never certify"):
+        smooth().certify(bright, **FAST | {"n": 9})
+
+
+def test_votes_do_not_depend_on_workers_devices_or_batches_of_images():
+    one = smooth().certify(IMAGES, workers=1, **FAST)
+
+    assert said(smooth().certify(IMAGES, workers=2, **FAST)) == said(one)
+    assert said(smooth().certify(IMAGES, devices=["cpu", "cpu", "cpu"], **FAST)) == said(one)
+    with refused(BackendError, "device nowhere"):
+        smooth().certify(IMAGES, devices=["nowhere"], **FAST)
+
+
+def test_an_error_on_one_device_ends_all_and_is_raised(monkeypatch: pytest.MonkeyPatch):
+    def broken(self, job):
+        raise BackendError("a score is NaN")
+
+    monkeypatch.setattr(sampler.VoteSampler, "wants_more", broken)
+
+    with refused(BackendError, "a score is NaN"):
+        smooth().certify(IMAGES, devices=["cpu", "cpu"], **FAST)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_votes_are_kept_and_an_interrupted_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, fresh = tmp_path / "votes.jsonl", FAST | {"seed": None}
+    whole = sampler.VoteSampler._keep
+    kept = []
+
+    def stops(self, job):
+        whole(self, job)
+        kept.extend([job.row] * job.done)
+        if len(kept) == 2:
+            raise Interrupted
+
+    monkeypatch.setattr(sampler.VoteSampler, "_keep", stops)
+    with pytest.raises(Interrupted):
+        smooth().certify(IMAGES, votes=path, workers=1, **fresh)
+    monkeypatch.setattr(sampler.VoteSampler, "_keep", whole)
+    assert not path.exists()
+    drawn = []
+    monkeypatch.setattr(
+        sampler.VoteSampler, "_keep", lambda self, job: (drawn.append(job.row), whole(self, job))
+    )
+
+    rest = smooth().certify(IMAGES, votes=path, workers=1, **fresh)
+    again = smooth().certify(IMAGES, votes=path, **fresh)
+
+    assert not {*drawn} & {*kept} and {*drawn, *kept} == {*range(6)}
+    assert (
+        said(again)
+        == said(rest)
+        == said(smooth().certify(IMAGES, **FAST | {"seed": rest.header.seed}))
+    )
+    assert [file.name for file in tmp_path.iterdir()] == ["votes.jsonl"]
+    with refused(VotesError, "holds votes of another classifier or setting: n was 1000"):
+        smooth().certify(IMAGES, votes=path, **fresh | {"n": 2000})
+    with refused(VotesError, "weights was"):
+        smooth(net(weight=nn.Parameter(torch.full((16,), 2.0)))).certify(
+            IMAGES, votes=path, **fresh
+        )
+
+
+def test_noise_is_fresh_without_a_seed():
+    fresh = FAST | {"seed": None}
+    seeds = {smooth().certify(IMAGES[0], **fresh)[0].seed for _ in range(4)}
+
+    assert len(seeds) == 4
+
+
+# Tables and pages.
+
+
+def test_to_pandas_is_the_certificates_file():
+    answers = smooth(classes=["dark", "bright"]).certify(IMAGES, labels=LABELS, **FAST)
+
+    table = answers.to_pandas()
+
+    assert table["radius"].tolist() == [a.radius for a in answers]
+    assert table["predict"].tolist() == [a.label for a in answers]
+    assert table["label"].tolist() == LABELS
+    assert table["name"].tolist() == [a.name for a in answers]
+    assert repr(answers).startswith("6 answers at sigma = 0.5, alpha = 0.001: ")
+
+
+def test_a_report_is_a_table_and_a_page(tmp_path: Path):
+    answers = smooth().certify(IMAGES, radii=[0.0, 0.25], **FAST)
+    table = pd.DataFrame([dataclasses.asdict(a) for a in answers])
+
+    page = rrcm.report({"mine": answers, "same": answers}, LABELS)
+    page.save(tmp_path / "deep" / "page.html")
+    page.save(tmp_path / "folder")
+
+    right = int((table["label"] == LABELS).sum())
+    assert page.table["r = 0"][0].startswith(f"{100 * right / 6:.1f} [")
+    assert [*page.table["method"]] == ["mine", "same"] and "r = 0.25" in page.table
+    assert "mine" in (tmp_path / "deep/page.html").read_text()
+    assert (tmp_path / "folder/certified_accuracy.png").exists()
+    assert "answered, r = 0" in rrcm.report(answers).table
+    with refused(DataError, "not an integer for each of 6"):
+        rrcm.report(answers, LABELS[:2])
+
+
+# Openers.
+
+
+def test_a_smoothed_file_and_its_network_have_the_same_votes(tmp_path: Path):
+    path = tmp_path / "net.onnx"
+    export_elsewhere(net(), IMAGES, path, fixed=False)
+
+    file = rrcm.smooth(path, sigma=SIGMA, resize="exact")
+
+    assert isinstance(file, Smoothed)
+    assert said(file.certify(IMAGES, **FAST)) == said(smooth().certify(IMAGES, **FAST))
+    with refused(BackendError, "devices: only a network in memory"):
+        file.certify(IMAGES, devices=["cpu"], **FAST)
+
+
+def test_the_package_alone_is_light():
+    code = "import sys, rrcm; print({'torch', 'numpy', 'pandas', 'scipy'} & {*sys.modules})"
+
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+    assert {*rrcm.__all__} <= {*dir(rrcm)}
+    for name in rrcm.__all__:
+        assert getattr(rrcm, name)
+    assert rrcm.certificates.cohen.certify and rrcm.stopping.grid.Rule
+    with pytest.raises(AttributeError, match="has no attribute 'smoothed_'"):
+        _ = rrcm.smoothed_
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+
+    found = doctest.testfile(
+        str(ROOT / "docs/python.md"),
+        module_relative=False,
+        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
+    )
+
+    assert found.failed == 0 and found.attempted > 10
+    assert "Certified accuracy" in Path("page.html").read_text()
+
+
+def test_answers_are_those_of_their_votes():
+    answers = smooth().certify(IMAGES, **FAST)
+
+    assert [*given_answers.answers(answers.header, answers.rows)] == [*answers]
