@@ -185,10 +185,8 @@ def _of(
     **cfg: Any,
 ) -> Tensor:
     component = registry.load("methods", method)
-    told = _Blind(network)
-    told.training = network.training
     return component.loss(
-        told,
+        _Blind(network),
         x,
         y,
         sigma=torch.tensor(sigma, dtype=x.dtype, device=x.device),

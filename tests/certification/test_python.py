@@ -267,6 +267,22 @@ def test_votes_do_not_depend_on_workers_devices_or_batches_of_images():
         smooth().certify(IMAGES, devices=["nowhere"], **FAST)
 
 
+def test_devices_share_the_images(monkeypatch: pytest.MonkeyPatch):
+    whole, shares = sampler.VoteSampler.draw_votes, []
+
+    def drawn(self, backend, places):
+        shares.append((backend, places.tolist()))
+        return whole(self, backend, places)
+
+    monkeypatch.setattr(sampler.VoteSampler, "draw_votes", drawn)
+
+    smooth().certify(IMAGES, devices=["cpu", "cpu"], **FAST)
+
+    (first, evens), (second, odds) = shares
+    assert (evens, odds) == ([0, 2, 4], [1, 3, 5])
+    assert first.network is not second.network
+
+
 def test_an_error_on_one_device_ends_all_and_is_raised(monkeypatch: pytest.MonkeyPatch):
     def broken(self, job):
         raise BackendError("a score is NaN")
