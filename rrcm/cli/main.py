@@ -118,6 +118,11 @@ def certify(
     alpha: options.Alpha = None,
     stop: options.Stop = None,
     radii: options.Radii = None,
+    radius: options.Radius = None,
+    noise: options.Noise = None,
+    certificate: options.Certificate = None,
+    precision: options.Precision = None,
+    backend: options.Backend = None,
     seed: options.Seed = None,
     split: options.Split = None,
     subset: options.Subset = None,
@@ -168,6 +173,10 @@ def predict(
     alpha: options.Alpha = None,
     stop: options.Stop = None,
     radii: options.Radii = None,
+    noise: options.Noise = None,
+    certificate: options.Certificate = None,
+    precision: options.Precision = None,
+    backend: options.Backend = None,
     seed: options.Seed = None,
 ) -> None:
     """Classify one image with a certified radius, or abstain."""

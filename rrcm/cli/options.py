@@ -109,6 +109,38 @@ Radii = Annotated[
     str | None,
     Option(help="Radii to decide, such as 0,0.25,0.5.", show_default="report.radii of params.yaml"),
 ]
+Radius = Annotated[
+    float | None,
+    Option(
+        help="Is each image robust at this radius? Draws until that is decided.",
+        show_default="none",
+    ),
+]
+Noise = Annotated[
+    str | None,
+    Option(
+        help="Sampler of the noise: gaussian, sound or secure.",
+        show_default="sample.noise of params.yaml",
+    ),
+]
+Certificate = Annotated[
+    str | None,
+    Option(
+        help="Certificate to report, such as cohen or two_class.",
+        show_default="the first of certify.certificates of params.yaml",
+    ),
+]
+Precision = Annotated[
+    str | None,
+    Option(
+        help="Precision of --model: fp32, fp16, int8 or bf16.",
+        show_default="sample.precision of params.yaml",
+    ),
+]
+Backend = Annotated[
+    str | None,
+    Option(help="What runs --model: onnx or torch.", show_default="sample.backend of params.yaml"),
+]
 Seed = Annotated[
     int | None,
     Option(
@@ -172,6 +204,11 @@ class Options:
     alpha: float | None = None
     stop: str | None = None
     radii: str | None = None
+    radius: float | None = None
+    noise: str | None = None
+    certificate: str | None = None
+    precision: str | None = None
+    backend: str | None = None
     seed: int | None = None
     split: str | None = None
     subset: str | None = None

@@ -14,14 +14,20 @@ from rrcm.config import defaults
 from rrcm.config.certification import Certify, Report, Sample, noise_level
 from rrcm.config.params import Params
 from rrcm.config.sections import PARAMS
+from rrcm.core import registry
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 
 SPLITS = ("test", "choice")  # splits that may be certified
 SECONDS = {"s": 1, "m": 60, "h": 3600}
-SAMPLE = ("n", "split", "subset", "stop", "batch_size", "seed")  # override keys of `sample`
-OURS = {"method", "eval_sigma", "split"}  # options for --model only
+SAMPLE = (  # override keys of `sample`
+    *("n", "split", "subset", "stop", "batch_size", "seed"),
+    *("noise", "certificate", "precision", "backend"),
+)
+COMPONENTS = {"certificate": "certificates", "noise": "distributions", "backend": "backends"}
+PRECISIONS = ("fp32", "fp16", "int8", "bf16")
+OURS = {"method", "eval_sigma", "split", "precision", "backend"}  # options for --model only
 THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
@@ -57,7 +63,8 @@ class Request:
 
     ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
     seconds, 0 for none; ``devices`` are those of further processes, none to work in this one.
-    ``seeded`` is whether the user chose the seed of the noise.
+    ``seeded`` is whether the user chose the seed of the noise, ``radius`` the one to judge each
+    image at, if any.
     """
 
     source: Trained | Foreign
@@ -69,6 +76,7 @@ class Request:
     budget: float = 0.0
     devices: tuple[str, ...] = ()
     seeded: bool = False
+    radius: float | None = None
 
     def answering(self) -> "Request":
         """Return the request for single answers: draws serve the certificate that is reported."""
@@ -105,10 +113,21 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
     require(sample.split in SPLITS, f"--split: must be test or choice, got {sample.split!r}")
     certify = params.certify if params else defaults.CERTIFY
     report = params.report if params else defaults.REPORT
-    if options.radii is not None:
-        report = dataclasses.replace(report, radii=parse_radii(options.radii))
-        chosen = options.stop is not None
-        sample, stopping = _deciding(sample, stopping, report.radii, stop=chosen)
+    for key, kind in COMPONENTS.items():
+        if key in given:
+            registry.require(kind, given[key])
+    require(
+        sample.precision in PRECISIONS,
+        f"--precision: one of {', '.join(PRECISIONS)}, got {sample.precision!r}",
+    )
+    if options.certificate is not None:
+        certify = dataclasses.replace(certify, certificates=[options.certificate])
+    if options.radii is not None or options.radius is not None:
+        report = dataclasses.replace(report, radii=_radii(options))
+        if options.stop is None:
+            sample = _until_decided(sample, always=options.radius is not None)
+        grid = stopping.get("grid", defaults.STOPPING["grid"])
+        stopping = stopping | {"grid": grid | {"radii": report.radii}}
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
         if sample.stop != "none":  # votes without a stopping rule serve every alpha
@@ -137,6 +156,7 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
         budget=0.0 if options.budget is None else seconds(options.budget),
         devices=device_names(options.devices, shard=options.shard) if options.devices else (),
         seeded=options.seed is not None,
+        radius=options.radius,
     )
 
 
@@ -157,14 +177,25 @@ def _kind(options: Options) -> str:
     return kind
 
 
-def _deciding(
-    sample: Sample, stopping: dict[str, dict[str, Any]], radii: list[float], *, stop: bool
-) -> tuple[Sample, dict[str, dict[str, Any]]]:
-    """Return how to draw so that ``radii`` are decided; ``stop``: the user chose the rule."""
-    if not stop and sample.stop not in ("none", "futile"):  # these two decide every radius
-        sample = dataclasses.replace(sample, stop="grid")
-    grid = stopping.get("grid", defaults.STOPPING["grid"])
-    return sample, stopping | {"grid": grid | {"radii": radii}}
+def _until_decided(sample: Sample, *, always: bool) -> Sample:
+    """Return ``sample`` with the rule `grid`, unless its own decides every radius anyway."""
+    if sample.stop in ("none", "futile") and not always:
+        return sample
+    return dataclasses.replace(sample, stop="grid")
+
+
+def _radii(options: Options) -> list[float]:
+    """Return the radii that were asked for, by --radii or --radius.
+
+    Raises:
+        ConfigError: Both were given, or a radius is not a finite number that is at least 0.
+    """
+    if options.radius is None:
+        return parse_radii(options.radii or "")
+    require(options.radii is None, "--radius: is one of --radii; give one of the two options")
+    radius = options.radius
+    require(0 <= radius < math.inf, f"--radius: must be finite and not negative, got {radius:g}")
+    return [radius]
 
 
 def parse_radii(text: str) -> list[float]:

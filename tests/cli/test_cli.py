@@ -29,11 +29,12 @@ SOURCE = {  # options of all that asks a classifier
     *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
     *("channels", "resize", "mean", "std", "output", "batch-size", "n", "alpha"),
 }
-DRAWS = {"stop", "radii", "seed"}
+DRAWS = {"stop", "radii", "seed", "noise", "certificate", "precision", "backend"}
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "certify": {
         *SOURCE,
         *("images", "labels", "strict", "split", "subset", "budget", "shard", "devices"),
+        "radius",
         *DRAWS,
     },
     "merge": {"votes"},

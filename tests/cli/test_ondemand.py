@@ -5,6 +5,7 @@ import random
 import signal
 import time
 
+import pandas as pd
 import pytest
 from builders import Clock, refusal
 from workspace import RUN, Workspace
@@ -13,7 +14,7 @@ from rrcm.certification import certify
 from rrcm.certification.sampling import sampler
 from rrcm.certification.votes import records
 from rrcm.cli import requests
-from rrcm.cli.commands import on_demand
+from rrcm.cli.commands import on_demand, verdicts
 from rrcm.cli.options import Options
 
 COMMAND = ("rrcm", "certify", "--model", "tiny", "--sigma", "0.5", "--n", "300")
@@ -78,6 +79,12 @@ def test_nothing_is_started_for_what_cannot_be_certified(checkout: Workspace):
         (("--budget", "soon"), "--budget: expected a time such as 90s, 10m or 1.5h, got 'soon'"),
         (("--budget", "9s", "--stop", "none"), "rule 'none' certifies nothing before its end"),
         (("--stop", "gird"), "Did you mean 'grid'?"),
+        (("--radius", "0.1", "--radii", "0.1"), "--radius: is one of --radii"),
+        (("--radius", "-1"), "--radius: must be finite and not negative, got -1"),
+        (("--noise", "white"), "certification/distributions/ has no 'white', only gaussian"),
+        (("--certificate", "cohn"), "Did you mean 'cohen'?"),
+        (("--backend", "tensorrt"), "inference/backends/ has no 'tensorrt', only onnx, torch"),
+        (("--precision", "fp8"), "--precision: one of fp32, fp16, int8, bf16, got 'fp8'"),
         (("--subset", "some"), "expected all, every:K or first:K, got 'some'"),
     ],
 )
@@ -85,6 +92,40 @@ def test_requests_that_make_no_sense_take_one_line(finished: Workspace, wrong, s
     output = refusal(finished.path, *COMMAND, *wrong)
 
     assert output.startswith("error: ") and said in output and len(output.splitlines()) == 1
+
+
+def test_a_radius_is_a_question_with_an_answer_for_each_image(checkout: Workspace, monkeypatch):
+    monkeypatch.chdir(checkout.path)
+    asked = {"model": "tiny", "sigma": 0.5, "n": 2_000, "radius": 0.2, "noise": "sound"}
+
+    said = on_demand.certify(requests.resolve(Options(**asked)))
+
+    header, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
+    table = pd.read_csv(next(checkout.path.glob("results/*.csv")))
+    robust = (table["predict"] >= 0) & (table["radius"] >= 0.2)
+    assert (header.stop, header.stopping["radii"], header.noise) == ("grid", [0.2], "sound")
+    assert table["robust"].tolist() == robust.astype(int).tolist()
+    assert f"robust at 0.2: {robust.sum()} of {len(rows)} images" in said
+    lines = [
+        line.split()[:2] for line in said.splitlines() if line.split()[:1] in (["yes"], ["no"])
+    ]
+    expected = [
+        ["yes" if yes else "no", str(i)] for yes, i in zip(robust, table["idx"], strict=True)
+    ]
+    assert lines == expected[: verdicts.SHOWN] and len(lines) > 3
+    certify.read(next(checkout.path.glob("results/*.csv")))
+
+
+def test_a_function_and_a_certificate_are_chosen_on_the_command_line(
+    checkout: Workspace, monkeypatch
+):
+    monkeypatch.chdir(checkout.path)
+    asked = {"model": "tiny", "sigma": 0.5, "n": 200, "backend": "torch", "precision": "bf16"}
+
+    on_demand.certify(requests.resolve(Options(**asked, certificate="two_class", stop="none")))
+
+    header, _ = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
+    assert (header.backend, header.precision, header.certificate) == ("torch", "bf16", "two_class")
 
 
 def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):

@@ -23,6 +23,7 @@ from rrcm.certification.sampling import procedure, session
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.cli import devices, requests, sources, trial
+from rrcm.cli.commands import verdicts
 from rrcm.cli.differences import listed
 from rrcm.cli.requests import Foreign, Request
 from rrcm.cli.sources import Source
@@ -46,7 +47,7 @@ def certify(request: Request, source: Source | None = None) -> str:
     source = source or sources.open_source(request)
     header, rows, path = _votes(request, source)
     if request.shard == "1/1":
-        return _results(request.certify, request.report, header, rows, path, source)
+        return _results(request.certify, request.report, header, rows, path, source, request.radius)
     path = _shard(header)
     records.write(path, header, rows)
     return (
@@ -93,8 +94,12 @@ def _results(
     rows: list[Row],
     path: Path,
     source: Source | None,
+    radius: float | None = None,
 ) -> str:
-    """Write certificates; return the text to show, with notes on the ``source`` if it is open."""
+    """Write certificates; return the text to show, with notes on the ``source`` if it is open.
+
+    With a ``radius`` each image is judged at it.
+    """
     certificates, alpha = certify.certificates, certify.alpha
     entry, written = certified(certify, header, rows)
     name, table = entry.name, entry.table
@@ -113,6 +118,15 @@ def _results(
         rule = header.rule()
         said = transfer.ceiling(rule, pairs=header.paired, sigma=header.sigma, alpha=alpha)
         lines.insert(-1, said)
+    if radius is not None:
+        table = verdicts.judged(table, radius)
+        files, confidence = source.files if source else {}, report.confidence
+        lines[-3:-3] = [
+            *verdicts.lines(
+                table, radius, classes=header.classes, files=files, confidence=confidence
+            ),
+            "",
+        ]
     if source and source.files:
         table["file"] = table["idx"].map(source.files)
     certification.write(table, written)
