@@ -112,8 +112,12 @@ def floor(x: float, digits: int = DIGITS) -> float:
 
 
 def write(table: pd.DataFrame, path: Path) -> None:
-    """Write certificates as CSV, atomically; the same table gives the same bytes."""
-    write_csv(table, path, digits=f"%.{DIGITS}f")
+    """Write certificates as CSV, atomically; the same table gives the same bytes.
+
+    ``correct`` is empty where the label is unknown.
+    """
+    correct = table["correct"].astype("Int64").where(table["label"] != UNKNOWN)
+    write_csv(table.assign(correct=correct), path, digits=f"%.{DIGITS}f")
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -126,14 +130,19 @@ def read(path: Path) -> pd.DataFrame:
     try:
         with np.errstate(invalid="ignore"):  # casting inf to an integer, which pandas then refuses
             # a picture may be named NA: only empty cells count as missing
-            table = pd.read_csv(text, dtype=COLUMNS, keep_default_na=False, na_values=[""])
+            table = pd.read_csv(
+                text, dtype=COLUMNS | {"correct": "Int64"}, keep_default_na=False, na_values=[""]
+            )
     except (ValueError, OverflowError) as error:  # pandas cannot parse it
         reason = one_line(error)
         raise DataError(f"{path}: not a table of certificates ({reason})") from None
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
+    empty = table["correct"].isna() & (table["label"] == UNKNOWN)
+    table["correct"] = table["correct"].mask(empty, 0)
     if table.isna().any(axis=None) or not isinstance(table.index, pd.RangeIndex):
         raise DataError(f"{path}: not a table of certificates, a line is too short or too long")
+    table["correct"] = table["correct"].astype(int)
     for name in table.columns.difference([*COLUMNS]):
         table[name] = table[name].map(lambda v: uncell(v) if isinstance(v, str) else v)
     return table

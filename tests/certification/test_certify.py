@@ -110,7 +110,7 @@ def test_nobody_is_right_about_an_image_of_unknown_class():
 
 
 @few
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 100)), max_size=5))
+@given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 100)), max_size=5))
 def test_writing_and_reading_are_inverses(tmp_path_factory, images):
     rows = [
         row(idx, label, np.eye(3, dtype=int)[lead] * 10, [k, 100 - k, 0])
@@ -186,6 +186,23 @@ def test_a_certificate_has_the_level_that_was_asked_for():
 
     assert both["radius"].tolist() == table()["radius"].tolist()
     assert both["radius_two_class"].tolist() == table(certificates=["two_class"])["radius"].tolist()
+
+
+def test_what_has_no_label_is_neither_correct_nor_wrong(tmp_path):
+    path = tmp_path / "table.csv"
+    made = table([row(0, UNKNOWN, [10, 0, 0], [99, 1, 0]), row(1, 0, [10, 0, 0], [99, 1, 0])])
+
+    certify.write(made, path)
+
+    place = COLUMNS.index("correct")
+    _, unknown, known = (line.split(",") for line in path.read_text().splitlines())
+    assert (unknown[place], known[place]) == ("", "1")
+    assert certify.read(path)["correct"].tolist() == made["correct"].tolist() == [0, 1]
+    path.write_text(
+        path.read_text().replace(",".join(known), ",".join([*known[:5], "", *known[6:]]))
+    )
+    with refused(DataError, "not a table of certificates"):
+        certify.read(path)
 
 
 def test_more_columns_are_written_and_read(tmp_path):
@@ -304,7 +321,7 @@ def test_a_missing_table_is_named(tmp_path):
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_every_column_is_needed(tmp_path, column):
-    written(tmp_path, table().drop(columns=column))
+    table().drop(columns=column).to_csv(tmp_path / "table.csv", index=False)
 
     with refused(DataError, "not a table of certificates", f"no column {column!r}"):
         certify.read(tmp_path / "table.csv")
