@@ -42,7 +42,7 @@ from rrcm.training.finetune import start, train
 
 KEPT = Path(".rrcm/benchmarks/choose")
 DRAWS = 300  # per image at most, so that no candidate is certified beyond some 2 sigma
-RATES = [1.5e-3, 3e-3, 6e-3]
+RATES = {"digits": [1.5e-3, 3e-3, 6e-3], "fashion_mnist": [1.5e-3, 3e-3, 6e-3, 1.2e-2]}
 Other = tuple[str, dict[float, list[float]]]
 DECAY: Other = ("weight_decay", {sigma: [0.1, 0.01] for sigma in (0.25, 0.5, 1.0)})
 LBD: Other = ("lbd", {sigma: [3.0, 10.0] for sigma in (0.25, 0.5, 1.0)})
@@ -112,7 +112,7 @@ def search(whole: Params, method: str, other: Other) -> list[dict[str, Any]]:
         return Candidate(run=runs[sigma], rate=rate, constant=constant, value=value)
 
     first = next(iter(values))
-    rate = best([candidate(first, rate, values[first][0]) for rate in RATES]).rate
+    rate = best([candidate(first, rate, values[first][0]) for rate in RATES[whole.data.name]]).rate
     chosen = {best([candidate(sigma, rate, v) for v in values[sigma]]) for sigma in values}
     return [
         {
