@@ -116,7 +116,7 @@ def drawn(numbers: pd.DataFrame, probes: pd.DataFrame, *, usual: int) -> Figure:
 
 def _line(axis: Axes, x: Iterable[float], y: pd.Series, label: str, number: int) -> None:
     """Points, and a line through the means of those that share an x."""
-    look = {"color": figures.colour(number), "linestyle": figures.DASHES[number % 4]}
+    look = {"color": figures.colour(number), "linestyle": figures.dash(number)}
     means = y.groupby([*x]).mean()
     axis.plot([*x], y, "o", color=look["color"], markersize=3, alpha=0.6)
     axis.plot(means.index, means, label=label, linewidth=1.4, **look)

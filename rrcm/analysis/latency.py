@@ -88,15 +88,15 @@ def figure(measured: pd.DataFrame, *, radius: float, what: str) -> Figure:
         figure, axes = figures.panels(shown["sigma"].nunique(), size=(4.2, 3.6))
         for axis, (sigma, part) in zip(axes, shown.groupby("sigma", sort=True), strict=True):
             for line in part.to_dict("records"):
-                value = 100 * line["value"]
+                value, number = 100 * line["value"], methods.index(line["method"])
                 ends = [[value - 100 * line["low"]], [100 * line["high"] - value]]
                 axis.errorbar(
                     [line["seconds_per_image"]],
                     [value],
                     yerr=ends,
-                    fmt="o",
+                    fmt=figures.MARKERS[number % len(figures.MARKERS)],
                     capsize=3,
-                    color=figures.colour(methods.index(line["method"])),
+                    color=figures.colour(number),
                     label=line["method"] + " (lower bound)" * bool(line["lower_bound"]),
                 )
             axis.set_xscale("log")

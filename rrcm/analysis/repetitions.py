@@ -190,20 +190,20 @@ def difference_table(numbers: pd.DataFrame) -> pd.DataFrame:
 
 def figure(numbers: pd.DataFrame, *, what: str) -> Figure:
     """A panel for each sigma: means at the radii, with bars from the least to the largest seed."""
-    names = list(dict.fromkeys(numbers["entry"]))
     with style.context(figures.STYLE):
         drawn, axes = figures.panels(numbers["sigma"].nunique(), size=(4.4, 3.8))
         for axis, (sigma, part) in zip(axes, numbers.groupby("sigma", sort=False), strict=True):
-            for name, line in part[~part["lower_bound"]].groupby("entry", sort=False):
-                mean, number = POINTS * line["mean"], names.index(str(name))
+            settled = part[~part["lower_bound"]].groupby("entry", sort=False)
+            for number, (name, line) in enumerate(settled):
+                mean = POINTS * line["mean"]
                 axis.errorbar(
                     line["radius"],
                     mean,
                     yerr=[mean - POINTS * line["low"], POINTS * line["high"] - mean],
                     label=name,
                     color=figures.colour(number),
-                    linestyle=figures.DASHES[number % len(figures.DASHES)],
-                    marker="o",
+                    linestyle=figures.dash(number),
+                    marker=figures.MARKERS[number % len(figures.MARKERS)],
                     markersize=3,
                     linewidth=1.2,
                     capsize=2,

@@ -1,5 +1,7 @@
 """Figures draw the numbers that they are given."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -140,3 +142,50 @@ def test_heat_maps_show_the_classes_with_the_lowest_accuracy():
     assert image.get_array()[:, 0].tolist() == pytest.approx((100 * values[order]).tolist())
     assert image.get_array()[:, 1].tolist() == pytest.approx((100 * values[order] / 1.5).tolist())
     assert len(axis.texts) == 40
+
+
+# Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as people see it.
+SEEN = {
+    "all cones": np.eye(3),
+    "no green cones": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+    "no red cones": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+}
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+NOTICED = 2.3  # distance in CIELAB that is just noticed
+
+
+def cielab(colour: str, eyes: np.ndarray) -> np.ndarray:
+    """L*, a*, b* of ``#rrggbb``, as seen with these eyes."""
+    srgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    xyz = XYZ @ np.clip(eyes @ linear, 0, 1) / XYZ.sum(axis=1)
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("eyes", SEEN)
+@pytest.mark.parametrize(("first", "apart"), [(4, 40.0), (len(figures.COLOURS), 5 * NOTICED)])
+def test_colours_are_apart_for_all_eyes(eyes: str, first: int, apart: float):
+    seen = [cielab(colour, SEEN[eyes]) for colour in figures.COLOURS[:first]]
+
+    assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > apart
+
+
+def test_methods_are_told_apart_without_colour_and_the_first_is_bold():
+    drawn = figures.certified_accuracy(curves("0.5"), what="certified accuracy")
+
+    one, two = (line for line in drawn.axes[0].get_lines() if line.get_label() in TABLES)
+    assert one.get_linestyle() != two.get_linestyle()
+    assert one.get_linewidth() > two.get_linewidth()

@@ -18,11 +18,12 @@ from scipy.special import ndtr, ndtri
 from rrcm.core.files import atomic
 
 matplotlib.use("Agg")
-COLOURS = [
-    *("#0b6e99", "#c8553d", "#6a994e", "#8e6c8a", "#b08900", "#444444"),
-    *("#4cb5e0", "#e8a33d", "#1f7a4d", "#d16ba5"),
+COLOURS = [  # apart for people without red or green cones, too: tests/analysis/test_figures.py
+    *("#0072b2", "#d55e00", "#000000", "#44aa99", "#56b4e9"),
+    *("#332288", "#e69f00", "#117733", "#cc6677", "#882255"),
 ]
-DASHES = ["-", "--", ":", "-."]
+DASHES = ["-", "--", "-.", ":"]
+MARKERS = "os^DvPX<>p"
 # Independent of matplotlibrc, to give the same bytes everywhere.
 STYLE: list[str | dict[str, Any]] = [
     "default",
@@ -47,7 +48,7 @@ class Curve:
 
 
 def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Figure:
-    """One panel per sigma, one curve per method: certified accuracy against radius.
+    """One panel per sigma, one curve per method, the first of them bold: accuracy against radius.
 
     Where a stopping rule decided only some radii, these are marks with Wilson intervals, and the
     curve is a thin dashed line without bands. With more than `FEW` methods, bands would hide
@@ -62,13 +63,13 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
         figure, axes = panels(len(curves), size=(4.2, 3.6))
         for axis, (sigma, panel) in zip(axes, curves.items(), strict=True):
             for method, curve in panel.items():
-                look = {"label": method, "colour": colour(methods.index(method))}
+                number = methods.index(method)
                 if curve.settled is not None:
-                    _marks(axis, curve, **look)
+                    _marks(axis, curve, label=method, number=number)
                 elif len(methods) <= FEW:
-                    _staircase(axis, curve.band, **look)
+                    _staircase(axis, curve.band, label=method, number=number)
                 else:
-                    _line(axis, curve.band, label=method, colour=look["colour"])
+                    _method(axis, curve.band, label=method, number=number)
             axis.set_title(f"σ = {sigma}")
             _radius_axis(axis)
             if len(methods) <= FEW:
@@ -232,22 +233,35 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def _staircase(axis: Axes, curve: pd.DataFrame, *, label: str, colour: str) -> None:
+def dash(number: int) -> str:
+    """The dashes of a method by its number, by which it is known without colour."""
+    return DASHES[number % len(DASHES)]
+
+
+def _method(axis: Axes, curve: pd.DataFrame, *, label: str, number: int) -> None:
+    """The curve of a method by its number."""
+    width = 1.6 if number else 2.4
+    _line(axis, curve, label=label, colour=colour(number), dash=dash(number), width=width)
+
+
+def _staircase(axis: Axes, curve: pd.DataFrame, *, label: str, number: int) -> None:
     """A curve with its bands, up to the last radius at which any image is certified."""
-    _line(axis, curve, label=label, colour=colour)
+    _method(axis, curve, label=label, number=number)
     edges = curve["radius"].to_numpy()
     if len(edges) < 2:
         return
     for column in ("all_low", "all_high"):  # a value holds from the previous radius up to its own
         levels = 100 * curve[column].to_numpy()[1:]
-        axis.stairs(levels, edges, baseline=None, color=colour, linestyle=":", linewidth=0.8)
+        axis.stairs(
+            levels, edges, baseline=None, color=colour(number), linestyle=":", linewidth=0.8
+        )
     low, high = (100 * curve[column].to_numpy()[1:] for column in ("low", "high"))
-    axis.stairs(high, edges, baseline=low, color=colour, alpha=0.15, fill=True, linewidth=0)
+    axis.stairs(high, edges, baseline=low, color=colour(number), alpha=0.15, fill=True, linewidth=0)
 
 
-def _marks(axis: Axes, curve: Curve, *, label: str, colour: str) -> None:
+def _marks(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
     """Settled radii as marks with intervals; a dashed lower bound between them."""
-    _line(axis, curve.band, label="_", colour=colour, dash=(0, (2, 2)), width=0.8)
+    _line(axis, curve.band, label="_", colour=colour(number), dash=(0, (2, 2)), width=0.8)
     settled = curve.settled
     assert settled is not None
     value, low, high = (100 * settled[column].to_numpy() for column in ("value", "low", "high"))
@@ -256,9 +270,9 @@ def _marks(axis: Axes, curve: Curve, *, label: str, colour: str) -> None:
         value,
         yerr=np.clip([value - low, high - value], 0, None),
         label=label,
-        color=colour,
-        fmt="o",
-        markersize=4,
+        color=colour(number),
+        fmt=MARKERS[number % len(MARKERS)],
+        markersize=4 if number else 5.5,
         capsize=2.5,
         linewidth=1,
     )
