@@ -8,7 +8,7 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rrcm.analysis import ablations, entries, repetitions
+from rrcm.analysis import ablations, conclusions, entries, repetitions
 from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import fewer_draws, intervals, statistics
@@ -107,6 +107,9 @@ def write(
             choice=fewer_draws.choice_note(budget, [e.alpha for e in found if e.alpha]),
             apart=100 * intervals.dkw(max(len(e.table) for e in found), confidence=confidence),
             comparison=tables.comparison_table(found, compared),
+            concluded=conclusions.of_seeds(apart, level=1 - confidence)
+            if len(apart)
+            else conclusions.of_images(found, compared, level=1 - confidence),
             confidence=f"{100 * confidence:g}",
             drawing=tables.drawing_table(found),
             facts=_facts(found),

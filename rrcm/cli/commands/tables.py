@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rrcm.analysis import entries, report, sources
+from rrcm.analysis import conclusions, entries, report, sources
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired, statistics
 from rrcm.analysis.estimation.truncation import truncate
@@ -128,19 +128,19 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
 def _conclusion(found: list[paired.Comparison], *, images: int) -> list[str]:
     """Return the conclusions that the tests allow, in words."""
     level = 1 - CONFIDENCE
-    sure = [c for c in found if c.p_holm <= level]
-    lines = []
-    for letter, sign in (("A", 1), ("B", -1)):
-        if better := [f"{c.radius:g}" for c in sure if sign * c.difference.value > 0]:
-            lines.append(
-                f"{letter} certifies more images at r = {', '.join(better)}: chance alone leads to "
-                f"such a claim, at any radius, in at most {100 * level:.2g} % of tables (Holm)."
-            )
-    rest = [f"{c.radius:g}" for c in found if c.p_holm > level]
-    if rest:
+    claims = conclusions.claims(
+        ((c.radius, c.difference.value, c.p_holm) for c in found), level=level
+    )
+    lines = [
+        f"{letter} certifies more images at r = {conclusions.radii(better)}: chance alone leads to "
+        f"such a claim, at any radius, in at most {100 * level:.2g} % of tables (Holm)."
+        for letter, better in (("A", claims.first), ("B", claims.second))
+        if better
+    ]
+    if claims.open:
         lines.append(
-            f"At r = {', '.join(rest)} these {images} images do not tell A and B apart; that is no "
-            "proof that they are alike."
+            f"At r = {conclusions.radii(claims.open)} these {images} images do not tell A and B "
+            "apart; that is no proof that they are alike."
         )
     lines.append(
         "This is about these two classifiers on images like these, not about how they were trained."
