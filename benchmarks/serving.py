@@ -34,7 +34,7 @@ import psutil
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from rrcm.certification import smoothed
+from rrcm.certification import openers
 from rrcm.certification.smoothed import Smoothed
 from rrcm.config.defaults import DRAWS
 
@@ -319,7 +319,7 @@ def offline(folder: Path, run: str, served: dict[str, Any]) -> Smoothed:
         certificate=served["certificate"],
         alpha=served["alpha"],
     )
-    found = smoothed.trained(run, sigma=served["sigma"], root=folder, draws=draws)
+    found = openers.trained(run, sigma=served["sigma"], root=folder, draws=draws)
     assert found.backend.weights == served["weights"]
     assert found.stopping == served["stopping"]
     return found
@@ -332,7 +332,7 @@ def agrees(classifier: Smoothed, picture: bytes, reply: dict[str, Any]) -> bool:
     `anytime` is the best of all looks, and the answer used only the first of them.
     """
     with Image.open(io.BytesIO(picture)) as image:
-        want = classifier.certify(image, seed=int(reply["seed"]))
+        want = classifier.answer(image, seed=int(reply["seed"]))
     label = -1 if reply["abstained"] else reply["label"]
     if reply["stop"] == "budget":
         fits = label in (-1, want.label) and reply["n_A"] <= reply["n"] <= want.n

@@ -138,7 +138,7 @@ def test_an_answer_is_the_classifiers(kind: str | None):
 
     (reply,) = ask(lambda found: times(1, found, headers=headers), classifier())
 
-    want = classifier().certify(PIXELS, seed=int(reply["seed"]))
+    want = classifier().answer(PIXELS, seed=int(reply["seed"]))
     same = ("label", "name", "radius", "p_A", "n_A", "n", "draws", "stop", "alpha")
     assert {key: reply[key] for key in same} == {key: getattr(want, key) for key in same}
     assert not reply["abstained"] and reply["radius"] > 0
