@@ -83,18 +83,15 @@ def write(
     _csv(classes, out / "per_class.csv")
     _csv(budget, out / "budget.csv")
     beside = publications.compare(found, published or {}, **chosen)
-    if len(beside):
-        _csv(beside, out / "published.csv")
     varied = ablations.ablations(found, **chosen)
     if varied:
         _csv(ablations.table(varied), out / "ablations.csv")
     groups = repetitions.repeated(found)
     over_seeds = repetitions.accuracy(groups, radii=radii)
     apart = repetitions.differences(groups, **chosen)
-    if len(over_seeds):
-        _csv(over_seeds, out / "seeds.csv")
-    if len(apart):
-        _csv(apart, out / "seeds_compared.csv")
+    for name, table in {"published": beside, "seeds": over_seeds, "seeds_compared": apart}.items():
+        if len(table):
+            _csv(table, out / f"{name}.csv")
     _curves(found, out / "curves")
     drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
     if len(over_seeds):
@@ -107,9 +104,7 @@ def write(
             choice=fewer_draws.choice_note(budget, [e.alpha for e in found if e.alpha]),
             apart=100 * intervals.dkw(max(len(e.table) for e in found), confidence=confidence),
             comparison=tables.comparison_table(found, compared),
-            concluded=conclusions.of_seeds(apart, level=1 - confidence)
-            if len(apart)
-            else conclusions.of_images(found, compared, level=1 - confidence),
+            concluded=_concluded(found, compared, apart, level=1 - confidence),
             confidence=f"{100 * confidence:g}",
             drawing=tables.drawing_table(found),
             facts=_facts(found),
@@ -125,6 +120,15 @@ def write(
             title=tables.title(found, confidence=confidence),
         ),
     )
+
+
+def _concluded(
+    found: list[Entry], compared: pd.DataFrame, apart: pd.DataFrame, *, level: float
+) -> list[str]:
+    """Conclusions about trainings if there are several of each, else about these networks."""
+    if len(apart):
+        return conclusions.of_seeds(apart, level=level)
+    return conclusions.of_images(found, compared, level=level)
 
 
 def _template() -> jinja2.Template:

@@ -133,7 +133,7 @@ def read(path: Path) -> pd.DataFrame:
             table = pd.read_csv(
                 text, dtype=COLUMNS | {"correct": "Int64"}, keep_default_na=False, na_values=[""]
             )
-    except (ValueError, OverflowError) as error:  # pandas cannot parse it
+    except (ValueError, TypeError, OverflowError) as error:  # pandas cannot parse it
         reason = one_line(error)
         raise DataError(f"{path}: not a table of certificates ({reason})") from None
     if missing := [name for name in COLUMNS if name not in table]:

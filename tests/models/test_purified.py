@@ -576,7 +576,7 @@ def test_one_picture_of_a_random_classifier_has_the_votes_of_its_table():
     short = replace(LONG, n=60)
     whole = Smoothed(Random(), shape=(1, 2, 2), draws=short, stopping={}, max_value=SIX.max_value)
     place = 2
-    answer = whole.certify(SIX.images[place], idx=int(SIX.idx[place]), seed=short.seed)
+    answer = whole.answer(SIX.images[place], idx=int(SIX.idx[place]), seed=short.seed)
 
     row = rows(sampled(short, make=Random))[int(SIX.idx[place])]
     chosen = max(row["n0"], key=row["n0"].get)
