@@ -2,7 +2,8 @@
 
 import dataclasses
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,26 +86,22 @@ class Certifier:
             BackendError: The classifier is no function of each picture, or there is no such device.
             VotesError: ``votes`` has votes of another classifier, other images or settings.
         """
-        smoothed, split = self._with(images, labels)
-        asked = {"n": n, "n0": n0, "alpha": alpha, "stop": stop, "batch_size": batch_size}
-        smoothed = smoothed._asked(
-            {key: value for key, value in asked.items() if value is not None}, radii
-        )
-        path = None if votes is None else Path(votes)
-        header = smoothed._header(split, _seed(seed, path), budget)
-        certify.require(header, certificates=[header.certificate], alpha=header.alpha)
-        if path is not None and path.exists():
-            kept, rows = records.read(path)
-            records.same(path, kept, header)
-            return Answers(kept, rows)
-        return smoothed._drawn(
-            split,
-            header,
-            devices=devices,
-            workers=session.workers() if workers is None else workers,
-            path=path,
-            progress=progress,
-        )
+        workers = session.workers() if workers is None else workers
+        with _threads_restored():
+            smoothed, split = self._with(images, labels)
+            asked = {"n": n, "n0": n0, "alpha": alpha, "stop": stop, "batch_size": batch_size}
+            smoothed = smoothed._asked(
+                {key: value for key, value in asked.items() if value is not None}, radii
+            )
+            path = None if votes is None else Path(votes)
+            header = smoothed._header(split, _seed(seed, path), budget)
+            if path is not None and path.exists():
+                kept, rows = records.read(path)
+                records.same(path, kept, header)
+                return Answers(kept, rows)
+            return smoothed._drawn(
+                split, header, devices=devices, workers=workers, path=path, progress=progress
+            )
 
     def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         raise NotImplementedError
@@ -155,7 +152,6 @@ class Smoothed(Certifier):
         _, split = self._with([image], None)
         split = dataclasses.replace(split, idx=np.array([idx]))
         header = self._header(split, _seed(seed, None), budget)
-        certify.require(header, certificates=[header.certificate], alpha=header.alpha)
         return self._drawn(split, header, workers=workers)[0]
 
     def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
@@ -184,7 +180,9 @@ class Smoothed(Certifier):
         draws = dataclasses.replace(
             self.draws, seed=seed, subset="all", label_aware=False, paired=0
         )
-        return procedure.header(self.backend, split, "", draws, self.stopping, budget=budget)
+        header = procedure.header(self.backend, split, "", draws, self.stopping, budget=budget)
+        certify.require(header, certificates=[header.certificate], alpha=header.alpha)
+        return header
 
     def _drawn(
         self,
@@ -199,18 +197,14 @@ class Smoothed(Certifier):
         backend: Any = self.backend  # only that of a network in memory can be copied
         if devices and not hasattr(backend, "on"):
             raise BackendError("devices: only a network in memory is copied to other devices")
-        before = torch.get_num_threads()
-        try:
-            rows = side_by_side.draw(
-                [backend.on(device) for device in devices] or [backend],
-                split,
-                header,
-                path=path,
-                workers=workers,
-                title="certify" if progress else "",
-            )
-        finally:
-            torch.set_num_threads(before)  # workers compute on one thread each
+        rows = side_by_side.draw(
+            [backend.on(device) for device in devices] or [backend],
+            split,
+            header,
+            path=path,
+            workers=workers,
+            title="certify" if progress else "",
+        )
         return Answers(header, rows)
 
 
@@ -233,11 +227,12 @@ class SmoothedNetwork(Certifier):
 
     def at(self, shape: tuple[int, int, int], *, fit: Fit | None = None) -> Smoothed:
         """The smoothed classifier of pictures of ``shape`` [C, H, W]; arguments as of `checked`."""
-        backend = registry.load("foreign", "module").Backend(
-            self.network, sigma=self.sigma, shape=shape, mean=self.mean, std=self.std
-        )
         fit = fit or Fit(shape=shape)
-        return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
+        with _threads_restored():
+            backend = registry.load("foreign", "module").Backend(
+                self.network, sigma=self.sigma, shape=shape, mean=self.mean, std=self.std
+            )
+            return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
 
     def _with(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
         split = given.collect(images, labels=labels, classes=self.classes, fit=None)
@@ -265,6 +260,20 @@ def checked(
     z = torch.randn(size, *fit.shape, generator=torch.Generator().manual_seed(0))
     checks.function(backend, 0.5 + backend.sigma * z)
     return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
+
+
+@contextmanager
+def _threads_restored() -> Iterator[None]:
+    """Give the caller's PyTorch its threads back: votes are computed on one thread each.
+
+    Not for `answer`: other requests of a server may be at work, and another number of threads would
+    round their scores differently.
+    """
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _seed(seed: int | None, votes: Path | None) -> int:

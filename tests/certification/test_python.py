@@ -283,6 +283,24 @@ def test_devices_share_the_images(monkeypatch: pytest.MonkeyPatch):
     assert first.network is not second.network
 
 
+def test_the_callers_threads_work_and_are_given_back(monkeypatch: pytest.MonkeyPatch):
+    before, whole, workers = torch.get_num_threads(), sampler.VoteSampler.__init__, []
+
+    def made(self, *args, **options):
+        workers.append(options["workers"])
+        whole(self, *args, **options)
+
+    monkeypatch.setattr(sampler.VoteSampler, "__init__", made)
+    torch.set_num_threads(2)
+    try:
+        smooth().certify(IMAGES, **FAST)
+        smooth(shape=(1, 4, 4))
+
+        assert workers == [2] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_an_error_on_one_device_ends_all_and_is_raised(monkeypatch: pytest.MonkeyPatch):
     def broken(self, job):
         raise BackendError("a score is NaN")
