@@ -13,6 +13,7 @@ import sys
 import tempfile
 import termios
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 from rrcm.cli import dvc_lock
 from rrcm.cli.checked import load
@@ -38,6 +39,7 @@ def pull(names: list[str], *, remote: str | None) -> str:
     made = _outputs()
     if not names:
         counted = _pulled(made, remote, whatever=True)
+        _tidy(made)
         here = sum(os.path.exists(path) for path in made)
         return f"{counted.removesuffix('.')}; {here} of {len(made)} outputs of dvc.lock are here"
     params = load()
@@ -105,6 +107,16 @@ def _outputs() -> dict[str, str]:
     """Return every output of dvc.lock, and its hash."""
     stages = dvc_lock.read().get("stages", {}).values()
     return {out["path"]: out.get("md5", "") for stage in stages for out in stage.get("outs", [])}
+
+
+def _tidy(made: Collection[str]) -> None:
+    """Remove the empty folders that DVC made for files that it then did not find.
+
+    To DVC, a folder without its files is a changed one, not a missing one.
+    """
+    for folder in {Path(path).parent for path in made}:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _pulled(made: Mapping[str, str], remote: str | None, *, whatever: bool = False) -> str:

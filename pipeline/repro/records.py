@@ -93,7 +93,8 @@ def _obstacles(stage: PipelineStage, changes: Changes, entry: Mapping[str, Any])
         return
     data = [dep for dep in stage.deps if changes.sources(dep)]
     for dep in data:
-        if changes.in_input(dep) if dep.exists else changes.in_lock(dep):
+        here = dep.exists and all(out.exists for out in changes.sources(dep))
+        if changes.in_input(dep) if here else changes.in_lock(dep):
             yield f"{dep.def_path} is not what it ran on"
     for dep, had, has in _parameters(stage, entry):
         differ = {key for key in had.keys() | {*dep.params} if had.get(key) != has.get(key)}

@@ -420,9 +420,13 @@ def test_a_reason_accepts_an_option_that_is_new_and_no_other_value(checkout: Wor
 def test_outputs_that_are_not_here_stay_what_they_are(checkout: Workspace):
     """As in a clone, whose results are in a remote."""
     before = entries(checkout)
+    encoders = [path.name for path in (checkout.path / "pretrained").iterdir() if path.is_dir()]
+    assert encoders
     for folder in ("models", "shards", "onnx", "votes", "provenance", "pretrained"):
         shutil.rmtree(checkout.path / folder)
     shutil.rmtree(checkout.path / ".dvc/cache/files")
+    for name in encoders:  # `dvc pull` leaves a folder where it lacked the files
+        (checkout.path / "pretrained" / name).mkdir(parents=True)
     mend(checkout, "rrcm/core/errors.py")
 
     accept(checkout)

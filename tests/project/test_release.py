@@ -20,6 +20,9 @@ stages:
     cmd: mkdir -p shards/test shards/train && echo a > shards/test/a && echo b > shards/train/b
     params: [data]
     outs: [shards/test, shards/train]
+  train:
+    cmd: mkdir -p models/one && echo c > models/one/weights
+    outs: [models/one/weights]
   votes:
     cmd: mkdir -p votes && cp shards/test/a votes/one.jsonl && echo {name} >> votes/one.jsonl
     deps: [shards/test]
@@ -60,14 +63,15 @@ def objects() -> set[Path]:
 
 def test_dvc_pulls_from_it_what_is_listed(here: Path):
     assert release.renew() == "release: 3 objects, 0.0 MB"
-    for folder in (".dvc/cache", "shards", "votes"):
+    for folder in (".dvc/cache", "shards", "models", "votes"):
         shutil.rmtree(folder)
     told = pulling.pull([], remote=None)
 
-    assert told.endswith("; 2 of 3 outputs of dvc.lock are here")
+    assert told.endswith("; 2 of 4 outputs of dvc.lock are here")
     assert Path("votes/one.jsonl").read_text() == "a\ndigits\n"
     assert Path("shards/test/a").read_text() == "a\n"
     assert not Path("shards/train/b").exists()
+    assert not Path("models/one").exists()  # DVC takes an empty folder for a changed one
 
 
 def test_results_of_another_data_set_stay_without_their_cache_and_old_ones_go(here: Path):
