@@ -140,10 +140,14 @@ def _window(draws: int, p: float) -> tuple[int, int]:
     return int(binom.ppf(TAIL, draws, p)), int(binom.isf(TAIL, draws, p))
 
 
+def probabilities(images: int) -> np.ndarray:
+    """The p of each image: the module's distribution at even quantiles."""
+    return ndtr(MEAN + SPREAD * ndtri((np.arange(images) + 0.5) / images))
+
+
 def simulated(n: int, images: int, *, seed: int) -> list[list[tuple[int, int]]]:
-    """Votes of each image at all looks, with p from the module's distribution at even quantiles."""
-    rng = np.random.default_rng(seed)
-    p = ndtr(MEAN + SPREAD * ndtri((np.arange(images) + 0.5) / images))
+    """Votes of each image at all looks, with the p of `probabilities`."""
+    rng, p = np.random.default_rng(seed), probabilities(images)
     looks = laid_out([0.0], n=n, alpha=0.001, beta=0.5).looks
     hits = np.cumsum([rng.binomial(t, p) for t in np.diff(looks, prepend=0)], axis=0)
     return [[*zip(looks, each.tolist(), strict=True)] for each in hits.T]

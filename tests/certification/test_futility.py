@@ -1,10 +1,11 @@
-"""What the benchmark computes of `grid` is what simulated votes show."""
+"""What the benchmarks compute of `grid` is what its votes show, and no rule beats the limit."""
 
 import numpy as np
 import pytest
 from scipy.special import betaincinv
+from scipy.stats import binom
 
-from benchmarks import futility
+from benchmarks import futility, limit
 
 N, ALPHA, BETA, RADIUS = 1_000, 0.001, 0.05, 0.5
 
@@ -71,3 +72,30 @@ def test_draws_of_a_table_fall_with_beta():
     ]
 
     assert N > spent[0] > spent[1] > spent[2] > 100
+
+
+def expected_draws(p, looks, enough, below):
+    """The mean draws of a rule for one radius, exactly."""
+    left, before, mean = np.ones(1), 0, 0.0
+    for look, least, fewest in zip(looks, enough, below, strict=True):
+        mean += left.sum() * (look - before)
+        left = np.convolve(left, binom.pmf(np.arange(look - before + 1), look - before, p))
+        hits, before = np.arange(len(left)), look
+        left[(hits >= least) | (hits < fewest)] = 0.0
+    return mean
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.5, 1.0])
+def test_no_rule_draws_less_than_the_limit(radius):
+    """`grid` of one radius, whose error and power are those that the limit is asked for."""
+    beta = 1e-6
+    rule = futility.laid_out([radius], n=N, alpha=ALPHA, beta=beta)
+    enough, below = futility.thresholds(rule, radius, alpha=ALPHA)
+    q = limit.efficacy_bound(radius, sigma=1.0)
+    p = 1 - q * np.linspace(0.3, 1.5, 25)
+    drawn = np.array([expected_draws(each, rule.looks, enough, below) for each in p])
+
+    least = limit.limit(p, q, enough[-1], n=N, alpha=ALPHA, beta=beta * len(rule.looks))
+
+    assert (least <= drawn).all()
+    assert (least > drawn / 3).mean() > 0.5  # it says something
