@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rrcm.core import registry
 from rrcm.training.engine.draws import Draws
+from rrcm.training.shared.losses import info_nce
 
 __all__ = [
     *("consistency", "gaussian", "info_nce", "macer", "representation_consistency"),

@@ -45,6 +45,13 @@ def network() -> Recorded:
     return Recorded()
 
 
+def test_every_loss_that_is_promised_is_there():
+    more = {"info_nce", "representation_consistency"}
+
+    assert {*rrcm.losses.__all__} == CONSTANTS.keys() | more
+    assert all(getattr(rrcm.losses, name).__doc__ for name in rrcm.losses.__all__)
+
+
 def test_gaussian_is_cross_entropy_on_a_noisy_copy():
     net = network()
 
