@@ -9,7 +9,7 @@ export PYTHONUNBUFFERED := 1
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 JOBS ?= 2
 
-.PHONY: demo test test-all check bench env lock audit data clean release
+.PHONY: demo test test-all check docs bench env lock audit data clean release
 
 demo: env data            ## train, export, certify and report on the digits
 	$(BIN)/rrcm repro --jobs $(JOBS)
@@ -26,6 +26,9 @@ check: env                ## format, lint, types, test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(MAKE) test
+
+docs: env                 ## the documentation as a site: site/index.html
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs . site
 
 bench: env                ## speed and memory of the engine; after `make demo` also on its votes
 	$(BIN)/rrcm bench
@@ -76,4 +79,4 @@ data: env                 ## raw data in place, checked against data.dvc
 	$(BIN)/rrcm data digits
 
 clean:                    ## the environment and scratch; results stay
-	rm -rf .venv .rrcm
+	rm -rf .venv .rrcm site

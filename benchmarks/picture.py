@@ -7,6 +7,7 @@ shown are the first that the certificate counted.
 
 import argparse
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,26 @@ ROWS, COLUMNS = 2, 4  # noisy copies
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    asked = options(__doc__).parse_args()
+    smoothed, split = opened(asked)
+    answer = smoothed.answer(split.images[0], idx=asked.idx, seed=0)
+    figures.save(drawn(smoothed, split, answer), asked.out)
+    print(f"{answer.n_A:,} of {answer.n:,} votes; p_A {down(answer.p_A)}, {said(answer)}")
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """A run, one of its test images, and where the figure goes."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--run", required=True)
     parser.add_argument("--sigma", type=float, required=True)
     parser.add_argument("--idx", type=int, required=True, help="index of the test image")
     parser.add_argument("--n", type=int, default=10_000)
     parser.add_argument("--out", type=Path, required=True, help="a PNG or SVG file")
-    asked = parser.parse_args()
+    return parser
+
+
+def opened(asked: argparse.Namespace) -> tuple[Smoothed, Split]:
+    """The smoothed classifier that was asked for, and a split with the image alone."""
     whole = shards.read(Path("shards"), "test")
     (place,) = np.flatnonzero(whole.idx == asked.idx)
     one = np.array([place])
@@ -43,8 +57,7 @@ def main() -> None:
     smoothed = openers.trained(asked.run, sigma=asked.sigma)
     draws = dataclasses.replace(smoothed.draws, n=asked.n, stop="none", seed=0)
     smoothed = dataclasses.replace(smoothed, draws=draws, stopping={}, max_value=split.max_value)
-    answer = smoothed.answer(split.images[0], idx=asked.idx, seed=0)
-    figures.save(drawn(smoothed, split, answer), asked.out)
+    return smoothed, split
 
 
 def drawn(smoothed: Smoothed, split: Split, answer: Answer) -> Figure:
@@ -55,9 +68,9 @@ def drawn(smoothed: Smoothed, split: Split, answer: Answer) -> Figure:
         figure = Figure(figsize=(12, 3.0), layout="constrained")
         left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 2.1, 2])
         axis = left.subplots()
-        _show(axis, pixels, "an image x", size=10)
+        show(axis, pixels, "an image x", size=10)
         for place, axis in enumerate(middle.subplots(ROWS, COLUMNS).ravel()):
-            _show(axis, noisy[place], smoothed.backend.classes[classes[place]])
+            show(axis, noisy[place], smoothed.backend.classes[classes[place]])
         middle.suptitle(
             f"{answer.n:,} noisy copies, x + σz with σ = {smoothed.sigma:g}: their classes",
             fontsize=10,
@@ -73,11 +86,23 @@ def drawn(smoothed: Smoothed, split: Split, answer: Answer) -> Figure:
         axis.set_ylim(-0.5, 1.7)
         axis.set_xlabel("% of the copies")
         axis.set_title(
-            f"p_A ≥ {answer.p_A:.4f} with confidence {1 - answer.alpha:g}:\n"
-            f"class {answer.name} for every image within ℓ₂ distance {answer.radius:.2f}",
+            f"p_A ≥ {down(answer.p_A)} with confidence {1 - answer.alpha:g}:\n"
+            f"class {answer.name} for every image within ℓ₂ distance {down(answer.radius)}",
             fontsize=10,
         )
     return figure
+
+
+def down(bound: float) -> str:
+    """Three decimals, rounded down: a bound that is rounded up claims too much."""
+    return f"{math.floor(1000 * bound) / 1000:.3f}"
+
+
+def said(answer: Answer) -> str:
+    """The answer in a few words."""
+    if answer.abstained:
+        return "abstains"
+    return f"class {answer.name} within {down(answer.radius)}"
 
 
 def copies(smoothed: Smoothed, split: Split) -> tuple[np.ndarray, np.ndarray]:
@@ -91,7 +116,8 @@ def copies(smoothed: Smoothed, split: Split) -> tuple[np.ndarray, np.ndarray]:
     return noisy.numpy(), classes.numpy()
 
 
-def _show(axis: Axes, pixels: np.ndarray, title: str, *, size: int = 9) -> None:
+def show(axis: Axes, pixels: np.ndarray, title: str, *, size: int = 9) -> None:
+    """An image [C, H, W] under a title."""
     shown = pixels.clip(0, 1).transpose(1, 2, 0)
     axis.imshow(shown.squeeze(), cmap="gray", vmin=0, vmax=1)
     axis.set_title(title, fontsize=size)

@@ -1,0 +1,195 @@
+"""`make docs` makes a site of all pages and the public API, with no warning and no dead link."""
+
+import fcntl
+import html
+import inspect
+import json
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from sphinx.util.inventory import InventoryFile
+from workspace import ROOT
+
+import rrcm
+
+PAGES = sorted(ROOT.glob("docs/*.md"))
+INDEX = (ROOT / "docs/index.md").read_text()
+THEORY = (ROOT / "docs/theory.md").read_text()
+SOURCE = re.compile(r"\beq\. \d+|arXiv:\d{4}\.\d{5}|\(\d{4}\)|\bet al\., \d{4}")
+COMMAND = re.search(
+    r"^docs:.*\n\t\$\(BIN\)/(sphinx-build .*) site$", (ROOT / "Makefile").read_text(), re.M
+)[1]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The site, built as `make docs` does, once for all processes of this test run."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "site.done").exists():
+            program, *options = shlex.split(COMMAND)
+            command = [Path(sys.executable).parent / program, *options, shared / "site"]
+            built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert built.returncode == 0, built.stderr  # a warning, too
+            (shared / "site.done").touch()
+    return shared / "site"
+
+
+class Reader(HTMLParser):
+    """Collects what a page of the site can be linked by, and where it links to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for key, value in attrs:
+            if key == "id":
+                self.anchors.add(value or "")
+            elif key in ("href", "src") and value:
+                self.links.add(value)
+
+
+@cache
+def read(page: Path) -> Reader:
+    return Reader(page.read_text())
+
+
+def pages_of(site: Path) -> list[Path]:
+    return sorted(site.rglob("*.html"))
+
+
+def dead(site: Path) -> Iterator[str]:
+    """Links within the site to a file or place that is not there."""
+    for page in pages_of(site):
+        for link in read(page).links:
+            where = urlsplit(link)
+            if where.scheme or where.netloc or link == "#":
+                continue
+            target = (page.parent / unquote(where.path)).resolve() if where.path else page
+            anchor = unquote(where.fragment)
+            if not target.is_file():
+                yield f"{page.relative_to(site)}: {link}"
+            elif anchor and target.suffix == ".html" and anchor not in read(target).anchors:
+                yield f"{page.relative_to(site)}: {link}"
+
+
+def public() -> Iterator[tuple[str, ModuleType | None, object]]:
+    """(name, its module, what it is) of all that `rrcm` promises, modules included."""
+    for name in {*rrcm.__all__} - {"__version__"}:
+        yield from below(f"rrcm.{name}", None)
+
+
+def below(name: str, module: ModuleType | None) -> Iterator[tuple[str, ModuleType | None, object]]:
+    thing = pkgutil.resolve_name(name)
+    yield name, module, thing
+    if not inspect.ismodule(thing):
+        return
+    inner = [info.name for info in pkgutil.iter_modules(getattr(thing, "__path__", []))]
+    own = [
+        key
+        for key, value in vars(thing).items()
+        if key[0] != "_" and getattr(value, "__module__", None) == thing.__name__
+    ]
+    for key in {*inner, *getattr(thing, "__all__", own)}:
+        value = pkgutil.resolve_name(f"{name}.{key}")
+        if inspect.ismodule(value) or callable(value):
+            yield from below(f"{name}.{key}", thing)
+
+
+def test_the_folder_of_the_site_is_no_part_of_the_repository():
+    assert subprocess.run(["git", "check-ignore", "--quiet", "site/x"], cwd=ROOT).returncode == 0
+
+
+def test_every_page_is_in_a_group_of_the_index_once():
+    """A new page needs one line: a link in docs/index.md, under the task that it is for."""
+    linked = re.findall(r"^- \[.+?\]\(([\w./-]+\.md)\): ", INDEX, re.MULTILINE)
+    missing = {path.name for path in PAGES} - {"index.md", *linked}
+
+    assert not missing, f"no group of docs/index.md has a line for {', '.join(sorted(missing))}"
+    assert len(linked) == len({*linked})
+
+
+def test_every_notebook_is_linked_from_a_page():
+    """Notebooks are not shown on the site: their links are for downloading them."""
+    text = "".join(page.read_text() for page in PAGES)
+
+    for notebook in ROOT.glob("docs/examples/*.ipynb"):
+        assert f"](examples/{notebook.name})" in text, f"no page of docs/ links to {notebook.name}"
+
+
+def test_every_page_is_on_the_site_and_in_its_contents(site: Path):
+    contents = (site / "docs/index.html").read_text().partition('class="sidebar-tree"')[2]
+    contents = Reader(contents.partition("</aside>")[0]).links
+
+    for page in {path.stem for path in PAGES} - {"index"}:
+        assert (site / f"docs/{page}.html").is_file() and f"{page}.html" in contents
+    for page in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG", "benchmarks/results"):
+        assert (site / f"{page}.html").is_file() and f"../{page}.html" in contents
+    assert "docs/index.html" in read(site / "index.html").links
+
+
+def test_the_site_begins_as_the_readme_does(site: Path):
+    first = (ROOT / "README.md").read_text().split("\n\n")[1]
+    shown = html.unescape(re.sub(r"<[^>]+>", "", (site / "docs/index.html").read_text()))
+
+    assert " ".join(first.partition("(Lei")[0].replace("`", "").split()) in " ".join(shown.split())
+
+
+def test_no_link_within_the_site_is_dead(site: Path):
+    assert len(pages_of(site)) > len(PAGES)
+    assert [*dead(site)] == []
+
+
+def test_every_public_name_is_in_the_reference(site: Path):
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
+    described = {name for kind, names in inventory.items() if kind[:3] == "py:" for name in names}
+    names = {name for name, _, _ in public()}
+
+    assert {"rrcm.smooth", "rrcm.losses.info_nce", "rrcm.stopping.grid.Rule"} < names
+    assert names - described == set()
+
+
+def test_every_public_piece_names_its_theorem_or_paper():
+    """In its own docstring or in that of its module, which the reference shows above it."""
+    for name, module, thing in public():
+        if inspect.isroutine(thing) and module and name != "rrcm.noise.streams.torch_seed":
+            text = f"{module.__doc__} {thing.__doc__} {getattr(module, 'certify', thing).__doc__}"
+
+            assert SOURCE.search(" ".join(text.split())), name
+
+
+def test_equations_are_set_numbered_and_found_by_the_search(site: Path):
+    page = html.unescape((site / "docs/theory.html").read_text())
+    shown = re.findall(r'<div class="math[^"]*">(.*?)</div>', page, re.DOTALL)
+    tags = re.findall(r"\\tag\{(\w+)\}", THEORY)
+    index = (site / "searchindex.js").read_text().removeprefix("Search.setIndex(")
+    titles = json.loads(index.removesuffix(")"))["alltitles"]
+
+    assert len(tags) > 50
+    assert re.findall(r"\\tag\{(\w+)\}", "".join(shown)) == tags
+    assert "$$" not in re.sub(r"<[^>]+>", "", page)
+    for heading in re.findall(r"^### (Eq\. .*)$", THEORY, re.MULTILINE):
+        assert heading.replace("'", "’") in titles
+
+
+def test_an_equation_that_a_docstring_cites_is_a_link(site: Path):
+    page = (site / "docs/api.html").read_text()
+    links = dict(re.findall(r'href="theory\.html#([^"]+)">(eq\. \w+)</a>', page))
+
+    assert links["eq-12-cohens-radius"] == "eq. 12" and len(links) > 15
+    assert not re.search(r"\(theory\.md,\s+eq", page)
