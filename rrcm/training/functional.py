@@ -17,8 +17,14 @@ from rrcm.training.engine.draws import Draws
 from rrcm.training.shared.losses import info_nce
 
 __all__ = [
-    *("consistency", "gaussian", "info_nce", "macer", "representation_consistency"),
-    *("smoothadv", "smoothmix", "stability"),
+    "consistency",
+    "gaussian",
+    "info_nce",
+    "macer",
+    "representation_consistency",
+    "smoothadv",
+    "smoothmix",
+    "stability",
 ]
 
 
