@@ -108,11 +108,11 @@ def _distances(axis: Axes, answer: Answer, changes: list[Change]) -> None:
     axis.axvspan(0, answer.radius, color=blue, alpha=0.25, linewidth=0)
     axis.text(answer.radius, 1.25, f" certified: class {answer.name}", color=blue, va="center")
     axis.text(1, 1.25, "no claim ", color=orange, va="center", ha="right", transform=side)
-    marks: dict[float, list[str]] = {}  # one mark for those at the same place
+    marks: dict[tuple[float, bool], list[str]] = {}  # one mark for those at the same place
     for number, change in enumerate(changes, start=1):
-        marks.setdefault(round(change.distance, 2), []).append(str(number))
-    for place, numbers in marks.items():
-        inside = place < answer.radius
+        place = round(change.distance, 2), change.distance < answer.radius
+        marks.setdefault(place, []).append(str(number))
+    for (place, inside), numbers in marks.items():
         axis.plot(place, 0, "o" if inside else "s", color=blue if inside else orange)
         axis.text(place, 0.35, ", ".join(numbers), ha="center", va="bottom")
     axis.set_xlim(left=0)

@@ -54,6 +54,8 @@ html_theme = "furo"
 html_title = f"rrcm {release}"
 html_additional_pages = {"index": "redirect.html"}
 templates_path = ["_templates"]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 # Equations are set in the reader's browser; without a network they are shown as LaTeX.
 mathjax_path = "https://cdn.jsdelivr.net/npm/mathjax@3.2.2/es5/tex-mml-chtml.js"
