@@ -18,8 +18,6 @@ from types import ModuleType
 from myst_parser.slugs import github_slugify
 from sphinx.application import Sphinx
 
-from rrcm.core import registry
-
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PAGES = {"docs", "benchmarks"}  # folders of the repository that have pages
@@ -40,9 +38,8 @@ exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir()]
 exclude_patterns = sorted({*exclude_patterns} - PAGES)
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
-myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # as on a Git host: theory.md#eq-7-the-rrcm-loss
-myst_dmath_double_inline = True
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
@@ -104,9 +101,7 @@ def described(name: str) -> list[str]:
         return [_directive("class" if isclass(thing) else "function", name)]
     whole = [_directive("module", name)]
     if hasattr(thing, "__path__"):
-        kind = name.rpartition(".")[2]
-        modules = registry.names(kind) if kind in registry.FOLDERS else modules_of(thing)
-        for module in modules:
+        for module in modules_of(thing):
             whole += [f"\n### `{name}.{module}`\n", *described(f"{name}.{module}")]
     for member in public(thing):
         whole += described(f"{name}.{member}")
@@ -138,9 +133,7 @@ def written_for_the_site(
     app: Sphinx, kind: str, name: str, thing: object, options: object, lines: list[str]
 ) -> None:
     """Change a docstring in place: equations are links, guarantees stand out, a star is a star."""
-    text = CODE_OR_STAR.sub(
-        lambda found: found[0].replace("*", r"\*", found[0] == "*"), "\n".join(lines)
-    )
+    text = CODE_OR_STAR.sub(lambda it: r"\*" if it[0] == "*" else it[0], "\n".join(lines))
     text = CITED.sub(_linked, text)
     lines[:] = re.sub(r"^Guarantee:", "**Guarantee:**", text, flags=re.MULTILINE).splitlines()
 
