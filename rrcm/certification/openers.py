@@ -13,10 +13,12 @@ from rrcm.config.defaults import DRAWS
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError
 from rrcm.data.splits.pictures import Fit, Resize
+from rrcm.inference import extras
 
 PLAIN = (0.0,), (1.0,)  # mean and std of a network that takes pixels in [0, 1]
 
 
+@extras.named("rrcm.smooth")
 def smooth(
     classifier: nn.Module | str | PathLike[str],
     *,
@@ -49,7 +51,7 @@ def smooth(
 
     Raises:
         BackendError: There is no such classifier, it is damaged, or it cannot be certified.
-        ConfigError: An argument is invalid.
+        ConfigError: An argument is invalid, or the extra that reads ONNX files is not installed.
     """
     names = [str(k) for k in range(classes)] if isinstance(classes, int) else classes
     size = None if shape is None else shape[1:]

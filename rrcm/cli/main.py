@@ -19,6 +19,7 @@ from rrcm.cli.options import Options
 from rrcm.core.ending import INTERRUPTED, reported
 from rrcm.core.errors import ConfigError, printable
 from rrcm.core.files import require_utf8
+from rrcm.inference import extras
 
 CERTIFY, RESULTS = "Certify and predict", "Read results"
 PROJECT, WORKFLOW, MACHINE = "Set up a project", "Run the workflow", "This machine"
@@ -342,7 +343,7 @@ def doctor(
     """Check packages, devices and tools; exit code 1 if one that is needed is missing."""
     from rrcm.cli.commands import doctor
 
-    text, good = doctor.examine_noise() if rng else doctor.examine()
+    text, good = doctor.examine_noise() if rng else doctor.examine(checkout=in_checkout())
     say(text)
     raise typer.Exit(int(not good))
 
@@ -382,7 +383,7 @@ def in_checkout() -> bool:
 
 def main() -> None:
     """Run a command; an error that the user can fix takes one line and exit code 1."""
-    with reported():
+    with reported(), extras.named(" ".join(("rrcm", *sys.argv[1:2]))):
         for argument in sys.argv:
             require_utf8(argument, ConfigError)
         if in_checkout():  # in any current folder, before other packages called `pipeline`

@@ -1,10 +1,12 @@
 """The wheel is complete by itself, and a checkout adds its own commands to the same program."""
 
+import email
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 
@@ -19,12 +21,13 @@ from rrcm.cli.main import NEED_CHECKOUT
 
 pytestmark = pytest.mark.slow
 
+LEFT_OUT = "PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"
 OTHER = "raise SystemExit('somebody else\\'s pipeline was imported')\n"
 
 
 def run(*command: str | Path, cwd: Path, fails: bool = False) -> str:
     """The output of a command, standard error included, with no environment of this checkout."""
-    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean = {key: value for key, value in os.environ.items() if key not in LEFT_OUT}
     done = subprocess.run(
         [*map(str, command)],
         cwd=cwd,
@@ -52,6 +55,12 @@ def site(folder: Path) -> Path:
     return found
 
 
+def files(folder: Path) -> set[Path]:
+    """All paths below ``folder / rrcm``, relative to it, without compiled files."""
+    found = {path.relative_to(folder) for path in (folder / "rrcm").rglob("*")}
+    return {path for path in found if "__pycache__" not in path.parts}
+
+
 def pip(target: Path, *arguments: str | Path, cwd: Path) -> None:
     quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
     run(sys.executable, "-m", "pip", "--python", target, "install", *quiet, *arguments, cwd=cwd)
@@ -63,8 +72,9 @@ def source(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("source") / "a checkout"
     for name in ("rrcm", "pipeline", "benchmarks", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("cli.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
+    (folder / ".ci").mkdir()
+    for name in ("cli.py", "pyproject.toml", "README.md", "LICENSE", ".ci/backend.py"):
+        shutil.copy(ROOT / name, folder / name)
     return folder
 
 
@@ -72,10 +82,11 @@ def source(tmp_path_factory) -> Path:
 def installed(source: Path, tmp_path_factory) -> Path:
     """An environment with the wheel in it."""
     folder = tmp_path_factory.mktemp("installed")
-    binaries, wheels = environment(folder / "env"), folder / "wheels"
+    binaries, before = environment(folder / "env"), {*source.rglob("*")}
     command = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
-    run(*command, "--no-build-isolation", "--wheel-dir", wheels, source, cwd=folder)
-    (wheel,) = wheels.glob("rrcm-*.whl")
+    run(*command, "--no-build-isolation", "--wheel-dir", folder, ".", cwd=source)
+    assert {*source.rglob("*")} == before, "a build leaves nothing in the checkout"
+    (wheel,) = folder.glob("rrcm-*.whl")
     pip(binaries / "python", wheel, cwd=folder)
     return folder / "env"
 
@@ -97,10 +108,12 @@ def test_the_wheel_has_one_package(installed: Path, tmp_path: Path):
 
     assert entries == {"rrcm", f"rrcm-{rrcm.__version__}.dist-info", "packages.pth"}
     assert said == f"{rrcm.__version__} {site(installed)}/rrcm/__init__.py False\n"
-    files = {path.relative_to(site(installed)).as_posix() for path in site(installed).rglob("*.*")}
-    ours = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("rrcm/**/*.*")}
-    ours = {file for file in ours if "__pycache__" not in file}
-    assert ours <= files  # templates and py.typed, too
+    assert files(site(installed)) == files(ROOT)
+    text = next(site(installed).glob("rrcm-*.dist-info/METADATA")).read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert email.message_from_string(text).get_all("Provides-Extra") == [
+        *extras["optional-dependencies"]
+    ]
 
 
 def test_the_wheel_certifies_a_classifier_on_a_folder(installed: Path, tmp_path: Path):
@@ -138,8 +151,9 @@ def test_the_wheel_has_its_own_commands_alone(installed: Path, elsewhere: Path):
 
 def test_an_editable_install_has_the_commands_of_its_checkout(source: Path, elsewhere: Path):
     """Wherever it is started, and whatever else is called pipeline there."""
-    binaries = environment(elsewhere / "env")
+    binaries, before = environment(elsewhere / "env"), {*source.rglob("*")}
     pip(binaries / "python", "--editable", source, cwd=elsewhere)
+    assert {*source.rglob("*")} == before
 
     listed = run(binaries / "rrcm", "--help", cwd=elsewhere)
 

@@ -9,20 +9,23 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from rrcm.core.errors import RrcmError
+from rrcm.inference import extras
 
 OK, ABSENT, WRONG = "ok", "--", "!!"
+RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+SHOWN = ("train", "diffusion", "serve", "flow")  # extras that add commands or parts of them
 Finding = tuple[str, str]  # one of these marks, and the text
 
 
-def examine() -> tuple[str, bool]:
+def examine(*, checkout: bool) -> tuple[str, bool]:
     """Return one line per finding, with a summary of the failures, and whether there are none.
 
     A line begins with ``ok``; with ``--`` if something optional, or that can be made, is absent; or
     with ``!!`` if something needed is missing or wrong, followed by the way to get it.
     """
     found = _packages()
-    if all(mark == OK for mark, _ in found):  # the next checks import these packages
-        found += [*_devices(), *_project()]
+    if all(mark != WRONG for mark, _ in found):  # the next checks import these packages
+        found += [*_devices(), *_project(checkout)]
     wrong = [text for mark, text in found if mark == WRONG]
     lines = [f"{mark}  {text}" for mark, text in found]
     if wrong:
@@ -57,24 +60,45 @@ def _subject(text: str) -> str:
 
 
 def _packages() -> list[Finding]:
+    """Return the packages that every command needs, and the extras with what they lack."""
     found = [(OK, f"python {platform.python_version()}")]
-    for text in requires("rrcm") or []:
-        requirement = Requirement(text)
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            have = version(requirement.name)
-        except PackageNotFoundError:
-            found.append((WRONG, f"{requirement.name}: not installed; `pip install '{text}'`"))
-            continue
-        fits = requirement.specifier.contains(have, prereleases=True)
-        wanted = "" if fits else f", needs {requirement.specifier}; `pip install '{text}'`"
-        found.append((OK if fits else WRONG, f"{requirement.name} {have}{wanted}"))
-    return found
+    wanted: dict[str, list[Requirement]] = {extra: [] for extra in SHOWN}
+    for requirement in map(Requirement, requires("rrcm") or []):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            found.append(_package(requirement))
+        for extra in SHOWN:
+            if requirement.marker and requirement.marker.evaluate({"extra": extra}):
+                wanted[extra].append(requirement)
+    return [*found, *(each for extra, needs in wanted.items() for each in _extra(extra, needs))]
+
+
+def _package(requirement: Requirement) -> Finding:
+    wanted = f"{requirement.name}{requirement.specifier}"
+    if (have := _version(requirement)) is None:
+        return WRONG, f"{requirement.name}: not installed; `pip install '{wanted}'`"
+    if requirement.specifier.contains(have, prereleases=True):
+        return OK, f"{requirement.name} {have}"
+    needs = f"needs {requirement.specifier}; `pip install '{wanted}'`"
+    return WRONG, f"{requirement.name} {have}, {needs}"
+
+
+def _extra(extra: str, wanted: list[Requirement]) -> list[Finding]:
+    """Return whether an extra is installed, and its packages of a version that does not fit."""
+    found = [each for each in map(_package, filter(_version, wanted)) if each[0] == WRONG]
+    if absent := [each.name for each in wanted if _version(each) is None]:
+        cure = f"""{", ".join(absent)} not installed; `pip install "rrcm[{extra}]"`"""
+        return [*found, (ABSENT, f"extra {extra}: {cure}")]
+    return found or [(OK, f"extra {extra}")]
+
+
+def _version(requirement: Requirement) -> str | None:
+    try:
+        return version(requirement.name)
+    except PackageNotFoundError:
+        return None
 
 
 def _devices() -> list[Finding]:
-    import onnxruntime
     import torch
 
     found = [(OK, f"{os.cpu_count()} CPU cores, torch uses {torch.get_num_threads()}")]
@@ -84,11 +108,25 @@ def _devices() -> list[Finding]:
     else:
         build = "this torch is a CPU build" if torch.version.cuda is None else "no device answers"
         found.append((ABSENT, f"no GPU: {build}; everything runs on the CPU"))
+    return [*found, _runtime()]
+
+
+def _runtime() -> Finding:
+    """Return which ONNX Runtime is installed; two of them overwrite each other's files."""
+    have = [name for name in RUNTIMES if _version(Requirement(name))]
+    if len(have) > 1:
+        both = " ".join(have)
+        cure = f'`pip uninstall {both}`, then `pip install "rrcm[cpu]"` or "rrcm[gpu]"'
+        return WRONG, f"{have[0]}: {have[1]} is installed, too, and has the same files; {cure}"
+    if not have:
+        return ABSENT, f"ONNX Runtime: {extras.needed('onnxruntime')}"
+    import onnxruntime
+
     providers = ", ".join(onnxruntime.get_available_providers())
-    return [*found, (OK, f"ONNX Runtime was built with {providers}")]
+    return OK, f"ONNX Runtime was built with {providers}"
 
 
-def _project() -> list[Finding]:
+def _project(checkout: bool) -> list[Finding]:
     from rrcm.cli import checked
     from rrcm.config import sections
 
@@ -96,7 +134,8 @@ def _project() -> list[Finding]:
     for tool in ("git", "dvc"):
         place = shutil.which(tool)
         cure = "not on PATH; activate .venv, or install it"
-        found.append((OK, f"{tool}: {place}") if place else (WRONG, f"{tool}: {cure}"))
+        absent = WRONG if checkout else ABSENT  # only the graph needs them
+        found.append((OK, f"{tool}: {place}") if place else (absent, f"{tool}: {cure}"))
     try:
         project = checked.load()
     except RrcmError as error:  # classifiers trained elsewhere need no params.yaml

@@ -1,0 +1,48 @@
+"""Names the extra of this package that brings a package which is not installed."""
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rrcm.core.errors import ConfigError
+
+RUNTIMES = "cpu", "gpu"  # one of the two: they install the same files
+EXTRAS = {  # module that is imported somewhere: the extras that bring it, as in pyproject.toml
+    **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), RUNTIMES),
+    **dict.fromkeys(("sklearn", "webdataset"), ("train",)),
+    "diffusers": ("diffusion",),
+    **dict.fromkeys(("fastapi", "prometheus_client", "pydantic"), ("serve",)),
+    **dict.fromkeys(("python_multipart", "starlette", "uvicorn"), ("serve",)),
+    **dict.fromkeys(("dvc", "httpx", "prefect"), ("flow",)),
+    "art": ("bench",),
+    "torch_fidelity": ("fid",),
+    "dvc_s3": ("s3",),
+    **dict.fromkeys(("mlflow", "tensorboard", "wandb"), ("log",)),
+}
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """Refuse, in one line, what imports a package of an extra that is not installed.
+
+    Args:
+        what: The command or function that the line begins with.
+
+    Raises:
+        ConfigError: The block imports such a package; names the extra. Any other package that is
+            missing is an error of the installation and propagates.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS or importlib.util.find_spec(module):
+            raise
+        raise ConfigError(f"{what}: {needed(module)}") from None
+
+
+def needed(module: str) -> str:
+    """The sentence that names the extra of a module, and the command that installs it."""
+    first, *others = EXTRAS[module]
+    also = "".join(f', or "{name}" for an NVIDIA GPU' for name in others)
+    return f'needs the extra "{first}"{also}: pip install "rrcm[{first}]"'
