@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from rrcm.core.errors import StageError, one_line
+from rrcm.inference import extras
 
 HOME = Path(".rrcm/prefect")  # Prefect's database and files, of this checkout alone
 SERVER = HOME / "server.json"  # the server of `rrcm flow up`, while it runs
@@ -37,8 +38,10 @@ def prepare() -> str:
     `rrcm flow up` is read from its file. No telemetry is sent. May be called again.
 
     Raises:
+        ModuleNotFoundError: Prefect is not installed.
         StageError: A file that `rrcm flow up` wrote cannot be read.
     """
+    extras.require("prefect")
     os.environ.update(QUIET)
     for name, value in USUAL.items():
         os.environ.setdefault(name, value)

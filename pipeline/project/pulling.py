@@ -20,6 +20,7 @@ from rrcm.cli.checked import load
 from rrcm.config.params import Params
 from rrcm.core.errors import ConfigError, DataError, RrcmError, StageError, one_line
 from rrcm.core.registry import suggest
+from rrcm.inference import extras
 
 COMPLAINT = re.compile(rb"(?:\x1b\[\d*m)?(?:ERROR|WARNING)(?:\x1b\[\d*m)?:")
 ERASE = b"\r\x1b[K"  # replaces the progress bar by the error
@@ -36,6 +37,7 @@ def pull(names: list[str], *, remote: str | None) -> str:
         StageError: dvc.lock of this commit has no such result.
         DataError: The remote cannot be reached, or lacks a file.
     """
+    extras.require("dvc")
     made = _outputs()
     if not names:
         counted = _pulled(made, remote, whatever=True)

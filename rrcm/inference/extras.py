@@ -41,6 +41,12 @@ def named(what: str) -> Iterator[None]:
         raise ConfigError(f"{what}: {needed(module)}") from None
 
 
+def require(module: str) -> None:
+    """Raise what importing an absent ``module`` raises, for a package that is run as a program."""
+    if importlib.util.find_spec(module) is None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
 def needed(module: str) -> str:
     """The sentence that names the extra of a module, and the command that installs it."""
     first, *others = EXTRAS[module]
