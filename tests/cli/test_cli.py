@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -479,6 +480,59 @@ def test_doctor_fails_without_a_package_and_names_it(monkeypatch, package, bound
 
     assert result.exit_code == 1 and said in result.output
     assert result.output.splitlines()[-1] == f"needed, and missing: {package}"
+
+
+@pytest.mark.parametrize(
+    ("needed", "said", "code"),
+    [
+        ("no-such>=1", '--  extra serve: no-such not installed; `pip install "rrcm[serve]"`', 0),
+        ("numpy>=1", "ok  extra serve", 0),
+        ("numpy<1", "needs <1; `pip install 'numpy<1'`", 1),
+    ],
+)
+def test_doctor_tells_which_extras_are_there(monkeypatch, needed, said, code):
+    monkeypatch.setattr(doctor, "requires", lambda name: [f'{needed}; extra == "serve"'])
+    monkeypatch.setattr(doctor, "_devices", list)
+    monkeypatch.setattr(doctor, "_project", lambda checkout: [])
+
+    result = CliRunner().invoke(cli.app, ["doctor"])
+
+    assert result.exit_code == code and said in result.output
+    assert "ok  extra flow" in result.output  # of which nothing is asked
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ((), ("--", 'pip install "rrcm[cpu]"')),
+        (("onnxruntime", "onnxruntime-gpu"), ("!!", "`pip uninstall onnxruntime onnxruntime-gpu`")),
+        (("onnxruntime-gpu",), ("ok", "CPUExecutionProvider")),
+    ],
+)
+def test_doctor_wants_one_runtime_at_most(monkeypatch, installed, said):
+    """Two would overwrite each other's files."""
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(doctor, "version", version)
+
+    mark, text = doctor._runtime()
+
+    assert mark == said[0] and said[1] in text
+
+
+def test_doctor_wants_no_dvc_outside_of_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "_packages", list)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(program, "in_checkout", lambda: False)
+
+    result = CliRunner().invoke(cli.app, ["doctor"])
+
+    assert result.exit_code == 0 and "--  dvc: not on PATH" in result.output
 
 
 @pytest.mark.parametrize("tool", ["git", "dvc"])

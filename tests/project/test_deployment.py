@@ -5,8 +5,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
@@ -95,8 +97,9 @@ def cluster(tmp_path: Path) -> Path:
     scripts = {
         "scontrol": 'test "$*" = "show hostnames n[1-2]" && printf "n1\\nn2\\n"',
         "srun": 'printf "%s\\n" "$@" > srun.txt; shift 3\n'
-        'for i in 0 1; do SLURM_NODEID=$i "$@" || exit; done',
-        "rrcm": 'printf "%s\\n" "$RRCM_TORCHRUN" "$@" > first.txt',
+        'SLURM_NODEID=1 "$@" & other=$!; SLURM_NODEID=0 "$@" || exit; wait $other',
+        "rrcm": 'printf "%s\\n" "$RRCM_TORCHRUN" "$@" > first.txt; until [ -e second.txt ]; do '
+        "sleep 0.1; done",
         "torchrun": 'printf "%s\\n" "$DVC_STAGE" "$@" > second.txt',
     }
     for name, text in scripts.items():
@@ -105,8 +108,12 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path
 
 
+JOB = {"SLURM_JOB_ID": "41007", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+ENDED = ".rrcm/slurm-41007.ended"
+
+
 def submit(cluster: Path, *words: str, fails: bool = False, gpus: str = "8") -> str:
-    given = {"SLURM_JOB_ID": "41007", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    given = dict(JOB)
     given |= {"SLURM_GPUS_ON_NODE": gpus} if gpus else {}
     given["PATH"] = f"{cluster}/.venv/bin:{os.environ['PATH']}"
     return run(
@@ -142,10 +149,56 @@ def test_slurm_trains_on_two_nodes_as_the_page_on_training_says(cluster: Path):
     assert (cluster / "srun.txt").read_text().splitlines() == [
         "--ntasks-per-node=1",
         "--kill-on-bad-exit=1",
-        "--wait=60",
+        "--wait=0",
         "deploy/slurm/node.sh",
         "pretrain@b",
     ]
+    assert not (cluster / ENDED).exists()
+
+
+def node(cluster: Path, number: int, program: str, text: str) -> subprocess.Popen[str]:
+    """Start a node whose rrcm or torchrun does ``text``, in a process group of its own."""
+    (cluster / ".venv/bin" / program).write_text(f"#!/bin/sh\n{text}\n")
+    (cluster / ".rrcm").mkdir(exist_ok=True)
+    given = JOB | {"SLURM_NODEID": str(number), "SLURM_GPUS_ON_NODE": "1", "RRCM_ENDED": ENDED}
+    given |= {"RRCM_MASTER": "n1", "RRCM_PORT": "21007"}
+    command = ["deploy/slurm/node.sh", "pretrain@b"]
+    return subprocess.Popen(command, cwd=cluster, env=os.environ | given, start_new_session=True)
+
+
+def test_a_node_ends_after_the_first_one(cluster: Path):
+    """Else srun could end the first one while DVC records the result."""
+    for text in ("exit 0", "exec sleep 60"):  # trained; waiting for a training that never begins
+        (cluster / ENDED).unlink(missing_ok=True)
+        other = node(cluster, 1, "torchrun", text)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(2)
+        assert node(cluster, 0, "rrcm", "exit 0").wait(20) == 0
+
+        assert other.wait(20) == 0 and (cluster / ENDED).exists()
+
+
+def test_a_node_that_fails_ends_with_its_code(cluster: Path):
+    assert node(cluster, 1, "torchrun", "exit 3").wait(20) == 3
+    assert not (cluster / ENDED).exists()
+    assert node(cluster, 0, "rrcm", "exit 4").wait(20) == 4
+    assert (cluster / ENDED).exists()
+
+
+def test_nodes_that_are_stopped_wait_for_what_saves(cluster: Path):
+    """As Slurm stops them before a job's time is over: all of their processes get SIGTERM."""
+    other = node(cluster, 1, "torchrun", "touch up1; exec sleep 60")
+    saves = "trap 'sleep 2; touch saved; exit 1' TERM; touch up0; sleep 60 & wait"
+    first = node(cluster, 0, "rrcm", saves)
+    while not all((cluster / name).exists() for name in ("up0", "up1")):
+        time.sleep(0.05)
+    for process in (other, first):
+        os.killpg(process.pid, signal.SIGTERM)
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        other.wait(1)
+    assert first.wait(20) == 1 and (cluster / "saved").exists()
+    assert other.wait(20) == 0
 
 
 def test_slurm_says_what_is_missing(cluster: Path):
