@@ -83,12 +83,11 @@ def _package(requirement: Requirement) -> Finding:
 
 
 def _extra(extra: str, wanted: list[Requirement]) -> list[Finding]:
-    """Return whether an extra is installed, and its packages of a version that does not fit."""
-    found = [each for each in map(_package, filter(_version, wanted)) if each[0] == WRONG]
+    """Return whether an extra is installed; if so, its packages of a version that does not fit."""
     if absent := [each.name for each in wanted if _version(each) is None]:
         cure = f"""{", ".join(absent)} not installed; `pip install "rrcm[{extra}]"`"""
-        return [*found, (ABSENT, f"extra {extra}: {cure}")]
-    return found or [(OK, f"extra {extra}")]
+        return [(ABSENT, f"extra {extra}: {cure}")]
+    return [each for each in map(_package, wanted) if each[0] == WRONG] or [(OK, f"extra {extra}")]
 
 
 def _version(requirement: Requirement) -> str | None:
