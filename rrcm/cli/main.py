@@ -221,7 +221,7 @@ def serve(
         typer.Option(help="Connections at once.", show_default="what the open-file limit allows"),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the bearer token that requests must send.")
+        Path | None, typer.Option(help="File of bearer tokens, one a line; requests must send one.")
     ] = None,
     reproducible: Annotated[
         bool, typer.Option("--reproducible", help="Let clients, if trusted, choose the seed.")

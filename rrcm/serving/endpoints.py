@@ -22,6 +22,8 @@ from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
+from rrcm.serving import upload
+from rrcm.serving.metrics import Metrics
 from rrcm.serving.queue import BodyMemory, ClientGone, DeadlinePassed, Full, WorkQueue
 from rrcm.serving.schemas import Health, Reply, Served
 
@@ -73,7 +75,6 @@ class Service:
         self, smoothed: Smoothed, *, name: str, limits: Limits, reproducible: bool
     ) -> None:
         """See `rrcm.serving.application.app`."""
-        self.smoothed = dataclasses.replace(smoothed, max_value=pictures.MAX_VALUE)
         self.fit = smoothed.fit or Fit(shape=smoothed.shape)
         self.name = name
         self.limits = limits
@@ -81,6 +82,12 @@ class Service:
         self.answered = 0
         self.line = WorkQueue(workers=limits.workers, queue=limits.queue)
         self.held = BodyMemory(limits.total)
+        self.metrics = Metrics(smoothed, name=name, line=self.line, held=self.held)
+        self.smoothed = dataclasses.replace(
+            smoothed,
+            backend=self.metrics.counted(smoothed.backend),
+            max_value=pictures.MAX_VALUE,
+        )
 
     @asynccontextmanager
     async def life(self, api: FastAPI) -> AsyncIterator[None]:
@@ -94,12 +101,16 @@ class Service:
         until = arrival + self.limits.seconds
         self._refuse_early(request, seed)
         try:
+            separator = _separator(request)
             self.line.check()
             with self.held.account() as take:
                 body = await self._body(request, until, take)
                 with self.line.place():  # only now: a slow sender takes no place
+                    times = {"arrival": arrival, "placed": time.monotonic()}
                     reply = await self.line.run(
-                        partial(self._reply, body, seed, arrival), until=until, gone=_gone(request)
+                        partial(self._reply, body, separator, seed, **times),
+                        until=until,
+                        gone=_gone(request),
                     )
         except Full as full:
             raise HTTPException(
@@ -119,6 +130,7 @@ class Service:
             # FastAPI sends a response as it is, and documents the declared type.
             return Response(status_code=LEFT)  # type: ignore[return-value]
         self.answered += 1
+        self.metrics.answer(reply)
         request.scope["rrcm.said"] = (
             f"{reply.name if reply.label is not None else 'abstained'}, radius {reply.radius:g}, "
             f"n {reply.n}, stop {reply.stop}, seed {reply.seed}"
@@ -130,7 +142,7 @@ class Service:
         line = self.line
         return Health(
             ready=line.inside < line.places,
-            waiting=line.inside - line.working,
+            waiting=line.waiting(),
             computing=line.working,
             answered=self.answered,
             held=self.held.bytes,
@@ -167,14 +179,19 @@ class Service:
             workers=limits.workers,
         )
 
+    async def metrics_text(self, request: Request) -> Response:
+        """The metrics of this server, in the text format of Prometheus or OpenMetrics."""
+        text, kind = self.metrics.text(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": kind})
+
     def _refuse_early(self, request: Request, seed: int | None) -> None:
         """Refuse a request by its header alone."""
-        kind = request.headers.get("content-type", TYPES[-1]).partition(";")[0].strip().lower()
-        if kind not in TYPES:
+        kind = _kind(request)
+        if kind not in (*TYPES, upload.TYPE):
             raise HTTPException(
                 415,
                 f"Content-Type {kind!r}: send the bytes of the picture alone, as "
-                f"{', '.join(TYPES[:-1])} or {TYPES[-1]}",
+                f"{', '.join(TYPES[:-1])} or {TYPES[-1]}, or a form, as {upload.TYPE}",
             )
         if seed is not None and not self.reproducible:
             raise HTTPException(
@@ -218,14 +235,18 @@ class Service:
             raise HTTPException(422, "an empty body; send the bytes of a picture")
         return bytes(body)
 
-    def _reply(self, body: bytes, seed: int | None, arrival: float) -> Reply:
-        """Decode and certify, on a thread of the queue."""
-        image = self._pixels(body)
+    def _reply(
+        self, body: bytes, separator: bytes, seed: int | None, *, arrival: float, placed: float
+    ) -> Reply:
+        """Decode and certify, on a thread of the queue; a form has a ``separator``."""
+        self.metrics.waited.observe(time.monotonic() - placed)
+        image = self._pixels(upload.picture(body, separator) if separator else body)
         left = arrival + self.limits.seconds - time.monotonic()
         if left <= 0:
             raise DeadlinePassed
         seed = secrets.randbits(64) if seed is None else seed
-        got = self.smoothed.answer(image, seed=seed, budget=left)
+        with self.metrics.drawing.time():
+            got = self.smoothed.answer(image, seed=seed, budget=left)
         abstained = got.label == ABSTAIN
         return Reply(
             abstained=abstained,
@@ -270,6 +291,16 @@ class Service:
 
     def _too_large(self, scaled: str = "") -> HTTPException:
         return HTTPException(413, f"{NAME}: more than {self.limits.pixels:,} pixels{scaled}")
+
+
+def _kind(request: Request) -> str:
+    return request.headers.get("content-type", TYPES[-1]).partition(";")[0].strip().lower()
+
+
+def _separator(request: Request) -> bytes:
+    """What separates the parts of a form; nothing where the body is the picture itself."""
+    is_form = _kind(request) == upload.TYPE
+    return upload.boundary(request.headers["content-type"]) if is_form else b""
 
 
 async def _gone(request: Request) -> None:

@@ -72,6 +72,10 @@ class WorkQueue:
         self._turns = asyncio.Semaphore(workers)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="rrcm-serving")
 
+    def waiting(self) -> int:
+        """The number of requests that have a place and are not in work."""
+        return self.inside - self.working
+
     def check(self) -> None:
         """Check that the queue has a free place.
 

@@ -19,10 +19,10 @@ from workspace import ROOT
 
 from rrcm.cli.commands import serve
 from rrcm.core.errors import ConfigError
-from rrcm.serving import connections, token
+from rrcm.serving import bearer, connections
 from rrcm.serving.connections import SPARE, Door
 
-SECRET = "0123456789abcdef-._~+/="
+SECRET, OTHER = "0123456789abcdef-._~+/=", "the-one-of-another-client"
 SERVER = """
 import resource, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
@@ -31,7 +31,7 @@ from rrcm.cli.commands import serve
 from rrcm.serving import application
 from rrcm.serving.connections import Door
 from rrcm.serving.endpoints import Limits
-app = application.app(classifier(), name="linear", limits=Limits(workers=1), token=%s)
+app = application.app(classifier(), name="linear", limits=Limits(workers=1), tokens=%s)
 door = Door(seconds=float(sys.argv[2]))
 if len(sys.argv) > 3:  # as if something else had taken the descriptors
     door.most = 10**6
@@ -45,7 +45,7 @@ def server(*options: str, log: Path, secret: bytes | None = None) -> Iterator[tu
     """One in a process of its own: its port, and how many connections it has room for."""
     with log.open("w") as said:
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVER % repr(secret), *options],
+            [sys.executable, "-c", SERVER % repr((secret,) if secret else ()), *options],
             cwd=ROOT / "tests",
             env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "PATH": "/usr/bin:/bin"},
             stdout=subprocess.PIPE,
@@ -204,6 +204,8 @@ def test_a_line_is_said_once_a_minute_with_its_count(monkeypatch, caplog):
     [
         (None, False),
         (f"Bearer {SECRET}", True),
+        (f"Bearer {OTHER}", True),
+        (f"Bearer {OTHER} {SECRET}", False),
         (f"bearer  {SECRET} ", True),
         (f"Basic {SECRET}", False),
         (f"Bearer {SECRET}x", False),
@@ -219,10 +221,18 @@ def test_only_the_token_opens_all_but_the_health(sent: str | None, right: bool):
         await send({"type": "http.response.body", "body": b""})
 
     async def main() -> dict[str, httpx.Response]:
-        guard = httpx.ASGITransport(token.Guard(inside, SECRET.encode()))
+        guard = httpx.ASGITransport(bearer.Guard(inside, (OTHER.encode(), SECRET.encode())))
         headers = {} if sent is None else {"Authorization": sent.encode("latin-1")}
         async with httpx.AsyncClient(transport=guard, base_url="http://a.test") as found:
-            paths = ("/health", "/model", "/certify", "/docs", "/openapi.json", "/health/")
+            paths = (
+                "/health",
+                "/model",
+                "/certify",
+                "/metrics",
+                "/docs",
+                "/openapi.json",
+                "/health/",
+            )
             return {path: await found.get(path, headers=headers) for path in paths}
 
     found = asyncio.run(main())
@@ -248,23 +258,51 @@ def test_a_real_server_asks_for_its_token(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "held", [b"", b"short", b"two words of a secret", b"x" * 5000, b"\xff" * 20, "é".encode() * 20]
+    "held",
+    [
+        b"",
+        b"short",
+        b"two words of a secret",
+        b"x" * 5000,
+        b"\xff" * 20,
+        "é".encode() * 20,
+        b"# nothing but a comment, which is no token",
+        SECRET.encode() + b" # no comment here",
+    ],
 )
 def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, held: bytes):
     file = tmp_path / "token"
     file.write_bytes(held)
 
-    with refused(ConfigError, f"--token-file {file}: expected one token of 16 to 4,096"):
-        token.read(file)
+    with refused(ConfigError, f"--token-file {file}: line 1: expected a token of 16 to 4,096"):
+        bearer.read(file)
 
 
-def test_a_token_is_read_without_its_line_end(tmp_path: Path):
-    (tmp_path / "token").write_text(f"{SECRET}\n")
+def test_tokens_are_read_one_a_line_without_comments(tmp_path: Path):
+    (tmp_path / "token").write_text(f"# of us\n {SECRET}\n\n#of them\r\n{OTHER}\r\n")
 
-    assert token.read(tmp_path / "token") == SECRET.encode()
+    assert bearer.read(tmp_path / "token") == (SECRET.encode(), OTHER.encode())
     for wrong in (tmp_path, tmp_path / "none"):
         with refused(ConfigError, f"--token-file {wrong}: not a file"):
-            token.read(wrong)
+            bearer.read(wrong)
+
+
+def test_a_line_that_is_no_token_is_named_and_not_shown(tmp_path: Path):
+    (tmp_path / "token").write_text(f"{SECRET}\n\ntoo-short")
+
+    with pytest.raises(ConfigError, match="line 3: expected a token") as error:
+        bearer.read(tmp_path / "token")
+    assert "too-short" not in str(error.value) and SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "mode, exposed", [(0o600, False), (0o640, False), (0o604, True), (0o602, True)]
+)
+def test_a_file_for_all_users_is_exposed(tmp_path: Path, mode: int, exposed: bool):
+    (tmp_path / "token").write_text(SECRET)
+    (tmp_path / "token").chmod(mode)
+
+    assert bearer.is_exposed(tmp_path / "token") is exposed
 
 
 @pytest.mark.parametrize("host, said", [("127.0.0.1", False), ("0.0.0.0", True)])

@@ -146,6 +146,23 @@ def test_an_answer_is_the_classifiers(kind: str | None):
     assert 0 < reply["seconds"] < 30
 
 
+def test_a_form_has_the_answer_of_its_picture():
+    """The form as a public client writes it; content that looks like an edge of it stays."""
+
+    async def talk(found: httpx.AsyncClient) -> list[dict[str, Any]]:
+        sent = {"params": {"seed": 7}}
+        forms = [await found.post("/certify", files={"image": PICTURE}, **sent)]
+        tail = PICTURE + b"\r\n--edg\r\n--"  # after a PNG file anything may follow
+        forms.append(await post(found, **form(("image", tail)), **sent))
+        return [one.json() for one in (await post(found, **sent), *forms)]
+
+    answers = ask(talk, classifier(sigma=2.0), reproducible=True)
+    for reply in answers:
+        reply.pop("seconds")
+
+    assert answers[0] == answers[1] == answers[2] and answers[0]["draws"] > 0
+
+
 def test_an_abstention_names_no_class():
     undecided = classifier(sigma=10.0)  # no class has half of the votes
 
@@ -245,6 +262,17 @@ def gif() -> bytes:
     return file.getvalue()
 
 
+def form(*parts: tuple[str, bytes], more: bytes = b"") -> dict[str, Any]:
+    """Arguments of a request, written out by RFC 7578."""
+    body = b"".join(
+        b'--edge\r\nContent-Disposition: form-data; name="%s"; filename="a.png"\r\n%s\r\n%s\r\n'
+        % (name.encode(), more, content)
+        for name, content in parts
+    )
+    kind = {"Content-Type": "multipart/form-data; boundary=edge"}
+    return {"content": body + b"--edge--\r\n", "headers": kind}
+
+
 LIMIT = 1000
 REFUSED = {
     "empty": (422, {"content": b""}, "an empty body"),
@@ -264,11 +292,36 @@ REFUSED = {
     "a bomb": (413, {"content": bomb(9_999)}, "more than 2,000 pixels"),
     "a larger bomb": (413, {"content": bomb(100_000)}, "more than 2,000 pixels"),
     "too long": (413, {"content": bytes(LIMIT + 1)}, "longer than 1,000 bytes"),
-    "form": (
-        415,
-        {"files": {"file": PICTURE}, "content": None, "headers": {}},
-        "send the bytes of the picture alone",
+    "a form of another field": (422, form(("file", PICTURE)), "send one field, 'image'"),
+    "a form of two pictures": (
+        422,
+        form(("image", PICTURE), ("image", PICTURE)),
+        "send one field, 'image'",
     ),
+    "a form of text": (422, form(("image", b"no picture")), "not a PNG or JPEG file"),
+    "a form of nothing": (422, form(("image", b"")), "not a PNG or JPEG file"),
+    "a form that is cut off": (
+        422,
+        form(("image", PICTURE)) | {"content": form(("image", PICTURE))["content"][:-20]},
+        "the form: damaged or cut off",
+    ),
+    "a form that is a picture": (
+        422,
+        {"headers": {"Content-Type": "multipart/form-data; boundary=x"}},
+        "the form: damaged or cut off",
+    ),
+    "a form without a boundary": (
+        422,
+        {"headers": {"Content-Type": "multipart/form-data"}},
+        "must name a boundary",
+    ),
+    "a form of many headers": (
+        422,
+        form(("image", PICTURE), more=b"".join(b"X-%d: 1\r\n" % k for k in range(20))),
+        "the form: damaged or cut off",
+    ),
+    "a form that is too long": (413, form(("image", bytes(LIMIT))), "longer than 1,000 bytes"),
+    "a bomb in a form": (413, form(("image", bomb(9_999))), "more than 2,000 pixels"),
     "web page": (415, {"headers": {"Content-Type": "text/html; charset=utf-8"}}, "'text/html'"),
     "seed": (403, {"params": {"seed": 1}}, "--reproducible"),
     "seed of letters": (422, {"params": {"seed": "one"}}, "seed: "),

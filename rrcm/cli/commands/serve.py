@@ -21,7 +21,7 @@ from rrcm.cli import sources
 from rrcm.cli.requests import Request
 from rrcm.cli.runs import Trained
 from rrcm.core.errors import ConfigError
-from rrcm.serving import application, token
+from rrcm.serving import application, bearer
 from rrcm.serving.connections import AT_ONCE, Connection, Door
 from rrcm.serving.endpoints import Limits
 
@@ -73,13 +73,18 @@ def serve(
         queue=queue,
         seconds=timeout,
     )
-    secret = None if token_file is None else token.read(token_file)
+    tokens = () if token_file is None else bearer.read(token_file)
+    if token_file is not None and bearer.is_exposed(token_file):
+        sources.note(
+            f"--token-file {token_file}: all users of this machine may use it; `chmod 600` it",
+            kind="warning",
+        )
     classifier, name = _classifier(request.answering()), _name(request)
     app = application.app(
-        classifier, name=name, limits=limits, reproducible=reproducible, token=secret
+        classifier, name=name, limits=limits, reproducible=reproducible, tokens=tokens
     )
     with _listening(host, port) as listener:
-        if secret is None:
+        if not tokens:
             _warn(listener)
         run(
             app,
