@@ -614,6 +614,12 @@ def test_openapi_is_valid_and_its_examples_are_answers():
         "image/png": binary,
         "image/jpeg": binary,
         "application/octet-stream": binary,
+        "multipart/form-data": {
+            "type": "object",
+            "required": ["image"],
+            "properties": {"image": binary},
+            "additionalProperties": False,
+        },
     }
     assert {*post["responses"]} == {"200", *map(str, application.REASONS)}
     for name in ("Reply", "Health", "Served", "Problem"):
