@@ -1,5 +1,6 @@
 """The report: certificates of every evaluation -> metrics, tables, curves and one HTML page."""
 
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import fewer_draws, intervals, statistics
 from rrcm.analysis.presentation import figures, markup, tables
+from rrcm.analysis.presentation.extras import Extras
 from rrcm.analysis.presentation.figures import Curve
 from rrcm.analysis.published import Published
 from rrcm.core.errors import printable
@@ -20,6 +22,14 @@ from rrcm.core.files import write_csv, write_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 DIGITS = 6  # decimals of a metric
+ALTERNATIVES = {  # texts in place of figures, which name the table with their numbers
+    "certified_accuracy": "Curves of the share certified against the radius; the table has numbers",
+    "probabilities": "Curves of the distribution of p_A over images, one for each classifier",
+    "envelopes": "Curves of the best share certified at each radius over several σ",
+    "budget": "Lines of the share certified against the number of draws; see budget.csv",
+    "per_class": "Heat maps of certified accuracy by class and radius; see per_class.csv",
+    "seeds": "Lines of the mean over seeds against the radius; the table below has the numbers",
+}
 
 
 def metrics(found: list[Entry], *, radii: list[float]) -> dict[str, dict[str, float]]:
@@ -49,6 +59,7 @@ def write(
     confidence: float,
     subject: str,
     published: dict[str, Published] | None = None,
+    extras: Extras | None = None,
 ) -> None:
     """Write the page, its tables and its figures to the folder ``out``.
 
@@ -66,6 +77,7 @@ def write(
         subject: The certified images, in words.
         published: Published rows of the same recipes, by the name of the evaluation;
             ``published.csv`` and the page then put them beside ours.
+        extras: Further chapters of the page.
 
     Raises:
         DataError: Some entries have labels and others do not.
@@ -96,29 +108,36 @@ def write(
     drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
     if len(over_seeds):
         drawn["seeds"] = repetitions.figure(over_seeds, what=_what(found))
-    write_text(
-        out / "index.html",
-        _template().render(
-            accuracy=accuracy,
-            banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
-            choice=fewer_draws.choice_note(budget, [e.alpha for e in found if e.alpha]),
-            apart=100 * intervals.dkw(max(len(e.table) for e in found), confidence=confidence),
-            comparison=tables.comparison_table(found, compared),
-            concluded=_concluded(found, compared, apart, level=1 - confidence),
-            confidence=f"{100 * confidence:g}",
-            drawing=tables.drawing_table(found),
-            facts=_facts(found),
-            failures=tables.failure_table(found),
-            figures=_saved(drawn, out),
-            labelled=found[0].labelled,
-            published=publications.table(beside),
-            seeds=repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,
-            seeds_apart=repetitions.difference_table(apart) if len(apart) else apart,
-            radius=tables.radius_table(found, confidence=confidence),
-            cut_short=any(entry.cut_short for entry in found),
-            subject=subject,
-            title=tables.title(found, confidence=confidence),
-        ),
+    context = {
+        "accuracy": accuracy,
+        "choice": fewer_draws.choice_note(budget, [e.alpha for e in found if e.alpha]),
+        "comparison": tables.comparison_table(found, compared),
+        "concluded": _concluded(found, compared, apart, level=1 - confidence),
+        "extras": extras or Extras(),
+        "figures": _saved(drawn, out),
+        "published": publications.table(beside),
+        "seeds": repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,
+        "seeds_apart": repetitions.difference_table(apart) if len(apart) else apart,
+        "subject": subject,
+    }
+    write_text(out / "index.html", _page(found, confidence=confidence, context=context))
+
+
+def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> str:
+    """The page, of ``context`` and the tables and facts that need no radii."""
+    return _template().render(
+        **context,
+        banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
+        apart=100 * intervals.dkw(max(len(e.table) for e in found), confidence=confidence),
+        confidence=f"{100 * confidence:g}",
+        cut_short=any(entry.cut_short for entry in found),
+        drawing=tables.drawing_table(found),
+        facts=_facts(found),
+        failures=tables.failure_table(found),
+        labelled=found[0].labelled,
+        origins=tables.origin_table(found),
+        radius=tables.radius_table(found, confidence=confidence),
+        title=tables.title(found, confidence=confidence),
     )
 
 
@@ -234,9 +253,10 @@ def _saved(drawn: dict[str, Figure], out: Path) -> dict[str, str]:
 
 
 def _inline(svg: str, name: str) -> str:
-    """An SVG element with ids that are unique in the page."""
-    drawing = svg[svg.index("<svg") :]
-    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", drawing)
+    """An SVG element with ids that are unique in the page, and a text for who cannot see it."""
+    drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg[svg.index("<svg") :])
+    said = ALTERNATIVES.get(name, name.replace("_", " "))
+    return drawing.replace("<svg", f'<svg role="img" aria-label="{html.escape(said)}"', 1)
 
 
 def _csv(table: pd.DataFrame, path: Path) -> None:

@@ -250,7 +250,10 @@ def report(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write the page of FILES to.", show_default="report-NAME"),
+        typer.Option(
+            help="Folder to write the page to, in a checkout with pictures and versions.",
+            show_default="report-NAME with FILES, else none",
+        ),
     ] = None,
     alpha: Annotated[
         float | None,
@@ -265,6 +268,8 @@ def report(
 
     if files:
         say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma))
+    elif out:
+        say(tables.page(out))
     else:
         say(tables.overview())
 

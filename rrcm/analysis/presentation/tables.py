@@ -11,6 +11,8 @@ from rrcm.analysis.estimation.intervals import Estimate
 from rrcm.analysis.estimation.paired import Comparison
 from rrcm.core.errors import printable
 
+DIGEST = 12  # hexadecimal digits of a SHA-256 that are shown
+
 
 def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
     """Certified accuracy in percent with its interval as text, one row per entry.
@@ -225,6 +227,25 @@ def drawing_table(found: list[Entry]) -> pd.DataFrame:
             row["function"] = f"{header.backend} {header.precision}, {header.provider}"
         rows.append(row)
     return pd.DataFrame(rows).fillna("?")
+
+
+def origin_table(found: list[Entry]) -> pd.DataFrame:
+    """The network, images and draws of the entries that record them, by digests."""
+    rows = []
+    for entry in found:
+        if entry.votes:
+            header, _ = entry.votes
+            rows.append(
+                {
+                    "σ": entries.sigma(entry),
+                    "method": entries.label(entry, found),
+                    "network": header.weights[:DIGEST],
+                    "images": header.pixels[:DIGEST],
+                    "noise": f"{header.stream}; seed {header.seed}",
+                    "votes": header.format,
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def class_numbers(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:

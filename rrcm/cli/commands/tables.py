@@ -3,22 +3,25 @@
 from pathlib import Path
 from typing import Any
 
-from rrcm.analysis import conclusions, entries, report, sources
+from rrcm.analysis import conclusions, entries, published, report, sources
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired, statistics
 from rrcm.analysis.estimation.truncation import truncate
-from rrcm.analysis.presentation import tables
+from rrcm.analysis.presentation import pictures, tables
+from rrcm.analysis.presentation.extras import Extras
 from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
-from rrcm.cli import differences, requests
+from rrcm.cli import differences, provenance, requests
 from rrcm.cli.stale import PAGE, Present
 from rrcm.config.defaults import REPORT
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import DataError
 from rrcm.core.ranges import require
+from rrcm.data.splits import shards
 
 CONFIDENCE = REPORT.confidence  # confidence of intervals without a params.yaml
 RESULTS = Path("results")
+HTML = "index.html"
 
 
 def overview() -> str:
@@ -39,6 +42,37 @@ def overview() -> str:
     return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {PAGE}"])
 
 
+def page(out: Path) -> str:
+    """Write the page of params.yaml's evaluations to ``out``; return the table and the page's path.
+
+    It is that of the graph, with the versions and machines of ``provenance/``, the commit, and
+    pictures if the certified split is here.
+    """
+    present = Present()
+    whole = present.whole
+    found = present.evaluations(whole.evals)
+    split = Path("shards", found[0].split)
+    there = (split / "index.json").exists()
+    extras = Extras(
+        pictures=pictures.groups(found, shards.read(split.parent, split.name)) if there else [],
+        versions=provenance.versions(),
+        recorded=provenance.recorded(),
+    )
+    shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
+    report.write(
+        found,
+        out,
+        subject=f"{whole.data.name}, {found[0].split} split · certificate: {found[0].certificate}",
+        published=published.read(Path(f"presets/published/{whole.data.name}.csv")),
+        extras=extras,
+        **shown,
+    )
+    said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
+    if not there:
+        said.append(f"no pictures: {split} is not here; `dvc pull {split}` fetches it")
+    return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {out / HTML}"])
+
+
 def report_files(
     files: list[Path], *, out: Path | None, alpha: float | None, sigma: float | None
 ) -> str:
@@ -51,7 +85,7 @@ def report_files(
     out = out or Path(f"report-{found[0].name}")
     shown: dict[str, Any] = {"radii": entries.default_radii(found), "confidence": CONFIDENCE}
     report.write(found, out, subject=", ".join(_names(found)), **shown)
-    return f"{tables.text(found, **shown)}\n\nthe report: {out / 'index.html'}"
+    return f"{tables.text(found, **shown)}\n\nthe report: {out / HTML}"
 
 
 def derive(

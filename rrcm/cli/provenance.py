@@ -1,0 +1,64 @@
+"""Reads how the results of a checkout were made: versions, machines, and the commit with them."""
+
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+
+from rrcm.cli.dvc_lock import LOCKFILE
+from rrcm.core.errors import DataError
+from rrcm.core.files import read_json
+
+FOLDER = Path("provenance")
+
+
+def versions() -> pd.DataFrame:
+    """Return a row for each kind of stage and environment, from ``provenance/``; empty without it.
+
+    Raises:
+        DataError: A record is damaged.
+    """
+    rows = []
+    for path in sorted(FOLDER.glob("*.json")):
+        record = read_json(path)
+        try:
+            rows.append(
+                {
+                    "stages": record["stage"].partition("@")[0],
+                    "python": record["python"],
+                    **record["packages"],
+                    "machine": record["machine"],
+                    "seconds": float(record["seconds"]),
+                }
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise DataError(f"{path}: no record of provenance; `dvc checkout {path}`") from None
+    if not rows:
+        return pd.DataFrame()
+    table = pd.DataFrame(rows).fillna("?")
+    keys = [name for name in table.columns if name != "seconds"]
+    found = table.groupby(keys, sort=False)["seconds"].agg(["size", "sum"]).reset_index()
+    found["stages"] += [f" ({size})" if size > 1 else "" for size in found.pop("size")]
+    return found.assign(seconds=[f"{total:,.0f}" for total in found.pop("sum")])
+
+
+def recorded() -> str:
+    """Return the commit and the date of the results, in words; empty outside of git.
+
+    It is the last commit that changed dvc.lock, which has the hashes of all results.
+    """
+    commit, date = _git("log", "-1", "--format=%h %cs", "--", str(LOCKFILE)).partition(" ")[::2]
+    if not commit:
+        return ""
+    if _git("status", "--porcelain", "--", str(LOCKFILE)):
+        return f"These results are not committed: {LOCKFILE} differs from that of {commit}, {date}."
+    return f"These results are those of commit {commit}, {date}, the last that changed {LOCKFILE}."
+
+
+def _git(*arguments: str) -> str:
+    """Return the output of git; empty if it fails or is not installed."""
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
