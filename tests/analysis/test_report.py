@@ -171,19 +171,60 @@ def test_drawings_of_one_page_share_no_name(written):
 
 def test_the_page_has_every_table(written):
     page = (written / "index.html").read_text()
-    shown = [unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", page)]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", page)
+    shown = [unescape(re.sub(r"<[^>]+>", "", cell)) for cell in cells]
     made = (
         tables.accuracy_table(ENTRIES, **SHOWN),
         tables.comparison_table(ENTRIES, tables.comparisons(ENTRIES, **SHOWN)),
         tables.radius_table(ENTRIES, confidence=CONFIDENCE),
         tables.failure_table(ENTRIES),
         tables.drawing_table(ENTRIES),
+        tables.origin_table(ENTRIES),
     )
 
     assert shown == [str(cell) for table in made for cell in table.to_numpy().ravel()]
     assert "digits &lt;test&gt; images · 20 images" in page and "α = 0.001" in page
     assert "n₀ = 20, up to n = 200" in page and "stopping rule: grid" in page
     assert "onnx, fp32" in page and "95 % Wilson interval" in page
+
+
+def test_the_page_can_be_walked_through_and_heard(written):
+    """Every chapter is in the table of contents; figures have texts; p-values are behind a fold."""
+    page = (written / "index.html").read_text()
+    chapters = re.findall(r'<h2 id="([^"]+)">', page)
+
+    assert re.findall(r'<li><a href="#([^"]+)">', page) == chapters and len(chapters) > 5
+    assert len(re.findall(r'<svg role="img" aria-label="[^"]+"', page)) == len(FIGURES)
+    assert '<html lang="en">' in page and page.count("<h1>") == page.count("<main>") == 1
+    (folded,) = re.findall(r"<details>.*?</details>", page, flags=re.DOTALL)
+    assert "p, Holm" in folded and "p, Holm</th>" not in page.replace(folded, "")
+
+
+def contrast(one: str, two: str) -> float:
+    """WCAG 2.2, relative luminance: text needs 4.5."""
+
+    def luminance(colour: str) -> float:
+        width = (len(colour) - 1) // 3
+        parts = [
+            int(colour[1 + i * width : 1 + (i + 1) * width] * (3 - width), 16) for i in (0, 1, 2)
+        ]
+        linear = [c / 3294.6 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted(map(luminance, (one, two)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_is_readable_on_a_light_and_a_dark_page():
+    assert contrast("#000", "#ffffff") == pytest.approx(21)
+    themes = re.findall(r":root \{([^}]*--paper[^}]*)\}", report.TEMPLATE.read_text())
+
+    assert len(themes) == 2
+    for theme in themes:
+        colours = dict(re.findall(r"--(\w+): (#[0-9a-f]+)", theme))
+        for text in ("ink", "note", "link"):
+            assert contrast(colours[text], colours["paper"]) >= 4.5
+        assert contrast(colours["ink"], colours["code"]) >= 4.5
 
 
 def test_two_reports_are_the_same_bytes(written, tmp_path, monkeypatch):

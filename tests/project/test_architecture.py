@@ -298,7 +298,8 @@ COARSE = {
     "report": {
         *("rrcm/analysis/latency.py", "rrcm/analysis/presentation/results.py"),
         *("rrcm/analysis/representations.py", "rrcm/analysis/sources.py"),
-        *("rrcm/analysis/page.py", "rrcm/config/defaults.py"),
+        *("rrcm/analysis/page.py", "rrcm/analysis/presentation/pictures.py"),
+        "rrcm/config/defaults.py",
     },
 }
 

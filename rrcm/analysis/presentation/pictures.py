@@ -17,6 +17,7 @@ from PIL import Image
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation.extras import Group, Pair
+from rrcm.certification.certify import floor
 from rrcm.certification.sampling import procedure
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import BUDGET, Header
@@ -39,7 +40,7 @@ def groups(found: list[Entry], split: Split) -> list[Group]:
 
     Args:
         found: Entries; those without votes have no pictures.
-        split: The certified images, and perhaps others.
+        split: The certified images.
 
     Raises:
         DataError: The images are not those of the votes.
@@ -123,7 +124,7 @@ def _caption(row: "pd.Series[Any]", header: Header) -> str:
     if predict == ABSTAIN:
         return printable(f"{of}: no answer")
     answer = "" if predict == label else f", answer {header.classes[predict]}"
-    return printable(f"{of}{answer}: certified within r = {row['radius']:.3f}")
+    return printable(f"{of}{answer}: certified within r = {floor(row['radius'], 3):g}")
 
 
 def _png(pixels: np.ndarray, step: int) -> str:

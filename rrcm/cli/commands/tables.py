@@ -11,7 +11,8 @@ from rrcm.analysis.presentation import pictures, tables
 from rrcm.analysis.presentation.extras import Extras
 from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
-from rrcm.cli import differences, provenance, requests
+from rrcm.cli import differences, requests
+from rrcm.cli.commands import provenance
 from rrcm.cli.stale import PAGE, Present
 from rrcm.config.defaults import REPORT
 from rrcm.config.sections import PARAMS
