@@ -33,7 +33,7 @@ def preset(
 
 @app.command(rich_help_panel=PROJECT)
 def check() -> None:
-    """Check all of params.yaml; list what `dvc repro` would run.
+    """Check all of params.yaml; `rrcm status` says where its results stand.
 
     Nothing is run. Every key is checked, also those of a method, a network or an augmentation that
     only a late stage needs: unknown, missing or mistyped keys, values out of range, names of
@@ -43,6 +43,35 @@ def check() -> None:
     from pipeline.commands import check
 
     say(check.check())
+
+
+@app.command(rich_help_panel=PROJECT)
+def plan(
+    preset: Annotated[
+        str | None, typer.Argument(help="A preset.", show_default="the current params.yaml")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Runs, evaluations or stages, as globs, and what they need."),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="GPUs by name and number, as h100:8.", show_default="this machine"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Estimate time, memory and disk of every stage; nothing is run or fetched."""
+    from pipeline.commands import plan
+
+    say(plan.plan(preset, only=only or [], gpu=gpu, as_json=as_json))
+
+
+@app.command(rich_help_panel=WORKFLOW)
+def status() -> None:
+    """Show which results are up to date, which are not and why, and what runs now."""
+    from pipeline.commands import status
+
+    say(status.status())
 
 
 @app.command(rich_help_panel=WORKFLOW)

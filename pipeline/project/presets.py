@@ -42,18 +42,8 @@ def use(name: str, *, base: str | None, force: bool) -> str:
         ConfigError: There is no such preset, it is not valid, or params.yaml is no copy of a
             preset, so that edits would be lost. Nothing is written then.
     """
-    whole = sorted(path.stem for path in PRESETS.glob("*.yaml"))
-    known = [*whole, *sorted(PREFIX + path.stem for path in PRESETS.glob("ablations/*.yaml"))]
-    if name not in known:
-        listed = ", ".join(known) or "nothing; run this in a checkout"
-        raise ConfigError(f"{PRESETS}/ has no {name!r}, only {listed}.{suggest(name, known)}")
-    if name in whole:
-        require(base is None, f"--base: {name} is a complete preset; only an ablation has a base")
-        params.load(PRESETS / f"{name}.yaml")  # refuses an invalid one before any writing
-        text, described = _read(name), f"presets/{name}.yaml"
-    else:
-        text = composed(name, base or BASE)
-        described = f"presets/{base or BASE}.yaml as {_file(name)} varies it"
+    text, described = found(name, base=base)
+    whole = _whole()
     if sections.PARAMS.exists() and not force and _edited(sections.PARAMS, whole):
         raise ConfigError(
             f"{sections.PARAMS} has been edited: save it elsewhere, or overwrite it with --force"
@@ -62,6 +52,32 @@ def use(name: str, *, base: str | None, force: bool) -> str:
     write_text(sections.PARAMS, text)
     artifacts.write(params.load())
     return f"{described}; results of {before} are kept in {lockfile.ASIDE}" if before else described
+
+
+def found(name: str, *, base: str | None = None) -> tuple[str, str]:
+    """Return the text of a preset's params.yaml, which is valid, and the preset's description.
+
+    Raises:
+        ConfigError: There is no such preset, or it is not valid.
+    """
+    whole = _whole()
+    known = [*whole, *sorted(PREFIX + path.stem for path in PRESETS.glob("ablations/*.yaml"))]
+    if name not in known:
+        listed = ", ".join(known) or "nothing; run this in a checkout"
+        raise ConfigError(f"{PRESETS}/ has no {name!r}, only {listed}.{suggest(name, known)}")
+    if name in whole:
+        require(base is None, f"--base: {name} is a complete preset; only an ablation has a base")
+        params.load(PRESETS / f"{name}.yaml")
+        return _read(name), f"presets/{name}.yaml"
+    return (
+        composed(name, base or BASE),
+        f"presets/{base or BASE}.yaml as {_file(name)} varies it",
+    )
+
+
+def _whole() -> list[str]:
+    """Return the names of complete presets."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
 def composed(name: str, base: str) -> str:

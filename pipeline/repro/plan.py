@@ -5,11 +5,14 @@ dvc.lock is never read.
 """
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dvc.dependency.param import ParamsDependency
@@ -24,6 +27,7 @@ from rrcm.cli import checked, dvc_lock
 from rrcm.cli.dvc_lock import tree
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import StageError, one_line
+from rrcm.core.files import write_text
 from rrcm.core.registry import suggest
 from rrcm.core.schema import read_yaml
 
@@ -103,6 +107,29 @@ def opened() -> Iterator[tuple[Any, list[PipelineStage]]]:
             yield graph, [stage for stage in order if not stage.is_data_source]
     except DvcException as error:
         raise StageError(f"dvc.yaml: {one_line(error)}") from None
+
+
+def declared(params: str) -> dict[str, tuple[str, ...]]:
+    """The stages that dvc.yaml has with the text ``params`` as params.yaml, in order.
+
+    Each with those directly upstream. DVC reads both in a temporary folder, and no data.
+
+    Raises:
+        StageError: DVC cannot read dvc.yaml.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy("dvc.yaml", folder)
+        write_text(Path(folder, "params.yaml"), params)
+        write_text(Path(folder, ".dvc/config"), "[core]\n    no_scm = True\n")
+        try:
+            with closing(Repo(folder)) as repo:
+                graph = get_active_graph(repo.index.graph)
+                order = plan_repro(graph, repo.index.stages)
+                return {
+                    s.name: tuple(up.name for up in order if graph.has_edge(s, up)) for s in order
+                }
+        except DvcException as error:
+            raise StageError(f"dvc.yaml: {one_line(error)}") from None
 
 
 def meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:

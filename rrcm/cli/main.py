@@ -31,10 +31,11 @@ NEED_CHECKOUT: tuple[str, ...] = (
     "flow",
     "import",
     "latency",
+    "plan",
     "preset",
     "pull",
 )
-NEED_CHECKOUT += ("representations", "repro")
+NEED_CHECKOUT += ("representations", "repro", "status")
 ROOT = Path(__file__).parents[2]  # root of the checkout, or site-packages if installed
 WHOLE = 10_000  # characters of a summary line, which the terminal wraps
 

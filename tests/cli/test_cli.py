@@ -61,6 +61,8 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "accept": {"targets", "because"},
     "audit": {"files", "n", "alpha", "sigma"},
     "check": set(),
+    "status": set(),
+    "plan": {"preset", "only", "gpu", "json"},
     "doctor": {"rng"},
     "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
     "latency": {"seconds", "radius", "reference", "out"},

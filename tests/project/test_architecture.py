@@ -28,7 +28,8 @@ ABOVE = {  # what of pipeline/ a folder of it may import
     "flow": {"runtime", "repro"},
     "acceptance": {"repro"},
     "project": {"runtime", "repro"},
-    "commands": {"runtime", "repro", "project", "acceptance"},
+    "planning": {"runtime"},
+    "commands": {"runtime", "repro", "project", "acceptance", "planning"},
     "cli": {"runtime", "flow", "project", "commands"},
 }
 FOREIGN = {"dvc", "prefect", "pipeline", "benchmarks", "cli"}

@@ -1,0 +1,1 @@
+"""What a params.yaml would cost: counted operations, stated and measured rates, memory, disk."""
