@@ -26,8 +26,8 @@ from scipy.stats import binom
 
 from rrcm.certification.certificates import cohen
 from rrcm.certification.stopping import grid
-from rrcm.certification.votes.counts import Claim, ImageVotes
-from rrcm.certification.votes.sequential import efficacy_bound
+from rrcm.certification.votes.counts import Claim, ImageVotes, Rule
+from rrcm.certification.votes.sequential import efficacy_bound, look_schedule
 
 BETAS = (0.05, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
 NEAR = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)  # radii in units of sigma
@@ -50,7 +50,7 @@ def main() -> None:
     print("| n | beta | lost, one p | lost, just enough | draws for each image |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     for n in arguments.n:
-        votes = simulated(n, arguments.images, seed=arguments.seed)
+        votes = simulated(look_schedule(n), arguments.images, seed=arguments.seed)
         for beta in arguments.beta:
             found = [lost(r, n=n, alpha=arguments.alpha, beta=beta) for r in NEAR]
             cells = [f"{100 * max(each):.2f} %" for each in zip(*found, strict=True)]
@@ -145,20 +145,19 @@ def probabilities(images: int) -> np.ndarray:
     return ndtr(MEAN + SPREAD * ndtri((np.arange(images) + 0.5) / images))
 
 
-def simulated(n: int, images: int, *, seed: int) -> list[list[tuple[int, int]]]:
+def simulated(looks: tuple[int, ...], images: int, *, seed: int) -> list[list[tuple[int, int]]]:
     """Votes of each image at all looks, with the p of `probabilities`."""
     rng, p = np.random.default_rng(seed), probabilities(images)
-    looks = laid_out([0.0], n=n, alpha=0.001, beta=0.5).looks
     hits = np.cumsum([rng.binomial(t, p) for t in np.diff(looks, prepend=0)], axis=0)
     return [[*zip(looks, each.tolist(), strict=True)] for each in hits.T]
 
 
-def draws(rule: grid.Rule, votes: list[list[tuple[int, int]]]) -> float:
+def draws(rule: Rule, votes: list[list[tuple[int, int]]]) -> float:
     """Mean draws per image until the rule stops, without those that select the class."""
     return float(np.mean([_until(rule, history) for history in votes]))
 
 
-def _until(rule: grid.Rule, history: list[tuple[int, int]]) -> int:
+def _until(rule: Rule, history: list[tuple[int, int]]) -> int:
     ends = (i for i in range(1, len(history)) if rule.stop(seen(history[:i])))
     return history[next(ends, len(history)) - 1][0]
 

@@ -1,14 +1,14 @@
-r"""The least draws that any test needs, beside those of the stopping rule `grid`.
+r"""The least draws that any test needs, beside those of the stopping rules of tables.
 
-``python -m benchmarks.limit`` lays `grid` out for the radii of a table and compares its draws on
-simulated images, whose p is known, with a limit that no rule of the same error and power can go
+``python -m benchmarks.limit`` lays the rules out for the radii of a table and compares their draws
+on simulated images, whose p is known, with a limit that no rule of the same error and power can go
 below.
 
 For one radius, let ``p0`` be the probability that certifies it. Let a rule certify images of
 ``p0`` with probability at most alpha, and images of any larger p with at least the probability
-``w(p)`` of n draws (Clopper-Pearson), less what it may give up. If it certifies images of
-p with probability a, then for every other p' (Wald, 1945; here as the data-processing inequality
-for the relative entropy of Bernoulli variables)
+``w(p)`` that its last look has by itself, less what it may give up. If it certifies images of p
+with probability a, then for every other p' (Wald, 1945; here as the data-processing inequality for
+the relative entropy of Bernoulli variables)
 
 .. math:: E_p[N] \ge \mathrm{kl}(a, a') / \mathrm{kl}(p, p'),
 
@@ -25,9 +25,12 @@ from scipy.special import betaincinv, rel_entr
 from scipy.stats import binom
 
 from benchmarks import futility
-from rrcm.certification.votes.bounds import complement
+from rrcm.certification.certificates import cohen
+from rrcm.certification.stopping import grid, spending
+from rrcm.certification.votes.counts import Claim, Rule
 from rrcm.certification.votes.sequential import efficacy_bound
 
+BETAS = {"grid": 5e-4, "spending": 0.01}  # at each look; of all looks together
 POWERS = np.linspace(0.02, 0.999, 50)  # of the p' above p0
 SHARES = np.linspace(0.0, 1.0, 401)  # ends of the intervals of a
 EDGE = 1e-12  # p is kept away from 0 and 1 by as much
@@ -37,25 +40,42 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--n", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     options.add_argument("--alpha", type=float, default=0.001)
-    options.add_argument("--beta", type=float, default=5e-4)
     options.add_argument("--images", type=int, default=1_000)
     options.add_argument("--seed", type=int, default=0)
     arguments = options.parse_args()
-    alpha, radii = arguments.alpha, futility.RADII
-    print("| n | limit | `grid` | of the limit | fewer than n |")
-    print("| ---: | ---: | ---: | ---: | ---: |")
+    print("| n | rule | limit | draws | of the limit | fewer than n |")
+    print("| ---: | --- | ---: | ---: | ---: | ---: |")
     for n in arguments.n:
-        p = futility.probabilities(arguments.images)
-        found = []
-        for radius in radii:
-            q = efficacy_bound(radius / futility.SIGMA, sigma=1.0)
-            hits = futility.fewest(n, lambda k, n=n, q=q: complement(k, n, alpha) < q)
-            found.append(limit(p, q, hits, n=n, alpha=alpha))
-        least = np.max(found, axis=0).mean()
-        votes = futility.simulated(n, arguments.images, seed=arguments.seed)
-        rule = futility.laid_out(radii, n=n, alpha=alpha, beta=arguments.beta, sigma=futility.SIGMA)
-        draws = futility.draws(rule, votes)
-        print(f"| {n:,} | {least:,.0f} | {draws:,.0f} | {draws / least:.2f} | {n / draws:.2f} |")
+        for rule, lost in rules(n, arguments.alpha):
+            p = futility.probabilities(arguments.images)
+            found = [
+                limit(p, *_asked(rule, radius), n=n, alpha=arguments.alpha, beta=lost)
+                for radius in futility.RADII
+            ]
+            least = np.max(found, axis=0).mean()
+            votes = futility.simulated(rule.looks, arguments.images, seed=arguments.seed)
+            draws = futility.draws(rule, votes)
+            print(
+                f"| {n:,} | `{rule.__module__.rpartition('.')[2]}` | {least:,.0f} | {draws:,.0f} "
+                f"| {draws / least:.2f} | {n / draws:.2f} |",
+                flush=True,
+            )
+
+
+def rules(n: int, alpha: float) -> list[tuple[Rule, float]]:
+    """The rules with the constants of the presets, and what share of images each may lose."""
+    claim = Claim(certificate=cohen, sigma=futility.SIGMA, alpha=alpha)
+    radii = futility.RADII
+    one = grid.Rule(grid.Config(radii=radii, beta=BETAS["grid"]), n=n, claim=claim)
+    other = spending.Rule(spending.Config(radii=radii, beta=BETAS["spending"]), n=n, claim=claim)
+    return [(one, one.cfg.beta * len(one.looks)), (other, other.cfg.beta)]
+
+
+def _asked(rule: Rule, radius: float) -> tuple[float, int]:
+    """1 - p0 of a radius, and the hits among n draws with which the rule certifies it."""
+    q, n = efficacy_bound(radius, sigma=futility.SIGMA), rule.looks[-1]
+    alpha = rule.claim.alpha
+    return q, futility.fewest(n, lambda k: rule.complement([(n, k)], alpha) < q)
 
 
 def limit(

@@ -6,6 +6,7 @@ from scipy.special import betaincinv
 from scipy.stats import binom
 
 from benchmarks import futility, limit
+from rrcm.certification.votes.sequential import look_schedule
 
 N, ALPHA, BETA, RADIUS = 1_000, 0.001, 0.05, 0.5
 
@@ -65,7 +66,7 @@ def test_no_image_loses_more_than_one_with_just_enough_hits():
 
 
 def test_draws_of_a_table_fall_with_beta():
-    table = futility.simulated(N, 200, seed=0)
+    table = futility.simulated(look_schedule(N), 200, seed=0)
     spent = [
         futility.draws(futility.laid_out([0.0, 0.5], n=N, alpha=ALPHA, beta=beta, sigma=0.5), table)
         for beta in (1e-4, 1e-2, 0.3)
