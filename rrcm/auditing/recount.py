@@ -102,7 +102,7 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
     bounded = answered & claims & (p > 0.5)
     sigma, bare, more = None, answered & ~bounded, []
     if bounded.any():
-        radii = accept(of_radii(table[bounded], lines[bounded], level=level))
+        radii = accept(of_radii(table[bounded], lines[bounded], level=level, n=n))
         sigma, more = radii.value, radii.findings
         if radii.name == LARGER:  # two classes' bounds may give a radius where p_A is below ½
             bare &= ~claims
@@ -161,11 +161,12 @@ def of_bounds(table: pd.DataFrame, lines: np.ndarray, *, adaptive: bool) -> Iter
 
 
 def of_radii(
-    table: pd.DataFrame, lines: np.ndarray, *, level: Interval | None
+    table: pd.DataFrame, lines: np.ndarray, *, level: Interval | None, n: int
 ) -> Iterator[Hypothesis]:
     """Hypotheses about the radius in rows with p_A > ½; the values are sigmas.
 
     ``level`` gives p_A before it was rounded, in rows where it is Clopper-Pearson's at that alpha.
+    ``n`` is the most draws of a row.
     """
     r, z, upper = table["radius"].to_numpy(), *_quantiles(table, level)
 
@@ -203,7 +204,7 @@ def of_radii(
     yield Hypothesis(
         name=LARGER,
         value=(left, right),
-        explained=inside | above,
+        explained=inside | (above & (low <= right * _two_classes(upper, level, n))),
         needs=1,
         gains=max(FEW, 0.02 * len(r)),
         findings=[Finding(level=NOTE, text=text)],
@@ -261,6 +262,16 @@ def common(low: np.ndarray, high: np.ndarray) -> tuple[float, float, np.ndarray]
         if within.sum() >= inside.sum() - max(3, 0.02 * len(low)):
             return short, short, within
     return left, right, inside
+
+
+def _two_classes(z: np.ndarray, level: Interval | None, n: int) -> np.ndarray:
+    """The largest share of sigma * ``z`` = sigma * Phi^-1(p_A) that a radius of two classes can be.
+
+    The runner-up's bound is at most that of no votes among n draws, at the level of p_A (eq. 20).
+    """
+    if level is None:
+        return np.full_like(z, np.inf)
+    return (1 + ndtri(level[1] ** (1 / n)) / z) / 2 + SLACK
 
 
 def _second(low: np.ndarray, high: np.ndarray, inside: np.ndarray) -> tuple[float, np.ndarray]:

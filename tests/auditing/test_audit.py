@@ -71,7 +71,26 @@ def test_other_certificates_raise_no_alarm(tmp_path, certificate):
     assert alarms(examine(tmp_path, found)) == []
 
 
+@pytest.mark.parametrize("rule", ["grid", "anytime"])
+def test_two_classes_under_rules_that_stop_early_raise_no_alarm(tmp_path, rule):
+    definition, rows = sampled(rule, images=200)
+    found = certify.certify(definition, rows, certificates=["two_class"], alpha=0.001)
+
+    assert alarms(examine(tmp_path, found)) == []
+
+
 # Planted faults.
+
+
+def test_larger_radii_are_of_two_classes_only_as_far_as_votes_allow(tmp_path):
+    """Unanimous votes leave the runner-up none, and its bound is then no better than p_A's."""
+    found, rng = table(), np.random.default_rng(0)
+    large = found["radius"] > found["radius"].quantile(0.7)
+    raised = (found["radius"] + large * rng.uniform(0.03, 0.07, len(found))).round(6)
+
+    result = examine(tmp_path, found.assign(radius=raised))
+
+    assert result.trusted is False and "sigma * Phi^-1(p_A)" in result.verdict
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv"])
