@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import tempfile
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -24,9 +25,10 @@ from rrcm.core.registry import suggest
 
 WIDTH = 100
 NOUNS = {"train": "training", "vote": "inference of"}
-NAME = 34  # columns of a stage's name
+NAME, WHAT = 39, 20  # columns of a stage's name, and of its counts
 UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 TIMES = (("min", 60), ("h", 60), ("days", 24))
+SEED = re.compile(r"-seed\d+")
 SOON = 120  # of a unit of time: from here on the next one is used
 
 
@@ -118,7 +120,7 @@ def _table(found: Sequence[Estimate], on: Gpus | Processor, whole: Params, descr
     bound = any(one.work.bound for one in found)
     disk = sum(one.work.disk or 0 for one in found)
     lines.append(
-        _row("all", "one after the other", scaled(total, "FLOP"), _time(seconds, bound), "",
+        _row("all, one after the other", "", scaled(total, "FLOP"), _time(seconds, bound), "",
              scaled(disk, "B"))
     )  # fmt: skip
     return "\n".join([*lines, "", *_how(found, on, whole)])
@@ -130,20 +132,27 @@ def _group(group: str, rows: Sequence[Estimate]) -> list[str]:
         count = f" ({len(rows)})" if len(rows) > 1 else ""
         what = rows[0].work.what if len(rows) == 1 or not disk else f"each {rows[0].work.what}"
         return [_row(f"{group}{count}", what, "", "", "", scaled(disk, "B") if disk else "")]
-    lines = [group]
+    alike: dict[tuple[str, ...], list[str]] = {}  # rows that differ in their seed only
     for one in rows:
-        work = one.work
-        lines.append(
-            _row(
-                f"  {work.name.partition('@')[2]}",
-                work.what.replace(" images", "").replace(" steps", "").replace(" draws", ""),
-                scaled(work.operations, "FLOP") if work.operations else "not known",
-                "" if one.seconds is None else _time(one.seconds, work.bound),
-                "" if one.memory is None else scaled(one.memory, "B"),
-                scaled(work.disk, "B") if work.disk else "",
-            )
-        )
+        name = one.work.name.partition("@")[2]
+        alike.setdefault((SEED.sub("-seed*", name), *_cells(one)), []).append(name)
+    lines = [group]
+    for (pattern, what, *cells), names in alike.items():
+        several = len(names) > 1
+        name, count = (pattern, f"{len(names)} x ") if several else (names[0], "")
+        lines.append(_row(f"  {name}", f"{count}{what}", *cells))
     return lines
+
+
+def _cells(one: Estimate) -> tuple[str, ...]:
+    work = one.work
+    return (
+        work.what.replace(" images", "").replace(" steps", "").replace(" draws", ""),
+        scaled(work.operations, "FLOP") if work.operations else "not known",
+        "" if one.seconds is None else _time(one.seconds, work.bound),
+        "" if one.memory is None else scaled(one.memory, "B"),
+        scaled(work.disk, "B") if work.disk else "",
+    )
 
 
 def _unknown(one: Estimate) -> bool:
@@ -155,8 +164,8 @@ def _unknown(one: Estimate) -> bool:
 def _row(name: str, what: str, *cells: str) -> str:
     if len(name) > NAME:
         name = f"{name[: NAME - 1]}…"
-    widths = (11, 12, 8, 8)
-    line = f"{name:{NAME}} {what:22}" + "".join(
+    widths = (10, 10, 8, 8)
+    line = f"{name:{NAME}} {what:{WHAT}}" + "".join(
         f" {cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
     )
     return line.rstrip()
@@ -183,7 +192,8 @@ DISK = (
 def _how(found: Sequence[Estimate], on: Gpus | Processor, whole: Params) -> list[str]:
     """Return how each number was reached, as paragraphs."""
     said = [
-        "counts: training: steps x images of a batch; sampling: images x most draws of each.",
+        "counts: training: steps x images of a batch; sampling: images x most draws of each. "
+        "A name with * stands for several stages; time, memory and disk are of one of them.",
         OPERATIONS,
         *_speeds(found, on),
     ]
@@ -213,8 +223,9 @@ def _speeds(found: Sequence[Estimate], on: Gpus | Processor) -> list[str]:
         return [f"time: operations by the speed of {'; '.join(named)}."]
     rates = {one.how: None for one in found if one.how}
     said = [
-        f"time: operations by {'; and by '.join(rates)}. A network too small to fill a GPU reaches "
-        "a much smaller share, and takes longer than this."
+        f"time: operations by {'; and by '.join(rates)}; but at least {1e6 * on.launch:g} "
+        "microseconds (assumed) for each operator of a training, which small networks wait for. "
+        "Loading of images is not in it."
     ]
     if on.count > 1:
         said.append(

@@ -13,6 +13,7 @@ from rrcm.cli import checked
 from rrcm.core.schema import listed
 
 NAMES = 120  # characters of names and paths in a reason
+MISSING = "its results are not here"
 
 
 def status() -> str:
@@ -38,6 +39,8 @@ def status() -> str:
     lines += [_runs(one) for one in now.values()]
     if not (reasons or now):
         lines.append(f"all {len(nodes)} stages are up to date: `dvc repro` has nothing to do")
+    if MISSING in reasons.values():
+        lines.append("`rrcm pull` fetches the results that a remote or release/ has")
     absent = _absent(nodes, {*reasons, *waits})
     if absent:
         lines.append(
@@ -72,8 +75,8 @@ def _reason(node: Node, record: Record | None) -> str:
         return "its command changed"
     if record.added:
         return f"new parameters: {listed(record.added, most=NAMES)}"
-    missing = [path for path in node.outputs if not Path(path).exists()]
-    return f"not here: {listed(missing, most=NAMES)}" if missing else "an output differs"
+    here = all(Path(path).exists() for path in node.outputs)
+    return "an output differs" if here else MISSING
 
 
 def _group(
@@ -87,17 +90,17 @@ def _group(
     names = [node.name for node in nodes]
     behind = {*now, *reasons, *waits}
     fresh = sum(name not in behind for name in names)
-    parts = [f"{fresh} up to date"] if fresh else []
+    parts = [f"{fresh if '@' in names[0] else ''} up to date".strip()] if fresh else []
     by_reason: dict[str, list[str]] = {}
     for name in names:
         if name in reasons:
             by_reason.setdefault(reasons[name], []).append(name)
-    parts += [f"{_some(found)} out of date: {reason}" for reason, found in by_reason.items()]
+    parts += [f"{_some(found)}out of date: {reason}" for reason, found in by_reason.items()]
     if running_ := [name for name in names if name in now]:
-        parts.append(f"{_some(running_)} running")
+        parts.append(f"{_some(running_)}running")
     if waiting := [name for name in names if name in waits and name not in reasons]:
         causes = list(dict.fromkeys(cause for name in waiting for cause in waits[name]))
-        parts.append(f"{_some(waiting)} waits for {listed(causes, most=60)}")
+        parts.append(f"{_some(waiting)}waiting for {listed(causes, most=60)}")
     count = f" ({len(nodes)})" if "@" in names[0] else ""
     return f"{group + count:14} {'; '.join(parts)}"
 
@@ -105,7 +108,7 @@ def _group(
 def _some(names: Sequence[str]) -> str:
     items = [name.partition("@")[2] for name in names]
     count = f"{len(names)} " if len(names) > 1 else ""
-    return f"{count}({listed(items, most=60)})" if items[0] else "it is"
+    return f"{count}({listed(items, most=60)}) " if items[0] else ""
 
 
 def _runs(one: Running) -> str:

@@ -34,13 +34,15 @@ class Network:
     """One network: ``operations`` of a forward pass of one image, and its ``parameters``.
 
     ``saved`` are the bytes per image that a forward pass keeps for the backward pass, in float32;
-    ``widest`` is the most that one operation reads and writes, in bytes per image.
+    ``widest`` is the most that one operation reads and writes, in bytes per image; ``kernels`` are
+    the operators of a forward pass, each of which a GPU has to start.
     """
 
     operations: float
     parameters: int
     saved: float
     widest: float
+    kernels: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,10 +52,12 @@ class Cost:
     ``passes`` counts forward passes; a backward pass counts as two, or as one where only the input
     gets a gradient. ``gradients`` are the forward passes that a backward pass follows: ``trained``
     are those whose activations are kept together for the gradient of the weights, and ``attacked``
-    the most of any one gradient of the input.
+    the most of any one gradient of the input. ``calls`` are passes of a whole batch, one after the
+    other, whatever its size.
     """
 
     passes: float
+    calls: float
     gradients: float
     trained: float
     attacked: float
@@ -99,15 +103,16 @@ def network(module: nn.Module, size: tuple[int, ...], *, recompute: bool = False
         parameters=parameters(module),
         saved=sum(storage.nbytes() for storage in kept.values()) / ROWS,
         widest=widest.bytes / ROWS,
+        kernels=widest.kernels,
     )
 
 
 class _Widest(TorchDispatchMode):
-    """Notes the most bytes that one operation reads and writes, weights left out."""
+    """Notes the most bytes that one operation reads and writes, weights left out; counts them."""
 
     def __init__(self, own: set[int]) -> None:
         super().__init__()
-        self.bytes, self._own = 0, own
+        self.bytes, self.kernels, self._own = 0, 0, own
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -116,6 +121,7 @@ class _Widest(TorchDispatchMode):
         tensors = [t for t in tree_leaves([args, kwargs, out]) if isinstance(t, Tensor)]
         storages = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in tensors)}
         self.bytes = max(self.bytes, sum(n for s, n in storages.items() if s not in self._own))
+        self.kernels += not getattr(function, "is_view", False)
         return out
 
 
@@ -126,15 +132,17 @@ class Calls(nn.Module):
         """Begin at zero."""
         super().__init__()
         self.module = module
-        self.passes = self.gradients = self.trained = self.attacked = 0
+        self.passes = self.calls = self.gradients = self.trained = self.attacked = 0
 
     def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
         """The output of ``module``."""
         y: Tensor = self.module(x, *rest)
         rows = len(x)
         self.passes += rows
+        self.calls += 1
         if y.requires_grad:
             self.gradients += rows
+            self.calls += 2 if self.module.training else 1
             self.passes += 2 * rows if self.module.training else rows
             if self.module.training:
                 self.trained += rows
@@ -146,6 +154,7 @@ class Calls(nn.Module):
         """Of all calls so far; gradients of inputs are taken one after the other."""
         return Cost(
             passes=self.passes / ROWS,
+            calls=self.calls,
             gradients=self.gradients / ROWS,
             trained=self.trained / ROWS,
             attacked=self.attacked / ROWS,
@@ -205,7 +214,7 @@ def denoising(cfg: Denoising) -> tuple[Cost, Cost]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pretraining:
-    """The cost of the trained encoder, and the ``passes`` of all encoders together.
+    """The cost of the trained encoder, and ``passes`` and ``calls`` of all encoders together.
 
     ``trained`` and ``followers`` count parameters: of the encoder and the heads, and of their
     moving averages.
@@ -213,6 +222,7 @@ class Pretraining:
 
     encoder: Cost
     passes: float
+    calls: float
     trained: int
     followers: int
 
@@ -248,6 +258,7 @@ def pretraining(cfg: Pretrain, shape: dict[str, Any], size: tuple[int, ...]) -> 
     return Pretraining(
         encoder=online["encoder"].cost(),
         passes=sum(each.cost().passes for each in called),
+        calls=sum(each.cost().calls for each in called),
         trained=sum(counts.values()),
         followers=sum(counts[source] for source in sources.values()),
     )

@@ -21,7 +21,7 @@ from rrcm.core.schema import read_yaml
 
 PROVENANCE = Path("provenance")
 TRIAL = 4e9  # operations of a trial, about; a network with more per image is tried with one image
-TRIES = 3
+TRIES, SECONDS = 3, 1.5  # of a trial, at least: other work on the machine comes and goes
 MOST = 1024  # GPUs
 GROUPS = {"train": ("pretrain", "train", "denoise"), "vote": ("sample", "represent", "generate")}
 
@@ -36,7 +36,10 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpus:
-    """GPUs by name: their number, published or measured peaks in operations/s, memory in bytes."""
+    """GPUs by name: their number, published or measured peaks in operations/s, memory in bytes.
+
+    ``launch`` are seconds in which one kernel is started: a small network waits for it.
+    """
 
     name: str
     count: int
@@ -44,6 +47,7 @@ class Gpus:
     bytes: float
     source: str
     utilisation: Mapping[str, float]
+    launch: float
 
     def rate(self, work: Work) -> Rate:
         """The peak in the stage's precision, times the stated utilisation."""
@@ -107,6 +111,7 @@ def named(text: str) -> Gpus:
         bytes=1e9 * entry["memory"],
         source=entry["source"],
         utilisation=stated["utilisation"],
+        launch=stated["launch"],
     )
 
 
@@ -114,25 +119,28 @@ def at_hand(planned: Planned) -> Gpus | Processor:
     """This machine's GPUs, whose peak is measured; without any, its processor."""
     if not torch.cuda.is_available():
         return Processor(planned=planned, records=recorded(planned, records()))
+    stated = read_yaml(STATED)
     return Gpus(
         name=torch.cuda.get_device_name(),
         count=torch.cuda.device_count(),
         peaks={precision: throughput.peak(precision, "cuda") for precision in ("bf16", "fp32")},
         bytes=float(torch.cuda.get_device_properties(0).total_memory),
         source="measured here: the best of four matrix products",
-        utilisation=read_yaml(STATED)["utilisation"],
+        utilisation=stated["utilisation"],
+        launch=stated["launch"],
     )
 
 
 def trial(build: Callable[[], nn.Module], size: tuple[int, ...], *, kind: str, most: int) -> Rate:
-    """Time a network on a few images, the best of three: forward, and backward to ``train``."""
+    """Time a network on a few images, the best of some: forward, and backward to ``train``."""
     module, sigma = build(), torch.ones(())
     each = throughput.operations(module, size) * (3 if kind == "train" else 1)
     rows = int(max(1, min(most, TRIAL // each)))
     x, fastest = torch.rand(rows, *size), float("inf")
     module.train(kind == "train" and rows > 1)  # BatchNorm needs several
-    for _ in range(TRIES):
-        began = time.perf_counter()
+    tried, end = 0, time.perf_counter() + SECONDS
+    while tried < TRIES or time.perf_counter() < end:
+        tried, began = tried + 1, time.perf_counter()
         with torch.set_grad_enabled(kind == "train"):
             out = module(x, sigma)
         if kind == "train":

@@ -36,10 +36,11 @@ def estimate(work: Work, on: Gpus | Processor) -> Estimate:
     if not work.operations:
         return Estimate(work=work, devices=used, seconds=None, memory=None, how="")
     rate = on.rate(work)
+    started = work.kernels * on.launch if isinstance(on, Gpus) else 0.0
     return Estimate(
         work=work,
         devices=used,
-        seconds=work.operations / (rate.value * used),
+        seconds=max(work.operations / (rate.value * used), started),
         memory=work.memory(used),
         how=rate.how,
     )

@@ -29,8 +29,8 @@ class Work:
     ``bound`` a stopping rule may take fewer, so that operations are an upper bound. ``devices`` are
     those that it uses, 0 for all, in ``precision``. On each device are ``weights`` and what belongs
     to them, in bytes, and a share of ``activations``. ``disk`` is in bytes for good, ``scratch``
-    until the stage ends. ``timed`` decides its speed: ``train`` or ``vote``, and a name of
-    `Networks.builders`.
+    until the stage ends. ``kernels`` are the operators that a GPU starts, on each. ``timed``
+    decides its speed: ``train`` or ``vote``, and a name of `Networks.builders`.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Work:
     activations: float = 0.0
     disk: float | None = None
     scratch: float = 0.0
+    kernels: float = 0.0
     timed: tuple[str, str] = ("", "")
 
     def memory(self, devices: int) -> float | None:
@@ -130,6 +131,7 @@ class Planned:
             activations=_activations(found, cost.encoder, cfg.batch_size, cfg.compute),
             disk=FLOAT * found.parameters,
             scratch=FLOAT * ((1 + moments) * cost.trained + cost.followers),
+            kernels=cfg.steps * cfg.compute.accumulate * cost.calls * found.kernels,
             timed=("train", f"{cfg.architecture} {cfg.model}"),
         )
 
@@ -160,6 +162,7 @@ class Planned:
             activations=_activations(found, cost, recipe.batch_size, recipe.compute),
             disk=FLOAT * found.parameters,
             scratch=FLOAT * (2 + moments) * found.parameters,
+            kernels=steps * recipe.compute.accumulate * cost.calls * found.kernels,
             timed=("train", f"{run.architecture} {run.model}"),
         )
 
@@ -185,6 +188,7 @@ class Planned:
             activations=_activations(found, own, cfg.batch_size, cfg.compute),
             disk=FLOAT * found.parameters,
             scratch=FLOAT * (moments + copies) * found.parameters,
+            kernels=cfg.steps * cfg.compute.accumulate * own.calls * found.kernels,
             timed=("train", f"{cfg.network} {cfg.model}"),
         )
 

@@ -1,0 +1,105 @@
+"""`rrcm status` says where each stage stands: up to date, why not, how far, waiting for what."""
+
+import fcntl
+import json
+import os
+
+import pytest
+
+from pipeline.commands import status
+from pipeline.repro import running
+from pipeline.repro.plan import Node
+from pipeline.repro.records import Record
+
+NODES = [
+    Node(name=name, upstream=upstream, devices=1, inputs=(), outputs=(f"out/{name}",),
+         changed=False, forced=False)
+    for name, upstream in {
+        "shard": (), "train@a": ("shard",), "train@b": ("shard",),
+        "sample@a": ("train@a",), "sample@b": ("train@b",), "report": ("sample@a", "sample@b"),
+    }.items()
+]  # fmt: skip
+
+
+def record(**changes):
+    same = {
+        "name": "train@a",
+        "upstream": (),
+        "command": "run",
+        "entry": {"cmd": "run"},
+        "before": {"code": "1"},
+        "now": {"code": "1"},
+        "added": (),
+        "obstacles": (),
+    }
+    return Record(**same | changes)
+
+
+def test_what_waits_names_the_first_cause():
+    waits = status._waiting(NODES, {"train@b"})
+
+    assert waits == {"sample@b": ["train@b"], "report": ["train@b"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"entry": {}}, "has not run"),
+        ({"obstacles": ("an input changed: shards",)}, "an input changed: shards"),
+        ({"now": {"code": "2"}}, "code changed: code"),
+        ({"entry": {"cmd": "other"}}, "its command changed"),
+        ({"added": ("recipes.r.labels",)}, "new parameters: recipes.r.labels"),
+        ({}, "its results are not here"),
+    ],
+)
+def test_a_stage_that_is_out_of_date_says_why(changes, reason):
+    assert status._reason(NODES[1], record(**changes)) == reason
+
+
+def test_an_output_that_is_here_was_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/train@a").write_text("x")
+
+    assert status._reason(NODES[1], record()) == "an output differs"
+
+
+def test_groups_are_lines():
+    now = {"train@a": running.Running(name="train@a", pid=7, done=0.25, left=90.0)}
+    reasons = {"train@b": "code changed: x.py"}
+    waits = status._waiting(NODES, {*now, *reasons})
+
+    lines = [
+        status._group(
+            group, [n for n in NODES if n.name.partition("@")[0] == group], now, reasons, waits
+        )
+        for group in ("shard", "train", "sample", "report")
+    ]
+
+    assert lines == [
+        "shard          up to date",
+        "train (2)      (b) out of date: code changed: x.py; (a) running",
+        "sample (2)     2 (a, b) waiting for train@a, train@b",
+        "report         waiting for train@a, train@b",
+    ]
+    assert status._runs(now["train@a"]) == "running: train@a, process 7: 25% done, about 90 s left"
+
+
+def test_a_stage_whose_lock_is_held_runs(tmp_path, monkeypatch):
+    """Another process holds it; how far it is stands in what it saved."""
+    monkeypatch.setattr(running, "SCRATCH", tmp_path)
+    monkeypatch.setattr(running, "_steps", lambda *names: 400)
+    (tmp_path / "train@a/0123").mkdir(parents=True)
+    (tmp_path / "train@a/0123" / running.SPEED).write_text(
+        json.dumps([{"step": 100, "seconds": 60.0}])
+    )
+    for name in ("train@a", "train@b"):
+        (tmp_path / f"{name}.lock").write_text(str(os.getpid()))
+
+    with (tmp_path / "train@a.lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (one,) = running.stages(None)
+
+    assert (one.name, one.pid, one.done) == ("train@a", os.getpid(), 0.25)
+    assert 170 < one.left <= 180
+    assert running.stages(None) == []
