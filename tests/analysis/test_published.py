@@ -103,17 +103,66 @@ def test_the_page_has_a_section_where_there_are_published_rows(tmp_path: Path):
     assert not (tmp_path / "without/published.csv").exists()
 
 
-def test_the_files_in_the_project_name_evaluations_of_their_whole_preset():
-    for path in (ROOT / "presets/published").glob("*.csv"):
-        rows = published.read(path)
-        whole = params.load(ROOT / f"presets/{path.stem}-all.yaml")
-        assert rows and rows.keys() <= whole.evals.keys()
-        for row in rows.values():
-            assert row.accuracy.keys() <= {*whole.report.radii}
-            shares = [row.accuracy[radius] for radius in sorted(row.accuracy)]
-            assert shares == sorted(shares, reverse=True)  # as radii grow
+PUBLISHED = sorted((ROOT / "presets/published").glob("*.csv"))
+
+
+def imported(name: str) -> str:
+    """The evaluation of our training whose published row a checkpoint of the authors has, too."""
+    return name.replace("-imported-", "-rrcm-")
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_the_files_in_the_project_name_evaluations_of_their_whole_preset(path: Path):
+    rows = published.read(path)
+    preset = next(
+        found
+        for name in (f"{path.stem}-all", path.stem)
+        if (found := ROOT / f"presets/{name}.yaml").exists()
+    )
+    whole = params.load(preset)
+
+    assert rows and {imported(name) for name in rows} <= whole.evals.keys()
+    assert whole.data.name == path.stem  # `rrcm report` finds the file by it
+    for name, row in rows.items():
+        assert row.accuracy == rows[imported(name)].accuracy
+        assert row.accuracy.keys() <= {*whole.report.radii}
+        radii = sorted(row.accuracy)
+        shares = [row.accuracy[radius] for radius in radii]
+        assert shares == sorted(shares, reverse=True)  # as radii grow
+        sigma = whole.evals[imported(name)].sigma
+        reach = sigma * norm.isf(-np.expm1(np.log(0.001) / 100_000))  # all of 100,000 votes agree
+        for radius, share in row.accuracy.items():
+            assert (share == 0) == (radius > reach)
+        if not np.isnan(row.acr):
             steps = np.array(shares)  # accuracy is at least that of the next radius
             assert 0.25 * steps[1:].sum() < row.acr < 0.25 * steps.sum()
+
+
+def test_rows_without_acr_are_compared_by_their_accuracy():
+    """The paper has no ACR; its rows say so by an empty field."""
+    rows = published.read(ROOT / "presets/published/cifar10.csv")
+    name = "b-rrcm-s025-e025"
+
+    made = published.compare([ours(name, 0.9, 500)], rows, radii=[0.0], confidence=0.95)
+
+    assert np.isnan(rows[name].acr)
+    assert made["published"].tolist() == [0.836]
+    error = np.sqrt((0.9 * 0.1 + 0.836 * 0.164) / 500)
+    np.testing.assert_allclose(made["errors"], 0.064 / error)
+
+
+def test_the_best_of_each_radius_is_the_papers_table():
+    """Lei et al. (2025): a network's row in a table is its best noise level at each radius."""
+    said = {
+        ("cifar10", "b-rrcm"): [83.6, 73.4, 61.4, 48.0, 39.2],
+        ("imagenet", "b-rrcm"): [76.8, 63.0, 45.6, 34.8, 28.0, 22.6],
+        ("imagenet", "b_deep-rrcm"): [77.4, 64.0, 51.2, 40.0, 32.6, 25.0],
+    }
+    for (data, network), expected in said.items():
+        table = pd.read_csv(ROOT / f"presets/published/{data}.csv", index_col="entry")
+        best = table[table.index.str.startswith(network)].filter(regex=r"^r\d").max()
+
+        assert best.tolist() == expected
 
 
 @pytest.mark.parametrize(
