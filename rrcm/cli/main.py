@@ -256,6 +256,14 @@ def report(
             show_default="report-NAME with FILES, else none",
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Evaluations of params.yaml, such as 'b-*'; may be repeated.",
+            show_default="all",
+        ),
+    ] = None,
     alpha: Annotated[
         float | None,
         typer.Option(help="Failure probability of FILES.", show_default="that in the files"),
@@ -270,9 +278,9 @@ def report(
     if files:
         say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma))
     elif out:
-        say(tables.page(out))
+        say(tables.page(out, only or []))
     else:
-        say(tables.overview())
+        say(tables.overview(only or []))
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -55,7 +55,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "preset": {"name", "base", "force"},
     "repro": {"jobs"},  # and all of DVC's
     "pull": {"names", "remote"},
-    "report": {"files", "out", "alpha", "sigma"},
+    "report": {"files", "out", "only", "alpha", "sigma"},
     "compare": {"first", "second", "radii"},
     "derive": {"votes", "n", "alpha", "certificate", "out"},
     "accept": {"targets", "because"},

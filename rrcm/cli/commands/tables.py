@@ -1,5 +1,7 @@
 """``rrcm report``, ``compare`` and ``derive``: tables from results that exist."""
 
+import fnmatch
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from rrcm.cli.commands import provenance
 from rrcm.cli.stale import PAGE, Present
 from rrcm.config.defaults import REPORT
 from rrcm.config.sections import PARAMS
-from rrcm.core.errors import DataError
+from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
+from rrcm.core.registry import suggest
 from rrcm.data.splits import shards
 
 CONFIDENCE = REPORT.confidence  # confidence of intervals without a params.yaml
@@ -25,33 +28,55 @@ RESULTS = Path("results")
 HTML = "index.html"
 
 
-def overview() -> str:
-    """Return the certified-accuracy table of every evaluation of params.yaml, and the page's path.
+def overview(only: Sequence[str]) -> str:
+    """Return the certified-accuracy table of params.yaml's evaluations, and the page's path.
 
-    Rows are described by their records; lines below the table name those that are stale.
+    Rows are described by their records; lines below the table name those that are stale. With
+    patterns ``only``, the table of the evaluations that match one.
     """
     present = Present()
     whole = present.whole
-    paths = [Path(f"certificates/{name}.csv") for name in whole.evals]
-    if missing := [path for path in (*paths, PAGE) if not path.exists()]:
+    names = _matching(whole.evals, only)
+    paths = [Path(f"certificates/{name}.csv") for name in names] + ([] if only else [PAGE])
+    if missing := [path for path in paths if not path.exists()]:
         raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
-    found = present.evaluations(whole.evals)
+    found = present.evaluations(names)
     shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
     said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
+    if only:
+        return "\n".join([tables.text(found, **shown), *said])
     if changed := present.page():
         said.append(differences.line(str(PAGE), changed, "`dvc repro report`"))
     return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {PAGE}"])
 
 
-def page(out: Path) -> str:
+def _matching(names: Iterable[str], only: Sequence[str]) -> list[str]:
+    """Return the names that match a pattern, all without patterns.
+
+    Raises:
+        ConfigError: A pattern matches none.
+    """
+    known = [*names]
+    if not only:
+        return known
+    for pattern in only:
+        if not fnmatch.filter(known, pattern):
+            raise ConfigError(
+                f"--only {pattern}: no evaluation of {PARAMS} has such a name."
+                f"{suggest(pattern, known)}"
+            )
+    return [name for name in known if any(fnmatch.fnmatchcase(name, each) for each in only)]
+
+
+def page(out: Path, only: Sequence[str]) -> str:
     """Write the page of params.yaml's evaluations to ``out``; return the table and the page's path.
 
     It is that of the graph, with the versions and machines of ``provenance/``, the commit, and
-    pictures if the certified split is here.
+    pictures if the certified split is here; with patterns ``only``, of those that match one.
     """
     present = Present()
     whole = present.whole
-    found = present.evaluations(whole.evals)
+    found = present.evaluations(_matching(whole.evals, only))
     split = Path("shards", found[0].split)
     there = (split / "index.json").exists()
     extras = Extras(
