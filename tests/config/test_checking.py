@@ -13,7 +13,7 @@ import pytest
 from builders import PARAMS, plain, refused
 from dvc.repo import Repo
 from ruamel.yaml import YAML
-from workspace import ROOT, RUN, Workspace
+from workspace import ROOT, RUN
 
 from pipeline.cli import main as cli
 from pipeline.commands import check
@@ -376,16 +376,6 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_fresh_checkout_is_told_all_stages_and_what_is_not_here(fresh: Path):
-    said = check.check()
-
-    assert said.startswith("params.yaml is right: 1 pre-training, 2 runs, 2 evaluations, of digits")
-    assert "`dvc repro` would run 11 of 11 stages" in said
-    assert f"  train (2)  {RUN}, tiny-gaussian-s050" in said.splitlines()
-    assert "not here: data/digits; fetch it with `dvc pull`" in said
-    assert "`rrcm data digits`" in said and len(said.splitlines()) < 24
-
-
 def test_a_network_that_no_run_has_is_said_to_be_unchecked(fresh: Path):
     node = put(plain(PARAMS), ("models", "spare"), {"anything": 1})
     Path("params.yaml").write_text(json.dumps(node))
@@ -405,17 +395,3 @@ def test_a_slip_is_one_line_and_exit_code_1(fresh: Path, monkeypatch):
         f"error: params.yaml: runs.{RUN}.loss: unknown key 'lbda'. Did you mean 'lbd'?"
     )
     assert not checked.VALID.exists()
-
-
-def test_it_lists_what_dvc_finds_out_of_date(checkout: Workspace):
-    """Among the stages that were made, and after an edit of one method's constant."""
-    assert "has nothing to do: all 11 stages are up to date" in checkout.run("rrcm", "check")
-    checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=3.0))
-    said = checkout.run("rrcm", "check")
-    status = json.loads(checkout.run("dvc", "status", "--json"))
-
-    now, after = said.split("and then, if what they read is another:\n")
-    assert "would run 2 of 11 stages" in now and {*status} == {f"train@{RUN}", "report"}
-    assert now.splitlines()[2:] == [f"  train  {RUN}", "  report"]
-    groups = [line.split()[0] for line in after.splitlines()]
-    assert groups == ["export", "sample", "certify"]

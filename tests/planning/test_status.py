@@ -5,6 +5,7 @@ import json
 import os
 
 import pytest
+from workspace import RUN, Workspace
 
 from pipeline.commands import status
 from pipeline.repro import running
@@ -103,3 +104,27 @@ def test_a_stage_whose_lock_is_held_runs(tmp_path, monkeypatch):
     assert (one.name, one.pid, one.done) == ("train@a", os.getpid(), 0.25)
     assert 170 < one.left <= 180
     assert running.stages(None) == []
+
+
+def test_a_fresh_clone_is_told_what_is_not_here(finished: Workspace, tmp_path):
+    clone = finished.clone(tmp_path / "clone")  # without dvc.lock, too: it was not committed
+    said = clone.run("rrcm", "status")
+
+    runs = "train (2) 2 (tiny-rrcm-s050, tiny-gaussian-s050)"
+    assert f"{runs} out of date: has not run" in " ".join(said.split())
+    assert "not here: data/digits; fetch it with `dvc pull`" in said
+    assert len(said.splitlines()) < 24
+
+
+def test_after_an_edit_it_names_what_dvc_does_and_what_waits_for_that(checkout: Workspace):
+    assert "all 11 stages are up to date: `dvc repro` has nothing to do" in checkout.run(
+        "rrcm", "status"
+    )
+    checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=3.0))
+    said = checkout.run("rrcm", "status").splitlines()
+    found = json.loads(checkout.run("dvc", "status", "--json"))
+
+    assert {*found} == {f"train@{RUN}", "report"}
+    changed = [line.split()[0] for line in said if "out of date:" in line]
+    waiting = [line.split()[0] for line in said if f"waiting for train@{RUN}" in line]
+    assert (changed, waiting) == (["train", "report"], ["export", "sample", "certify"])

@@ -57,16 +57,18 @@ def test_the_worked_example_is_right_in_all_its_parts(finished: Workspace, tmp_p
     checkout = finished.clone(tmp_path / "clone")
     (run,) = follow(checkout)["runs"]
 
-    assert run in checkout.run(*commands()[0])
+    check, status, *_ = commands()
+    assert "params.yaml is right: 1 pre-training, 3 runs" in checkout.run(*check)
+    assert run in checkout.run(*status)
 
 
 @pytest.mark.slow
 def test_the_worked_example_is_a_row_of_the_report(checkout: Workspace):
     added = follow(checkout)
     run, evaluation = (next(iter(added[section])) for section in ("runs", "evals"))
-    check, repro, report = commands()
+    _, status, repro, report = commands()
 
-    assert run in checkout.run(*check)
+    assert run in checkout.run(*status)
     assert repro == ["dvc", "repro"]
     assert checkout.repro() == {
         *(f"{stage}@{run}" for stage in ("train", "export")),

@@ -28,7 +28,7 @@ RESULTS = Path("results")
 HTML = "index.html"
 
 
-def overview(only: Sequence[str]) -> str:
+def overview(only: Sequence[str] = ()) -> str:
     """Return the certified-accuracy table of params.yaml's evaluations, and the page's path.
 
     Rows are described by their records; lines below the table name those that are stale. With

@@ -1,0 +1,1 @@
+"""Sends the curves and results of trainings to TensorBoard, MLflow or Weights & Biases."""

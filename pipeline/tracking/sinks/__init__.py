@@ -1,0 +1,1 @@
+"""Where trainings can be sent to, one file each."""
