@@ -1,6 +1,7 @@
 """Brings stages up to date side by side on this machine, for ``rrcm repro --jobs``."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
@@ -43,11 +44,15 @@ def run(nodes: Sequence[Node], *, jobs: int, stop: Stop, say: Callable[[str], No
             say(line)
             bar.refresh()
 
+        shown = 0.0
         try:
             while work.start(threads):
                 work.wait(tell)
                 bar.set_postfix_str("; ".join(dict(work.shown).values()), refresh=False)
                 bar.update(len(work.ended) - bar.n)
+                if time.monotonic() - shown >= bar.mininterval:  # also while no stage ends
+                    bar.refresh()
+                    shown = time.monotonic()
             bar.update(len(work.ended) - bar.n)
         except BaseException:  # nothing else would stop the running stages
             stop.ask("an error of our own", crashed=True)
