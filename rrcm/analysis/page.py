@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rrcm.analysis import report, sources
 from rrcm.analysis.entries import Entry, default_radii
-from rrcm.analysis.presentation import pictures, tables
+from rrcm.analysis.presentation import markup, pictures, tables
 from rrcm.analysis.presentation.extras import Extras, Group
 from rrcm.certification.answers import Answers
 from rrcm.certification.votes.records import Row
@@ -70,7 +70,7 @@ class Page:
 
     def __repr__(self) -> str:
         """The table."""
-        return self.table.to_string(index=False)
+        return markup.plain(self.table, again=2)
 
 
 def of_answers(

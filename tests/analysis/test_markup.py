@@ -1,6 +1,8 @@
 """Tables as text have a line for each row, and nothing that a reader would take for code."""
 
 import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rrcm.analysis.presentation import markup
 
@@ -36,3 +38,25 @@ def test_latex_shows_every_symbol_as_it_is():
         r"\textbackslash{} \textasciitilde{} \textasciicircum{} \$ \# \{ \} $\ge$ & 1 \\"
         in markup.latex(table)
     )
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=14),
+    st.lists(st.integers(0, 30), min_size=1, max_size=4),
+)
+def test_on_a_terminal_a_table_has_at_most_100_columns_and_every_cell(widths, rows):
+    """Whatever its width, and each row of a part begins with the first two columns."""
+    names = ["σ", "method", *(f"c{i}" for i in range(len(widths)))]
+    table = pd.DataFrame(
+        [[f"{r}", f"m{r}", *("x" * w + f"{r}_{i}" for i, w in enumerate(widths))] for r in rows],
+        columns=names,
+    )
+    text = markup.plain(table, again=2)
+
+    assert max(len(line) for line in text.splitlines()) <= markup.WIDTH
+    for name, column in table.items():
+        assert name in text.split() and {*column} <= {*text.split()}
+    for line in text.splitlines():
+        words = line.split()
+        if "_" in line:  # a row of cells
+            assert all(word.strip("x").startswith(f"{words[0]}_") for word in words[2:])

@@ -184,10 +184,11 @@ def test_acr_has_an_interval_and_so_has_its_difference():
 
     mean = intervals.mean(statistics.credited(PAIR[0].table), confidence=0.95)
     gap = paired.acr_difference(*(e.table for e in PAIR), confidence=0.95)
-    assert first["is"] == f"≥ {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
-    assert second["ACR of"] == "gaussian" and apart["ACR of"] == "rrcm − gaussian"
+    assert first["ACR"] == f"≥ {mean.value:.3f} [{mean.low:.3f}, {mean.high:.3f}]"
+    column = "classifier, or difference"
+    assert second[column] == "gaussian" and apart[column] == "rrcm − gaussian"
     said = f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
-    assert apart["is"] == f"{said} of lower bounds"
+    assert apart["ACR"] == f"{said} of lower bounds"
 
 
 def test_what_may_be_false_is_said_once_for_each_alpha():

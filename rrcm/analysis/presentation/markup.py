@@ -1,8 +1,20 @@
-"""Tables as text: GitHub markdown and LaTeX."""
+"""Tables as text: for a terminal, GitHub markdown and LaTeX."""
 
 import pandas as pd
 
 from rrcm.core.errors import printable
+
+WIDTH = 100  # columns of a terminal
+
+
+def plain(table: pd.DataFrame, *, again: int) -> str:
+    """A table for a terminal; columns beyond `WIDTH` follow below, behind the first ``again``."""
+    text = table.to_string(index=False)
+    if max(map(len, text.splitlines())) <= WIDTH:
+        return text
+    rows = table.set_index([*table.columns[:again]])
+    lines = rows.to_string(line_width=WIDTH, sparsify=False).splitlines()
+    return "\n".join(line.removesuffix("  \\").rstrip() for line in lines)
 
 
 def markdown(table: pd.DataFrame) -> str:

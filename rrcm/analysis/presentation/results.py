@@ -29,4 +29,4 @@ def write(
     write_csv(numbers, out / f"{plot}.csv", digits="%.6g")
     for suffix in (".png", ".svg"):
         figures.save(figure, out / f"{plot}{suffix}")
-    return f"{shown.to_string(index=False)}\n{below}\ntable, numbers and figure: {out}"
+    return f"{markup.plain(shown, again=2)}\n{below}\ntable, numbers and figure: {out}"

@@ -9,6 +9,7 @@ from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals, paired, statistics
 from rrcm.analysis.estimation.intervals import Estimate
 from rrcm.analysis.estimation.paired import Comparison
+from rrcm.analysis.presentation import markup
 from rrcm.core.errors import printable
 
 DIGEST = 12  # hexadecimal digits of a SHA-256 that are shown
@@ -40,7 +41,7 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
 def text(found: list[Entry], *, radii: list[float], confidence: float) -> str:
     """`accuracy_table` and its title as text for a terminal."""
     table = accuracy_table(found, radii=radii, confidence=confidence)
-    return f"{title(found, confidence=confidence)}\n\n{table.to_string(index=False)}"
+    return f"{title(found, confidence=confidence)}\n\n{markup.plain(table, again=2)}"
 
 
 def at_least(bound: bool) -> str:
@@ -169,8 +170,9 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
         rows.append(
             {
                 "σ": entries.sigma(entry),
-                "ACR of": entries.label(entry, found),
-                "is": f"{at_least(entry.cut_short)}{acr.value:.3f} [{acr.low:.3f}, {acr.high:.3f}]",
+                "classifier, or difference": entries.label(entry, found),
+                "ACR": at_least(entry.cut_short)
+                + f"{acr.value:.3f} [{acr.low:.3f}, {acr.high:.3f}]",
             }
         )
     for first, second in entries.pairs(found):
@@ -178,8 +180,10 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
         rows.append(
             {
                 "σ": entries.sigma(first),
-                "ACR of": f"{entries.label(first, found)} − {entries.label(second, found)}",
-                "is": f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
+                "classifier, or difference": " − ".join(
+                    entries.label(entry, found) for entry in (first, second)
+                ),
+                "ACR": f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
                 + " of lower bounds" * (first.cut_short or second.cut_short),
             }
         )
