@@ -22,6 +22,8 @@ BAR = re.compile(r"(?P<title>.*?):? +(?P<percent>\d+)%\|.*?\| *(?P<rest>.*)")
 ERROR = "error: "
 UNKEPT = "ERROR: failed to transfer "
 EXITED = re.compile(r"ERROR: .*failed to run: .*, exited with (-?\d+)")  # DVC's message
+TORN = "'./dvc.lock' validation failed"  # read while another stage's DVC was writing it
+TRIES = 5  # of a stage that ended with that
 GOES_ON = "the same command"  # in errors that concern one try only: a retry resumes
 
 
@@ -81,26 +83,32 @@ def run(
         StageError: This host has fewer GPUs.
     """
     options = [*(["--force"] if forced else []), *(["--pull"] if pull else [])]
-    output = Output(name, say=say, progressed=progressed)
     LOCKS.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         file = stack.enter_context((LOCKS / f"{name}.lock").open("ab")).fileno()
         locks.take(file, stop=stop, why=f"another run of {name} in this checkout", say=say)
         held = stack.enter_context(gpus.taken(devices, stop=stop, say=say))
         began = time.monotonic()
-        with lockfile.repro(
-            ["--single-item", *options, name],
-            environment=held.environment,
-            hold=(file, *held.files),
-        ) as process:
-            for data in processes.output(process, stop):
-                output.feed(data) if data else output.rest()
-            output.end()
-    if process.returncode == 0 and not output.unkept:
-        return Done(outcome=output.outcome, seconds=time.monotonic() - began)
-    if stop.is_set():
-        raise Stopped(f"{name}: stopped; what it saved is kept, and a new run goes on")
-    raise output.failure(process.returncode)
+        tries = 0
+        while True:
+            tries += 1
+            output = Output(name, say=say, progressed=progressed)
+            with lockfile.repro(
+                ["--single-item", *options, name],
+                environment=held.environment,
+                hold=(file, *held.files),
+            ) as process:
+                for data in processes.output(process, stop):
+                    output.feed(data) if data else output.rest()
+                output.end()
+            if process.returncode == 0 and not output.unkept:
+                return Done(outcome=output.outcome, seconds=time.monotonic() - began)
+            if stop.is_set():
+                raise Stopped(f"{name}: stopped; what it saved is kept, and a new run goes on")
+            failure = output.failure(process.returncode)
+            if TORN not in str(failure) or tries == TRIES:
+                raise failure
+            time.sleep(1.0)
 
 
 class Output:

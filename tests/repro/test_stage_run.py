@@ -48,6 +48,9 @@ stages:
     cmd: python careful.py
     deps: [raw]
     outs: [careful]
+  torn:
+    cmd: python torn.py
+    outs: [torn]
   folder:
     cmd: ulimit -S -f unlimited && mkdir -p folder && head -c 3000000 /dev/zero > folder/large
     outs: [folder]
@@ -64,6 +67,15 @@ pathlib.Path("begun").touch()
 while not pathlib.Path("go").exists():
     time.sleep(0.01)
 pathlib.Path("slow").write_text("made")
+""",
+    "torn": """
+import pathlib, sys
+tries = pathlib.Path("tries")
+count = int(tries.read_text()) + 1 if tries.exists() else 1
+tries.write_text(str(count))
+if count < int(pathlib.Path("until").read_text()):
+    sys.exit("error: dvc.yaml: './dvc.lock' validation failed")
+pathlib.Path("torn").touch()
 """,
     "flood": """
 import os, pathlib
@@ -181,6 +193,21 @@ def test_what_dvc_did_is_told(here: Path):
     assert (here / "quick").read_text() == "made\n"
     assert Run("quick", forced=True).end().outcome is Outcome.RAN
     assert (here / "runs").read_text() == "run\n" * 2
+
+
+def test_a_stage_that_read_a_lock_file_while_it_was_written_goes_on(here: Path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    (here / "until").write_text("3")
+    assert Run("torn").end().outcome is Outcome.RAN
+    assert (here / "tries").read_text() == "3"
+
+
+def test_a_lock_file_that_is_not_valid_is_an_error_in_the_end(here: Path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    (here / "until").write_text("99")
+    with refused(Failed, "torn: dvc.yaml: './dvc.lock' validation failed"):
+        Run("torn").end()
+    assert (here / "tries").read_text() == str(stage_run.TRIES)
 
 
 def test_two_runs_of_a_stage_at_once_run_it_once(here: Path):
