@@ -3,8 +3,9 @@
 ``python -m benchmarks.advantage --figure FILE`` in a checkout where the preset `fashion-mnist` is
 up to date. An advantage is certified accuracy minus that of another method with the same sigma,
 share of labels and gradient evaluations of fine-tuning, as a mean over the radii of the report that
-the stopping rule settled. Methods of several seeds enter with their mean; each seed of rRCM is a
-point.
+the stopping rule settled and that any of them reaches. Methods of several seeds enter with their
+mean; each seed of rRCM is a point. Evaluations and probes whose results are not here are named and
+left out.
 """
 
 import argparse
@@ -37,11 +38,17 @@ def main() -> None:
     asked = parser.parse_args()
     present = Present()
     whole = present.whole
-    names = [name for name, one in whole.evals.items() if one.sigma == SIGMA]
-    found = [entry for entry in present.evaluations(names) if LONGER not in entry.name]
+    names = [name for name, one in whole.evals.items() if one.sigma == SIGMA and LONGER not in name]
+    here = [name for name in names if Path(f"certificates/{name}.csv").exists()]
+    found = present.evaluations(here)
     numbers, probes = advantages(found, whole.report.radii), probed(whole)
     for table in (numbers, probes):
         print(f"{markup.markdown(table.map(_text))}\n")
+    probed_here = {*probes["encoder"]}
+    absent = [name for name in names if name not in here]
+    absent += [f"probe of {name}" for name in whole.representations if name not in probed_here]
+    if absent:
+        print(f"not here: {', '.join(absent)}")
     if asked.figure:
         figures.save(drawn(numbers, probes, usual=_usual(whole)), asked.figure)
 
@@ -49,6 +56,7 @@ def main() -> None:
 def advantages(found: list[Entry], radii: list[float]) -> pd.DataFrame:
     """A row for each entry of rRCM and each other method with the same share of labels."""
     settled = [r for r in radii if not any(entry.lower_bound(r) for entry in found)]
+    settled = [r for r in settled if any((entry.table["radius"] >= r).any() for entry in found)]
     means = pd.DataFrame(
         {
             "method": entry.method,
@@ -74,17 +82,22 @@ def probed(whole: Params) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for name, one in whole.representations.items():
         pretraining = whole.pretrain[Path(one.encoder).name]
-        accuracy = json.loads(Path("represented", name, "metrics.json").read_text())["probe"]
+        path = Path("represented", name, "metrics.json")
+        if not path.exists():
+            continue
         rows += [
             {
+                "encoder": name,
                 "steps": pretraining.steps,
                 "seed": pretraining.seed,
                 "sigma": sigma,
                 "accuracy": share,
             }
-            for sigma, share in accuracy.items()
+            for sigma, share in json.loads(path.read_text())["probe"].items()
         ]
-    return pd.DataFrame(rows).sort_values(["sigma", "steps", "seed"], ignore_index=True)
+    columns = ["encoder", "steps", "seed", "sigma", "accuracy"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.sort_values(["sigma", "steps", "seed"], ignore_index=True)
 
 
 def drawn(numbers: pd.DataFrame, probes: pd.DataFrame, *, usual: int) -> Figure:
