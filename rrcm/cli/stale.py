@@ -7,6 +7,7 @@ by dvc.lock. A result is stale if params.yaml differs from its record.
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -215,30 +216,41 @@ class Present:
         )
 
     def _past(self, recorded: Mapping[str, Any], run: str) -> Params | None:
-        """Return params.yaml with the sections ``recorded`` for ``run``; None if it lacks any."""
+        """Return params.yaml with the sections ``recorded`` for ``run``; None if it lacks any.
+
+        Keys that are newer than the record have their present values.
+        """
         kinds = _kinds(recorded, run)
         if not kinds:
             return None
-        past = {k: dict(v) if isinstance(v, dict) else v for k, v in self.tree.items()}
-        past["evals"] = {}
-        past["members"] = {
-            key: member
-            for key, member in past["members"].items()
-            if f"ensembles.{member['ensemble']}" not in recorded
-        }
-        for key, value in recorded.items():
-            section, _, name = key.partition(".")
-            if section in DESCRIBE:
-                past[section][name] = _infinite(value)
-        for kind in CLASSIFIERS:  # the name may have belonged to another kind
-            if kind not in kinds:
-                past[kind].pop(run, None)
-        try:
-            found = parse(past, Params, where=str(PARAMS))
-            found.classifiers()
-        except (ConfigError, KeyError):  # recorded by another version, or incompletely
-            return None
-        return found
+        for completed in (False, True):
+            past = {k: dict(v) if isinstance(v, dict) else v for k, v in self.tree.items()}
+            past["evals"] = {}
+            past["members"] = {
+                key: member
+                for key, member in past["members"].items()
+                if f"ensembles.{member['ensemble']}" not in recorded
+            }
+            for key, value in recorded.items():
+                section, _, name = key.partition(".")
+                if section in DESCRIBE:
+                    now = past[section].get(name) if completed else None
+                    past[section][name] = _infinite(_completed(value, now))
+            for kind in CLASSIFIERS:  # the name may have belonged to another kind
+                if kind not in kinds:
+                    past[kind].pop(run, None)
+            with suppress(ConfigError, KeyError):  # recorded by another version, or incompletely
+                found = parse(past, Params, where=str(PARAMS))
+                found.classifiers()
+                return found
+        return None
+
+
+def _completed(recorded: Any, now: Any) -> Any:
+    """Return ``recorded`` with the keys of ``now`` that it lacks."""
+    if not (isinstance(recorded, Mapping) and isinstance(now, Mapping)):
+        return recorded
+    return {**now, **{key: _completed(value, now.get(key)) for key, value in recorded.items()}}
 
 
 def _older(pairs: Iterable[tuple[str, str]]) -> list[str]:

@@ -314,6 +314,20 @@ def test_certificates_that_nothing_vouches_for_say_so(here: Workspace):
     )
 
 
+def test_a_file_that_was_made_before_a_key_existed_is_described(here: Workspace, monkeypatch):
+    """And the key is named; it is no reason to refuse the file."""
+    about = Present()._about(RUN, "onnx")
+    recipe = next(key for key in about["params"] if key.startswith("recipes."))
+    params = about["params"] | {recipe: {**about["params"][recipe]}}
+    labels = params[recipe].pop("labels")
+    monkeypatch.setattr(Present, "_about", lambda *_: about | {"params": params})
+
+    found = Present().asked(RUN, backend="onnx")
+
+    assert (found.method, found.sigma) == ("rrcm", 0.5)
+    assert found.stale == (f"{recipe}.labels was not there, is now {labels!r}",)
+
+
 def test_the_page_is_said_to_be_older_than_the_table(here: Workspace):
     here.edit(set_to("report.radii", [0.0, 0.25]))
 
