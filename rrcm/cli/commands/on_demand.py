@@ -22,13 +22,13 @@ from rrcm.certification.certificates import transfer
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
-from rrcm.cli import devices, requests, sources, trial
-from rrcm.cli.commands import verdicts
+from rrcm.cli import devices, requests, sources
+from rrcm.cli.commands import trial, verdicts
+from rrcm.cli.commands.trial import FOREIGN
 from rrcm.cli.differences import listed
 from rrcm.cli.requests import Foreign, Request
 from rrcm.cli.sources import Source
 from rrcm.cli.stale import Described, Present
-from rrcm.cli.trial import FOREIGN
 from rrcm.config.certification import Certify, Report
 from rrcm.core import locks
 from rrcm.core.errors import VotesError, printable
