@@ -14,6 +14,7 @@ from rrcm.core.schema import listed
 
 NAMES = 120  # characters of names and paths in a reason
 MISSING = "its results are not here"
+UNREAD = "its results are here, but not what it read"
 
 
 def status() -> str:
@@ -39,7 +40,7 @@ def status() -> str:
     lines += [_runs(one) for one in now.values()]
     if not (reasons or now):
         lines.append(f"all {len(nodes)} stages are up to date: `dvc repro` has nothing to do")
-    if MISSING in reasons.values():
+    if {MISSING, UNREAD} & {*reasons.values()}:
         lines.append("`rrcm pull` fetches the results that a remote or release/ has")
     absent = _absent(nodes, {*reasons, *waits})
     if absent:
@@ -75,8 +76,10 @@ def _reason(node: Node, record: Record | None) -> str:
         return "its command changed"
     if record.added:
         return f"new parameters: {listed(record.added, most=NAMES)}"
-    here = all(Path(path).exists() for path in node.outputs)
-    return "an output differs" if here else MISSING
+    if not all(Path(path).exists() for path in node.outputs):
+        return MISSING
+    read = all(Path(path).exists() for path in node.inputs)
+    return "an output differs" if read else UNREAD
 
 
 def _group(

@@ -1,5 +1,6 @@
 """`rrcm status` says where each stage stands: up to date, why not, how far, waiting for what."""
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -63,6 +64,8 @@ def test_an_output_that_is_here_was_changed(tmp_path, monkeypatch):
     (tmp_path / "out/train@a").write_text("x")
 
     assert status._reason(NODES[1], record()) == "an output differs"
+    lacking = dataclasses.replace(NODES[1], inputs=("shards/train",))
+    assert status._reason(lacking, record()) == "its results are here, but not what it read"
 
 
 def test_groups_are_lines():
