@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from pipeline.commands.plan import WIDTH, brief
@@ -13,14 +14,16 @@ from rrcm.cli import checked
 from rrcm.core.schema import listed
 
 NAMES = 120  # characters of names and paths in a reason
-MISSING = "its results are not here"
-UNREAD = "its results are here, but not what it read"
+MISSING = "not here (dvc.lock has it)"
+UNREAD = "here, but not what it was made from"
+ELSEWHERE = {MISSING, UNREAD}  # nothing changed since dvc.lock was written
 
 
 def status() -> str:
     """Return a line for each group of stages, then one for each stage that runs.
 
-    A stage is out of date if DVC would run it now; it waits if only what it reads is out of date.
+    A stage is out of date if DVC would run it now because something changed, and not here if only
+    because files are missing; it waits if only what it reads is out of date.
 
     Raises:
         ConfigError: params.yaml is not valid.
@@ -33,6 +36,10 @@ def status() -> str:
     known = {one.name: one for one in records.load()} if behind else {}
     reasons = {node.name: _reason(node, known.get(node.name)) for node in behind}
     waits = _waiting(nodes, {*reasons, *now})
+    for node in nodes:  # what waits for files only is not here, either, or is
+        if all(reasons.get(cause) in ELSEWHERE for cause in waits.get(node.name, [""])):
+            reasons[node.name] = UNREAD if _is_here(node) else MISSING
+            del waits[node.name]
     groups: dict[str, list[Node]] = {}
     for node in nodes:
         groups.setdefault(node.name.partition("@")[0], []).append(node)
@@ -40,8 +47,11 @@ def status() -> str:
     lines += [_runs(one) for one in now.values()]
     if not (reasons or now):
         lines.append(f"all {len(nodes)} stages are up to date: `dvc repro` has nothing to do")
-    if {MISSING, UNREAD} & {*reasons.values()}:
-        lines.append("`rrcm pull` fetches the results that a remote or release/ has")
+    if ELSEWHERE & {*reasons.values()}:
+        lines.append(
+            "`rrcm pull` fetches the results that a remote or release/ has; "
+            "`dvc repro` makes the others again"
+        )
     absent = _absent(nodes, {*reasons, *waits})
     if absent:
         lines.append(
@@ -76,10 +86,14 @@ def _reason(node: Node, record: Record | None) -> str:
         return "its command changed"
     if record.added:
         return f"new parameters: {listed(record.added, most=NAMES)}"
-    if not all(Path(path).exists() for path in node.outputs):
+    if not _is_here(node):
         return MISSING
     read = all(Path(path).exists() for path in node.inputs)
     return "an output differs" if read else UNREAD
+
+
+def _is_here(node: Node) -> bool:
+    return all(Path(path).exists() for path in node.outputs)
 
 
 def _group(
@@ -98,20 +112,26 @@ def _group(
     for name in names:
         if name in reasons:
             by_reason.setdefault(reasons[name], []).append(name)
-    parts += [f"{_some(found)}out of date: {reason}" for reason, found in by_reason.items()]
+    some = partial(_some, whole=len(nodes))
+    parts += [
+        f"{some(found)}{'' if reason in ELSEWHERE else 'out of date: '}{reason}"
+        for reason, found in by_reason.items()
+    ]
     if running_ := [name for name in names if name in now]:
-        parts.append(f"{_some(running_)}running")
+        parts.append(f"{some(running_)}running")
     if waiting := [name for name in names if name in waits and name not in reasons]:
         causes = list(dict.fromkeys(cause for name in waiting for cause in waits[name]))
-        parts.append(f"{_some(waiting)}waiting for {listed(causes, most=60)}")
+        parts.append(f"{some(waiting)}waiting for {listed(causes, most=60)}")
     count = f" ({len(nodes)})" if "@" in names[0] else ""
     return f"{group + count:14} {'; '.join(parts)}"
 
 
-def _some(names: Sequence[str]) -> str:
+def _some(names: Sequence[str], *, whole: int) -> str:
+    if len(names) == whole:
+        return ""
     items = [name.partition("@")[2] for name in names]
     count = f"{len(names)} " if len(names) > 1 else ""
-    return f"{count}({listed(items, most=60)}) " if items[0] else ""
+    return f"{count}({listed(items, most=60)}) "
 
 
 def _runs(one: Running) -> str:
