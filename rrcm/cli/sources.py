@@ -2,9 +2,12 @@
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from rrcm.certification import openers
 from rrcm.certification.sampling import session
@@ -20,8 +23,10 @@ from rrcm.core.files import read_bytes
 from rrcm.core.labels import UNKNOWN
 from rrcm.data.image_folder import folder
 from rrcm.data.splits import shards
-from rrcm.data.splits.pictures import MAX_VALUE
+from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
+
+LOOKED_AT = 16  # pictures whose size is compared with the network's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +140,13 @@ def _foreign(request: Request, source: Foreign) -> Source:
     backend.classes = list(pictures.split.classes)
     aware = found.draws.label_aware and not (pictures.split.labels == UNKNOWN).any()
     draws = dataclasses.replace(found.draws, label_aware=aware)
+    said = [f"before the noise: {found.fit}"]
+    if found.fit.resize == "crop" and _fits(source.images, pictures.files, found.fit):
+        said.append(
+            "pictures already have the network's size, and crop enlarges them first: "
+            "`--resize exact` takes them as they are"
+        )
+        note(said[-1], kind="warning")
     name = Path(source.name).stem if source.kind == "onnx" else source.name
     name = printable(f"{name}-{source.images.resolve().name}").lstrip(".")
     return Source(
@@ -145,9 +157,18 @@ def _foreign(request: Request, source: Foreign) -> Source:
         left_out=pictures.left_out,
         said=[
             f"inside the function: {backend.normalise}, then {printable(source.name)}",
-            f"before the noise: {found.fit}",
+            *said,
         ],
     )
+
+
+def _fits(folder: Path, files: Sequence[str], fit: Fit) -> bool:
+    """Whether the first pictures have the size that the network takes."""
+    sizes = set()
+    for file in files[:LOOKED_AT]:
+        with Image.open(folder / file) as picture:  # the header only; it was decoded before
+            sizes.add(picture.size)
+    return sizes == {(fit.shape[2], fit.shape[1])}
 
 
 def _compare(run: str, backend: str) -> None:

@@ -122,10 +122,25 @@ def test_pictures_without_labels_have_answers(elsewhere: Workspace):
     assert f"flat/grey.png: {answer}" in one and f"{row.n_A} of {row.n} noisy draws" in one
 
 
+def test_pictures_that_are_enlarged_without_need_are_named(elsewhere: Workspace):
+    (elsewhere.path / "right").mkdir()
+    for k in range(2):
+        pixels = RNG.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(elsewhere.path / f"right/{k}.png")
+    command = ("certify", "--onnx", "resnet.onnx", "--images", "right", *SETTINGS)
+    warning = "warning: pictures already have the network's size, and crop enlarges them first"
+
+    assert warning in run(elsewhere, *command)
+    assert "already have" not in run(elsewhere, *command, "--resize", "exact")
+    command = ("certify", "--onnx", "resnet.onnx", "--images", "flat", *SETTINGS)
+    assert "already have" not in run(elsewhere, *command)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--onnx", "vit.onnx", "--images", "no"), "--images no: no such folder"),
+        (("--onnx", "vit.pt", "--images", "flat"), "vit.pt: a file of PyTorch, not ONNX: `torch."),
         (("--onnx", "vit.onnx", "--images", "flat", "--n", "3"), "3 votes can never certify"),
         (("--onnx", "vit.onnx", "--images", "flat", "--stop", "gird"), "Did you mean 'grid'?"),
     ],

@@ -39,6 +39,7 @@ WEIGHTS = 2**36  # most bytes of a file of external weights
 INPUT = 2**32  # most bytes of the pictures of a batch
 SECONDS, LIMIT = 30, 300  # time limits per picture, and for the first batch
 OPEN = "; are --channels and --size those of its training?"
+PICKLES = (b"PK\x03\x04", b"\x80\x02")  # how files of torch.save begin
 COLOURS = 3  # default channels, if the file leaves them open
 TRAINING = "it normalises by, or drops out of, the batch at hand; export the network after eval()"
 
@@ -231,6 +232,11 @@ def _read(path: Path) -> tuple[bytes, bytes]:
     if path.is_dir():
         raise BackendError(f"{path}: a folder; name the .onnx file in it")
     raw = read_bytes(path, BackendError, most=LARGEST)
+    if raw.startswith(PICKLES):
+        raise BackendError(
+            f"{path}: a file of PyTorch, not ONNX: `torch.onnx.export` writes one of a network, "
+            "--timm NAME --weights FILE takes weights, rrcm.smooth(network, ...) networks"
+        )
     try:
         model = onnx.load_model_from_string(raw)
         _refuse_damage(model, raw, path)
