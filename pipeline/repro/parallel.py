@@ -13,6 +13,7 @@ from rrcm.core import progress
 from rrcm.core.errors import StageError
 
 WAITING = "OMP_WAIT_POLICY"
+HELD_UP = "waiting for "  # how a line begins that says what a stage needs to start
 POLL = 0.2
 
 
@@ -90,13 +91,19 @@ class _Work:
         def progressed(percent: float, text: str) -> None:
             self.shown[node.name] = f"{text.partition(':')[0]} {percent:.0f} %"
 
+        def said(line: str) -> None:  # others are of interest where it fails, and in the error then
+            if line.startswith(HELD_UP):
+                self.shown[node.name] = f"{node.name} ({line})"
+            elif self.shown[node.name].endswith(")"):
+                self.shown[node.name] = node.name
+
         self.shown[node.name] = node.name
         return stage_run.run(
             node.name,
             devices=node.devices,
             forced=node.forced,
             stop=self._stop,
-            say=lambda line: None,  # of interest only where it fails, and in the error then
+            say=said,
             progressed=progressed,
         )
 

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from survivors import mark, marked, until
 from workspace import ROOT
 
 from pipeline.commands import reproduce
-from pipeline.repro import lockfile, parallel, plan
+from pipeline.repro import gpus, lockfile, parallel, plan
 from pipeline.repro.processes import Stop
 from rrcm.core.errors import StageError
 
@@ -122,6 +123,21 @@ def test_a_stop_ends_what_runs_and_keeps_what_ended(here: Path):
     asked.join()
 
     assert {*entries()} == {"wrong"}
+
+
+def test_a_stage_that_waits_for_a_slot_is_shown_to_wait(here: Path, monkeypatch):
+    monkeypatch.setenv("RRCM_SLOTS", "1")
+    stop = Stop()
+    work = parallel._Work(plan.load(["slow"]), jobs=1, stop=stop)
+    with ThreadPoolExecutor(1) as threads:
+        with gpus.taken(1, stop=stop, say=print):
+            work.start(threads)
+            waits = {"slow": "slow (waiting for 1 of 1 slots of this host)"}
+            until(lambda: work.shown == waits, seconds=60)
+        until(lambda: work.shown == {"slow": "slow"}, seconds=60)
+        stop.ask("by the test")
+        while work.start(threads):
+            work.wait(print)
 
 
 def test_options_of_dvc_are_refused_with_jobs(here: Path):
