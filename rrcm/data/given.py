@@ -110,7 +110,7 @@ def _array(image: Any, fit: Fit | None, *, name: str) -> np.ndarray:
     """An image as [C, H, W], uint8 or a floating point type."""
     if isinstance(image, str | PathLike):
         if fit is None:
-            raise DataError(f"{image}: to read files, a network must say its shape [C, H, W]")
+            raise DataError(f"{image}: for files, give smooth(…) the network's shape=(C, H, W)")
         return pictures.read(Path(image), fit)
     if isinstance(image, Image.Image):
         channels = 1 if image.mode in ("1", "L", "I;16") else 3
