@@ -127,7 +127,7 @@ def listing(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-NET = ("--onnx", "net.onnx", "--sigma", "0.5", "--n", "20")
+NET = ("--onnx", "net.onnx", "--sigma", "0.5", "--n", "20", "--resize", "exact")
 CERTIFY = ("certify", *NET, "--images", "pictures")
 READERS = {  # the name of what is given, and the command that is to read it
     "votes": ("a.jsonl", ("report", "a.jsonl")),
