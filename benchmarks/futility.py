@@ -154,10 +154,10 @@ def simulated(looks: tuple[int, ...], images: int, *, seed: int) -> list[list[tu
 
 def draws(rule: Rule, votes: list[list[tuple[int, int]]]) -> float:
     """Mean draws per image until the rule stops, without those that select the class."""
-    return float(np.mean([_until(rule, history) for history in votes]))
+    return float(np.mean([until(rule, history) for history in votes]))
 
 
-def _until(rule: Rule, history: list[tuple[int, int]]) -> int:
+def until(rule: Rule, history: list[tuple[int, int]]) -> int:
     ends = (i for i in range(1, len(history)) if rule.stop(seen(history[:i])))
     return history[next(ends, len(history)) - 1][0]
 
