@@ -28,6 +28,9 @@ def run(
     commit: Annotated[
         str, typer.Option(help="With --hosts: the commit to run.", show_default="HEAD")
     ] = "",
+    pieces: Annotated[
+        int, typer.Option(min=1, help="Tasks that each sampling of votes is split into.")
+    ] = 1,
 ) -> None:
     """Run what is out of date, stages side by side where GPUs allow; stopped, it goes on."""
     from pipeline.flow import server
@@ -38,6 +41,7 @@ def run(
         retries=retries,
         hosts=hosts,
         commit=commit,
+        pieces=pieces,
     )
 
 

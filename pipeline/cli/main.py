@@ -177,6 +177,9 @@ def repro(
     jobs: Annotated[
         int, typer.Option(min=1, help="Stages at a time; above 1, only targets can follow.")
     ] = 1,
+    pieces: Annotated[
+        int, typer.Option(min=1, help="Pieces that each sampling of votes is split into.")
+    ] = 1,
 ) -> None:
     """Bring all results up to date: `dvc repro` and its options, safe from Ctrl-C and kill."""
     from pipeline.commands import reproduce
@@ -184,8 +187,9 @@ def repro(
     def tell(line: str) -> None:
         say(line, err=True)
 
-    if jobs > 1:
-        raise typer.Exit(reproduce.side_by_side(context.args, jobs=jobs, say=tell))
+    if jobs > 1 or pieces > 1:
+        code = reproduce.side_by_side(context.args, jobs=jobs, pieces=pieces, say=tell)
+        raise typer.Exit(code)
     raise typer.Exit(reproduce.reproduce(context.args, say=tell))
 
 

@@ -6,6 +6,7 @@ With ``--jobs``, several stages run at a time, each by a `dvc repro` of its own.
 from collections.abc import Callable, Sequence
 
 from pipeline.repro import lockfile, parallel, plan, processes
+from pipeline.repro import pieces as split
 from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import StageError
 
@@ -32,8 +33,12 @@ def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
     return INTERRUPTED if stop.is_set() else process.returncode
 
 
-def side_by_side(arguments: Sequence[str], *, jobs: int, say: Callable[[str], None]) -> int:
+def side_by_side(
+    arguments: Sequence[str], *, jobs: int, pieces: int, say: Callable[[str], None]
+) -> int:
     """Bring targets up to date, up to ``jobs`` stages at a time; return an exit code.
+
+    A sampling is split into so many ``pieces``, which run side by side like stages.
 
     Guarantee: as `reproduce`, for every stage that runs.
 
@@ -42,10 +47,13 @@ def side_by_side(arguments: Sequence[str], *, jobs: int, say: Callable[[str], No
         StageError: An option of `dvc repro` is among the arguments, or a target matches no stage.
     """
     if options := [word for word in arguments if word.startswith("-")]:
-        raise StageError(f"{options[0]}: with --jobs, only targets can follow, no options of DVC")
+        raise StageError(
+            f"{options[0]}: with --jobs or --pieces, only targets can follow, no options of DVC"
+        )
     if restored := lockfile.restore():
         say(restored)
     stop = processes.Stop()
     with processes.signals(stop, say):
-        good = parallel.run(plan.load(arguments), jobs=jobs, stop=stop, say=say)
+        nodes = split.expanded(plan.load(arguments), count=pieces)
+        good = parallel.run(nodes, jobs=jobs, stop=stop, say=say)
     return INTERRUPTED if stop.is_set() else 0 if good else 1

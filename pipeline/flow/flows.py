@@ -17,6 +17,7 @@ from pipeline.flow.hosts import stopped
 from pipeline.flow.summary import GOOD, Ended, Result
 from pipeline.flow.tasks import Graph
 from pipeline.repro import lockfile, plan
+from pipeline.repro import pieces as split
 from pipeline.repro.plan import Node
 from pipeline.repro.processes import Stop, signals
 from rrcm.config import params
@@ -37,6 +38,7 @@ def rebuild(
     hosts: bool = False,
     retries: int = 2,
     commit: str = "",
+    pieces: int = 1,
 ) -> State:
     """Bring ``targets`` up to date; without targets, all of dvc.yaml.
 
@@ -50,6 +52,7 @@ def rebuild(
         hosts: Run stages on workers, each in a clone of its own, instead of in this checkout.
         retries: Further tries of a stage that fails.
         commit: The commit to run, which is checked out if there are no edits; empty: as it is.
+        pieces: Into how many tasks each sampling of votes is split.
     """
     logger, stop = get_run_logger(), Stop()
     with ExitStack() as stack:
@@ -62,6 +65,7 @@ def rebuild(
             if restored := lockfile.restore():
                 logger.warning(restored)
             nodes = plan.load(targets or [], force=force or [], here=not hosts)
+            nodes = split.expanded(nodes, count=pieces)
             results = Graph(nodes, commit=commit if hosts else "", retries=retries, stop=stop).run()
             _tell(nodes, results)
         except RrcmError as error:

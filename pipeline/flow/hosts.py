@@ -28,7 +28,7 @@ from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 
 from pipeline.flow import artifacts, checkout, environment
-from pipeline.repro import lockfile, processes, stage_run
+from pipeline.repro import lockfile, pieces, processes, stage_run
 from pipeline.repro.locks import Stopped
 from pipeline.repro.plan import Node
 from pipeline.repro.stage_run import Done, Outcome
@@ -52,8 +52,11 @@ def stage(
 ) -> State:
     """Run one stage in this worker's clone, at a commit, and push its outputs to the remote.
 
+    What it saves on its way is copied to the remote, too, and it goes on from what is there. Of a
+    piece, that is all; the stage itself finds it.
+
     Args:
-        name: Name of the stage in dvc.yaml.
+        name: Name of the stage in dvc.yaml, or of a piece.
         commit: The commit to check out, if the clone has no edits.
         devices: GPUs of this host that the stage takes; 0: all.
         inputs: Outputs of other stages and data that it reads; nothing else is fetched.
@@ -77,13 +80,17 @@ def stage(
                     devices=devices,
                     forced=forced,
                     pull=not forced,
+                    move=True,
                     stop=stop,
                     say=log.info,
                     progressed=progressed,
                 )
-                checkout.push(name, stop=stop, say=log.info)
-                entry = lockfile.entries([name])
-                made = {"entry": lockfile.pack(entry), "files": checkout.results_of(entry[name])}
+                made: dict[str, Any] = {"entry": lockfile.pack({}), "files": {}}
+                if name == pieces.split(name)[0]:
+                    checkout.push(name, stop=stop, say=log.info)
+                    entry = lockfile.entries([name])
+                    files = checkout.results_of(entry[name])
+                    made = {"entry": lockfile.pack(entry), "files": files}
         except RrcmError as error:
             if stop.is_set():
                 return stopped(stop)
@@ -106,7 +113,9 @@ def stopped(stop: processes.Stop, told: str = "") -> State:
 def there(
     node: Node, commit: str, inputs: Mapping[str, Any], *, stop: threading.Event, say: Say
 ) -> tuple[Done, dict[str, Any]]:
-    """Have a worker run a stage; return its result and its entry for dvc.lock, not yet written.
+    """Have a worker run a stage; return its result and its entries for dvc.lock, not yet written.
+
+    A piece has none.
 
     Outputs that git keeps, such as metrics, are written here; DVC's remote does not have them.
 
@@ -158,7 +167,7 @@ class _Watch:
         self._asked = 0.0  # when its cancellation was requested
 
     def wait(self, stop: threading.Event) -> tuple[Done, dict[str, Any]]:
-        """Wait until the run is over; return its result and its entry for dvc.lock."""
+        """Wait until the run is over; return its result and its entries for dvc.lock."""
         while True:
             try:
                 seen = self._client.read_flow_run(self._run)
@@ -177,9 +186,10 @@ class _Watch:
     def _ended(self, state: State) -> tuple[Done, dict[str, Any]]:
         if state.is_completed():
             found = json.loads(self._artifact("result").data)
-            entry = lockfile.unpack(found["entry"])[self._name]
-            checkout.put_results(entry, found["files"])
-            return Done(outcome=Outcome(found["outcome"]), seconds=found["seconds"]), entry
+            entries = lockfile.unpack(found["entry"])
+            for entry in entries.values():
+                checkout.put_results(entry, found["files"])
+            return Done(outcome=Outcome(found["outcome"]), seconds=found["seconds"]), entries
         if self._asked:
             raise Stopped(f"{self._name}: stopped; what it saved is kept, and a new run goes on")
         if state.is_cancelled():

@@ -44,7 +44,13 @@ Say = Callable[[str], None]
 
 
 def run(
-    targets: Sequence[str], *, force: Sequence[str], retries: int, hosts: bool, commit: str
+    targets: Sequence[str],
+    *,
+    force: Sequence[str],
+    retries: int,
+    hosts: bool,
+    commit: str,
+    pieces: int,
 ) -> None:
     """Run the flow `rebuild` in this process and report it on the terminal.
 
@@ -82,6 +88,7 @@ def run(
         hosts=hosts,
         retries=retries,
         commit=commit,
+        pieces=pieces,
         return_state=True,
     )
     if not state.is_completed():

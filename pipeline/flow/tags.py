@@ -8,7 +8,7 @@ def of(stage: str, whole: Params) -> list[str]:
 
     ``sigma`` is that of training; ``eval-sigma`` is that of smoothing, if it differs.
     """
-    key = stage.partition("@")[2]
+    key = stage.partition("@")[2].partition(":")[0]  # a piece has the tags of its stage
     evaluation = whole.evals.get(key)
     member = whole.members.get(key)
     name = evaluation.run if evaluation else member.run if member else key

@@ -24,7 +24,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from pipeline.flow import artifacts, hosts, summary, tags
 from pipeline.flow.summary import GOOD, Ended, Result
-from pipeline.repro import lockfile, plan, stage_run
+from pipeline.repro import lockfile, pieces, plan, stage_run
 from pipeline.repro.plan import Node
 from pipeline.repro.processes import Stop
 from pipeline.repro.stage_run import Done, Outcome
@@ -185,13 +185,14 @@ class Graph:
                     progressed=progressed,
                 )
         with self._lock:
-            (now,) = (n for n in plan.load([node.name], here=False) if n.name == node.name)
-            inputs = lockfile.entries(node.upstream)
+            stage, _ = pieces.split(node.name)
+            (now,) = (n for n in plan.load([stage], here=False) if n.name == stage)
+            inputs = lockfile.entries(now.upstream)
         if not (now.changed or node.forced):  # its inputs turned out unchanged
             return Done(outcome=Outcome.CACHED, seconds=0.0)
-        done, entry = hosts.there(node, self._commit, inputs, stop=self._stop, say=logger.info)
+        done, entries = hosts.there(node, self._commit, inputs, stop=self._stop, say=logger.info)
         with self._lock:
-            lockfile.adopt({node.name: entry})
+            lockfile.adopt(entries)
         return done
 
     def _news(self, node: Node, logger: artifacts.Logger) -> str:

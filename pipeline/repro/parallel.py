@@ -10,7 +10,7 @@ from pipeline.repro.plan import Node
 from pipeline.repro.processes import Stop
 from pipeline.repro.stage_run import Done, Outcome
 from rrcm.core import progress
-from rrcm.core.errors import StageError
+from rrcm.core.errors import RrcmError
 
 WAITING = "OMP_WAIT_POLICY"
 HELD_UP = "waiting for "  # how a line begins that says what a stage needs to start
@@ -114,7 +114,7 @@ class _Work:
             self.shown.pop(node.name, None)
             try:
                 done = future.result()
-            except StageError as error:
+            except RrcmError as error:
                 self._failed = True
                 tell(str(error))
             else:

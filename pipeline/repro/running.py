@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.repro.pieces import JOURNAL
 from pipeline.runtime.graph import SCRATCH
 from pipeline.runtime.throughput import SPEED
 from rrcm.certification.sampling import procedure
@@ -14,8 +15,6 @@ from rrcm.certification.votes import records
 from rrcm.config.params import Params
 from rrcm.core.errors import RrcmError
 from rrcm.training.engine.inputs import order
-
-JOURNAL = "votes.journal"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

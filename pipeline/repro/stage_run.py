@@ -1,19 +1,28 @@
-"""Runs one stage in this checkout: takes GPUs, runs DVC, parses its output, returns the result."""
+"""Runs one stage in this checkout: takes GPUs, runs DVC, parses its output, returns the result.
+
+A piece of a stage is run in the same way, but without DVC, which knows nothing of pieces.
+"""
 
 import codecs
+import os
 import re
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from threading import Event
 
-from pipeline.repro import gpus, lockfile, locks, processes
+from pipeline.repro import gpus, lockfile, locks, moving, pieces, processes
+from pipeline.repro.gpus import Taken
 from pipeline.repro.locks import Stopped
+from pipeline.runtime import graph
 from rrcm.core.errors import StageError
 
 LOCKS = Path(".rrcm/flow")
@@ -25,6 +34,7 @@ EXITED = re.compile(r"ERROR: .*failed to run: .*, exited with (-?\d+)")  # DVC's
 TORN = "'./dvc.lock' validation failed"  # read while another stage's DVC was writing it
 TRIES = 5  # of a stage that ended with that
 GOES_ON = "the same command"  # in errors that concern one try only: a retry resumes
+_reading = threading.Lock()  # DVC reads the graph in one thread at a time
 
 
 class Outcome(StrEnum):
@@ -58,21 +68,24 @@ def run(
     devices: int,
     forced: bool = False,
     pull: bool = False,
+    move: bool = False,
     stop: Event,
     say: Callable[[str], None],
     progressed: Callable[[float, str], None],
 ) -> Done:
-    """Have DVC bring one stage up to date, and only that one.
+    """Have DVC bring one stage up to date, and only that one; or draw a piece of it (`pieces`).
 
     Guarantee: when this returns or raises, no process of the stage is left. If this process dies,
     even by SIGKILL, they are stopped at once, and the GPUs stay locked until they have ended. If a
     stage is run twice at once in a checkout, the second run waits and finds the first one's result.
 
     Args:
-        name: Name of the stage in dvc.yaml.
+        name: Name of the stage in dvc.yaml, or of a piece.
         devices: GPUs of this host to take; 0: all.
         forced: Run it even if nothing changed.
         pull: Fetch the outputs from the remote, if a run with the same inputs pushed them.
+        move: Go on from what other clones left at the remote, and leave there what is drawn or
+            trained here, now and then (`moving`).
         stop: May be set at any time: the stage is stopped, and its saved state is kept.
         say: Called with each non-blank line of output; each update of a progress bar is a line.
         progressed: Called with the percentage and the text of a progress bar at each update.
@@ -83,25 +96,31 @@ def run(
         StageError: This host has fewer GPUs.
     """
     options = [*(["--force"] if forced else []), *(["--pull"] if pull else [])]
+    stage, piece = pieces.split(name)
     LOCKS.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         file = stack.enter_context((LOCKS / f"{name}.lock").open("ab")).fileno()
         locks.take(file, stop=stop, why=f"another run of {name} in this checkout", say=say)
         held = stack.enter_context(gpus.taken(devices, stop=stop, say=say))
+        if move or pieces.drawn(stage):
+            with _reading:
+                digest = graph.digest(stage)
+        if move:
+            stack.enter_context(moving.moving(name, digest, keep=bool(piece), say=say))
+        if not piece and pieces.drawn(stage):
+            pieces.gather(stage, digest)
         began = time.monotonic()
         tries = 0
         while True:
             tries += 1
             output = Output(name, say=say, progressed=progressed)
-            with lockfile.repro(
-                ["--single-item", *options, name],
-                environment=held.environment,
-                hold=(file, *held.files),
-            ) as process:
+            with _started(name, options, held, hold=(file, *held.files)) as process:
                 for data in processes.output(process, stop):
                     output.feed(data) if data else output.rest()
                 output.end()
             if process.returncode == 0 and not output.unkept:
+                if not piece:
+                    pieces.clear(stage)
                 return Done(outcome=output.outcome, seconds=time.monotonic() - began)
             if stop.is_set():
                 raise Stopped(f"{name}: stopped; what it saved is kept, and a new run goes on")
@@ -109,6 +128,19 @@ def run(
             if TORN not in str(failure) or tries == TRIES:
                 raise failure
             time.sleep(1.0)
+
+
+def _started(
+    name: str, options: Sequence[str], held: Taken, *, hold: Sequence[int]
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """The process of a stage or of a piece, which ends when we do."""
+    stage, piece = pieces.split(name)
+    if not piece:
+        arguments = ["--single-item", *options, name]
+        return lockfile.repro(arguments, environment=held.environment, hold=hold)
+    own = {"PATH": processes.path(), "PYTHONUNBUFFERED": "1", **held.environment}
+    command = [sys.executable, "-m", "pipeline.repro.piece", stage, piece, *options]
+    return processes.start(command, environment=os.environ | own, hold=hold)
 
 
 class Output:
@@ -184,7 +216,8 @@ class Output:
 
     def failure(self, code: int) -> Failed:
         """The failure, with the stage's own error if it printed one, else with its last lines."""
-        if self._error and self._exit == 1:
+        exited = code if pieces.split(self.name)[1] else self._exit
+        if self._error and exited == 1:
             told = self._error.removeprefix(f"{self.name}: ")
             return Failed(f"{self.name}: {told}", final=GOES_ON not in self._error)
         killed = {128 + number: f"killed by {number.name}" for number in signal.Signals}

@@ -142,4 +142,4 @@ def test_a_stage_that_waits_for_a_slot_is_shown_to_wait(here: Path, monkeypatch)
 
 def test_options_of_dvc_are_refused_with_jobs(here: Path):
     with refused(StageError, "--force", "only targets can follow"):
-        reproduce.side_by_side(["both", "--force"], jobs=2, say=print)
+        reproduce.side_by_side(["both", "--force"], jobs=2, pieces=1, say=print)
