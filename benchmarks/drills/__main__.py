@@ -1,7 +1,7 @@
-"""All drills, one after the other: ``python -m benchmarks.drills``, some 15 minutes on two cores.
+"""All drills, one after the other: ``python -m benchmarks.drills``, some 30 minutes on two cores.
 
-Prints the tables of docs/reliability.md; exits with 1 if anything was lost, executed, misread
-without an error, or ended in a traceback.
+Prints the tables of docs/reliability.md and docs/flows.md; exits with 1 if anything was lost for
+good, executed, misread without an error, or ended in a traceback.
 """
 
 import subprocess
@@ -11,6 +11,7 @@ DRILLS = {
     "kills": "Killed at single operations on files",
     "lock": "Signals while DVC writes dvc.lock",
     "corruption": "Damaged files",
+    "hosts": "Faults of hosts, server and remote",
 }
 
 

@@ -1,0 +1,398 @@
+"""Faults of hosts, server and remote: ``python -m benchmarks.drills.hosts [--only NAME]``.
+
+A coordinator and two hosts, which are clones of one repository on this machine, share a remote.
+They train a network, draw its votes in two pieces and certify it, while something goes wrong. Each
+drill prints what was lost, how long it took to go on, and whether the results have the bytes of an
+uninterrupted `dvc repro`. The rows are those of docs/flows.md.
+
+A worker counts as lost after SILENCE seconds, and state is sent to the remote every PERIOD seconds:
+less than usual, so that the drills are short. ``clock`` needs `pip install libfaketime`.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
+
+import clones
+import psutil
+import workspace
+from clones import Clones, Service, until
+from workspace import Workspace
+
+from pipeline.repro.pieces import JOURNAL
+from pipeline.runtime.graph import SCRATCH
+from rrcm.core.files import sha256
+from rrcm.models.trained.base import checkpoint
+
+SILENCE, PERIOD, RETRY = 20.0, 5.0, 1.0
+RUN = "tiny-gaussian-s050"
+EVAL = f"{RUN}-e050"
+TRAIN, SAMPLE, CERTIFY = f"train@{RUN}", f"sample@{EVAL}", f"certify@{EVAL}"
+RESULTS = (f"models/{RUN}/model.safetensors", f"votes/{EVAL}.jsonl", f"certificates/{EVAL}.csv")
+SECRET = "drill:a-secret-of-the-drills"
+ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a drill found: what was lost, and the seconds until work went on."""
+
+    lost: str
+    seconds: float
+
+
+class Team:
+    """Clones of a repository with one network to train and to certify, their server and workers."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the repository and the remote, and no clone yet."""
+        self.folder = folder
+        (folder / "remote").mkdir(parents=True)
+        first = workspace.create(folder / "first")
+        first.edit(_long)
+        for pointer in first.path.glob("**/*.dvc"):
+            if pointer.is_file():
+                pointer.unlink()
+        first.run("rrcm", "data", "digits")
+        first.run("dvc", "remote", "add", "--default", "shared", str(folder / "remote"))
+        first.run("dvc", "push")
+        first.commit("one network")
+        clones.git("clone", "--quiet", "--bare", str(first.path), str(folder / "origin"))
+        self.clones = Clones(folder)
+        self.workers: list[psutil.Popen] = []
+
+    def clone(self, name: str) -> Workspace:
+        """A host with the data."""
+        made = self.clones.clone(name)
+        made.run("dvc", "pull", "data")
+        return made
+
+    def again(self) -> "Team":
+        """Remove all hosts, and what they sent."""
+        self.close()
+        for path in self.folder.iterdir():
+            if path.name not in ("origin", "first", "remote"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(self.folder / "remote")
+        (self.folder / "remote").mkdir()
+        Workspace(self.folder / "first").run("dvc", "push", "data")
+        self.workers = []
+        return self
+
+    def serve(self, *, port: int = 0) -> None:
+        """Start the coordinator and its server."""
+        if not (self.folder / "coordinator").exists():
+            self.clones.clone("coordinator")
+        self.coordinator = Workspace(self.folder / "coordinator")
+        if not port:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+        self.port = port
+        self.service = Service(
+            self.clones,
+            self.coordinator,
+            "--port",
+            str(port),
+            RRCM_SILENCE_SECONDS=str(SILENCE),
+            RRCM_RETRY_SECONDS=str(RETRY),
+            PREFECT_SERVER_API_AUTH_STRING=SECRET,
+        )
+
+    def work(self, name: str, *, prefix: tuple[str, ...] = (), **more: str) -> psutil.Popen:
+        """Start a worker in a clone of its own."""
+        path = self.folder / name
+        checkout = Workspace(path) if path.exists() else self.clone(name)
+        environment = self.clones.environment | {
+            "PREFECT_API_URL": self.service.url,
+            "PREFECT_API_AUTH_STRING": SECRET,
+            "RRCM_SLOTS": "1",
+            "RRCM_SLOTS_DIR": str(self.folder / f"slots-{name}"),
+            "RRCM_SILENCE_SECONDS": str(SILENCE),
+            "RRCM_MOVE_SECONDS": str(PERIOD),
+            "RRCM_SAVE_SECONDS": "1",
+            **more,
+        }
+        command = (*prefix, "rrcm", "flow", "worker", "--name", name)
+        started = clones.background(checkout, self.log(name), *command, **environment)
+        self.workers.append(psutil.Process(started.pid))
+        return self.workers[-1]
+
+    def log(self, name: str) -> Path:
+        """What a worker says."""
+        return self.folder / f"{name}.log"
+
+    def start(self) -> str:
+        """Ask for everything, with samplings in two pieces."""
+        asked = {"targets": [CERTIFY], "hosts": True, "pieces": 2, "retries": 4}
+        return self.service.start("rebuild/on-demand", **asked)
+
+    def state(self, run: str) -> dict[str, Any]:
+        """A run, as the server sees it."""
+        return self.service.ask(f"flow_runs/{run}")
+
+    def over(self, run: str, *, seconds: float = 600) -> dict[str, Any]:
+        """A run that has ended."""
+        return until(
+            lambda: found if (found := self.state(run))["state_type"] in ENDED else None,
+            seconds=seconds,
+        )
+
+    def results(self) -> dict[str, str]:
+        """SHA-256 of the results, from the remote."""
+        self.coordinator.run("dvc", "pull", *RESULTS)
+        return {name: sha256(self.coordinator.path / name) for name in RESULTS}
+
+    def at_work(self, stage: str) -> str | None:
+        """The clone that runs a stage, once its state is at the remote."""
+        sent = [*(self.folder / "remote").glob(f"rrcm-resume/{stage.partition(':')[0]}/*/*/latest")]
+        for path in self.folder.glob(f"host-*/{SCRATCH}/{stage}.lock") if sent else ():
+            return path.relative_to(self.folder).parts[0]
+        return None
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in self.workers:
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+        psutil.wait_procs(self.workers, timeout=90)
+        if hasattr(self, "service"):
+            self.service.process.terminate()
+            self.service.process.wait(90)
+            until(lambda: not clones.alive(self.clones), seconds=60)
+
+
+def _long(params: dict[str, Any]) -> None:
+    """Only one network; training takes about half a minute, and so do its votes."""
+    params["runs"] = {RUN: params["runs"][RUN]}
+    params["evals"] = {EVAL: params["evals"][EVAL]}
+    params["pretrain"] = {}
+    params["recipes"]["scratch"]["epochs"] = 60
+    params["sample"] |= {"n": 20_000, "n0": 100, "stop": "none", "batch_size": 64}
+
+
+def killed(process: psutil.Process) -> None:
+    """SIGKILL to a process and to all that it started, as when a host is gone."""
+    for one in [process, *process.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+
+
+def step(folder: Path) -> int:
+    """Steps of the training whose state is there."""
+    (state,) = folder.glob(f"{SCRATCH}/{TRAIN}/*/state.safetensors")
+    return int(json.loads(checkpoint.load(state)[1]["state"])["step"])
+
+
+def two_hosts(team: Team) -> dict[str, psutil.Process]:
+    """Server, coordinator and two workers."""
+    team.serve()
+    return {name: team.work(name) for name in ("host-a", "host-b")}
+
+
+def in_training(team: Team) -> Found:
+    """a host is gone while it trains"""
+    workers = two_hosts(team)
+    run = team.start()
+    name = until(lambda: team.at_work(TRAIN))
+    time.sleep(PERIOD)
+    killed(workers.pop(name))
+    began, reached = time.monotonic(), step(team.folder / name)
+    ((other, _),) = workers.items()
+    found = until(lambda: re.search(r"resuming at step (\d+) of", team.log(other).read_text()))
+    seconds = time.monotonic() - began
+    team.over(run)
+    return Found(lost=f"{reached - int(found[1])} of {reached} steps", seconds=seconds)
+
+
+def in_a_piece(team: Team) -> Found:
+    """a host is gone while it draws a piece"""
+    workers = two_hosts(team)
+    run = team.start()
+    piece = f"{SAMPLE}:1of2"
+    name = until(lambda: team.at_work(piece))
+    time.sleep(PERIOD)
+    killed(workers.pop(name))
+    began = time.monotonic()
+    (journal,) = (team.folder / name / SCRATCH / piece).glob(f"*/{JOURNAL}")
+    drawn = len(re.findall('"stop":"n"', journal.read_text()))
+    ((other, _),) = workers.items()
+    until(lambda: (team.folder / other / SCRATCH / f"{piece}.lock").exists())
+    seconds = time.monotonic() - began
+    (found,) = (team.folder / other / SCRATCH / piece).glob(f"*/{JOURNAL}")
+    kept = len(re.findall('"stop":"n"', found.read_text()))
+    team.over(run)
+    return Found(lost=f"{max(0, drawn - kept)} of {drawn} images", seconds=seconds)
+
+
+def server(team: Team) -> Found:
+    """the server is killed, and back after 10 s"""
+    two_hosts(team)
+    run = team.start()
+    name = until(lambda: team.at_work(TRAIN))
+    reached = step(team.folder / name)
+    killed(psutil.Process(team.service.process.pid))
+    team.service.process.wait()
+    began = time.monotonic()
+    time.sleep(10)
+    team.serve(port=team.port)
+    again = team.start()
+    until(lambda: step_of_any(team) > reached)
+    seconds = time.monotonic() - began
+    team.over(again)
+    crashed = team.state(run)["state_type"]
+    return Found(lost=f"the run, which is {crashed.capitalize()}; no step", seconds=seconds)
+
+
+def step_of_any(team: Team) -> int:
+    """Steps of the training that is furthest, or all if it is over."""
+    if [*(team.folder / "remote").glob("runs/*")]:
+        return sys.maxsize
+    with suppress(ValueError, OSError):
+        return max(step(path) for path in team.folder.glob("host-*"))
+    return 0
+
+
+def remote(team: Team) -> Found:
+    """the remote is away for a minute, at the end of the training"""
+    two_hosts(team)
+    run = team.start()
+    until(lambda: team.at_work(TRAIN))
+    there, away = team.folder / "remote", team.folder / "remote.away"
+    there.rename(away)
+    there.write_text("gone")
+    time.sleep(60)
+    there.unlink()
+    away.rename(there)
+    back = time.monotonic()
+    until(lambda: [*there.glob("runs/*")], seconds=300)
+    seconds = time.monotonic() - back
+    team.over(run)
+    return Found(lost="nothing", seconds=seconds)
+
+
+def disk(team: Team) -> Found:
+    """a host's disk is full"""
+    team.serve()
+    team.work("host-a", prefix=("prlimit", "--fsize=200000"))
+    run = team.start()
+    until(lambda: "make room" in team.log("host-a").read_text())
+    began = time.monotonic()
+    killed(team.workers.pop())
+    team.work("host-b")
+    until(lambda: team.at_work(TRAIN) == "host-b")
+    seconds = time.monotonic() - began
+    team.over(run)
+    return Found(lost="its try", seconds=seconds)
+
+
+def clock(team: Team) -> Found:
+    """the clock of a host jumps by an hour, and back"""
+    offset = team.folder / "offset"
+    offset.write_text("+0")
+    spec = find_spec("libfaketime")
+    if spec is None or spec.origin is None:
+        sys.exit("clock: pip install libfaketime")
+    (library,) = Path(spec.origin).parent.glob("**/libfaketime.so.1")
+    team.serve()
+    faked = {"LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(offset)}
+    team.work("host-a", **faked, FAKETIME_NO_CACHE="1", DONT_FAKE_MONOTONIC="1")
+    run = team.start()
+    name = until(lambda: team.at_work(TRAIN))
+    reached = step(team.folder / name)
+    began = time.monotonic()
+    offset.write_text("+3600")
+    until(lambda: step_of_any(team) > reached)
+    seconds = time.monotonic() - began
+    time.sleep(PERIOD)
+    offset.write_text("-3600")
+    team.over(run)
+    return Found(lost="nothing", seconds=seconds)
+
+
+def coordinators(team: Team) -> Found:
+    """two coordinators ask for the same"""
+    two_hosts(team)
+    second = team.clone("second")
+    run = team.start()
+    began = time.monotonic()
+    environment = team.clones.environment | {
+        "PREFECT_API_URL": team.service.url,
+        "PREFECT_API_AUTH_STRING": SECRET,
+        "RRCM_SILENCE_SECONDS": str(SILENCE),
+    }
+    told = second.run("rrcm", "flow", "run", CERTIFY, "--hosts", "--pieces", "2", **environment)
+    seconds = time.monotonic() - began
+    team.over(run)
+    ran = len(re.findall(r"ran in ", told)) + len(
+        re.findall(r"ran in ", team.service.log.read_text())
+    )
+    return Found(lost=f"{ran} tasks were run for both", seconds=seconds)
+
+
+def a_piece(team: Team) -> Found:
+    """a piece fails on every host, until that is mended"""
+    two_hosts(team)
+    blocked = [team.folder / host / SCRATCH / f"{SAMPLE}:2of2" for host in ("host-a", "host-b")]
+    for path in blocked:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    failed = team.over(team.start())
+    if failed["state_type"] != "FAILED" or f"{SAMPLE}:2of2" not in failed["state"]["message"]:
+        sys.exit(f"the run did not name the piece: {failed['state']}")
+    for path in blocked:
+        path.unlink()
+    began = time.monotonic()
+    team.over(team.start())
+    return Found(lost="nothing", seconds=time.monotonic() - began)
+
+
+DRILLS: dict[str, Callable[[Team], Found]] = {
+    one.__name__: one
+    for one in (in_training, in_a_piece, server, remote, disk, clock, coordinators, a_piece)
+}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--only", action="append", choices=[*DRILLS])
+    asked = options.parse_args()
+    good = True
+    with tempfile.TemporaryDirectory(prefix="rrcm-drills-") as folder:
+        team = Team(Path(folder))
+        alone = team.clone("alone")
+        alone.run("dvc", "repro", CERTIFY)
+        wanted = {name: sha256(alone.path / name) for name in RESULTS}
+        print(
+            "| fault | lost | goes on after | same bytes |\n| --- | --- | ---: | --- |", flush=True
+        )
+        for name in asked.only or DRILLS:
+            found = DRILLS[name](team.again())
+            same = team.results() == wanted
+            good &= same
+            print(
+                f"| {DRILLS[name].__doc__} | {found.lost} | {found.seconds:.0f} s | "
+                f"{'yes' if same else '**no**'} |",
+                flush=True,
+            )
+        team.close()
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Work on the device of `elsewhere` beside the same on the CPU: ``python elsewhere_cases.py``.
+
+Prints a JSON object: case -> what went wrong, empty if its results have the bits of the CPU's.
+"""
+
+import dataclasses
+import json
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+import unlabelled
+from builders import SIGMA, images
+from helpers import MINI, MODEL, PRETRAIN, constants, split
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from rrcm.certification.sampling import voting
+from rrcm.certification.sampling.batching import Job, Piece
+from rrcm.certification.sampling.procedure import BoundNoise
+from rrcm.config.denoisers import Denoising
+from rrcm.config.sections import Model
+from rrcm.core import registry
+from rrcm.data.splits.shards import Split
+from rrcm.diffusion import training as denoising
+from rrcm.models.trained.base import classifier
+from rrcm.training import finetune
+from rrcm.training import pretrain as pretraining
+from rrcm.training.engine.loop import State
+
+CLASSES = 4
+DATA = {"train": split(32, seed=0), "validation": split(12, seed=1)}
+LARGE = {  # of 16 x 16 pixels, for networks that 8 x 8 is too small for
+    name: dataclasses.replace(one, images=np.kron(one.images, np.ones((1, 1, 2, 2), np.uint8)))
+    for name, one in DATA.items()
+}
+PROJECTOR = {"projector_width": 16, "projector_dim": 8}
+SHAPES: dict[str, dict[str, Any]] = {
+    "vit": MINI.models["tiny"],
+    "lenet": {"image_size": 16, "channels": 1, **PROJECTOR},
+    "resnet": {"size": "8", "image_size": 16, "channels": 1, "mean": [0.5], "std": [0.5]}
+    | PROJECTOR,
+}
+DENOISERS = {
+    "dncnn": {"image_size": 8, "channels": 1, "depth": 3, "width": 8, "momentum": 0.1},
+    "uvit": {"size": "16x1x2", "image_size": 8, "channels": 1, "patch_size": 4}
+    | {"position_std": 0.5, "time_scale": 1000.0, "condition": 0},
+}
+EDM = {"kind": "edm", "steps": 0, "rescale": False}
+LOSSES: dict[str, dict[str, Any]] = {
+    **{name: {"sigma": SIGMA} for name in ("mse", "stability", "classification")},
+    "diffusion": {"schedule": EDM, "mean": -1.2, "std": 1.2},
+}
+DENOISING = Denoising(
+    network="dncnn",
+    model="small",
+    objective="mse",
+    seed=3,
+    start="shards/train",
+    guide="shards/train",
+    architecture="vit",
+    steps=2,
+    batch_size=16,
+    optimizer=PRETRAIN.optimizer,
+    ema=0.75,
+    loss={},
+    augment=[],
+    compute=PRETRAIN.compute,
+)
+Make = Callable[[str], Iterable[Tensor]]  # device -> what comes out
+
+
+def pretrain(objective: str) -> Make:
+    """Two steps of a pre-training: weights, EMA and moments."""
+    module = registry.load("objectives", objective)
+    augment = {view: [{"gain": {"amount": 0.1}}] for view in module.VIEWS}
+    loss = PRETRAIN.loss if objective == PRETRAIN.objective else unlabelled.valid(module)
+    cfg = dataclasses.replace(
+        PRETRAIN, objective=objective, loss=loss, augment=augment, steps=2, batch_size=8
+    )
+    model = dataclasses.replace(MODEL, shape=MODEL.shape | {"patch_size": 2})
+
+    def make(device: str) -> Iterable[Tensor]:
+        state = pretraining.start(cfg, model, device=device)
+        return result(state, pretraining.pretrain(state, DATA["train"], cfg))
+
+    return make
+
+
+def train(method: str, network: str = "vit") -> Make:
+    """Two steps of a training by a method, validation included."""
+    module = registry.load("methods", method)
+    run = dataclasses.replace(
+        MINI.runs["tiny-gaussian-s050"],
+        method=method,
+        architecture=network,
+        loss=constants(module),
+    )
+    recipe = dataclasses.replace(
+        MINI.recipes["scratch"],
+        epochs=1,
+        batch_size=16,
+        final_norm=network == "vit",
+        augment=[{"gain": {"amount": 0.1}}],
+    )
+    data = DATA if network == "vit" else LARGE
+    model = Model(architecture=network, shape=SHAPES[network])
+
+    def make(device: str) -> Iterable[Tensor]:
+        state = finetune.start(run, recipe, model, classes=CLASSES, device=device)
+        steps = finetune.train(state, module, data, run, recipe)
+        return [*result(state, steps), *state.best.values()]
+
+    return make
+
+
+def denoise(objective: str) -> Make:
+    """Two steps of a denoiser's training by an objective."""
+    network = "uvit" if objective == "diffusion" else "dncnn"
+    cfg = dataclasses.replace(
+        DENOISING, network=network, objective=objective, loss=LOSSES[objective]
+    )
+    guided = objective in ("stability", "classification")
+
+    def make(device: str) -> Iterable[Tensor]:
+        state = denoising.start(cfg, DENOISERS[network], device=device)
+        guide = net("vit", device).fix(SIGMA) if guided else None
+        return result(state, denoising.denoise(state, DATA["train"], cfg, guide))
+
+    return make
+
+
+def result(state: State, steps: Iterable[State]) -> list[Tensor]:
+    """Everything that a training changes, after its last step."""
+    for _ in steps:
+        pass
+    weights = [x for module in state.modules.values() for x in module.state_dict().values()]
+    moments = [x for one in state.optimizer.state.values() for x in one.values()]
+    return [*weights, *(x for x in moments if isinstance(x, Tensor))]
+
+
+def net(network: str, device: str) -> classifier.Classifier:
+    torch.manual_seed(0)
+    model = Model(architecture=network, shape=SHAPES[network])
+    made = classifier.build(model, classes=CLASSES, condition="exact", final_norm=network == "vit")
+    torch.nn.init.normal_(made.head.weight)
+    return made.eval().to(device)
+
+
+def folded(network: str) -> Make:
+    """Scores of a network at one sigma, as certification calls it."""
+    x = torch.from_numpy((DATA if network == "vit" else LARGE)["train"].pixels(slice(8)))
+
+    def make(device: str) -> Iterable[Tensor]:
+        with torch.inference_mode():
+            return [net(network, device).fix(SIGMA)(x.to(device))]
+
+    return make
+
+
+def noise(name: str) -> Make:
+    """A distribution's noisy pixels, and the normal numbers of a random classifier."""
+    component, some = registry.load("distributions", name), images(5)
+
+    def make(device: str) -> Iterable[Tensor]:
+        x = torch.from_numpy(some.pixels(slice(5))).to(device)
+        drawn, draws = (torch.arange(k, 5 + k, device=device) for k in (3, 7))
+        bound = BoundNoise(component, SIGMA, 3, some.max_value)
+        return [bound.noisy(x, drawn, draws), bound.normals(drawn, draws, (3,))]
+
+    return make
+
+
+class OneLayer:
+    """A classifier of small images on a device."""
+
+    normals = ()
+
+    def __init__(self, some: Split, device: str) -> None:
+        torch.manual_seed(0)
+        pixels = some.images[0].size
+        self.layer, self.device = torch.nn.Linear(pixels, 3).to(device), torch.device(device)
+
+    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        with torch.inference_mode():
+            return self.layer(x.flatten(1))
+
+
+def votes(kind: str) -> Make:
+    """Votes of pieces, hard, soft or of disagreements."""
+    some = images(5)
+
+    def make(device: str) -> Iterable[Tensor]:
+        one: Any = OneLayer(some, device)
+        ballots = {
+            "hard": lambda: voting.hard(one),
+            "soft": lambda: voting.soft(one, beta=2.0),
+            "disagreement": lambda: voting.disagreement(one, one),
+        }
+        count = voting.counter(
+            ballots[kind](),
+            some,
+            noise=BoundNoise(registry.load("distributions", "gaussian"), SIGMA, 3, some.max_value),
+            batch_size=7,
+            device=torch.device(device),
+        )
+        pieces = [Piece(Job(row=row, bounds=()), 0, row, 9) for row in range(3)]
+        return [x for one in count(pieces) for x in (one.votes, one.soft, one.squares)]
+
+    return make
+
+
+CASES: dict[str, Make] = {
+    **{f"pretrain {name}": pretrain(name) for name in registry.names("objectives")},
+    **{f"train {name}": train(name) for name in registry.names("methods")},
+    **{f"train on {name}": train("gaussian", name) for name in registry.names("networks")},
+    **{f"denoise {name}": denoise(name) for name in registry.names("denoiser_objectives")},
+    **{f"fold {name}": folded(name) for name in registry.names("networks")},
+    **{f"noise {name}": noise(name) for name in registry.names("distributions")},
+    **{f"votes {kind}": votes(kind) for kind in ("hard", "soft", "disagreement")},
+}
+MISTAKES: dict[str, Make] = {
+    "left on the CPU": lambda device: [torch.ones(3, device=device) + torch.ones(3)],
+    "no kernel": lambda device: [torch.ones(3, device=device).to_mkldnn()],
+    "another result": lambda device: [torch.ones(3) * (device == "cpu")],
+}
+
+
+def main() -> None:
+    import elsewhere
+
+    told = {}
+    for name, make in (CASES | MISTAKES).items():
+        try:
+            wanted = elsewhere.bits(make("cpu")) if name != "no kernel" else []
+            with elsewhere.Device():
+                made = [*make(elsewhere.NAME)]
+                same = elsewhere.bits(made) == wanted
+            told[name] = "" if same else "other bits than on the CPU"
+        except Exception as error:
+            if name in CASES:
+                traceback.print_exc()
+            told[name] = f"{type(error).__name__}: {error}"[:300]
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with sdpa_kernel(SDPBackend.MATH):  # a device chooses, and the CPU would take another
+        main()
