@@ -9,7 +9,7 @@ export PYTHONUNBUFFERED := 1
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 JOBS ?= 2
 
-.PHONY: demo test test-all check docs bench env lock audit data clean release
+.PHONY: demo test test-all check docs bench gpu env lock audit data clean release
 
 demo: env data            ## train, export, certify and report on the digits
 	$(BIN)/rrcm repro --jobs $(JOBS)
@@ -37,6 +37,9 @@ bench: env                ## speed and memory of the engine; after `make demo` a
 	$(BIN)/python -m benchmarks.memory
 	test ! -d onnx || $(BIN)/python -m benchmarks.batch_size
 	test ! -d onnx || $(BIN)/python -m benchmarks.stopping
+
+gpu: env                  ## what agrees with the CPU, and how fast, on this machine's GPU: ten minutes
+	$(BIN)/python -m benchmarks.gpu
 
 release: env              ## renew release/, which `dvc pull` reads, from DVC's cache
 	$(BIN)/python -m pipeline.project.release
