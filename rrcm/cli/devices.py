@@ -13,21 +13,25 @@ POLL = 0.2  # seconds
 VISIBLE, GIVEN = "CUDA_VISIBLE_DEVICES", "RRCM_GPU"
 
 
-def choose(names: tuple[str, ...]) -> None:
-    """Refuse devices that are not here; for the CPU, hide the GPUs from this process, too.
+def choose(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the devices; ``all`` are all GPUs, or the CPU where there is none.
 
-    The classifier that this process then opens computes the same function as in its processes.
+    For the CPU, GPUs are hidden from this process, too: the classifier that it then opens computes
+    the same function as in its processes.
 
     Raises:
         ConfigError: A device is not available; lists those that are.
     """
+    here = gpus() if set(names) != {"cpu"} else []
+    if names == ("all",):
+        names = tuple(map(str, range(len(here)))) or ("cpu",)
     if set(names) == {"cpu"}:
         os.environ[VISIBLE] = ""
-        return
-    here = gpus()
+        return names
     if missing := [name for name in names if int(name) >= len(here)]:
         listed = ", ".join([*(f"{i} ({gpu})" for i, gpu in enumerate(here)), "cpu"])
         raise ConfigError(f"--devices: no GPU {missing[0]} here, only {listed}")
+    return names
 
 
 def gpus() -> list[str]:

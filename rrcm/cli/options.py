@@ -172,7 +172,7 @@ Shard = Annotated[str, Option(help="Certify only part i of k of the images, as i
 Devices = Annotated[
     str | None,
     Option(
-        help="One process on each of these devices: GPU numbers, or cpu (0,1 or cpu,cpu).",
+        help="One process on each of these devices: GPU numbers, or cpu (0,1 or cpu,cpu), or all.",
         show_default="the first GPU, else the CPU",
     ),
 ]

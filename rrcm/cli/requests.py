@@ -264,14 +264,16 @@ def _numbers(name: str, text: str) -> tuple[float, ...]:
 
 
 def device_names(text: str, *, shard: str) -> tuple[str, ...]:
-    """Parse ``0,1`` or ``cpu,cpu``.
+    """Parse ``0,1``, ``cpu,cpu`` or ``all``.
 
     Raises:
         ConfigError: It is neither, it mixes both, or the request is for one shard already.
     """
     names = tuple(text.split(","))
-    if not all(name == "cpu" or name.isdecimal() for name in names):
-        raise ConfigError(f"--devices: expected GPU numbers or cpu, such as 0,1, got {text!r}")
+    if names != ("all",) and not all(name == "cpu" or name.isdecimal() for name in names):
+        raise ConfigError(
+            f"--devices: expected GPU numbers or cpu, such as 0,1, or all, got {text!r}"
+        )
     if 0 < names.count("cpu") < len(names):
         raise ConfigError(f"--devices: GPUs and cpu round differently, give one kind, got {text!r}")
     if shard != "1/1":

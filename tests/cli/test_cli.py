@@ -284,7 +284,10 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         ({"budget": "-5s"}, "--budget: expected"),
         ({"budget": "5 s"}, "--budget: expected"),
         ({"budget": "5d"}, "--budget: expected"),
-        ({"devices": "gpu"}, "--devices: expected GPU numbers or cpu, such as 0,1, got 'gpu'"),
+        (
+            {"devices": "gpu"},
+            "--devices: expected GPU numbers or cpu, such as 0,1, or all, got 'gpu'",
+        ),
         ({"devices": "0,"}, "--devices: expected"),
         ({"devices": "-1"}, "--devices: expected"),
         ({"devices": "0,cpu"}, "--devices: GPUs and cpu round differently"),
@@ -353,7 +356,7 @@ def test_times_are_seconds(text: str, seconds: float):
 
 @pytest.mark.parametrize(
     ("text", "names"),
-    [("0", ("0",)), ("0,10", ("0", "10")), ("cpu,cpu", ("cpu", "cpu"))],
+    [("0", ("0",)), ("0,10", ("0", "10")), ("cpu,cpu", ("cpu", "cpu")), ("all", ("all",))],
 )
 def test_devices_are_numbers_or_cpu(text: str, names: tuple[str, ...]):
     assert requests.device_names(text, shard="1/1") == names

@@ -81,6 +81,14 @@ def test_gpus_that_are_here_are_taken(monkeypatch):
     assert devices._environment("1", ("0", "1"))["CUDA_VISIBLE_DEVICES"] == "1"
 
 
+@pytest.mark.parametrize(("gpus", "names"), [(["H100", "A100"], ("0", "1")), ([], ("cpu",))])
+def test_all_devices_are_the_gpus_or_the_cpu(monkeypatch, gpus, names):
+    monkeypatch.setattr(devices, "gpus", lambda: gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+
+    assert devices.choose(("all",)) == names
+
+
 def test_the_cpu_is_taken_where_there_are_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
 

@@ -62,13 +62,13 @@ def share(request: Request) -> str:
     Guarantee: the votes are those that one process would have drawn. Nothing is started if they
     exist already.
     """
-    devices.choose(request.devices)
+    names = devices.choose(request.devices)
     source = sources.open_source(request)
     whole = header_of(request, source)
     if not _made(whole, source):
         _prepare(request, whole, source)
-        devices.run(request.devices)
-        if (count := len(request.devices)) > 1:
+        devices.run(names)
+        if (count := len(names)) > 1:
             shards = [f"{i}/{count}" for i in range(1, count + 1)]
             _merged([_shard(dataclasses.replace(whole, shard=shard)) for shard in shards])
     return certify(request, source)  # finds the votes that the processes have drawn
