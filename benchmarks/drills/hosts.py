@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,15 @@ class Found:
 class Team:
     """Clones of a repository with one network to train and to certify, their server and workers."""
 
-    def __init__(self, folder: Path) -> None:
-        """Make the repository and the remote, and no clone yet."""
+    def __init__(self, folder: Path, *, epochs: int = 60, n: int = 20_000) -> None:
+        """Make the repository and the remote, and no clone yet.
+
+        By default the training takes about half a minute of a core, and so do the votes.
+        """
         self.folder = folder
         (folder / "remote").mkdir(parents=True)
         first = workspace.create(folder / "first")
-        first.edit(_long)
+        first.edit(partial(_cut, epochs=epochs, n=n))
         for pointer in first.path.glob("**/*.dvc"):
             if pointer.is_file():
                 pointer.unlink()
@@ -72,7 +76,7 @@ class Team:
         first.commit("one network")
         clones.git("clone", "--quiet", "--bare", str(first.path), str(folder / "origin"))
         self.clones = Clones(folder)
-        self.workers: list[psutil.Popen] = []
+        self.workers: list[psutil.Process] = []
 
     def clone(self, name: str) -> Workspace:
         """A host with the data."""
@@ -112,22 +116,24 @@ class Team:
             PREFECT_SERVER_API_AUTH_STRING=SECRET,
         )
 
-    def work(self, name: str, *, prefix: tuple[str, ...] = (), **more: str) -> psutil.Popen:
-        """Start a worker in a clone of its own."""
+    def work(
+        self, name: str, *, prefix: tuple[str, ...] = (), slots: str = "", **more: str
+    ) -> psutil.Process:
+        """Start a worker in the clone of this name, with a slot of its own."""
         path = self.folder / name
         checkout = Workspace(path) if path.exists() else self.clone(name)
         environment = self.clones.environment | {
             "PREFECT_API_URL": self.service.url,
             "PREFECT_API_AUTH_STRING": SECRET,
             "RRCM_SLOTS": "1",
-            "RRCM_SLOTS_DIR": str(self.folder / f"slots-{name}"),
+            "RRCM_SLOTS_DIR": str(self.folder / f"slots-{slots or name}"),
             "RRCM_SILENCE_SECONDS": str(SILENCE),
             "RRCM_MOVE_SECONDS": str(PERIOD),
             "RRCM_SAVE_SECONDS": "1",
             **more,
         }
-        command = (*prefix, "rrcm", "flow", "worker", "--name", name)
-        started = clones.background(checkout, self.log(name), *command, **environment)
+        command = (*prefix, "rrcm", "flow", "worker", "--name", slots or name)
+        started = clones.background(checkout, self.log(slots or name), *command, **environment)
         self.workers.append(psutil.Process(started.pid))
         return self.workers[-1]
 
@@ -175,13 +181,13 @@ class Team:
             until(lambda: not clones.alive(self.clones), seconds=60)
 
 
-def _long(params: dict[str, Any]) -> None:
-    """Only one network; training takes about half a minute, and so do its votes."""
+def _cut(params: dict[str, Any], *, epochs: int, n: int) -> None:
+    """Leave one network, with so much to train and to draw."""
     params["runs"] = {RUN: params["runs"][RUN]}
     params["evals"] = {EVAL: params["evals"][EVAL]}
     params["pretrain"] = {}
-    params["recipes"]["scratch"]["epochs"] = 60
-    params["sample"] |= {"n": 20_000, "n0": 100, "stop": "none", "batch_size": 64}
+    params["recipes"]["scratch"]["epochs"] = epochs
+    params["sample"] |= {"n": n, "n0": 100, "stop": "none", "batch_size": 64}
 
 
 def killed(process: psutil.Process) -> None:

@@ -1,0 +1,98 @@
+"""How much faster votes are drawn in pieces: ``python -m benchmarks.pieces [--draws N]``.
+
+On a machine of two cores: one process, two processes of `rrcm repro --pieces 2`, and four workers
+in two clones under `rrcm flow run --hosts --pieces 4`, one thread each. All draw the same votes of
+a small network, and must have the same bytes. Times are of whole commands, with all that DVC,
+Prefect and the remote take.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.drills.hosts import EVAL, SAMPLE, SECRET, Team, Workspace
+from rrcm.core.files import sha256
+
+VOTES = f"votes/{EVAL}.jsonl"
+ONE = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--draws", type=int, default=400_000, help="of each of 20 images")
+    asked = options.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rrcm-pieces-") as folder:
+        team = Team(Path(folder), n=asked.draws, epochs=1)
+        first = Workspace(team.folder / "first")
+        export = SAMPLE.replace("sample", "export").removesuffix("-e050")
+        first.run("dvc", "repro", export)
+        first.run("dvc", "push")
+        first.commit("a network to sample")
+        first.run("git", "push", "--quiet", str(team.folder / "origin"), "HEAD")
+        rows = [
+            ("one process", lambda: alone(team)),
+            ("two processes", lambda: two(team)),
+            ("four workers in two clones", lambda: four(team)),
+        ]
+        print(f"{asked.draws:,} draws of 20 images, {os.cpu_count()} cores\n")
+        print("| votes by | seconds | times as fast | same bytes |\n| --- | ---: | ---: | --- |")
+        base, wanted = 0.0, ""
+        for name, draw in rows:
+            seconds, made = draw()
+            base, wanted = base or seconds, wanted or made
+            same = "yes" if made == wanted else "**no**"
+            print(f"| {name} | {seconds:.0f} | {base / seconds:.2f} | {same} |", flush=True)
+        team.close()
+
+
+def alone(team: Team) -> tuple[float, str]:
+    """Seconds and votes of one process."""
+    return timed(ready(team, "one"), "rrcm", "repro", SAMPLE)
+
+
+def two(team: Team) -> tuple[float, str]:
+    """Seconds and votes of two processes."""
+    slots = {"RRCM_SLOTS": "2", "RRCM_SLOTS_DIR": str(team.folder / "slots-two")}
+    command = ("rrcm", "repro", "--jobs", "2", "--pieces", "2", SAMPLE)
+    return timed(ready(team, "two"), *command, **slots)
+
+
+def four(team: Team) -> tuple[float, str]:
+    """Seconds and votes of four workers."""
+    team.serve()
+    for name in ("host-a", "host-b"):
+        ready(team, name)
+        for i in range(2):
+            team.work(name, slots=f"{name}-{i}", **ONE)
+    asked = {
+        "PREFECT_API_URL": team.service.url,
+        "PREFECT_API_AUTH_STRING": SECRET,
+    }
+    command = ("rrcm", "flow", "run", "--hosts", "--pieces", "4", SAMPLE)
+    coordinator = team.clone("second")
+    return timed(coordinator, *command, after=("dvc", "pull", VOTES), **asked)
+
+
+def ready(team: Team, name: str) -> Workspace:
+    """A clone with the network and the images."""
+    clone = team.clones.clone(name)
+    clone.run("dvc", "pull")
+    return clone
+
+
+def timed(
+    clone: Workspace, *command: str, after: tuple[str, ...] = (), **environment: str
+) -> tuple[float, str]:
+    """Seconds of a command, and the SHA-256 of the votes that it made."""
+    began = time.monotonic()
+    clone.run(*command, **ONE, **environment)
+    seconds = time.monotonic() - began
+    if after:
+        clone.run(*after)
+    return seconds, sha256(clone.path / VOTES)
+
+
+if __name__ == "__main__":
+    main()
