@@ -12,9 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.drills.hosts import EVAL, SAMPLE, SECRET, Team, Workspace
+from benchmarks.drills.hosts import EVAL, RUN, SAMPLE, SECRET, TRAIN, Team, Workspace
 from rrcm.core.files import sha256
 
+EXPORT = f"export@{RUN}"
 VOTES = f"votes/{EVAL}.jsonl"
 ONE = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
@@ -26,8 +27,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rrcm-pieces-") as folder:
         team = Team(Path(folder), n=asked.draws, epochs=1)
         first = Workspace(team.folder / "first")
-        export = SAMPLE.replace("sample", "export").removesuffix("-e050")
-        first.run("dvc", "repro", export)
+        first.run("dvc", "repro", EXPORT)
         first.run("dvc", "push")
         first.commit("a network to sample")
         first.run("git", "push", "--quiet", str(team.folder / "origin"), "HEAD")
@@ -78,7 +78,7 @@ def four(team: Team) -> tuple[float, str]:
 def ready(team: Team, name: str) -> Workspace:
     """A clone with the network and the images."""
     clone = team.clones.clone(name)
-    clone.run("dvc", "pull")
+    clone.run("dvc", "pull", "data", "shard", TRAIN, EXPORT)
     return clone
 
 
