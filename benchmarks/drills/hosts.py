@@ -58,10 +58,10 @@ class Found:
 class Team:
     """Clones of a repository with one network to train and to certify, their server and workers."""
 
-    def __init__(self, folder: Path, *, epochs: int = 60, n: int = 20_000) -> None:
+    def __init__(self, folder: Path, *, epochs: int = 300, n: int = 20_000) -> None:
         """Make the repository and the remote, and no clone yet.
 
-        By default the training takes about half a minute of a core, and so do the votes.
+        By default the training takes a minute or two of a core, and so do the votes.
         """
         self.folder = folder
         (folder / "remote").mkdir(parents=True)
