@@ -8,10 +8,10 @@ state.
 
 import os
 import shutil
-import tarfile
 import tempfile
 import threading
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +56,7 @@ class Place:
 
     def send(self) -> None:
         """Copy the state to the remote; the one that was there stays until that is done."""
-        before, archive = self._latest(), f"{uuid.uuid4().hex}.tar"
+        before, archive = self._latest(), f"{uuid.uuid4().hex}.zip"
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             packed, pointer = Path(folder, archive), Path(folder, LATEST)
             _pack(self.folder, packed)
@@ -77,8 +77,8 @@ class Place:
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             packed, unpacked = Path(folder, archive), Path(folder, "state")
             self._fs.get_file(self._at(archive), str(packed))
-            with tarfile.open(packed) as tar:
-                tar.extractall(unpacked, filter="data")
+            with zipfile.ZipFile(packed) as found:  # damage is an error: each file has a checksum
+                found.extractall(unpacked)
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.parent.mkdir(exist_ok=True)
             unpacked.rename(self.folder)
@@ -117,11 +117,11 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _pack(folder: Path, packed: Path) -> None:
-    with tarfile.open(packed, "w") as tar:
+    with zipfile.ZipFile(packed, "w") as made:
         for path in _files(folder):
-            with path.open("rb") as file:  # as long as it is now, though it may grow
-                info = tar.gettarinfo(arcname=str(path.relative_to(folder)), fileobj=file)
-                tar.addfile(info, file)
+            name = path.relative_to(folder).as_posix()
+            with path.open("rb") as file, made.open(name, "w", force_zip64=True) as copy:
+                shutil.copyfileobj(file, copy, 1 << 20)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def found(name: str = STAGE) -> str:
 
 
 def archives(tmp_path: Path) -> list[Path]:
-    return [*(tmp_path / "remote").rglob("*.tar")]
+    return [*(tmp_path / "remote").rglob("*.zip")]
 
 
 def test_a_state_goes_from_clone_to_clone_and_back(clone, tmp_path: Path):
