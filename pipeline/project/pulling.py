@@ -24,13 +24,15 @@ from rrcm.inference import extras
 
 COMPLAINT = re.compile(rb"(?:\x1b\[\d*m)?(?:ERROR|WARNING)(?:\x1b\[\d*m)?:")
 ERASE = b"\r\x1b[K"  # replaces the progress bar by the error
+PUSH = "`dvc push` from the checkout that made it"
 OBJECTS = "/files/md5"  # the folder of a remote where DVC keeps files by their hash
 
 
 def pull(names: list[str], *, remote: str | None) -> str:
     """Fetch the files of ``names`` into this checkout; return a summary and the next commands.
 
-    Without names, what the remote has of dvc.lock; the rest stays missing.
+    Without names, what the remote has of dvc.lock; the rest stays missing. A remote may lack the
+    checkpoints of exported classifiers, and votes; the summary then names them.
 
     Raises:
         ConfigError: params.yaml has no such name, or DVC no such remote.
@@ -46,7 +48,12 @@ def pull(names: list[str], *, remote: str | None) -> str:
         return f"{counted.removesuffix('.')}; {here} of {len(made)} outputs of dvc.lock are here"
     params = load()
     paths = {path for name in names for path in wanted(name, params, made)}
-    counted = _pulled({path: made[path] for path in sorted(paths)}, remote)
+    try:
+        counted = _pulled({path: made[path] for path in sorted(paths)}, remote)
+    except Missing as error:
+        if needed := [path for path in error.files if not _dispensable(path, params)]:
+            raise Missing(needed, error.place, _way(needed, params)) from None
+        counted = f"all but {', '.join(error.files)}, which {error.place} lacks"
     lines = [f"{', '.join(names)}: {counted}"]
     for name in names:
         if run := params.classifiers().get(name):
@@ -55,6 +62,28 @@ def pull(names: list[str], *, remote: str | None) -> str:
                 asked = f"--model {name} --sigma {run.sigma:g}"
             lines.append(f"`rrcm certify {asked}` certifies it")
     return "\n".join(lines)
+
+
+class Missing(DataError):
+    """``place``, a remote, lacks ``files``, or a part of them; all others arrived."""
+
+    def __init__(self, files: list[str], place: str, way: str) -> None:
+        """Name the files, the remote, and the way out."""
+        super().__init__(f"{', '.join(files)}: missing or incomplete in {place}; {way}")
+        self.files, self.place = files, place
+
+
+def _dispensable(path: str, params: Params) -> bool:
+    """Whether a classifier is certified, and its certificates are read, without this output."""
+    checkpoint = path.startswith("models/") and params.sample.backend == "onnx"
+    return checkpoint or path.startswith("votes/")
+
+
+def _way(needed: list[str], params: Params) -> str:
+    if all(path.startswith("shards/") for path in needed):
+        data = params.data.name.replace("_", "-")
+        return f"`rrcm data {data}` and `rrcm repro shard` make them, or {PUSH}"
+    return PUSH
 
 
 def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
@@ -201,9 +230,7 @@ def reason(said: str, made: Mapping[str, str], *, remote: str | None) -> RrcmErr
             "`dvc remote add --default NAME URL`, or name one with --remote"
         )
     place = f"the remote {remote}" if remote else "the default remote"
-    return DataError(
-        f"{files}: missing or incomplete in {place}; `dvc push` from the checkout that made it"
-    )
+    return Missing(missing[1].splitlines(), place, PUSH)
 
 
 def _line(text: str) -> str:

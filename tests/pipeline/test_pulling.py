@@ -115,6 +115,55 @@ def test_a_remote_that_is_none_is_refused():
     assert type(pulling.reason(said, {}, remote="s4")) is ConfigError
 
 
+LACKS = (
+    "ERROR: failed to pull data from the cloud - Checkout failed for following targets:\n{}\n"
+    "Is your cache up to date?\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lacks", "told"),
+    [
+        (f"models/{RUN}/model.safetensors", "all but models/"),
+        (f"votes/{EVAL}.jsonl", "all but votes/"),
+    ],
+)
+def test_a_remote_may_lack_what_certifying_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, told: str
+):
+    answer = pulled_from_a_remote_that_lacks(lacks, tmp_path, monkeypatch)
+
+    assert f"{RUN}: {told}" in answer and "which the default remote lacks" in answer
+    assert "`rrcm certify --model tiny --method rrcm --sigma 0.5` certifies it" in answer
+
+
+@pytest.mark.parametrize(
+    ("lacks", "way"),
+    [
+        ("shards/test", "`rrcm data digits` and `rrcm repro shard` make them, or `dvc push`"),
+        (f"onnx/{RUN}.onnx", "`dvc push` from the checkout that made it"),
+    ],
+)
+def test_a_remote_that_lacks_what_certifying_reads_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, way: str
+):
+    both = f"{lacks}\nmodels/{RUN}/model.safetensors"
+    with refused(DataError, f"{lacks}: missing or incomplete in the default remote; {way}"):
+        pulled_from_a_remote_that_lacks(both, tmp_path, monkeypatch)
+
+
+def pulled_from_a_remote_that_lacks(
+    lacks: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    def fail(made: dict[str, str], remote: str | None) -> str:
+        raise pulling.reason(LACKS.format(lacks), made, remote=remote)
+
+    monkeypatch.setattr(pulling, "load", lambda: params("fp32", folder))
+    monkeypatch.setattr(pulling, "_outputs", lambda: dict.fromkeys(MADE, "0"))
+    monkeypatch.setattr(pulling, "_pulled", fail)
+    return pulling.pull([RUN], remote=None)
+
+
 def test_a_terminal_shows_bars_and_no_complaint_twice(capfdbinary):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for piece in (b"\r 50%|##  |", b"\r\n\x1b[31mERROR\x1b[39m: no\r\n", b"\r 60%|## |"):
