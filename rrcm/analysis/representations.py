@@ -118,8 +118,15 @@ def probes(measured: pd.DataFrame) -> Figure:
                 "clip_on": False,
             }  # whole at sigma = 0
             percent = 100 * part[["accuracy", "low", "high"]]
+            marker = figures.MARKERS[number % len(figures.MARKERS)]
             axis.plot(
-                part["sigma"], percent["accuracy"], marker="o", markersize=4, label=name, **shown
+                part["sigma"],
+                percent["accuracy"],
+                linestyle=figures.dash(number),
+                marker=marker,
+                markersize=5,
+                label=name,
+                **shown,
             )
             axis.vlines(part["sigma"], percent["low"], percent["high"], linewidth=1, **shown)
         axis.set_xlabel("σ of the noise, pixels in [0, 1]")
