@@ -5,7 +5,6 @@ It runs like a stage, but DVC does not know it: its votes are what the stage res
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from dvc.exceptions import DvcException
@@ -14,13 +13,12 @@ from dvc.repo import Repo
 from pipeline.repro.pieces import GROUP, JOURNAL, VOTES
 from pipeline.runtime import graph
 from pipeline.runtime.graph import SCRATCH
-from rrcm.certification.sampling import procedure, session
+from rrcm.certification.sampling import session
 from rrcm.cli import checked, dvc_lock
 from rrcm.config import certification, sections
 from rrcm.core.ending import reported
 from rrcm.core.errors import StageError
 from rrcm.core.locks import alone
-from rrcm.data.splits import shards
 
 NOTHING = "Stage '{}' didn't change, skipping"  # as DVC says it
 
@@ -47,26 +45,18 @@ def draw(stage: str, piece: str, *, forced: bool, pull: bool) -> None:
     with alone(SCRATCH / f"{name}.lock", name, say=partial(print, flush=True)):
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / VOTES).exists():
-            _sample(stage.removeprefix(GROUP), piece, folder, title=name)
+            cfg = sections.read("sample", certification.Sample)
+            session.draw(
+                sections.read(f"evals.{stage.removeprefix(GROUP)}", certification.Eval),
+                cfg,
+                sections.read(f"stopping.{cfg.stop}", dict[str, Any]),
+                journal=folder / JOURNAL,
+                path=folder / VOTES,
+                title=name,
+                shard=piece,
+            )
         if graph.digest(stage) != before:
             raise StageError(f"{name}: code, parameters or data changed while it ran; run it again")
-
-
-def _sample(name: str, piece: str, folder: Path, *, title: str) -> None:
-    evaluation = sections.read(f"evals.{name}", certification.Eval)
-    cfg = sections.read("sample", certification.Sample)
-    stopping = sections.read(f"stopping.{cfg.stop}", dict[str, Any])
-    split = shards.read(Path("shards"), cfg.split)
-    backend = session.backend(evaluation, cfg)
-    session.run(
-        backend,
-        procedure.header(backend, split, evaluation.run, cfg, stopping, shard=piece),
-        split,
-        journal=folder / JOURNAL,
-        path=folder / VOTES,
-        title=title,
-        reference=session.reference(evaluation, cfg),
-    )
 
 
 def _known(stage: str, *, pull: bool) -> bool:

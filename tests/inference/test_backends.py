@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import onnx
+import onnxruntime
 import pytest
 import torch
 from builders import SIGMA, export_classifier, exported, refused, save_classifier, split
@@ -16,7 +17,7 @@ from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.core.files import sha256
 from rrcm.data.datasets import digits
-from rrcm.inference.backends.onnx import DIGEST, write
+from rrcm.inference.backends.onnx import DIGEST, cuda_options, write
 from rrcm.models.trained.base import classifier
 from rrcm.noise import streams
 
@@ -306,6 +307,19 @@ def test_a_file_with_other_classes_than_scores_is_refused(copy):
 
     with refused(BackendError, str(path), "10 scores per image, but 2 classes"):
         make("onnx", root=copy)
+
+
+def test_options_of_the_cuda_provider_are_known_to_its_library():
+    # The library does not load without CUDA, so it is read: ONNX Runtime refuses other names.
+    library = Path(onnxruntime.__file__).parent / "capi/libonnxruntime_providers_cuda.so"
+    content = library.read_bytes()
+
+    given = cuda_options(7)
+
+    assert given.pop("user_compute_stream") == "7"  # an address in decimal
+    for text in ("user_compute_stream", *given, given["cudnn_conv_algo_search"]):
+        assert text.encode() + b"\0" in content
+    assert b"cudnn_conv_algorithm_search\0" not in content
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -24,6 +24,34 @@ from rrcm.noise import streams
 CALIBRATION = 64  # noisy validation images that set the ranges of int8 activations
 
 
+def draw(
+    evaluation: Eval,
+    cfg: Sample,
+    stopping: dict[str, Any],
+    *,
+    journal: Path,
+    path: Path,
+    title: str,
+    shard: str = "1/1",
+) -> dict[str, Any]:
+    """Sample the votes of an evaluation, or of a ``shard`` i/k of its images, into ``path``.
+
+    Classifier and images are those of this folder. Resumes from ``journal``; returns notes for the
+    provenance.
+    """
+    split = shards.read(Path("shards"), cfg.split)
+    function = backend(evaluation, cfg)
+    return run(
+        function,
+        procedure.header(function, split, evaluation.run, cfg, stopping, shard=shard),
+        split,
+        journal=journal,
+        path=path,
+        title=title,
+        reference=reference(evaluation, cfg),
+    )
+
+
 def backend(evaluation: Eval, cfg: Sample, *, precision: str | None = None) -> Backend:
     """The classifier of an evaluation in the configured backend, on the GPU if there is one."""
     return registry.load("backends", cfg.backend).Backend(
