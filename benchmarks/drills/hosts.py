@@ -39,6 +39,7 @@ from rrcm.core.files import sha256
 from rrcm.models.trained.base import checkpoint
 
 SILENCE, PERIOD, RETRY = 20.0, 5.0, 1.0
+TRIAL, BUSY = 20, 60.0  # epochs of a trial; seconds that a training shall take, by its rate
 RUN = "tiny-gaussian-s050"
 EVAL = f"{RUN}-e050"
 TRAIN, SAMPLE, CERTIFY = f"train@{RUN}", f"sample@{EVAL}", f"certify@{EVAL}"
@@ -58,11 +59,8 @@ class Found:
 class Team:
     """Clones of a repository with one network to train and to certify, their server and workers."""
 
-    def __init__(self, folder: Path, *, epochs: int = 300, n: int = 20_000) -> None:
-        """Make the repository and the remote, and no clone yet.
-
-        By default the training takes a minute or two of a core, and so do the votes.
-        """
+    def __init__(self, folder: Path, *, epochs: int, n: int) -> None:
+        """Make the repository and the remote, and no clone yet."""
         self.folder = folder
         (folder / "remote").mkdir(parents=True)
         first = workspace.create(folder / "first")
@@ -77,6 +75,23 @@ class Team:
         clones.git("clone", "--quiet", "--bare", str(first.path), str(folder / "origin"))
         self.clones = Clones(folder)
         self.workers: list[psutil.Process] = []
+
+    @classmethod
+    def busy(cls, folder: Path) -> "Team":
+        """A team whose training takes about `BUSY` seconds here, and so do the votes."""
+        team = cls(folder, epochs=TRIAL, n=20_000)
+        trial, took = team.clone("trial"), []
+        for epochs in (TRIAL, 3 * TRIAL):  # the difference is without what every start takes
+            trial.edit(partial(_cut, epochs=epochs, n=20_000))
+            trial.run("dvc", "repro", TRAIN)
+            record = json.loads((trial.path / f"provenance/{TRAIN}.json").read_text())
+            took.append(record["seconds"])
+        epochs = round(2 * TRIAL * BUSY / max(took[1] - took[0], 0.1))
+        first = Workspace(folder / "first")
+        first.edit(partial(_cut, epochs=epochs, n=20_000))
+        first.commit("a training of a minute")
+        first.run("git", "push", "--quiet", str(folder / "origin"), "HEAD")
+        return team
 
     def clone(self, name: str) -> Workspace:
         """A host with the data."""
@@ -380,7 +395,7 @@ def main() -> None:
     asked = options.parse_args()
     good = True
     with tempfile.TemporaryDirectory(prefix="rrcm-drills-") as folder:
-        team = Team(Path(folder))
+        team = Team.busy(Path(folder))
         alone = team.clone("alone")
         alone.run("dvc", "repro", CERTIFY)
         wanted = {name: sha256(alone.path / name) for name in RESULTS}
