@@ -1,9 +1,10 @@
-"""Draws saved and certificates lost by early stopping, on real votes: `grid` and a fixed n.
+"""Draws saved and certificates lost by early stopping, on real votes: two rules and a fixed n.
 
-``python -m benchmarks.stopping`` needs the results of `make demo`. It draws votes for the same
-images twice, under `grid` and with all n draws, resumes where it was stopped, and times the usual
-loop (rrcm/certification/speed/usual_loop.py) on the same network; the loop's time for all n draws
-is computed from its rate.
+``python -m benchmarks.stopping`` needs the ONNX files and test images of the digits: `make demo`,
+or `rrcm pull`. It draws votes for the same images under `spending`, under `grid` and with all n
+draws, and resumes where it was stopped. Where the checkpoint of the network is here, too, it times
+the usual loop (rrcm/certification/speed/usual_loop.py) on it; the loop's time for all n draws is
+computed from its rate.
 
 ``--beta 1e-6`` saves most draws of the fixed n, and bounds what it certifies: `grid` for twice
 alpha claims after n draws what Clopper-Pearson does at alpha, and each earlier look gives up at
@@ -32,6 +33,8 @@ from rrcm.data.splits import shards
 from rrcm.models.trained.base import classifier
 
 KEPT = Path(".rrcm/benchmarks")
+RULES = ("spending", "grid")
+BETA = 0.01  # of `spending`: the share of images that it may give up, at all looks together
 
 
 def main() -> None:
@@ -55,10 +58,15 @@ def main() -> None:
 
 
 def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure draws, seconds and tables of a fixed n and of `grid`, and the usual loop's rate."""
+    """Measure draws, seconds and tables of the rules and of a fixed n, and the loop's rate."""
     whole, threads = params.load(), torch.get_num_threads()
     evaluation, grid, alpha = whole.evals[name], whole.stopping["grid"], whole.certify.alpha
-    ways = {"grid": ("grid", grid, alpha), "fixed": ("none", {}, alpha)}
+    spending = {"radii": grid["radii"], "beta": BETA}
+    ways = {
+        "spending": ("spending", spending, alpha),
+        "grid": ("grid", grid, alpha),
+        "fixed": ("none", {}, alpha),
+    }
     if arguments.beta:
         ways["fixed"] = ("grid", grid | {"beta": arguments.beta}, 2 * alpha)
     tables, seconds, draws = {}, {}, {}
@@ -78,6 +86,29 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         draws[way] = drawn(header, rows)
         tables[way] = certify.certify(header, rows, certificates=["cohen"], alpha=level)
     torch.set_num_threads(threads)
+    images = len(tables["grid"])
+    every = images * (whole.sample.n0 + arguments.n)
+    found = {
+        "function": f"{arguments.backend} {arguments.precision}, batch {arguments.batch_size}",
+        "images": images,
+        "n": arguments.n,
+        "draws": draws,
+        "draws_ratio": {way: round(every / draws[way], 2) for way in RULES},
+        "certified": {
+            way: {f"{r:g}": int(certified(table, r).sum()) for r in grid["radii"]}
+            for way, table in tables.items()
+        },
+        "seconds": seconds,
+    }
+    if Path("models", evaluation.run, "model.safetensors").exists():
+        found |= _beside_the_loop(evaluation, every, seconds)
+    return found
+
+
+def _beside_the_loop(
+    evaluation: Eval, every: int, seconds: dict[str, float | None]
+) -> dict[str, Any]:
+    """The rate of the usual loop, its time for ``every`` draw, and how much sooner the rules are."""
     network, _ = classifier.load(Path("models", evaluation.run))
     split = shards.read(Path("shards"), "test")
     x, classes = torch.from_numpy(split.pixels(0)), len(split.classes)
@@ -85,22 +116,10 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         usual_loop.rate(network, x, evaluation.sigma, classes=classes, seconds=5.0)
         for _ in range(5)
     )
-    images = len(tables["grid"])
-    every = images * (header.n0 + arguments.n)
     return {
-        "function": f"{arguments.backend} {arguments.precision}, batch {arguments.batch_size}",
-        "images": images,
-        "n": arguments.n,
-        "draws": draws,
-        "draws_ratio": round(every / draws["grid"], 2),
-        "certified": {
-            way: {f"{r:g}": int(certified(table, r).sum()) for r in grid["radii"]}
-            for way, table in tables.items()
-        },
-        "seconds": seconds,
         "reference_per_s": round(usual, 1),
         "reference_seconds": round(every / usual, 1),
-        "speedup": round(every / usual / seconds["grid"], 1) if seconds["grid"] else None,
+        "speedup": {w: round(every / usual / s, 1) for w in RULES if (s := seconds[w])},
     }
 
 
@@ -138,16 +157,24 @@ def drawn(header: Header, rows: list[Row]) -> int:
 
 def text(result: dict[str, Any]) -> str:
     """The result as readable text."""
-    grid, fixed = (result["certified"][way] for way in ("grid", "fixed"))
+    fixed = result["certified"]["fixed"]
     lines = [
-        f"{result['images']} images, n = {result['n']:,}, {result['function']}",
-        f"draws: grid {result['draws']['grid']:,}, to know the fixed n's table "
-        f"{result['draws']['fixed']:,}; a fixed n makes {result['draws_ratio']} times grid's",
-        "images certified, grid of fixed: "
-        + ", ".join(f"r = {r}: {grid[r]} of {fixed[r]}" for r in grid),
-        f"seconds: {result['seconds']}; the usual loop, {result['reference_per_s']:,.0f} a second, "
-        f"would take {result['reference_seconds']:,.0f}: {result['speedup']} times as long as grid",
+        f"{result['images']} images, n = {result['n']:,}, {result['function']}; "
+        f"{result['draws']['fixed']:,} draws to know the fixed n's table"
     ]
+    for way in RULES:
+        counts = result["certified"][way]
+        lines.append(
+            f"{way}: {result['draws'][way]:,} draws, {result['draws_ratio'][way]} times fewer than "
+            f"a fixed n; {result['seconds'][way]} s; images certified, of the fixed n's: "
+            + ", ".join(f"r = {r}: {counts[r]} of {fixed[r]}" for r in counts)
+        )
+    if "speedup" in result:
+        lines.append(
+            f"the usual loop, {result['reference_per_s']:,.0f} a second, would take "
+            f"{result['reference_seconds']:,.0f} s: "
+            + ", ".join(f"{x} times as long as {way}" for way, x in result["speedup"].items())
+        )
     return "\n  ".join(lines)
 
 
