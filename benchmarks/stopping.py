@@ -108,7 +108,7 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def _beside_the_loop(
     evaluation: Eval, every: int, seconds: dict[str, float | None]
 ) -> dict[str, Any]:
-    """The rate of the usual loop, its time for ``every`` draw, and how much sooner the rules are."""
+    """The rate of the usual loop, its time for ``every`` draw, and how much sooner rules end."""
     network, _ = classifier.load(Path("models", evaluation.run))
     split = shards.read(Path("shards"), "test")
     x, classes = torch.from_numpy(split.pixels(0)), len(split.classes)
