@@ -104,8 +104,14 @@ class Workspace:
         return Workspace(path)
 
 
+LEFT_OUT = ("dvc.lock", "metrics/", "presets/locks/", "release/")  # results of other parameters
+
+
 def create(path: Path) -> Workspace:
-    """A committed checkout of the working tree as it is now, its params.yaml the miniature."""
+    """A committed checkout of the working tree as it is now, its params.yaml the miniature.
+
+    Without results in git, which are half of its files: tests copy it a hundred times.
+    """
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
@@ -114,8 +120,7 @@ def create(path: Path) -> Workspace:
         text=True,
     )
     for name in filter(None, listing.stdout.split("\0")):
-        made = name == "dvc.lock" or name.startswith("metrics/")  # of the preset, not of this one
-        if (source := ROOT / name).is_file() and not made:
+        if (source := ROOT / name).is_file() and not name.startswith(LEFT_OUT):
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, path / name)
     shutil.copyfile(MINI, path / "params.yaml")
