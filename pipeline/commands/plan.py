@@ -229,8 +229,8 @@ def _speeds(found: Sequence[Estimate], on: Gpus | Processor) -> list[str]:
     ]
     if on.count > 1:
         said.append(
-            "One evaluation is sampled on one GPU. `rrcm repro --jobs` samples as many at a time "
-            "as there are GPUs; the sum leaves that out."
+            "Each evaluation is counted on one GPU, one after the other. `rrcm repro --jobs` runs "
+            "several at a time, and --pieces divides one; benchmarks.makespan simulates it."
         )
     return said
 
