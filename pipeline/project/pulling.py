@@ -145,9 +145,10 @@ def _tidy(made: Collection[str]) -> None:
 
     To DVC, a folder without its files is a changed one, not a missing one.
     """
-    for folder in {Path(path).parent for path in made}:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+    for top in {Path(path).parts[0] for path in made}:
+        for folder in (*Path(top).glob("*"), Path(top)):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def _pulled(made: Mapping[str, str], remote: str | None, *, whatever: bool = False) -> str:

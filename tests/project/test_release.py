@@ -65,13 +65,14 @@ def test_dvc_pulls_from_it_what_is_listed(here: Path):
     assert release.renew() == "release: 3 objects, 0.0 MB"
     for folder in (".dvc/cache", "shards", "models", "votes"):
         shutil.rmtree(folder)
+    Path("models/not-trained").mkdir(parents=True)  # DVC makes folders for all stages
     told = pulling.pull([], remote=None)
 
     assert told.endswith("; 2 of 4 outputs of dvc.lock are here")
     assert Path("votes/one.jsonl").read_text() == "a\ndigits\n"
     assert Path("shards/test/a").read_text() == "a\n"
     assert not Path("shards/train/b").exists()
-    assert not Path("models/one").exists()  # DVC takes an empty folder for a changed one
+    assert not Path("models").exists()  # DVC takes an empty folder for a changed one
 
 
 def test_results_of_another_data_set_stay_without_their_cache_and_old_ones_go(here: Path):
