@@ -49,7 +49,8 @@ env: $(BIN)/.installed    ## the environment, as pinned in a lock: every file of
 # Of LOCK, if that is said; else with torch's CPU build where pip is offered one, else with CUDA.
 # Sources are built with the locked setuptools, which therefore comes first: pip would fetch what a
 # build needs without looking at a hash. A lock is complete (--no-deps), and pip would look on.
-# Byte code is written at the first import: to compile all of it takes 2 of 4.5 minutes.
+# pip compiles byte code on one core, which takes 2 of 4.5 minutes; compileall uses all of them, and
+# does it even where PYTHONDONTWRITEBYTECODE is set. It fails for templates that are no Python.
 $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@set -e; lock="$(LOCK)"; pip="$(BIN)/python -m pip --quiet --disable-pip-version-check"; \
@@ -61,6 +62,7 @@ $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 	sed -n '/^setuptools==/,/[^\\]$$/p' $$lock | $$pip install --require-hashes -r /dev/stdin; \
 	$$pip install --require-hashes --no-deps --no-build-isolation --no-compile -r $$lock; \
 	$$pip install --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch $@
 
 # The CPU build comes from where pip finds wheels, or from PyTorch's own index. `make lock UPGRADE=`
