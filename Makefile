@@ -49,8 +49,8 @@ env: $(BIN)/.installed    ## the environment, as pinned in a lock: every file of
 # Of LOCK, if that is said; else with torch's CPU build where pip is offered one, else with CUDA.
 # Sources are built with the locked setuptools, which therefore comes first: pip would fetch what a
 # build needs without looking at a hash. A lock is complete (--no-deps), and pip would look on.
-# pip compiles byte code on one core, which takes 2 of 4.5 minutes; compileall uses all of them, and
-# does it even where PYTHONDONTWRITEBYTECODE is set. It fails for templates that are no Python.
+# pip compiles byte code on one core; compileall uses all of them, also where PYTHONDONTWRITEBYTECODE
+# is set. It ends with an error for templates in packages that are not valid Python.
 $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@set -e; lock="$(LOCK)"; pip="$(BIN)/python -m pip --quiet --disable-pip-version-check"; \

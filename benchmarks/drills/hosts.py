@@ -39,7 +39,8 @@ from rrcm.core.files import sha256
 from rrcm.models.trained.base import checkpoint
 
 SILENCE, PERIOD, RETRY = 20.0, 5.0, 1.0
-TRIAL, BUSY = 20, 60.0  # epochs of a trial; seconds that a training shall take, by its rate
+TRIAL, BUSY = 20, 60.0  # epochs of a trial; seconds that a training takes, by its rate
+DRAWS = 20_000  # of each of 20 images
 RUN = "tiny-gaussian-s050"
 EVAL = f"{RUN}-e050"
 TRAIN, SAMPLE, CERTIFY = f"train@{RUN}", f"sample@{EVAL}", f"certify@{EVAL}"
@@ -78,17 +79,17 @@ class Team:
 
     @classmethod
     def busy(cls, folder: Path) -> "Team":
-        """A team whose training takes about `BUSY` seconds here, and so do the votes."""
-        team = cls(folder, epochs=TRIAL, n=20_000)
+        """A team whose training takes about `BUSY` seconds on this machine."""
+        team = cls(folder, epochs=TRIAL, n=DRAWS)
         trial, took = team.clone("trial"), []
         for epochs in (TRIAL, 3 * TRIAL):  # the difference is without what every start takes
-            trial.edit(partial(_cut, epochs=epochs, n=20_000))
+            trial.edit(partial(_cut, epochs=epochs, n=DRAWS))
             trial.run("dvc", "repro", TRAIN)
             record = json.loads((trial.path / f"provenance/{TRAIN}.json").read_text())
             took.append(record["seconds"])
         epochs = round(2 * TRIAL * BUSY / max(took[1] - took[0], 0.1))
         first = Workspace(folder / "first")
-        first.edit(partial(_cut, epochs=epochs, n=20_000))
+        first.edit(partial(_cut, epochs=epochs, n=DRAWS))
         first.commit("a training of a minute")
         first.run("git", "push", "--quiet", str(folder / "origin"), "HEAD")
         return team
