@@ -128,7 +128,7 @@ def _served(params: Params, found: _Components) -> None:
     try:
         rule = module.Rule(constants, n=cfg.n, claim=claim)
     except ConfigError as error:
-        where = f"stopping.{cfg.stop}." if certificate.CLASS_VOTES else "sample.certificate: "
+        where = f"stopping.{cfg.stop}." if "hits" in certificate.READS else "sample.certificate: "
         raise ConfigError(f"{where}{error}") from None
     for name in params.certify.certificates:
         try:

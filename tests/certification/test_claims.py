@@ -136,7 +136,7 @@ def test_the_simulation_sees_a_level_that_is_too_large():
 @pytest.mark.parametrize(("module", "certificate"), REFUSED, ids=name)
 def test_what_a_rule_cannot_serve_is_refused(module, certificate):
     """When it is laid out, or, where its bounds hold at several looks, before anything is drawn."""
-    if not certificate.CLASS_VOTES:
+    if "hits" not in certificate.READS:
         with refused(ConfigError, f"rule {name(module)}", name(certificate), "use the rule none"):
             make(module, certificate, n=250, alpha=0.05)
         return

@@ -3,7 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -296,6 +296,30 @@ def test_the_most_hits_are_no_more_than_beta_asks(data, n, beta):
     )
 
     assert so_few / math.comb(n, more) < beta * (1 + 1e-9)
+
+
+@many
+@given(st.data(), st.integers(1, 2000), st.floats(1e-6, 0.5))
+def test_hits_in_vain_are_those_with_too_few_plausible_hits(data, n, beta):
+    draws, needed = data.draw(st.integers(1, n)), data.draw(st.integers(0, n + 1))
+
+    most = sequential.most_in_vain(draws, n, needed, beta)
+
+    for hits in {most, most + 1} & {*range(draws + 1)}:
+        plausible = sequential.futility_bound(hits, draws, n, beta)
+        assert (plausible < needed) == (hits <= most)
+
+
+@pytest.mark.parametrize("module", [futile, grid, horvath])
+@pytest.mark.parametrize("alpha", [0.001, ALPHA])
+def test_hits_computed_once_give_up_what_the_best_plausible_end_does(module, alpha):
+    """For `cohen` a rule compares hits with numbers that hold for all images."""
+    each = SimpleNamespace(**vars(cohen) | {"READS": cohen.READS | {"coin"}})  # one image at a time
+    once, anew = (make(module, alpha=alpha, certificate=c) for c in (cohen, each))
+    for look in once.looks:
+        for hits in {*range(look // 2, look, max(1, look // 40)), look - 1, look}:
+            votes = seen([(look, hits)])
+            assert once.stop(votes) == anew.stop(votes)
 
 
 @pytest.mark.parametrize("module", [futile, grid])

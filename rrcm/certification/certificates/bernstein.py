@@ -4,7 +4,7 @@ from rrcm.certification.votes.bounds import bernstein_complement, radius
 from rrcm.certification.votes.counts import SOFT, Certified, ImageVotes, Rule, conclude
 from rrcm.core.errors import CertificateError
 
-RUNNER_UP, CLASS_VOTES = False, False
+READS = frozenset({"soft votes"})
 
 
 def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float) -> Certified:

@@ -6,7 +6,7 @@ Symbols are the paper's: c_A the class, n_A its votes among n, p_A a lower bound
 from rrcm.certification.votes.bounds import radius
 from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, best_complement, conclude
 
-RUNNER_UP, CLASS_VOTES = False, True
+READS = frozenset({"hits"})
 
 
 def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float) -> Certified:

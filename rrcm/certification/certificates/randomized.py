@@ -4,7 +4,7 @@ from rrcm.certification.votes.bounds import radius, randomized_complement
 from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, best_complement, conclude
 from rrcm.core.errors import CertificateError
 
-RUNNER_UP, CLASS_VOTES = False, True
+READS = frozenset({"hits", "coin"})
 
 
 def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float) -> Certified:

@@ -7,7 +7,7 @@ comparable.
 from rrcm.certification.votes.bounds import radius
 from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, best_complement, conclude
 
-RUNNER_UP, CLASS_VOTES = True, True
+READS = frozenset({"hits", "runner-up"})
 
 
 def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float) -> Certified:

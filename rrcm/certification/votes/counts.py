@@ -7,6 +7,7 @@ rule serves.
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -85,6 +86,9 @@ class Rule(Protocol):
     def __init__(self, cfg: Any, *, n: int, claim: "Claim") -> None:
         """For at most ``n`` draws."""
 
+    def __hash__(self) -> int:
+        """By identity: what all images share is computed once for a rule."""
+
     def stop(self, votes: ImageVotes) -> str | None:
         """The reason to stop at the last look of ``votes``, or None to go on."""
 
@@ -109,8 +113,9 @@ class Certificate(Protocol):
     """A theorem that turns votes into a radius; see rrcm/certification/certificates/."""
 
     __name__: str  # of its module
-    RUNNER_UP: bool  # the radius depends on votes of the runner-up too
-    CLASS_VOTES: bool  # the radius depends on class votes, so that stopping rules can predict it
+    # What the radius depends on: "hits", "runner-up", "soft votes", "pairs", "coin". Stopping rules
+    # can predict those that depend on hits.
+    READS: frozenset[str]
 
     def certify(
         self, votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float
@@ -150,6 +155,7 @@ class Claim:
         return got.radius
 
 
+@lru_cache(maxsize=1 << 16)
 def coin(seed: int, idx: int) -> float:
     """A uniform number in (0, 1), a function of seed and image, independent across both."""
     bits = np.random.Generator(np.random.Philox(key=idx << 64 | seed)).integers(2**53)

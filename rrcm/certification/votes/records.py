@@ -334,7 +334,7 @@ def _row(line: str, header: Header, *, where: str) -> Row:
     last = len(header.classes) - 1
     if row.label != UNKNOWN and not 0 <= row.label <= last:
         raise VotesError(f"{where}: label {row.label} is outside 0..{last}")
-    before, so_far = 0, dict.fromkeys(range(last + 1), 0)
+    before, so_far = 0, dict[int, int]()
     untouched = row.stop in (BUDGET, "") and not row.n0 and not row.looks
     selected = 0 if untouched else header.n0
     for key, draws, votes in (("n0", selected, row.n0), *(("looks", *look) for look in row.looks)):

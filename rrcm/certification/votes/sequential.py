@@ -2,9 +2,11 @@
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import lru_cache
 
-from scipy.special import ndtr
+import numpy as np
+from scipy.special import ndtr, ndtri
 from scipy.stats import hypergeom
 
 from rrcm.certification.votes.bounds import complement
@@ -34,12 +36,73 @@ def futility_bound(hits: int, draws: int, end: int, beta: float) -> int:
     Guarantee: an image that has more hits than this after ``end`` draws has at most ``hits`` in the
     first ``draws`` with probability below ``beta``, whatever p is (eq. 15b).
     """
-    # All orders are equally likely, so hits among the first draws are hypergeometric given all.
-    candidates = range(hits, hits + end - draws + 1)
-    too_many = bisect_left(
-        candidates, True, key=lambda all_: hypergeom.cdf(hits, end, all_, draws) < beta
+    further = end - draws
+    # The upper confidence bound of p, narrower by what is drawn already.
+    p = (hits + 1) / (draws + 2)
+    likely = end * p - float(ndtri(beta)) * end * math.sqrt(p * (1 - p) * further / draws / end)
+    too_many = _first(
+        lambda more: _so_few(hits, draws, hits + more, end) < beta,
+        guess=round(likely) - hits,
+        end=further,
     )
-    return candidates[too_many - 1]  # at least the first: with no further hits, it has cdf 1
+    return hits + too_many - 1  # at least the first: with no further hits, it has cdf 1
+
+
+@lru_cache(maxsize=1 << 16)
+def most_in_vain(draws: int, end: int, needed: int, beta: float) -> int:
+    """The most hits in the first ``draws`` after which ``needed`` among ``end`` are implausible.
+
+    `futility_bound` solved for its hits: it is below ``needed`` for these and all fewer. -1: it
+    never is.
+    """
+    if needed > end:
+        return draws
+    p = needed / end
+    spread = math.sqrt(draws * p * (1 - p) * (end - draws) / end)
+    plausible = _first(
+        lambda hits: _so_few(hits, draws, needed, end) >= beta,
+        guess=round(draws * p + float(ndtri(beta)) * spread),
+        end=draws,
+    )
+    return plausible - 1
+
+
+@lru_cache(maxsize=1 << 14)
+def fewest_hits(rule: Rule, end: int, radius: float) -> int:
+    """The fewest hits among ``end`` draws that certify ``radius`` there, ``end`` + 1 if none do.
+
+    For certificates that depend on hits alone; votes before ``end`` are not used.
+    """
+    claim, last = rule.claim, type(rule)(rule.cfg, n=end, claim=rule.claim)
+
+    def certified(hits: int) -> bool:
+        votes = ImageVotes(
+            idx=0,
+            selection=np.array([1, 0]),
+            draws=(end,),
+            counts=np.array([[hits, end - hits]]),
+            soft=(0, 0),
+            paired=(0, 0),
+        )
+        return claim.radius(votes, last) >= radius + MARGIN
+
+    return bisect_left(range(end + 1), True, key=certified)
+
+
+def _so_few(hits: int, draws: int, hits_in_all: int, end: int) -> float:
+    """The probability of at most ``hits`` in the first ``draws`` of ``end``, given those in all."""
+    # All orders are equally likely, so hits among the first draws are hypergeometric given all.
+    return float(hypergeom.cdf(hits, end, hits_in_all, draws))
+
+
+def _first(holds: Callable[[int], bool], *, guess: int, end: int) -> int:
+    """The first of 0, ..., ``end`` for which ``holds``, which then stays so; else ``end`` + 1."""
+    low, high, step = 0, end + 1, 1
+    at = min(max(guess, 0), end)
+    while low < high:
+        low, high, next_ = (low, at, at - step) if holds(at) else (at + 1, high, at + step)
+        at, step = next_ if low <= next_ < high else (low + high) // 2, 2 * step
+    return low
 
 
 def best_case(votes: ImageVotes, end: int, *, beta: float, runner_up: bool) -> ImageVotes:
@@ -71,16 +134,21 @@ def is_futile(
     Args:
         votes: The votes so far.
         rule: The stopping rule, with the certificate, alpha and sigma that it serves.
-        radius: In pixels; 0 stands for any answer but abstention.
+        radius: In pixels, not certified by the votes so far; 0 stands for any answer.
         beta: Probability with which an image that n draws would certify may be given up here.
         ends: Numbers of draws after which drawing may end; by default all looks of the rule.
     """
     claim, now = rule.claim, votes.draws[-1]
-    for end in reversed(ends or rule.looks):
-        if end < now:
-            return True
+    later = [end for end in reversed(ends or rule.looks) if end >= now]
+    if claim.certificate.READS == {"hits"} and rule.settles(radius):
+        # The same for every image, so it is computed once for all.
+        hits = int(votes.counts[-1, votes.c_A])
+        return all(
+            hits <= most_in_vain(now, end, fewest_hits(rule, end, radius), beta) for end in later
+        )
+    for end in later:
         last = type(rule)(rule.cfg, n=end, claim=claim)
-        best = best_case(votes, end, beta=beta, runner_up=claim.certificate.RUNNER_UP)
+        best = best_case(votes, end, beta=beta, runner_up="runner-up" in claim.certificate.READS)
         if claim.radius(best, last) >= radius + MARGIN:
             return False
     return True
@@ -98,7 +166,7 @@ def require_class_votes(claim: Claim, *, rule: str) -> None:
     Raises:
         ConfigError: It does not; names the rule that can be used instead.
     """
-    if not claim.certificate.CLASS_VOTES:
+    if "hits" not in claim.certificate.READS:
         name = claim.certificate.__name__.rpartition(".")[2]
         raise ConfigError(
             f"stopping rule {rule} does not go with the certificate {name}, which does not rest on "
