@@ -175,7 +175,10 @@ def import_checkpoint(
 def repro(
     context: typer.Context,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Stages at a time; above 1, only targets can follow.")
+        int,
+        typer.Option(
+            min=1, help="Stages at a time; above 1, only targets and --allow-missing can follow."
+        ),
     ] = 1,
     pieces: Annotated[
         int, typer.Option(min=1, help="Pieces that each sampling of votes is split into.")

@@ -11,6 +11,7 @@ from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import StageError
 
 POLL = 0.2
+ALLOW_MISSING = "--allow-missing"
 
 
 def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
@@ -38,22 +39,27 @@ def side_by_side(
 ) -> int:
     """Bring targets up to date, up to ``jobs`` stages at a time; return an exit code.
 
-    A sampling is split into so many ``pieces``, which run side by side like stages.
+    A sampling is split into so many ``pieces``, which run side by side like stages. Of the options
+    of `dvc repro`, ``--allow-missing`` may be among the arguments.
 
     Guarantee: as `reproduce`, for every stage that runs.
 
     Raises:
         ConfigError: params.yaml is not valid.
-        StageError: An option of `dvc repro` is among the arguments, or a target matches no stage.
+        StageError: Another option is among the arguments, or a target matches no stage.
     """
-    if options := [word for word in arguments if word.startswith("-")]:
+    options = {word for word in arguments if word.startswith("-")}
+    if others := options - {ALLOW_MISSING}:
         raise StageError(
-            f"{options[0]}: with --jobs or --pieces, only targets can follow, no options of DVC"
+            f"{min(others)}: with --jobs or --pieces, only targets can follow, and {ALLOW_MISSING} "
+            "of DVC's options"
         )
+    targets = [word for word in arguments if word not in options]
     if restored := lockfile.restore():
         say(restored)
     stop = processes.Stop()
     with processes.signals(stop, say):
-        nodes = split.expanded(plan.load(arguments), count=pieces)
+        stages = plan.load(targets, allow_missing=bool(options))
+        nodes = split.expanded(stages, count=pieces)
         good = parallel.run(nodes, jobs=jobs, stop=stop, say=say)
     return INTERRUPTED if stop.is_set() else 0 if good else 1

@@ -52,7 +52,11 @@ class Node:
 
 
 def load(
-    targets: Sequence[str] = (), *, force: Sequence[str] = (), here: bool = True
+    targets: Sequence[str] = (),
+    *,
+    force: Sequence[str] = (),
+    here: bool = True,
+    allow_missing: bool = False,
 ) -> list[Node]:
     """The stages that make ``targets``, and those upstream, in the order of `dvc repro`.
 
@@ -63,21 +67,26 @@ def load(
         here: Whether to check the data of this workspace. If not, a stage is unchanged if its entry
             in dvc.lock has the current command, code and parameters, and the hashes of its inputs
             that dvc.lock has for them as outputs.
+        allow_missing: As in DVC: data that is not in this workspace counts as that of dvc.lock.
 
     Raises:
         ConfigError: params.yaml is not valid.
         StageError: dvc.yaml or dvc.lock is not valid, or a target or pattern matches no stage.
     """
     checked.load()
-    return dvc_lock.consistent(partial(_load, targets, force=force, here=here))
+    return dvc_lock.consistent(
+        partial(_load, targets, force=force, here=here, allow_missing=allow_missing)
+    )
 
 
-def _load(targets: Sequence[str], *, force: Sequence[str], here: bool) -> list[Node]:
+def _load(
+    targets: Sequence[str], *, force: Sequence[str], here: bool, allow_missing: bool
+) -> list[Node]:
     with opened() as (graph, order):
         forced = {stage for word in force for stage in meant(word, order)}
         wanted = [stage for word in targets for stage in meant(word, order)] or order
         needed = {*plan_repro(graph, [*wanted, *forced])}
-        changes = Changes(graph, here=here)
+        changes = Changes(graph, here=here, allow_missing=allow_missing)
         return [
             Node(
                 name=stage.addressing,
@@ -184,11 +193,14 @@ def _find(values: Any, dotted: str, missing: object = None) -> Any:
 class Changes:
     """Detects changes since dvc.lock was written; reads params.yaml and each code file once."""
 
-    def __init__(self, graph: Any, *, here: bool) -> None:
-        """Compare with this workspace; unless ``here``, compare data within dvc.lock only."""
+    def __init__(self, graph: Any, *, here: bool, allow_missing: bool = False) -> None:
+        """Compare with this workspace; unless ``here``, compare data within dvc.lock only.
+
+        With ``allow_missing``, do so for data that is not in this workspace.
+        """
         self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
         self._outputs = [out for stage in graph for out in stage.outs]
-        self._here = here
+        self._here, self._allow_missing = here, allow_missing
         self._hashes: dict[str, Any] = {}
 
     def sources(self, dep: Output) -> list[Output]:
@@ -218,7 +230,7 @@ class Changes:
             known = dep.hash_info.value or {}
             read = {key: _find(self.values, key, dep) for key in dep.params}
             return any(key not in known or known[key] != read[key] for key in read)
-        if not self._here and self.sources(dep):
+        if not self._compared(dep) and self.sources(dep):
             return self.in_lock(dep)
         return dep.hash_info != self._hash(dep)
 
@@ -235,10 +247,14 @@ class Changes:
         return dep.hash_info.value != tree(made)
 
     def _in_output(self, out: Output) -> bool:
-        """Whether an output changed; unless ``here``, only outputs kept in git are compared."""
-        if self._here:
+        """Whether an output changed; of those not compared, only what is kept in git can."""
+        if self._compared(out):
             return bool(out.status())
         return not out.hash_info or (not out.use_cache and out.exists and bool(out.status()))
+
+    def _compared(self, data: Output) -> bool:
+        """Whether the files of this workspace are compared, and not dvc.lock alone."""
+        return self._here and (data.exists or not self._allow_missing)
 
     def _hash(self, dep: Output) -> Any:
         """DVC's hash of a dependency, cached because many stages share the same code."""

@@ -140,6 +140,19 @@ def test_a_stage_that_waits_for_a_slot_is_shown_to_wait(here: Path, monkeypatch)
             work.wait(print)
 
 
-def test_options_of_dvc_are_refused_with_jobs(here: Path):
+def test_outputs_that_are_not_here_can_be_left_so(here: Path):
+    assert run(*GOOD)
+    made = [here / output for output in ("left", "right", "both", "wrong", "after")]
+    for output in made:
+        output.unlink()
+    shutil.rmtree(here / ".dvc/cache")
+
+    arguments = [*GOOD, "--allow-missing"]
+    assert reproduce.side_by_side(arguments, jobs=2, pieces=1, say=print) == 0
+
+    assert not any(output.exists() for output in made)
+
+
+def test_other_options_of_dvc_are_refused_with_jobs(here: Path):
     with refused(StageError, "--force", "only targets can follow"):
         reproduce.side_by_side(["both", "--force"], jobs=2, pieces=1, say=print)

@@ -194,6 +194,22 @@ def test_data_changed_here_count_only_here(here: Path):
     assert changed(here=False) == {"count"}
 
 
+def test_missing_data_may_count_as_what_dvc_lock_has(here: Path):
+    """And what is here is compared, as `dvc repro --allow-missing` does."""
+    shutil.rmtree(here / ".dvc/cache")
+    shutil.rmtree(here / "parts")
+    (here / "raw").unlink()
+    (here / "apart").unlink()
+    assert changed() == {"part@a", "part@b", "join", "apart"}
+    assert changed(allow_missing=True) == set()
+
+    (here / "joined/all").write_text("edited")
+    text = (here / "params.yaml").read_text()
+    (here / "params.yaml").write_text(text.replace("z: 0", "z: 1"))
+
+    assert changed(allow_missing=True) == {"part@a", "join", "count"}
+
+
 def test_an_input_made_anew_elsewhere_changes_its_reader(here: Path):
     """Whether the reader names the file itself or the folder that it is in."""
     (entry,) = lockfile.entries(["part@b"]).values()
