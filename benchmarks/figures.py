@@ -77,7 +77,7 @@ def methods() -> Figure:
                         value,
                         -number,
                         xerr=[[value - low], [high - value]],
-                        fmt=figures.MARKERS[bool(number)],
+                        fmt=figures.marker(bool(number)),
                         color=figures.colour(0) if number == 0 else "0.35",
                         markersize=7 if number == 0 else 5,
                         capsize=3,

@@ -94,7 +94,7 @@ def figure(measured: pd.DataFrame, *, radius: float, what: str) -> Figure:
                     [line["seconds_per_image"]],
                     [value],
                     yerr=ends,
-                    fmt=figures.MARKERS[number % len(figures.MARKERS)],
+                    fmt=figures.marker(number),
                     capsize=3,
                     color=figures.colour(number),
                     label=line["method"] + " (lower bound)" * bool(line["lower_bound"]),

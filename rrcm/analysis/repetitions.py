@@ -203,7 +203,7 @@ def figure(numbers: pd.DataFrame, *, what: str) -> Figure:
                     label=name,
                     color=figures.colour(number),
                     linestyle=figures.dash(number),
-                    marker=figures.MARKERS[number % len(figures.MARKERS)],
+                    marker=figures.marker(number),
                     markersize=3,
                     linewidth=1.2,
                     capsize=2,

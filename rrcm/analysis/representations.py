@@ -113,17 +113,14 @@ def probes(measured: pd.DataFrame) -> Figure:
         figure = Figure(figsize=(5.6, 3.8), layout="constrained")
         axis = figure.subplots()
         for number, (name, part) in enumerate(measured.groupby("name", sort=False)):
-            shown: dict[str, Any] = {
-                "color": figures.colour(number),
-                "clip_on": False,
-            }  # whole at sigma = 0
+            # whole markers at sigma = 0
+            shown: dict[str, Any] = {"color": figures.colour(number), "clip_on": False}
             percent = 100 * part[["accuracy", "low", "high"]]
-            marker = figures.MARKERS[number % len(figures.MARKERS)]
             axis.plot(
                 part["sigma"],
                 percent["accuracy"],
                 linestyle=figures.dash(number),
-                marker=marker,
+                marker=figures.marker(number),
                 markersize=5,
                 label=name,
                 **shown,

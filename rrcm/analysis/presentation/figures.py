@@ -238,6 +238,11 @@ def dash(number: int) -> str:
     return DASHES[number % len(DASHES)]
 
 
+def marker(number: int) -> str:
+    """The marker of a method by its number, likewise."""
+    return MARKERS[number % len(MARKERS)]
+
+
 def _method(axis: Axes, curve: pd.DataFrame, *, label: str, number: int) -> None:
     """The curve of a method by its number."""
     width = 1.6 if number else 2.4
@@ -271,7 +276,7 @@ def _marks(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
         yerr=np.clip([value - low, high - value], 0, None),
         label=label,
         color=colour(number),
-        fmt=MARKERS[number % len(MARKERS)],
+        fmt=marker(number),
         markersize=4 if number else 5.5,
         capsize=2.5,
         linewidth=1,
