@@ -20,12 +20,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.procedure import BoundNoise
+from rrcm.config.certification import Local
 from rrcm.config.denoisers import Denoising
 from rrcm.config.sections import Model
 from rrcm.core import registry
+from rrcm.core.schema import parse
 from rrcm.data.splits.shards import Split
 from rrcm.diffusion import training as denoising
+from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import classifier
+from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
+from rrcm.models.trained.purified_classifier import Precise, PurifiedClassifier, Resize
 from rrcm.training import finetune
 from rrcm.training import pretrain as pretraining
 from rrcm.training.engine.loop import State
@@ -49,6 +54,12 @@ DENOISERS = {
     | {"position_std": 0.5, "time_scale": 1000.0, "condition": 0},
 }
 EDM = {"kind": "edm", "steps": 0, "rescale": False}
+LINEAR = {"kind": "linear", "steps": 1000, "rescale": False}
+PURIFIERS: dict[str, dict[str, Any]] = {
+    "learned": {},
+    "one_shot": {"rule": "first"},
+    "multi_step": {"rule": "exact", "steps": 3, "variance": "small"},
+}
 LOSSES: dict[str, dict[str, Any]] = {
     **{name: {"sigma": SIGMA} for name in ("mse", "stability", "classification")},
     "diffusion": {"schedule": EDM, "mean": -1.2, "std": 1.2},
@@ -160,6 +171,36 @@ def folded(network: str) -> Make:
     return make
 
 
+def purified(name: str) -> Make:
+    """Scores of a classifier behind a purifier, with votes and noisy copies of what it sees."""
+    module = registry.load("purifiers", name)
+    cfg = parse(PURIFIERS[name], module.Config, where="purify")
+    network = "dncnn" if name == "learned" else "uvit"
+    local = Local(copies=2, sigma=0.1, fixed=True, seed=0)
+    votes = 2 if module.normals(cfg) else 1
+    fields = votes * module.normals(cfg)
+    x, z = (torch.rand(5, *shape) for shape in ((1, 8, 8), (fields, 1, 8, 8)))
+
+    def make(device: str) -> Iterable[Tensor]:
+        torch.manual_seed(0)
+        behind = Precise(denoiser.network(network, DENOISERS[network], where="shape"))
+        whole = behind if name == "learned" else Denoiser(behind, Times(Schedule(**LINEAR)))
+        both = PurifiedClassifier(
+            module.Purifier(whole, cfg),
+            net("lenet", "cpu").fix(SIGMA),
+            Resize(8, 16),
+            votes=votes,
+            normals=(fields, 1, 8, 8) if fields else (),
+            local=local,
+            copies=torch.rand(local.copies, 1, 16, 16),
+        )
+        fixed = both.fix(SIGMA).to(device)
+        with torch.no_grad():
+            return [fixed(x.to(device), *([z.to(device)] if fields else []))]
+
+    return make
+
+
 def noise(name: str) -> Make:
     """A distribution's noisy pixels, and the normal numbers of a random classifier."""
     component, some = registry.load("distributions", name), images(5)
@@ -218,6 +259,7 @@ CASES: dict[str, Make] = {
     **{f"train on {name}": train("gaussian", name) for name in registry.names("networks")},
     **{f"denoise {name}": denoise(name) for name in registry.names("denoiser_objectives")},
     **{f"fold {name}": folded(name) for name in registry.names("networks")},
+    **{f"purify {name}": purified(name) for name in registry.names("purifiers")},
     **{f"noise {name}": noise(name) for name in registry.names("distributions")},
     **{f"votes {kind}": votes(kind) for kind in ("hard", "soft", "disagreement")},
 }
