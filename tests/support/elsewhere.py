@@ -2,19 +2,22 @@
 
 Its tensors say that they are on ``gpu:0``, and an operation that mixes them with those of the CPU
 is an error, as on a GPU. The numbers are computed by the CPU, so that a result must have its bits.
-An operation for which PyTorch declares no CUDA kernel is an error, too.
+An operation for which PyTorch declares no CUDA kernel is an error, too, and autocast chooses types
+as on CUDA.
 
 PyTorch's fake tensors would do without numbers, but on a build without CUDA their autograd aborts
-the process. Autocast is not imitated. Importing this module adds the device to the process for
+the process. Importing this module adds the device to the process for
 good; so it is imported by processes of its own only (`elsewhere_cases`).
 """
 
+import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.tensor  # has the type of generators in its signatures
 import torchgen
 from ruamel.yaml import YAML
 from torch import Tensor
@@ -28,6 +31,8 @@ from torch.utils.backend_registration import (
 NAME = "gpu"
 COPIES = {"aten::copy_", "aten::_to_copy"}  # what may mix devices
 KERNELS = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+CASTS = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
+AUTOCAST = torch._C.DispatchKey.AutocastPrivateUse1
 
 
 class Module(_DummyBackendModule):
@@ -154,3 +159,36 @@ def require_kernel(name: str) -> None:
 def bits(tensors: Iterable[Tensor]) -> list[bytes]:
     """Bytes of tensors of either device."""
     return [x.detach().cpu().numpy().tobytes() for x in tensors]
+
+
+def _autocast(library: torch.library.Library) -> None:
+    """Let autocast choose types on the device as on CUDA: the lists of operations are PyTorch's."""
+    header = CASTS.read_text()
+    for kind, dtype in {
+        "LOWER_PRECISION_FP": torch.bfloat16,
+        "FP32": torch.float32,
+        "FP32_SET_OPT_DTYPE": torch.float32,
+        "PROMOTE": None,  # to the widest of an operation's
+    }.items():
+        (body,) = re.findall(rf"define AT_FORALL_{kind}\(_\)((?:.*\\\n)+.*)", header)
+        for name, overload in re.findall(r"_\((\w+)(?:, (\w+))?\)", body):
+            operation = getattr(getattr(torch.ops.aten, name), overload or "default")
+            library.impl(operation, partial(_cast, operation, dtype), AUTOCAST.name)
+
+
+def _cast(operation: Any, dtype: torch.dtype | None, *args: Any, **kwargs: Any) -> Any:
+    floats = [x.dtype for x in tree_leaves((args, kwargs)) if _eligible(x)]
+    wanted = dtype or (torch.float32 if torch.float32 in floats else torch.bfloat16)
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(AUTOCAST)):
+        args, kwargs = tree_map(lambda x: x.to(wanted) if _eligible(x) else x, (args, kwargs))
+        return operation(*args, **kwargs)
+
+
+def _eligible(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype in (torch.float32, torch.bfloat16)
+
+
+_library = torch.library.Library("aten", "IMPL")  # kept, as what it adds ends with it
+_others = torch.library.Library("_", "IMPL")
+_others.fallback(torch.library.fallthrough_kernel, AUTOCAST.name)
+_autocast(_library)

@@ -1,6 +1,7 @@
 """Work on the device of `elsewhere` beside the same on the CPU: ``python elsewhere_cases.py``.
 
-Prints a JSON object: case -> what went wrong, empty if its results have the bits of the CPU's.
+Prints a JSON object: case -> what went wrong, empty if its results have the bits of the CPU's, or
+in bfloat16 their types.
 """
 
 import dataclasses
@@ -83,13 +84,19 @@ DENOISING = Denoising(
 Make = Callable[[str], Iterable[Tensor]]  # device -> what comes out
 
 
-def pretrain(objective: str) -> Make:
+def pretrain(objective: str, precision: str = "fp32") -> Make:
     """Two steps of a pre-training: weights, EMA and moments."""
     module = registry.load("objectives", objective)
     augment = {view: [{"gain": {"amount": 0.1}}] for view in module.VIEWS}
     loss = PRETRAIN.loss if objective == PRETRAIN.objective else unlabelled.valid(module)
     cfg = dataclasses.replace(
-        PRETRAIN, objective=objective, loss=loss, augment=augment, steps=2, batch_size=8
+        PRETRAIN,
+        objective=objective,
+        loss=loss,
+        augment=augment,
+        steps=2,
+        batch_size=8,
+        compute=dataclasses.replace(PRETRAIN.compute, precision=precision),
     )
     model = dataclasses.replace(MODEL, shape=MODEL.shape | {"patch_size": 2})
 
@@ -100,7 +107,7 @@ def pretrain(objective: str) -> Make:
     return make
 
 
-def train(method: str, network: str = "vit") -> Make:
+def train(method: str, network: str = "vit", precision: str = "fp32") -> Make:
     """Two steps of a training by a method, validation included."""
     module = registry.load("methods", method)
     run = dataclasses.replace(
@@ -109,8 +116,10 @@ def train(method: str, network: str = "vit") -> Make:
         architecture=network,
         loss=constants(module),
     )
+    scratch = MINI.recipes["scratch"]
     recipe = dataclasses.replace(
-        MINI.recipes["scratch"],
+        scratch,
+        compute=dataclasses.replace(scratch.compute, precision=precision),
         epochs=1,
         batch_size=16,
         final_norm=network == "vit",
@@ -263,26 +272,49 @@ CASES: dict[str, Make] = {
     **{f"noise {name}": noise(name) for name in registry.names("distributions")},
     **{f"votes {kind}": votes(kind) for kind in ("hard", "soft", "disagreement")},
 }
+NARROW: dict[str, Make] = {  # under autocast: results have the types of the CPU's, and are finite
+    **{f"pretrain {name} in bf16": pretrain(name, "bf16") for name in registry.names("objectives")},
+    **{
+        f"train {name} in bf16": train(name, precision="bf16") for name in registry.names("methods")
+    },
+}
+
+
+def mixed(device: str) -> Iterable[Tensor]:
+    """A mistake under autocast: a product is bfloat16, and `lerp` wants one type."""
+    x = torch.ones(3, 3, device=device)
+    with torch.autocast(device, torch.bfloat16):
+        return [torch.lerp(x @ x, x, 0.5)]
+
+
 MISTAKES: dict[str, Make] = {
     "left on the CPU": lambda device: [torch.ones(3, device=device) + torch.ones(3)],
     "no kernel": lambda device: [torch.ones(3, device=device).to_mkldnn()],
+    "two types": mixed,
     "another result": lambda device: [torch.ones(3) * (device == "cpu")],
 }
+FAILING = ("no kernel", "two types")  # on the CPU, too
+
+
+def types(tensors: Iterable[Tensor]) -> list[tuple[torch.dtype, torch.Size, bool]]:
+    """Type, shape, and whether all numbers are finite."""
+    return [(x.dtype, x.shape, bool(x.detach().cpu().isfinite().all())) for x in tensors]
 
 
 def main() -> None:
     import elsewhere
 
     told = {}
-    for name, make in (CASES | MISTAKES).items():
+    for name, make in (CASES | NARROW | MISTAKES).items():
+        compared = types if name in NARROW else elsewhere.bits
         try:
-            wanted = elsewhere.bits(make("cpu")) if name != "no kernel" else []
+            wanted = [] if name in FAILING else compared(make("cpu"))
             with elsewhere.Device():
                 made = [*make(elsewhere.NAME)]
-                same = elsewhere.bits(made) == wanted
-            told[name] = "" if same else "other bits than on the CPU"
+                same = compared(made) == wanted
+            told[name] = "" if same else "other bits or types than on the CPU"
         except Exception as error:
-            if name in CASES:
+            if name not in MISTAKES:
                 traceback.print_exc()
             told[name] = f"{type(error).__name__}: {error}"[:300]
     print(json.dumps(told))

@@ -1,5 +1,7 @@
 """Code that takes a device keeps to it: on one that is not the CPU, results have the CPU's bits.
 
+Under autocast, which chooses types as on CUDA, they have the CPU's types.
+
 No GPU is needed: `elsewhere` has a device whose tensors refuse to meet those of the CPU.
 """
 
@@ -21,7 +23,7 @@ def told() -> dict[str, str]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", [*elsewhere_cases.CASES])
+@pytest.mark.parametrize("name", [*elsewhere_cases.CASES, *elsewhere_cases.NARROW])
 def test_every_tensor_is_where_it_should_be(name: str, told: dict[str, str]):
     assert told[name] == ""
 
@@ -30,8 +32,9 @@ def test_every_tensor_is_where_it_should_be(name: str, told: dict[str, str]):
     ("name", "words"),
     [
         ("left on the CPU", "aten::add: tensors on gpu and on the CPU"),
+        ("two types", "expected dtype c10::BFloat16"),
         ("no kernel", "aten.to_mkldnn.default: has no CUDA kernel"),
-        ("another result", "other bits than on the CPU"),
+        ("another result", "other bits or types than on the CPU"),
     ],
 )
 def test_the_device_is_not_the_cpu(name: str, words: str, told: dict[str, str]):
