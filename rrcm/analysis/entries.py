@@ -11,6 +11,7 @@ import pandas as pd
 
 from rrcm.analysis.estimation import paired, statistics
 from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
+from rrcm.config.defaults import TABLE
 from rrcm.config.params import Params
 from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN
@@ -169,15 +170,15 @@ def flat(node: Any, path: str) -> dict[str, Any]:
 
 
 def default_radii(found: list[Entry]) -> list[float]:
-    """The radii of a table by default: those that `grid` decided, or a series.
+    """The radii of a table by default: those that a stopping rule decided, or a series.
 
-    Between the radii that `grid` decided, certified accuracy may be lower than all draws would
+    Between the radii that a rule decided, certified accuracy may be lower than all draws would
     show. The series goes up to the largest certified radius.
     """
     settled = {
         radius
         for entry in found
-        if entry.votes and entry.votes[0].stop == "grid"
+        if entry.votes and entry.votes[0].stop in TABLE
         for radius in entry.votes[0].stopping["radii"]
     }
     if settled:

@@ -19,9 +19,10 @@ from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
 from rrcm.config.certification import Sample, noise_level
-from rrcm.config.defaults import DRAWS, STOPPING
+from rrcm.config.defaults import DRAWS, STOPPING, TABLE
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.schema import listed
 from rrcm.data import given
 from rrcm.data.given import Picture
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
@@ -163,11 +164,9 @@ class Smoothed(Certifier):
 
     def _asked(self, changed: dict[str, Any], radii: Sequence[float] | None) -> "Smoothed":
         if radii is not None:
-            if changed.setdefault("stop", "grid") != "grid":
-                raise ConfigError(
-                    f"radii: they are decided by rule 'grid', not {changed['stop']!r}"
-                )
-            stopping = STOPPING["grid"] | {"radii": sorted({float(radius) for radius in radii})}
+            if (rule := changed.setdefault("stop", "grid")) not in TABLE:
+                raise ConfigError(f"radii: the rules {listed(TABLE)} decide them, not {rule!r}")
+            stopping = STOPPING[rule] | {"radii": sorted({float(radius) for radius in radii})}
         elif (rule := changed.get("stop", self.draws.stop)) == self.draws.stop:
             stopping = self.stopping
         else:

@@ -126,8 +126,9 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
         report = dataclasses.replace(report, radii=_radii(options))
         if options.stop is None:
             sample = _until_decided(sample, always=options.radius is not None)
-        grid = stopping.get("grid", defaults.STOPPING["grid"])
-        stopping = stopping | {"grid": grid | {"radii": report.radii}}
+        for rule in defaults.TABLE:
+            constants = stopping.get(rule, defaults.STOPPING[rule])
+            stopping = stopping | {rule: constants | {"radii": report.radii}}
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
         if sample.stop != "none":  # votes without a stopping rule serve every alpha
@@ -178,8 +179,8 @@ def _kind(options: Options) -> str:
 
 
 def _until_decided(sample: Sample, *, always: bool) -> Sample:
-    """Return ``sample`` with the rule `grid`, unless its own decides every radius anyway."""
-    if sample.stop in ("none", "futile") and not always:
+    """Return ``sample`` with the rule `grid`, unless its own decides the radii anyway."""
+    if sample.stop in defaults.TABLE or (sample.stop in ("none", "futile") and not always):
         return sample
     return dataclasses.replace(sample, stop="grid")
 

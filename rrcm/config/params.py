@@ -17,6 +17,7 @@ from rrcm.config.certification import (
     Report,
     Sample,
 )
+from rrcm.config.defaults import TABLE
 from rrcm.config.denoisers import Denoising
 from rrcm.config.evaluation import Generation, Representation
 from rrcm.config.sections import DATA_ONLY, PARAMS, Data, Pretrain, Recipe, Run
@@ -60,13 +61,14 @@ class Params:
             "sample.split: data.choice is 0, so that no images are held out for choosing; set "
             "data.choice, then `dvc repro`",
         )
-        if self.sample.stop == "grid":  # it decides only its own radii
-            grid = self.stopping.get("grid", {}).get("radii", [])
-            known = cast(grid, list[float], where="stopping.grid.radii")
+        rule = self.sample.stop
+        if rule in TABLE:  # it decides only its own radii
+            where = f"stopping.{rule}.radii"
+            known = cast(self.stopping.get(rule, {}).get("radii", []), list[float], where=where)
             for radius in self.report.radii:
                 require(
                     radius in known,
-                    f"report.radii: {radius:g} is not in stopping.grid.radii ({listed(known)}); a "
+                    f"report.radii: {radius:g} is not in {where} ({listed(known)}); a "
                     "table may show only radii that the rule settles",
                 )
 

@@ -250,7 +250,7 @@ def test_radii_end_the_drawing():
     all_of_them = smooth().certify(bright, stop="none", **FAST | {"n": 50_000})[0]
 
     assert near.robust_at(0.25) and near.n < 2_000 and all_of_them.n == 50_000
-    with refused(ConfigError, "decided by rule 'grid', not 'none'"):
+    with refused(ConfigError, "the rules grid, spending decide them, not 'none'"):
         smooth().certify(bright, radii=[0.25], stop="none", **FAST)
     with refused(ConfigError, "has no 'never'"):
         smooth().certify(bright, stop="never", **FAST)

@@ -371,7 +371,7 @@ def test_a_shard_is_i_of_k(shard):
 
 @pytest.mark.parametrize("stop", ["none", "futile", "horvath"])
 def test_a_rule_that_certifies_at_its_end_only_has_no_budget(stop):
-    with refused(ConfigError, "budget: ", repr(stop), "use grid or anytime"):
+    with refused(ConfigError, "budget: ", repr(stop), "use one of grid, spending, anytime"):
         defined(replace(CFG, stop=stop), budget=1.0)
 
 

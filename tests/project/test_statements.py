@@ -11,7 +11,7 @@ from rrcm.config import params
 
 PRESETS = sorted(path.stem for path in ROOT.glob("presets/*.yaml"))
 PAPER = [name for name in PRESETS if not name.startswith(("digits", "fashion"))]
-RULES = ("futile", "grid", "anytime")
+RULES = ("futile", "grid", "spending", "anytime")
 
 
 @cache

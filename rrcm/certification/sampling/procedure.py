@@ -25,7 +25,10 @@ from rrcm.certification.votes.records import Header
 from rrcm.config.certification import Sample
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.schema import listed
 from rrcm.data.splits.shards import Split
+
+AT_ANY_LOOK = ("grid", "spending", "anytime")  # rules that certify something before their end
 
 
 def header(
@@ -48,9 +51,10 @@ def header(
     i, slash, k = shard.partition("/")
     if not (slash and i.isdecimal() and k.isdecimal() and 1 <= int(i) <= int(k)):
         raise ConfigError(f"shard: expected i/k with 1 <= i <= k, such as 1/4, got {shard!r}")
-    if budget and cfg.stop not in ("grid", "anytime"):
+    if budget and cfg.stop not in AT_ANY_LOOK:
         raise ConfigError(
-            f"budget: rule {cfg.stop!r} certifies nothing before its end; use grid or anytime"
+            f"budget: rule {cfg.stop!r} certifies nothing before its end; use one of "
+            f"{listed(AT_ANY_LOOK)}"
         )
     places = subset(cfg.subset, len(split.idx))
     component, pixels = registry.load("distributions", cfg.noise), math.prod(split.images.shape[1:])
