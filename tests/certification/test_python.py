@@ -243,10 +243,11 @@ def test_mean_and_std_come_after_the_noise():
 # Drawing.
 
 
-def test_radii_end_the_drawing():
+@pytest.mark.parametrize("rule", ["grid", "spending"])
+def test_radii_end_the_drawing(rule):
     bright = torch.full((1, 4, 4), 0.9)
 
-    near = smooth().certify(bright, radii=[0.25], **FAST | {"n": 50_000})[0]
+    near = smooth().certify(bright, radii=[0.25], stop=rule, **FAST | {"n": 50_000})[0]
     all_of_them = smooth().certify(bright, stop="none", **FAST | {"n": 50_000})[0]
 
     assert near.robust_at(0.25) and near.n < 2_000 and all_of_them.n == 50_000

@@ -270,15 +270,17 @@ def test_the_choice_split_is_certified_only_where_there_is_one(tmp_path):
         load(tmp_path, changed(node, "data.choice", 0))
 
 
-def test_a_table_shows_only_radii_that_the_grid_settles(tmp_path):
-    """Of others the grid may know less than its draws could have told."""
-    node = changed(plain(PARAMS), "report.radii", [0.0, 0.3])
+@pytest.mark.parametrize("rule", ["grid", "spending"])
+def test_a_table_shows_only_radii_that_its_rule_settles(tmp_path, rule):
+    """Of others the rule may know less than its draws could have told."""
+    node = changed(plain(PARAMS), "sample.stop", rule)
+    node = changed(node, "report.radii", [0.0, 0.3])
 
-    with refused(ConfigError, "report.radii: 0.3 is not in stopping.grid.radii (0.0, 0.25"):
+    with refused(ConfigError, f"report.radii: 0.3 is not in stopping.{rule}.radii (0.0, 0.25"):
         load(tmp_path, node)
 
     assert load(tmp_path, changed(node, "sample.stop", "anytime"))
-    assert load(tmp_path, changed(node, "stopping.grid.radii", [0, 0.3, 0.7]))  # 0 is 0.0
+    assert load(tmp_path, changed(node, f"stopping.{rule}.radii", [0, 0.3, 0.7]))  # 0 is 0.0
 
 
 @pytest.mark.parametrize("radii", [0.5, ["far"], None])
