@@ -101,7 +101,7 @@ def test_a_radius_is_a_question_with_an_answer_for_each_image(checkout: Workspac
     said = on_demand.certify(requests.resolve(Options(**asked)))
 
     header, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
-    table = pd.read_csv(next(checkout.path.glob("results/*.csv")))
+    table = pd.read_csv(next(checkout.path.glob("results/*-grid-r0.2-sound-a0.001.csv")))
     robust = (table["predict"] >= 0) & (table["radius"] >= 0.2)
     assert (header.stop, header.stopping["radii"], header.noise) == ("grid", [0.2], "sound")
     assert table["robust"].tolist() == robust.astype(int).tolist()
@@ -126,6 +126,8 @@ def test_a_function_and_a_certificate_are_chosen_on_the_command_line(
 
     header, _ = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
     assert (header.backend, header.precision, header.certificate) == ("torch", "bf16", "two_class")
+    (table,) = checkout.path.glob("results/*.csv")  # not where the usual request has its own
+    assert table.stem.endswith("-n200-none-torch-bf16-two_class-a0.001")
 
 
 def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):

@@ -30,6 +30,7 @@ from rrcm.cli.requests import Foreign, Request
 from rrcm.cli.sources import Source
 from rrcm.cli.stale import Described, Present
 from rrcm.config.certification import Certify, Report
+from rrcm.config.defaults import DRAWS, RADII
 from rrcm.core import locks
 from rrcm.core.errors import VotesError, printable
 from rrcm.core.files import require_place, write_text
@@ -291,12 +292,19 @@ def key_of(header: Header) -> str:
 def _name(header: Header) -> str:
     """Return the name of a request's files, from everything that options can change."""
     parts = [header.run, f"e{header.sigma:g}", f"n{header.n}", header.stop]
+    if (radii := header.stopping.get("radii", RADII)) != RADII:
+        parts += ["r" + (f"{min(radii):g}to{max(radii):g}" if radii[1:] else f"{radii[0]:g}")]
     parts += [header.split] if header.split == "choice" else []
     parts += [header.subset.replace(":", "")] if header.subset != "all" else []
     parts += ["label-aware"] if header.label_aware else []
     parts += [f"b{header.budget:g}s"] if header.budget else []
     if header.backend.startswith(FOREIGN):  # its name does not identify it
         parts += [key_of(dataclasses.replace(header, shard="1/1"))[:8]]
+    else:
+        usual = ((key, getattr(DRAWS, key)) for key in ("backend", "precision", "noise"))
+        parts += [getattr(header, key) for key, value in usual if getattr(header, key) != value]
+        parts += [f"seed{header.seed}"] if header.seed != DRAWS.seed else []
+    parts += [header.certificate] if header.certificate != DRAWS.certificate else []
     return "-".join(parts)
 
 
