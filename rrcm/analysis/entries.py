@@ -11,7 +11,7 @@ import pandas as pd
 
 from rrcm.analysis.estimation import paired, statistics
 from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
-from rrcm.config.defaults import TABLE
+from rrcm.config.certification import TABLE
 from rrcm.config.params import Params
 from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN

@@ -18,8 +18,8 @@ from rrcm.certification.sampling import procedure, session
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
-from rrcm.config.certification import Sample, noise_level
-from rrcm.config.defaults import DRAWS, STOPPING, TABLE
+from rrcm.config.certification import TABLE, Sample, noise_level
+from rrcm.config.defaults import DRAWS, STOPPING
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.core.schema import listed

@@ -11,7 +11,7 @@ from rrcm.cli.checked import load
 from rrcm.cli.options import Options
 from rrcm.cli.runs import Trained, trained
 from rrcm.config import defaults
-from rrcm.config.certification import Certify, Report, Sample, noise_level
+from rrcm.config.certification import TABLE, Certify, Report, Sample, noise_level
 from rrcm.config.params import Params
 from rrcm.config.sections import PARAMS
 from rrcm.core import registry
@@ -126,7 +126,7 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
         report = dataclasses.replace(report, radii=_radii(options))
         if options.stop is None:
             sample = _until_decided(sample, always=options.radius is not None)
-        for rule in defaults.TABLE:
+        for rule in TABLE:
             constants = stopping.get(rule, defaults.STOPPING[rule])
             stopping = stopping | {rule: constants | {"radii": report.radii}}
     if options.alpha is not None:
@@ -180,7 +180,7 @@ def _kind(options: Options) -> str:
 
 def _until_decided(sample: Sample, *, always: bool) -> Sample:
     """Return ``sample`` with the rule `grid`, unless its own decides the radii anyway."""
-    if sample.stop in defaults.TABLE or (sample.stop in ("none", "futile") and not always):
+    if sample.stop in TABLE or (sample.stop in ("none", "futile") and not always):
         return sample
     return dataclasses.replace(sample, stop="grid")
 

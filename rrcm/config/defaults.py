@@ -29,7 +29,5 @@ STOPPING: dict[str, dict[str, Any]] = {  # constants of each stopping rule
     "spending": {"radii": RADII, "beta": 0.01},
     "anytime": {"tolerance": 0.05, "beta": 1e-3},
 }
-# Rules that decide the radii of a table.
-TABLE = tuple(rule for rule, constants in STOPPING.items() if "radii" in constants)
 CERTIFY = Certify(certificates=["cohen"], alpha=0.001)
 REPORT = Report(radii=RADII, confidence=0.95)

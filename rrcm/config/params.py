@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rrcm.config.certification import (
+    TABLE,
     Certify,
     Ensemble,
     Eval,
@@ -17,7 +18,6 @@ from rrcm.config.certification import (
     Report,
     Sample,
 )
-from rrcm.config.defaults import TABLE
 from rrcm.config.denoisers import Denoising
 from rrcm.config.evaluation import Generation, Representation
 from rrcm.config.sections import DATA_ONLY, PARAMS, Data, Pretrain, Recipe, Run
