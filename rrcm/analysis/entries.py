@@ -11,7 +11,6 @@ import pandas as pd
 
 from rrcm.analysis.estimation import paired, statistics
 from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
-from rrcm.config.certification import TABLE
 from rrcm.config.params import Params
 from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN
@@ -178,8 +177,8 @@ def default_radii(found: list[Entry]) -> list[float]:
     settled = {
         radius
         for entry in found
-        if entry.votes and entry.votes[0].stop in TABLE
-        for radius in entry.votes[0].stopping["radii"]
+        if entry.votes
+        for radius in entry.votes[0].stopping.get("radii", [])
     }
     if settled:
         return sorted(settled)

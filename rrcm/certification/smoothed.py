@@ -18,7 +18,7 @@ from rrcm.certification.sampling import procedure, session
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
-from rrcm.config.certification import TABLE, Sample, noise_level
+from rrcm.config.certification import Sample, noise_level
 from rrcm.config.defaults import DRAWS, STOPPING
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
@@ -164,13 +164,19 @@ class Smoothed(Certifier):
 
     def _asked(self, changed: dict[str, Any], radii: Sequence[float] | None) -> "Smoothed":
         if radii is not None:
-            if (rule := changed.setdefault("stop", "grid")) not in TABLE:
-                raise ConfigError(f"radii: the rules {listed(TABLE)} decide them, not {rule!r}")
+            able = [rule for rule, constants in STOPPING.items() if "radii" in constants]
+            if (rule := changed.setdefault("stop", "grid")) not in able:
+                raise ConfigError(f"radii: the rules {listed(able)} decide them, not {rule!r}")
             stopping = STOPPING[rule] | {"radii": sorted({float(radius) for radius in radii})}
         elif (rule := changed.get("stop", self.draws.stop)) == self.draws.stop:
             stopping = self.stopping
         else:
             registry.require("stopping", rule)
+            if rule not in STOPPING:
+                raise ConfigError(
+                    f"stop: {rule!r} has constants in a params.yaml only; here one of "
+                    f"{listed([*STOPPING])}"
+                )
             stopping = STOPPING[rule]
         draws = dataclasses.replace(self.draws, **changed)
         return dataclasses.replace(self, draws=draws, stopping=stopping)

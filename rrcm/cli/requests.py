@@ -11,7 +11,7 @@ from rrcm.cli.checked import load
 from rrcm.cli.options import Options
 from rrcm.cli.runs import Trained, trained
 from rrcm.config import defaults
-from rrcm.config.certification import TABLE, Certify, Report, Sample, noise_level
+from rrcm.config.certification import Certify, Report, Sample, noise_level
 from rrcm.config.params import Params
 from rrcm.config.sections import PARAMS
 from rrcm.core import registry
@@ -125,10 +125,11 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
     if options.radii is not None or options.radius is not None:
         report = dataclasses.replace(report, radii=_radii(options))
         if options.stop is None:
-            sample = _until_decided(sample, always=options.radius is not None)
-        for rule in TABLE:
-            constants = stopping.get(rule, defaults.STOPPING[rule])
-            stopping = stopping | {rule: constants | {"radii": report.radii}}
+            constants = stopping.get(sample.stop, {})
+            sample = _until_decided(sample, constants, always=options.radius is not None)
+        for rule, constants in (defaults.STOPPING | stopping).items():
+            if "radii" in constants:
+                stopping = stopping | {rule: constants | {"radii": report.radii}}
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
         if sample.stop != "none":  # votes without a stopping rule serve every alpha
@@ -178,9 +179,9 @@ def _kind(options: Options) -> str:
     return kind
 
 
-def _until_decided(sample: Sample, *, always: bool) -> Sample:
+def _until_decided(sample: Sample, constants: dict[str, Any], *, always: bool) -> Sample:
     """Return ``sample`` with the rule `grid`, unless its own decides the radii anyway."""
-    if sample.stop in TABLE or (sample.stop in ("none", "futile") and not always):
+    if "radii" in constants or (sample.stop in ("none", "futile") and not always):
         return sample
     return dataclasses.replace(sample, stop="grid")
 

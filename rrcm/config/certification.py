@@ -14,7 +14,6 @@ OPSETS = (
     25,
 )  # of ONNX: below, torch writes another; above, ONNX Runtime refuses what it writes
 DRAWS = 2**32  # most draws per image: a draw's index is 32 bits of the noise counter
-TABLE = ("grid", "spending")  # stopping rules that decide the radii of a table
 SUBSET = re.compile(r"all|(every|first):[1-9][0-9]{0,9}")
 
 MOST_NOISE = 10.0  # sigma: ten times a pixel's range; the smallest common one in 0..255 is 15

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rrcm.config.certification import (
-    TABLE,
     Certify,
     Ensemble,
     Eval,
@@ -62,9 +61,10 @@ class Params:
             "data.choice, then `dvc repro`",
         )
         rule = self.sample.stop
-        if rule in TABLE:  # it decides only its own radii
+        constants = self.stopping.get(rule, {})
+        if "radii" in constants:  # it decides only these
             where = f"stopping.{rule}.radii"
-            known = cast(self.stopping.get(rule, {}).get("radii", []), list[float], where=where)
+            known = cast(constants["radii"], list[float], where=where)
             for radius in self.report.radii:
                 require(
                     radius in known,

@@ -16,10 +16,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rrcm.certification.sampling.procedure import AT_ANY_LOOK
+from rrcm.certification.sampling import procedure
 from rrcm.certification.smoothed import Smoothed
-from rrcm.core.errors import ConfigError, RrcmError
-from rrcm.core.schema import listed
+from rrcm.core.errors import RrcmError
 from rrcm.serving import upload
 from rrcm.serving.bearer import Guard
 from rrcm.serving.endpoints import FORMATS, TYPES, Limits, Service
@@ -62,11 +61,7 @@ def app(
     Raises:
         ConfigError: The stopping rule certifies nothing before its end; requests have a deadline.
     """
-    if smoothed.draws.stop not in AT_ANY_LOOK:
-        raise ConfigError(
-            f"rule {smoothed.draws.stop!r} certifies nothing before its end, and an answer may not "
-            f"take that long; use one of {listed(AT_ANY_LOOK)}"
-        )
+    procedure.require_any_look(smoothed.draws.stop, key="deadline")
     service = Service(smoothed, name=name, limits=limits, reproducible=reproducible)
     api = FastAPI(
         title="rrcm",

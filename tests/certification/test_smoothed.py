@@ -127,6 +127,10 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn():
     none = of(draws=dataclasses.replace(DRAWS, stop="none"), stopping={})
     with refused(ConfigError, "rule 'none' certifies nothing before its end"):
         none.answer(SPLIT.images[0], budget=1.0)
+    with refused(ConfigError, "stop: 'horvath' has constants in a params.yaml only"):
+        of().certify(SPLIT.images, stop="horvath")
+    with refused(ConfigError, "radii: the rules grid, spending decide them, not 'anytime'"):
+        of().certify(SPLIT.images, stop="anytime", radii=[0.1])
 
 
 # Openers.

@@ -638,7 +638,7 @@ def test_openapi_is_valid_and_its_examples_are_answers():
 def test_rules_that_certify_only_at_their_end_are_refused(rule: str):
     fixed = classifier(draws=dataclasses.replace(FEW, stop=rule))
 
-    with refused(ConfigError, repr(rule), "use one of grid, spending, anytime"):
+    with refused(ConfigError, repr(rule), "use one of anytime, grid, spending"):
         application.app(fixed, name="linear", limits=Limits(workers=1))
 
 

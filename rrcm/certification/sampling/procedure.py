@@ -21,14 +21,13 @@ from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
+from rrcm.certification.votes.counts import Rule
 from rrcm.certification.votes.records import Header
 from rrcm.config.certification import Sample
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.core.schema import listed
 from rrcm.data.splits.shards import Split
-
-AT_ANY_LOOK = ("grid", "spending", "anytime")  # rules that certify something before their end
 
 
 def header(
@@ -51,11 +50,8 @@ def header(
     i, slash, k = shard.partition("/")
     if not (slash and i.isdecimal() and k.isdecimal() and 1 <= int(i) <= int(k)):
         raise ConfigError(f"shard: expected i/k with 1 <= i <= k, such as 1/4, got {shard!r}")
-    if budget and cfg.stop not in AT_ANY_LOOK:
-        raise ConfigError(
-            f"budget: rule {cfg.stop!r} certifies nothing before its end; use one of "
-            f"{listed(AT_ANY_LOOK)}"
-        )
+    if budget:
+        require_any_look(cfg.stop, key="budget")
     places = subset(cfg.subset, len(split.idx))
     component, pixels = registry.load("distributions", cfg.noise), math.prod(split.images.shape[1:])
     return Header(
@@ -113,6 +109,25 @@ class BoundNoise:
     def normals(self, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Normal numbers [B, *shape] for a random classifier, in a stream of their own."""
         return self.component.normals(self.seed, images, draws, shape)
+
+
+def require_any_look(stop: str, *, key: str) -> None:
+    """Refuse a rule that certifies nothing if drawing is cut short, as by a budget of time.
+
+    Raises:
+        ConfigError: It certifies at its end only; ``key`` is what cuts it short.
+    """
+    registry.require("stopping", stop)
+    able = [name for name in registry.names("stopping") if _rule(name).any_look]
+    if stop not in able:
+        raise ConfigError(
+            f"{key}: rule {stop!r} certifies nothing before its end; use one of {listed(able)}"
+        )
+
+
+def _rule(stop: str) -> type[Rule]:
+    rule: type[Rule] = registry.load("stopping", stop).Rule
+    return rule
 
 
 def noise(header: Header, split: Split) -> BoundNoise:

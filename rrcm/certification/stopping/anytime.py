@@ -39,6 +39,7 @@ class Rule:
     """Compares the certified radius with the largest that n draws may plausibly certify."""
 
     fixed = False
+    any_look = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the certificate of ``claim`` must rest on class votes."""

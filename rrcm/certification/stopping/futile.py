@@ -30,6 +30,7 @@ class Rule:
     """Stops for futility: n draws will hardly certify any radius (eq. 15b)."""
 
     fixed = True
+    any_look = False
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the certificate of ``claim`` must rest on class votes."""

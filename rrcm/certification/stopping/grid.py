@@ -43,6 +43,7 @@ class Rule:
     """Draws while a radius of the table is neither certified nor out of reach."""
 
     fixed = False
+    any_look = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the certificate of ``claim`` must rest on class votes."""

@@ -42,6 +42,7 @@ class Rule:
     """Clopper-Pearson at alpha / s in each of s stages (eq. 19); other looks are not used."""
 
     fixed = False
+    any_look = False
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the certificate of ``claim`` must rest on class votes.

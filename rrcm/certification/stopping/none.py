@@ -15,6 +15,7 @@ class Rule:
     """The Clopper-Pearson bound at n draws with the full alpha (eq. 11)."""
 
     fixed = True
+    any_look = False
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For up to ``n`` draws and any ``claim``."""

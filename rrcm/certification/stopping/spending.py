@@ -57,6 +57,7 @@ class Rule:
     """Draws while a radius of the table is neither certified nor out of reach."""
 
     fixed = False
+    any_look = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the radius of ``claim`` must follow from one probability."""

@@ -81,6 +81,7 @@ class Rule(Protocol):
     cfg: Any  # the constants, of the rule's own type
     looks: tuple[int, ...]  # numbers of draws, ascending; the last is n
     fixed: bool  # all claims are made after exactly n draws, so any fixed-sample bound is valid
+    any_look: bool  # it may certify at every look, so that drawing may be cut short at any time
     claim: "Claim"
 
     def __init__(self, cfg: Any, *, n: int, claim: "Claim") -> None:
