@@ -15,6 +15,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(workspace.ROOT), os.environ.get("PYTHONPATH")))
 )
 
+# What tests start compiles our modules once, and copies of a checkout have the result.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Shells start background jobs with SIGINT ignored, nohup with SIGHUP, and what a test starts would
 # inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -45,11 +45,13 @@ def draw(stage: str, piece: str, *, forced: bool, pull: bool) -> None:
     with alone(SCRATCH / f"{name}.lock", name, say=partial(print, flush=True)):
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / VOTES).exists():
+            evaluation = stage.removeprefix(GROUP)
             cfg = sections.read("sample", certification.Sample)
             session.draw(
-                sections.read(f"evals.{stage.removeprefix(GROUP)}", certification.Eval),
+                sections.read(f"evals.{evaluation}", certification.Eval),
                 cfg,
                 sections.read(f"stopping.{cfg.stop}", dict[str, Any]),
+                earlier=graph.recorded(stage, f"votes/{evaluation}.jsonl"),
                 journal=folder / JOURNAL,
                 path=folder / VOTES,
                 title=name,

@@ -86,6 +86,18 @@ def _hash(dependency: Dependency, stage_name: str) -> str:
     return dependency.get_hash().value
 
 
+def recorded(stage_name: str, output: str) -> list[Path]:
+    """Where DVC's cache has an output of a stage as it was last made; nothing if it has not.
+
+    DVC removes the outputs of a stage before it runs it.
+    """
+    with Repo(".") as repo:
+        (stage,) = repo.stage.collect(stage_name)
+        known = [out for out in stage.outs if out.def_path == output and out.hash_info]
+        found = [Path(out.cache.oid_to_path(out.hash_info.value)) for out in known]
+    return [path for path in found if path.is_file()]
+
+
 def track(folder: Path) -> bool:
     """Have DVC track ``folder`` as it is now; return whether ``<folder>.dvc`` changed.
 

@@ -15,6 +15,7 @@ def main(name: str) -> None:
             sections.read(f"evals.{name}", certification.Eval),
             cfg,
             sections.read(f"stopping.{cfg.stop}", dict[str, Any]),
+            earlier=graph.recorded(stage.name, f"votes/{name}.jsonl"),
             journal=stage.scratch / "votes.journal",
             path=Path(f"votes/{name}.jsonl"),
             title=stage.name,

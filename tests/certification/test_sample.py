@@ -16,7 +16,7 @@ from builders import row as line_of
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling_runs import CFG, CONSTANTS, OTHER, SIX, defined, rows, sampled
+from sampling_runs import CFG, CONSTANTS, OTHER, SIX, N, defined, rows, sampled
 
 from rrcm.certification import certify
 from rrcm.certification.sampling import journal, procedure, sampler
@@ -227,6 +227,91 @@ def test_only_the_subset_is_sampled():
     every_other = rows(sampled(replace(CFG, subset="every:2")))
 
     assert every_other == {idx: rows(whole())[idx] for idx in SIX.idx[::2]}
+
+
+def extended(earlier, cfg, split=SIX):
+    """Votes of ``cfg`` that go on from those of files ``earlier``, and how many are known."""
+    with TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{number}.jsonl") for number in range(len(earlier))]
+        for path, content in zip(paths, earlier, strict=True):
+            path.write_bytes(content)
+        known = procedure.known(paths, defined(cfg, split), split)
+        return sampled(cfg, split, known=known.values()), len(known)
+
+
+@every_rule
+@every_extra
+def test_votes_on_other_images_are_not_drawn_again(stop, extra):
+    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+    half, first = (sampled(replace(cfg, subset=subset)) for subset in ("every:2", "first:2"))
+
+    assert extended([half], cfg) == (whole(stop, extra), 3)
+    assert extended([half, first], cfg) == (whole(stop, extra), 4)
+    assert extended([whole(stop, extra)], replace(cfg, subset="every:2")) == (half, 3)
+
+
+@pytest.mark.parametrize("stop", ["none", "grid"])
+def test_images_with_votes_are_not_classified(tmp_path, stop):
+    path, backend, cfg = tmp_path / "half.jsonl", linear(), replace(CFG, stop=stop)
+    path.write_bytes(sampled(replace(cfg, subset="every:2")))
+    known = procedure.known([path], defined(cfg), SIX)
+    new = [idx for idx in SIX.idx.tolist() if idx not in known]
+
+    arguments = backend, SIX, defined(cfg), tmp_path / "journal", tmp_path / "votes.jsonl"
+    *_, last = procedure.sample(*arguments, workers=1, known=known.values())
+
+    drawn = rows((tmp_path / "votes.jsonl").read_bytes())
+    assert last.draws == sum(20 + drawn[idx]["looks"][-1][0] for idx in new) < 6 * (20 + N)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seed": 1}, {"n": 2 * N}, {"n0": 21}, {"stop": "futile"}, {"alpha": 0.04}, {"batch_size": 8},
+     {"noise": "sound"}, {"label_aware": True}, {"soft": 1.0}, {"paired": 5}],
+    ids=str,
+)  # fmt: skip
+def test_votes_of_another_definition_are_not_taken(changes):
+    half = sampled(replace(CFG, subset="every:2"))
+    asked = replace(CFG, **changes)
+
+    assert extended([half], asked) == (sampled(asked), 0)
+
+
+def of_other_weights():
+    backend = linear()
+    backend.weights = "1" * 64
+    return backend
+
+
+def test_votes_of_other_pixels_labels_or_weights_are_not_taken():
+    half = sampled(replace(CFG, subset="every:2"))
+    pixels, labels = SIX.images.copy(), SIX.labels.copy()
+    pixels[2, 0, 0, 0] ^= 1
+    labels[4] = (labels[4] + 1) % 3
+
+    for changed in (replace(SIX, images=pixels), replace(SIX, labels=labels)):
+        assert extended([half], CFG, changed) == (sampled(split=changed), 0)
+    other = sampled(replace(CFG, subset="every:2"), make=of_other_weights)
+    assert extended([other], CFG) == (whole(), 0)
+
+
+def test_what_cannot_be_read_or_is_asked_for_again_is_drawn():
+    half = sampled(replace(CFG, subset="every:2"))
+    torn, edited = half[:-20], half.replace(b'"stop":"n"', b'"stop":"m"', 1)
+
+    assert edited != half
+    assert extended([torn, edited, b"", b"{}\n"], CFG) == (whole(), 0)
+    assert extended([whole()], CFG) == (whole(), 0)
+
+
+def test_images_that_time_ran_out_for_are_drawn():
+    cfg = replace(CFG, stop="grid")
+    cut = sampled(replace(cfg, subset="every:2"), budget=1e-9)
+
+    assert {row["stop"] for row in rows(cut).values()} == {"budget"}
+    with TemporaryDirectory() as folder:
+        (path := Path(folder, "cut.jsonl")).write_bytes(cut)
+        assert procedure.known([path], defined(cfg, budget=1e-9), SIX) == {}
 
 
 @pytest.mark.parametrize(

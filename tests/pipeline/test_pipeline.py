@@ -4,11 +4,13 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import time
 from typing import Any
 
 import pytest
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from workspace import EVAL, ROOT, RUN, Workspace
 
 from rrcm.certification.votes import records
@@ -200,6 +202,28 @@ def test_killed_sampling_resumes_to_the_same_votes(checkout: Workspace):
 
     assert 0 < len(left) < len(uninterrupted)
     assert (checkout.path / f"votes/{EVAL}.jsonl").read_bytes() == uninterrupted
+
+
+def test_votes_of_fewer_images_are_gone_on_from(checkout: Workspace):
+    votes = checkout.path / f"votes/{EVAL}.jsonl"
+    _, *all_images = votes.read_text().splitlines()
+
+    def choose(subset: str) -> None:
+        checkout.edit(lambda p: p["sample"].update(subset=DoubleQuotedScalarString(subset)))
+
+    choose("every:2")
+    said = checkout.run("dvc", "repro", f"sample@{EVAL}")
+    _, *half = votes.read_text().splitlines()
+    shutil.rmtree(checkout.path / ".dvc/cache/runs")  # else DVC restores the first votes
+    choose("first:3")
+    more = checkout.run("dvc", "repro", f"sample@{EVAL}")
+    fresh = checkout.run("rrcm", "certify", "--model", RUN, "--sigma", "0.5", "--subset", "every:3")
+
+    assert half == all_images[::2]
+    assert f"{len(half)} of {len(half)} images have votes already" in said
+    assert votes.read_text().splitlines()[1:] == all_images[:3]
+    assert "2 of 3 images have votes already" in more
+    assert f"1 of {len(all_images[::3])} images have votes already" in fresh
 
 
 def test_state_of_other_parameters_is_never_resumed(checkout: Workspace):

@@ -34,7 +34,7 @@ def defined(cfg=CFG, split=SIX, *, backend=None, sigma=SIGMA, **how):
     return header(backend, split, "a-run", cfg, CONSTANTS[cfg.stop], **how)
 
 
-def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b"", **how):
+def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b"", known=(), **how):
     """The votes file that sampling makes, from a journal that was there before."""
     with TemporaryDirectory() as folder:
         journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
@@ -49,6 +49,7 @@ def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b""
             workers=workers,
             every=every,
             reference=OTHER(),
+            known=known,
         )
         last, (_, found) = list(drawn)[-1], records.read(path)  # nothing in it is damaged
         assert last.images == sum(row.stop != "budget" for row in found)

@@ -6,9 +6,10 @@ number of workers, if the scores of a row do not depend on the other rows of its
 (`voting.is_batch_invariant` tests it before sampling).
 """
 
+import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,10 +23,10 @@ from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import Rule
-from rrcm.certification.votes.records import Header
+from rrcm.certification.votes.records import BUDGET, Header, Row
 from rrcm.config.certification import Sample
 from rrcm.core import registry
-from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.errors import BackendError, ConfigError, VotesError
 from rrcm.core.schema import listed
 from rrcm.data.splits.shards import Split
 
@@ -159,6 +160,42 @@ def _identity(split: Split, places: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def known(earlier: Iterable[Path], header: Header, split: Split) -> dict[int, Row]:
+    """Rows of images that ``header`` asks for, from finished votes on another ``subset`` of them.
+
+    Guarantee: the votes that sampling would draw, under the condition stated above for restarts:
+    all else that defines them is the same, and the images are those of ``split``, with its labels.
+
+    Args:
+        earlier: Files that may have such votes. Others are passed over, also damaged ones, and
+            those of the same subset: who asks for it again wants it drawn again.
+        header: From `header`.
+        split: The images.
+    """
+    wanted = {int(i) for i in split.idx[subset(header.subset, len(split.idx), shard=header.shard)]}
+    rows: dict[int, Row] = {}
+    for path in earlier:
+        try:
+            if _of_other_images(records.definition(path), header, split):
+                rows |= {row.idx: row for row in records.read(path)[1] if row.idx in wanted}
+        except (VotesError, ConfigError):
+            continue
+    return {idx: row for idx, row in rows.items() if row.stop != BUDGET}
+
+
+def _of_other_images(found: Header, header: Header, split: Split) -> bool:
+    """Whether votes differ from those of ``header`` in the subset of ``split`` alone."""
+    places = subset(found.subset, len(split.idx))
+    theirs = dataclasses.replace(
+        header, subset=found.subset, shard=found.shard, images=len(places), pixels=found.pixels
+    )
+    return (
+        found.subset != header.subset
+        and found == theirs
+        and found.pixels == _identity(split, places)
+    )
+
+
 def require_classes(header: Header, split: Split) -> None:
     """Refuse a classifier whose classes differ from those of the data.
 
@@ -182,6 +219,7 @@ def sample(
     workers: int,
     every: float = 5.0,
     reference: Backend | None = None,
+    known: Iterable[Row] = (),
 ) -> Iterator[SamplingProgress]:
     """Write the votes of the images of ``split`` to ``path``, resuming from ``journal``.
 
@@ -196,6 +234,7 @@ def sample(
         workers: Number of threads.
         every: Seconds between journal lines of an unfinished image; a kill loses at most these.
         reference: The classifier that ``header.paired`` draws are compared with.
+        known: Finished rows, from `known`, whose images are not drawn.
 
     Raises:
         VotesError: ``journal`` has votes of another classifier or setting.
@@ -208,6 +247,9 @@ def sample(
         raise BackendError(f"paired: {header.paired} draws need another function to compare with")
     places = subset(header.subset, len(split.idx), shard=header.shard)
     with Journal(journal, header) as kept:
+        for row in known:
+            if not (row.idx in kept.rows and kept.rows[row.idx].stop):
+                kept.append(row)
         drawing = VoteSampler(
             split, header, kept, noise=noise(header, split), workers=workers, every=every
         )

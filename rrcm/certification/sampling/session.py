@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ def draw(
     path: Path,
     title: str,
     shard: str = "1/1",
+    earlier: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Sample the votes of an evaluation, or of a ``shard`` i/k of its images, into ``path``.
 
-    Classifier and images are those of this folder. Resumes from ``journal``; returns notes for the
-    provenance.
+    Classifier and images are those of this folder. Resumes from ``journal``; images that have votes
+    in files of ``earlier`` are not drawn (`procedure.known`). Returns notes for the provenance.
     """
     split = shards.read(Path("shards"), cfg.split)
     function = backend(evaluation, cfg)
@@ -49,6 +50,7 @@ def draw(
         path=path,
         title=title,
         reference=reference(evaluation, cfg),
+        earlier=earlier,
     )
 
 
@@ -94,10 +96,13 @@ def run(
     path: Path,
     title: str,
     reference: Backend | None,
+    earlier: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Sample the votes of ``header`` into ``path``, resuming; return notes for the provenance."""
+    """Sample the votes of ``header`` into ``path``; see `draw` for the rest."""
     invariant = is_batch_invariant(function, header, split)
     images = len(procedure.subset(header.subset, len(split.idx), shard=header.shard))
+    if known := procedure.known(earlier, header, split):
+        print(f"{title}: {len(known):,} of {images:,} images have votes already", file=sys.stderr)
     states = procedure.sample(
         function,
         split,
@@ -107,12 +112,14 @@ def run(
         workers=workers(),
         every=save_every(),
         reference=reference,
+        known=known.values(),
     )
     last = shown(states, total=images, title=title)
     return {
         "provider": header.provider,
         "workers": workers(),
         "images": images,
+        "images_known": len(known),
         "draws": last.draws,
         "is_batch_invariant": invariant,
     }

@@ -209,6 +209,7 @@ def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
             path=path,
             title=title,
             reference=source.reference,
+            earlier=[*source.made, *sorted(VOTES.glob("*.jsonl"))],
         )
     return *records.read(path), path
 
