@@ -17,6 +17,7 @@ from rrcm.core.files import sha256
 
 EXPORT = f"export@{RUN}"
 VOTES = f"votes/{EVAL}.jsonl"
+USUAL = {"RRCM_MOVE_SECONDS": "600", "RRCM_SAVE_SECONDS": "5"}  # drills save and send more often
 ONE = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
@@ -65,7 +66,7 @@ def four(team: Team) -> tuple[float, str]:
     for name in ("host-a", "host-b"):
         ready(team, name)
         for i in range(2):
-            team.work(name, slots=f"{name}-{i}", **ONE)
+            team.work(name, slots=f"{name}-{i}", **ONE, **USUAL)
     asked = {
         "PREFECT_API_URL": team.service.url,
         "PREFECT_API_AUTH_STRING": SECRET,

@@ -5,7 +5,6 @@ It runs like a stage, but DVC does not know it: its votes are what the stage res
 
 import argparse
 from functools import partial
-from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
@@ -13,9 +12,8 @@ from dvc.repo import Repo
 from pipeline.repro.pieces import GROUP, JOURNAL, VOTES
 from pipeline.runtime import graph
 from pipeline.runtime.graph import SCRATCH
-from rrcm.certification.sampling import session
+from pipeline.stages import sample
 from rrcm.cli import checked, dvc_lock
-from rrcm.config import certification, sections
 from rrcm.core.ending import reported
 from rrcm.core.errors import StageError
 from rrcm.core.locks import alone
@@ -45,13 +43,8 @@ def draw(stage: str, piece: str, *, forced: bool, pull: bool) -> None:
     with alone(SCRATCH / f"{name}.lock", name, say=partial(print, flush=True)):
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / VOTES).exists():
-            evaluation = stage.removeprefix(GROUP)
-            cfg = sections.read("sample", certification.Sample)
-            session.draw(
-                sections.read(f"evals.{evaluation}", certification.Eval),
-                cfg,
-                sections.read(f"stopping.{cfg.stop}", dict[str, Any]),
-                earlier=graph.recorded(stage, f"votes/{evaluation}.jsonl"),
+            sample.draw(
+                stage.removeprefix(GROUP),
                 journal=folder / JOURNAL,
                 path=folder / VOTES,
                 title=name,

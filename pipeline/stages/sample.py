@@ -10,16 +10,27 @@ from rrcm.config import certification, sections
 
 def main(name: str) -> None:
     with graph.running(f"sample@{name}") as stage:
-        cfg = sections.read("sample", certification.Sample)
-        stage.notes |= session.draw(
-            sections.read(f"evals.{name}", certification.Eval),
-            cfg,
-            sections.read(f"stopping.{cfg.stop}", dict[str, Any]),
-            earlier=graph.recorded(stage.name, f"votes/{name}.jsonl"),
+        stage.notes |= draw(
+            name,
             journal=stage.scratch / "votes.journal",
             path=Path(f"votes/{name}.jsonl"),
             title=stage.name,
         )
+
+
+def draw(name: str, *, journal: Path, path: Path, title: str, shard: str = "1/1") -> dict[str, Any]:
+    """Draw the votes of an evaluation, or of a ``shard`` i/k of its images; see `session.draw`."""
+    cfg = sections.read("sample", certification.Sample)
+    return session.draw(
+        sections.read(f"evals.{name}", certification.Eval),
+        cfg,
+        sections.read(f"stopping.{cfg.stop}", dict[str, Any]),
+        journal=journal,
+        path=path,
+        title=title,
+        shard=shard,
+        earlier=graph.recorded(f"sample@{name}", f"votes/{name}.jsonl"),
+    )
 
 
 if __name__ == "__main__":

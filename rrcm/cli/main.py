@@ -364,8 +364,16 @@ def doctor(
 
 @app.command(rich_help_panel=MACHINE)
 def bench(
-    model: Annotated[str, typer.Option(help="Size of the ViT: tiny, s, b or b_deep.")] = "tiny",
-    image_size: Annotated[int, typer.Option(help="Side of its images: 8, 32 or 224.")] = 8,
+    model: Annotated[
+        str,
+        typer.Option(help="ViT: tiny, s, b or b_deep; or lenet, resnet20, resnet110 or resnet50."),
+    ] = "tiny",
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Side of its images: 8, 28, 32 or 224.", show_default="usual for the model"
+        ),
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Turns, of which the median is taken.")] = 5,
     seconds: Annotated[float, typer.Option(help="Length of a turn of each variant.")] = 2.0,
     batch_size: Annotated[

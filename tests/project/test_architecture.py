@@ -24,7 +24,7 @@ LONE = {"__init__.py", "py.typed"}  # the only files of rrcm/ that are in no roo
 ABOVE = {  # what of pipeline/ a folder of it may import
     "runtime": set(),
     "stages": {"runtime"},
-    "repro": {"runtime"},
+    "repro": {"runtime", "stages"},
     "flow": {"runtime", "repro"},
     "acceptance": {"repro"},
     "project": {"runtime", "repro"},

@@ -1,7 +1,7 @@
 """Measures noisy images per second of the engine, by backend, precision and batch size.
 
-``rrcm bench`` builds an untrained ViT (speed does not depend on the weights), exports it, and has
-the engine draw its votes on all cores or the GPU, noise and counting included. In the same run,
+``rrcm bench`` builds an untrained network (speed does not depend on the weights), exports it, and
+has the engine draw its votes on all cores or the GPU, noise and counting included. In the same run,
 in alternation, it times the usual loop (usual_loop.py), adversarial-robustness-toolbox if that is
 installed, and matrix products, which give the peak of the machine. ``peak_fraction`` is the rate
 times the operations of the plain network's matrix products, two to a multiply-add, over the peak of
@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from rrcm.certification.sampling import batching, sampler, voting
 from rrcm.certification.sampling.batching import Job
@@ -41,7 +43,9 @@ from rrcm.models.trained.base.classifier import Classifier
 
 CLASSES = 10
 SIGMA = 0.5
-PATCHES = {8: 2, 32: 4, 224: 16}  # image size -> patch size
+PATCHES = {8: 2, 28: 4, 32: 4, 224: 16}  # image size -> patch size of a ViT
+SIDES = {"lenet": 28, "resnet20": 32, "resnet110": 32, "resnet50": 224} | dict.fromkeys(SIZES, 8)
+GREY = (8, 28)  # image sizes of data in grey
 BATCHES = {"cpu": (16, 64, 256), "cuda": (256, 1024, 2048)}
 VARIANTS = {
     "cpu": (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "int8")),
@@ -61,18 +65,21 @@ class Subject:
 
 
 def measure(
-    model: str, image_size: int, *, repeats: int, seconds: float, batches: tuple[int, ...]
+    model: str, image_size: int | None, *, repeats: int, seconds: float, batches: tuple[int, ...]
 ) -> dict[str, Any]:
     """Return all rates, medians of ``repeats`` turns of ``seconds`` each, as `table` prints them.
 
-    ``batches`` are batch sizes; if empty, the usual ones of the device.
+    ``model`` is one of `SIDES`, which has the usual ``image_size`` of each. ``batches`` are batch
+    sizes; if empty, the usual ones of the device.
 
     Raises:
         ConfigError: There is no such model or image size.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if model not in SIZES:
-        raise ConfigError(f"--model {model}: only {', '.join(SIZES)}.{suggest(model, [*SIZES])}")
+    if model not in SIDES:
+        raise ConfigError(f"--model {model}: only {', '.join(SIDES)}.{suggest(model, [*SIDES])}")
+    if image_size is None:
+        image_size = SIDES[model]
     if image_size not in PATCHES:
         raise ConfigError(f"--image-size {image_size}: only {', '.join(map(str, PATCHES))}")
     threads = torch.get_num_threads()
@@ -117,14 +124,15 @@ def native(device: str) -> list[tuple[str, str]]:
 def prepare(root: Path, model: str, image_size: int) -> Subject:
     """Save and export an untrained network under ``root``."""
     torch.manual_seed(0)
-    patch, channels = PATCHES[image_size], 1 if image_size == 8 else 3
-    shape = {"size": model, "image_size": image_size, "channels": channels, "patch_size": patch}
-    shape |= {"position_std": 0.5, "init": "pytorch", "projector_width": 8, "projector_dim": 8}
-    declared = Model(architecture="vit", shape=shape)
-    network = classifier.build(declared, classes=CLASSES, condition="exact", final_norm=True).eval()
+    channels = 1 if image_size in GREY else 3
+    declared = _declared(model, image_size, channels)
+    architecture, normed = declared.architecture, declared.architecture == "vit"
+    network = classifier.build(
+        declared, classes=CLASSES, condition="exact", final_norm=normed
+    ).eval()
     torch.nn.init.normal_(network.head.weight)
     names = tuple(map(str, range(CLASSES)))
-    config = {"classes": names, "condition": "exact", "final_norm": True}
+    config = {"classes": names, "condition": "exact", "final_norm": normed}
     classifier.save(root / "models/bench", network.state_dict(), model=declared, config=config)
     images = np.random.default_rng(0).integers(
         0, 256, (64, channels, image_size, image_size), dtype=np.uint8
@@ -134,11 +142,36 @@ def prepare(root: Path, model: str, image_size: int) -> Subject:
     weights = sha256(root / "models/bench/model.safetensors")
     metadata = {"classes": names, "sigma": SIGMA, "run": "bench", "weights": weights}
     settings = Export(opset=20, parity_images=2, tolerance=1e-2)
-    export(network, root / "onnx/bench.onnx", split, metadata, settings, architecture="vit")
-    (width, depth, _), tokens = SIZES[model], 2 + (image_size // patch) ** 2
+    export(network, root / "onnx/bench.onnx", split, metadata, settings, architecture=architecture)
+    x = torch.from_numpy(split.pixels(slice(1)))
+    return Subject(root=root, network=network, split=split, flops=_operations(network, x, declared))
+
+
+def _declared(model: str, image_size: int, channels: int) -> Model:
+    shape = {"image_size": image_size, "channels": channels}
+    shape |= {"projector_width": 8, "projector_dim": 8}
+    if model in SIZES:
+        shape |= {"size": model, "patch_size": PATCHES[image_size]}
+        return Model(architecture="vit", shape=shape | {"position_std": 0.5, "init": "pytorch"})
+    if model == "lenet":
+        return Model(architecture="lenet", shape=shape)
+    shape |= {"size": model.removeprefix("resnet")}
+    return Model(
+        architecture="resnet", shape=shape | {"mean": [0.5] * channels, "std": [0.25] * channels}
+    )
+
+
+def _operations(network: Classifier, x: Tensor, declared: Model) -> float:
+    """Return the operations of one image; of a ViT, for all tokens in all blocks."""
+    if declared.architecture != "vit":
+        with FlopCounterMode(display=False) as counted, torch.no_grad():
+            network(x, torch.tensor(SIGMA))
+        return float(counted.get_total_flops())
+    shape = declared.shape
+    (width, depth, _), patch = SIZES[shape["size"]], shape["patch_size"]
+    tokens = 2 + (shape["image_size"] // patch) ** 2
     products = 12 * width**2 * tokens + 2 * width * tokens**2  # projections and MLP, attention
-    flops = 2.0 * (products * depth + channels * patch**2 * width * (tokens - 2))
-    return Subject(root=root, network=network, split=split, flops=flops)
+    return 2.0 * (products * depth + shape["channels"] * patch**2 * width * (tokens - 2))
 
 
 def _backend(subject: Subject, name: str, precision: str, device: str) -> voting.Backend:

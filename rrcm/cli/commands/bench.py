@@ -7,7 +7,7 @@ from rrcm.certification.speed import throughput
 
 def bench(
     model: str,
-    image_size: int,
+    image_size: int | None,
     *,
     repeats: int,
     seconds: float,
