@@ -148,7 +148,7 @@ def prepare(root: Path, model: str, image_size: int) -> Subject:
 
 
 def _declared(model: str, image_size: int, channels: int) -> Model:
-    shape = {"image_size": image_size, "channels": channels}
+    shape: dict[str, Any] = {"image_size": image_size, "channels": channels}
     shape |= {"projector_width": 8, "projector_dim": 8}
     if model in SIZES:
         shape |= {"size": model, "patch_size": PATCHES[image_size]}
