@@ -456,7 +456,7 @@ def test_a_shard_is_i_of_k(shard):
 
 @pytest.mark.parametrize("stop", ["none", "futile", "horvath"])
 def test_a_rule_that_certifies_at_its_end_only_has_no_budget(stop):
-    with refused(ConfigError, "budget: ", repr(stop), "use one of grid, spending, anytime"):
+    with refused(ConfigError, "budget: ", repr(stop), "use one of anytime, grid, spending"):
         defined(replace(CFG, stop=stop), budget=1.0)
 
 
