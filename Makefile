@@ -46,11 +46,10 @@ release: env              ## renew release/, which `dvc pull` reads, from DVC's 
 
 env: $(BIN)/.installed    ## the environment, as pinned in a lock: every file of it by its SHA-256
 
-# Of LOCK, if that is said; else with torch's CPU build where pip is offered one, else with CUDA.
-# Sources are built with the locked setuptools, which therefore comes first: pip would fetch what a
-# build needs without looking at a hash. A lock is complete (--no-deps), and pip would look on.
-# pip compiles byte code on one core; compileall uses all of them, also where PYTHONDONTWRITEBYTECODE
-# is set. It ends with an error for templates in packages that are not valid Python.
+# Of LOCK, if that is said; else with torch's CPU build where pip is offered one, else with CUDA. uv
+# installs and compiles on all cores; it reads no settings of pip's, so that it is told where pip looks.
+# Sources are built with the locked setuptools, which therefore comes first: what a build needs would
+# be fetched without looking at a hash. A lock is complete (--no-deps).
 $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@set -e; lock="$(LOCK)"; pip="$(BIN)/python -m pip --quiet --disable-pip-version-check"; \
@@ -59,10 +58,16 @@ $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 	test -n "$(LOCK)" || $$pip install --dry-run --no-deps "$$cpu" 2>/dev/null || \
 		lock=requirements-gpu.lock; \
 	echo "installing $$lock"; \
-	sed -n '/^setuptools==/,/[^\\]$$/p' $$lock | $$pip install --require-hashes -r /dev/stdin; \
-	$$pip install --require-hashes --no-deps --no-build-isolation --no-compile -r $$lock; \
-	$$pip install --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	sed -n '/^setuptools==/,/[^\\]$$/p; /^uv==/,/[^\\]$$/p' $$lock | \
+		$$pip install --require-hashes --no-deps -r /dev/stdin; \
+	set_to() { $$pip config get ":env:.$$1" 2>/dev/null || $$pip config get "global.$$1" 2>/dev/null || true; }; \
+	links=$$(set_to find-links); index=$$(set_to index-url); \
+	test -z "$$links" || export UV_FIND_LINKS="$$(echo $$links | tr ' ' ,)"; \
+	test -z "$$index" || export UV_DEFAULT_INDEX="$$index"; \
+	export UV_INDEX="$$(set_to extra-index-url)"; \
+	uv="$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation"; \
+	$$uv --compile-bytecode --require-hashes --index-strategy unsafe-best-match -r $$lock; \
+	$$uv --editable .
 	touch $@
 
 # The CPU build comes from where pip finds wheels, or from PyTorch's own index. `make lock UPGRADE=`

@@ -131,20 +131,19 @@ def plain(model: Model, split: Split, batch: int) -> Iterator[object]:
             yield loss
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds of a step in every turn."""
-    model, split = declared(arguments.network), images()
-    made_by = recipe(arguments.batch, precision=arguments.precision, compiled=arguments.compile)
-    running = {
-        "plain": plain(model, split, arguments.batch),
-        "ours": ours(model, split, made_by),
-    }
+def measure(
+    network: str, *, batch: int, precision: str, compiled: bool, steps: int, repeats: int
+) -> dict[str, list[float]]:
+    """Seconds of a step in every turn; ``precision`` and ``compiled`` are of ours."""
+    model, split = declared(network), images()
+    made_by = recipe(batch, precision=precision, compiled=compiled)
+    running = {"plain": plain(model, split, batch), "ours": ours(model, split, made_by)}
     for each in running.values():
-        _seconds(each, arguments.steps)
+        _seconds(each, steps)
     found: dict[str, list[float]] = {name: [] for name in running}
-    for _ in range(arguments.repeats):
+    for _ in range(repeats):
         for name, each in running.items():
-            found[name].append(_seconds(each, arguments.steps))
+            found[name].append(_seconds(each, steps))
     return found
 
 
@@ -181,8 +180,16 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile ours")
     parser.add_argument("--steps", type=int, default=20, help="in a turn")
     parser.add_argument("--repeats", type=int, default=7)
-    arguments = parser.parse_args()
-    print(table(measure(arguments), batch=arguments.batch))
+    asked = parser.parse_args()
+    found = measure(
+        asked.network,
+        batch=asked.batch,
+        precision=asked.precision,
+        compiled=asked.compile,
+        steps=asked.steps,
+        repeats=asked.repeats,
+    )
+    print(table(found, batch=asked.batch))
 
 
 if __name__ == "__main__":

@@ -62,10 +62,7 @@ def gather(stage: str, digest: str) -> None:
         header, rows, _ = records.scan(path)
         scratch.mkdir(parents=True, exist_ok=True)
         with Journal(scratch / JOURNAL, dataclasses.replace(header, shard="1/1")) as journal:
-            known = {idx for idx, row in journal.rows.items() if row.stop}
-            for row in {row.idx: row for row in rows}.values():
-                if row.idx not in known:
-                    journal.append(row)
+            journal.complete({row.idx: row for row in rows}.values())
 
 
 def clear(stage: str) -> None:

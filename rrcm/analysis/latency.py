@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib import style
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import NullFormatter
 
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
@@ -100,8 +100,8 @@ def figure(measured: pd.DataFrame, *, radius: float, what: str) -> Figure:
                     label=line["method"] + " (lower bound)" * bool(line["lower_bound"]),
                 )
             axis.set_xscale("log")
-            axis.xaxis.set_major_formatter(LogFormatter())  # the default writes mathtext
-            axis.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=True))
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")  # as 10^-1 by default
+            axis.xaxis.set_minor_formatter(NullFormatter())
             axis.set_title(f"σ = {sigma:g}")
             axis.set_xlabel(f"seconds for an image of {shown['draws'].iloc[0]:,} draws")
             axis.set_ylim(0, 100)

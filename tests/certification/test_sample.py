@@ -235,7 +235,7 @@ def extended(earlier, cfg, split=SIX):
         paths = [Path(folder, f"{number}.jsonl") for number in range(len(earlier))]
         for path, content in zip(paths, earlier, strict=True):
             path.write_bytes(content)
-        known = procedure.known(paths, defined(cfg, split), split)
+        known = procedure.reusable(paths, defined(cfg, split), split)
         return sampled(cfg, split, known=known.values()), len(known)
 
 
@@ -254,7 +254,7 @@ def test_votes_on_other_images_are_not_drawn_again(stop, extra):
 def test_images_with_votes_are_not_classified(tmp_path, stop):
     path, backend, cfg = tmp_path / "half.jsonl", linear(), replace(CFG, stop=stop)
     path.write_bytes(sampled(replace(cfg, subset="every:2")))
-    known = procedure.known([path], defined(cfg), SIX)
+    known = procedure.reusable([path], defined(cfg), SIX)
     new = [idx for idx in SIX.idx.tolist() if idx not in known]
 
     arguments = backend, SIX, defined(cfg), tmp_path / "journal", tmp_path / "votes.jsonl"
@@ -311,7 +311,7 @@ def test_images_that_time_ran_out_for_are_drawn():
     assert {row["stop"] for row in rows(cut).values()} == {"budget"}
     with TemporaryDirectory() as folder:
         (path := Path(folder, "cut.jsonl")).write_bytes(cut)
-        assert procedure.known([path], defined(cfg, budget=1e-9), SIX) == {}
+        assert procedure.reusable([path], defined(cfg, budget=1e-9), SIX) == {}
 
 
 @pytest.mark.parametrize(

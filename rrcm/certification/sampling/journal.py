@@ -6,6 +6,7 @@ image replaces an earlier one; a last line torn by a crash is cut off.
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -64,6 +65,12 @@ class Journal(InMemoryJournal):
         if time.monotonic() - self.synced > SYNC:
             os.fsync(self.file.fileno())
             self.synced = time.monotonic()
+
+    def complete(self, rows: Iterable[Row]) -> None:
+        """Append those rows whose images are not finished here."""
+        for row in rows:
+            if not (row.idx in self.rows and self.rows[row.idx].stop):
+                self.append(row)
 
     def __exit__(
         self,

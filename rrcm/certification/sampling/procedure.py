@@ -160,7 +160,7 @@ def _identity(split: Split, places: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def known(earlier: Iterable[Path], header: Header, split: Split) -> dict[int, Row]:
+def reusable(earlier: Iterable[Path], header: Header, split: Split) -> dict[int, Row]:
     """Rows of images that ``header`` asks for, from finished votes on another ``subset`` of them.
 
     Guarantee: the votes that sampling would draw, under the condition stated above for restarts:
@@ -234,7 +234,7 @@ def sample(
         workers: Number of threads.
         every: Seconds between journal lines of an unfinished image; a kill loses at most these.
         reference: The classifier that ``header.paired`` draws are compared with.
-        known: Finished rows, from `known`, whose images are not drawn.
+        known: Finished rows, from `reusable`, whose images are not drawn.
 
     Raises:
         VotesError: ``journal`` has votes of another classifier or setting.
@@ -247,9 +247,7 @@ def sample(
         raise BackendError(f"paired: {header.paired} draws need another function to compare with")
     places = subset(header.subset, len(split.idx), shard=header.shard)
     with Journal(journal, header) as kept:
-        for row in known:
-            if not (row.idx in kept.rows and kept.rows[row.idx].stop):
-                kept.append(row)
+        kept.complete(known)
         drawing = VoteSampler(
             split, header, kept, noise=noise(header, split), workers=workers, every=every
         )

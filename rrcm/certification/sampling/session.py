@@ -38,7 +38,7 @@ def draw(
     """Sample the votes of an evaluation, or of a ``shard`` i/k of its images, into ``path``.
 
     Classifier and images are those of this folder. Resumes from ``journal``; images that have votes
-    in files of ``earlier`` are not drawn (`procedure.known`). Returns notes for the provenance.
+    in files of ``earlier`` are not drawn (`procedure.reusable`). Returns notes for the provenance.
     """
     split = shards.read(Path("shards"), cfg.split)
     function = backend(evaluation, cfg)
@@ -101,7 +101,7 @@ def run(
     """Sample the votes of ``header`` into ``path``; see `draw` for the rest."""
     invariant = is_batch_invariant(function, header, split)
     images = len(procedure.subset(header.subset, len(split.idx), shard=header.shard))
-    if known := procedure.known(earlier, header, split):
+    if known := procedure.reusable(earlier, header, split):
         print(f"{title}: {len(known):,} of {images:,} images have votes already", file=sys.stderr)
     states = procedure.sample(
         function,
