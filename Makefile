@@ -60,11 +60,11 @@ $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 	echo "installing $$lock"; \
 	sed -n '/^setuptools==/,/[^\\]$$/p; /^uv==/,/[^\\]$$/p' $$lock | \
 		$$pip install --require-hashes --no-deps -r /dev/stdin; \
-	set_to() { $$pip config get ":env:.$$1" 2>/dev/null || $$pip config get "global.$$1" 2>/dev/null || true; }; \
-	links=$$(set_to find-links); index=$$(set_to index-url); \
+	of() { $(BIN)/python -m pip config get ":env:.$$1" || $(BIN)/python -m pip config get "global.$$1"; }; \
+	links=$$(of find-links 2>/dev/null || true); index=$$(of index-url 2>/dev/null || true); \
 	test -z "$$links" || export UV_FIND_LINKS="$$(echo $$links | tr ' ' ,)"; \
 	test -z "$$index" || export UV_DEFAULT_INDEX="$$index"; \
-	export UV_INDEX="$$(set_to extra-index-url)"; \
+	export UV_INDEX="$$(of extra-index-url 2>/dev/null || true)"; \
 	uv="$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation"; \
 	$$uv --compile-bytecode --require-hashes --index-strategy unsafe-best-match -r $$lock; \
 	$$uv --editable .
