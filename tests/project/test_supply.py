@@ -1,11 +1,14 @@
 """What is installed is what was tested: every file of the locks by its digest, nothing unlocked."""
 
+import hashlib
 import importlib.util
 import json
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -116,14 +119,21 @@ def test_an_audit_that_saw_nothing_is_no_success(
 
 
 def test_a_file_with_another_digest_is_refused(tmp_path):
-    """By pip itself, asked as `make env` asks it."""
-    (tmp_path / "one-1-py3-none-any.whl").write_bytes(b"not what was locked")
-    (tmp_path / "lock").write_text(f"one==1 --hash=sha256:{'0' * 64}\n")
-    pip = (sys.executable, "-m", "pip", "--isolated", "install", "--no-index", "--no-deps")
+    """By uv itself, asked as `make env` asks it; only the digest makes the difference."""
+    wheel, lock = tmp_path / "one-1-py3-none-any.whl", tmp_path / "lock"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("one.py", "")
+        file.writestr("one-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: one\nVersion: 1\n")
+        file.writestr("one-1.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        file.writestr("one-1.dist-info/RECORD", "")
+    uv = (str(Path(sys.executable).with_name("uv")), "pip", "install", "--no-index", "--no-deps")
     options = ("--find-links", str(tmp_path), "--target", str(tmp_path / "to"), "--require-hashes")
 
-    done = subprocess.run(
-        [*pip, *options, "-r", str(tmp_path / "lock")], capture_output=True, text=True
-    )
+    def install(digest: str) -> subprocess.CompletedProcess[str]:
+        lock.write_text(f"one==1 --hash=sha256:{digest}\n")
+        command = [*uv, *options, "--no-cache", "-r", str(lock)]
+        return subprocess.run(command, capture_output=True, text=True)
 
-    assert done.returncode != 0 and "DO NOT MATCH THE HASHES" in done.stderr
+    refused = install("0" * 64)
+    assert refused.returncode != 0 and "Hash mismatch" in refused.stderr
+    assert install(hashlib.sha256(wheel.read_bytes()).hexdigest()).returncode == 0
