@@ -48,11 +48,7 @@ def main() -> None:
     for n in arguments.n:
         for rule, lost in rules(n, arguments.alpha):
             p = futility.probabilities(arguments.images)
-            found = [
-                limit(p, *_asked(rule, radius), n=n, alpha=arguments.alpha, beta=lost)
-                for radius in futility.RADII
-            ]
-            least = np.max(found, axis=0).mean()
+            least = of_a_table(rule, p, lost=lost).mean()
             votes = futility.simulated(rule.looks, arguments.images, seed=arguments.seed)
             draws = futility.draws(rule, votes)
             print(
@@ -71,11 +67,18 @@ def rules(n: int, alpha: float) -> list[tuple[Rule, float]]:
     return [(one, one.cfg.beta * len(one.looks)), (other, other.cfg.beta)]
 
 
-def _asked(rule: Rule, radius: float) -> tuple[float, int]:
-    """1 - p0 of a radius, and the hits among n draws with which the rule certifies it."""
-    q, n = efficacy_bound(radius, sigma=futility.SIGMA), rule.looks[-1]
-    alpha = rule.claim.alpha
-    return q, futility.fewest(n, lambda k: rule.complement([(n, k)], alpha) < q)
+def of_a_table(rule: Rule, p: np.ndarray, *, lost: float) -> np.ndarray:
+    """The least expected draws [N] for images of probability ``p`` [N] and a rule's radii.
+
+    ``lost`` is the share of the images that n draws certify which may be given up.
+    """
+    claim, n = rule.claim, rule.looks[-1]
+    found = []
+    for radius in rule.cfg.radii:
+        q = efficacy_bound(radius, sigma=claim.sigma)
+        hits = futility.fewest(n, lambda k, q=q: rule.complement([(n, k)], claim.alpha) < q)
+        found.append(limit(p, q, hits, n=n, alpha=claim.alpha, beta=lost))
+    return np.max(found, axis=0)
 
 
 def limit(

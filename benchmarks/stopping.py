@@ -19,8 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
+from benchmarks import limit
 from rrcm.analysis.estimation.statistics import certified
 from rrcm.certification import certify
 from rrcm.certification.sampling import procedure, session
@@ -69,7 +71,7 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     }
     if arguments.beta:
         ways["fixed"] = ("grid", grid | {"beta": arguments.beta}, 2 * alpha)
-    tables, seconds, draws = {}, {}, {}
+    tables, votes, seconds, draws = {}, {}, {}, {}
     for way, (rule, constants, level) in ways.items():
         cfg = dataclasses.replace(
             whole.sample,
@@ -83,7 +85,7 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         )
         path = KEPT / f"{name}-{way}-n{arguments.n}-{cfg.precision}.jsonl"
         header, rows, seconds[way] = draw(evaluation, cfg, constants, path)
-        draws[way] = drawn(header, rows)
+        draws[way], votes[way] = drawn(header, rows), (header, rows)
         tables[way] = certify.certify(header, rows, certificates=["cohen"], alpha=level)
     torch.set_num_threads(threads)
     images = len(tables["grid"])
@@ -93,6 +95,7 @@ def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "images": images,
         "n": arguments.n,
         "draws": draws,
+        "limit": least(*votes["spending"], tables["fixed"]),
         "draws_ratio": {way: round(every / draws[way], 2) for way in RULES},
         "certified": {
             way: {f"{r:g}": int(certified(table, r).sum()) for r in grid["radii"]}
@@ -155,12 +158,22 @@ def drawn(header: Header, rows: list[Row]) -> int:
     return sum(header.n0 + (row.looks[-1][0] if row.looks else 0) for row in rows)
 
 
+def least(header: Header, rows: list[Row], fixed: pd.DataFrame) -> int:
+    """The limit of benchmarks/limit.py for these images, with n0 draws of each.
+
+    For p it takes the shares of hits in the votes of the fixed n.
+    """
+    p = (fixed["n_A"] / fixed["n"]).to_numpy()
+    return round(limit.of_a_table(header.rule(), p, lost=BETA).sum() + header.n0 * len(rows))
+
+
 def text(result: dict[str, Any]) -> str:
     """The result as readable text."""
     fixed = result["certified"]["fixed"]
     lines = [
         f"{result['images']} images, n = {result['n']:,}, {result['function']}; "
-        f"{result['draws']['fixed']:,} draws to know the fixed n's table"
+        f"{result['draws']['fixed']:,} draws to know the fixed n's table; no rule of this power needs "
+        f"fewer than {result['limit']:,}"
     ]
     for way in RULES:
         counts = result["certified"][way]

@@ -7,8 +7,10 @@ import torch
 import workspace
 from workspace import Workspace
 
-# Tests run side by side; golden values of training are those of one thread.
+# Tests run side by side; golden values of training are those of one thread. So is what tests start:
+# threads of several processes would wait for each other.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # An environment has `rrcm` alone; what a test starts in another folder finds `pipeline` here.
 os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -29,6 +29,9 @@ from rrcm.core.locks import lock
 LOCK = environment.HOME / "up.lock"
 START = 120.0  # seconds until the server must answer; a second or two is usual
 FAREWELL = 60.0  # seconds for a stopped run to end; its stage has 30
+# Seconds that the clock of a host may be behind the server's: a worker takes runs that are due by
+# its own clock, or so much later. Runs of stages are always due at once.
+BEHIND = 24 * 3600
 POLL = 0.2
 TAIL = 5  # lines of a log in an error
 LOOPBACK = "127.0.0.1"
@@ -219,6 +222,8 @@ def _worker(
         "PATH": processes.path(),
         "PREFECT_WORKER_QUERY_SECONDS": "2",
     }
+    if queue == STAGES:
+        more["PREFECT_WORKER_PREFETCH_SECONDS"] = str(BEHIND)
     prefect = [sys.executable, "-m", "prefect", "--no-prompt", "worker", "start", "--pool", POOL]
     options = ["--type", "process", "--work-queue", queue, "--name", name, "--limit", str(limit)]
     with _running("worker", [*prefect, *options], more, log=log) as process:

@@ -33,6 +33,21 @@ def test_every_entry_is_a_row():
     assert tables.text(PAIR, **SHOWN).startswith("certified accuracy, % [95 % Wilson interval]\n\n")
 
 
+def test_radii_beyond_the_first_that_nothing_certifies_are_left_out():
+    """They would be zeros, and the table wider; tables with numbers have all of them."""
+    most = max(statistics.credited(one.table).max() for one in PAIR)
+    beyond = [most + 0.25, most + 0.5, most + 1.0]
+
+    made = tables.accuracy_table(PAIR, radii=[0.0, most, *beyond], confidence=0.95)
+
+    assert [name for name in made if name.startswith("r = ")] == [
+        f"r = {radius:g}" for radius in (0.0, most, beyond[0])
+    ]
+    assert made[f"r = {beyond[0]:g}"].str.startswith("≥ 0.0 [").all()
+    everything = tables.accuracy(PAIR, radii=beyond, confidence=0.95)
+    assert {*everything["radius"]} >= {*beyond}
+
+
 def test_the_title_says_which_split_the_images_are():
     of = entry(0, split="choice")
 

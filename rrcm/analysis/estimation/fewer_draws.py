@@ -4,7 +4,7 @@ import dataclasses
 
 import pandas as pd
 
-from rrcm.analysis.entries import Entry
+from rrcm.analysis.entries import Entry, Votes
 from rrcm.analysis.estimation import statistics, truncation
 from rrcm.certification import certify
 from rrcm.core.errors import CertificateError
@@ -20,9 +20,11 @@ def numbers(found: list[Entry], *, radii: list[float], confidence: float) -> pd.
     for entry in found:
         if entry.votes is None:
             continue
-        for n in truncation.budgets(entry.votes[0]):
+        ns = truncation.budgets(entry.votes[0])
+        for votes in truncation.truncations(*entry.votes, ns):
+            n = votes[0].n
             try:
-                fewer = entry if n == entry.votes[0].n else _with_fewer(entry, n)
+                fewer = entry if n == entry.votes[0].n else _with(entry, votes)
             except CertificateError:
                 continue  # so few draws certify nothing at this alpha, even if unanimous
             table = fewer.judged
@@ -63,10 +65,10 @@ def choice_note(budget: pd.DataFrame, alphas: list[float]) -> str:
     )
 
 
-def _with_fewer(entry: Entry, n: int) -> Entry:
-    assert entry.votes is not None  # it has fewer of them
-    header, rows = truncation.truncate(*entry.votes, n)
+def _with(entry: Entry, votes: Votes) -> Entry:
+    """The entry with these votes in place of its own."""
+    header, rows = votes
     table = certify.certify(
         header, rows, certificates=[entry.certificate], alpha=entry.alpha or header.alpha
     )
-    return dataclasses.replace(entry, table=table, votes=(header, rows))
+    return dataclasses.replace(entry, table=table, votes=votes)

@@ -1,6 +1,7 @@
 """Truncates votes to those that sampling with a smaller n would have drawn."""
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 from rrcm.certification.votes.counts import Rule
 from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
@@ -18,8 +19,30 @@ def truncate(header: Header, rows: list[Row], n: int) -> tuple[Header, list[Row]
         VotesError: ``n`` is no look of these votes (the error names the nearest one), or they
             contain sums over all draws, soft or paired, which cannot be truncated.
     """
-    if n == header.n:
-        return header, rows
+    ((shorter, found),) = truncations(header, rows, [n])
+    return shorter, found
+
+
+def truncations(
+    header: Header, rows: list[Row], ns: Sequence[int]
+) -> Iterator[tuple[Header, list[Row]]]:
+    """`truncate` for each of ``ns``, ascending; looks before a smaller n stopped are not replayed.
+
+    Raises:
+        VotesError: As `truncate`.
+    """
+    seen = [1] * len(rows)  # looks at which the smaller n stopped
+    for n in ns:
+        if n == header.n:
+            yield header, rows
+            continue
+        rule = _require(header, n)
+        found = [_replay(row, header, rule, since) for row, since in zip(rows, seen, strict=True)]
+        yield dataclasses.replace(header, n=n), found
+        seen = [max(1, len(row.looks)) for row in found]
+
+
+def _require(header: Header, n: int) -> Rule:
     if header.soft or header.paired:
         kind = "soft" if header.soft else "paired"
         raise VotesError(f"n = {n}: {kind} votes are sums over all draws and cannot be cut")
@@ -31,7 +54,7 @@ def truncate(header: Header, rows: list[Row], n: int) -> tuple[Header, list[Row]
             f"n = {n}: votes of {header.n} draws can be cut where they were looked at only; the "
             f"nearest is {nearest}"
         )
-    return dataclasses.replace(header, n=n), [_replay(row, header, rule) for row in rows]
+    return rule
 
 
 def budgets(header: Header) -> list[int]:
@@ -51,10 +74,11 @@ def _rule(header: Header, n: int) -> Rule | None:
     return rule if rule.looks == tuple(t for t in header.rule().looks if t <= n) else None
 
 
-def _replay(row: Row, header: Header, rule: Rule) -> Row:
+def _replay(row: Row, header: Header, rule: Rule, since: int) -> Row:
+    """The row up to the look at which ``rule`` stops; it goes on at those before ``since``."""
     votes, n = row.votes(len(header.classes)), rule.looks[-1]
     draws = [look for look in votes.draws if look <= n]
-    for seen in range(1, len(draws) + 1):
+    for seen in range(since, len(draws) + 1):
         end = END if draws[seen - 1] == n else ""
         if stop := rule.stop(votes.first(seen)) or end:
             return dataclasses.replace(row, looks=row.looks[:seen], stop=stop)
