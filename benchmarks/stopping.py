@@ -172,8 +172,8 @@ def text(result: dict[str, Any]) -> str:
     fixed = result["certified"]["fixed"]
     lines = [
         f"{result['images']} images, n = {result['n']:,}, {result['function']}; "
-        f"{result['draws']['fixed']:,} draws to know the fixed n's table; no rule of this power needs "
-        f"fewer than {result['limit']:,}"
+        f"{result['draws']['fixed']:,} draws to know the fixed n's table; no rule of this power "
+        f"needs fewer than {result['limit']:,}"
     ]
     for way in RULES:
         counts = result["certified"][way]
