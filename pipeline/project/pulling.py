@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rrcm.cli import dvc_lock
 from rrcm.cli.checked import load
+from rrcm.cli.runs import presets
 from rrcm.config.params import Params
 from rrcm.core.errors import ConfigError, DataError, RrcmError, StageError, one_line
 from rrcm.core.registry import suggest
@@ -86,6 +87,17 @@ def _way(needed: list[str], params: Params) -> str:
     return PUSH
 
 
+def _names(params: Params) -> list[str]:
+    """Everything that has a name of its own."""
+    return [
+        *params.classifiers(),
+        *params.evals,
+        *params.pretrain,
+        *params.denoisers,
+        "report",
+    ]
+
+
 def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
     """Return the outputs that belong to ``name``, among ``made``, those in dvc.lock.
 
@@ -97,12 +109,14 @@ def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
         ConfigError: The name is none of these.
         StageError: dvc.lock lacks an output that is needed.
     """
-    runs = params.classifiers()
-    known = [*runs, *params.evals, *params.pretrain, *params.denoisers, "report"]
+    runs, known = params.classifiers(), _names(params)
     if name not in known:
+        having = [preset for preset, its in presets().items() if name in _names(its)]
+        ways = " or ".join(f"`rrcm preset {preset}`" for preset in having)
         raise ConfigError(
-            f"{name}: params.yaml has no run, evaluation, pre-training or denoiser of this name."
-            f"{suggest(name, known)} Its runs are {', '.join(runs)}"
+            f"{name}: params.yaml has no run, evaluation, pre-training or denoiser of this name; "
+            + (f"{ways} has it" if ways else f"its runs are {', '.join(runs)}.")
+            + ("" if ways else suggest(name, known))
         )
     needed: dict[str, str] = {}  # path -> the stage that makes it
     if name in runs:

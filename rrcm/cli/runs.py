@@ -79,7 +79,7 @@ def find_run(
         noise = sigma if eval_sigma is None else eval_sigma
         smooth = "" if noise == near else f" --eval-sigma {noise:g}"
         ways += [f"`--sigma {near:g}{smooth}` smooths the one trained at {near:g} with {noise:g}"]
-    whole = _presets()
+    whole = presets()
     having = {name: _matching(preset, model, method, sigma) for name, preset in whole.items()}
     if runs := {name: run for name, run in having.items() if run}:
         (name, run), *others = runs.items()
@@ -137,7 +137,7 @@ def _listed(levels: list[float]) -> str:
     return ", ".join(f"{level:g}" for level in levels)
 
 
-def _presets() -> dict[str, Params]:
+def presets() -> dict[str, Params]:
     """Return the complete presets of this checkout."""
     found = {}
     for path in sorted(PRESETS.glob("*.yaml"), key=lambda path: path.stem):
