@@ -15,7 +15,7 @@ from rrcm.core.schema import listed
 
 NAMES = 120  # characters of names and paths in a reason
 MISSING = "not here (dvc.lock has it)"
-UNREAD = "here, but not what it was made from"
+UNREAD = "here, without what it was made from"
 ELSEWHERE = {MISSING, UNREAD}  # nothing changed since dvc.lock was written
 
 
