@@ -327,7 +327,7 @@ def disk(team: Team) -> Found:
 
 
 def clock(team: Team) -> Found:
-    """the clock of a host jumps by an hour, and back"""
+    """the clock of a host jumps an hour ahead while it trains, then to an hour behind"""
     offset = team.folder / "offset"
     offset.write_text("+0")
     spec = find_spec("libfaketime")
