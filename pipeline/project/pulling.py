@@ -112,11 +112,12 @@ def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
     runs, known = params.classifiers(), _names(params)
     if name not in known:
         having = [preset for preset, its in presets().items() if name in _names(its)]
-        ways = " or ".join(f"`rrcm preset {preset}`" for preset in having)
+        way = f"its runs are {', '.join(runs)}.{suggest(name, known)}"
+        if having:
+            way = " or ".join(f"`rrcm preset {preset}`" for preset in having) + " has it"
         raise ConfigError(
             f"{name}: params.yaml has no run, evaluation, pre-training or denoiser of this name; "
-            + (f"{ways} has it" if ways else f"its runs are {', '.join(runs)}.")
-            + ("" if ways else suggest(name, known))
+            f"{way}"
         )
     needed: dict[str, str] = {}  # path -> the stage that makes it
     if name in runs:
