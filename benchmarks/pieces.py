@@ -3,7 +3,7 @@
 On a machine of two cores: one process, two processes of `rrcm repro --pieces 2`, and four workers
 in two clones under `rrcm flow run --hosts --pieces 4`, one thread each. All draw the same votes of
 a small network, and must have the same bytes. Times are of whole commands, with all that DVC,
-Prefect and the remote take.
+Prefect and the remote take; server and workers run before, as they do on hosts.
 """
 
 import argparse
@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.drills.hosts import EVAL, RUN, SAMPLE, SECRET, TRAIN, Team, Workspace
+from benchmarks.drills.hosts import EVAL, RUN, SAMPLE, SECRET, TRAIN, Team, Workspace, until
+from pipeline.flow.environment import POOL
 from rrcm.core.files import sha256
 
 EXPORT = f"export@{RUN}"
@@ -67,6 +68,7 @@ def four(team: Team) -> tuple[float, str]:
         ready(team, name)
         for i in range(2):
             team.work(name, slots=f"{name}-{i}", **ONE, **USUAL)
+    until(lambda: online(team) == 4, seconds=300)
     asked = {
         "PREFECT_API_URL": team.service.url,
         "PREFECT_API_AUTH_STRING": SECRET,
@@ -74,6 +76,13 @@ def four(team: Team) -> tuple[float, str]:
     command = ("rrcm", "flow", "run", "--hosts", "--pieces", "4", SAMPLE)
     coordinator = team.clone("second")
     return timed(coordinator, *command, after=("dvc", "pull", VOTES), **asked)
+
+
+def online(team: Team) -> int:
+    """Workers of stages that ask the server for work."""
+    known = team.service.ask(f"work_pools/{POOL}/workers/filter", {})
+    hosts = [worker for worker in known if worker["name"].startswith("host-")]
+    return sum(worker["status"] == "ONLINE" for worker in hosts)
 
 
 def ready(team: Team, name: str) -> Workspace:

@@ -26,9 +26,17 @@ def digits() -> None:
     say(data.digits())
 
 
+CifarFiles = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", help="cifar-10-python.tar.gz, or its folder.", show_default="download it"
+    ),
+]
+
+
 @app.command()
-def cifar10(source: Source, no_verify: NoVerify = False) -> None:
-    """Copy the batches of cifar-10-python.tar.gz, or of its folder, to data/."""
+def cifar10(source: CifarFiles = None, no_verify: NoVerify = False) -> None:
+    """Copy the batches of cifar-10-python.tar.gz to data/."""
     from pipeline.project import data
 
     say(data.cifar10(source, verify=not no_verify))

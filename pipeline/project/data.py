@@ -2,6 +2,8 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.runtime import graph
@@ -21,9 +23,11 @@ def digits() -> str:
     return _kept(f"{scanned.fetch(DATA / 'digits')}: 1,797 images")
 
 
-def cifar10(source: Path, *, verify: bool) -> str:
-    """Copy the batches of an archive or a folder to data/."""
-    images = cifar10_batches.fetch(DATA / "cifar10", source, verify=verify)
+def cifar10(source: Path | None, *, verify: bool) -> str:
+    """Copy the batches of an archive or a folder to data/; download the archive without one."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = source or _archive(Path(folder))
+        images = cifar10_batches.fetch(DATA / "cifar10", found, verify=verify)
     return _kept(f"{DATA / 'cifar10'}: {images:,} images")
 
 
@@ -31,25 +35,42 @@ def idx_files(name: str, source: Path | None, *, verify: bool) -> str:
     """Copy the IDX files of a dataset to data/; download them where there is no ``source``."""
     dataset = registry.load("datasets", name)
     with tempfile.TemporaryDirectory() as folder:
-        found = source or _downloaded(dataset.TORCHVISION, Path(folder))
+        found = source or _four_files(dataset.TORCHVISION, Path(folder))
         images = idx.fetch(DATA / name, found, dataset.MD5, verify=verify)
     return _kept(f"{DATA / name}: {images:,} images")
 
 
-def _downloaded(name: str, folder: Path) -> Path:
-    """Let torchvision fetch a dataset into ``folder``; the mirrors are its business."""
+def _archive(folder: Path) -> Path:
+    """Fetch the archive of CIFAR-10; it is not unpickled by torchvision, but read as any other."""
+    import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
+
+    from torchvision.datasets import CIFAR10, utils  # isort: skip
+
+    name = cifar10_batches.ARCHIVE
+    with _download("CIFAR10", f"{CIFAR10.url} yourself and give it: --from {name}"):
+        utils.download_url(CIFAR10.url, folder, name, CIFAR10.tgz_md5)
+    return folder / name
+
+
+def _four_files(name: str, folder: Path) -> Path:
+    """Fetch the IDX files of a dataset; the mirrors are torchvision's business."""
     import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
 
     from torchvision import datasets  # isort: skip
 
-    try:
+    with _download(name, "its four files yourself and give their folder: --from DIR"):
         getattr(datasets, name)(str(folder), download=True)
+    return folder / name / "raw"
+
+
+@contextmanager
+def _download(name: str, instead: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, RuntimeError) as error:
         raise DataError(
-            f"{name}: torchvision cannot download it ({one_line(error)}); fetch its four "
-            f"files yourself and give their folder: --from DIR"
+            f"{name}: torchvision cannot download it ({one_line(error)}); fetch {instead}"
         ) from None
-    return folder / name / "raw"
 
 
 def pictures(name: str, source: Path, *, verify: bool, skip_unreadable: bool) -> str:

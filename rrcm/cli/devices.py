@@ -49,8 +49,10 @@ def require_given() -> None:
         raise BackendError(f"GPU {name} does not answer; `rrcm doctor` shows what there is")
 
 
-def run(names: tuple[str, ...]) -> None:
+def run(names: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
     """Run this command with ``--shard i/k`` on each of k devices, all at once.
+
+    ``options`` are more options of the command, which take the place of those that were typed.
 
     Processes on the CPU share its cores. If one fails, the others are stopped; their votes are
     kept, and the same command resumes from there. All of them end when this process ends.
@@ -58,7 +60,7 @@ def run(names: tuple[str, ...]) -> None:
     Raises:
         BackendError: A process failed; it has printed the reason.
     """
-    arguments = [*sys.argv[1:], "--devices", ""]  # the last one counts
+    arguments = [*sys.argv[1:], *options, "--devices", ""]  # the last one counts
     shards = [f"{i}/{len(names)}" for i in range(1, len(names) + 1)]
     code = (  # follow first: during the imports, which take seconds, this process may be killed
         f"from rrcm.core import pool; pool.follow({os.getpid()}); "

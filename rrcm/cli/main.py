@@ -124,6 +124,7 @@ def certify(
     noise: options.Noise = None,
     certificate: options.Certificate = None,
     precision: options.Precision = None,
+    allow: options.Allow = None,
     backend: options.Backend = None,
     seed: options.Seed = None,
     split: options.Split = None,
@@ -178,6 +179,7 @@ def predict(
     noise: options.Noise = None,
     certificate: options.Certificate = None,
     precision: options.Precision = None,
+    allow: options.Allow = None,
     backend: options.Backend = None,
     seed: options.Seed = None,
 ) -> None:

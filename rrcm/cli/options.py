@@ -133,8 +133,15 @@ Certificate = Annotated[
 Precision = Annotated[
     str | None,
     Option(
-        help="Precision of --model: fp32, fp16, int8 or bf16.",
+        help="Precision of --model: fp32, fp16, int8, bf16, or auto: what is fastest here.",
         show_default="sample.precision of params.yaml",
+    ),
+]
+Allow = Annotated[
+    str | None,
+    Option(
+        help="Precisions beside fp32 for --precision auto to choose from, such as int8,bf16.",
+        show_default="none",
     ),
 ]
 Backend = Annotated[
@@ -208,6 +215,7 @@ class Options:
     noise: str | None = None
     certificate: str | None = None
     precision: str | None = None
+    allow: str | None = None
     backend: str | None = None
     seed: int | None = None
     split: str | None = None

@@ -27,7 +27,15 @@ SAMPLE = (  # override keys of `sample`
 )
 COMPONENTS = {"certificate": "certificates", "noise": "distributions", "backend": "backends"}
 PRECISIONS = ("fp32", "fp16", "int8", "bf16")
-OURS = {"method", "eval_sigma", "split", "precision", "backend"}  # options for --model only
+AUTO = "auto"  # --precision: the fastest of those that are allowed
+OURS = {
+    "method",
+    "eval_sigma",
+    "split",
+    "precision",
+    "allow",
+    "backend",
+}  # options for --model only
 THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
@@ -58,11 +66,22 @@ class Foreign:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Allowed:
+    """What --precision auto may choose: ``precisions``; a given ``backend`` or ``batch_size``."""
+
+    precisions: tuple[str, ...]
+    backend: str | None
+    batch_size: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """A classifier, and how to draw its votes, certify and report them.
 
     ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
     seconds, 0 for none; ``devices`` are those of further processes, none to work in this one.
+    Where there is ``allowed``, what is fastest of it takes the place of the precision, the backend
+    and the batch size of ``sample``.
     ``seeded`` is whether the user chose the seed of the noise, ``radius`` the one to judge each
     image at, if any.
     """
@@ -75,6 +94,7 @@ class Request:
     shard: str = "1/1"
     budget: float = 0.0
     devices: tuple[str, ...] = ()
+    allowed: Allowed | None = None
     seeded: bool = False
     radius: float | None = None
 
@@ -109,6 +129,9 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
     sample = params.sample if params else dataclasses.replace(defaults.DRAWS, stop=outside)
     stopping = params.stopping if params else defaults.STOPPING
     given = options.given()
+    allowed = _allowed(options)
+    if allowed:
+        del given["precision"]
     sample = dataclasses.replace(sample, **{key: given[key] for key in SAMPLE if key in given})
     require(sample.split in SPLITS, f"--split: must be test or choice, got {sample.split!r}")
     certify = params.certify if params else defaults.CERTIFY
@@ -118,7 +141,7 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
             registry.require(kind, given[key])
     require(
         sample.precision in PRECISIONS,
-        f"--precision: one of {', '.join(PRECISIONS)}, got {sample.precision!r}",
+        f"--precision: one of {', '.join((*PRECISIONS, AUTO))}, got {sample.precision!r}",
     )
     if options.certificate is not None:
         certify = dataclasses.replace(certify, certificates=[options.certificate])
@@ -157,6 +180,7 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
         shard=options.shard,
         budget=0.0 if options.budget is None else seconds(options.budget),
         devices=device_names(options.devices, shard=options.shard) if options.devices else (),
+        allowed=allowed,
         seeded=options.seed is not None,
         radius=options.radius,
     )
@@ -177,6 +201,29 @@ def _kind(options: Options) -> str:
     if odd := sorted({*given} & set().union(*ONLY.values()) - ONLY[kind]):
         raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")
     return kind
+
+
+def _allowed(options: Options) -> Allowed | None:
+    """Return what --precision auto may choose from; None if another precision was given.
+
+    Raises:
+        ConfigError: --allow names no precision, or does not go with --precision.
+    """
+    named = tuple(options.allow.split(",")) if options.allow else ()
+    for name in named:
+        require(
+            name in PRECISIONS,
+            f"--allow: expected some of {', '.join(PRECISIONS)}, got {name!r}."
+            f"{suggest(name, [*PRECISIONS])}",
+        )
+    if options.precision != AUTO:
+        require(not named, "--allow: goes with --precision auto only")
+        return None
+    return Allowed(
+        precisions=tuple(sorted({PRECISIONS[0], *named})),
+        backend=options.backend,
+        batch_size=options.batch_size,
+    )
 
 
 def _until_decided(sample: Sample, constants: dict[str, Any], *, always: bool) -> Sample:

@@ -14,10 +14,10 @@ from rrcm.certification.sampling import session
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.smoothed import Smoothed
 from rrcm.cli.differences import line
-from rrcm.cli.requests import Foreign, Request
+from rrcm.cli.requests import Allowed, Foreign, Request
 from rrcm.cli.runs import Trained
 from rrcm.cli.stale import Present
-from rrcm.config.certification import Sample
+from rrcm.config.certification import Eval, Sample
 from rrcm.core.errors import ConfigError, DataError, printable
 from rrcm.core.files import read_bytes
 from rrcm.core.labels import UNKNOWN
@@ -27,6 +27,7 @@ from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 
 LOOKED_AT = 16  # pictures whose size is compared with the network's
+SHOWN = 3  # ways of drawing that were not chosen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +73,24 @@ def classifier(request: Request, *, max_value: int = MAX_VALUE) -> Smoothed:
         draws = dataclasses.replace(draws, precision="fp32", paired=0)
         found = _opened(source, draws)
     else:
+        fit = shards.fit(shards.read_index(Path("shards", draws.split)))
+        if request.allowed:
+            draws = _fastest(request.allowed, source.evaluation, draws, fit)
         _compare(source.evaluation.run, draws.backend)
         backend = session.backend(source.evaluation, draws)
-        fit = shards.fit(shards.read_index(Path("shards", draws.split)))
         found = Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
     return dataclasses.replace(found, stopping=request.stopping, max_value=max_value)
+
+
+def _fastest(allowed: Allowed, evaluation: Eval, draws: Sample, fit: Fit) -> Sample:
+    """Return the draws with what is fastest here; says so."""
+    from rrcm.certification.speed import choice  # it needs the extra that runs ONNX files
+
+    chosen, found = choice.choose(evaluation, draws, fit.shape, **dataclasses.asdict(allowed))
+    best, *others = map(str, found)
+    also = f"; {'; '.join(others[:SHOWN])}" if others else ""
+    note(f"--precision auto: {best} noisy images/s{also}")
+    return chosen
 
 
 def _opened(source: Foreign, draws: Sample) -> Smoothed:
@@ -114,12 +128,13 @@ def _trained(request: Request, source: Trained) -> Source:
     run, split = source.evaluation.run, shards.read(Path("shards"), request.sample.split)
     if source.trained_at is not None:
         note(f"{run} was trained at sigma = {source.trained_at:g}")
+    found = classifier(request, max_value=split.max_value)
     return Source(
         name=run,
-        smoothed=classifier(request, max_value=split.max_value),
+        smoothed=found,
         split=split,
         made=source.votes,
-        reference=session.reference(source.evaluation, request.sample),
+        reference=session.reference(source.evaluation, found.draws),
     )
 
 

@@ -69,3 +69,25 @@ def test_the_network_takes_the_images(tmp_path, model):
 def test_what_cannot_be_built_is_refused(model, side, words):
     with refused(ConfigError, *words):
         throughput.measure(model, side, repeats=1, seconds=0.1, batches=())
+
+
+def test_the_table_says_what_would_be_chosen_and_why():
+    rates = {("onnx", "fp32"): 100.0, ("torch", "fp32"): 120.0, ("torch", "bf16"): 90.0}
+    rates |= {("onnx", "int8"): 300.0}
+    rows = [
+        {"backend": backend, "precision": precision, "batch_size": 64, "per_s": rate}
+        | {"lowest": rate, "highest": rate, "ratio": rate / 100, "peak_fraction": None}
+        for (backend, precision), rate in rates.items()
+    ]
+    result = {"model": "tiny", "image_size": 8, "mflop_per_image": 7, "machine": "this"}
+    result |= {"threads": 1, "repeats": 1, "gemm_peak_gflops": {}, "engine": "onnx int8, batch 64"}
+    result |= {"reference_per_s": 100.0, "reference_peak_fraction": 0.5, "toolbox_per_s": None}
+
+    said = throughput.table(result | {"ratio": 3.0, "variants": rows}).splitlines()
+
+    assert said[-3:] == [
+        "--precision auto: torch fp32, batch 64, the fastest that is the network in fp32",
+        "  with --allow bf16: the same, as torch bf16, batch 64 has 0.75 of its rate",
+        "  with --allow int8: onnx int8, batch 64, 2.5 times that; another function, certified as "
+        "such",
+    ]

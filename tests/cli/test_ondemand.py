@@ -84,7 +84,7 @@ def test_nothing_is_started_for_what_cannot_be_certified(checkout: Workspace):
         (("--noise", "white"), "certification/distributions/ has no 'white', only gaussian"),
         (("--certificate", "cohn"), "Did you mean 'cohen'?"),
         (("--backend", "tensorrt"), "inference/backends/ has no 'tensorrt', only onnx, torch"),
-        (("--precision", "fp8"), "--precision: one of fp32, fp16, int8, bf16, got 'fp8'"),
+        (("--precision", "fp8"), "--precision: one of fp32, fp16, int8, bf16, auto, got 'fp8'"),
         (("--subset", "some"), "expected all, every:K or first:K, got 'some'"),
     ],
 )

@@ -1,6 +1,7 @@
 """Datasets in their true formats: read as they are, refused where they are not, never run."""
 
 import gzip
+import io
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
+from urllib.error import URLError
 
 import lookalikes
 import numpy as np
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 
 import rrcm.core.torchvision_stub  # noqa: F401 (torchvision comes after it)
+from pipeline.project import data as project
 from rrcm.config.sections import Data
 from rrcm.core import pool, registry
 from rrcm.core.errors import DataError
@@ -245,6 +248,28 @@ def test_a_missing_batch_names_the_command(official: Path, tmp_path: Path):
 
     with refused(DataError, "data_batch_4: not found", "`rrcm data cifar10 --from"):
         cifar10.listing(tmp_path, tmp_path)
+
+
+def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, monkeypatch):
+    """With a mirror that answers with a look-alike, then one that does not answer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(CIFAR10, "tgz_md5", lookalikes.md5(official))
+    monkeypatch.setattr(project, "_kept", str)
+
+    class Answer(io.BytesIO):
+        url = length = None
+
+    opened = "torchvision.datasets.utils.urllib.request.urlopen"
+    monkeypatch.setattr(opened, lambda *_, **__: Answer(official.read_bytes()))
+    assert project.cifar10(None, verify=False) == "data/cifar10: 70 images"
+    assert {path.name for path in Path("data/cifar10").iterdir()} == {*cifar10.MD5}
+
+    def away(*_, **__):
+        raise URLError("no route")
+
+    monkeypatch.setattr(opened, away)
+    with refused(DataError, "torchvision cannot download it", "--from cifar-10-python.tar.gz"):
+        project.cifar10(None, verify=False)
 
 
 # Picture files: what is in a place, and its manifest.

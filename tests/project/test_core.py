@@ -193,6 +193,7 @@ def test_modules_of_the_core_import_without_extras(core: Run, tmp_path: Path):
         **dict.fromkeys(
             ("rrcm.certification.speed.throughput", "rrcm.cli.commands.bench"), RUNTIMES
         ),
+        "rrcm.certification.speed.choice": RUNTIMES,
         "rrcm.data.ingest.sharding": ("train",),
         **dict.fromkeys(
             ("rrcm.diffusion.networks.unet", "rrcm.diffusion.openai_unet"), ("diffusion",)

@@ -42,6 +42,7 @@ from rrcm.models.trained.base import classifier
 from rrcm.models.trained.base.classifier import Classifier
 
 CLASSES = 10
+NAMES = tuple(map(str, range(CLASSES)))
 SIGMA = 0.5
 PATCHES = {8: 2, 28: 4, 32: 4, 224: 16}  # image size -> patch size of a ViT
 SIDES = {"lenet": 28, "resnet20": 32, "resnet110": 32, "resnet50": 224} | dict.fromkeys(SIZES, 8)
@@ -131,20 +132,22 @@ def prepare(root: Path, model: str, image_size: int) -> Subject:
         declared, classes=CLASSES, condition="exact", final_norm=normed
     ).eval()
     torch.nn.init.normal_(network.head.weight)
-    names = tuple(map(str, range(CLASSES)))
-    config = {"classes": names, "condition": "exact", "final_norm": normed}
+    config = {"classes": NAMES, "condition": "exact", "final_norm": normed}
     classifier.save(root / "models/bench", network.state_dict(), model=declared, config=config)
-    images = np.random.default_rng(0).integers(
-        0, 256, (64, channels, image_size, image_size), dtype=np.uint8
-    )
-    zero = np.zeros(64, dtype=np.int64)
-    split = Split(idx=np.arange(64), images=images, labels=zero, classes=names, max_value=255)
+    split = random_images((channels, image_size, image_size))
     weights = sha256(root / "models/bench/model.safetensors")
-    metadata = {"classes": names, "sigma": SIGMA, "run": "bench", "weights": weights}
+    metadata = {"classes": NAMES, "sigma": SIGMA, "run": "bench", "weights": weights}
     settings = Export(opset=20, parity_images=2, tolerance=1e-2)
     export(network, root / "onnx/bench.onnx", split, metadata, settings, architecture=architecture)
     x = torch.from_numpy(split.pixels(slice(1)))
     return Subject(root=root, network=network, split=split, flops=_operations(network, x, declared))
+
+
+def random_images(shape: tuple[int, int, int]) -> Split:
+    """Return 64 images of ``shape`` [C, H, W]: the speed does not depend on what they show."""
+    images = np.random.default_rng(0).integers(0, 256, (64, *shape), dtype=np.uint8)
+    zero = np.zeros(64, dtype=np.int64)
+    return Split(idx=np.arange(64), images=images, labels=zero, classes=NAMES, max_value=255)
 
 
 def _declared(model: str, image_size: int, channels: int) -> Model:
@@ -264,7 +267,7 @@ def _result(
         "model": model,
         "image_size": image_size,
         "mflop_per_image": round(flops / 1e6, 2),
-        "machine": torch.cuda.get_device_name() if device == "cuda" else _processor(),
+        "machine": torch.cuda.get_device_name() if device == "cuda" else machine(),
         "threads": threads,
         "torch": torch.__version__,
         "onnxruntime": onnxruntime.__version__,
@@ -283,7 +286,8 @@ def _result(
     }
 
 
-def _processor() -> str:
+def machine() -> str:
+    """Return the name of the processor, and how many cores there are."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         name = next(line.partition(":")[2].strip() for line in lines if "model name" in line)
@@ -322,4 +326,25 @@ def table(result: dict[str, Any]) -> str:
             f"{result['toolbox_per_s'] / usual:>8.2f}"
         )
     lines += ["", f"best: {result['engine']}, {result['ratio']:g} times the usual loop"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_choices(result["variants"])])
+
+
+def _choices(rows: list[dict[str, Any]]) -> list[str]:
+    """Return lines on what ``--precision auto`` of `rrcm certify` would take, and why."""
+    fastest: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row["per_s"]):
+        fastest[row["precision"]] = row
+    same = fastest.pop("fp32")
+    lines = [f"--precision auto: {_named(same)}, the fastest that is the network in fp32"]
+    for precision, row in sorted(fastest.items()):
+        times = row["per_s"] / same["per_s"]
+        if times > 1:
+            taken = f"{_named(row)}, {times:.3g} times that; another function, certified as such"
+        else:
+            taken = f"the same, as {_named(row)} has {times:.2f} of its rate"
+        lines.append(f"  with --allow {precision}: {taken}")
+    return lines
+
+
+def _named(row: dict[str, Any]) -> str:
+    return f"{row['backend']} {row['precision']}, batch {row['batch_size']}"

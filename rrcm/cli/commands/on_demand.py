@@ -29,7 +29,7 @@ from rrcm.cli.differences import listed
 from rrcm.cli.requests import Foreign, Request
 from rrcm.cli.sources import Source
 from rrcm.cli.stale import Described, Present
-from rrcm.config.certification import Certify, Report
+from rrcm.config.certification import Certify, Report, Sample
 from rrcm.config.defaults import DRAWS, RADII
 from rrcm.core import locks
 from rrcm.core.errors import VotesError, printable
@@ -68,11 +68,19 @@ def share(request: Request) -> str:
     whole = header_of(request, source)
     if not _made(whole, source):
         _prepare(request, whole, source)
-        devices.run(names)
+        devices.run(names, _settled(request, source.smoothed.draws))
         if (count := len(names)) > 1:
             shards = [f"{i}/{count}" for i in range(1, count + 1)]
             _merged([_shard(dataclasses.replace(whole, shard=shard)) for shard in shards])
     return certify(request, source)  # finds the votes that the processes have drawn
+
+
+def _settled(request: Request, draws: Sample) -> tuple[str, ...]:
+    """Return the options for processes that must not choose for themselves."""
+    if not request.allowed:
+        return ()
+    chosen = ("--backend", draws.backend, "--precision", draws.precision, "--allow", "")
+    return (*chosen, "--batch-size", str(draws.batch_size))
 
 
 def merge(paths: list[Path]) -> str:

@@ -1,0 +1,168 @@
+"""Chooses what draws the votes of a run fastest here: backend, precision and batch size.
+
+``--precision auto`` times each candidate for a moment with the engine that draws the votes, on all
+threads or the GPU. Candidates are float32 in each backend, which is one function up to rounding,
+and the precisions that the user allows besides: those are other functions, with certificates of
+their own. What is slower is never taken, nor what the processor only emulates. The rates are kept
+for each machine, network and request, so that the same command draws the same votes again.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import torch
+
+from rrcm.certification.sampling import session
+from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
+from rrcm.certification.speed import throughput
+from rrcm.config.certification import Eval, Sample
+from rrcm.core.errors import BackendError, CheckpointError, ConfigError, DataError
+from rrcm.core.files import read_json, write_json
+from rrcm.data.splits.shards import Split
+from rrcm.inference.backends import onnx
+
+KEPT = Path(".rrcm/fastest")
+SECONDS = 0.5  # of a turn
+TURNS = 2  # of each candidate, in alternation; the better one counts
+ROWS = 16  # of the first calls
+LONG = 0.25  # seconds of such a call, beyond which larger batches are not tried
+ENOUGH = 1.0  # seconds of such a call, beyond which it alone is the measurement
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A way to draw votes, and its noisy images a second."""
+
+    backend: str
+    precision: str
+    batch_size: int
+    per_s: float
+
+    def __str__(self) -> str:
+        """Such as ``torch fp32, batch 64: 1,234``."""
+        return f"{self.backend} {self.precision}, batch {self.batch_size}: {self.per_s:,.0f}"
+
+
+def choose(
+    evaluation: Eval,
+    draws: Sample,
+    shape: tuple[int, int, int],
+    *,
+    precisions: tuple[str, ...],
+    backend: str | None,
+    batch_size: int | None,
+) -> tuple[Sample, list[Candidate]]:
+    """Return ``draws`` with what is fastest for a run of this folder, and all rates, fastest first.
+
+    Args:
+        evaluation: The run, whose weights are here.
+        draws: All else about the votes.
+        shape: Of its images, [C, H, W]; the rate does not depend on what they show.
+        precisions: Those that may be chosen.
+        backend: The only one that may be chosen; None for any.
+        batch_size: The same of batch sizes.
+
+    Raises:
+        ConfigError: Nothing that is allowed can run here; names why.
+        BackendError: The exported run is missing or damaged.
+    """
+    if batch_size is None and torch.cuda.is_available():
+        batch_size = draws.batch_size  # compiling for several takes minutes
+    path = KEPT / f"{_key(evaluation, precisions, backend, batch_size)}.json"
+    found = _kept(path)
+    if not found:
+        opened = _opened(evaluation, draws, precisions, backend)
+        rates = _measured(opened, throughput.random_images(shape), batch_size)
+        found = sorted(rates, key=lambda one: -one.per_s)
+        write_json(path, [asdict(one) for one in found])
+    best: dict[str, Any] = asdict(found[0])
+    del best["per_s"]
+    return dataclasses.replace(draws, **best), found
+
+
+def _kept(path: Path) -> list[Candidate]:
+    """Return the rates of an earlier call; none if there was none, or its file is damaged."""
+    if not path.exists():
+        return []
+    try:
+        return [Candidate(**one) for one in read_json(path)]
+    except (DataError, TypeError):
+        return []
+
+
+def _key(evaluation: Eval, *asked: object) -> str:
+    """Return the name of the rates of this machine, software, network and request."""
+    weights = onnx.about(Path("."), evaluation.run)["weights"]
+    machine = [throughput.machine(), torch.get_num_threads()]
+    software = [torch.__version__, onnxruntime.__version__]
+    named = json.dumps([machine, software, weights, evaluation.sigma, *asked])
+    return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+
+def _opened(
+    evaluation: Eval, draws: Sample, precisions: tuple[str, ...], only: str | None
+) -> dict[tuple[str, str], Backend]:
+    """Open what can run here, by names of backend and precision."""
+    opened, refused = {}, []
+    for name, precision in throughput.native("cuda" if torch.cuda.is_available() else "cpu"):
+        if precision not in precisions or only not in (None, name):
+            continue
+        way: dict[str, Any] = {"backend": name, "precision": precision}
+        try:
+            opened[name, precision] = session.backend(evaluation, dataclasses.replace(draws, **way))
+        except (BackendError, CheckpointError, DataError) as error:  # weights are elsewhere, say
+            refused.append(str(error))
+    if not opened:
+        why = refused[0] if refused else f"{' and '.join(precisions)}: not native here"
+        raise ConfigError(f"--precision auto: {why}")
+    return opened
+
+
+def _measured(
+    opened: dict[tuple[str, str], Backend], split: Split, batch_size: int | None
+) -> list[Candidate]:
+    """Return the rate of each backend with each batch size."""
+    threads = torch.get_num_threads()
+    rates: dict[tuple[str, str, int], float] = {}
+    try:
+        for _ in range(TURNS):
+            for (name, precision), backend in opened.items():
+                for size, rate in _rates(backend, split, batch_size, threads=threads).items():
+                    key = (name, precision, size)
+                    rates[key] = max(rate, rates.get(key, 0.0))
+    finally:
+        torch.set_num_threads(threads)  # backends on the CPU leave it at one
+    return [
+        Candidate(backend=name, precision=precision, batch_size=size, per_s=round(rate, 1))
+        for (name, precision, size), rate in rates.items()
+    ]
+
+
+def _rates(
+    backend: Backend, split: Split, batch_size: int | None, *, threads: int
+) -> dict[int, float]:
+    """Return the noisy images a second by batch size."""
+    rows = batch_size or ROWS
+    sizes: Sequence[int] = (batch_size,) if batch_size else throughput.BATCHES["cpu"]
+    seconds = _call(backend, split, rows)
+    if seconds > ENOUGH:
+        return {rows: rows * threads / seconds}
+    if seconds > LONG:
+        sizes = sizes[:1]
+    return {size: throughput.engine_rate(backend, split, size, threads, SECONDS) for size in sizes}
+
+
+def _call(backend: Backend, split: Split, rows: int) -> float:
+    """Return the seconds of a second call on one thread; the first one may compile."""
+    x, z = session.batch(split, rows).to(backend.device), trial_normals(backend, rows)
+    scores_of(backend, x, z).sum().item()
+    began = time.perf_counter()
+    scores_of(backend, x, z).sum().item()
+    return time.perf_counter() - began

@@ -1,0 +1,163 @@
+"""`--precision auto`: what is fastest here of what is allowed, chosen once."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from builders import refusal, refused
+from workspace import RUN, Workspace
+
+from rrcm.certification.speed import choice, throughput
+from rrcm.certification.votes import records
+from rrcm.cli import devices, requests, sources
+from rrcm.cli.commands import on_demand
+from rrcm.cli.options import Options
+from rrcm.core.errors import ConfigError
+
+RATES = {  # noisy images a second, by backend, precision and batch size
+    ("torch", "bf16", 64): 700.0,
+    ("onnx", "int8", 256): 600.0,
+    ("torch", "fp32", 16): 500.0,
+    ("onnx", "fp32", 64): 400.0,
+}
+ASKED = {"model": "tiny", "sigma": 0.5, "n": 200, "stop": "none", "precision": "auto"}
+
+
+@pytest.fixture
+def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
+    """What was timed, in a checkout on a machine with the speed of `RATES`; 1.0 for all else."""
+    timed = []
+    precisions: dict[int, str] = {}
+    opened = choice.session.backend
+
+    def opening(evaluation, cfg):
+        backend = opened(evaluation, cfg)
+        precisions[id(backend)] = cfg.precision
+        return backend
+
+    def rate(backend, split, size, workers, seconds):
+        name = "torch" if backend.provider.startswith("torch") else "onnx"
+        kind = (name, precisions[id(backend)], size)
+        timed.append(kind)
+        return RATES.get(kind, 1.0)
+
+    monkeypatch.chdir(checkout.path)
+    monkeypatch.setattr(choice.session, "backend", opening)
+    monkeypatch.setattr(throughput, "native", lambda device: throughput.VARIANTS["cpu"])
+    monkeypatch.setattr(throughput, "engine_rate", rate)
+    return timed
+
+
+def draws(**asked):
+    """How the votes of a request are drawn."""
+    return sources.open_source(requests.resolve(Options(**ASKED | asked))).smoothed.draws
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [
+        ({}, ("torch", "fp32", 16)),
+        ({"backend": "onnx"}, ("onnx", "fp32", 64)),
+        ({"allow": "int8"}, ("onnx", "int8", 256)),
+        ({"allow": "int8,bf16"}, ("torch", "bf16", 64)),
+        ({"allow": "int8", "batch_size": 64}, ("onnx", "fp32", 64)),
+    ],
+)
+def test_the_fastest_of_what_is_allowed_is_taken(measured, asked, chosen):
+    found = draws(**asked)
+
+    assert (found.backend, found.precision, found.batch_size) == chosen
+    allowed = {"fp32", *asked.get("allow", "").split(",")}
+    assert {precision for _, precision, _ in measured} <= allowed
+
+
+def test_a_precision_that_is_slower_is_not_taken(measured, monkeypatch):
+    monkeypatch.setitem(RATES, ("torch", "bf16", 64), 399.0)
+
+    assert draws(allow="bf16").precision == "fp32"
+    assert ("torch", "bf16", 64) in measured
+
+
+def test_what_was_measured_is_remembered(measured, capsys):
+    first = draws()
+    said, count = capsys.readouterr().err, len(measured)
+
+    again = draws()
+
+    assert again == first and len(measured) == count > 0
+    assert capsys.readouterr().err == said
+    assert "torch fp32, batch 16: 500 noisy images/s; onnx fp32, batch 64: 400" in said
+    draws(allow="int8")  # another request
+    assert len(measured) > count
+
+
+def test_rates_are_measured(checkout: Workspace, monkeypatch):
+    monkeypatch.chdir(checkout.path)
+    monkeypatch.setattr(choice, "SECONDS", 0.02)
+
+    found = draws(batch_size=16)
+
+    (path,) = choice.KEPT.glob("*.json")
+    rates = json.loads(path.read_text())
+    assert {(rate["backend"], rate["precision"]) for rate in rates} == {
+        ("onnx", "fp32"),
+        ("torch", "fp32"),
+    }
+    assert rates[0]["per_s"] >= rates[1]["per_s"] > 0
+    assert (found.backend, found.batch_size) == (rates[0]["backend"], 16)
+
+
+def test_a_damaged_memory_is_measured_again(measured):
+    first = draws()
+    (path,) = choice.KEPT.glob("*.json")
+    whole = path.read_text()
+    for damage in (whole[: len(whole) // 2], '[{"backend": "torch"}]', "[]"):
+        path.write_text(damage)
+
+        assert draws() == first and path.read_text() == whole
+
+
+def test_a_network_that_is_elsewhere_leaves_its_backend_out(measured):
+    shutil.rmtree(f"models/{RUN}")
+
+    assert draws().backend == "onnx"
+    with refused(ConfigError, "--precision auto", RUN):
+        draws(backend="torch")
+
+
+def test_votes_are_those_of_the_choice(measured, monkeypatch):
+    on_demand.certify(requests.resolve(Options(**ASKED, allow="int8")))
+    (auto,) = choice.Path(".rrcm/votes").glob("*.jsonl")
+    named = ASKED | {"backend": "onnx", "precision": "int8", "batch_size": 256}
+    request = requests.resolve(Options(**named))
+
+    header, _ = records.read(auto)
+
+    assert header == on_demand.header_of(request, sources.open_source(request))
+
+
+def test_processes_of_devices_do_not_choose_for_themselves(measured, monkeypatch):
+    given = []
+    monkeypatch.setattr(devices, "run", lambda names, options: given.append(options))
+    request = requests.resolve(Options(**ASKED, allow="bf16", devices="cpu"))
+
+    on_demand.share(request)
+    on_demand.share(dataclasses.replace(request, allowed=None))
+
+    chosen = ("--backend", "torch", "--precision", "bf16", "--allow", "", "--batch-size", "64")
+    assert given == [chosen, ()]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--allow", "int8"), "--allow: goes with --precision auto only"),
+        (("--precision", "auto", "--allow", "int4"), "got 'int4'. Did you mean 'int8'?"),
+        (("--precision", "auto", "--backend", "tensorrt"), "has no 'tensorrt', only onnx, torch"),
+    ],
+)
+def test_requests_that_make_no_sense_take_one_line(finished: Workspace, wrong, said):
+    output = refusal(finished.path, "rrcm", "certify", "--model", "tiny", "--sigma", "0.5", *wrong)
+
+    assert output.startswith("error: ") and said in output and len(output.splitlines()) == 1
