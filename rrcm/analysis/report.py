@@ -196,10 +196,11 @@ def _figures(
         )
     if best := tables.envelopes(found):
         made["envelopes"] = figures.envelopes(best)
+    shown = tables.worth_showing(found, radii)
     if budget["n"].nunique() > 1:
-        made["budget"] = figures.budget(_by_entry(budget, titles))
+        made["budget"] = figures.budget(_by_entry(budget, titles, shown))
     if classes["label"].nunique() > 1:
-        made["per_class"] = figures.per_class(_by_entry(classes, titles))
+        made["per_class"] = figures.per_class(_by_entry(classes, titles, shown))
     return made
 
 
@@ -225,8 +226,12 @@ def _what(found: list[Entry]) -> str:
     return "certified accuracy" if found[0].labelled else "certified share"
 
 
-def _by_entry(numbers: pd.DataFrame, titles: dict[str, str]) -> dict[str, pd.DataFrame]:
-    return {titles[name]: part for name, part in numbers.groupby("entry", sort=False)}
+def _by_entry(
+    numbers: pd.DataFrame, titles: dict[str, str], radii: list[float]
+) -> dict[str, pd.DataFrame]:
+    """The numbers at some radii, by the title of their entry."""
+    shown = numbers[numbers["radius"].isin(radii)]
+    return {titles[name]: part for name, part in shown.groupby("entry", sort=False)}
 
 
 def _facts(found: list[Entry]) -> list[str]:

@@ -274,3 +274,21 @@ def test_no_entry_hides_another(tmp_path, monkeypatch, changes):
 
     assert len(drawn["0.5"]) == 2
     assert len({entries.label(entry, found) for entry in found}) == 2
+
+
+@pytest.mark.parametrize("figure", ["budget", "per_class"])
+def test_figures_have_the_radii_of_the_table(tmp_path, monkeypatch, figure):
+    """Those that nobody certifies are in the files with numbers only."""
+    most = max(statistics.credited(one.judged).max() for one in ENTRIES)
+    radii, drawn = [0.0, most, most + 0.1, most + 0.2], []
+    draw = getattr(figures, figure)
+    monkeypatch.setattr(figures, figure, lambda parts: drawn.append(parts) or draw(parts))
+
+    report.write(ENTRIES, tmp_path, radii=radii, confidence=CONFIDENCE, subject=SUBJECT)
+
+    ((*parts,),) = (found.values() for found in drawn)
+    assert len(parts) == len(ENTRIES)
+    assert all({*part["radius"]} == {*radii[:3]} for part in parts)
+    assert {*pd.read_csv(tmp_path / f"{figure}.csv")["radius"].round(6)} == {
+        round(radius, 6) for radius in radii
+    }

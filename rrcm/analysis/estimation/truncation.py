@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from rrcm.certification.votes.counts import Rule
+from rrcm.certification.votes.counts import ImageVotes, Rule
 from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
 from rrcm.core.errors import ConfigError, VotesError
 
@@ -31,18 +31,24 @@ def truncations(
     Raises:
         VotesError: As `truncate`.
     """
-    seen = [1] * len(rows)  # looks at which the smaller n stopped
+    rules = [_require(header, n) for n in ns if n != header.n]
+    found: list[list[Row]] = [[] for _ in rules]
+    for row in rows:
+        votes, since = row.votes(len(header.classes)), 1
+        for rule, cut in zip(rules, found, strict=True):
+            cut.append(_replay(row, votes, rule, since))
+            since = max(1, len(cut[-1].looks))
+    shorter = iter(found)
     for n in ns:
-        if n == header.n:
-            yield header, rows
-            continue
-        rule = _require(header, n)
-        found = [_replay(row, header, rule, since) for row, since in zip(rows, seen, strict=True)]
-        yield dataclasses.replace(header, n=n), found
-        seen = [max(1, len(row.looks)) for row in found]
+        yield (header, rows) if n == header.n else (dataclasses.replace(header, n=n), next(shorter))
 
 
 def _require(header: Header, n: int) -> Rule:
+    """The rule for ``n``.
+
+    Raises:
+        VotesError: Votes of ``header`` cannot be truncated to ``n``.
+    """
     if header.soft or header.paired:
         kind = "soft" if header.soft else "paired"
         raise VotesError(f"n = {n}: {kind} votes are sums over all draws and cannot be cut")
@@ -74,9 +80,9 @@ def _rule(header: Header, n: int) -> Rule | None:
     return rule if rule.looks == tuple(t for t in header.rule().looks if t <= n) else None
 
 
-def _replay(row: Row, header: Header, rule: Rule, since: int) -> Row:
+def _replay(row: Row, votes: ImageVotes, rule: Rule, since: int) -> Row:
     """The row up to the look at which ``rule`` stops; it goes on at those before ``since``."""
-    votes, n = row.votes(len(header.classes)), rule.looks[-1]
+    n = rule.looks[-1]
     draws = [look for look in votes.draws if look <= n]
     for seen in range(since, len(draws) + 1):
         end = END if draws[seen - 1] == n else ""

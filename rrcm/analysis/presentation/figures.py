@@ -135,13 +135,14 @@ def budget(numbers: dict[str, pd.DataFrame]) -> Figure:
         figure, axes = panels(len(numbers), size=(3.8, 3.0))
         for axis, (title, table) in zip(axes, numbers.items(), strict=True):
             for radius, line in table.groupby("radius", sort=True):
+                number = radii.index(radius)
                 axis.plot(
                     line["n"],
                     100 * line["value"],
                     linestyle="--" if line["lower_bound"].any() else "-",
-                    marker="o",
+                    marker=marker(number),
                     markersize=3.5,
-                    color=matplotlib.colormaps["viridis"](radii.index(radius) / len(radii)),
+                    color=matplotlib.colormaps["viridis"](number / len(radii)),
                     label=f"r = {radius:g}",
                 )
             axis.set_xscale("log")

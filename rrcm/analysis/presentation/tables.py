@@ -19,17 +19,16 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
     """Certified accuracy in percent with its interval as text, one row per entry.
 
     Without labels it is the certified share, and columns are named so. Numbers that are only lower
-    bounds, because drawing stopped early, have a ≥ (an abstention rate has a ≤). Radii beyond the
-    first that no entry certifies are left out: nor do they certify those.
+    bounds, because drawing stopped early, have a ≥ (an abstention rate has a ≤). The radii are
+    those of `worth_showing`.
     """
     entries.require_alike(found)
     labelled = all(entry.labelled for entry in found)
-    furthest = max(statistics.credited(entry.judged).max(initial=0.0) for entry in found)
-    first_without = min((radius for radius in radii if radius > furthest), default=furthest)
+    shown = worth_showing(found, radii)
     rows = []
     for entry in found:
         row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
-        for radius in (radius for radius in radii if radius <= first_without):
+        for radius in shown:
             share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
             column = f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"
             row[column] = at_least(entry.lower_bound(radius)) + percent(share)
@@ -39,6 +38,13 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
         row["abstain %"] = "≤ " * entry.lower_bound(0.0) + abstained
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def worth_showing(found: list[Entry], radii: list[float]) -> list[float]:
+    """The radii up to the first that no entry certifies: nor do they certify those beyond."""
+    furthest = max(statistics.credited(entry.judged).max(initial=0.0) for entry in found)
+    first_without = min((radius for radius in radii if radius > furthest), default=furthest)
+    return [radius for radius in radii if radius <= first_without]
 
 
 def text(found: list[Entry], *, radii: list[float], confidence: float) -> str:
