@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pipeline.repro import git, locks, processes
+from pipeline.repro import dvc_errors, git, locks, processes
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
 from rrcm.core.schema import read_yaml
@@ -166,8 +166,11 @@ def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
     Raises:
         StageError: They are neither here nor at the remote, or ``stop`` was set.
     """
-    if paths:
-        _dvc("pull", *paths, stop=stop, say=say)
+    if not paths:
+        return
+    code, lines = _dvc("pull", *paths, stop=stop, say=say)
+    if code != 0:
+        raise StageError(str(dvc_errors.pull_failed("\n".join(lines), {}, remote=None)))
 
 
 def push(stage: str, *, stop: Event, say: Say) -> None:
@@ -180,7 +183,7 @@ def push(stage: str, *, stop: Event, say: Say) -> None:
     """
     for pause in (*PAUSES, None):
         try:
-            lines = _dvc("push", "--run-cache", stage, stop=stop, say=say)
+            lines = _pushed(stage, stop=stop, say=say)
             break
         except StageError as error:
             if pause is None or stop.is_set():
@@ -191,17 +194,21 @@ def push(stage: str, *, stop: Event, say: Say) -> None:
         raise StageError(f"`dvc push {stage}`: {missing[0]}")
 
 
-def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> list[str]:
+def _pushed(stage: str, *, stop: Event, say: Say) -> list[str]:
+    code, lines = _dvc("push", "--run-cache", stage, stop=stop, say=say)
+    if code != 0:
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        raise StageError(f"`dvc push --run-cache {stage}`: {(errors or lines or ['failed'])[-1]}")
+    return lines
+
+
+def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> tuple[int, list[str]]:
+    """Run DVC; return its exit code and its lines."""
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", verb, *arguments]
     code, lines = processes.run(command, stop=stop, say=say)
     if stop.is_set():
         raise StageError(f"stopped during `dvc {verb}`")
-    if code != 0:
-        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-        raise StageError(
-            f"`dvc {verb} {' '.join(arguments)}`: {(errors or lines or ['failed'])[-1]}"
-        )
-    return lines
+    return code, lines
 
 
 def _some(names: Sequence[str]) -> str:

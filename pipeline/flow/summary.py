@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+REASONS = 2  # failures that the one line explains; the table has all
 PROVENANCE = "provenance/"  # has the seconds of a stage, and so differs from run to run
 
 
@@ -62,7 +63,9 @@ def sentence(results: Sequence[Result]) -> str:
     counts = Counter(result.ended for result in results)
     done = ", ".join(f"{counts[how]} {how}" for how in Ended if counts[how])
     if failed := [result for result in results if result.ended == Ended.FAILED]:
-        why = "; ".join(" ".join(result.note.split("\n")[:2]) for result in failed)
+        notes = [" ".join(result.note.split("\n")[:2]) for result in failed[:REASONS]]
+        others = ", ".join(result.stage for result in failed[REASONS:])
+        why = "; ".join(notes) + (f"; and {others}" if others else "")
         return f"failed: {why} (of {_count(results)}: {done})"
     return f"{_count(results)}: {done}" if results else "dvc.yaml has no stages"
 

@@ -15,18 +15,17 @@ import termios
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from pipeline.repro.dvc_errors import PUSH, Missing, pull_failed
 from rrcm.cli import dvc_lock
 from rrcm.cli.checked import load
 from rrcm.cli.runs import presets
 from rrcm.config.params import Params
-from rrcm.core.errors import ConfigError, DataError, RrcmError, StageError, one_line
+from rrcm.core.errors import ConfigError, StageError
 from rrcm.core.registry import suggest
 from rrcm.inference import extras
 
 COMPLAINT = re.compile(rb"(?:\x1b\[\d*m)?(?:ERROR|WARNING)(?:\x1b\[\d*m)?:")
 ERASE = b"\r\x1b[K"  # replaces the progress bar by the error
-PUSH = "`dvc push` from the checkout that made it"
-OBJECTS = "/files/md5"  # the folder of a remote where DVC keeps files by their hash
 
 
 def pull(names: list[str], *, remote: str | None) -> str:
@@ -63,15 +62,6 @@ def pull(names: list[str], *, remote: str | None) -> str:
                 asked = f"--model {name} --sigma {run.sigma:g}"
             lines.append(f"`rrcm certify {asked}` certifies it")
     return "\n".join(lines)
-
-
-class Missing(DataError):
-    """``place``, a remote, lacks ``files``, or a part of them; all others arrived."""
-
-    def __init__(self, files: list[str], place: str, way: str) -> None:
-        """Name the files, the remote, and the way out."""
-        super().__init__(f"{', '.join(files)}: missing or incomplete in {place}; {way}")
-        self.files, self.place = files, place
 
 
 def _dispensable(path: str, params: Params) -> bool:
@@ -194,7 +184,7 @@ def _pulled(made: Mapping[str, str], remote: str | None, *, whatever: bool = Fal
         answer.seek(0)
         counted = answer.read().strip().splitlines()
     if failed:
-        raise reason(said, made, remote=remote)
+        raise pull_failed(said, made, remote=remote)
     return counted[-1] if counted else "nothing to do"
 
 
@@ -216,38 +206,3 @@ def _relayed(ours: int, *, shown: bool) -> str:
         os.close(ours)
     text = said.decode(errors="replace").replace("\r\n", "\n")
     return re.sub(r"\x1b\[\d*[A-Za-z]", "", text)
-
-
-def reason(said: str, made: Mapping[str, str], *, remote: str | None) -> RrcmError:
-    """Turn the messages of a failed ``dvc pull`` of ``made`` into an error with the way out."""
-    if found := re.search(r"remote '([^']+)' doesn't exist", said):
-        return ConfigError(f"--remote {found[1]}: no such remote; `dvc remote list` shows them")
-    if found := re.search(r"failed to connect to (\w+) \((.*?)\) - (.*)", said):
-        url = f"{found[1]}://{found[2].removesuffix(OBJECTS)}"
-        return DataError(f"the remote {url} cannot be reached: {_line(found[3])}")
-    if found := re.findall(r"failed to transfer '(\w+)(?:\.dir)?' - ([^\n]*)", said):
-        names = {md5.removesuffix(".dir"): path for path, md5 in made.items()}
-        files = ", ".join(sorted({names.get(md5, md5) for md5, _ in found}))
-        why = _line(found[0][1].partition(": '")[0])  # without DVC's names of files
-        return DataError(
-            f"{files}: {why}; files that arrived are kept, and the same command resumes"
-        )
-    if found := re.search(r"unsaved files without confirmation.*\n((?:.*\S.*\n?)+)", said):
-        files = ", ".join(sorted(os.path.relpath(line) for line in found[1].splitlines()))
-        return DataError(f"{files}: edited here; `dvc pull --force` replaces it, or remove it")
-    missing = re.search(r"failed for following targets:\n(.*?)\nIs your cache", said, re.DOTALL)
-    if not missing:
-        told = "; ".join(re.findall(r"ERROR: (.*)", said)) or said
-        return DataError(f"dvc pull: {_line(told)}; the same command resumes")
-    files = ", ".join(missing[1].splitlines())
-    if "No remote provided" in said:
-        return DataError(
-            f"{files}: not in the cache, and this checkout has no default remote; add one with "
-            "`dvc remote add --default NAME URL`, or name one with --remote"
-        )
-    place = f"the remote {remote}" if remote else "the default remote"
-    return Missing(missing[1].splitlines(), place, PUSH)
-
-
-def _line(text: str) -> str:
-    return one_line(Exception(text))

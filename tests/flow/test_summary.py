@@ -42,6 +42,8 @@ def test_one_line_says_what_failed_and_why():
         "failed: b: exit code 1 last words (of 3 stages: 1 ran, 1 failed, 1 skipped)"
     )
     assert summary.sentence(results[:1]) == "1 stage: 1 ran"
+    more = [Result(stage=name, ended=Ended.FAILED, note=f"{name}: no") for name in "wxyz"]
+    assert summary.sentence(more) == "failed: w: no; x: no; and y, z (of 4 stages: 4 failed)"
     assert lines[1].split() == ["a", "ran", "1.2", "2"]
     assert lines[3].endswith("needs b")
 

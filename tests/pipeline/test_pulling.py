@@ -9,6 +9,7 @@ from builders import refused
 from workspace import EVAL, ROOT, RUN
 
 from pipeline.project import pulling
+from pipeline.repro import dvc_errors
 from rrcm.config import params as parameters
 from rrcm.core.errors import ConfigError, DataError, StageError
 
@@ -104,7 +105,9 @@ SAYINGS = [
 
 @pytest.mark.parametrize(("said", "line"), SAYINGS)
 def test_what_dvc_says_becomes_one_line(said: str, line: str):
-    found = pulling.reason(said, {"onnx/a.onnx": "a1", "shards/test": "b2.dir"}, remote=None)
+    found = dvc_errors.pull_failed(
+        said, {"onnx/a.onnx": "a1", "shards/test": "b2.dir"}, remote=None
+    )
 
     assert (type(found), str(found)) == (DataError, line)
 
@@ -114,7 +117,7 @@ def test_a_remote_that_is_none_is_refused():
         "ERROR: failed to pull data from the cloud - config file error: remote 's4' doesn't exist"
     )
 
-    assert type(pulling.reason(said, {}, remote="s4")) is ConfigError
+    assert type(dvc_errors.pull_failed(said, {}, remote="s4")) is ConfigError
 
 
 LACKS = (
@@ -158,7 +161,7 @@ def pulled_from_a_remote_that_lacks(
     lacks: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
     def fail(made: dict[str, str], remote: str | None) -> str:
-        raise pulling.reason(LACKS.format(lacks), made, remote=remote)
+        raise dvc_errors.pull_failed(LACKS.format(lacks), made, remote=remote)
 
     monkeypatch.setattr(pulling, "load", lambda: params("fp32", folder))
     monkeypatch.setattr(pulling, "_outputs", lambda: dict.fromkeys(MADE, "0"))
