@@ -30,6 +30,17 @@ from rrcm.data.splits.shards import Split
 
 N, N0, CLASSES, OTHERS = 100_000, 100, 1_000, 5  # others: classes that share the other votes
 CONSTANTS = {"radii": futility.RADII, "beta": 5e-4}
+# A report that draws nothing, and does not compute what one figure alone shows.
+NO_FIGURES = """
+import sys
+from rrcm.analysis import report
+from rrcm.analysis.estimation import fewer_draws
+from rrcm.cli.commands import tables
+fewer_draws.truncation.budgets = lambda header: [header.n]
+report._saved = lambda drawn, out: dict.fromkeys(drawn, "")
+from pathlib import Path
+tables.report_files([Path(sys.argv[1])], out=Path(sys.argv[2]), alpha=None, sigma=None)
+"""
 DISTINCT = 1_000  # images that are simulated; more have the same votes again
 
 
@@ -60,13 +71,18 @@ def main() -> None:
             write(path, images, histories)
             size = path.stat().st_size / 1e6
             table = str(folder / "table.csv")
-            for command in (
-                ["derive", str(path), "--out", table],
-                ["report", str(path), "--out", str(folder / "page")],
-                ["audit", table, "--n", str(N), "--alpha", "0.001", "--sigma", "0.5"],
-            ):
+            page = str(folder / "page")
+            program = str(Path(sys.executable).with_name("rrcm"))
+            for shown, command in {
+                "`rrcm derive`": [program, "derive", str(path), "--out", table],
+                "`rrcm report`": [program, "report", str(path), "--out", page],
+                "the same without figures": [sys.executable, "-c", NO_FIGURES, str(path), page],
+                "`rrcm audit`": [
+                    *(program, "audit", table),
+                    *("--n", str(N), "--alpha", "0.001", "--sigma", "0.5"),
+                ],
+            }.items():
                 seconds, peak = measured(command, folder)
-                shown = f"`rrcm {command[0]}`"
                 print(
                     f"| {images:,} | {size:.1f} | {shown} | {seconds:.1f} | {peak:,.0f} |",
                     flush=True,
@@ -120,11 +136,10 @@ def shared(draws: int, hits: int, label: int) -> dict[int, int]:
 
 
 def measured(command: list[str], folder: Path) -> tuple[float, float]:
-    """Seconds and peak MiB of a command of ours."""
+    """Seconds and peak MiB of a command."""
     began, peak = time.monotonic(), 0.0
     with (folder / "output").open("wb") as output:
-        program = Path(sys.executable).with_name("rrcm")
-        process = psutil.Popen([program, *command], stdout=output, stderr=subprocess.STDOUT)
+        process = psutil.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         while process.poll() is None:
             try:
                 peak = max(peak, process.memory_info().rss / 2**20)
