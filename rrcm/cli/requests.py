@@ -28,14 +28,8 @@ SAMPLE = (  # override keys of `sample`
 COMPONENTS = {"certificate": "certificates", "noise": "distributions", "backend": "backends"}
 PRECISIONS = ("fp32", "fp16", "int8", "bf16")
 AUTO = "auto"  # --precision: the fastest of those that are allowed
-OURS = {
-    "method",
-    "eval_sigma",
-    "split",
-    "precision",
-    "allow",
-    "backend",
-}  # options for --model only
+# Options for --model only.
+OURS = {"method", "eval_sigma", "split", "precision", "allow", "backend"}
 THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
