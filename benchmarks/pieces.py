@@ -1,8 +1,8 @@
 """How much faster votes are drawn in pieces: ``python -m benchmarks.pieces [--draws N]``.
 
 On a machine of two cores: one process, two processes of `rrcm repro --pieces 2`, and four workers
-in two clones under `rrcm flow run --hosts --pieces 4`, one thread each. All draw the same votes of
-a small network, and must have the same bytes. Times are of whole commands, with all that DVC,
+in two clones, that is hosts of one core each, under `rrcm flow run --hosts --pieces 4`. Processes
+have one thread. All draw the same votes of a small network, and must have the same bytes. Times are of whole commands, with all that DVC,
 Prefect and the remote take; server and workers run before, as they do on hosts.
 """
 
@@ -18,13 +18,14 @@ from rrcm.core.files import sha256
 
 EXPORT = f"export@{RUN}"
 VOTES = f"votes/{EVAL}.jsonl"
-USUAL = {"RRCM_MOVE_SECONDS": "600", "RRCM_SAVE_SECONDS": "5"}  # drills save and send more often
+USUAL = {"RRCM_MOVE_SECONDS": "600", "RRCM_SAVE_SECONDS": "5", "RRCM_SILENCE_SECONDS": "180"}
 ONE = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--draws", type=int, default=400_000, help="of each of 20 images")
+    options.add_argument("--only", choices=("two", "four"), help="beside one process")
     asked = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="rrcm-pieces-") as folder:
         team = Team(Path(folder), n=asked.draws, epochs=1)
@@ -35,8 +36,8 @@ def main() -> None:
         first.run("git", "push", "--quiet", str(team.folder / "origin"), "HEAD")
         rows = [
             ("one process", lambda: alone(team)),
-            ("two processes", lambda: two(team)),
-            ("four workers in two clones", lambda: four(team)),
+            *([("two processes", lambda: two(team))] if asked.only != "four" else []),
+            *([("four workers in two clones", lambda: four(team))] if asked.only != "two" else []),
         ]
         print(f"{asked.draws:,} draws of 20 images, {os.cpu_count()} cores\n")
         print("| votes by | seconds | times as fast | same bytes |\n| --- | ---: | ---: | --- |")
@@ -66,8 +67,9 @@ def four(team: Team) -> tuple[float, str]:
     team.serve()
     for name in ("host-a", "host-b"):
         ready(team, name)
+        core = {"RRCM_SLOTS_DIR": str(team.folder / f"slots-{name}")}
         for i in range(2):
-            team.work(name, slots=f"{name}-{i}", **ONE, **USUAL)
+            team.work(name, slots=f"{name}-{i}", **core, **ONE, **USUAL)
     until(lambda: online(team) == 4, seconds=300)
     asked = {
         "PREFECT_API_URL": team.service.url,
