@@ -2,8 +2,9 @@
 
 On a machine of two cores: one process, two processes of `rrcm repro --pieces 2`, and four workers
 in two clones, that is hosts of one core each, under `rrcm flow run --hosts --pieces 4`. Processes
-have one thread. All draw the same votes of a small network, and must have the same bytes. Times are of whole commands, with all that DVC,
-Prefect and the remote take; server and workers run before, as they do on hosts.
+have one thread. All draw the same votes of a small network, and must have the same bytes. Times are
+of whole commands, with all that DVC, Prefect and the remote take; server and workers run before, as
+they do on hosts.
 """
 
 import argparse
