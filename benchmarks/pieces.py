@@ -9,6 +9,7 @@ they do on hosts.
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -100,8 +101,11 @@ def timed(
 ) -> tuple[float, str]:
     """Seconds of a command, and the SHA-256 of the votes that it made."""
     began = time.monotonic()
-    clone.run(*command, **ONE, **environment)
+    process = clone.start(*command, **ONE, **environment)
+    said, _ = process.communicate()
     seconds = time.monotonic() - began
+    if process.returncode:
+        sys.exit(said)
     if after:
         clone.run(*after)
     return seconds, sha256(clone.path / VOTES)
