@@ -183,10 +183,12 @@ def switch(data: str) -> str:
     GUARD.parent.mkdir(parents=True, exist_ok=True)
     with GUARD.open("ab") as guard:
         locks.take(guard.fileno(), stop=Event(), why="the lock of another DVC process")
-        before = data_set(parse())
-        if before in ("", data):
+        found = parse()
+        before = data_set(found)
+        if before == data or (not before and found.get("stages")):
             return ""
-        write_text(ASIDE / f"{before}.lock", LOCKFILE.read_text(encoding="utf-8"))
+        if before:
+            write_text(ASIDE / f"{before}.lock", LOCKFILE.read_text(encoding="utf-8"))
         kept = ASIDE / f"{data}.lock"
         if kept.exists():
             _write(kept.read_text(encoding="utf-8"))
