@@ -140,8 +140,13 @@ def _apart(again: Recount, stated: Stated) -> list[Finding]:
     """Findings about stated values that contradict a recomputed table."""
     result = []
     if stated.n is not None and again.rows and again.n != stated.n:
+        stopped = again.adaptive and again.n < stated.n
         text = f"up to {again.n:,} draws were made, not {stated.n:,} as stated"
-        result.append(Finding(level=ERROR, text=text))
+        if stopped:
+            text = (
+                f"up to {again.n:,} draws were made of the {stated.n:,} stated: all stopped early"
+            )
+        result.append(Finding(level=NOTE if stopped else ERROR, text=text))
     if stated.alpha is not None and again.level is not None:
         low, high = again.level
         if low > stated.alpha * (1 + 1e-6):

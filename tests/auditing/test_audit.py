@@ -27,6 +27,10 @@ def examine(folder, found, kind="csv", **stated):
     return audit(path, **stated)
 
 
+def texts(result):
+    return [one.text for one in result.findings]
+
+
 def with_one(found, column, line, value):
     """The same with another value at a line of its file."""
     cells = found[column].tolist()
@@ -300,6 +304,21 @@ def test_votes_of_other_values_than_stated_are_found(tmp_path):
 
     assert audit(tmp_path / "a.jsonl", n=1_000, alpha=0.001, sigma=0.5).trusted
     assert audit(tmp_path / "a.jsonl", n=10_000).trusted is False
+
+
+def test_a_table_whose_images_all_stopped_before_n_is_no_fault(tmp_path):
+    """More draws than stated are, and fewer where nothing stops drawing."""
+    definition, rows = sampled("grid", n=100_000, images=60)
+    short = [row for row in rows if row.looks[-1][0] < 50_000]
+    found = certify.certify(definition, short, certificates=["cohen"], alpha=0.001)
+    n = int(found["n"].max())
+
+    stopped = examine(tmp_path, found, n=100_000, alpha=0.001, sigma=0.5)
+
+    assert len(short) > 30 and stopped.trusted
+    assert any(f"up to {n:,} draws were made of the 100,000" in text for text in texts(stopped))
+    assert not examine(tmp_path, found, n=n // 2).trusted
+    assert not examine(tmp_path, table(), n=10_000).trusted
 
 
 # What is around it.
