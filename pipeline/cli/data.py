@@ -29,7 +29,9 @@ def digits() -> None:
 CifarFiles = Annotated[
     Path | None,
     typer.Option(
-        "--from", help="cifar-10-python.tar.gz, or its folder.", show_default="download it"
+        "--from",
+        help="The archive cifar-10-python.tar.gz, or its folder.",
+        show_default="download it",
     ),
 ]
 

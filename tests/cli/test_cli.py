@@ -30,7 +30,7 @@ SOURCE = {  # options of all that asks a classifier
     *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
     *("channels", "resize", "mean", "std", "output", "batch-size", "n", "alpha"),
 }
-DRAWS = {"stop", "radii", "seed", "noise", "certificate", "precision", "backend"}
+DRAWS = {"stop", "radii", "seed", "noise", "certificate", "precision", "allow", "backend"}
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "certify": {
         *SOURCE,
