@@ -316,7 +316,7 @@ def _result(
         "repeats": len(others["reference"]),
         "gemm_peak_gflops": {name: round(value / 1e9, 1) for name, value in peak.items()},
         "engine_per_s": best["per_s"],
-        "engine": f"{best['backend']} {best['precision']}, batch {best['batch_size']}",
+        "engine": _named(best),
         "reference_per_s": round(usual, 1),
         "reference_peak_fraction": round(usual * flops / peak["fp32"], 3),
         "toolbox_per_s": round(statistics.median(others["toolbox"]), 1)
