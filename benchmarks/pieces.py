@@ -20,6 +20,7 @@ from rrcm.core.files import sha256
 
 EXPORT = f"export@{RUN}"
 VOTES = f"votes/{EVAL}.jsonl"
+# Drills save, send and report more often.
 USUAL = {"RRCM_MOVE_SECONDS": "600", "RRCM_SAVE_SECONDS": "5", "RRCM_SILENCE_SECONDS": "180"}
 ONE = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 

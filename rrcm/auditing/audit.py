@@ -141,11 +141,11 @@ def _apart(again: Recount, stated: Stated) -> list[Finding]:
     result = []
     if stated.n is not None and again.rows and again.n != stated.n:
         stopped = again.adaptive and again.n < stated.n
-        text = f"up to {again.n:,} draws were made, not {stated.n:,} as stated"
         if stopped:
-            text = (
-                f"up to {again.n:,} draws were made of the {stated.n:,} stated: all stopped early"
-            )
+            rest = f" of the {stated.n:,} stated: all stopped early"
+        else:
+            rest = f", not {stated.n:,} as stated"
+        text = f"up to {again.n:,} draws were made{rest}"
         result.append(Finding(level=NOTE if stopped else ERROR, text=text))
     if stated.alpha is not None and again.level is not None:
         low, high = again.level

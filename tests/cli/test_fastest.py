@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from builders import refusal, refused
@@ -126,9 +127,9 @@ def test_a_network_that_is_elsewhere_leaves_its_backend_out(measured):
         draws(backend="torch")
 
 
-def test_votes_are_those_of_the_choice(measured, monkeypatch):
+def test_votes_are_those_of_the_choice(measured):
     on_demand.certify(requests.resolve(Options(**ASKED, allow="int8")))
-    (auto,) = choice.Path(".rrcm/votes").glob("*.jsonl")
+    (auto,) = Path(".rrcm/votes").glob("*.jsonl")
     named = ASKED | {"backend": "onnx", "precision": "int8", "batch_size": 256}
     request = requests.resolve(Options(**named))
 
