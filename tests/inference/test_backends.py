@@ -22,7 +22,7 @@ from rrcm.models.trained.base import classifier
 from rrcm.noise import streams
 
 FUNCTIONS = [("onnx", "fp32"), ("onnx", "fp16"), ("onnx", "int8"), ("torch", "fp32")]
-FUNCTIONS += [("torch", "bf16")]
+FUNCTIONS += [("torch", "bf16"), ("lanes", "fp32")]
 WEIGHTS = "models/a-run/model.safetensors"
 
 
@@ -79,7 +79,8 @@ def test_a_backend_keeps_its_contract(name, precision):
 
     assert registry.load("backends", name).__doc__
     assert backend.classes == list(digits.CLASSES)
-    assert backend.provider == {"onnx": "CPUExecutionProvider", "torch": "torch-cpu"}[name]
+    providers = {"onnx": "CPUExecutionProvider", "torch": "torch-cpu", "lanes": "lanes"}
+    assert backend.provider == providers[name]
     assert backend.device == scores.device == torch.device("cpu")
     assert (scores.shape, scores.dtype) == ((7, 10), torch.float32)
     assert torch.equal(x, before)
@@ -323,7 +324,7 @@ def test_options_of_the_cuda_provider_are_known_to_its_library():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-@pytest.mark.parametrize("name", registry.names("backends"))
+@pytest.mark.parametrize("name", ["onnx", "torch"])  # lanes has no use for one
 def test_a_missing_gpu_is_said(name):
     with refused(BackendError, "CUDA", "`rrcm doctor`"):
         make(name, device="cuda")

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from rrcm.certification.speed import usual_loop
 from rrcm.config.certification import Export
 from rrcm.config.sections import Model
 from rrcm.core import progress, registry
-from rrcm.core.errors import ConfigError
+from rrcm.core.errors import BackendError, ConfigError
 from rrcm.core.files import sha256
 from rrcm.core.registry import suggest
 from rrcm.data.splits.shards import Split
@@ -52,7 +53,10 @@ SIDES = {"lenet": 28, "resnet20": 32, "resnet110": 32, "resnet50": 224} | dict.f
 GREY = (8, 28)  # image sizes of data in grey
 BATCHES = {"cpu": (16, 64, 256), "cuda": (256, 1024, 2048)}
 VARIANTS = {
-    "cpu": (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "int8")),
+    "cpu": (
+        *(("lanes", "fp32"), ("torch", "fp32"), ("torch", "bf16")),
+        *(("onnx", "fp32"), ("onnx", "int8")),
+    ),
     "cuda": (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "fp16")),
 }
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -87,13 +91,12 @@ def measure(
     if image_size not in PATCHES:
         raise ConfigError(f"--image-size {image_size}: only {', '.join(map(str, PATCHES))}")
     threads = torch.get_num_threads()
-    kinds = native(device)
-    variants = [*itertools.product(kinds, batches or BATCHES[device])]
     rates: dict[str | tuple[str, str, int], list[float]] = defaultdict(list)
     peaks: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         subject = prepare(Path(folder), model, image_size)
-        backends = {v: _backend(subject, *v, device) for v in kinds}
+        backends = _backends(subject, native(device), device)
+        variants = [*itertools.product(backends, batches or BATCHES[device])]
         x = torch.from_numpy(subject.split.pixels(0))
         with progress.bar(repeats * (len(variants) + 1), 0, f"bench {model}", " turns") as shown:
             for _ in range(repeats):
@@ -111,7 +114,7 @@ def measure(
                     network, x, SIGMA, classes=CLASSES, seconds=turn
                 ):
                     rates["toolbox"].append(toolbox)
-                for name in {precision for _, precision in kinds}:
+                for name in {precision for _, precision in backends}:
                     peaks[name].append(_peak(name, device))
                 shown.update()
         return _result(model, image_size, subject.flops, rates, peaks, device, threads)
@@ -178,6 +181,17 @@ def _operations(network: Classifier, x: Tensor, declared: Model) -> float:
     tokens = 2 + (shape["image_size"] // patch) ** 2
     products = 12 * width**2 * tokens + 2 * width * tokens**2  # projections and MLP, attention
     return 2.0 * (products * depth + shape["channels"] * patch**2 * width * (tokens - 2))
+
+
+def _backends(
+    subject: Subject, kinds: list[tuple[str, str]], device: str
+) -> dict[tuple[str, str], voting.Backend]:
+    """Return the backends that run this network, by name and precision."""
+    opened = {}
+    for name, precision in kinds:
+        with suppress(BackendError):  # `lanes` does not run every network
+            opened[name, precision] = _backend(subject, name, precision, device)
+    return opened
 
 
 def _backend(subject: Subject, name: str, precision: str, device: str) -> voting.Backend:

@@ -1,0 +1,84 @@
+"""Backend that runs small networks on a CPU, with one image in each lane of a vector register.
+
+The network is compiled for the processor (rrcm/inference/lanes/). Only operations whose IEEE 754
+result is unique are used, and each image in the same order, so that a score has the same bits in
+every batch, on any number of threads and on every processor: votes of one model made on two
+machines are equal. Fastest for networks whose activations fit into a core's cache.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rrcm.core.errors import BackendError
+from rrcm.core.files import read_config, sha256
+from rrcm.inference.lanes import lenet, vit
+from rrcm.inference.lanes.program import here
+from rrcm.models.trained import purified
+
+PRECISIONS = ("fp32",)
+NETWORKS = {"lenet": lenet, "vit": vit}
+
+
+def about(root: Path, run: str) -> dict[str, Any]:
+    """The ``weights`` digest of ``root/models/<run>``, and the ``params`` that made it."""
+    folder = root / "models" / run
+    params = read_config(folder).get("params", {})
+    return {"weights": sha256(folder / "model.safetensors"), "params": params}
+
+
+class Backend:
+    """A trained ViT or LeNet under ``models/<run>``, at one sigma, in its form for inference."""
+
+    normals: tuple[int, ...] = ()  # no such network is random
+
+    def __init__(
+        self,
+        root: Path,
+        run: str,
+        *,
+        sigma: float,
+        precision: str,
+        device: str,
+        calibration: Callable[[], Tensor] | None,
+    ) -> None:
+        """Compile ``root/models/<run>``; ``calibration`` is not used.
+
+        It runs on the CPU whatever the ``device``, so that votes are the same on a host with a GPU.
+
+        Raises:
+            BackendError: It is another precision than fp32, or another kind of network.
+            CheckpointError: The classifier is missing or damaged.
+        """
+        if precision not in PRECISIONS:
+            raise BackendError(
+                f"backend lanes offers fp32, not {precision}; torch has bf16, onnx has fp16 and "
+                "int8"
+            )
+        folder = root / "models" / run
+        declared = read_config(folder).get("model", {})  # ensembles and denoisers have none
+        architecture = declared.get("architecture")
+        if architecture not in NETWORKS:
+            raise BackendError(
+                f"{folder}: backend lanes runs single networks of {' and '.join(NETWORKS)}; torch "
+                "and onnx run this one"
+            )
+        network: Any  # an inference form, which has `fix`
+        network, config = purified.load(folder)
+        shape = declared["shape"]
+        pictures = (shape["channels"], shape["image_size"], shape["image_size"])
+        self.sigma, self.device = sigma, torch.device("cpu")
+        self.program = NETWORKS[architecture].build(network.fix(sigma), pictures, here())
+        self.classes: list[str] = config["classes"]
+        self.weights = sha256(folder / "model.safetensors")
+        self.provider = "lanes"
+
+    @torch.inference_mode()
+    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], float32; on the calling thread."""
+        if torch.get_num_threads() != 1:
+            torch.set_num_threads(1)  # sample() runs one such thread per core
+        return self.program.run(x)

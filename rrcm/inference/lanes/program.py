@@ -1,0 +1,162 @@
+"""Builds the code of one network, compiles it, and runs it on batches of images.
+
+A program computes groups of images, as many as a register has lanes. Its weights are one array, its
+activations another one of each call, so that any number of threads may share it.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from llvmlite import binding, ir
+from torch import Tensor
+
+from rrcm.inference.lanes import kernels
+from rrcm.inference.lanes.code import POINTER, Code
+from rrcm.inference.lanes.kernels import Layer
+
+ADDRESS = ctypes.c_void_p
+OPTIMISE = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What code is compiled for: floats of a register, number of registers, instructions."""
+
+    lanes: int
+    registers: int
+    cpu: str
+    features: str
+    triple: str
+
+
+def here() -> Machine:
+    """The machine that this runs on."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    has = binding.get_host_cpu_features()
+    lanes, registers = (16, 32) if has.get("avx512f") else (8, 16) if has.get("avx") else (4, 32)
+    return Machine(
+        lanes=lanes,
+        registers=registers,
+        cpu=binding.get_host_cpu_name(),
+        features=has.flatten(),
+        triple=binding.get_process_triple(),
+    )
+
+
+class Program:
+    """A network from pixels to scores.
+
+    Its layers are written once, in order, each by a function of `kernels`. ``x`` are the pixels of
+    a group, [pixel, lane].
+    """
+
+    def __init__(self, machine: Machine, *, pixels: int, classes: int, groups: int = 1) -> None:
+        """Begin a program that computes ``groups`` groups of images at a time."""
+        self.machine, self.pixels, self.classes, self.groups = machine, pixels, classes, groups
+        self.module = ir.Module()
+        self.module.triple = machine.triple
+        self.functions: dict[Any, ir.Function] = {}
+        self.weights: list[Tensor] = []
+        self.floats, self.vectors = 0, 0  # of the weights, and of the activations
+        self.code = self._function("forward", 4)
+        self.scores, self.images, self.given, self.work = self.code.function.args
+
+    def constant(self, values: Tensor) -> Any:
+        """A pointer to ``values``, which become float32."""
+        flat = values.detach().to(torch.float32).contiguous().view(-1)
+        place = self.floats
+        self.weights.append(flat)
+        self.floats += len(flat)
+        return self.code.at(self.given, place)
+
+    def buffer(self, vectors: int) -> Any:
+        """A pointer to ``vectors`` of activations."""
+        place = self.vectors
+        self.vectors += vectors
+        return self.code.at(self.work, place * self.machine.lanes)
+
+    def within(self, pointer: Any, vectors: Any) -> Any:
+        """``pointer`` moved by ``vectors``."""
+        return self.code.at(pointer, self.code.times(vectors, self.machine.lanes))
+
+    def call(self, write: Callable[..., None], *settings: Any, to: list[Any]) -> None:
+        """Run what ``write(code, *settings, pointers)`` writes on the pointers ``to``."""
+        key = (write.__name__, settings)
+        if key not in self.functions:
+            code = self._function(f"{write.__name__}_{len(self.functions)}", len(to))
+            write(code, *settings, code.function.args)
+            code.builder.ret_void()
+            self.functions[key] = code.function
+        self.code.builder.call(self.functions[key], to)
+
+    def product(
+        self, layer: Layer, weight: Tensor, bias: Tensor, *, y: Any, x: Any, residual: Any = None
+    ) -> None:
+        """`kernels.product` with these weights [outputs, inputs] and bias."""
+        registers = self.machine.registers
+        packed = kernels.pack(layer, weight.double().numpy(), registers)
+        to = [y, x, self.constant(torch.from_numpy(packed)), self.constant(bias)]
+        if layer.residual:
+            to.append(residual)
+        self.call(kernels.product, layer, registers, to=to)
+
+    def compile(self) -> "Compiled":
+        """The finished program."""
+        self.code.builder.ret_void()
+        return Compiled(self)
+
+    def _function(self, name: str, pointers: int) -> Code:
+        kind = ir.FunctionType(ir.VoidType(), [POINTER] * pointers)
+        function = ir.Function(self.module, kind, name=name)
+        if name != "forward":
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+        return Code(function, self.machine.lanes)
+
+
+class Compiled:
+    """A program in memory; `run` may be called by several threads at once."""
+
+    def __init__(self, program: Program) -> None:
+        """Compile ``program``."""
+        self.lanes, self.groups = program.machine.lanes, program.groups
+        self.pixels, self.classes = program.pixels, program.classes
+        self.vectors = program.vectors
+        self.weights = torch.cat(program.weights)
+        target = binding.Target.from_triple(program.module.triple)
+        machine = target.create_target_machine(
+            cpu=program.machine.cpu, features=program.machine.features, opt=3
+        )
+        module = binding.parse_assembly(str(program.module))
+        module.verify()
+        options = binding.create_pipeline_tuning_options(speed_level=OPTIMISE)
+        passes = binding.create_pass_builder(machine, options)
+        passes.getModulePassManager().run(module, passes)
+        self.engine = binding.create_mcjit_compiler(module, machine)
+        self.engine.finalize_object()
+        kind = ctypes.CFUNCTYPE(None, *[ADDRESS] * 4)
+        self.forward = kind(self.engine.get_function_address("forward"))
+
+    def run(self, x: Tensor) -> Tensor:
+        """Scores [B, K] of pixels ``x`` [B, C, H, W], float32."""
+        rows, turn = len(x), self.lanes * self.groups
+        missing = -rows % turn
+        x = x.reshape(rows, self.pixels)
+        if missing:
+            x = torch.cat([x, x.new_zeros(missing, self.pixels)])
+        x = x.contiguous()
+        turns = len(x) // turn
+        scores = torch.empty(turns, self.groups, self.classes, self.lanes)
+        work = torch.empty(self.vectors * self.lanes)
+        for i in range(turns):
+            self.forward(
+                scores[i].data_ptr(),
+                x[i * turn].data_ptr(),
+                self.weights.data_ptr(),
+                work.data_ptr(),
+            )
+        return scores.transpose(2, 3).reshape(-1, self.classes)[:rows]

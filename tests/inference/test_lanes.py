@@ -1,0 +1,256 @@
+"""Kernels of the backend `lanes` compute their formulas, with the same bits on every processor."""
+
+import dataclasses
+import functools
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from builders import exported, refused, save_classifier
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtr
+from torch import nn
+
+from rrcm.core.errors import BackendError
+from rrcm.inference.backends.lanes import Backend
+from rrcm.inference.lanes import kernels, lenet, vit
+from rrcm.inference.lanes.kernels import Layer, Pairs, dense
+from rrcm.inference.lanes.program import Machine, Program, here
+from rrcm.models.folding import lenet as folded_lenet
+from rrcm.models.folding import vit as folded_vit
+from rrcm.models.networks import lenet as lenet_network
+from rrcm.models.networks import vit as vit_network
+from rrcm.models.trained.base.classifier import Classifier
+
+HERE = here()
+OLD = ("haswell", "+avx2,+fma")  # what other processors have; here they are compiled for as well
+WIDTHS = [
+    dataclasses.replace(HERE, lanes=4, registers=32),
+    dataclasses.replace(HERE, lanes=8, registers=16),
+    dataclasses.replace(HERE, lanes=16, registers=32),
+    dataclasses.replace(HERE, lanes=8, registers=12),
+]
+if "x86" in HERE.triple:
+    WIDTHS.append(Machine(lanes=8, registers=16, cpu=OLD[0], features=OLD[1], triple=HERE.triple))
+SHAPES = {  # of networks, and their images [C, H, W]
+    "lenet": (1, 28, 28),
+    "lenet in colour, 20 pixels": (3, 20, 20),
+    "vit": (1, 8, 8),
+    "vit in colour, 3 heads, no norm": (3, 12, 12),
+}
+
+
+def numbers(*shape, seed=0, scale=1.0):
+    """Multiples of 2^-16 in [-scale/2, scale/2), the same with every library."""
+    count = int(np.prod(shape))
+    words = (np.arange(1, count + 1, dtype=np.uint64) + 7919 * seed) * np.uint64(2654435761)
+    words = (words ^ (words >> np.uint64(15))) * np.uint64(2246822519) % np.uint64(2**32)
+    whole = (words >> np.uint64(16)).astype(np.float64) / 2**16 - 0.5
+    return torch.from_numpy(whole.reshape(shape)) * scale
+
+
+def classifier(name):
+    """A classifier with weights of `numbers`, in float64."""
+    if name.startswith("lenet"):
+        channels, side, _ = SHAPES[name]
+        cfg = lenet_network.Config(
+            image_size=side, channels=channels, projector_width=8, projector_dim=8
+        )
+        encoder = lenet_network.Encoder(cfg)
+    else:
+        channels, side, _ = SHAPES[name]
+        size, patch, norm = ("64x3x4", 2, True) if name == "vit" else ("42x2x3", 4, False)
+        cfg = vit_network.Config(
+            size=size,
+            image_size=side,
+            channels=channels,
+            patch_size=patch,
+            position_std=0.5,
+            init="pytorch",
+            projector_width=8,
+            projector_dim=8,
+        )
+        encoder = vit_network.Encoder(cfg, final_norm=norm)
+    network = Classifier(encoder, width=cfg.width, classes=10, condition="exact").eval()
+    with torch.no_grad():
+        for seed, parameter in enumerate(network.parameters()):
+            fan = max(1, parameter[0].numel()) if parameter.dim() > 1 else 4
+            parameter.copy_(numbers(*parameter.shape, seed=seed, scale=4 / fan**0.5))
+    return network.double()
+
+
+def fixed(name):
+    kind = folded_lenet if name.startswith("lenet") else folded_vit
+    return kind.fold(classifier(name)).fix(0.5)
+
+
+@functools.cache
+def build(name, machine=HERE):
+    return (lenet if name.startswith("lenet") else vit).build(fixed(name), SHAPES[name], machine)
+
+
+def pixels(name, images):
+    return numbers(images, *SHAPES[name], seed=5, scale=2.0).float()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_scores_are_those_of_the_network(name):
+    """In float64, up to the rounding of float32."""
+    x = pixels(name, 37)
+
+    scores = build(name).run(x)
+
+    exact = fixed(name).double()(x.double())
+    assert 1 < exact.std() < 100
+    torch.testing.assert_close(scores.double(), exact, rtol=0, atol=3e-5 * float(exact.std()))
+
+
+@pytest.mark.parametrize("machine", WIDTHS, ids=lambda m: f"{m.lanes}x{m.registers}{m.cpu[:7]}")
+@pytest.mark.parametrize("name", SHAPES)
+def test_scores_have_the_same_bits_at_every_width(name, machine):
+    """As many lanes and registers as processors have; so votes are equal on all of them."""
+    x = pixels(name, 19)
+
+    assert torch.equal(build(name, machine).run(x), build(name).run(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"), [("lenet", "f1f47b95b0509434"), ("vit", "1508a052aef24672")]
+)
+def test_scores_are_these_on_every_processor(name, digest):
+    """Golden values, first computed with AVX-512; constants are exact in float32 or folded."""
+    scores = build(name).run(pixels(name, 16))
+
+    assert hashlib.sha256(scores.numpy().tobytes()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("images", [1, 16, 63, 64, 65, 200])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_score_is_the_same_in_every_batch(name, images):
+    compiled, x = build(name), pixels(name, 200)
+
+    assert torch.equal(compiled.run(x[:images]), compiled.run(x)[:images])
+
+
+def applied(write, x, *, machine=HERE):
+    """``write(code, vector)`` of each number."""
+    count = len(x)
+    program = Program(machine, pixels=count, classes=count)
+
+    def each(code, pointers):
+        y, given = pointers
+        with code.loop(count) as k:
+            at = code.times(k, code.lanes)
+            code.store(write(code, code.load(given, at)), y, at)
+
+    buffer = program.buffer(count)
+    program.call(kernels.lanes_of, count, to=[buffer, program.images])
+    program.constant(torch.zeros(1))
+    program.call(each, to=[program.scores, buffer])
+    return program.compile().run(x[None])[0]
+
+
+def test_exp_is_accurate():
+    x = -torch.linspace(0, 87, 100_001)[:, None].squeeze()
+
+    y = applied(kernels.exp, x).double()
+
+    assert (y / x.double().exp() - 1).abs().max() < 1.2e-7
+    assert applied(kernels.exp, torch.full((16,), -1e30)).max() < 1e-37
+
+
+def test_gelu_is_accurate():
+    """As accurate as PyTorch's, in float32."""
+    x = torch.cat([torch.linspace(-8, 8, 100_001), torch.tensor([-1e30, -0.0, 1e30])])
+
+    y = applied(kernels.gelu, x).double()
+
+    exact = x.double() * torch.from_numpy(ndtr(x.double().numpy()))
+    scale = torch.maximum(x.double().abs(), torch.tensor(1.0))
+    assert ((y - exact).abs() / scale)[:-3].max() < 2e-7
+    assert y[-3].abs() < 5e-7
+    assert torch.equal(y[-2:], torch.tensor([0.0, 1e30]).double())
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    outputs=st.integers(1, 20),
+    inputs=st.integers(1, 20),
+    places=st.integers(1, 9),
+    registers=st.sampled_from([12, 16, 32]),
+    activation=st.sampled_from(["", "relu", "gelu"]),
+    residual=st.booleans(),
+)
+def test_a_product_is_the_product(outputs, inputs, places, registers, activation, residual):
+    """Of any size, whatever is left over beside whole tiles, in order of the inputs."""
+    machine = dataclasses.replace(HERE, lanes=4, registers=registers)
+    layer = dense(inputs, outputs, places=places, activation=activation, residual=residual)
+    weight, bias = numbers(outputs, inputs, seed=1), numbers(outputs, seed=2)
+    x = numbers(4, places * inputs + 4, seed=3).float()  # the last four: as many as lanes
+    program = Program(machine, pixels=x.shape[1], classes=places * outputs)
+    given_, rest = program.buffer(x.shape[1]), program.buffer(places * outputs)
+    program.call(kernels.lanes_of, x.shape[1], to=[given_, program.images])
+    start = program.constant(numbers(places * outputs, seed=4))
+    program.call(kernels.fill, places * outputs, to=[rest, start])
+    program.product(layer, weight, bias, y=program.scores, x=given_, residual=rest)
+
+    y = program.compile().run(x).view(4, places, outputs)
+
+    exact = x[:, :-4].double().view(4, places, inputs) @ weight.T + bias
+    if activation:
+        exact = {"relu": torch.relu, "gelu": nn.functional.gelu}[activation](exact)
+    if residual:
+        exact += numbers(places * outputs, seed=4).view(places, outputs)
+    torch.testing.assert_close(y.double(), exact, rtol=0, atol=3e-6)
+
+
+def test_a_tile_fits_into_the_registers():
+    """Sums, inputs and one weight; whatever the layer."""
+    for registers in (12, 16, 32):
+        for window in ((0,), (0, 1, 28, 29)):
+            for outputs in (1, 10, 20, 50, 64, 768):
+                layer = Layer(
+                    outputs=outputs,
+                    steps=((25, 1),),
+                    places=((12, 56), (12, 2)),
+                    window=window,
+                )
+                rows, columns = kernels.tile(layer, registers)
+                assert (rows + 1) * columns * len(window) < registers
+                assert 1 <= rows <= outputs
+
+
+def test_attention_is_pairs_softmax_pairs():
+    tokens, width = 5, 6
+    program = Program(HERE, pixels=3 * tokens * width, classes=tokens * width)
+    qkv, looks = program.buffer(3 * tokens * width), program.buffer(tokens * tokens)
+    program.call(kernels.lanes_of, program.pixels, to=[qkv, program.images])
+    q, k, v = (program.within(qkv, i * tokens * width) for i in range(3))
+    program.constant(torch.zeros(1))
+    towards = Pairs(shape=(tokens, tokens, width), a=(width, 1), b=(width, 1), c=tokens)
+    mixed = Pairs(shape=(tokens, width, tokens), a=(tokens, 1), b=(1, width), c=width)
+    program.call(kernels.pairs, towards, 16, to=[looks, q, k])
+    program.call(kernels.softmax, tokens, tokens, to=[looks])
+    program.call(kernels.pairs, mixed, 16, to=[program.scores, looks, v])
+    x = numbers(3, 3, tokens, width, scale=4.0).float()
+
+    y = program.compile().run(x).view(3, tokens, width)
+
+    q, k, v = x.double().unbind(1)
+    torch.testing.assert_close(y.double(), (q @ k.mT).softmax(-1) @ v, rtol=0, atol=1e-6)
+
+
+def test_what_it_does_not_run_is_refused(tmp_path):
+    save_classifier(tmp_path, "a-run")
+    asked = {"sigma": 0.5, "device": "cpu", "calibration": None}
+
+    with refused(BackendError, "lanes offers fp32, not int8; torch has bf16, onnx has fp16"):
+        Backend(exported(), "a-run", precision="int8", **asked)
+    config = tmp_path / "models/a-run/config.json"
+    config.write_text(
+        config.read_text().replace('"architecture": "vit"', '"architecture": "resnet"')
+    )
+    with refused(BackendError, "models/a-run", "single networks of lenet and vit; torch and onnx"):
+        Backend(tmp_path, "a-run", precision="fp32", **asked)
