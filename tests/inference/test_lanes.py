@@ -134,6 +134,19 @@ def test_a_score_is_the_same_in_every_batch(name, images):
     assert torch.equal(compiled.run(x[:images]), compiled.run(x)[:images])
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_not_a_number_is_no_score(name):
+    """The engine refuses NaN; one that a maximum swallowed would be a vote."""
+    x = pixels(name, 18)
+    x[3, 0, 5, 4] = float("nan")
+
+    lost = build(name).run(x).isnan()
+
+    assert lost[3].all()
+    assert not lost[:3].any()
+    assert not lost[4:].any()
+
+
 def applied(write, x, *, machine=HERE):
     """``write(code, vector)`` of each number."""
     count = len(x)

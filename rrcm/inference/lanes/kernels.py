@@ -3,7 +3,8 @@
 Activations are ``[place, feature, lane]``: a place is a token or a pixel. A product then needs no
 sums across lanes, and softmax, normalisation and pooling are the plain formulas. A tile of outputs
 stays in registers while all inputs are multiplied into it, in the order of the inputs; so an output
-has the same bits in every tile, whatever the number of registers.
+has the same bits in every tile, whatever the number of registers. A NaN among the inputs of an
+image makes its scores NaN.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ LATENCY, PORTS = 4, 2  # cycles of a fused multiply-add, and how many begin in o
 # 2 (x / 5.5)^2 - 1: interpolation at Chebyshev's points, rounded to float32
 EXP = (1.0, 1.0, 0.5, 0.16666667, 0.041666217, 0.0083332835, 0.001394859, 0.0001990758)
 LOG2_E, LN_2 = 1.4426950408889634, (0.693145751953125, 1.4286067653e-6)  # the first part is exact
-LOWEST = -87.0  # exp below is a denormal number, as good as 0
+LOWEST = -87.0  # where exp is almost the smallest normal number
 ROUND = 1.5 * 2**23  # adding and subtracting it rounds to a whole number
 PHI = (
     *(0.12855193, -0.064172566, 0.047737453, -0.038784284, 0.032072764),
@@ -64,15 +65,14 @@ def dense(
     outputs: int,
     *,
     places: int = 1,
-    stride: int | None = None,
     activation: Activation = "",
     residual: bool = False,
 ) -> Layer:
-    """A linear layer at each of ``places``, which are ``stride`` (by default ``inputs``) apart."""
+    """A linear layer at each of ``places``."""
     return Layer(
         outputs=outputs,
         steps=((inputs, 1),),
-        places=((1, 0), (places, stride or inputs)),
+        places=((1, 0), (places, inputs)),
         activation=activation,
         residual=residual,
     )
@@ -197,7 +197,7 @@ def _tile(
             for other in sums[at + 1 : at + len(layer.window)]:
                 value = code.maximum(value, other)
             if layer.activation == "relu":
-                value = code.maximum(value, code.number(0.0))
+                value = code.maximum(code.number(0.0), value)
             elif layer.activation == "gelu":
                 value = gelu(code, value)
             place = code.plus(output, column)
@@ -356,7 +356,7 @@ def _four(code: Code, width: int, more: Callable[[Any, Any, list[Any]], list[Any
 
 def exp(code: Code, x: Any) -> Any:
     """exp(x) for x <= 0, to 1e-7 of it."""
-    x = code.maximum(x, code.number(LOWEST))
+    x = code.maximum(code.number(LOWEST), x)
     shifted = code.fma(x, code.number(LOG2_E), code.number(ROUND))
     whole = code.subtract(shifted, code.number(ROUND))
     rest = x
@@ -367,8 +367,8 @@ def exp(code: Code, x: Any) -> Any:
 
 def gelu(code: Code, x: Any) -> Any:
     """``x Phi(x)``, the exact GELU: to 1e-7 of x, or to 2e-7 below -1."""
-    x = code.maximum(x, code.number(-FURTHEST))
-    near = code.minimum(x, code.number(FURTHEST))
+    x = code.maximum(code.number(-FURTHEST), x)
+    near = code.minimum(code.number(FURTHEST), x)
     u = code.fma(code.multiply(near, near), code.number(2 / FURTHEST**2), code.number(-1.0))
     phi = code.fma(near, code.polynomial(PHI, u), code.number(0.5))
     return code.multiply(x, phi)
