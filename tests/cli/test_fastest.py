@@ -21,7 +21,9 @@ RATES = {  # noisy images a second, by backend, precision and batch size
     ("onnx", "int8", 256): 600.0,
     ("torch", "fp32", 16): 500.0,
     ("onnx", "fp32", 64): 400.0,
+    ("lanes", "fp32", 256): 300.0,
 }
+NAMES = {"CPUExecutionProvider": "onnx", "torch-cpu": "torch", "lanes": "lanes"}
 ASKED = {"model": "tiny", "sigma": 0.5, "n": 200, "stop": "none", "precision": "auto"}
 
 
@@ -38,8 +40,7 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
         return backend
 
     def rate(backend, split, size, workers, seconds):
-        name = "torch" if backend.provider.startswith("torch") else "onnx"
-        kind = (name, precisions[id(backend)], size)
+        kind = (NAMES[backend.provider], precisions[id(backend)], size)
         timed.append(kind)
         return RATES.get(kind, 1.0)
 
@@ -60,6 +61,7 @@ def draws(**asked):
     [
         ({}, ("torch", "fp32", 16)),
         ({"backend": "onnx"}, ("onnx", "fp32", 64)),
+        ({"backend": "lanes"}, ("lanes", "fp32", 256)),
         ({"allow": "int8"}, ("onnx", "int8", 256)),
         ({"allow": "int8,bf16"}, ("torch", "bf16", 64)),
         ({"allow": "int8", "batch_size": 64}, ("onnx", "fp32", 64)),
@@ -102,10 +104,11 @@ def test_rates_are_measured(checkout: Workspace, monkeypatch):
     (path,) = choice.KEPT.glob("*.json")
     rates = json.loads(path.read_text())
     assert {(rate["backend"], rate["precision"]) for rate in rates} == {
+        ("lanes", "fp32"),
         ("onnx", "fp32"),
         ("torch", "fp32"),
     }
-    assert rates[0]["per_s"] >= rates[1]["per_s"] > 0
+    assert rates[0]["per_s"] >= rates[1]["per_s"] >= rates[2]["per_s"] > 0
     assert (found.backend, found.batch_size) == (rates[0]["backend"], 16)
 
 
@@ -155,7 +158,10 @@ def test_processes_of_devices_do_not_choose_for_themselves(measured, monkeypatch
     [
         (("--allow", "int8"), "--allow: goes with --precision auto only"),
         (("--precision", "auto", "--allow", "int4"), "got 'int4'. Did you mean 'int8'?"),
-        (("--precision", "auto", "--backend", "tensorrt"), "has no 'tensorrt', only onnx, torch"),
+        (
+            ("--precision", "auto", "--backend", "tensorrt"),
+            "has no 'tensorrt', only lanes, onnx, torch",
+        ),
     ],
 )
 def test_requests_that_make_no_sense_take_one_line(finished: Workspace, wrong, said):

@@ -83,7 +83,10 @@ def test_nothing_is_started_for_what_cannot_be_certified(checkout: Workspace):
         (("--radius", "-1"), "--radius: must be finite and not negative, got -1"),
         (("--noise", "white"), "certification/distributions/ has no 'white', only gaussian"),
         (("--certificate", "cohn"), "Did you mean 'cohen'?"),
-        (("--backend", "tensorrt"), "inference/backends/ has no 'tensorrt', only onnx, torch"),
+        (
+            ("--backend", "tensorrt"),
+            "inference/backends/ has no 'tensorrt', only lanes, onnx, torch",
+        ),
         (("--precision", "fp8"), "--precision: one of fp32, fp16, int8, bf16, auto, got 'fp8'"),
         (("--subset", "some"), "expected all, every:K or first:K, got 'some'"),
     ],
