@@ -262,8 +262,10 @@ def test_what_it_does_not_run_is_refused(tmp_path):
     with refused(BackendError, "lanes offers fp32, not int8; torch has bf16, onnx has fp16"):
         Backend(exported(), "a-run", precision="int8", **asked)
     config = tmp_path / "models/a-run/config.json"
-    config.write_text(
-        config.read_text().replace('"architecture": "vit"', '"architecture": "resnet"')
-    )
+    good = config.read_text()
+    config.write_text(good.replace('"architecture": "vit"', '"architecture": "resnet"'))
     with refused(BackendError, "models/a-run", "single networks of lenet and vit; torch and onnx"):
+        Backend(tmp_path, "a-run", precision="fp32", **asked)
+    config.write_text(good.replace('"image_size": 8', '"image_size": 2'))
+    with refused(BackendError, "models/a-run", "images of 16 numbers or more"):
         Backend(tmp_path, "a-run", precision="fp32", **asked)

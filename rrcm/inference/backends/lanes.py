@@ -6,6 +6,7 @@ every batch, on any number of threads and on every processor: votes of one model
 machines are equal. Fastest for networks whose activations fit into a core's cache.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rrcm.models.trained import purified
 
 PRECISIONS = ("fp32",)
 NETWORKS = {"lenet": lenet, "vit": vit}
+SMALLEST = 16  # numbers of an image: a register of them is read at once
 
 
 def about(root: Path, run: str) -> dict[str, Any]:
@@ -66,10 +68,14 @@ class Backend:
                 f"{folder}: backend lanes runs single networks of {' and '.join(NETWORKS)}; torch "
                 "and onnx run this one"
             )
-        network: Any  # an inference form, which has `fix`
-        network, config = purified.load(folder)
         shape = declared["shape"]
         pictures = (shape["channels"], shape["image_size"], shape["image_size"])
+        if math.prod(pictures) < SMALLEST:
+            raise BackendError(
+                f"{folder}: backend lanes takes images of {SMALLEST} numbers or more"
+            )
+        network: Any  # an inference form, which has `fix`
+        network, config = purified.load(folder)
         self.sigma, self.device = sigma, torch.device("cpu")
         self.program = NETWORKS[architecture].build(network.fix(sigma), pictures, here())
         self.classes: list[str] = config["classes"]
