@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,11 @@ from rrcm.certification.speed import usual_loop
 from rrcm.config.certification import Export
 from rrcm.config.sections import Model
 from rrcm.core import progress, registry
-from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.errors import ConfigError
 from rrcm.core.files import sha256
 from rrcm.core.registry import suggest
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backends import lanes
 from rrcm.inference.export import export
 from rrcm.models.networks.vit import SIZES
 from rrcm.models.trained.base import classifier
@@ -95,7 +95,7 @@ def measure(
     peaks: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         subject = prepare(Path(folder), model, image_size)
-        backends = _backends(subject, native(device), device)
+        backends = {v: _backend(subject, *v, device) for v in native(device) if _runs(v[0], model)}
         variants = [*itertools.product(backends, batches or BATCHES[device])]
         x = torch.from_numpy(subject.split.pixels(0))
         with progress.bar(repeats * (len(variants) + 1), 0, f"bench {model}", " turns") as shown:
@@ -126,6 +126,11 @@ def native(device: str) -> list[tuple[str, str]]:
     peaks = {name: gemm_peak(DTYPES[name], device, size=256) for name in precisions}
     slow = {name for name, peak in peaks.items() if peak < peaks["fp32"] / 3}
     return [variant for variant in VARIANTS[device] if variant[1] not in slow]
+
+
+def _runs(backend: str, model: str) -> bool:
+    """Return whether a backend runs such a network; `lanes` does not run every kind."""
+    return backend != "lanes" or model in SIZES or model in lanes.NETWORKS
 
 
 def prepare(root: Path, model: str, image_size: int) -> Subject:
@@ -181,17 +186,6 @@ def _operations(network: Classifier, x: Tensor, declared: Model) -> float:
     tokens = 2 + (shape["image_size"] // patch) ** 2
     products = 12 * width**2 * tokens + 2 * width * tokens**2  # projections and MLP, attention
     return 2.0 * (products * depth + shape["channels"] * patch**2 * width * (tokens - 2))
-
-
-def _backends(
-    subject: Subject, kinds: list[tuple[str, str]], device: str
-) -> dict[tuple[str, str], voting.Backend]:
-    """Return the backends that run this network, by name and precision."""
-    opened = {}
-    for name, precision in kinds:
-        with suppress(BackendError):  # `lanes` does not run every network
-            opened[name, precision] = _backend(subject, name, precision, device)
-    return opened
 
 
 def _backend(subject: Subject, name: str, precision: str, device: str) -> voting.Backend:

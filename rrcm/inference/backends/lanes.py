@@ -1,9 +1,10 @@
 """Backend that runs small networks on a CPU, with one image in each lane of a vector register.
 
 The network is compiled for the processor (rrcm/inference/lanes/). Only operations whose IEEE 754
-result is unique are used, and each image in the same order, so that a score has the same bits in
-every batch, on any number of threads and on every processor: votes of one model made on two
-machines are equal. Fastest for networks whose activations fit into a core's cache.
+result is unique are used, and each image in the same order, so that from the same constants a score
+has the same bits in every batch, on any number of threads and on every processor. PyTorch folds the
+constants, in float64; where its sums differ between processors, the float32 that they are rounded
+to may differ too, in rare cases. Fastest for networks whose activations fit into a core's cache.
 """
 
 import math
