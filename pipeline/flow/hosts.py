@@ -35,8 +35,10 @@ from pipeline.repro.stage_run import Done, Outcome
 from rrcm.core.errors import RrcmError, StageError
 
 DEPLOYMENT = "stage/stage"
-POLL = 1.0  # seconds between two checks whether a run is over
 SILENCE = float(os.environ.get("RRCM_SILENCE_SECONDS", 180.0))  # after which a run is given up
+# Seconds between two checks whether a run is over, of a new run and of one that takes minutes: with
+# many runs, the server would spend much of its time on answers that nothing has changed.
+OFTEN, SELDOM = 1.0, max(1.0, min(5.0, SILENCE / 12))
 SUBMISSION = 180.0  # until a worker that took a run must have started it
 LONELY = 60.0  # seconds until a message that no worker takes a run
 FAREWELL = 90.0  # seconds for a cancelled run to end; its stage has 30
@@ -162,7 +164,7 @@ class _Watch:
 
     def __init__(self, name: str, run: UUID, client: SyncPrefectClient, say: Say) -> None:
         self._name, self._run, self._client, self._say = name, run, client, say
-        self._heard = time.monotonic()
+        self._began = self._heard = time.monotonic()
         self._sign: object = None
         self._asked = 0.0  # when its cancellation was requested
 
@@ -181,7 +183,11 @@ class _Watch:
                     raise stage_run.Failed(
                         f"{self._name}: no answer of the server ({error})"
                     ) from None
-            time.sleep(POLL) if stop.is_set() else stop.wait(POLL)
+            time.sleep(OFTEN) if stop.is_set() else stop.wait(self._pause())
+
+    def _pause(self) -> float:
+        """A twentieth of the time that the run has taken so far, within the bounds above."""
+        return min(max(OFTEN, (time.monotonic() - self._began) / 20), SELDOM)
 
     def _ended(self, state: State) -> tuple[Done, dict[str, Any]]:
         if state.is_completed():
