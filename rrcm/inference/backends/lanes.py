@@ -21,16 +21,10 @@ from rrcm.inference.lanes import lenet, vit
 from rrcm.inference.lanes.program import here
 from rrcm.models.trained import purified
 
+about = purified.about
 PRECISIONS = ("fp32",)
 NETWORKS = {"lenet": lenet, "vit": vit}
 SMALLEST = 16  # numbers of an image: a register of them is read at once
-
-
-def about(root: Path, run: str) -> dict[str, Any]:
-    """The ``weights`` digest of ``root/models/<run>``, and the ``params`` that made it."""
-    folder = root / "models" / run
-    params = read_config(folder).get("params", {})
-    return {"weights": sha256(folder / "model.safetensors"), "params": params}
 
 
 class Backend:

@@ -8,17 +8,11 @@ import torch
 from torch import Tensor
 
 from rrcm.core.errors import BackendError
-from rrcm.core.files import read_config, sha256
+from rrcm.core.files import sha256
 from rrcm.models.trained import purified
 
+about = purified.about
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def about(root: Path, run: str) -> dict[str, Any]:
-    """The ``weights`` digest of ``root/models/<run>``, and the ``params`` that made it."""
-    folder = root / "models" / run
-    params = read_config(folder).get("params", {})
-    return {"weights": sha256(folder / "model.safetensors"), "params": params}
 
 
 class Backend:

@@ -1,5 +1,6 @@
 """The inference form of a ViT at one sigma (rrcm/models/folding/vit.py) as a program."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,6 +10,25 @@ from rrcm.inference.lanes.kernels import Layer, Pairs, dense
 from rrcm.inference.lanes.program import Compiled, Machine, Program
 
 
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """Sizes of a ViT, and the buffers that its blocks share, in numbers of one image.
+
+    ``h`` are the tokens, which each block adds to, and ``n`` the same after a layer norm. ``qkv``
+    are queries, keys and values, ``looks`` the attention of one head, ``out`` what the heads give;
+    ``hidden`` is within an MLP.
+    """
+
+    tokens: int
+    features: int
+    h: Any
+    n: Any
+    qkv: Any
+    looks: Any
+    out: Any
+    hidden: Any
+
+
 def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compiled:
     """The program of ``network``, a `FoldedAtSigma`, for images of ``shape`` [C, H, W]."""
     channels, height, width = shape
@@ -16,11 +36,18 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
     tokens, features = network.start.shape
     program = Program(machine, pixels=channels * height * width, classes=trunk.head.out_features)
     x = program.buffer(program.pixels)
-    h, n = program.buffer(tokens * features), program.buffer(tokens * features)
-    qkv, attended = program.buffer(3 * tokens * features), program.buffer(tokens * features)
-    looks, hidden = program.buffer(tokens * tokens), program.buffer(4 * tokens * features)
+    room = Room(
+        tokens=tokens,
+        features=features,
+        h=program.buffer(tokens * features),
+        n=program.buffer(tokens * features),
+        qkv=program.buffer(3 * tokens * features),
+        looks=program.buffer(tokens * tokens),
+        out=program.buffer(tokens * features),
+        hidden=program.buffer(4 * tokens * features),
+    )
     program.call(kernels.lanes_of, program.pixels, to=[x, program.images])
-    program.call(kernels.fill, 2 * features, to=[h, program.constant(network.start[:2])])
+    program.call(kernels.fill, 2 * features, to=[room.h, program.constant(network.start[:2])])
     patches = Layer(
         outputs=features,
         steps=((channels, height * width), (side, width), (side, 1)),
@@ -28,90 +55,73 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
         starts=True,
     )
     program.product(
-        patches, network.kernel.T, network.start[2:], y=program.within(h, 2 * features), x=x
+        patches, network.kernel.T, network.start[2:], y=program.within(room.h, 2 * features), x=x
     )
     for block in trunk.blocks:
-        _attend(program, block, tokens, features, h=h, n=n, qkv=qkv, looks=looks, out=attended)
-        _mlp(program, block.mlp, tokens, features, h=h, n=n, hidden=hidden)
-    _attend_once(program, trunk.last, tokens, features, h=h, n=n, q=qkv, looks=looks, out=attended)
-    _mlp(program, trunk.last.mlp, 1, features, h=h, n=n, hidden=hidden)
+        _attend(program, block, room)
+        _mlp(program, block.mlp, room, tokens=tokens)
+    _attend_once(program, trunk.last, room)
+    _mlp(program, trunk.last.mlp, room, tokens=1)
     if isinstance(trunk.norm, torch.nn.LayerNorm):
-        program.call(kernels.normalise, 1, features, trunk.norm.eps, to=[h, h])
+        program.call(kernels.normalise, 1, features, trunk.norm.eps, to=[room.h, room.h])
     head = dense(features, program.classes)
-    program.product(head, trunk.head.weight, trunk.head.bias, y=program.scores, x=h)
+    program.product(head, trunk.head.weight, trunk.head.bias, y=program.scores, x=room.h)
     return program.compile()
 
 
-def _attend(
-    program: Program,
-    block: Any,
-    tokens: int,
-    features: int,
-    *,
-    h: Any,
-    n: Any,
-    qkv: Any,
-    looks: Any,
-    out: Any,
-) -> None:
-    """Attention of all tokens to each other, added to ``h``."""
+def _attend(program: Program, block: Any, room: Room) -> None:
+    """Attention of all tokens to each other, added to ``room.h``."""
+    tokens, features = room.tokens, room.features
     depth, registers = features // block.heads, program.machine.registers
-    program.call(kernels.normalise, tokens, features, block.norm.eps, to=[n, h])
+    program.call(kernels.normalise, tokens, features, block.norm.eps, to=[room.n, room.h])
     layer = dense(features, 3 * features, places=tokens)
-    program.product(layer, block.qkv.weight, block.qkv.bias, y=qkv, x=n)
+    program.product(layer, block.qkv.weight, block.qkv.bias, y=room.qkv, x=room.n)
     towards = Pairs(
         shape=(tokens, tokens, depth), a=(3 * features, 1), b=(3 * features, 1), c=tokens
     )
     mixed = Pairs(shape=(tokens, depth, tokens), a=(tokens, 1), b=(1, 3 * features), c=features)
     with program.code.loop(block.heads) as head:
         at = program.code.times(head, depth)
-        q, k, v = (program.within(qkv, program.code.plus(at, i * features)) for i in range(3))
-        program.call(kernels.pairs, towards, registers, to=[looks, q, k])
-        program.call(kernels.softmax, tokens, tokens, to=[looks])
-        program.call(kernels.pairs, mixed, registers, to=[program.within(out, at), looks, v])
+        q, k, v = (program.within(room.qkv, program.code.plus(at, i * features)) for i in range(3))
+        program.call(kernels.pairs, towards, registers, to=[room.looks, q, k])
+        program.call(kernels.softmax, tokens, tokens, to=[room.looks])
+        own = program.within(room.out, at)
+        program.call(kernels.pairs, mixed, registers, to=[own, room.looks, v])
     layer = dense(features, features, places=tokens, residual=True)
-    program.product(layer, block.project.weight, block.project.bias, y=h, x=out, residual=h)
+    program.product(
+        layer, block.project.weight, block.project.bias, y=room.h, x=room.out, residual=room.h
+    )
 
 
-def _attend_once(
-    program: Program,
-    block: Any,
-    tokens: int,
-    features: int,
-    *,
-    h: Any,
-    n: Any,
-    q: Any,
-    looks: Any,
-    out: Any,
-) -> None:
+def _attend_once(program: Program, block: Any, room: Room) -> None:
     """Attention of the cls token, which attends to the normed tokens themselves."""
+    tokens, features = room.tokens, room.features
     depth, registers = features // block.heads, program.machine.registers
-    program.call(kernels.normalise, tokens, features, block.norm.eps, to=[n, h])
-    program.product(dense(features, features), block.q.weight, block.q.bias, y=q, x=n)
+    program.call(kernels.normalise, tokens, features, block.norm.eps, to=[room.n, room.h])
+    program.product(dense(features, features), block.q.weight, block.q.bias, y=room.qkv, x=room.n)
     none, none_of_head = torch.zeros(features), torch.zeros(depth)
-    seen, pooled = program.within(q, features), program.within(q, 2 * features)
+    seen, pooled = (program.within(room.qkv, i * features) for i in (1, 2))  # behind the query
     towards = Pairs(shape=(1, tokens, features), a=(features, 1), b=(features, 1), c=tokens)
     mixed = Pairs(shape=(1, features, tokens), a=(tokens, 1), b=(1, features), c=features)
     for head in range(block.heads):
-        own = program.within(q, head * depth)
+        own = program.within(room.qkv, head * depth)
         program.product(dense(depth, features), block.k[head].T, none, y=seen, x=own)
-        program.call(kernels.pairs, towards, registers, to=[looks, seen, n])
-        program.call(kernels.softmax, 1, tokens, to=[looks])
-        program.call(kernels.pairs, mixed, registers, to=[pooled, looks, n])
-        own = program.within(out, head * depth)
+        program.call(kernels.pairs, towards, registers, to=[room.looks, seen, room.n])
+        program.call(kernels.softmax, 1, tokens, to=[room.looks])
+        program.call(kernels.pairs, mixed, registers, to=[pooled, room.looks, room.n])
+        own = program.within(room.out, head * depth)
         program.product(dense(features, depth), block.v[head].T, none_of_head, y=own, x=pooled)
     layer = dense(features, features, residual=True)
-    program.product(layer, block.project.weight, block.project.bias, y=h, x=out, residual=h)
+    program.product(
+        layer, block.project.weight, block.project.bias, y=room.h, x=room.out, residual=room.h
+    )
 
 
-def _mlp(
-    program: Program, mlp: Any, tokens: int, features: int, *, h: Any, n: Any, hidden: Any
-) -> None:
-    """The MLP of each token, added to ``h``."""
-    program.call(kernels.normalise, tokens, features, mlp.norm.eps, to=[n, h])
+def _mlp(program: Program, mlp: Any, room: Room, *, tokens: int) -> None:
+    """The MLP of the first ``tokens`` tokens, added to ``room.h``."""
     wide = mlp.fc1.out_features
-    layer = dense(features, wide, places=tokens, activation="gelu")
-    program.product(layer, mlp.fc1.weight, mlp.fc1.bias, y=hidden, x=n)
-    layer = dense(wide, features, places=tokens, residual=True)
-    program.product(layer, mlp.fc2.weight, mlp.fc2.bias, y=h, x=hidden, residual=h)
+    program.call(kernels.normalise, tokens, room.features, mlp.norm.eps, to=[room.n, room.h])
+    layer = dense(room.features, wide, places=tokens, activation="gelu")
+    program.product(layer, mlp.fc1.weight, mlp.fc1.bias, y=room.hidden, x=room.n)
+    layer = dense(wide, room.features, places=tokens, residual=True)
+    program.product(layer, mlp.fc2.weight, mlp.fc2.bias, y=room.h, x=room.hidden, residual=room.h)

@@ -76,10 +76,17 @@ def save(
         tensors["local"] = _copies(cfg.local, ensembles.pictures(_first(configs[1])))
     rebuild(config, folder, tensors)
     kept = ("pictures", "purified", "denoiser", "classifier")
-    about = json.dumps([config[key] for key in kept], sort_keys=True)
-    checkpoint.save(folder / "model.safetensors", tensors, {"purified": about})
+    function = json.dumps([config[key] for key in kept], sort_keys=True)
+    checkpoint.save(folder / "model.safetensors", tensors, {"purified": function})
     write_json(folder / "config.json", config)
     return config
+
+
+def about(root: Path, run: str) -> dict[str, Any]:
+    """The ``weights`` digest of ``root/models/<run>``, and the ``params`` that made it."""
+    folder = root / "models" / run
+    params = read_config(folder).get("params", {})
+    return {"weights": sha256(folder / "model.safetensors"), "params": params}
 
 
 def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
