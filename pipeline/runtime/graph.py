@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -27,6 +27,8 @@ from dvc.dependency.param import ParamsDependency
 from dvc.env import DVC_ROOT, DVC_STAGE
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
+from dvc.stage import PipelineStage
+from dvc.stage.exceptions import StageNotFound
 
 from rrcm.cli import checked
 from rrcm.core import pool
@@ -62,10 +64,7 @@ def digest(stage_name: str) -> str:
     """
     try:
         with Repo(".") as repo:
-            stages = {stage.addressing: stage for stage in repo.index.stages}
-            if stage_name not in stages:
-                raise StageError(f"dvc.yaml has no stage {stage_name}; `dvc stage list` shows them")
-            stage = stages[stage_name]
+            stage = _found(repo, stage_name)
             read: dict[str, Any] = {"cmd": stage.cmd, "files": {}, "params": {}}
             for dependency in stage.deps:
                 if isinstance(dependency, ParamsDependency):
@@ -77,6 +76,15 @@ def digest(stage_name: str) -> str:
     except sqlite3.Error as error:  # DVC's database of hashes
         raise StageError(f"DVC's database: {one_line(error)}; is there room on the disk?") from None
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
+
+
+def _found(repo: Repo, stage_name: str) -> PipelineStage:
+    """A stage of dvc.yaml; the others are not loaded, as `repo.index` would do."""
+    with suppress(StageNotFound):
+        stage, *more = repo.stage.collect(stage_name)
+        if not more:  # it is not the name of a group
+            return stage
+    raise StageError(f"dvc.yaml has no stage {stage_name}; `dvc stage list` shows them")
 
 
 def _hash(dependency: Dependency, stage_name: str) -> str:
@@ -92,7 +100,7 @@ def recorded(stage_name: str, output: str) -> list[Path]:
     DVC removes the outputs of a stage before it runs it.
     """
     with Repo(".") as repo:
-        (stage,) = repo.stage.collect(stage_name)
+        stage = _found(repo, stage_name)
         known = [out for out in stage.outs if out.def_path == output and out.hash_info]
         found = [Path(out.cache.oid_to_path(out.hash_info.value)) for out in known]
     return [path for path in found if path.is_file()]
