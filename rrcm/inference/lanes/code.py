@@ -114,6 +114,18 @@ class Code:
             value = self.fma(value, x, self.number(coefficient))
         return value
 
+    def combined(self, factors: Sequence[float], values: Sequence[Any]) -> Any:
+        """The sum of ``values`` times ``factors``, in order, without those of factor 0."""
+        (first, value), *more = [
+            (self.number(float(factor)), value)
+            for factor, value in zip(factors, values, strict=True)
+            if factor
+        ]
+        found = self.multiply(first, value)
+        for factor, value in more:
+            found = self.fma(factor, value, found)
+        return found
+
     def scaled(self, value: Any, exponent: Any) -> Any:
         """``value`` times 2 to a whole ``exponent`` between -126 and 127."""
         whole = self.builder.fptosi(exponent, self.integers)
