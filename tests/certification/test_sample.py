@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sampling_runs import CFG, CONSTANTS, OTHER, SIX, N, defined, rows, sampled
 
 from rrcm.certification import certify
-from rrcm.certification.sampling import journal, procedure, sampler
+from rrcm.certification.sampling import batching, journal, procedure, sampler, session
 from rrcm.certification.sampling.procedure import subset
 from rrcm.certification.votes import bounds, records
 from rrcm.certification.votes.counts import ABSTAIN, SOFT
@@ -68,6 +68,23 @@ def test_workers_do_not_change_a_byte(stop, workers):
 
     assert sampled(cfg, workers=workers) == whole(stop, "all")
     assert len(whole(stop, "all").splitlines()) == 1 + 6
+
+
+def test_every_thread_draws(tmp_path, monkeypatch):
+    """Although a backend on a CPU leaves the thread that calls it, as a check does, with one."""
+    function, before, pools = linear(), torch.get_num_threads(), []
+    scores, pool = function.scores, batching.ThreadPoolExecutor
+    function.scores = lambda x: torch.set_num_threads(1) or scores(x)
+    monkeypatch.setattr(batching, "ThreadPoolExecutor", lambda n: pools.append(n) or pool(n))
+    places = {"journal": tmp_path / "journal", "path": tmp_path / "votes"}
+    try:
+        torch.set_num_threads(3)
+        notes = session.run(function, defined(CFG, SIX), SIX, title="", reference=None, **places)
+    finally:
+        torch.set_num_threads(before)
+
+    assert pools == [3]
+    assert notes["workers"] == 3
 
 
 @every_rule

@@ -99,6 +99,7 @@ def run(
     earlier: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Sample the votes of ``header`` into ``path``; see `draw` for the rest."""
+    threads = workers()  # before the check: on a CPU it leaves PyTorch at one thread
     invariant = is_batch_invariant(function, header, split)
     images = len(procedure.subset(header.subset, len(split.idx), shard=header.shard))
     if known := procedure.reusable(earlier, header, split):
@@ -109,7 +110,7 @@ def run(
         header,
         journal,
         path,
-        workers=workers(),
+        workers=threads,
         every=save_every(),
         reference=reference,
         known=known.values(),
@@ -117,7 +118,7 @@ def run(
     last = shown(states, total=images, title=title)
     return {
         "provider": header.provider,
-        "workers": workers(),
+        "workers": threads,
         "images": images,
         "images_known": len(known),
         "draws": last.draws,
