@@ -165,7 +165,8 @@ class _Watch:
     def __init__(self, name: str, run: UUID, client: SyncPrefectClient, say: Say) -> None:
         self._name, self._run, self._client, self._say = name, run, client, say
         self._began = self._heard = time.monotonic()
-        self._sign: object = None
+        self._type: object = None  # of its state
+        self._bar: object = None  # when its progress was last updated
         self._asked = 0.0  # when its cancellation was requested
 
     def wait(self, stop: threading.Event) -> tuple[Done, dict[str, Any]]:
@@ -208,6 +209,12 @@ class _Watch:
         found = self._client.read_artifacts(artifact_filter=mine)
         return next((one for one in found if one.type == kind), None)
 
+    def _progressed(self) -> bool:
+        """Whether its progress was updated since the last call, which costs the server a query."""
+        bar = self._artifact("progress")
+        before, self._bar = self._bar, bar and bar.updated
+        return self._bar != before
+
     def _end(self, state: State) -> None:
         """Cancel the run; one that does not end in time is marked as ended."""
         now = time.monotonic()
@@ -221,15 +228,15 @@ class _Watch:
 
     def _look(self, seen: FlowRun) -> None:
         """Give the run up if it stopped reporting; one that no worker took stays awaited."""
-        bar = self._artifact("progress")
-        sign = (seen.state.type, bar and bar.updated)
         silent = time.monotonic() - self._heard
-        if sign != self._sign:
-            self._sign, self._heard = sign, time.monotonic()
+        if seen.state.type != self._type:
+            self._type, self._heard = seen.state.type, time.monotonic()
         elif seen.state.is_scheduled():
             if silent > LONELY:
                 self._say("waiting for a worker; `rrcm flow worker`, in a clone, starts one")
                 self._say = lambda line: None
+        elif silent > SILENCE / 6 and self._progressed():
+            self._heard = time.monotonic()
         elif silent > (max(SILENCE, SUBMISSION) if seen.state.is_pending() else SILENCE):
             lost = Crashed(message=f"nothing was heard of it for {silent:.0f} s")
             self._client.set_flow_run_state(self._run, lost, force=True)

@@ -217,11 +217,7 @@ def _worker(
     queue: str, name: str, limit: int, *, log: bool = True, heard: Callable[[], bool] = lambda: True
 ) -> Iterator[Popen[bytes]]:
     """Run a worker; its runs use this checkout and this Python interpreter."""
-    more = {
-        environment.CHECKOUT: str(Path.cwd()),
-        "PATH": processes.path(),
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
-    }
+    more = {environment.CHECKOUT: str(Path.cwd()), "PATH": processes.path()}
     if queue == STAGES:
         more["PREFECT_WORKER_PREFETCH_SECONDS"] = str(BEHIND)
     prefect = [sys.executable, "-m", "prefect", "--no-prompt", "worker", "start", "--pool", POOL]
