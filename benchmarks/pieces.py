@@ -4,7 +4,7 @@ On a machine of two cores: one process, two processes of `rrcm repro --pieces 2`
 in two clones, that is hosts of one core each, under `rrcm flow run --hosts --pieces 4`. Processes
 have one thread. All draw the same votes of a small network, and must have the same bytes. Times are
 of whole commands, with all that DVC, Prefect and the remote take; server and workers run before, as
-they do on hosts.
+they do on hosts. As the server shares the two cores, its processor time is printed, too.
 """
 
 import argparse
@@ -13,6 +13,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import psutil
 
 from benchmarks.drills.hosts import EVAL, RUN, SAMPLE, SECRET, TRAIN, Team, Workspace, until
 from pipeline.flow.environment import POOL
@@ -74,13 +76,24 @@ def four(team: Team) -> tuple[float, str]:
         for i in range(2):
             team.work(name, slots=f"{name}-{i}", **core, **ONE, **USUAL)
     until(lambda: online(team) == 4, seconds=300)
+    before = processor_time(team)
     asked = {
         "PREFECT_API_URL": team.service.url,
         "PREFECT_API_AUTH_STRING": SECRET,
     }
     command = ("rrcm", "flow", "run", "--hosts", "--pieces", "4", SAMPLE)
     coordinator = team.clone("second")
-    return timed(coordinator, *command, after=("dvc", "pull", VOTES), **asked)
+    seconds, made = timed(coordinator, *command, after=("dvc", "pull", VOTES), **asked)
+    share = (processor_time(team) - before) / seconds
+    print(f"the server took {100 * share:.1f} % of a core", file=sys.stderr)
+    return seconds, made
+
+
+def processor_time(team: Team) -> float:
+    """Seconds of processor time of the server so far, with its worker for flows."""
+    up = psutil.Process(team.service.process.pid)
+    times = [process.cpu_times() for process in (up, *up.children(recursive=True))]
+    return sum(one.user + one.system for one in times)
 
 
 def online(team: Team) -> int:
