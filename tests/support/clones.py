@@ -60,7 +60,6 @@ class Clones:
             "RRCM_SLOTS_DIR": str(self.folder / "slots"),
             "RRCM_SLOTS": "2",
             "RRCM_RETRY_SECONDS": "0.1",
-            "PREFECT_WORKER_QUERY_SECONDS": "2",
         }
 
     def clone(self, name: str) -> Workspace:
