@@ -45,11 +45,13 @@ def run(nodes: Sequence[Node], *, jobs: int, stop: Stop, say: Callable[[str], No
             say(line)
             bar.refresh()
 
+        bar.smoothing = 0.0  # the time left is that of an average stage so far
         shown = 0.0
         try:
             while work.start(threads):
                 work.wait(tell)
                 bar.set_postfix_str("; ".join(dict(work.shown).values()), refresh=False)
+                bar.initial = [*work.ended.values()].count(Outcome.CACHED)  # took no time
                 bar.update(len(work.ended) - bar.n)
                 if time.monotonic() - shown >= bar.mininterval:  # also while no stage ends
                     bar.refresh()

@@ -16,6 +16,7 @@ from workspace import ROOT
 from pipeline.commands import reproduce
 from pipeline.repro import gpus, lockfile, parallel, plan
 from pipeline.repro.processes import Stop
+from rrcm.core import progress
 from rrcm.core.errors import StageError
 
 GRAPH = """
@@ -97,6 +98,19 @@ def test_stages_run_at_the_same_time_and_leave_what_dvc_leaves(here: Path):
     assert (here / "dvc.lock").read_bytes() == found
     said.clear()
     assert run(*GOOD, said=said) and not said
+
+
+def test_the_time_left_is_computed_from_stages_that_took_time(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    bars, bar = [], progress.bar
+    monkeypatch.setattr(progress, "bar", lambda *asked: bars.append(bar(*asked)) or bars[-1])
+    assert run("wrong")
+    assert run("after")
+
+    first, second = ((one.initial, one.n, one.total) for one in bars)
+    assert first == (0, 1, 1)
+    assert second == (1, 2, 2)  # (unchanged, ended, all)
 
 
 def test_after_a_failure_no_stage_starts_and_the_next_run_goes_on(here: Path):
