@@ -3,8 +3,9 @@
 On a machine of two cores: one process, two processes of `rrcm repro --pieces 2`, and four workers
 in two clones, that is hosts of one core each, under `rrcm flow run --hosts --pieces 4`. Processes
 have one thread. All draw the same votes of a small network, and must have the same bytes. Times are
-of whole commands, with all that DVC, Prefect and the remote take; server and workers run before, as
-they do on hosts. As the server shares the two cores, its processor time is printed, too.
+of whole commands, with all that DVC, Prefect and the remote take. As on hosts, server and workers
+run before, and clones have checked their params.yaml. As the server shares the two cores, its
+processor time is printed, too.
 """
 
 import argparse
@@ -82,7 +83,7 @@ def four(team: Team) -> tuple[float, str]:
         "PREFECT_API_AUTH_STRING": SECRET,
     }
     command = ("rrcm", "flow", "run", "--hosts", "--pieces", "4", SAMPLE)
-    coordinator = team.clone("second")
+    coordinator = ready(team, "second")
     seconds, made = timed(coordinator, *command, after=("dvc", "pull", VOTES), **asked)
     share = (processor_time(team) - before) / seconds
     print(f"the server took {100 * share:.1f} % of a core", file=sys.stderr)
@@ -104,9 +105,10 @@ def online(team: Team) -> int:
 
 
 def ready(team: Team, name: str) -> Workspace:
-    """A clone with the network and the images."""
+    """A clone that was used before, with the network and the images."""
     clone = team.clones.clone(name)
     clone.run("dvc", "pull", "data", "shard", TRAIN, EXPORT)
+    clone.run("rrcm", "check")
     return clone
 
 

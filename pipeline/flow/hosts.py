@@ -28,6 +28,7 @@ from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 
 from pipeline.flow import artifacts, checkout, environment
+from pipeline.flow.awaited import Awaited
 from pipeline.repro import lockfile, pieces, processes, stage_run
 from pipeline.repro.locks import Stopped
 from pipeline.repro.plan import Node
@@ -36,8 +37,7 @@ from rrcm.core.errors import RrcmError, StageError
 
 DEPLOYMENT = "stage/stage"
 SILENCE = float(os.environ.get("RRCM_SILENCE_SECONDS", 180.0))  # after which a run is given up
-# Seconds between two checks whether a run is over, of a new run and of one that takes minutes: with
-# many runs, the server would spend much of its time on answers that nothing has changed.
+# Seconds between two checks whether a run is over, of a new run and of one that takes minutes
 OFTEN, SELDOM = 1.0, max(1.0, min(5.0, SILENCE / 12))
 SUBMISSION = 180.0  # until a worker that took a run must have started it
 LONELY = 60.0  # seconds until a message that no worker takes a run
@@ -113,7 +113,13 @@ def stopped(stop: processes.Stop, told: str = "") -> State:
 
 
 def there(
-    node: Node, commit: str, inputs: Mapping[str, Any], *, stop: threading.Event, say: Say
+    node: Node,
+    commit: str,
+    inputs: Mapping[str, Any],
+    *,
+    awaited: Awaited,
+    stop: threading.Event,
+    say: Say,
 ) -> tuple[Done, dict[str, Any]]:
     """Have a worker run a stage; return its result and its entries for dvc.lock, not yet written.
 
@@ -125,6 +131,7 @@ def there(
         node: The stage.
         commit: The full hash of a commit that every clone can fetch.
         inputs: The current entries of dvc.lock of the stages that it needs.
+        awaited: The runs that this coordinator awaits.
         stop: When it is set, the run is cancelled, and its end awaited.
         say: Called with the reason for waiting.
 
@@ -148,8 +155,8 @@ def there(
         raise StageError(
             f"the server has no deployment {DEPLOYMENT}; `rrcm flow deploy` makes it"
         ) from None
-    with get_client(sync_client=True) as client:
-        return _Watch(node.name, asked.id, client, say).wait(stop)
+    with get_client(sync_client=True) as client, awaited.include(asked.id):
+        return _Watch(node.name, asked.id, awaited, client, say).wait(stop)
 
 
 def _outputs(inputs: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
@@ -162,8 +169,11 @@ def _outputs(inputs: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
 class _Watch:
     """Follows a requested run until it ends, from the coordinator."""
 
-    def __init__(self, name: str, run: UUID, client: SyncPrefectClient, say: Say) -> None:
+    def __init__(
+        self, name: str, run: UUID, awaited: Awaited, client: SyncPrefectClient, say: Say
+    ) -> None:
         self._name, self._run, self._client, self._say = name, run, client, say
+        self._awaited = awaited
         self._began = self._heard = time.monotonic()
         self._type: object = None  # of its state
         self._bar: object = None  # when its progress was last updated
@@ -173,7 +183,9 @@ class _Watch:
         """Wait until the run is over; return its result and its entries for dvc.lock."""
         while True:
             try:
-                seen = self._client.read_flow_run(self._run)
+                age = OFTEN if stop.is_set() else self._age()
+                if (seen := self._awaited.read(self._run, self._client, age=age)) is None:
+                    raise stage_run.Failed(f"{self._name}: its run was deleted", final=True)
                 if seen.state.is_final():
                     return self._ended(seen.state)
                 if stop.is_set():
@@ -184,9 +196,9 @@ class _Watch:
                     raise stage_run.Failed(
                         f"{self._name}: no answer of the server ({error})"
                     ) from None
-            time.sleep(OFTEN) if stop.is_set() else stop.wait(self._pause())
+            time.sleep(OFTEN) if stop.is_set() else stop.wait(OFTEN)
 
-    def _pause(self) -> float:
+    def _age(self) -> float:
         """A twentieth of the time that the run has taken so far, within the bounds above."""
         return min(max(OFTEN, (time.monotonic() - self._began) / 20), SELDOM)
 

@@ -23,6 +23,7 @@ from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Completed, Failed
 
 from pipeline.flow import artifacts, hosts, summary, tags
+from pipeline.flow.awaited import Awaited
 from pipeline.flow.summary import GOOD, Ended, Result
 from pipeline.repro import lockfile, pieces, plan, stage_run
 from pipeline.repro.plan import Node
@@ -31,7 +32,7 @@ from pipeline.repro.stage_run import Done, Outcome
 from rrcm.config import params
 from rrcm.core.errors import RrcmError
 
-POLL = 2.0  # seconds between two checks of this run's state at Prefect
+POLL = 2.0  # seconds between two looks at this run's state, as it is known here
 PAUSE = "RRCM_RETRY_SECONDS"  # before the second try; doubled before each further one
 USUAL, LONGEST = 10.0, 600.0
 ENDED = {Outcome.RAN: Ended.RAN, Outcome.RESTORED: Ended.RESTORED, Outcome.CACHED: Ended.CACHED}
@@ -44,6 +45,7 @@ class Graph:
     def __init__(self, nodes: Sequence[Node], *, commit: str, retries: int, stop: Stop) -> None:
         """Run stages here, or on workers at ``commit``, with ``retries`` retries of a failure."""
         self._nodes, self._commit, self._retries, self._stop = nodes, commit, retries, stop
+        self._awaited = Awaited()
         self._whole = params.load()  # models, methods and sigmas for the tags of tasks
         self._before = lockfile.entries([node.name for node in nodes])
         self._lock = threading.Lock()  # of dvc.lock, among the threads of this process
@@ -65,7 +67,10 @@ class Graph:
             "%d of %d stages to look at: %s", len(out), len(self._nodes), ", ".join(out) or "none"
         )
         try:
-            with get_client(sync_client=True) as client:
+            with (
+                get_client(sync_client=True) as client,
+                self._awaited.include(UUID(current.id)),
+            ):
                 self._loop(client)
         finally:  # after an error of our own, nothing else would stop running stages
             if len(self._results) < len(self._futures):
@@ -101,10 +106,11 @@ class Graph:
     def _look(self, client: SyncPrefectClient) -> None:
         """Stop if the run was cancelled in Prefect, which only a worker would signal to us."""
         try:
-            state = client.read_flow_run(UUID(current.id)).state
+            seen = self._awaited.read(UUID(current.id), client, age=hosts.SELDOM)
         except artifacts.REFUSED as error:
             get_run_logger().debug("no answer of the server: %s", error)
             return
+        state = seen and seen.state
         if state is not None and (state.is_cancelling() or state.is_final()):
             self._stop.ask(f"{state.name.lower()} in Prefect")
 
@@ -190,7 +196,14 @@ class Graph:
             inputs = lockfile.entries(now.upstream)
         if not (now.changed or node.forced):  # its inputs turned out unchanged
             return Done(outcome=Outcome.CACHED, seconds=0.0)
-        done, entries = hosts.there(node, self._commit, inputs, stop=self._stop, say=logger.info)
+        done, entries = hosts.there(
+            node,
+            self._commit,
+            inputs,
+            awaited=self._awaited,
+            stop=self._stop,
+            say=logger.info,
+        )
         with self._lock:
             lockfile.adopt(entries)
         return done
