@@ -8,7 +8,7 @@ import dataclasses
 import json
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,11 +23,14 @@ from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.procedure import BoundNoise
 from rrcm.config.certification import Local
 from rrcm.config.denoisers import Denoising
+from rrcm.config.evaluation import Generation, Representation
 from rrcm.config.sections import Model
 from rrcm.core import registry
 from rrcm.core.schema import parse
 from rrcm.data.splits.shards import Split
+from rrcm.diffusion import condition, sampling
 from rrcm.diffusion import training as denoising
+from rrcm.evaluation import fid, probe
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import classifier
 from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
@@ -262,6 +265,71 @@ def votes(kind: str) -> Make:
     return make
 
 
+def encoder(device: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return condition.encoder(MODEL).eval().requires_grad_(False).to(device)
+
+
+def encoded(device: str) -> Iterable[Tensor]:
+    """Representations of clean and noisy images, for the linear probe."""
+    cfg = Representation(
+        encoder="pretrained/tiny",
+        architecture="vit",
+        model="tiny",
+        t_min=0.002,
+        t_max=80.0,
+        sigmas=[0.0],
+        penalty=0.01,
+        entropy=0.0,
+        normalised=False,
+        images=12,
+        batch_size=5,
+        seed=0,
+    )
+    for draw in (None, 2):
+        for some in probe.encode(encoder(device), DATA["train"], cfg, t=1.0, draw=draw, rows=12):
+            yield torch.from_numpy(some)
+
+
+def distances(device: str) -> Iterable[Tensor]:
+    """Moments of features, and distances to the nearest training images."""
+    some, others = DATA["validation"].images, [DATA["train"].images]
+    of = net("vit", device).fix(SIGMA)
+    found = fid.moments([some], max_value=255, of=of, device=device)
+    apart = fid.nearest(some, others, max_value=255, device=device)
+    return [torch.from_numpy(found.mean), torch.from_numpy(found.covariance), torch.tensor(apart)]
+
+
+def generated(sampler: Literal["dpm_solver", "heun"]) -> Make:
+    """Pictures of a conditional diffusion model, from noise and from images."""
+    x = torch.from_numpy(DATA["train"].pixels(slice(4)))
+    width = condition.encoder(MODEL)(x[:1], torch.tensor(SIGMA)).shape[1]
+    cfg = Generation(
+        denoiser="denoisers/small",
+        network="uvit",
+        condition="represented/small",
+        features="models/small",
+        architecture="vit",
+        sampler=sampler,
+        steps=4,
+        images=5,
+        batch_size=3,
+        seed=0,
+    )
+
+    def make(device: str) -> Iterable[Tensor]:
+        torch.manual_seed(0)
+        network = denoiser.network("uvit", DENOISERS["uvit"] | {"condition": width}, where="shape")
+        model = Denoiser(network, Times(Schedule(**EDM))).eval().to(device)
+        zeros, ones = torch.zeros(width), torch.ones(width)
+        told = condition.Condition(encoder(device), zeros, ones, t_min=0.002, t_max=80.0).to(device)
+        made = sampling.generate(model, cfg, (1, 8, 8), max_value=255, told=told)
+        of_images = sampling.from_images(model, cfg, x, max_value=255, told=told)
+        return [torch.from_numpy(some) for some in [*made, of_images]]
+
+    return make
+
+
 CASES: dict[str, Make] = {
     **{f"pretrain {name}": pretrain(name) for name in registry.names("objectives")},
     **{f"train {name}": train(name) for name in registry.names("methods")},
@@ -271,6 +339,9 @@ CASES: dict[str, Make] = {
     **{f"purify {name}": purified(name) for name in registry.names("purifiers")},
     **{f"noise {name}": noise(name) for name in registry.names("distributions")},
     **{f"votes {kind}": votes(kind) for kind in ("hard", "soft", "disagreement")},
+    "encode": encoded,
+    "distances": distances,
+    **{f"generate by {name}": generated(name) for name in ("dpm_solver", "heun")},
 }
 NARROW: dict[str, Make] = {  # under autocast: results have the types of the CPU's, and are finite
     **{f"pretrain {name} in bf16": pretrain(name, "bf16") for name in registry.names("objectives")},
@@ -302,6 +373,9 @@ def types(tensors: Iterable[Tensor]) -> list[tuple[torch.dtype, torch.Size, bool
 
 
 def main() -> None:
+    # Before `elsewhere` puts a function in the place of torch.Generator, which is in its types.
+    import rrcm.core.torchvision_stub  # noqa: F401, I001
+    import diffusers.schedulers.scheduling_dpmsolver_singlestep  # noqa: F401
     import elsewhere
 
     told = {}
