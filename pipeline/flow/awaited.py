@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun
@@ -25,6 +26,7 @@ class Awaited:
         self._lock = threading.Lock()
         self._known: dict[UUID, FlowRun | None] = {}  # None: not read yet, or deleted
         self._asked = 0.0  # when the server was asked last
+        self._lost: httpx.HTTPError | None = None  # why it did not answer then
 
     @contextmanager
     def include(self, run: UUID) -> Iterator[None]:
@@ -40,16 +42,20 @@ class Awaited:
     def read(self, run: UUID, client: SyncPrefectClient, *, age: float) -> FlowRun | None:
         """Return an included run as the server saw it ``age`` seconds ago at most.
 
-        None if the server does not have it. After a request without an answer, the next one comes
-        ``age`` seconds later, and until then the last answer is returned.
+        None if the server does not have it. Until the next answer, the same run is the same object.
 
         Raises:
-            httpx.HTTPError: The server did not answer.
+            httpx.HTTPError: The last request, which may be that of another thread, had no answer.
         """
         with self._lock:
             if self._known[run] is None or time.monotonic() - self._asked > age:
-                self._asked = time.monotonic()
-                self._ask(client)
+                self._asked, self._lost = time.monotonic(), None
+                try:
+                    self._ask(client)
+                except httpx.HTTPError as error:
+                    self._lost = error
+            if self._lost:
+                raise self._lost
             return self._known[run]
 
     def _ask(self, client: SyncPrefectClient) -> None:

@@ -175,7 +175,7 @@ class _Watch:
         self._name, self._run, self._client, self._say = name, run, client, say
         self._awaited = awaited
         self._began = self._heard = time.monotonic()
-        self._type: object = None  # of its state
+        self._seen: FlowRun | None = None  # the last answer
         self._bar: object = None  # when its progress was last updated
         self._asked = 0.0  # when its cancellation was requested
 
@@ -240,9 +240,12 @@ class _Watch:
 
     def _look(self, seen: FlowRun) -> None:
         """Give the run up if it stopped reporting; one that no worker took stays awaited."""
+        before, self._seen = self._seen, seen
+        if seen is before:  # the answer is still the same; looking further costs a request
+            return
         silent = time.monotonic() - self._heard
-        if seen.state.type != self._type:
-            self._type, self._heard = seen.state.type, time.monotonic()
+        if before is None or seen.state.type != before.state.type:
+            self._heard = time.monotonic()
         elif seen.state.is_scheduled():
             if silent > LONELY:
                 self._say("waiting for a worker; `rrcm flow worker`, in a clone, starts one")
