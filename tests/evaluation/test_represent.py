@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from builders import PARAMS, refused, split
-from helpers import MODEL
+from helpers import MODEL, REPRESENTATION
 from ruamel.yaml import YAML
 from sklearn.linear_model import LogisticRegression
 from statsmodels.stats.proportion import proportion_confint
@@ -16,7 +16,6 @@ from torch import nn
 
 from pipeline.commands import representations as command
 from rrcm.analysis import representations
-from rrcm.config.evaluation import Representation
 from rrcm.core.errors import CheckpointError, ConfigError, DataError, TrainingError
 from rrcm.core.files import write_json
 from rrcm.diffusion import condition
@@ -24,20 +23,7 @@ from rrcm.evaluation import frechet, probe
 from rrcm.models.trained.base import checkpoint
 from rrcm.noise import streams
 
-CFG = Representation(
-    encoder="pretrained/tiny",
-    architecture="vit",
-    model="tiny",
-    t_min=0.002,
-    t_max=80.0,
-    sigmas=[0.0, 0.5],
-    penalty=0.01,
-    entropy=0.0,
-    normalised=False,
-    images=40,
-    batch_size=16,
-    seed=0,
-)
+CFG = replace(REPRESENTATION, penalty=0.01, normalised=False, images=40, batch_size=16)
 
 
 class Pixels(nn.Module):

@@ -8,13 +8,13 @@ import dataclasses
 import json
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 import unlabelled
 from builders import SIGMA, images
-from helpers import MINI, MODEL, PRETRAIN, constants, split
+from helpers import GENERATION, MINI, MODEL, PRETRAIN, REPRESENTATION, constants, split
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -23,7 +23,6 @@ from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.procedure import BoundNoise
 from rrcm.config.certification import Local
 from rrcm.config.denoisers import Denoising
-from rrcm.config.evaluation import Generation, Representation
 from rrcm.config.sections import Model
 from rrcm.core import registry
 from rrcm.core.schema import parse
@@ -272,23 +271,11 @@ def encoder(device: str) -> torch.nn.Module:
 
 def encoded(device: str) -> Iterable[Tensor]:
     """Representations of clean and noisy images, for the linear probe."""
-    cfg = Representation(
-        encoder="pretrained/tiny",
-        architecture="vit",
-        model="tiny",
-        t_min=0.002,
-        t_max=80.0,
-        sigmas=[0.0],
-        penalty=0.01,
-        entropy=0.0,
-        normalised=False,
-        images=12,
-        batch_size=5,
-        seed=0,
-    )
     for draw in (None, 2):
-        for some in probe.encode(encoder(device), DATA["train"], cfg, t=1.0, draw=draw, rows=12):
-            yield torch.from_numpy(some)
+        representations = probe.encode(
+            encoder(device), DATA["train"], REPRESENTATION, t=1.0, draw=draw, rows=12
+        )
+        yield from map(torch.from_numpy, representations)
 
 
 def distances(device: str) -> Iterable[Tensor]:
@@ -300,22 +287,11 @@ def distances(device: str) -> Iterable[Tensor]:
     return [torch.from_numpy(found.mean), torch.from_numpy(found.covariance), torch.tensor(apart)]
 
 
-def generated(sampler: Literal["dpm_solver", "heun"]) -> Make:
+def generated(sampler: Any) -> Make:
     """Pictures of a conditional diffusion model, from noise and from images."""
     x = torch.from_numpy(DATA["train"].pixels(slice(4)))
     width = condition.encoder(MODEL)(x[:1], torch.tensor(SIGMA)).shape[1]
-    cfg = Generation(
-        denoiser="denoisers/small",
-        network="uvit",
-        condition="represented/small",
-        features="models/small",
-        architecture="vit",
-        sampler=sampler,
-        steps=4,
-        images=5,
-        batch_size=3,
-        seed=0,
-    )
+    cfg = dataclasses.replace(GENERATION, sampler=sampler)
 
     def make(device: str) -> Iterable[Tensor]:
         torch.manual_seed(0)
@@ -341,7 +317,7 @@ CASES: dict[str, Make] = {
     **{f"votes {kind}": votes(kind) for kind in ("hard", "soft", "disagreement")},
     "encode": encoded,
     "distances": distances,
-    **{f"generate by {name}": generated(name) for name in ("dpm_solver", "heun")},
+    **{f"generate by {name}": generated(name) for name in sampling.SAMPLERS},
 }
 NARROW: dict[str, Make] = {  # under autocast: results have the types of the CPU's, and are finite
     **{f"pretrain {name} in bf16": pretrain(name, "bf16") for name in registry.names("objectives")},

@@ -11,11 +11,17 @@ from hypothesis import settings
 from torch import Tensor, nn
 
 from rrcm.config import params, sections
+from rrcm.config.evaluation import Generation, Representation
+from rrcm.core.schema import parse, read_yaml
 from rrcm.data.splits.shards import Split
 
-MINI = params.load(Path(__file__).parents[1] / "mini.yaml")
+TESTS = Path(__file__).parents[1]
+MINI = params.load(TESTS / "mini.yaml")
+MORE = read_yaml(TESTS / "mini-more.yaml")
 PRETRAIN = MINI.pretrain["tiny"]
 MODEL = sections.Model(architecture="vit", shape=MINI.models["tiny"])
+REPRESENTATION = parse(MORE["representations"]["tiny"], Representation, where="representations")
+GENERATION = parse(MORE["generations"]["told"], Generation, where="generations")
 
 few = settings(deadline=None, max_examples=25)
 
