@@ -9,10 +9,10 @@ from pathlib import Path
 from rrcm.analysis import latency
 from rrcm.analysis.latency import Cost
 from rrcm.analysis.presentation import results
-from rrcm.certification.sampling import procedure, session, voting
+from rrcm.certification.sampling import batching, procedure, session, voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.journal import InMemoryJournal
-from rrcm.certification.sampling.sampler import VoteSampler, rows_at_once
+from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.cli.differences import lines
 from rrcm.cli.stale import Present
 from rrcm.config.certification import Eval
@@ -30,9 +30,9 @@ ROUNDS = 5  # at least; the median over all is reported
 def run(*, seconds: float, radius: float | None, reference: str, out: Path) -> str:
     """Time all evaluations in turns, for about ``seconds`` each; return the table to show.
 
-    A turn is one batch of noisy images, from pixels to votes, on one core or on the GPU. The table,
-    its numbers and a figure at ``radius`` (by default the smallest of the report above 0) are
-    written to ``out``.
+    A turn is what the engine gives a worker at a time (`batching.TASK`): batches of noisy images,
+    from pixels to votes, on one core or on the GPU. The table, its numbers and a figure at
+    ``radius`` (by default the smallest of the report above 0) are written to ``out``.
 
     Raises:
         DataError: An evaluation has not been certified here.
@@ -67,7 +67,7 @@ def run(*, seconds: float, radius: float | None, reference: str, out: Path) -> s
     return results.write(out, shown, measured, drawn, table="latency", plot="latency", note=note)
 
 
-Turn = Callable[[], int]  # classifies one batch, and returns its number of noisy images
+Turn = Callable[[], float]  # classifies noisy images, and returns the seconds for one
 
 
 def _turn(whole: Params, evaluation: Eval, split: Split) -> Turn:
@@ -84,15 +84,17 @@ def _turn(whole: Params, evaluation: Eval, split: Split) -> Turn:
         every=float("inf"),
     )
     count = drawing.counter(backend, voting.hard(backend))
-    rows = rows_at_once(backend, cfg.batch_size)
-    pieces = [Piece(Job(row=0, bounds=(0, rows)), 0, 0, rows)]
 
-    def turn() -> int:
-        count(pieces)
-        return rows
+    def seconds(rows: int) -> float:
+        start = time.perf_counter()
+        count([Piece(Job(row=0, bounds=(0, rows)), 0, 0, rows)])
+        return time.perf_counter() - start
 
-    turn()  # compiles the network, where a backend does
-    return turn
+    rows = cfg.batch_size
+    seconds(rows)  # compiles the network, where a backend does
+    while seconds(rows) < batching.TASK / 2:
+        rows *= 2
+    return lambda: seconds(rows) / rows
 
 
 def _measured(turns: dict[str, Turn], *, seconds: float) -> dict[str, float]:
@@ -104,8 +106,6 @@ def _measured(turns: dict[str, Turn], *, seconds: float) -> dict[str, float]:
             time.monotonic() - began < total
         ):
             for name, turn in turns.items():
-                start = time.perf_counter()
-                rows = turn()
-                taken[name].append((time.perf_counter() - start) / rows)
+                taken[name].append(turn())
             shown.update(done < ROUNDS)
     return {name: statistics.median(each) for name, each in taken.items()}

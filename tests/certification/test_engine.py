@@ -1,6 +1,7 @@
 """The engine counts every interval once, the same however it is scheduled, and in little memory."""
 
 import itertools
+import math
 import threading
 import time
 from collections import Counter
@@ -63,10 +64,10 @@ def jobs(bounds):
     return [Job(row=row, bounds=tuple(b)) for row, b in enumerate(bounds)]
 
 
-def finish(made, wanted, *, count=count, **how):
-    """Run to the end; what each job counted."""
+def finish(made, wanted, *, count=count, task=0.0, **how):
+    """Run to the end, by default with one batch a task; what each job counted."""
     found = {}
-    for job in batching.run(made, count, until(wanted), **how):
+    for job in batching.run(made, count, until(wanted), task=task, **how):
         found[job.row] = [c.tolist() for c in job.counts]
     return found
 
@@ -96,7 +97,8 @@ def test_every_interval_is_counted_once_however_it_is_scheduled(data):
         jobs(bounds),
         wanted,
         count=recorder,
-        rows=data.draw(st.integers(1, 40)),
+        batch_size=data.draw(st.integers(1, 40)),
+        task=data.draw(st.sampled_from([0.0, 1e-4, math.inf])),
         workers=data.draw(st.integers(1, 4)),
         priority=None if ranks is None else lambda job: ranks[job.row],
     )
@@ -113,7 +115,7 @@ def test_a_job_is_given_back_after_each_of_its_intervals(data):
     wanted = [data.draw(st.integers(1, len(ends) - 1)) for ends in bounds]
     seen = {row: [] for row in range(len(bounds))}
 
-    for job in batching.run(jobs(bounds), count, until(wanted), rows=7, workers=2):
+    for job in batching.run(jobs(bounds), count, until(wanted), batch_size=7, workers=2):
         seen[job.row].append((len(job.counts), job.done))
 
     for row, last in enumerate(wanted):
@@ -130,7 +132,7 @@ def test_a_job_that_has_counts_draws_only_the_rest(data):
         ends = job.bounds[: k + 1]
         job.counts = [votes(job.row, a, b - a) for a, b in itertools.pairwise(ends)]
 
-    found = finish(made, [len(b) for b in bounds], count=recorder, rows=8, workers=2)
+    found = finish(made, [len(b) for b in bounds], count=recorder, batch_size=8, workers=2)
 
     assert found == expected(bounds, [len(b) for b in bounds])
     assert set(recorder.draws()) == {
@@ -145,9 +147,7 @@ def test_slow_batches_change_nothing(workers):
     """Intervals may come back in any order, and be whole before the ones before them."""
     bounds, wanted = [[0, 20, 40, 60, 200]] * 6, [4, 1, 2, 4, 3, 4]
 
-    found = finish(
-        jobs(bounds), wanted, count=Recorder(slow=2e-3), rows=16, workers=workers, priority=None
-    )
+    found = finish(jobs(bounds), wanted, count=Recorder(slow=2e-3), batch_size=16, workers=workers)
 
     assert found == expected(bounds, wanted)
 
@@ -156,7 +156,7 @@ def test_batches_are_full_wherever_something_can_be_had():
     """100 draws at a time of images that want 30: nine batches in a row mix four of them."""
     recorder = Recorder()
 
-    finish(jobs([[0, 30]] * 30), [1] * 30, count=recorder, rows=100, workers=2)
+    finish(jobs([[0, 30]] * 30), [1] * 30, count=recorder, batch_size=100, workers=2)
 
     assert recorder.sizes() == [100] * 9
 
@@ -165,7 +165,7 @@ def test_rows_that_nobody_wants_are_drawn_ahead():
     """The last image alone still fills its batches; what it draws ahead is used when it comes."""
     recorder, bounds = Recorder(), [[0, 10, 20, 40, 80, 160]]
 
-    found = finish(jobs(bounds), [5], count=recorder, rows=16, workers=2)
+    found = finish(jobs(bounds), [5], count=recorder, batch_size=16, workers=2)
 
     assert recorder.sizes() == [16] * 10
     assert found == expected(bounds, [5])
@@ -198,7 +198,7 @@ def test_little_is_drawn_in_vain(workers):
     recorder = InOrder()
     bounds, wanted = [[0, *range(10, 10_010, 10)]] * 5, [3] * 5
 
-    found = finish(jobs(bounds), wanted, count=recorder, rows=16, workers=workers)
+    found = finish(jobs(bounds), wanted, count=recorder, batch_size=16, workers=workers)
 
     assert found == expected(bounds, wanted)
     assert sum(recorder.sizes()) <= 5 * (30 + (2 * workers + 1) * 16)
@@ -208,7 +208,7 @@ def test_what_was_drawn_ahead_is_dropped_when_it_is_not_wanted():
     """A long interval is begun to fill a batch, and not gone on with when its image stops."""
     recorder = Recorder()
 
-    finish(jobs([[0, 10, 10_000]] * 2), [1] * 2, count=recorder, rows=16, workers=1)
+    finish(jobs([[0, 10, 10_000]] * 2), [1] * 2, count=recorder, batch_size=16, workers=1)
 
     assert sum(recorder.sizes()) <= 20 + (2 + 1) * 16
 
@@ -216,16 +216,53 @@ def test_what_was_drawn_ahead_is_dropped_when_it_is_not_wanted():
 def test_the_next_image_is_better_than_what_may_not_be_wanted():
     recorder = Recorder()
 
-    finish(jobs([[0, 10, 10_000]] * 200), [1] * 200, count=recorder, rows=16, workers=1)
+    finish(jobs([[0, 10, 10_000]] * 200), [1] * 200, count=recorder, batch_size=16, workers=1)
 
     assert sum(recorder.sizes()) <= 200 * 10 + (2 + 1) * 16
+
+
+class Clock(Recorder):
+    """Time passes only while draws are counted, ``cost(calls so far)`` seconds for each."""
+
+    def __init__(self, monkeypatch, cost):
+        super().__init__()
+        self.cost, self.now = cost, 0.0
+        monkeypatch.setattr(batching.time, "perf_counter", lambda: self.now)
+
+    def __call__(self, pieces):
+        counts = super().__call__(pieces)
+        self.now += self.cost(len(self.batches)) * sum(p.size for p in pieces)
+        return counts
+
+
+@pytest.mark.parametrize("cost", [1e-5, 1e-4, 1e-3, 1e-2])
+def test_a_worker_gets_as_many_batches_as_take_the_time_of_a_task(monkeypatch, cost):
+    """From one batch, doubled; a batch that takes longer alone is a task of its own."""
+    clock, size, task = Clock(monkeypatch, lambda calls: cost), 8, 0.03
+
+    finish(jobs([[0, 20_000]]), [1], count=clock, batch_size=size, workers=1, task=task)
+    *whole, _ = clock.sizes()
+
+    assert whole[0] == size and whole == sorted(whole)
+    assert all(b in (a, 2 * a) for a, b in itertools.pairwise(whole))
+    assert task / 2 <= whole[-1] * cost < max(task, 2 * size * cost)
+
+
+def test_tasks_become_smaller_when_draws_take_longer(monkeypatch):
+    """As when another program takes the core, or a purifier its long way; and larger again."""
+    clock = Clock(monkeypatch, lambda calls: 1e-4 if calls < 50 or calls > 80 else 3e-2)
+
+    finish(jobs([[0, 50_000]]), [1], count=clock, batch_size=8, workers=1, task=0.1)
+    sizes = clock.sizes()
+
+    assert [sizes[48], sizes[79], sizes[-2]] == [512, 8, 512]
 
 
 @pytest.mark.parametrize("count_of_jobs", [50, 500])
 @pytest.mark.parametrize("draws", [40, 40_000])
 def test_few_jobs_are_in_flight_however_many_there_are(count_of_jobs, draws):
     """A job is taken when nothing else fills a batch, so memory does not grow with the images."""
-    rows, workers, first = 32, 2, 20
+    size, workers, first = 32, 2, 20
     started, most, finished = 0, 0, 0
 
     def source():
@@ -236,19 +273,19 @@ def test_few_jobs_are_in_flight_however_many_there_are(count_of_jobs, draws):
 
     long = 1 if draws > 1000 else count_of_jobs  # the others stop after their first interval
     for job in batching.run(
-        source(), count, lambda job: job.row < long, rows=rows, workers=workers
+        source(), count, lambda job: job.row < long, batch_size=size, workers=workers, task=0
     ):
         finished += job.done
         most = max(most, started - finished)
 
     assert finished == count_of_jobs
-    assert most <= (2 * workers + 1) * (rows // first + 2)
+    assert most <= (2 * workers + 1) * (size // first + 2)
 
 
 def test_jobs_start_in_their_order():
     recorder = Recorder()
 
-    finish(jobs([[0, 10, 20]] * 20), [2] * 20, count=recorder, rows=10, workers=1)
+    finish(jobs([[0, 10, 20]] * 20), [2] * 20, count=recorder, batch_size=10, workers=1)
     first = {p.job.row: i for i, batch in reversed([*enumerate(recorder.batches)]) for p in batch}
 
     assert sorted(first, key=first.get) == list(range(20))
@@ -265,7 +302,7 @@ def test_the_lowest_priority_goes_first():
         jobs([[0, 10, 20]] * 4),
         [2] * 4,
         count=recorder,
-        rows=10,
+        batch_size=10,
         workers=1,
         priority=lambda job: rank[job.row][len(job.counts)],
     )
@@ -282,7 +319,7 @@ def test_the_best_of_many_is_drawn_to_its_end_before_the_others_begin():
         return -job.row
 
     ends = [[0, 50, 200]] * 3
-    finish(jobs(ends), [2] * 3, count=recorder, rows=10, workers=1, priority=last_first)
+    finish(jobs(ends), [2] * 3, count=recorder, batch_size=10, workers=1, priority=last_first)
     order = [p.job.row for batch in recorder.batches for p in batch]
 
     # Two batches are under way, so the next image has one while the first interval comes back.
@@ -298,7 +335,7 @@ def test_after_the_time_nothing_is_handed_out():
         jobs([[0, 10, 20]] * 50),
         [2] * 50,
         count=recorder,
-        rows=10,
+        batch_size=10,
         workers=2,
         expired=lambda: next(left, True),
     )
@@ -310,12 +347,14 @@ def test_after_the_time_nothing_is_handed_out():
 def test_without_time_nothing_is_drawn():
     recorder = Recorder()
 
-    assert not finish(jobs([[0, 5]]), [1], count=recorder, rows=5, workers=1, expired=lambda: True)
+    assert not finish(
+        jobs([[0, 5]]), [1], count=recorder, batch_size=5, workers=1, expired=lambda: True
+    )
     assert not recorder.batches
 
 
 def test_without_jobs_nothing_happens():
-    assert finish([], [], rows=5, workers=3) == {}
+    assert finish([], [], batch_size=5, workers=3) == {}
 
 
 def test_an_error_of_a_worker_comes_out_and_ends_the_pool():
@@ -327,7 +366,7 @@ def test_an_error_of_a_worker_comes_out_and_ends_the_pool():
     before = threading.active_count()
 
     with pytest.raises(ArithmeticError, match="of a worker"):
-        finish(jobs([[0, 10, 20]] * 20), [2] * 20, count=fail, rows=10, workers=3)
+        finish(jobs([[0, 10, 20]] * 20), [2] * 20, count=fail, batch_size=10, workers=3)
 
     assert threading.active_count() == before
 
@@ -339,7 +378,7 @@ def test_an_error_of_the_caller_ends_the_pool():
     before = threading.active_count()
 
     with pytest.raises(ArithmeticError, match="of the caller"):
-        list(batching.run(jobs([[0, 10]] * 20), count, decide, rows=10, workers=3))
+        list(batching.run(jobs([[0, 10]] * 20), count, decide, batch_size=10, workers=3))
 
     assert threading.active_count() == before
 
@@ -361,7 +400,7 @@ def test_closing_early_ends_the_pool_and_cancels_what_waits(monkeypatch):
 
     monkeypatch.setattr(batching, "ThreadPoolExecutor", Pool)
 
-    running = batching.run(jobs([[0, 10, 20]] * 50), slow, always, rows=10, workers=2)
+    running = batching.run(jobs([[0, 10, 20]] * 50), slow, always, batch_size=10, workers=2, task=0)
     next(running)
     running.close()
 
@@ -377,4 +416,4 @@ def test_all_workers_work():
         together.wait()
         return count(pieces)
 
-    assert len(finish(jobs([[0, 10]] * 9), [1] * 9, count=meet, rows=10, workers=3)) == 9
+    assert len(finish(jobs([[0, 10]] * 9), [1] * 9, count=meet, batch_size=10, workers=3)) == 9

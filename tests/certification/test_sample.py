@@ -54,6 +54,12 @@ def journal_of(cfg, split=SIX):
         return journal.read_bytes()
 
 
+@pytest.fixture
+def one_batch_a_task(monkeypatch):
+    """Draws seem to take long, so that a worker gets no more than one batch at a time."""
+    monkeypatch.setattr(batching, "time", Clock(1.0))
+
+
 every_rule = pytest.mark.parametrize("stop", CONSTANTS)
 every_extra = pytest.mark.parametrize("extra", EXTRAS)
 
@@ -482,6 +488,7 @@ def test_a_rule_that_certifies_at_its_end_only_has_no_budget(stop):
 
 @pytest.mark.parametrize("stop", ["grid", "anytime"])
 @pytest.mark.parametrize("seconds", [0.5, 25, 40, 80, 10_000])
+@pytest.mark.usefixtures("one_batch_a_task")
 def test_a_budget_ends_drawing_soundly(monkeypatch, stop, seconds):
     """Rows say why they end, and certificates are those of the rule for what was drawn."""
     cfg, alpha = replace(CFG, stop=stop), 0.05
@@ -512,6 +519,7 @@ def test_a_budget_ends_drawing_soundly(monkeypatch, stop, seconds):
             assert (line["predict"], line["radius"], line["n"]) == (ABSTAIN, 0, 0)
 
 
+@pytest.mark.usefixtures("one_batch_a_task")
 def test_a_budget_loses_nothing_that_was_drawn(monkeypatch):
     """Not even what the journal had not yet heard of when time was up."""
     seen = {}
@@ -532,6 +540,7 @@ def test_a_budget_loses_nothing_that_was_drawn(monkeypatch):
         assert [evidence.selection.tolist(), *steps] == seen.get(row.idx, [[0, 0, 0]])
 
 
+@pytest.mark.usefixtures("one_batch_a_task")
 def test_under_a_budget_every_image_is_selected_first(monkeypatch):
     """And then most draws go to those of which a radius may be expected."""
     monkeypatch.setattr(sampler, "time", Clock(1.0))
@@ -547,6 +556,7 @@ def test_under_a_budget_every_image_is_selected_first(monkeypatch):
 # Failures.
 
 
+@pytest.mark.usefixtures("one_batch_a_task")
 def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_path):
     """Nothing stands at the final path, and with a whole classifier the rest goes on."""
     backend, calls = linear(), itertools.count()
@@ -608,6 +618,7 @@ def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
 # Memory.
 
 
+@pytest.mark.usefixtures("one_batch_a_task")
 def test_memory_does_not_grow_with_draws(tmp_path):
     """Forty times the draws, and no more than a few batches of them at any time."""
 

@@ -170,6 +170,8 @@ class Clock:
         self.now += self.step
         return self.now
 
+    perf_counter = monotonic
+
 
 class Linear:
     """Scores x.w + b in float64, one addition after the other: a row never knows its batch.

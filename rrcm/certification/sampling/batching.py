@@ -2,8 +2,9 @@
 
 An image is a `Job`: intervals of draws, counted one after the other; after each, the caller decides
 whether to draw the next. A batch mixes draws of several images, and rows that would stay empty are
-filled with later intervals of images in flight, which are dropped if the image stops before. This
-module does not depend on classes, noise or certificates.
+filled with later intervals of images in flight, which are dropped if the image stops before. A
+worker gets as many batches at a time as take it `TASK` seconds. This module does not depend on
+classes, noise or certificates.
 
 Guarantee: the counts of an interval depend on the job and the interval alone, not on scheduling, if
 `CountPieces` is a function of each draw. As few images are in flight as keep the workers busy, so
@@ -12,6 +13,7 @@ memory depends neither on the draws nor on the number of images.
 
 import heapq
 import itertools
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -45,6 +47,10 @@ class Piece:
     size: int
 
 
+# Seconds that a worker draws at a time: long beside the handing out, which another thread does, and
+# short, as what is under way when an image stops is lost.
+TASK = 0.05
+
 # Counts are whatever can be added: arrays, or `voting.Counts`.
 CountPieces = Callable[[list[Piece]], Sequence[Any]]  # pieces [P] of whole batches -> counts [P]
 Decide = Callable[[Job], bool]  # called after each interval: is another one wanted?
@@ -55,8 +61,9 @@ def run(
     count: CountPieces,
     decide: Decide,
     *,
-    rows: int,
+    batch_size: int,
     workers: int,
+    task: float = TASK,
     priority: Callable[[Job], float] | None = None,
     expired: Callable[[], bool] = lambda: False,
 ) -> Generator[Job]:
@@ -65,29 +72,42 @@ def run(
     Args:
         jobs: In the order of their start, taken one by one as there is room; each has an interval
             that is not counted yet.
-        count: Runs on worker threads, on at most ``rows`` draws at a time.
+        count: Runs on worker threads, on the draws of one or more batches at a time.
         decide: Runs on the caller's thread; must be a function of ``job.counts`` alone.
-        rows: Draws per call of ``count``, a multiple of the batch size.
+        batch_size: A call of ``count`` gets a multiple of it, if there are as many draws.
         workers: Number of threads.
+        task: Seconds that a call of ``count`` should take; it has at least one batch.
         priority: Jobs of the lowest value go first, and all are in flight at once. By default jobs
             go in their order, and as few are in flight as keep the workers busy.
-        expired: Called before each batch; once it is true, nothing more is drawn.
+        expired: Called before each task; once it is true, nothing more is drawn.
     """
     queue = _Queue(iter(jobs), priority)
-    pending: dict[Future[Sequence[Any]], list[Piece]] = {}
+    batches = 1  # of a task
+    pending: dict[Future[tuple[Sequence[Any], float]], list[Piece]] = {}
+
+    def timed(pieces: list[Piece]) -> tuple[Sequence[Any], float]:
+        began = time.perf_counter()
+        return count(pieces), time.perf_counter() - began
+
     with ThreadPoolExecutor(workers) as pool:
         try:
             while True:
                 while len(pending) < 2 * workers and not expired():
-                    if not (pieces := queue.take(rows)):
+                    if not (pieces := queue.take(batches * batch_size)):
                         break
-                    pending[pool.submit(count, pieces)] = pieces
+                    pending[pool.submit(timed, pieces)] = pieces
                 if not pending:
                     return
                 done = wait(pending, return_when=FIRST_COMPLETED).done
                 for future in [future for future in pending if future in done]:
                     pieces = pending.pop(future)
-                    for piece, counts in zip(pieces, future.result(), strict=True):
+                    counted, seconds = future.result()
+                    had = -(-sum(piece.size for piece in pieces) // batch_size)
+                    if seconds < task / 2:
+                        batches = max(batches, 2 * had)
+                    elif seconds > 2 * task:
+                        batches = max(1, min(batches, had // 2))
+                    for piece, counts in zip(pieces, counted, strict=True):
                         yield from queue.counted(piece, counts, decide)
         finally:
             pool.shutdown(cancel_futures=True)

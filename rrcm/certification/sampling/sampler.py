@@ -65,7 +65,7 @@ class VoteSampler:
                 voting.soft(backend, beta=header.soft) if header.soft else voting.hard(backend),
             ),
             self.wants_more,
-            rows=rows_at_once(backend, header.batch_size),
+            batch_size=header.batch_size,
             workers=self.workers,
             priority=self._priority if header.budget and len(todo) > 1 else None,
             expired=lambda: time.monotonic() > deadline,
@@ -94,7 +94,7 @@ class VoteSampler:
             (Job(row=place, bounds=bounds) for place in todo),
             self.counter(backend, voting.disagreement(backend, reference)),
             lambda job: False,
-            rows=rows_at_once(backend, self.header.batch_size),
+            batch_size=self.header.batch_size,
             workers=self.workers,
         ):
             pair = int(job.counts[0].votes[1]), self.header.paired
@@ -197,8 +197,3 @@ def _restored(votes: ImageVotes, *, soft: bool) -> list[Counts]:
         Counts(votes=v, soft=s, squares=q, nan=torch.zeros(1, dtype=torch.int64))
         for v, s, q in zip(torch.from_numpy(steps), *sums, strict=True)
     ]
-
-
-def rows_at_once(backend: Backend, batch_size: int) -> int:
-    """Draws per task of a worker: one batch; on a GPU eight, to wait for the device less often."""
-    return batch_size * (8 if backend.device.type == "cuda" else 1)

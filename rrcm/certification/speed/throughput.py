@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from rrcm.certification.sampling import batching, sampler, voting
-from rrcm.certification.sampling.batching import Job
+from rrcm.certification.sampling import batching, voting
+from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.procedure import BoundNoise
 from rrcm.certification.speed import usual_loop
 from rrcm.config.certification import Export
@@ -211,22 +211,23 @@ def engine_rate(
         batch_size=batch_size,
         device=backend.device,
     )
-    rows = sampler.rows_at_once(backend, batch_size)
-    bounds = tuple(range(0, 100 * rows + 1, rows))
+    calls: list[tuple[float, int]] = []  # the end of each, and its rows
+
+    def timed(pieces: list[Piece]) -> Sequence[voting.Counts]:
+        counts = count(pieces)
+        calls.append((time.perf_counter(), sum(piece.size for piece in pieces)))
+        return counts
+
+    first = 4 * workers  # compiled, warm, all workers busy
+    bounds = tuple(range(0, 100 * batch_size + 1, batch_size))
     jobs = (Job(row=i % len(split.idx), bounds=bounds) for i in itertools.count())
-    began, done, first = None, 0, rows * 4 * workers
-    running = batching.run(jobs, count, lambda job: True, rows=rows, workers=workers)
-    for intervals, _ in enumerate(running, start=1):
-        now = time.perf_counter()
-        if began is None and intervals * rows >= first:  # compiled, warm, all workers busy
-            began, done = now, 0
-        elif began is not None:
-            done += rows
-            if now - began >= seconds:
-                break
+    running = batching.run(jobs, timed, lambda job: True, batch_size=batch_size, workers=workers)
+    for _ in running:
+        if len(calls) > first and calls[-1][0] - calls[first - 1][0] >= seconds:
+            break
     running.close()
-    assert began is not None  # jobs never run out
-    return done / (now - began)
+    (began, _), *counted = calls[first - 1 :]
+    return sum(rows for _, rows in counted) / (counted[-1][0] - began)
 
 
 def gemm_peak(dtype: torch.dtype, device: str, size: int = 2048) -> float:
