@@ -39,8 +39,8 @@ from rrcm.core.files import sha256
 from rrcm.models.trained.base import checkpoint
 
 SILENCE, PERIOD, RETRY = 20.0, 5.0, 1.0
-TRIAL, BUSY = 20, 60.0  # epochs of a trial; seconds that a training takes, by its rate
-DRAWS = 20_000  # of each of 20 images
+TRIAL, DRAWS = 20, 20_000  # of a trial: epochs, and draws of each of 20 images
+BUSY = 60.0  # seconds that a training takes, and a sampling, by their rates
 RUN = "tiny-gaussian-s050"
 EVAL = f"{RUN}-e050"
 TRAIN, SAMPLE, CERTIFY = f"train@{RUN}", f"sample@{EVAL}", f"certify@{EVAL}"
@@ -79,18 +79,20 @@ class Team:
 
     @classmethod
     def busy(cls, folder: Path) -> "Team":
-        """A team whose training takes about `BUSY` seconds on this machine."""
+        """A team whose training and sampling take about `BUSY` seconds each on this machine."""
         team = cls(folder, epochs=TRIAL, n=DRAWS)
-        trial, took = team.clone("trial"), []
-        for epochs in (TRIAL, 3 * TRIAL):  # the difference is without what every start takes
-            trial.edit(partial(_cut, epochs=epochs, n=DRAWS))
-            trial.run("dvc", "repro", TRAIN)
-            record = json.loads((trial.path / f"provenance/{TRAIN}.json").read_text())
-            took.append(record["seconds"])
-        epochs = round(2 * TRIAL * BUSY / max(took[1] - took[0], 0.1))
+        trial = team.clone("trial")
+        took: dict[str, list[float]] = {TRAIN: [], SAMPLE: []}
+        for factor in (1, 3):  # the difference is without what every start takes
+            trial.edit(partial(_cut, epochs=factor * TRIAL, n=factor * DRAWS))
+            trial.run("dvc", "repro", SAMPLE)
+            for stage, seconds in took.items():
+                record = json.loads((trial.path / f"provenance/{stage}.json").read_text())
+                seconds.append(record["seconds"])
+        busy = {stage: 2 * BUSY / max(b - a, 0.1) for stage, (a, b) in took.items()}
         first = Workspace(folder / "first")
-        first.edit(partial(_cut, epochs=epochs, n=DRAWS))
-        first.commit("a training of a minute")
+        first.edit(partial(_cut, epochs=round(busy[TRAIN] * TRIAL), n=round(busy[SAMPLE] * DRAWS)))
+        first.commit("a training of a minute, and a sampling")
         first.run("git", "push", "--quiet", str(folder / "origin"), "HEAD")
         return team
 

@@ -74,13 +74,13 @@ class Place:
         known = self._mark.read_text() if self._mark.exists() else ""
         if not archive or (archive == known and self.folder.exists()):
             return False
+        self.folder.parent.mkdir(parents=True, exist_ok=True)  # a new clone has no SCRATCH
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             packed, unpacked = Path(folder, archive), Path(folder, "state")
             self._fs.get_file(self._at(archive), str(packed))
             with zipfile.ZipFile(packed) as found:  # damage is an error: each file has a checksum
                 found.extractall(unpacked)
             shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.parent.mkdir(exist_ok=True)
             unpacked.rename(self.folder)
         self._mark.write_text(archive)
         return True

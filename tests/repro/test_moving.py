@@ -28,7 +28,6 @@ def clone(tmp_path: Path, monkeypatch) -> Callable[[str], Path]:
             remote = ("remote", "add", "--default", "shared", str(tmp_path / "remote"))
             for command in (("init", "--no-scm"), remote):
                 subprocess.run((*dvc, *command), cwd=path, check=True)
-            (path / moving.SCRATCH).mkdir(parents=True)
         monkeypatch.chdir(path)
         return path
 
