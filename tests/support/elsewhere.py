@@ -1,9 +1,10 @@
 """A device that is not the CPU, on a machine that has none.
 
 Its tensors say that they are on ``gpu:0``, and an operation that mixes them with those of the CPU
-is an error, as on a GPU. The numbers are computed by the CPU, so that a result must have its bits.
-An operation for which PyTorch declares no CUDA kernel is an error, too, and autocast chooses types
-as on CUDA.
+is an error, as on a GPU. While the device is there, so is a product of matrices on the CPU, as of a
+network that was left there with its input. The numbers are computed by the CPU, so that a result
+must have its bits. An operation for which PyTorch declares no CUDA kernel is an error, too, and
+autocast chooses types as on CUDA.
 
 PyTorch's fake tensors would do without numbers, but on a build without CUDA their autograd aborts
 the process. Importing this module adds the device to the process for
@@ -30,6 +31,7 @@ from torch.utils.backend_registration import (
 
 NAME = "gpu"
 COPIES = {"aten::copy_", "aten::_to_copy"}  # what may mix devices
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution"}
 KERNELS = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
 CASTS = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
 AUTOCAST = torch._C.DispatchKey.AutocastPrivateUse1
@@ -118,6 +120,8 @@ def computed(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     inside = tree_map(_inner, (args, kwargs))
     result = function(*inside[0], **inside[1])
     if not wrapped:
+        if name in PRODUCTS:
+            raise RuntimeError(f"{name}: on the CPU, although {NAME} is there")
         return result
     require_kernel(str(function))
     result = tree_map(_outer, result)

@@ -6,8 +6,10 @@ in bfloat16 their types.
 
 import dataclasses
 import json
+import tempfile
 import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,9 @@ from rrcm.data.splits.shards import Split
 from rrcm.diffusion import condition, sampling
 from rrcm.diffusion import training as denoising
 from rrcm.evaluation import fid, probe
+from rrcm.models.networks.vit import SIZES
 from rrcm.models.trained import denoiser
-from rrcm.models.trained.base import classifier
+from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
 from rrcm.models.trained.purified_classifier import Precise, PurifiedClassifier, Resize
 from rrcm.training import finetune
@@ -56,6 +59,7 @@ DENOISERS = {
     "uvit": {"size": "16x1x2", "image_size": 8, "channels": 1, "patch_size": 4}
     | {"position_std": 0.5, "time_scale": 1000.0, "condition": 0},
 }
+WIDTH = SIZES[MINI.models["tiny"]["size"]][0]  # of representations
 EDM = {"kind": "edm", "steps": 0, "rescale": False}
 LINEAR = {"kind": "linear", "steps": 1000, "rescale": False}
 PURIFIERS: dict[str, dict[str, Any]] = {
@@ -265,8 +269,32 @@ def votes(kind: str) -> Make:
 
 
 def encoder(device: str) -> torch.nn.Module:
+    """A pre-trained encoder, read from its file."""
     torch.manual_seed(0)
-    return condition.encoder(MODEL).eval().requires_grad_(False).to(device)
+    with tempfile.TemporaryDirectory() as name:
+        made = condition.encoder(MODEL).state_dict()
+        checkpoint.save(Path(name, "encoder.safetensors"), made)
+        return probe.load_encoder(Path(name), MODEL, device=device)
+
+
+def features(device: str) -> fid.Features:
+    """Those of a run, read from its files."""
+    model = Model(architecture="vit", shape=SHAPES["vit"])
+    config = {"classes": ["a"] * CLASSES, "condition": "exact", "final_norm": True, "sigma": SIGMA}
+    with tempfile.TemporaryDirectory() as name:
+        made = net("vit", "cpu").state_dict()
+        classifier.save(Path(name), made, model=model, config=config)
+        cfg = dataclasses.replace(GENERATION, features=name)
+        return fid.features(cfg, DATA["train"].images.shape[1:], device=device)
+
+
+def told(device: str) -> condition.Condition:
+    """The condition of a diffusion model, read from its file."""
+    zeros, ones = torch.zeros(WIDTH), torch.ones(WIDTH)
+    made = condition.Condition(encoder("cpu"), zeros, ones, t_min=0.002, t_max=80.0)
+    with tempfile.TemporaryDirectory() as name:
+        condition.save(Path(name), made, MODEL)
+        return condition.load(Path(name), device=device)
 
 
 def encoded(device: str) -> Iterable[Tensor]:
@@ -281,8 +309,7 @@ def encoded(device: str) -> Iterable[Tensor]:
 def distances(device: str) -> Iterable[Tensor]:
     """Moments of features, and distances to the nearest training images."""
     some, others = DATA["validation"].images, [DATA["train"].images]
-    of = net("vit", device).fix(SIGMA)
-    found = fid.moments([some], max_value=255, of=of, device=device)
+    found = fid.moments([some], max_value=255, of=features(device), device=device)
     apart = fid.nearest(some, others, max_value=255, device=device)
     return [torch.from_numpy(found.mean), torch.from_numpy(found.covariance), torch.tensor(apart)]
 
@@ -290,17 +317,14 @@ def distances(device: str) -> Iterable[Tensor]:
 def generated(sampler: Any) -> Make:
     """Pictures of a conditional diffusion model, from noise and from images."""
     x = torch.from_numpy(DATA["train"].pixels(slice(4)))
-    width = condition.encoder(MODEL)(x[:1], torch.tensor(SIGMA)).shape[1]
     cfg = dataclasses.replace(GENERATION, sampler=sampler)
 
     def make(device: str) -> Iterable[Tensor]:
         torch.manual_seed(0)
-        network = denoiser.network("uvit", DENOISERS["uvit"] | {"condition": width}, where="shape")
+        network = denoiser.network("uvit", DENOISERS["uvit"] | {"condition": WIDTH}, where="shape")
         model = Denoiser(network, Times(Schedule(**EDM))).eval().to(device)
-        zeros, ones = torch.zeros(width), torch.ones(width)
-        told = condition.Condition(encoder(device), zeros, ones, t_min=0.002, t_max=80.0).to(device)
-        made = sampling.generate(model, cfg, (1, 8, 8), max_value=255, told=told)
-        of_images = sampling.from_images(model, cfg, x, max_value=255, told=told)
+        made = sampling.generate(model, cfg, (1, 8, 8), max_value=255, told=told(device))
+        of_images = sampling.from_images(model, cfg, x, max_value=255, told=told(device))
         return [torch.from_numpy(some) for some in [*made, of_images]]
 
     return make
@@ -335,6 +359,7 @@ def mixed(device: str) -> Iterable[Tensor]:
 
 
 MISTAKES: dict[str, Make] = {
+    "all on the CPU": lambda device: [torch.ones(3, 3) @ torch.ones(3, 3)],
     "left on the CPU": lambda device: [torch.ones(3, device=device) + torch.ones(3)],
     "no kernel": lambda device: [torch.ones(3, device=device).to_mkldnn()],
     "two types": mixed,

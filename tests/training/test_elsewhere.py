@@ -31,6 +31,7 @@ def test_every_tensor_is_where_it_should_be(name: str, told: dict[str, str]):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        ("all on the CPU", "aten::mm: on the CPU"),
         ("left on the CPU", "aten::add: tensors on gpu and on the CPU"),
         ("two types", "expected dtype c10::BFloat16"),
         ("no kernel", "aten.to_mkldnn.default: has no CUDA kernel"),
