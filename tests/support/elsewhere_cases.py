@@ -142,11 +142,11 @@ def train(method: str, network: str = "vit", precision: str = "fp32") -> Make:
     return make
 
 
-def denoise(objective: str) -> Make:
+def denoise(objective: str, **loss: Any) -> Make:
     """Two steps of a denoiser's training by an objective."""
     network = "uvit" if objective == "diffusion" else "dncnn"
     cfg = dataclasses.replace(
-        DENOISING, network=network, objective=objective, loss=LOSSES[objective]
+        DENOISING, network=network, objective=objective, loss=LOSSES[objective] | loss
     )
     guided = objective in ("stability", "classification")
 
@@ -335,6 +335,7 @@ CASES: dict[str, Make] = {
     **{f"train {name}": train(name) for name in registry.names("methods")},
     **{f"train on {name}": train("gaussian", name) for name in registry.names("networks")},
     **{f"denoise {name}": denoise(name) for name in registry.names("denoiser_objectives")},
+    "denoise by steps": denoise("diffusion", schedule=LINEAR, mean=0.0, std=0.0),
     **{f"fold {name}": folded(name) for name in registry.names("networks")},
     **{f"purify {name}": purified(name) for name in registry.names("purifiers")},
     **{f"noise {name}": noise(name) for name in registry.names("distributions")},
