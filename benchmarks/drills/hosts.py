@@ -347,7 +347,7 @@ def clock(team: Team) -> Found:
     seconds = time.monotonic() - began
     time.sleep(PERIOD)
     offset.write_text("-3600")
-    team.over(run)
+    team.over(run, seconds=1800)  # libfaketime slows every look at the clock
     return Found(lost="nothing", seconds=seconds)
 
 
