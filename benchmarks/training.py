@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm.certification.speed.throughput import DTYPES, PATCHES, gemm_peak
+from rrcm.certification.speed.throughput import PATCHES, machine_peak
 from rrcm.config.sections import Compute, Grid, Model, Momentum, Optimizer, Pretrain
 from rrcm.data.splits.shards import Split
 from rrcm.models.networks import vit
@@ -206,7 +206,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "wall": wall,
         "cpu": cpu,
         "flops": PASSES[loss.symmetric] * batch * encoder_flops(vit.Config(**model.shape)),
-        "peak": gemm_peak(DTYPES[arguments.precision], device),
+        "peak": machine_peak(arguments.precision, device),
     }
 
 

@@ -71,6 +71,22 @@ def test_what_cannot_be_built_is_refused(model, side, words):
         throughput.measure(model, side, repeats=1, seconds=0.1, batches=())
 
 
+@pytest.mark.parametrize(
+    ("precision", "device", "expected"),
+    [("fp32", "cpu", 3.0), ("bf16", "cpu", 2.0), ("int8", "cpu", 3.0), ("fp32", "cuda", 2.0)],
+)
+def test_the_peak_is_that_of_the_faster_library(monkeypatch, precision, device, expected):
+    monkeypatch.setattr(throughput, "gemm_peak", lambda dtype, device: 2.0)
+    monkeypatch.setattr(throughput, "onnx_peak", lambda precision, threads: 3.0)
+
+    assert throughput.machine_peak(precision, device) == expected
+
+
+@pytest.mark.parametrize("precision", throughput.PRODUCTS)
+def test_onnx_runtime_computes_the_products_of_its_peak(precision):
+    assert 0 < throughput.onnx_peak(precision, threads=1, size=64) < float("inf")
+
+
 def test_the_table_says_what_would_be_chosen_and_why():
     rates = {("onnx", "fp32"): 100.0, ("torch", "fp32"): 120.0, ("torch", "bf16"): 90.0}
     rates |= {("onnx", "int8"): 300.0}
