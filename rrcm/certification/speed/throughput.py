@@ -258,8 +258,8 @@ def _best(compute: Callable[[int], None], *, operations: float) -> float:
 def machine_peak(precision: str, device: str) -> float:
     """Return operations/s of matrix products, on all threads or the GPU, by the faster library.
 
-    PyTorch has no products of int8 on a CPU, and on AMD processors with AVX-512 its products of
-    fp32 reach less than half of the rate of ONNX Runtime's.
+    PyTorch has no products of int8 on a CPU, and on some AMD processors its products of fp32 reach
+    less than half of the rate of ONNX Runtime's.
     """
     found = [gemm_peak(DTYPES[precision], device)] if precision in DTYPES else []
     if device == "cpu" and precision in PRODUCTS:
