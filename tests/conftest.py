@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import workspace
+from builders import Clock
 from workspace import Workspace
 
 # Tests run side by side; golden values of training are those of one thread. So is what tests start:
@@ -37,3 +38,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Worksp
 def checkout(finished: Workspace, tmp_path: Path) -> Workspace:
     """A copy of the finished checkout, to change at will."""
     return finished.copy(tmp_path / "a copy")
+
+
+@pytest.fixture
+def one_batch_a_task(monkeypatch):
+    """Draws seem to take long, so that a worker gets no more than one batch at a time."""
+    monkeypatch.setattr("rrcm.certification.sampling.batching.time", Clock(1.0))

@@ -54,12 +54,6 @@ def journal_of(cfg, split=SIX):
         return journal.read_bytes()
 
 
-@pytest.fixture
-def one_batch_a_task(monkeypatch):
-    """Draws seem to take long, so that a worker gets no more than one batch at a time."""
-    monkeypatch.setattr(batching, "time", Clock(1.0))
-
-
 every_rule = pytest.mark.parametrize("stop", CONSTANTS)
 every_extra = pytest.mark.parametrize("extra", EXTRAS)
 

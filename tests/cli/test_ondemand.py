@@ -11,7 +11,7 @@ from builders import Clock, refusal
 from workspace import RUN, Workspace
 
 from rrcm.certification import certify
-from rrcm.certification.sampling import batching, sampler
+from rrcm.certification.sampling import sampler
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, verdicts
@@ -133,11 +133,11 @@ def test_a_function_and_a_certificate_are_chosen_on_the_command_line(
     assert table.stem.endswith("-n200-none-torch-bf16-two_class-a0.001")
 
 
+@pytest.mark.usefixtures("one_batch_a_task")
 def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):
     """A thousand looks at the clock, one for each batch, however fast the machine draws."""
     monkeypatch.chdir(checkout.path)
     monkeypatch.setattr(sampler, "time", Clock(0.002))
-    monkeypatch.setattr(batching, "time", Clock(1.0))  # no task has more than one batch
     options = {"model": "tiny", "sigma": 0.5, "n": 4_000_000, "budget": "2s"}
 
     on_demand.certify(requests.resolve(Options(**options)))
