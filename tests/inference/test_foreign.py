@@ -1,5 +1,6 @@
 """Somebody's classifier is the function that its file says, and its hash is of all of it."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
+from rrcm.inference.foreign import _onnx_file
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
 
@@ -177,6 +179,154 @@ def test_any_thread_may_ask(tmp_path: Path):
         assert all(torch.equal(alone, other) for other in pool.map(found.scores, [X] * 50))
 
 
+# ONNX: inputs and outputs of many kinds.
+
+
+def test_bytes_are_noisy_pixels_that_are_rounded_and_cut(tmp_path: Path):
+    cast = helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT)
+    made = model(("n", 4, 5, 3), nodes=[cast])
+    made.graph.node[0].input[0] = "wide"
+    made.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
+    made.graph.node.insert(0, made.graph.node.pop())
+    x = 0.5 + X / 2  # some are below 0 and some above 1
+
+    found = backend(tmp_path, made)
+
+    pixels = (255 * x).round().clamp(0, 255).permute(0, 2, 3, 1)
+    assert (pixels == 0).any() and (pixels == 255).any()
+    assert np.allclose(found.scores(x).numpy(), expected(pixels), rtol=1e-5, atol=0.01)
+    assert found.precision == "fp32"
+    assert backend(tmp_path, made, std=(1.0,)).weights != found.weights
+
+
+@pytest.mark.parametrize("sides", [("n", 4, 5, "c"), ("n", "h", "w", "c")])
+def test_the_layout_may_be_known_from_the_open_axis_or_by_trying(tmp_path: Path, sides):
+    """Scores are means over the picture, of products along the channels."""
+    w = numpy_helper.from_array(weights(3), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["each"]),
+        helper.make_node("ReduceMean", ["each"], ["scores"], axes=[1, 2], keepdims=0),
+    ]
+    made = model(said=sides)
+    del made.graph.node[:], made.graph.initializer[:]
+    made.graph.node.extend(nodes)
+    made.graph.initializer.append(w)
+
+    found = backend(tmp_path, made, size=(4, 5))
+
+    assert found.shape == (3, 4, 5) and found.last and found.fixed == 0
+    assert np.abs(found.scores(X).numpy() - expected(X.mean((2, 3)))).max() < 1e-5
+
+
+def ends_in(nodes, shape, kind=TensorProto.FLOAT, **constants) -> onnx.ModelProto:
+    """The model, whose scores are given to further ``nodes``, the last of which makes ``out``."""
+    made = model(nodes=nodes, outputs=[("out", shape)])
+    made.graph.output[0].type.tensor_type.elem_type = kind
+    for name, value in constants.items():
+        made.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
+    return made
+
+
+def node(op: str, *inputs: str, out: str = "out", **attributes) -> onnx.NodeProto:
+    return helper.make_node(op, [*inputs], [out], **attributes)
+
+
+FIRST = node("Gather", "scores", "first", out="one", axis=1)  # [n, 1]
+ONE = {"first": np.array([0])}
+
+
+@pytest.mark.parametrize(
+    ("made", "scores"),
+    [
+        (ends_in([node("Unsqueeze", "scores", "at")], ["n", 3, 1, 1], at=[2, 3]), lambda e: e),
+        (ends_in([node("Softmax", "scores")], ["n", 3]), None),
+        (ends_in([FIRST, node("Identity", "one")], ["n", 1], **ONE), lambda e: (0 * e, e)),
+        (
+            ends_in([FIRST, node("Squeeze", "one", "at")], ["n"], at=[1], **ONE),
+            lambda e: (0 * e, e),
+        ),
+        (
+            ends_in([FIRST, node("Sigmoid", "one")], ["n", 1], **ONE),
+            lambda e: (0 * e + 0.5, 1 / (1 + np.exp(-e))),
+        ),
+        (ends_in([node("ArgMax", "scores", axis=1)], ["n", 1], TensorProto.INT64), "votes"),
+        (
+            ends_in([node("ArgMax", "scores", axis=1, keepdims=0)], ["n"], TensorProto.INT64),
+            "votes",
+        ),
+    ],
+    ids=[
+        "1 x 1",
+        "softmax",
+        "logit",
+        "logit of one axis",
+        "sigmoid",
+        "argmax",
+        "argmax of one axis",
+    ],
+)
+def test_outputs_of_many_kinds_are_scores(tmp_path: Path, made, scores):
+    found, plain = backend(tmp_path, made, classes=3), expected(X)
+
+    got = found.scores(X).numpy()
+
+    if callable(scores) and isinstance(scores(plain[:, 0]), tuple):
+        wanted = np.stack(scores(plain[:, 0]), axis=1)
+    elif scores == "votes":
+        wanted = np.eye(3)[plain.argmax(1)]
+    else:
+        wanted = plain if scores else np.exp(plain) / np.exp(plain).sum(1, keepdims=True)
+    assert got.shape == wanted.shape and np.abs(got - wanted).max() < 1e-4
+    assert len(found.classes) == wanted.shape[1]
+
+
+def test_class_numbers_are_of_known_classes_only(tmp_path: Path):
+    made = ends_in([node("ArgMax", "scores", axis=1)], ["n", 1], TensorProto.INT64)
+
+    with refused(BackendError, "net.onnx", "it gives class numbers; of how many?"):
+        backend(tmp_path, made)
+    with refused(BackendError, "class number 2 of 2 classes"):
+        backend(tmp_path, made, classes=2).scores(X)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3,)])
+def test_a_reshape_inside_fixes_the_batch_at_one(tmp_path: Path, shape):
+    made = ends_in([node("Reshape", "scores", "to")], list(shape), to=list(shape))
+
+    found = backend(tmp_path, made)
+
+    assert (found.fixed, len(found.classes)) == (1, 3)
+    assert np.abs(found.scores(X[:1]).numpy() - expected(X[:1])).max() < 1e-5
+    with refused(BackendError, "batch_size: ", "takes batches of 1 pictures, got 2"):
+        found.scores(X[:2])
+
+
+def test_other_outputs_are_refused(tmp_path: Path):
+    twice = [
+        node("Unsqueeze", "scores", "at", out="one"),
+        node("Concat", "one", "one", axis=2),
+    ]
+    made = ends_in(twice, ["n", 3, 2], at=[2])
+
+    with refused(BackendError, "out of 2 pictures is [2, 3, 2], not the scores of two classes"):
+        backend(tmp_path, made)
+
+
+def test_the_precision_is_the_lowest_of_its_tensors(tmp_path: Path):
+    """Not that of a file of float32 inputs and outputs whose weights are bytes."""
+    found = {kind: backend(tmp_path, model(kind=kind)).precision for kind in TYPES}
+    assert found == {"float32": "fp32", "float16": "fp16", "float64": "fp64"}
+    made = model()
+    made.graph.initializer[0].name = "wide"
+    made.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.ones((60, 3), dtype=np.int8), "bytes")
+    )
+    made.graph.initializer.append(numpy_helper.from_array(np.float32(0.1), "scale"))
+    made.graph.node.insert(0, node("DequantizeLinear", "bytes", "scale", out="w"))
+
+    assert backend(tmp_path, made).precision == "int8"
+
+
 # ONNX: what it is called.
 
 
@@ -225,7 +375,7 @@ def test_weights_that_no_message_holds_stay_beside_the_file(tmp_path: Path, monk
     path.parent.mkdir()
     save = {"save_as_external_data": True, "location": "net.data", "size_threshold": 0}
     onnx.save(model(), path, **save)
-    monkeypatch.setattr(files, "LARGEST", 300)
+    monkeypatch.setattr(_onnx_file, "LARGEST", 300)
 
     apart = files.Backend(path, sigma=SIGMA)
 
@@ -247,6 +397,46 @@ def test_weights_that_no_message_holds_stay_beside_the_file(tmp_path: Path, monk
     path.write_bytes(outside.SerializeToString())
     with refused(BackendError, f"{path}: no ONNX file that can run"):
         files.Backend(path, sigma=SIGMA)
+
+
+def in_a_cache(root: Path) -> Path:
+    """The file and its weights as links, as the cache of Hugging Face has them."""
+    for folder in ("blobs", "snapshots/1f/onnx"):
+        (root / folder).mkdir(parents=True)
+    save = {"save_as_external_data": True, "location": "net.onnx_data", "size_threshold": 0}
+    onnx.save(model(), root / "net.onnx", **save)
+    for name, blob in (("net.onnx", "a1"), ("net.onnx_data", "b2")):
+        (root / name).rename(root / "blobs" / blob)
+        (root / "snapshots/1f/onnx" / name).symlink_to(f"../../../blobs/{blob}")
+    return root / "snapshots/1f/onnx/net.onnx"
+
+
+@pytest.mark.parametrize("largest", [2 * 10**9, 300])
+def test_a_file_and_its_weights_may_be_links_of_a_cache(tmp_path: Path, monkeypatch, largest: int):
+    """Into the folder that the file itself links to, and nowhere else."""
+    path, copies = in_a_cache(tmp_path / "cache"), tmp_path / "copies"
+    shutil.copytree(path.parent, copies)
+    monkeypatch.setattr(_onnx_file, "LARGEST", largest)
+
+    linked, copied = (files.Backend(p, sigma=SIGMA) for p in (path, copies / "net.onnx"))
+
+    assert torch.equal(linked.scores(X), copied.scores(X))
+    assert linked.weights == copied.weights
+    data, secret = path.with_name("net.onnx_data"), tmp_path / "secret"
+    data.resolve().rename(secret)
+    data.unlink()
+    data.symlink_to(secret)
+    with refused(BackendError, f"{path}: no ONNX file that can run: its weights net.onnx_data lie"):
+        files.Backend(path, sigma=SIGMA)
+    sent = onnx.load(path, load_external_data=False)
+    for location in (str(secret), "../secret", "link"):
+        sent.graph.initializer[0].external_data[0].value = location
+        (tmp_path / "sent").mkdir(exist_ok=True)
+        (tmp_path / "sent/link").unlink(missing_ok=True)
+        (tmp_path / "sent/link").symlink_to(secret)
+        (tmp_path / "sent/net.onnx").write_bytes(sent.SerializeToString())
+        with refused(BackendError, f"its weights {location} lie", "outside of its folder"):
+            files.Backend(tmp_path / "sent/net.onnx", sigma=SIGMA)
 
 
 @pytest.mark.parametrize("sigma", [0.25, 1.0])
@@ -292,6 +482,17 @@ def test_files_that_are_no_classifiers_of_pictures_are_refused(tmp_path: Path):
 def test_normalisation_in_other_units_is_refused(tmp_path: Path, options, words):
     with refused(ConfigError, words):
         backend(tmp_path, model(), **options)
+
+
+def test_float64_runs_where_the_runtime_has_it(tmp_path: Path):
+    """It has no convolution."""
+    made = model(kind="float64", nodes=[node("Conv", "x", "kernel", out="more")])
+    made.graph.initializer.append(numpy_helper.from_array(np.ones((1, 3, 1, 1)), "kernel"))
+    more = helper.make_tensor_value_info("more", TYPES["float64"], ["n", 1, 4, 5])
+    made.graph.output.append(more)
+
+    with refused(BackendError, "few operators in float64: export the network in float32"):
+        backend(tmp_path, made)
 
 
 def training(op: str) -> onnx.ModelProto:

@@ -8,20 +8,30 @@ import torch
 from torch import Tensor, nn
 
 from rrcm.core.errors import BackendError, one_line
+from rrcm.inference.foreign import _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.models.trained.base import checkpoint
+
+PRECISIONS = {  # from the lowest, which is that of a network
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+}
 
 
 class Backend:
     """A network in evaluation mode, which is asked for scores and never changed.
 
-    Scores are what it returns, or the attribute ``logits`` of that, as in Hugging Face's models.
+    Scores are what it returns, or the attribute ``logits`` of that, as in Hugging Face's models;
+    see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers.
     ``fixed`` is 0: batches may have any size. ``crop_pct`` and ``interpolation`` are common values.
     """
 
     fixed = 0
     normals = ()  # it is deterministic
     crop_pct, interpolation = 0.875, "bicubic"
+    meant = "scores of two classes or more"
 
     def __init__(
         self,
@@ -32,17 +42,19 @@ class Backend:
         mean: tuple[float, ...] = (0.0,),
         std: tuple[float, ...] = (1.0,),
         name: str = "",
+        classes: int | None = None,
     ) -> None:
         """Ask ``network`` for the scores of a grey picture of ``shape`` [C, H, W].
 
         ``sigma`` is the noise level to certify at; ``mean`` and ``std`` of pixels in [0, 1] are
-        applied after the noise. The attribute ``weights`` is the SHA-256 of the name (by default
+        applied after the noise. ``classes`` is how many there are, where it returns class numbers
+        and no scores. The attribute ``weights`` is the SHA-256 of the name (by default
         that of the network's class), the shape, the normalisation and all tensors. Two networks
         that compute different things with the same tensors and names are not told apart.
 
         Raises:
-            BackendError: A part of it is in training mode, it does not run at this shape, or it
-                does not return scores of two classes or more.
+            BackendError: A part of it is in training mode or quantised by PyTorch, it does not run
+                at this shape, or it does not return scores of two classes or more.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
         name = name or type(network).__qualname__
@@ -51,16 +63,26 @@ class Backend:
                 f"{name}: {training[0] or 'the network'} is in training mode, and nothing can be "
                 "certified; call eval() first"
             )
+        state = network.state_dict()
+        if odd := [key for key, value in state.items() if not _plain(value)]:
+            raise BackendError(
+                f"{name}: {odd[0]} is no plain tensor, as in networks that PyTorch quantised; "
+                "export it as an ONNX file"
+            )
         tensors = [*network.parameters(), *network.buffers()]
         floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         self.sigma, self.shape, self.network = sigma, shape, network
         self.device = tensors[0].device if tensors else torch.device("cpu")
         self.dtype = floating[0] if floating else torch.float32
+        self.precision = next(
+            (text for kind, text in PRECISIONS.items() if kind in floating), "fp32"
+        )
+        self.numbers = classes
         self.normalise = Normalisation(mean, std, channels=shape[0], device=str(self.device))
         self.provider = f"torch-{self.device.type}"
         self.classes: Sequence[str] = [str(k) for k in range(self._probe(name))]
         around = [name, shape, str(self.normalise)]
-        self.weights = checkpoint.digest(network.state_dict(), around)
+        self.weights = checkpoint.digest(state, around)
 
     def _probe(self, name: str) -> int:
         """The number of classes, by classifying a grey picture; the first run may fail."""
@@ -70,12 +92,12 @@ class Backend:
         except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
             reason = one_line(error)
             raise BackendError(f"{name} does not run at {height} x {width}: {reason}") from None
-        if scores.ndim != 2 or len(scores) != 2 or scores.shape[1] < 2:
-            raise BackendError(
-                f"{name} gives no scores of two classes or more: two pictures gave "
-                f"{[*scores.shape]}"
-            )
+        if not self._fits(scores):
+            raise BackendError(f"{name} gives no {self.meant}: two pictures gave {[*scores.shape]}")
         return scores.shape[1]
+
+    def _fits(self, scores: Tensor) -> bool:
+        return scores.ndim == 2 and len(scores) == 2 and scores.shape[1] >= 2
 
     def on(self, device: str) -> "Backend":
         """The same function on another device, with a copy of the network.
@@ -98,10 +120,18 @@ class Backend:
 
         Computed on the calling thread; on a GPU, in the order of its current stream.
         """
+        return _scores.of_classes(self._run(x), rows=len(x), classes=self.numbers)
+
+    def _run(self, x: Tensor) -> Tensor:
+        """What the network returns for noisy pixels."""
         if self.device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
         made: Any = self.network(self.normalise(x).to(self.dtype))
         made = getattr(made, "logits", made)
         if not isinstance(made, Tensor):
             raise TypeError(f"it returns {type(made).__name__}, not a tensor or logits")
-        return made.float()
+        return made
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, Tensor) and not value.is_quantized

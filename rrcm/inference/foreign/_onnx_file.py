@@ -1,0 +1,171 @@
+"""Reads ONNX files of any program: the model, its external weights, and facts of its graph."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError, Message
+from onnx import TensorProto
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+from rrcm.core.errors import BackendError, one_line
+from rrcm.core.files import read_bytes, require_file
+from rrcm.core.files import sha256 as sha256_of_file
+from rrcm.inference.backends.onnx import (
+    DATA,
+    LARGEST,
+    REFUSALS,
+    refuse_damage,
+    require_data,
+    require_digest,
+)
+
+BROKEN = (  # errors of onnx and ONNX Runtime on a damaged file
+    *(DecodeError, EncodeError, onnx.checker.ValidationError, *REFUSALS),
+    *(ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, OSError),
+)
+WEIGHTS = 2**36  # most bytes of a file of external weights
+PICKLES = (b"PK\x03\x04", b"\x80\x02")  # how files of torch.save begin
+TRAINING = "it normalises by, or drops out of, the batch at hand; export the network after eval()"
+PRECISIONS = {  # from the lowest, which is that of a network
+    "int4": (TensorProto.INT4, TensorProto.UINT4),
+    "int8": (TensorProto.INT8, TensorProto.UINT8),
+    "bf16": (TensorProto.BFLOAT16,),
+    "fp16": (TensorProto.FLOAT16,),
+    "fp32": (TensorProto.FLOAT,),
+    "fp64": (TensorProto.DOUBLE,),
+}
+SAME_VALUES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnnxFile:
+    """The ``model`` in a file and its bytes ``content``; ``identity`` are bytes that tell it apart.
+
+    External weights are in the model, or if it cannot hold them, in the folder ``beside``.
+    """
+
+    model: onnx.ModelProto
+    content: bytes
+    identity: bytes
+    beside: Path | None
+
+
+def read(path: Path) -> OnnxFile:
+    """Read a file, and its external weights.
+
+    Both may be links, as in the cache of Hugging Face: weights lie in the folder of the file, or in
+    that of the file which it links to; all others are refused.
+
+    Raises:
+        BackendError: The file is missing, damaged or in training mode, or its weights are.
+    """
+    if path.is_dir():
+        raise BackendError(f"{path}: a folder; name the .onnx file in it")
+    raw = read_bytes(path, BackendError, most=LARGEST)
+    if raw.startswith(PICKLES):
+        raise BackendError(
+            f"{path}: a file of PyTorch, not ONNX: `torch.onnx.export` writes one of a network, "
+            "--timm NAME --weights FILE takes weights, rrcm.smooth(network, ...) networks"
+        )
+    try:
+        model = onnx.load_model_from_string(raw)
+        _refuse_damage(model, raw, path)
+        tensors = [tensor for tensor in _tensors(model) if uses_external_data(tensor)]
+        identity, beside = model.SerializeToString(deterministic=True) if tensors else b"", None
+        folder, files = _without_links(tensors, path)
+        each = [ExternalDataInfo(tensor) for tensor in tensors]
+        sizes = [one.length or (folder / one.location).stat().st_size for one in each]
+        if path.stat().st_size + sum(sizes) < LARGEST:
+            onnx.load_external_data_for_model(model, str(folder))  # refuses links and other folders
+            onnx.checker.check_model(model)
+            content = identity = model.SerializeToString(deterministic=True)
+        else:  # ONNX Runtime reads them, and refuses other folders, too
+            identity += "".join(map(sha256_of_file, files)).encode()
+            content, beside = model.SerializeToString(deterministic=True), folder
+        _refuse_training(model.graph, path, folder)
+    except BROKEN as error:
+        raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
+    return OnnxFile(model=model, content=content, identity=identity, beside=beside)
+
+
+def precision(model: onnx.ModelProto) -> str:
+    """The lowest precision of its tensors, or to which a tensor is cast: ``fp16``, ``int8``, …"""
+    kinds = {tensor.data_type for tensor in _tensors(model)}
+    casts = [node for node in model.graph.node if node.op_type == "Cast"]
+    halves = {*PRECISIONS["bf16"], *PRECISIONS["fp16"]}
+    kinds |= {one.i for cast in casts for one in cast.attribute if one.name == "to"} & halves
+    return next((name for name, own in PRECISIONS.items() if kinds.intersection(own)), "fp32")
+
+
+def boundary(model: onnx.ModelProto, output: str) -> float:
+    """Where a single score parts two classes: at 1/2 if Sigmoid makes it, else at 0."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    while (node := makers.get(output)) and node.op_type in SAME_VALUES:
+        output = node.input[0]
+    return 0.5 if node and node.op_type == "Sigmoid" else 0.0
+
+
+def _refuse_damage(model: onnx.ModelProto, content: bytes, path: Path) -> None:
+    """Refuse a damaged file of rrcm/inference/export.py, by its digests."""
+    refuse_damage(content, path)
+    about = {prop.key: prop.value for prop in model.metadata_props}
+    if {"run", "weights"} <= about.keys():
+        require_digest(model, path)
+        if DATA in about:
+            require_data(path.parent, about)
+
+
+def _without_links(tensors: list[TensorProto], path: Path) -> tuple[Path, list[Path]]:
+    """Have external tensors name the files that links end at; the folder of these, and all."""
+    entries = [e for tensor in tensors for e in tensor.external_data if e.key == "location"]
+    ends = {}
+    for name in sorted({entry.value for entry in entries}):
+        try:
+            require_file(path.parent / name, BackendError, most=WEIGHTS)
+        except BackendError as error:
+            raise BackendError(f"{path}: its weights are not beside it: {error}") from None
+        ends[name] = (path.parent / name).resolve()
+    for folder in (path.parent.resolve(), path.resolve().parent):
+        if all(end.is_relative_to(folder) for end in ends.values()):
+            for entry in entries:
+                entry.value = str(ends[entry.value].relative_to(folder))
+            return folder, [*ends.values()]
+    raise BackendError(
+        f"{path}: no ONNX file that can run: its weights {', '.join(ends)} lie, or are links to "
+        "files, outside of its folder; copy them into it"
+    )
+
+
+def _tensors(message: Message) -> Iterator[TensorProto]:
+    """All tensors of a message, at any depth."""
+    if isinstance(message, TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for child in value if field.is_repeated else [value]:
+                yield from _tensors(child)
+
+
+def _refuse_training(graph: onnx.GraphProto, path: Path, folder: Path) -> None:
+    """Refuse nodes in training mode, including those in subgraphs."""
+    constants = {value.name: value for value in graph.initializer}
+    for node in graph.node:
+        known = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type == "Constant" and "value" in known:
+            constants[node.output[0]] = known["value"].t
+        mode = known["training_mode"].i if "training_mode" in known else 0
+        if node.op_type == "BatchNormalization" and len([*filter(None, node.output)]) > 1:
+            mode = 1
+        if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
+            flag = constants.get(node.input[2])
+            mode = flag is None or bool(onnx.numpy_helper.to_array(flag, str(folder)).any())
+        if mode:
+            raise BackendError(
+                f"{path}: {node.op_type} {node.name} is in training mode: {TRAINING}"
+            )
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                _refuse_training(inner, path, folder)
