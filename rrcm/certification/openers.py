@@ -11,11 +11,13 @@ from rrcm.certification.smoothed import Smoothed, SmoothedNetwork, checked
 from rrcm.config.certification import Sample
 from rrcm.config.defaults import DRAWS
 from rrcm.core import registry
-from rrcm.core.errors import ConfigError
+from rrcm.core.errors import BackendError, ConfigError
 from rrcm.data.splits.pictures import Fit, Resize
 from rrcm.inference import extras
+from rrcm.inference.foreign._denoised import Denoiser
 
 PLAIN = (0.0,), (1.0,)  # mean and std of a network that takes pixels in [0, 1]
+WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")  # endings of files of weights
 
 
 @extras.named("rrcm.smooth")
@@ -30,11 +32,12 @@ def smooth(
     resize: Resize = "crop",
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
+    denoiser: Denoiser | None = None,
 ) -> Smoothed | SmoothedNetwork:
     """Smooth a classifier with Gaussian noise of standard deviation ``sigma``, to `certify` images.
 
-    The function that is certified is: noisy pixels in [0, 1] → (x - mean) / std → the classifier →
-    the class of its highest score. Radii and sigma are in pixels of [0, 1].
+    The function that is certified is: noisy pixels in [0, 1] → the denoiser, if any → (x - mean) /
+    std → the classifier → the class of its highest score. Radii and sigma are in pixels of [0, 1].
 
     Args:
         classifier: A PyTorch network in evaluation mode, on its own device and in its precision; or
@@ -48,6 +51,8 @@ def smooth(
         resize: How pictures and files of other sizes are brought to the shape: crop, squash, exact.
         weights: A file of weights for a timm network; by default timm's own, which it downloads.
         output: The name of the scores in an ONNX file that has several outputs.
+        denoiser: A network in evaluation mode, or the path of an ``.onnx`` file, from noisy pixels
+            to pixels of the same shape, not normalised.
 
     Raises:
         BackendError: There is no such classifier, it is damaged, or it cannot be certified.
@@ -64,15 +69,21 @@ def smooth(
             classes=names,
             mean=mean or PLAIN[0],
             std=std or PLAIN[1],
+            denoiser=denoiser,
         )
         return network if shape is None else network.at(shape, fit=Fit(shape=shape, resize=resize))
+    if not isinstance(classifier, str | PathLike):
+        raise ConfigError(
+            f"classifier: an nn.Module, an .onnx file or a name, got {type(classifier).__name__}; "
+            "a function of your own can be the forward() of an nn.Module"
+        )
     name = str(classifier)
     given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
-    given |= {"classes": names, "resize": resize}
+    given |= {"classes": names, "resize": resize, "denoiser": denoiser}
     if name.endswith(".onnx"):
         return onnx(name, channels=None if shape is None else shape[0], output=output, **given)
     if Path("onnx", f"{name}.onnx").exists():
-        if mean or std or shape or weights or output:
+        if mean or std or shape or weights or output or denoiser:
             raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
         return trained(name, sigma=sigma)
     return timm(name, weights=weights, **given)
@@ -105,11 +116,12 @@ def onnx(
     classes: list[str] | None = None,
     resize: Resize = "crop",
     draws: Sample = DRAWS,
+    denoiser: Denoiser | None = None,
 ) -> Smoothed:
     """Smooth any ONNX classifier; arguments up to ``output`` are those of its ``Backend``.
 
-    ``classes`` names its outputs, in order; ``resize`` is a rule of `Fit`. See
-    rrcm/inference/foreign/onnx.py.
+    ``classes`` names its outputs, in order; ``resize`` is a rule of `Fit`; ``denoiser`` is that of
+    `smooth`. See rrcm/inference/foreign/onnx.py.
 
     Raises:
         BackendError: The file cannot be certified; see also rrcm/certification/checks.py.
@@ -123,9 +135,10 @@ def onnx(
         size=size,
         channels=channels,
         output=output,
+        classes=None if classes is None else len(classes),
         device=device(),
     )
-    return _foreign(backend, "onnx", classes=classes, resize=resize, draws=draws)
+    return _foreign(backend, "onnx", classes, resize, draws, denoiser)
 
 
 def timm(
@@ -139,6 +152,7 @@ def timm(
     classes: list[str] | None = None,
     resize: Resize = "crop",
     draws: Sample = DRAWS,
+    denoiser: Denoiser | None = None,
 ) -> Smoothed:
     """Smooth a timm network; arguments are those of its ``Backend`` and of `onnx`.
 
@@ -146,15 +160,25 @@ def timm(
         BackendError: There is no such network, or it cannot be certified.
         ConfigError: An argument is invalid.
     """
+    if name.endswith(WEIGHTS):
+        raise BackendError(
+            f"{name}: weights without their network: build it, load them and pass it to "
+            "rrcm.smooth, or name a timm network that has such weights (--timm NAME --weights FILE)"
+        )
     file = None if weights is None else Path(weights)
     backend = registry.load("foreign", "timm").Backend(
         name, sigma=sigma, weights=file, mean=mean, std=std, size=size, device=device()
     )
-    return _foreign(backend, "timm", classes=classes, resize=resize, draws=draws)
+    return _foreign(backend, "timm", classes, resize, draws, denoiser)
 
 
 def _foreign(
-    backend: Any, kind: str, *, classes: list[str] | None, resize: Resize, draws: Sample
+    backend: Any,
+    kind: str,
+    classes: list[str] | None,
+    resize: Resize,
+    draws: Sample,
+    denoiser: Denoiser | None,
 ) -> Smoothed:
     fit = Fit(
         shape=backend.shape,
@@ -162,7 +186,7 @@ def _foreign(
         ratio=backend.crop_pct,
         interpolation=backend.interpolation,
     )
-    return checked(backend, kind, classes=classes, fit=fit, draws=draws)
+    return checked(backend, kind, classes=classes, fit=fit, draws=draws, denoiser=denoiser)
 
 
 def device() -> str:

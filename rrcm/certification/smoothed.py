@@ -27,13 +27,16 @@ from rrcm.data import given
 from rrcm.data.given import Picture
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
+from rrcm.inference.foreign import _denoised, _scores
+from rrcm.inference.foreign._denoised import Denoiser
 
+SEVERAL = 16  # pictures that show whether a single score is a probability
 TOLERANCE = STOPPING[DRAWS.stop]
 Labels = Sequence[int] | np.ndarray | Tensor | None
 
 
 class Certifier:
-    """What `Smoothed` and `SmoothedNetwork` share: `certify`."""
+    """What `Smoothed` and `SmoothedNetwork` share: `certify` and `answer`."""
 
     def certify(
         self,
@@ -104,6 +107,25 @@ class Certifier:
                 split, header, devices=devices, workers=workers, path=path, progress=progress
             )
 
+    def answer(
+        self,
+        image: Picture,
+        *,
+        idx: int = 0,
+        seed: int | None = None,
+        budget: float = 0.0,
+        workers: int = 1,
+    ) -> Answer:
+        """Certify one picture, without progress; arguments and errors are those of `certify`.
+
+        ``idx`` is the image's index in the noise stream: with that of a test image, the answer is
+        that of its table.
+        """
+        smoothed, split = self._with([image], None)
+        split = dataclasses.replace(split, idx=np.array([idx]))
+        header = smoothed._header(split, _seed(seed, None), budget)
+        return smoothed._drawn(split, header, workers=workers)[0]
+
     def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         raise NotImplementedError
 
@@ -135,25 +157,6 @@ class Smoothed(Certifier):
     def sigma(self) -> float:
         """The noise level, for pixels in [0, 1]."""
         return self.backend.sigma
-
-    def answer(
-        self,
-        image: Picture,
-        *,
-        idx: int = 0,
-        seed: int | None = None,
-        budget: float = 0.0,
-        workers: int = 1,
-    ) -> Answer:
-        """Certify one picture, without progress; arguments and errors are those of `certify`.
-
-        ``idx`` is the image's index in the noise stream: with that of a test image, the answer is
-        that of its table.
-        """
-        _, split = self._with([image], None)
-        split = dataclasses.replace(split, idx=np.array([idx]))
-        header = self._header(split, _seed(seed, None), budget)
-        return self._drawn(split, header, workers=workers)[0]
 
     def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         classes = self.backend.classes
@@ -218,6 +221,7 @@ class SmoothedNetwork(Certifier):
     """A PyTorch network, smoothed at ``sigma``; the shape of its pictures is that of the images.
 
     It is used as it is when `certify` is called, and checked then. ``classes`` names its outputs.
+    ``denoiser`` is that of `checked`.
     """
 
     network: nn.Module
@@ -226,6 +230,7 @@ class SmoothedNetwork(Certifier):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     draws: Sample = DRAWS
+    denoiser: Denoiser | None = None
 
     def __post_init__(self) -> None:
         noise_level(self.sigma)
@@ -235,9 +240,21 @@ class SmoothedNetwork(Certifier):
         fit = fit or Fit(shape=shape)
         with _threads_restored():
             backend = registry.load("foreign", "module").Backend(
-                self.network, sigma=self.sigma, shape=shape, mean=self.mean, std=self.std
+                self.network,
+                sigma=self.sigma,
+                shape=shape,
+                mean=self.mean,
+                std=self.std,
+                classes=len(self.classes),
             )
-            return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
+            return checked(
+                backend,
+                "module",
+                classes=self.classes,
+                fit=fit,
+                draws=self.draws,
+                denoiser=self.denoiser,
+            )
 
     def _with(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
         split = given.collect(images, labels=labels, classes=self.classes, fit=None)
@@ -246,9 +263,17 @@ class SmoothedNetwork(Certifier):
 
 
 def checked(
-    backend: Any, kind: str, *, classes: list[str] | None, fit: Fit, draws: Sample
+    backend: Any,
+    kind: str,
+    *,
+    classes: list[str] | None,
+    fit: Fit,
+    draws: Sample,
+    denoiser: Denoiser | None = None,
 ) -> Smoothed:
     """Check that a foreign classifier is a function of each picture, and smooth it.
+
+    A ``denoiser``, a network or an ONNX file, comes before it and is a part of that function.
 
     Raises:
         BackendError: It is not, or ``classes`` are not as many as its outputs.
@@ -260,10 +285,21 @@ def checked(
                 "outputs of the model"
             )
         backend.classes = classes
-    size = backend.fixed or draws.batch_size
-    draws = dataclasses.replace(draws, backend=f"foreign/{kind}", batch_size=size)
-    z = torch.randn(size, *fit.shape, generator=torch.Generator().manual_seed(0))
-    checks.function(backend, 0.5 + backend.sigma * z)
+    if denoiser is not None:
+        backend = _denoised.behind(denoiser, backend)
+    draws = dataclasses.replace(
+        draws,
+        backend=f"foreign/{kind}",
+        precision=backend.precision,
+        batch_size=backend.fixed or draws.batch_size,
+    )
+    size, generator = draws.batch_size, torch.Generator().manual_seed(0)
+    x = 0.5 + backend.sigma * torch.randn(size, *fit.shape, generator=generator)
+    checks.function(backend, x)
+    if len(backend.classes) == 2:
+        more = torch.randn(max(1, SEVERAL // size), *x.shape, generator=generator)
+        noisy = (0.5 + backend.sigma * more).to(backend.device)
+        _scores.refuse_probability(torch.cat([backend.scores(batch) for batch in noisy]))
     return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
 
 

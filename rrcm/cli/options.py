@@ -32,6 +32,10 @@ Weights = Annotated[
     Path | None,
     Option(help="Weights file for --timm.", show_default="timm's pretrained weights"),
 ]
+Denoiser = Annotated[
+    Path | None,
+    Option(help="ONNX file that denoises the pixels before --onnx or --timm.", show_default="none"),
+]
 
 # Images, and their preprocessing for a classifier from elsewhere.
 Images = Annotated[Path | None, Option(help="Folder of images to certify --onnx or --timm on.")]
@@ -91,6 +95,13 @@ BatchSize = Annotated[
 ]
 N = Annotated[
     int | None, Option(help="Noisy draws per image.", show_default="sample.n of params.yaml")
+]
+N0 = Annotated[
+    int | None,
+    Option(
+        help="Noisy draws before these, which choose the class.",
+        show_default="sample.n0 of params.yaml",
+    ),
 ]
 Alpha = Annotated[
     float | None,
@@ -196,6 +207,7 @@ class Options:
     onnx: str | None = None
     timm: str | None = None
     weights: Path | None = None
+    denoiser: Path | None = None
     images: Path | None = None
     labels: Path | None = None
     strict: bool = False
@@ -208,6 +220,7 @@ class Options:
     output: str | None = None
     batch_size: int | None = None
     n: int | None = None
+    n0: int | None = None
     alpha: float | None = None
     stop: str | None = None
     radii: str | None = None

@@ -22,7 +22,7 @@ from rrcm.core.registry import suggest
 SPLITS = ("test", "choice")  # splits that may be certified
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 SAMPLE = (  # override keys of `sample`
-    *("n", "split", "subset", "stop", "batch_size", "seed"),
+    *("n", "n0", "split", "subset", "stop", "batch_size", "seed"),
     *("noise", "certificate", "precision", "backend"),
 )
 COMPONENTS = {"certificate": "certificates", "noise": "distributions", "backend": "backends"}
@@ -30,7 +30,7 @@ PRECISIONS = ("fp32", "fp16", "int8", "bf16")
 AUTO = "auto"  # --precision: the fastest of those that are allowed
 # Options for --model only.
 OURS = {"method", "eval_sigma", "split", "precision", "allow", "backend"}
-THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
+THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict", "denoiser"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
 
@@ -50,6 +50,7 @@ class Foreign:
     labels: Path | None
     classes: Path | None
     weights: Path | None
+    denoiser: Path | None
     output: str | None
     size: tuple[int, int] | None
     channels: int | None
@@ -278,6 +279,7 @@ def _foreign(kind: str, options: Options) -> Foreign:
         labels=options.labels,
         classes=options.classes,
         weights=options.weights,
+        denoiser=options.denoiser,
         output=options.output,
         size=None if options.size is None else _size(options.size),
         channels=channels,

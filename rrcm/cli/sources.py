@@ -70,7 +70,7 @@ def classifier(request: Request, *, max_value: int = MAX_VALUE) -> Smoothed:
     """
     source, draws = request.source, request.sample
     if isinstance(source, Foreign):
-        draws = dataclasses.replace(draws, precision="fp32", paired=0)
+        draws = dataclasses.replace(draws, paired=0)
         found = _opened(source, draws)
     else:
         fit = shards.fit(shards.read_index(Path("shards", draws.split)))
@@ -102,6 +102,7 @@ def _opened(source: Foreign, draws: Sample) -> Smoothed:
         "classes": None if source.classes is None else class_names(source.classes),
         "resize": source.resize,
         "draws": draws,
+        "denoiser": source.denoiser,
     }
     if source.kind == "onnx":
         only: dict[str, Any] = {"channels": source.channels, "output": source.output}
@@ -162,6 +163,7 @@ def _foreign(request: Request, source: Foreign) -> Source:
             "`--resize exact` takes them as they are"
         )
         note(said[-1], kind="warning")
+    before = "" if source.denoiser is None else f"{printable(str(source.denoiser))}, then "
     name = Path(source.name).stem if source.kind == "onnx" else source.name
     name = printable(f"{name}-{source.images.resolve().name}").lstrip(".")
     return Source(
@@ -171,7 +173,7 @@ def _foreign(request: Request, source: Foreign) -> Source:
         files=dict(zip(pictures.split.idx.tolist(), pictures.files, strict=True)),
         left_out=pictures.left_out,
         said=[
-            f"inside the function: {backend.normalise}, then {printable(source.name)}",
+            f"inside the function: {before}{backend.normalise}, then {printable(source.name)}",
             *said,
         ],
     )

@@ -4,6 +4,7 @@ import dataclasses
 import doctest
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,6 +124,13 @@ def test_images_have_many_forms_and_one_answer(tmp_path: Path):
     assert [row.label for row in found["loader"].rows] == LABELS
 
 
+def test_one_image_has_the_answer_of_a_batch():
+    one = smooth()
+    (wanted,) = one.certify(IMAGES[0], seed=3, progress=False)
+
+    assert one.answer(IMAGES[0], seed=3) == wanted
+
+
 def test_one_image_is_a_sequence_of_one():
     alone, first = smooth().certify(IMAGES[0], **FAST), smooth().certify(IMAGES, **FAST)
 
@@ -200,16 +208,126 @@ def test_guards_hold_for_networks_in_memory():
         smooth(Shuffled().eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "Linear does not run at 4 x 4"):
         smooth(nn.Linear(3, 2).eval()).certify(IMAGES, **FAST)
-    with refused(BackendError, "Flatten gives no scores of two classes", "[2, 1]"):
-        smooth(nn.Flatten().eval()).certify(torch.zeros(1, 1, 1), **FAST)
+    with refused(BackendError, "Identity gives no scores of two classes", "[2, 1, 4, 4]"):
+        smooth(nn.Identity().eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "5 different names were given for the 2 outputs"):
         smooth(classes=5).certify(IMAGES, **FAST)
     with refused(ConfigError, "classes: how many outputs"):
         rrcm.smooth(net(), sigma=SIGMA)
     with refused(ConfigError, "sigma: 60 looks like units of 0..255"):
         smooth(sigma=60.0)
+    with refused(BackendError, "Sequential: 1.", "is no plain tensor", "export it as an ONNX file"):
+        smooth(quantised()).certify(IMAGES, **FAST)
+
+
+def quantised() -> nn.Module:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this is to go
+        return torch.ao.quantization.quantize_dynamic(network, {nn.Linear}).eval()
+
+
+def test_what_is_no_classifier_is_told_what_is():
     with refused(BackendError, "timm has no 'resnet5'"):
         rrcm.smooth("resnet5", sigma=SIGMA)
+    with refused(ConfigError, "classifier: an nn.Module, an .onnx file or a name, got function"):
+        rrcm.smooth(lambda x: x, sigma=SIGMA, classes=2)
+    for name in ("net.pth", Path("some/net.safetensors")):
+        with refused(BackendError, f"{name}: weights without their network", "--weights FILE"):
+            rrcm.smooth(name, sigma=SIGMA)
+
+
+class Single(Brightness):
+    """One logit of two classes, in one of its many forms."""
+
+    def __init__(self, form=lambda logit: logit):
+        super().__init__()
+        self.form = form
+
+    def forward(self, x):
+        return self.form(super().forward(x)[:, 1])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda logit: logit,
+        lambda logit: logit[:, None],
+        lambda logit: torch.stack([-logit, logit], dim=1)[..., None, None],
+        lambda logit: (logit > 0).long(),
+    ],
+    ids=["logit", "logit of two axes", "1 x 1", "class number"],
+)
+def test_a_network_may_return_scores_of_other_forms(form):
+    """A single one parts two classes at 0, and says so of one that has no sign."""
+    assert said(smooth(Single(form).eval()).certify(IMAGES, **FAST)) == said(
+        smooth().certify(IMAGES, **FAST)
+    )
+    with refused(BackendError, "one number from 0 to 1, as a probability", "return the logit"):
+        smooth(Single(torch.sigmoid).eval()).certify(IMAGES, **FAST)
+
+
+class Half(nn.Module):
+    """A denoiser that halves what differs from grey."""
+
+    def __init__(self, share=0.5):
+        super().__init__()
+        self.register_buffer("share", torch.tensor(share))
+
+    def forward(self, x):
+        return 0.5 + self.share * (x - 0.5)
+
+
+def test_a_denoiser_is_a_part_of_the_function(tmp_path: Path):
+    """Noisy pixels, denoised pixels, (x - mean) / std, classifier; in memory and as a file."""
+    path = tmp_path / "half.onnx"
+    export_elsewhere(Half().eval(), torch.zeros(2, 1, 4, 4), path, fixed=False)
+    options = {"mean": (0.1,), "std": (0.5,)}
+
+    def network(x):
+        return net()((Half()(x) - 0.1) / 0.5)
+
+    behind = smooth(denoiser=Half().eval(), **options)
+    answers = behind.certify(IMAGES, **FAST)
+    file = smooth(denoiser=path, **options).certify(IMAGES, **FAST)
+    backend = behind.at((1, 4, 4)).backend
+
+    assert torch.allclose(backend.scores(IMAGES), network(IMAGES), atol=1e-5)
+    assert said(file) == said(answers) != said(smooth(**options).certify(IMAGES, **FAST))
+    assert said(behind.certify(IMAGES, **FAST, devices=["cpu", "cpu"])) == said(answers)
+    assert file.header.provider == "CPUExecutionProvider+torch-cpu"
+    digests = {
+        one.certify(IMAGES[:1], **FAST).header.weights
+        for one in (
+            behind,
+            smooth(**options),
+            smooth(denoiser=Half(0.4).eval(), **options),
+            smooth(
+                net(weight=nn.Parameter(torch.full((16,), 0.9))), denoiser=Half().eval(), **options
+            ),
+        )
+    }
+    assert len(digests) == 4
+
+
+def test_a_denoiser_that_is_none_is_refused(tmp_path: Path):
+    export_elsewhere(net(), torch.zeros(2, 1, 4, 4), tmp_path / "net.onnx", fixed=False)
+    for denoiser, words in [
+        (nn.Flatten().eval(), "Flatten gives no pictures of the shape that it is given"),
+        (Half(), "Half: the network is in training mode"),
+        (tmp_path / "net.onnx", "is [2, 2], not a picture like each"),
+        (tmp_path / "no.onnx", "no.onnx: not found"),
+        (Shuffling().eval(), "depend on the other pictures of its batch"),
+    ]:
+        with refused(BackendError, words):
+            smooth(denoiser=denoiser).certify(IMAGES, **FAST)
+
+
+class Shuffling(nn.Module):
+    """A denoiser that looks at the batch."""
+
+    def forward(self, x):
+        return x - x.mean()
 
 
 def test_logits_of_an_object_are_scores():
@@ -218,10 +336,15 @@ def test_logits_of_an_object_are_scores():
     )
 
 
+HALVES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
 def test_precision_is_the_networks_own():
     double, single = smooth(net().double()), smooth()
 
     assert double.at((1, 4, 4)).backend.dtype == torch.float64
+    precisions = [smooth(net().to(kind)).at((1, 4, 4)).draws.precision for kind in HALVES]
+    assert precisions == ["bf16", "fp16", "fp32", "fp64"]
     a, b = double.certify(IMAGES, **FAST), single.certify(IMAGES, **FAST)
     assert [x.label for x in a] == [x.label for x in b]
     assert a.header.weights != b.header.weights

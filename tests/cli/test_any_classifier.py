@@ -136,9 +136,28 @@ def test_pictures_that_are_enlarged_without_need_are_named(elsewhere: Workspace)
     assert "already have" not in run(elsewhere, *command)
 
 
+class Dimmed(torch.nn.Module):
+    def forward(self, x):
+        return x / 2
+
+
+def test_a_denoiser_comes_before_the_normalisation(elsewhere: Workspace):
+    x = torch.rand(2, 3, SIDE, SIDE)
+    export_elsewhere(Dimmed(), x, elsewhere.path / "half.onnx", fixed=False)
+
+    command = ("certify", "--onnx", "vit.onnx", "--images", "flat", *SETTINGS, "--n0", "7")
+    said = run(elsewhere, *command, "--std", ".5", "--denoiser", "half.onnx")
+
+    assert "inside the function: half.onnx, then mean 0,0,0, std 0.5,0.5,0.5, then vit." in said
+    assert "1 images, n0 = 7, n = 40" in said
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (("--onnx", "vit.onnx", "--images", "flat", "--n0", "0"), "--n0: must be positive"),
+        (("--model", "tiny", "--denoiser", "half.onnx"), "--denoiser does not go with --model"),
+        (("--timm", "vit.pt", "--images", "flat"), "vit.pt: weights without their network: build"),
         (("--onnx", "vit.onnx", "--images", "no"), "--images no: no such folder"),
         (("--onnx", "vit.pt", "--images", "flat"), "vit.pt: a file of PyTorch, not ONNX: `torch."),
         (("--onnx", "vit.onnx", "--images", "flat", "--n", "3"), "3 votes can never certify"),
