@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from rrcm.certification.plausibility import TrialAnswers
 from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
@@ -35,7 +36,8 @@ def examine(
 ) -> TrialAnswers:
     """Check a classifier; return its answers to some pictures of ``split``.
 
-    A classifier that is ``ours`` is not checked for dependence between rows.
+    A classifier that is ``ours`` is not checked for dependence between rows. One that gives votes
+    instead of scores, 1 for a class and 0 for all others, may answer the same every time.
 
     Raises:
         BackendError: The scores are NaN, depend on more than the picture, or are constant.
@@ -54,7 +56,9 @@ def examine(
         function(backend, noisy[torch.arange(batch_size) % len(places)])
     black_and_white = torch.stack([torch.zeros_like(clean[0]), torch.ones_like(clean[0])])
     scores = _scores(backend, torch.cat([clean, noisy, black_and_white]), batch_size)
-    if float((scores.amax(0) - scores.amin(0)).max()) <= SAME * float(_finite(scores).abs().max()):
+    votes_only = torch.equal(scores, F.one_hot(scores.argmax(1), scores.shape[1]).double())
+    spread = float((scores.amax(0) - scores.amin(0)).max())
+    if not votes_only and spread <= SAME * float(_finite(scores).abs().max()):
         raise BackendError("the scores are the same whatever the picture; was anything trained?")
     plain, shaken = scores[: len(places)], scores[len(places) : -2]
     return TrialAnswers(

@@ -188,7 +188,8 @@ def test_modules_of_the_core_import_without_extras(core: Run, tmp_path: Path):
     lacking = {module: EXTRAS[package] for module, package in map(str.split, lines)}
 
     assert lacking == {
-        **dict.fromkeys(("rrcm.inference.backends.onnx", "rrcm.inference.foreign.onnx"), RUNTIMES),
+        **{f"rrcm.inference.{name}": RUNTIMES for name in ("backends.onnx", "foreign.onnx")},
+        "rrcm.inference.foreign._onnx_file": RUNTIMES,
         **dict.fromkeys(("rrcm.inference.export", "rrcm.models.trained.quantize"), RUNTIMES),
         **dict.fromkeys(
             ("rrcm.certification.speed.throughput", "rrcm.cli.commands.bench"), RUNTIMES
