@@ -27,8 +27,19 @@ from rrcm.config.params import Params
 from rrcm.core.errors import BackendError, ConfigError, RrcmError
 
 SOURCE = {  # options of all that asks a classifier
-    *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
-    *("channels", "resize", "mean", "std", "output", "batch-size", "n", "alpha"),
+    *(
+        "model",
+        "sigma",
+        "method",
+        "eval-sigma",
+        "onnx",
+        "timm",
+        "weights",
+        "denoiser",
+        "classes",
+        "size",
+    ),
+    *("channels", "resize", "mean", "std", "output", "batch-size", "n", "n0", "alpha"),
 }
 DRAWS = {"stop", "radii", "seed", "noise", "certificate", "precision", "allow", "backend"}
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
@@ -248,7 +259,14 @@ def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
 
 
 def test_options_replace_what_params_yaml_says(here: Path, params: Params):
-    sample = {"n": 300, "split": "choice", "subset": "first:5", "stop": "anytime", "batch_size": 7}
+    sample = {
+        "n": 300,
+        "n0": 7,
+        "split": "choice",
+        "subset": "first:5",
+        "stop": "anytime",
+        "batch_size": 7,
+    }
 
     found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3", devices=None)
 
