@@ -22,7 +22,7 @@ from rrcm.certification import certify
 from rrcm.certification.sampling import batching, journal, procedure, sampler, session
 from rrcm.certification.sampling.procedure import subset
 from rrcm.certification.votes import bounds, records
-from rrcm.certification.votes.counts import ABSTAIN, SOFT
+from rrcm.certification.votes.counts import ABSTAIN, SOFT, coin
 from rrcm.config.certification import Sample
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError, VotesError
@@ -238,6 +238,23 @@ def test_images_and_seeds_have_noise_of_their_own():
 
     assert len(counts) == 6
     assert rows(sampled(replace(CFG, seed=1))) != rows(whole())
+
+
+def test_the_choice_split_shares_no_randomness_with_the_test_split():
+    """Image 0 of one is not image 0 of the other: what is chosen must not know the draws to come."""
+    test, choice = (defined(split=replace(SIX, name=name)) for name in ("test", "choice"))
+    images, draws = torch.arange(6), torch.full((6,), 7)
+    x = torch.from_numpy(SIX.pixels(slice(6)))
+
+    for component in registry.names("distributions"):
+        bound = [procedure.noise(replace(h, noise=component), SIX) for h in (test, choice)]
+        noises = [one.noisy(x, images, draws) for one in bound]
+        normals = [one.normals(images, draws, (5,)) for one in bound]
+        assert not torch.equal(*noises) and not torch.equal(*normals)
+    assert test.key == test.seed and coin(test.key, 0) != coin(choice.key, 0)
+    assert test.stream != choice.stream
+    assert rows(sampled()) != rows(sampled(split=replace(SIX, name="choice")))
+    assert replace(choice, stream=test.stream).key == test.seed  # of votes drawn before
 
 
 def test_only_the_subset_is_sampled():

@@ -1,8 +1,8 @@
 """Samples noisy votes of a base classifier, the only costly step of certification.
 
-Guarantee: the noise of a draw is a function of (seed, image, draw); all batches have one shape and
-run on one thread each. So votes do not depend on the order of images, restarts, shards or the
-number of workers, if the scores of a row do not depend on the other rows of its batch
+Guarantee: the noise of a draw is a function of (seed, split, image, draw); all batches have one
+shape and run on one thread each. So votes do not depend on the order of images, restarts, shards or
+the number of workers, if the scores of a row do not depend on the other rows of its batch
 (`voting.is_batch_invariant` tests it before sampling).
 """
 
@@ -58,7 +58,7 @@ def header(
     return Header(
         format=records.FORMAT,
         noise=cfg.noise,
-        stream=component.NAME,
+        stream=records.stream(component.NAME, split.name),
         slack=component.slack(backend.sigma, pixels=pixels, max_value=split.max_value),
         run=run,
         weights=backend.weights,
@@ -89,11 +89,11 @@ def header(
 
 @dataclass(frozen=True, slots=True)
 class BoundNoise:
-    """A file of rrcm/certification/distributions/, bound to one sigma, seed and pixel grid."""
+    """A file of rrcm/certification/distributions/, bound to one sigma, key and pixel grid."""
 
     component: ModuleType
     sigma: float
-    seed: int
+    key: int
     max_value: int
 
     def noisy(self, x: Tensor, images: Tensor, draws: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class BoundNoise:
         return self.component.noisy(
             x,
             self.sigma,
-            seed=self.seed,
+            seed=self.key,
             images=images,
             draws=draws,
             max_value=self.max_value,
@@ -109,7 +109,7 @@ class BoundNoise:
 
     def normals(self, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Normal numbers [B, *shape] for a random classifier, in a stream of their own."""
-        return self.component.normals(self.seed, images, draws, shape)
+        return self.component.normals(self.key, images, draws, shape)
 
 
 def require_any_look(stop: str, *, key: str) -> None:
@@ -134,7 +134,7 @@ def _rule(stop: str) -> type[Rule]:
 def noise(header: Header, split: Split) -> BoundNoise:
     """The noise that ``header`` defines, for pixels of ``split``."""
     component = registry.load("distributions", header.noise)
-    return BoundNoise(component, header.sigma, header.seed, split.max_value)
+    return BoundNoise(component, header.sigma, header.key, split.max_value)
 
 
 def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:

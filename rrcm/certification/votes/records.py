@@ -6,6 +6,7 @@ so that damage is detected.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
@@ -29,16 +30,17 @@ FORMAT = "rrcm-votes-6"
 END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop besides those of rules
 MOST = 10**12  # largest number of draws or images of a file
 NAMES = ("run", "stop", "split", "subset")  # header fields that become parts of file names
+KEY_OF = "; key of the split "  # in a stream: what follows names a split with noise of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
     """Everything that defines the votes, in the order of the file.
 
-    ``noise`` is a file of rrcm/certification/distributions/, ``stream`` its random numbers, and
-    ``slack`` its total-variation distance from Gaussian noise per draw. ``weights`` is the SHA-256
-    of the classifier, ``provider`` the kernels that ran it; ``batch_size`` is included because
-    kernels may round differently in another batch shape. ``stopping`` are the constants of the rule
+    ``noise`` is a file of rrcm/certification/distributions/, ``stream`` its random numbers (`stream`),
+    and ``slack`` its total-variation distance from Gaussian noise per draw. ``weights`` is the
+    SHA-256 of the classifier, ``provider`` the kernels that ran it; ``batch_size`` is included
+    because kernels may round differently in another batch shape. ``stopping`` are the constants of the rule
     ``stop``, which serves ``certificate`` at failure probability ``alpha``. ``label_aware``: images
     with a wrong selected class got no further draws. ``paired``: draws that the float32 classifier
     classified too. ``soft``: inverse temperature of soft votes, or 0. ``budget``: seconds after
@@ -75,6 +77,15 @@ class Header:
     shard: str
     classes: list[str]
 
+    @property
+    def key(self) -> int:
+        """The key of all random numbers of these votes: ``seed``, or one derived for the split."""
+        _, own, split = self.stream.partition(KEY_OF)
+        if not own:
+            return self.seed
+        text = f"rrcm noise of a split, 1\0{self.seed}\0{split}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
     def expected(self) -> int:
         """The number of images of shard i/k: those at i, i + k, i + 2k, …"""
         i, k = map(int, self.shard.split("/"))
@@ -88,7 +99,7 @@ class Header:
             certificate=registry.load("certificates", self.certificate),
             sigma=self.sigma,
             alpha=self.alpha_left(self.alpha),
-            seed=self.seed,
+            seed=self.key,
         )
         return module.Rule(constants, n=self.n, claim=claim)
 
@@ -140,6 +151,15 @@ class Row:
             soft=self.soft,
             paired=self.paired,
         )
+
+
+def stream(generator: str, split: str) -> str:
+    """Name of the random numbers of ``split``: those of the choice split have a key of their own.
+
+    Indices of images may begin at 0 in each split. What is chosen on one split must not depend on
+    the draws by which another is certified (theory.md, eq. 2).
+    """
+    return generator if split in ("", "test") else f"{generator}{KEY_OF}{split}"
 
 
 def sparse(counts: np.ndarray) -> dict[int, int]:
