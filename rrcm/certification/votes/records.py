@@ -37,11 +37,11 @@ KEY_OF = "; key of the split "  # in a stream: what follows names a split with n
 class Header:
     """Everything that defines the votes, in the order of the file.
 
-    ``noise`` is a file of rrcm/certification/distributions/, ``stream`` its random numbers (`stream`),
-    and ``slack`` its total-variation distance from Gaussian noise per draw. ``weights`` is the
-    SHA-256 of the classifier, ``provider`` the kernels that ran it; ``batch_size`` is included
-    because kernels may round differently in another batch shape. ``stopping`` are the constants of the rule
-    ``stop``, which serves ``certificate`` at failure probability ``alpha``. ``label_aware``: images
+    ``noise`` is a file of rrcm/certification/distributions/, ``stream`` its random numbers
+    (`stream`), and ``slack`` its total-variation distance from Gaussian noise per draw. ``weights``
+    is the SHA-256 of the classifier, ``provider`` the kernels that ran it; ``batch_size`` is
+    included because kernels may round differently in another batch shape. ``stopping`` are the
+    constants of the rule ``stop``, which serves ``certificate`` at failure probability ``alpha``. ``label_aware``: images
     with a wrong selected class got no further draws. ``paired``: draws that the float32 classifier
     classified too. ``soft``: inverse temperature of soft votes, or 0. ``budget``: seconds after
     which sampling stopped, or 0. ``subset`` selects ``images`` of ``split``, or of loose picture
