@@ -41,11 +41,12 @@ class Header:
     (`stream`), and ``slack`` its total-variation distance from Gaussian noise per draw. ``weights``
     is the SHA-256 of the classifier, ``provider`` the kernels that ran it; ``batch_size`` is
     included because kernels may round differently in another batch shape. ``stopping`` are the
-    constants of the rule ``stop``, which serves ``certificate`` at failure probability ``alpha``. ``label_aware``: images
-    with a wrong selected class got no further draws. ``paired``: draws that the float32 classifier
-    classified too. ``soft``: inverse temperature of soft votes, or 0. ``budget``: seconds after
-    which sampling stopped, or 0. ``subset`` selects ``images`` of ``split``, or of loose picture
-    files if that is empty; ``pixels`` is the SHA-256 of images and labels. ``shard``: i/k.
+    constants of the rule ``stop``, which serves ``certificate`` at failure probability ``alpha``.
+    ``label_aware``: images with a wrong selected class got no further draws. ``paired``: draws that
+    the float32 classifier classified too. ``soft``: inverse temperature of soft votes, or 0.
+    ``budget``: seconds after which sampling stopped, or 0. ``subset`` selects ``images`` of
+    ``split``, or of loose picture files if that is empty; ``pixels`` is the SHA-256 of images and
+    labels. ``shard``: i/k.
     """
 
     format: str
