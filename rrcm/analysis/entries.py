@@ -52,6 +52,11 @@ class Entry:
         return str(self.table["split"].iloc[0]) if "split" in self.table and len(self.table) else ""
 
     @property
+    def laxer(self) -> bool:
+        """Whether ``table`` is at a larger failure probability than was asked of its votes."""
+        return bool(self.votes and self.alpha and self.alpha > self.votes[0].alpha * (1 + 1e-9))
+
+    @property
     def cut_short(self) -> bool:
         """Whether drawing stopped early, so that ACR is a lower bound of that of n draws."""
         if not {"n", "stop"} <= {*self.table}:
@@ -221,10 +226,15 @@ def sigma(entry: Entry) -> str:
 
 
 def label(entry: Entry, found: list[Entry]) -> str:
-    """The method, with what distinguishes the entries of one sigma, and a mark if it is stale."""
+    """The method, with what distinguishes the entries of one sigma, and marks.
+
+    They say that it is stale, and that it is at a laxer alpha than was asked of its votes.
+    """
     short = _short(entry, found)
     twins = [e for e in found if (e.sigma, _short(e, found)) == (entry.sigma, short)]
     name = short if len(twins) == 1 else f"{short} ({entry.name})"
+    if entry.laxer and entry.votes:
+        name = f"{name} (α = {entry.alpha:g}, votes {entry.votes[0].alpha:g})"
     return f"{name} (stale)" if entry.stale else name
 
 

@@ -171,7 +171,9 @@ def _votes(path: Path, stated: Stated) -> Audit:
         said, written = getattr(stated, name), getattr(header, name)
         if said is not None and not math.isclose(said, written, rel_tol=1e-9):
             text = f"votes are of {name} = {written:g}, not of {said:g} as stated"
-            found.append(Finding(level=ERROR, text=text))
+            serve = name == "alpha" and header.stop == "none"
+            also = "; all n draws were made of every image, which serve every alpha" * serve
+            found.append(Finding(level=NOTE if serve else ERROR, text=text + also))
     inferred = [Inferred(n=header.n, alpha=header.alpha, sigma=header.sigma, rows=len(rows))]
     return _conclude(path, len(rows), inferred, found, None if rows else "there are no images")
 

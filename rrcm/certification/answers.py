@@ -111,7 +111,7 @@ def _answer(header: Header, row: Row, rule: Rule, level: float) -> Answer:
         rule,
         certificate=header.certificate,
         alpha=level,
-        coin=coin(header.seed, row.idx),
+        coin=coin(header.key, row.idx),
     )
     return Answer(
         label=got.label,

@@ -47,7 +47,7 @@ def certify(
     rule, level = require(header, certificates=certificates, alpha=alpha)
     table = []
     for row in rows:
-        toss = coin(header.seed, row.idx)
+        toss = coin(header.key, row.idx)
         answers = {
             name: certified(row, header, rule, certificate=name, alpha=level, coin=toss)
             for name in certificates

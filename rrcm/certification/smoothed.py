@@ -17,7 +17,7 @@ from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
-from rrcm.certification.votes.records import Header
+from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sample, noise_level
 from rrcm.config.defaults import DRAWS, STOPPING
 from rrcm.core import registry
@@ -79,8 +79,9 @@ class Certifier:
             workers: Threads of each device; by default as many as PyTorch uses.
             devices: Devices, such as ``["cuda:0", "cuda:1"]``, that share the images; each gets a
                 copy of the network. By default the one where the network is.
-            votes: A file to keep the votes in. If it is there, it is read and nothing is drawn; an
-                interrupted call with the same file goes on where it was.
+            votes: A file to keep the votes in. If it is there, it is read and nothing is drawn, and
+                other ``labels`` are put into it; an interrupted call with the same file goes on
+                where it was.
             progress: Show a bar with the rate and the time left.
 
         Raises:
@@ -100,9 +101,7 @@ class Certifier:
             path = None if votes is None else Path(votes)
             header = smoothed._header(split, _seed(seed, path), budget)
             if path is not None and path.exists():
-                kept, rows = records.read(path)
-                records.same(path, kept, header)
-                return Answers(kept, rows)
+                return Answers(header, _kept(path, header, split))
             return smoothed._drawn(
                 split, header, devices=devices, workers=workers, path=path, progress=progress
             )
@@ -315,6 +314,23 @@ def _threads_restored() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _kept(path: Path, header: Header, split: Split) -> list[Row]:
+    """The rows of votes in ``path``, which are rewritten with the labels of ``split``.
+
+    Raises:
+        VotesError: They are votes of something else.
+    """
+    kept, rows = records.read(path)
+    if kept == header:
+        return rows
+    known = procedure.reusable([path], header, split)
+    if len(known) < len(split.idx):
+        records.same(path, kept, header)
+    rows = [known[idx] for idx in split.idx.tolist()]
+    records.write(path, header, rows)
+    return rows
 
 
 def _seed(seed: int | None, votes: Path | None) -> int:

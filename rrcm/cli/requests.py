@@ -150,8 +150,7 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
                 stopping = stopping | {rule: constants | {"radii": report.radii}}
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
-        if sample.stop != "none":  # votes without a stopping rule serve every alpha
-            sample = dataclasses.replace(sample, alpha=options.alpha)
+        sample = dataclasses.replace(sample, alpha=options.alpha)
     if params:  # its checks also cover combinations of these values
         changed: dict[str, Any] = {
             "sample": sample,

@@ -304,6 +304,9 @@ def test_votes_of_other_values_than_stated_are_found(tmp_path):
 
     assert audit(tmp_path / "a.jsonl", n=1_000, alpha=0.001, sigma=0.5).trusted
     assert audit(tmp_path / "a.jsonl", n=10_000).trusted is False
+    assert audit(tmp_path / "a.jsonl", alpha=1e-5).trusted  # all draws were made, whatever alpha
+    records.write(tmp_path / "b.jsonl", *sampled("grid", images=10))
+    assert audit(tmp_path / "b.jsonl", alpha=1e-5).trusted is False
 
 
 def test_a_table_whose_images_all_stopped_before_n_is_no_fault(tmp_path):

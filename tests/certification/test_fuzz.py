@@ -44,7 +44,10 @@ def written(folder: Path) -> dict[str, bytes]:
     records.write(folder / "a.jsonl", HEADER, ROWS)
     certify.write(TABLE, folder / "a.csv")
     tsv.write(TABLE, folder / "a.tsv")
-    return {kind: (folder / f"a.{kind}").read_bytes() for kind in ("jsonl", "csv", "tsv")}
+    often = replace(HEADER, stop="spending", stopping={"radii": [0.0, 0.2], "beta": 0.01})
+    records.write(folder / "a.packed.jsonl", often, ROWS)
+    kinds = ("jsonl", "packed.jsonl", "csv", "tsv")
+    return {kind: (folder / f"a.{kind}").read_bytes() for kind in kinds}
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +165,7 @@ def test_any_bytes_are_read_or_refused(folder, kind, data):
     read(path)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv"])
+@pytest.mark.parametrize("kind", ["jsonl", "packed.jsonl", "csv", "tsv"])
 @some
 @given(change=damage())
 def test_a_damaged_file_is_read_or_refused(folder, valid, kind, change):

@@ -20,9 +20,11 @@ from workspace import ROOT
 
 import rrcm
 from rrcm.certification import answers as given_answers
+from rrcm.certification import side_by_side
 from rrcm.certification.answers import Answers
 from rrcm.certification.sampling import sampler
 from rrcm.certification.smoothed import Smoothed
+from rrcm.certification.votes import records
 from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError, VotesError
 
 SIGMA = 0.5
@@ -478,6 +480,18 @@ def test_votes_are_kept_and_an_interrupted_call_goes_on(
         smooth(net(weight=nn.Parameter(torch.full((16,), 2.0)))).certify(
             IMAGES, votes=path, **fresh
         )
+
+
+def test_votes_get_other_labels_and_are_not_drawn_again(tmp_path: Path, monkeypatch):
+    path, fresh = tmp_path / "votes.jsonl", FAST | {"seed": None}
+    first = smooth().certify(IMAGES, labels=LABELS, votes=path, **fresh)
+    monkeypatch.setattr(side_by_side, "VoteSampler", None)
+
+    corrected = [1 - LABELS[0], *LABELS[1:]]
+    again = smooth().certify(IMAGES, labels=corrected, votes=path, **fresh)
+
+    assert said(again) == said(first) and first.header.seed == again.header.seed
+    assert [row.label for row in records.read(path)[1]] == [int(label) for label in corrected]
 
 
 def test_noise_is_fresh_without_a_seed():

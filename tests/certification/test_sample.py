@@ -22,7 +22,7 @@ from rrcm.certification import certify
 from rrcm.certification.sampling import batching, journal, procedure, sampler, session
 from rrcm.certification.sampling.procedure import subset
 from rrcm.certification.votes import bounds, records
-from rrcm.certification.votes.counts import ABSTAIN, SOFT
+from rrcm.certification.votes.counts import ABSTAIN, SOFT, coin
 from rrcm.config.certification import Sample
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError, VotesError
@@ -240,6 +240,23 @@ def test_images_and_seeds_have_noise_of_their_own():
     assert rows(sampled(replace(CFG, seed=1))) != rows(whole())
 
 
+def test_the_choice_split_shares_no_randomness_with_the_test_split():
+    """What is chosen on one must not know the draws that certify image 0 of the other."""
+    test, choice = (defined(split=replace(SIX, name=name)) for name in ("test", "choice"))
+    images, draws = torch.arange(6), torch.full((6,), 7)
+    x = torch.from_numpy(SIX.pixels(slice(6)))
+
+    for component in registry.names("distributions"):
+        bound = [procedure.noise(replace(h, noise=component), SIX) for h in (test, choice)]
+        noises = [one.noisy(x, images, draws) for one in bound]
+        normals = [one.normals(images, draws, (5,)) for one in bound]
+        assert not torch.equal(*noises) and not torch.equal(*normals)
+    assert test.key == test.seed and coin(test.key, 0) != coin(choice.key, 0)
+    assert test.stream != choice.stream
+    assert rows(sampled()) != rows(sampled(split=replace(SIX, name="choice")))
+    assert replace(choice, stream=test.stream).key == test.seed  # of votes drawn before
+
+
 def test_only_the_subset_is_sampled():
     every_other = rows(sampled(replace(CFG, subset="every:2")))
 
@@ -288,10 +305,27 @@ def test_images_with_votes_are_not_classified(tmp_path, stop):
     ids=str,
 )  # fmt: skip
 def test_votes_of_another_definition_are_not_taken(changes):
-    half = sampled(replace(CFG, subset="every:2"))
-    asked = replace(CFG, **changes)
+    stop = "grid" if "alpha" in changes else CFG.stop
+    half = sampled(replace(CFG, stop=stop, subset="every:2"))
+    asked = replace(CFG, **{"stop": stop} | changes)
 
     assert extended([half], asked) == (sampled(asked), 0)
+
+
+def test_votes_without_a_rule_serve_every_alpha():
+    asked = replace(CFG, alpha=0.04)
+
+    assert extended([whole()], asked) == (sampled(asked), 6)
+    assert b'"alpha":0.04' in sampled(asked)
+
+
+@pytest.mark.parametrize("extra, known", [("plain", 6), ("soft", 6), ("label-aware", 5)])
+def test_a_corrected_label_draws_nothing_that_does_not_depend_on_it(extra, known):
+    cfg, labels = replace(CFG, **EXTRAS[extra]), SIX.labels.copy()
+    labels[4] = (labels[4] + 1) % 3
+    corrected = replace(SIX, labels=labels)
+
+    assert extended([whole("none", extra)], cfg, corrected) == (sampled(cfg, corrected), known)
 
 
 def of_other_weights():
@@ -300,14 +334,13 @@ def of_other_weights():
     return backend
 
 
-def test_votes_of_other_pixels_labels_or_weights_are_not_taken():
+def test_votes_of_other_pixels_or_weights_are_not_taken():
     half = sampled(replace(CFG, subset="every:2"))
-    pixels, labels = SIX.images.copy(), SIX.labels.copy()
+    pixels = SIX.images.copy()
     pixels[2, 0, 0, 0] ^= 1
-    labels[4] = (labels[4] + 1) % 3
+    changed = replace(SIX, images=pixels)
 
-    for changed in (replace(SIX, images=pixels), replace(SIX, labels=labels)):
-        assert extended([half], CFG, changed) == (sampled(split=changed), 0)
+    assert extended([half], CFG, changed) == (sampled(split=changed), 0)
     other = sampled(replace(CFG, subset="every:2"), make=of_other_weights)
     assert extended([other], CFG) == (whole(), 0)
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rrcm.certification.sampling import journal as journal_module
 from rrcm.certification.sampling import procedure
 from rrcm.certification.sampling.journal import Journal
+from rrcm.certification.stopping import spending
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import SOFT
 from rrcm.certification.votes.records import Header
@@ -29,6 +30,7 @@ ROWS = [
     row(3, 0, [4, 6, 0], [0, 40, 0]),
     row(11, 1, [5, 5, 0], [3, 4, 3], stop="futile"),
 ]
+OFTEN = replace(HEADER, stop="spending")
 PARTLY = [row(7, 2, [0, 0, 10], stop=""), row(3, 0, [4, 6, 0], [0, 20, 0], stop="")]
 
 
@@ -110,14 +112,75 @@ def files(draw):
     return replace(definition, images=len(rows)), rows
 
 
+@pytest.mark.parametrize("stop", ["none", "spending"])
 @few
 @given(files())
-def test_writing_and_reading_are_inverses(tmp_path_factory, file):
+def test_writing_and_reading_are_inverses(tmp_path_factory, stop, file):
     path = tmp_path_factory.mktemp("votes") / "votes.jsonl"
+    definition, rows = replace(file[0], stop=stop), file[1]
 
-    records.write(path, *file)
+    records.write(path, definition, rows)
 
-    assert records.read(path) == file
+    assert records.read(path) == (definition, rows)
+
+
+def test_votes_of_a_rule_that_looks_often_are_packed(path):
+    """One line has all draws, and a line what they do not say; those of other looks stay."""
+    own = row(5, 0, [10, 0, 0], [7, 0, 0], [7, 33, 0])
+    first, *lines = write(path, [*ROWS, own], OFTEN).decode().splitlines()
+
+    assert json.loads(first)["format"] == records.PACKED == "rrcm-votes-7"
+    assert json.loads(first)["looks"] == [10, 40]
+    text = '{"idx":7,"label":2,"n0":{"2":10},"looks":"2 2 0:C","stop":"n"'
+    assert lines[0] == f'{text},"crc32":"{zlib.crc32((text + "}").encode()):08x}"}}'
+    assert json.loads(lines[3])["looks"] == [[7, {"0": 7}], [40, {"0": 7, "1": 33}]]
+    assert records.definition(path) == records.read(path)[0] == replace(OFTEN, images=4)
+
+
+def test_packed_votes_need_a_tenth_and_older_ones_are_read(path):
+    """2,000 images of ten classes, of which twenty are simulated: at most a megabyte."""
+    rng, draws = np.random.default_rng(0), spending.looks(100_000)[:90]
+    steps = np.diff(draws, prepend=0)
+    rows = [
+        row(idx, 0, [10, *[0] * 9], *rng.multinomial(steps, p).cumsum(axis=0))
+        for idx, p in enumerate(rng.dirichlet([60.0, *[0.3] * 9], size=20))
+    ]
+    definition = replace(OFTEN, n=100_000, classes=[*"0123456789"], images=20)
+    plain = journalled(path, rows, definition)
+    older = records.read(path)
+
+    size = len(write(path, rows, definition))
+
+    assert records.read(path) == older == (definition, rows)
+    assert b'"format":"rrcm-votes-6"' in plain
+    assert size < 20 * 500 < len(plain) / 9
+
+
+@pytest.mark.parametrize(
+    ("looks", "words"),
+    [
+        ("3 2 0:C", "not a line of votes"),  # more looks than there are
+        ("2 2 0:CF", "not a line of votes"),
+        ("2 2 0:CCC", "not a line of votes"),
+        ("2 2 0:g", "not a line of votes"),  # a number without an end
+        (f"2 2 0:{'g' * 99}C", "not a line of votes"),
+        ("2 2 0:*", "not a line of votes"),
+        ("2 2 0:C 0:C", "not a line of votes"),
+        ("2 0 0:C", "not a line of votes"),
+        ("2", "not a line of votes"),
+        ("2 2 3:C", "votes for a class outside 0..2"),
+        ("2 2 0:wB", "votes for a class"),  # 24 of 10 draws
+    ],
+)
+def test_packed_looks_that_no_draws_have_are_refused(path, looks, words):
+    write(path, definition=OFTEN)
+    first, line, *rest = path.read_text().splitlines()
+    value = json.loads(line) | {"looks": looks}
+    del value["crc32"]
+    path.write_text("\n".join([first, records.sealed(json.dumps(value)), *rest]) + "\n")
+
+    with refused(VotesError, f"{path}:2: ", words):
+        records.read(path)
 
 
 @few

@@ -1,6 +1,7 @@
 """`rrcm certify` and `predict` on networks of timm that others exported, and on folders."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,13 @@ from PIL import Image
 from workspace import ROOT, Workspace
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.analysis import entries, sources
+from rrcm.auditing.audit import audit
 from rrcm.certification import certify
 from rrcm.certification.votes import records
+from rrcm.cli import requests
+from rrcm.cli.commands import on_demand
+from rrcm.cli.options import Options
 
 import timm  # isort: skip (after _torchvision)
 
@@ -120,6 +126,67 @@ def test_pictures_without_labels_have_answers(elsewhere: Workspace):
     assert (row.label, row.correct) == (-1, 0)
     answer = "abstain" if row.predict == -1 else f"class {CLASSES[row.predict]}, certified"
     assert f"flat/grey.png: {answer}" in one and f"{row.n_A} of {row.n} noisy draws" in one
+
+
+@pytest.fixture
+def labelled(elsewhere: Workspace, tmp_path, monkeypatch):
+    """Certifies six pictures with labels in a file, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    for number, pixels in enumerate(MODES.values()):
+        Path("six").mkdir(exist_ok=True)
+        Image.fromarray(pixels()).save(f"six/{number}.png")
+    Path("names.txt").write_text("\n".join(CLASSES))
+
+    def certified(*, n: int, alpha: float, stop: str, first: str = "ant", **more) -> str:
+        labels = [first, *("bee" for _ in range(5))]
+        lines = [f"{number}.png,{label}" for number, label in enumerate(labels)]
+        Path("labels.csv").write_text("\n".join(["file,label", *lines]) + "\n")
+        options = Options(
+            onnx=str(elsewhere.path / "resnet.onnx"), sigma=0.25, images=Path("six"),
+            labels=Path("labels.csv"), classes=Path("names.txt"), n=n, alpha=alpha, stop=stop,
+            **more,
+        )  # fmt: skip
+        return on_demand.certify(requests.resolve(options))
+
+    return certified
+
+
+def test_votes_serve_other_labels_and_every_alpha_without_a_rule(labelled, capsys):
+    """They are of the same noise, which nobody has asked to be new, and are not drawn again."""
+    asked = {"n": 40, "stop": "none"}
+    labelled(alpha=0.05, **asked)
+    assert "have votes already" not in capsys.readouterr().err
+
+    corrected = labelled(alpha=0.05, first="cat", **asked)
+    assert "6 of 6 images have votes already" in capsys.readouterr().err
+    stricter = labelled(alpha=0.01, first="cat", **asked)
+    assert "6 of 6 images have votes already" in capsys.readouterr().err
+
+    assert "repeated" not in corrected + stricter
+    path = Path(stricter.splitlines()[-1].removeprefix("votes: "))
+    header, rows = records.read(path)
+    assert (header.alpha, rows[0].label) == (0.01, 2)
+    assert audit(path, alpha=0.01).trusted
+    plain, laxer = sources.read(path), sources.read(path, alpha=0.05)
+    assert [entry.laxer for entry in (plain, laxer)] == [False, True]
+    assert "(α = 0.05, votes 0.01)" in entries.label(laxer, [laxer])
+    for shard in ("1/2", "2/2"):
+        labelled(alpha=0.01, first="cat", shard=shard, **asked)
+    assert "alpha = 0.01;" in on_demand.merge(sorted(Path("results").glob("*.jsonl")))
+
+
+def test_a_repetition_says_which_alpha_would_have_kept_the_guarantee(labelled):
+    """Whoever draws until an image is certified has made a test each time."""
+    asked = {"alpha": 0.01, "stop": "none"}
+    first = labelled(n=40, **asked)
+    again = labelled(n=40, first="cat", **asked)  # another label is the same table
+    more = labelled(n=50, **asked)
+    other = labelled(n=40, stop="anytime", alpha=0.01, seed=3)
+
+    assert "repeated" not in first + again
+    assert "2 tables of these images, n = 40 and n0 = 100 (none), n = 50" in more
+    assert "only if each was certified at --alpha 0.005 or less" in more
+    assert "3 tables of these images" in other and "--alpha 0.00333 or less" in other
 
 
 def test_pictures_that_are_enlarged_without_need_are_named(elsewhere: Workspace):

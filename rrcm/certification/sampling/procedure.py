@@ -1,8 +1,8 @@
 """Samples noisy votes of a base classifier, the only costly step of certification.
 
-Guarantee: the noise of a draw is a function of (seed, image, draw); all batches have one shape and
-run on one thread each. So votes do not depend on the order of images, restarts, shards or the
-number of workers, if the scores of a row do not depend on the other rows of its batch
+Guarantee: the noise of a draw is a function of (seed, split, image, draw); all batches have one
+shape and run on one thread each. So votes do not depend on the order of images, restarts, shards or
+the number of workers, if the scores of a row do not depend on the other rows of its batch
 (`voting.is_batch_invariant` tests it before sampling).
 """
 
@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -58,7 +59,7 @@ def header(
     return Header(
         format=records.FORMAT,
         noise=cfg.noise,
-        stream=component.NAME,
+        stream=records.stream(component.NAME, split.name),
         slack=component.slack(backend.sigma, pixels=pixels, max_value=split.max_value),
         run=run,
         weights=backend.weights,
@@ -89,11 +90,11 @@ def header(
 
 @dataclass(frozen=True, slots=True)
 class BoundNoise:
-    """A file of rrcm/certification/distributions/, bound to one sigma, seed and pixel grid."""
+    """A file of rrcm/certification/distributions/, bound to one sigma, key and pixel grid."""
 
     component: ModuleType
     sigma: float
-    seed: int
+    key: int
     max_value: int
 
     def noisy(self, x: Tensor, images: Tensor, draws: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class BoundNoise:
         return self.component.noisy(
             x,
             self.sigma,
-            seed=self.seed,
+            seed=self.key,
             images=images,
             draws=draws,
             max_value=self.max_value,
@@ -109,7 +110,7 @@ class BoundNoise:
 
     def normals(self, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Normal numbers [B, *shape] for a random classifier, in a stream of their own."""
-        return self.component.normals(self.seed, images, draws, shape)
+        return self.component.normals(self.key, images, draws, shape)
 
 
 def require_any_look(stop: str, *, key: str) -> None:
@@ -134,7 +135,7 @@ def _rule(stop: str) -> type[Rule]:
 def noise(header: Header, split: Split) -> BoundNoise:
     """The noise that ``header`` defines, for pixels of ``split``."""
     component = registry.load("distributions", header.noise)
-    return BoundNoise(component, header.sigma, header.seed, split.max_value)
+    return BoundNoise(component, header.sigma, header.key, split.max_value)
 
 
 def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:
@@ -160,40 +161,65 @@ def _identity(split: Split, places: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def rows_of_these(path: Path, split: Split) -> list[Row]:
+    """The rows of finished votes on images of ``split``, whatever labels it had then.
+
+    None where they are of other images: the digest in the header is computed again with the labels
+    of the rows.
+
+    Raises:
+        VotesError: The file is missing, unfinished or damaged.
+        ConfigError: Its subset is none.
+    """
+    header, rows = records.read(path)
+    labels = dict(zip(split.idx.tolist(), split.labels.tolist(), strict=True))
+    labels |= {row.idx: row.label for row in rows}
+    then = np.array([labels[idx] for idx in split.idx.tolist()], dtype=split.labels.dtype)
+    places = subset(header.subset, len(split.idx))
+    same = header.pixels == _identity(dataclasses.replace(split, labels=then), places)
+    return rows if same else []
+
+
 def reusable(earlier: Iterable[Path], header: Header, split: Split) -> dict[int, Row]:
-    """Rows of images that ``header`` asks for, from finished votes on another ``subset`` of them.
+    """Rows of images that ``header`` asks for, from finished votes that differ in nothing else.
 
     Guarantee: the votes that sampling would draw, under the condition stated above for restarts:
-    all else that defines them is the same, and the images are those of ``split``, with its labels.
+    all that they depend on is the same, and the images are those of ``split``. They do not depend
+    on the ``subset``; on labels, unless the header is label-aware, and then on their own; or on
+    ``alpha``, where all n draws are made of every image. Rows have the labels of ``split``.
 
     Args:
         earlier: Files that may have such votes. Others are passed over, also damaged ones, and
-            those of the same subset: who asks for it again wants it drawn again.
+            those that ``header`` defines: who asks for them again wants them drawn again.
         header: From `header`.
         split: The images.
     """
-    wanted = {int(i) for i in split.idx[subset(header.subset, len(split.idx), shard=header.shard)]}
+    places = subset(header.subset, len(split.idx), shard=header.shard)
+    labels = dict(zip(split.idx[places].tolist(), split.labels[places].tolist(), strict=True))
     rows: dict[int, Row] = {}
     for path in earlier:
-        try:
-            if _of_other_images(records.definition(path), header, split):
-                rows |= {row.idx: row for row in records.read(path)[1] if row.idx in wanted}
-        except (VotesError, ConfigError):
-            continue
-    return {idx: row for idx, row in rows.items() if row.stop != BUDGET}
+        with suppress(VotesError, ConfigError):
+            if _differs_in_images_alone(records.definition(path), header):
+                rows |= {row.idx: row for row in rows_of_these(path, split)}
+    return {
+        idx: dataclasses.replace(rows[idx], label=label)
+        for idx, label in labels.items()
+        if idx in rows and rows[idx].stop != BUDGET
+        if rows[idx].label == label or not header.label_aware
+    }
 
 
-def _of_other_images(found: Header, header: Header, split: Split) -> bool:
-    """Whether votes differ from those of ``header`` in the subset of ``split`` alone."""
-    places = subset(found.subset, len(split.idx))
+def _differs_in_images_alone(found: Header, header: Header) -> bool:
+    """Whether votes differ from those of ``header`` in nothing that votes of an image depend on."""
     theirs = dataclasses.replace(
-        header, subset=found.subset, shard=found.shard, images=len(places), pixels=found.pixels
+        header,
+        subset=found.subset,
+        shard=found.shard,
+        images=found.images,
+        pixels=found.pixels,
+        alpha=found.alpha if header.stop == "none" else header.alpha,
     )
-    return (
-        found.subset != header.subset
-        and found == theirs
-        and found.pixels == _identity(split, places)
-    )
+    return found == theirs and dataclasses.replace(found, shard=header.shard) != header
 
 
 def require_classes(header: Header, split: Split) -> None:

@@ -2,15 +2,18 @@
 
 The first line is a header that defines the votes, every other line is an image. Equal headers mean
 equal votes for an image, up to the rounding of the processor. Each line ends in its own checksum,
-so that damage is detected.
+so that damage is detected. Votes of rules that look hundreds of times are packed: the header then
+names another format and has the numbers of draws of all looks, and lines have the rest (`packing`).
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import index  # int(), but for whole numbers only
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from rrcm.certification.votes import packing
 from rrcm.certification.votes.counts import SOFT, Claim, ImageVotes, Rule
 from rrcm.core import registry
 from rrcm.core.errors import CertificateError, ConfigError, VotesError
@@ -25,25 +29,28 @@ from rrcm.core.files import atomic, read_bytes, require_file
 from rrcm.core.labels import UNKNOWN
 from rrcm.core.schema import parse
 
-FORMAT = "rrcm-votes-6"
+FORMAT, PACKED = "rrcm-votes-6", "rrcm-votes-7"  # of a file; in memory both are FORMAT
+OFTEN, LOOKS = ("spending",), 1000  # rules whose votes are packed; the most looks in such a file
 END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop besides those of rules
 MOST = 10**12  # largest number of draws or images of a file
 NAMES = ("run", "stop", "split", "subset")  # header fields that become parts of file names
+KEY_OF = "; key of the split "  # in a stream: what follows names a split with noise of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
     """Everything that defines the votes, in the order of the file.
 
-    ``noise`` is a file of rrcm/certification/distributions/, ``stream`` its random numbers, and
-    ``slack`` its total-variation distance from Gaussian noise per draw. ``weights`` is the SHA-256
-    of the classifier, ``provider`` the kernels that ran it; ``batch_size`` is included because
-    kernels may round differently in another batch shape. ``stopping`` are the constants of the rule
-    ``stop``, which serves ``certificate`` at failure probability ``alpha``. ``label_aware``: images
-    with a wrong selected class got no further draws. ``paired``: draws that the float32 classifier
-    classified too. ``soft``: inverse temperature of soft votes, or 0. ``budget``: seconds after
-    which sampling stopped, or 0. ``subset`` selects ``images`` of ``split``, or of loose picture
-    files if that is empty; ``pixels`` is the SHA-256 of images and labels. ``shard``: i/k.
+    ``noise`` is a file of rrcm/certification/distributions/, ``stream`` its random numbers
+    (`stream`), and ``slack`` its total-variation distance from Gaussian noise per draw. ``weights``
+    is the SHA-256 of the classifier, ``provider`` the kernels that ran it; ``batch_size`` is
+    included because kernels may round differently in another batch shape. ``stopping`` are the
+    constants of the rule ``stop``, which serves ``certificate`` at failure probability ``alpha``.
+    ``label_aware``: images with a wrong selected class got no further draws. ``paired``: draws that
+    the float32 classifier classified too. ``soft``: inverse temperature of soft votes, or 0.
+    ``budget``: seconds after which sampling stopped, or 0. ``subset`` selects ``images`` of
+    ``split``, or of loose picture files if that is empty; ``pixels`` is the SHA-256 of images and
+    labels. ``shard``: i/k.
     """
 
     format: str
@@ -75,6 +82,15 @@ class Header:
     shard: str
     classes: list[str]
 
+    @property
+    def key(self) -> int:
+        """The key of all random numbers of these votes: ``seed``, or one derived for the split."""
+        _, own, split = self.stream.partition(KEY_OF)
+        if not own:
+            return self.seed
+        text = f"rrcm noise of a split, 1\0{self.seed}\0{split}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
     def expected(self) -> int:
         """The number of images of shard i/k: those at i, i + k, i + 2k, …"""
         i, k = map(int, self.shard.split("/"))
@@ -88,7 +104,7 @@ class Header:
             certificate=registry.load("certificates", self.certificate),
             sigma=self.sigma,
             alpha=self.alpha_left(self.alpha),
-            seed=self.seed,
+            seed=self.key,
         )
         return module.Rule(constants, n=self.n, claim=claim)
 
@@ -142,6 +158,15 @@ class Row:
         )
 
 
+def stream(generator: str, split: str) -> str:
+    """Name of the random numbers of ``split``: those of the choice split have a key of their own.
+
+    Indices of images may begin at 0 in each split. What is chosen on one split must not depend on
+    the draws by which another is certified (theory.md, eq. 2).
+    """
+    return generator if split in ("", "test") else f"{generator}{KEY_OF}{split}"
+
+
 def sparse(counts: np.ndarray) -> dict[int, int]:
     """Counts [K] as class -> count, without zeros."""
     return {int(c): int(counts[c]) for c in np.flatnonzero(counts)}
@@ -171,8 +196,24 @@ def read(path: Path) -> tuple[Header, list[Row]]:
 def write(path: Path, header: Header, rows: Iterable[Row]) -> None:
     """Write a votes file, atomically; the same votes give the same bytes."""
     with atomic(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(encode(header))
-        file.writelines(map(encode, rows))
+        if header.stop in OFTEN:
+            file.writelines(_packed(header, [*rows]))
+        else:
+            file.write(encode(header))
+            file.writelines(map(encode, rows))
+
+
+def _packed(header: Header, rows: list[Row]) -> Iterator[str]:
+    longest = max((row.looks for row in rows), key=len, default=[])
+    draws = [draws for draws, _ in longest[:LOOKS]]
+    yield _line(dataclasses.asdict(header) | {"format": PACKED, "looks": draws})
+    for row in rows:
+        value = dataclasses.asdict(row)
+        with suppress(ValueError):  # votes of other looks are written as they are
+            if row.looks and packing.unpack(text := packing.pack(row.looks), draws) == row.looks:
+                value = {key: value[key] for key in value if value[key] != (0, 0)}
+                value["looks"] = text
+        yield _line(value)
 
 
 def same(path: Path, existing: Header, wanted: Header, *, but: tuple[str, ...] = ()) -> None:
@@ -213,9 +254,12 @@ def merge(paths: list[Path]) -> tuple[Header, list[Row]]:
 
 
 def encode(value: Header | Row) -> str:
-    """The line of a header or an image."""
-    text = json.dumps(dataclasses.asdict(value), separators=(",", ":"), allow_nan=False)
-    return f"{sealed(text)}\n"
+    """The line of a header or an image, not packed."""
+    return _line(dataclasses.asdict(value))
+
+
+def _line(value: dict[str, Any]) -> str:
+    return f"{sealed(json.dumps(value, separators=(',', ':'), allow_nan=False))}\n"
 
 
 def sealed(text: str) -> str:
@@ -227,9 +271,9 @@ def scan(path: Path) -> tuple[Header, list[Row], bool]:
     """Header and rows of a file, and whether its last line is torn, which is left out."""
     text = read_bytes(path, VotesError).decode(errors="replace")
     lines, torn = text.splitlines(), not text.endswith("\n")
-    header = _header(lines[0] if lines else "", path)
+    header, schedule = _header(lines[0] if lines else "", path)
     rows = [
-        _row(line, header, where=f"{path}:{number}")
+        _row(line, header, schedule, where=f"{path}:{number}")
         for number, line in enumerate(lines[1 : len(lines) - torn], start=2)
     ]
     return header, rows, torn
@@ -244,25 +288,29 @@ def definition(path: Path) -> Header:
     require_file(path, VotesError)
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return _header(file.readline(), path)
+            return _header(file.readline(), path)[0]
     except OSError as error:
         raise VotesError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _header(line: str, path: Path) -> Header:
+def _header(line: str, path: Path) -> tuple[Header, list[int]]:
+    """The header, and the numbers of draws of looks that packed lines refer to."""
+    draws: list[int] = []
     try:
         first = _decode(line)
         if isinstance(first, dict) and first.get("format", FORMAT) != FORMAT:
-            raise VotesError(
-                f"{path}:1: format {str(first['format'])[:60]!r}, this version reads {FORMAT!r}; "
-                "sample again"
-            )
+            if first["format"] != PACKED:
+                raise VotesError(
+                    f"{path}:1: format {str(first['format'])[:60]!r}, this version reads "
+                    f"{FORMAT!r} and {PACKED!r}; sample again"
+                )
+            first["format"], draws = FORMAT, [index(look) for look in first.pop("looks")[:LOOKS]]
         header = parse(first, Header, where="header")
-    except (ValueError, RecursionError, ConfigError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, ConfigError) as error:
         raise VotesError(f"{path}:1: not the header of a votes file ({str(error)[:300]})") from None
     _require(header, where=f"{path}:1")
     _require_checksum(line, where=f"{path}:1")
-    return header
+    return header, draws
 
 
 def _decode(line: str) -> Any:
@@ -317,9 +365,12 @@ def _nameable(text: str) -> bool:
     return text.isprintable() and "/" not in text and not text.startswith(".")
 
 
-def _row(line: str, header: Header, *, where: str) -> Row:
+def _row(line: str, header: Header, schedule: Sequence[int], *, where: str) -> Row:
     try:
         value = _decode(line)
+        if isinstance(value["looks"], str):
+            looks = packing.unpack(value["looks"], schedule)
+            value = {"soft": (0, 0), "paired": (0, 0)} | value | {"looks": looks}
         row = Row(
             idx=index(value["idx"]),
             label=index(value["label"]),

@@ -23,7 +23,7 @@ from rrcm.certification.sampling import procedure, session
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.cli import devices, requests, sources
-from rrcm.cli.commands import trial, verdicts
+from rrcm.cli.commands import repeated, trial, verdicts
 from rrcm.cli.commands.trial import FOREIGN
 from rrcm.cli.differences import listed
 from rrcm.cli.requests import Foreign, Request
@@ -84,9 +84,13 @@ def _settled(request: Request, draws: Sample) -> tuple[str, ...]:
 
 
 def merge(paths: list[Path]) -> str:
-    """Merge shards of votes and certify them; return the table to show."""
+    """Merge shards of votes and certify them as was asked for; return the table to show."""
     certify, report = requests.settings()
-    return _results(certify, report, *_merged(paths), None)
+    header, rows, path = _merged(paths)
+    certify = dataclasses.replace(certify, alpha=header.alpha)
+    if header.certificate != certify.certificates[0]:
+        certify = dataclasses.replace(certify, certificates=[header.certificate])
+    return _results(certify, report, header, rows, path, None)
 
 
 def _merged(paths: list[Path]) -> tuple[Header, list[Row], Path]:
@@ -141,6 +145,11 @@ def _results(
     certification.write(table, written)
     if tried:
         lines.append(f"tried before: {plausibility.fact(tried, sigma=header.sigma)}")
+    earlier = sorted(VOTES.glob("*.jsonl"))
+    split = None
+    if source:
+        earlier, split = [*source.made, *earlier], source.split
+    lines += repeated.line(header, earlier, split, alpha=alpha)
     if source:
         lines += [*source.said, *_left_out(name, source)]
     return "\n".join([*lines, f"certificates: {written}", f"votes: {path}"])
@@ -272,18 +281,23 @@ def header_of(request: Request, source: Source) -> Header:
         budget=request.budget,
     )
     if isinstance(request.source, Foreign) and not request.seeded:
-        return dataclasses.replace(header, seed=_kept_seed(header))
+        return dataclasses.replace(header, seed=_kept_seed(header, source))
     return header
 
 
-def _kept_seed(header: Header) -> int:
-    """Return an unpredictable seed, drawn once for these images and this request."""
+def _kept_seed(header: Header, source: Source) -> int:
+    """Return an unpredictable seed, drawn once for these images and this request.
+
+    If only labels differ from an earlier request, or what else votes do not depend on, it is that
+    of its votes. Not if they are of other images: those were added with the seed in view.
+    """
     key = key_of(dataclasses.replace(header, seed=0, shard="1/1"))
     path = VOTES / f"{key}.seed"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".seed-{os.getpid()}")
-        part.write_text(f"{secrets.randbits(64)}\n")
+        seed = _seed_of_votes(header, source)
+        part.write_text(f"{secrets.randbits(64) if seed is None else seed}\n")
         try:
             os.link(part, path)  # the first of several processes decides
         except FileExistsError:
@@ -291,6 +305,18 @@ def _kept_seed(header: Header) -> int:
         finally:
             part.unlink()
     return int(path.read_text())
+
+
+def _seed_of_votes(header: Header, source: Source) -> int | None:
+    """Return the seed of votes of the same images that answer this request; None without any."""
+    for path in sorted(VOTES.glob("*.jsonl")):
+        with suppress(VotesError):  # a damaged file is ignored
+            found = records.definition(path)
+            if (found.subset, found.images) == (header.subset, header.images):
+                wanted = dataclasses.replace(header, seed=found.seed)
+                if procedure.reusable([path], wanted, source.split):
+                    return found.seed
+    return None
 
 
 def key_of(header: Header) -> str:

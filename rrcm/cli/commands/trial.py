@@ -28,7 +28,7 @@ def ensure(path: Path, wanted: Header, source: Source) -> None:
         source.split,
         noise=registry.load("distributions", wanted.noise),
         sigma=wanted.sigma,
-        seed=wanted.seed,
+        seed=wanted.key,
         batch_size=wanted.batch_size,
         ours=not wanted.backend.startswith(FOREIGN),
     )

@@ -1,0 +1,62 @@
+"""Counts the tables of the same images that lie here: choosing among them is a selection."""
+
+import dataclasses
+from collections.abc import Iterable
+from contextlib import suppress
+from decimal import ROUND_FLOOR, Context, Decimal
+from pathlib import Path
+
+from rrcm.certification.sampling import procedure
+from rrcm.certification.votes import records
+from rrcm.certification.votes.records import Header
+from rrcm.core.errors import ConfigError, VotesError
+from rrcm.data.splits.shards import Split
+
+IMAGES = {"run", "split", "subset", "images", "pixels", "shard", "label_aware", "budget"}
+DIGITS = Context(prec=3, rounding=ROUND_FLOOR)
+
+
+def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: float) -> list[str]:
+    """Return a line on votes by which the images of ``header`` were certified before; often none.
+
+    It has the failure probability at which k tables would have had to be certified for any of them
+    to hold at ``alpha``, the k-th part (union bound).
+
+    Args:
+        header: Of the votes that are certified now.
+        votes: Files that may have votes of the same classifier on some of the same images.
+        split: The images; without them, votes with other labels or another subset are not seen.
+        alpha: Failure probability of the table.
+    """
+    claims = {_claim(header): header}
+    for path in votes:
+        with suppress(VotesError, ConfigError):  # a damaged file is ignored
+            found = records.definition(path)
+            if _classifier(found) == _classifier(header) and _claim(found) not in claims:
+                if found.pixels == header.pixels or (
+                    split and procedure.rows_of_these(path, split)
+                ):
+                    claims[_claim(found)] = found
+    if len(claims) == 1:
+        return []
+    each = DIGITS.divide(Decimal(repr(alpha)), len(claims))
+    tables = sorted((one.n, one.n0, one.stop) for one in claims.values())
+    drawn = ", ".join(f"n = {n:,} and n0 = {n0:,} ({stop})" for n, n0, stop in tables)
+    return [
+        f"repeated: {len(claims)} tables of these images, {drawn}; one that is chosen among them "
+        f"holds at alpha = {alpha:g} only if each was certified at --alpha {each:f} or less"
+    ]
+
+
+def _classifier(header: Header) -> tuple[str, str, float]:
+    return header.weights, header.precision, header.sigma
+
+
+def _claim(header: Header) -> str:
+    """Return what distinguishes claims: the draws, and how a bound follows from them.
+
+    Images, labels and time only say for which draws there are claims. Without a rule, a claim at a
+    smaller alpha follows from that at a larger one.
+    """
+    left_out = IMAGES if header.stop != "none" else IMAGES | {"alpha"}
+    return repr({key: v for key, v in dataclasses.asdict(header).items() if key not in left_out})
