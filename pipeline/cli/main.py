@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli import data, flow
-from rrcm.cli.main import PROJECT, RESULTS, WORKFLOW, Commands, app, main, say
-
-__all__ = ["app", "main"]
+from rrcm.cli.main import PROJECT, RESULTS, WORKFLOW, Commands, app, say
 
 app.add_typer(data.app, name="data", cls=Commands, rich_help_panel=PROJECT)
 app.add_typer(flow.app, name="flow", cls=Commands, rich_help_panel=WORKFLOW)

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from rrcm.cli import options, waiting
 from rrcm.cli.options import Options
-from rrcm.core.ending import INTERRUPTED, reported
+from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import ConfigError, printable
 from rrcm.core.files import require_utf8
 from rrcm.inference import extras
@@ -412,8 +412,8 @@ def in_checkout() -> bool:
 
 
 def main() -> None:
-    """Run a command; an error that the user can fix takes one line and exit code 1."""
-    with reported(), extras.named(" ".join(("rrcm", *sys.argv[1:2]))), waiting.shown():
+    """Run the command of `sys.argv`."""
+    with extras.named(" ".join(("rrcm", *sys.argv[1:2]))), waiting.shown():
         for argument in sys.argv:
             require_utf8(argument, ConfigError)
         if in_checkout():  # in any current folder, before other packages called `pipeline`

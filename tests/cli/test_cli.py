@@ -17,6 +17,7 @@ from workspace import EVAL, ROOT, RUN, Workspace
 import rrcm
 from pipeline.cli import main as cli
 from pipeline.project import presets
+from rrcm.__main__ import main
 from rrcm.certification import certify
 from rrcm.cli import main as program
 from rrcm.cli import requests, runs
@@ -154,7 +155,7 @@ def test_the_version_is_that_of_the_package():
 
 
 def test_help_imports_nothing_heavy():
-    for module in ("cli", "rrcm.cli.main", "rrcm.cli.requests"):
+    for module in ("rrcm.__main__", "rrcm.cli.main", "rrcm.cli.requests"):
         code = f"import sys, {module}; sys.exit(bool({HEAVY} & set(sys.modules)))"
         assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
@@ -588,4 +589,4 @@ def test_every_error_of_ours_is_caught_by_the_command_line(monkeypatch):
     monkeypatch.setattr(program, "app", fail)
 
     with pytest.raises(SystemExit, match=r"^error: what, where, and the way out$"):
-        cli.main()
+        main()

@@ -15,9 +15,9 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 from workspace import ROOT, RUN
 
-from pipeline.cli import main as cli
 from pipeline.commands import check
 from pipeline.project import presets
+from rrcm.__main__ import main
 from rrcm.cli import checked, checking
 from rrcm.config import params
 from rrcm.core.errors import ConfigError, RrcmError
@@ -389,7 +389,7 @@ def test_a_slip_is_one_line_and_exit_code_1(fresh: Path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["rrcm", "check"])
 
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main()
 
     assert ended.value.code == (
         f"error: params.yaml: runs.{RUN}.loss: unknown key 'lbda'. Did you mean 'lbd'?"

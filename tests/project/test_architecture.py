@@ -20,7 +20,7 @@ ROOMS = (  # of rrcm/; a module may import from its own room and those before it
     *("core", "config", "data", "noise", "models", "training", "diffusion", "inference"),
     *("certification", "evaluation", "analysis", "auditing", "serving", "cli"),
 )
-LONE = {"__init__.py", "py.typed"}  # the only files of rrcm/ that are in no room
+LONE = {"__init__.py", "__main__.py", "py.typed"}  # the only files of rrcm/ that are in no room
 ABOVE = {  # what of pipeline/ a folder of it may import
     "runtime": set(),
     "stages": {"runtime"},
@@ -79,7 +79,7 @@ def test_the_library_has_these_rooms_and_no_others():
     entries = {path.name for path in ROOT.glob("rrcm/*")} - {"__pycache__"}
 
     assert entries == {*ROOMS, *LONE}
-    assert len(entries) <= 16
+    assert len(entries) <= 17
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in LIBRARY}), ids=relative)
