@@ -148,6 +148,14 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
         for rule, constants in (defaults.STOPPING | stopping).items():
             if "radii" in constants:
                 stopping = stopping | {rule: constants | {"radii": report.radii}}
+    if options.tolerance is not None:
+        require(sample.stop == "anytime", "--tolerance: is of the rule anytime; add --stop anytime")
+        require(
+            0 < options.tolerance < math.inf,
+            f"--tolerance: must be positive and finite, got {options.tolerance:g}",
+        )
+        changes = {"tolerance": options.tolerance}
+        stopping = {k: v | changes if k == "anytime" else v for k, v in stopping.items()}
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
         if sample.stop != "none":  # votes without a stopping rule serve every alpha
