@@ -195,6 +195,27 @@ def repro(
 
 
 @app.command(rich_help_panel=RESULTS)
+def log(
+    sink: Annotated[str, typer.Argument(help="tensorboard, mlflow or wandb.")],
+    to: Annotated[
+        str | None,
+        typer.Option(help="Folder, or address of an MLflow server.", show_default="in results/"),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Trainings or their stages, as globs.", show_default="all"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Send what trainings save, until no stage runs.")
+    ] = False,
+) -> None:
+    """Send curves and results of trainings to TensorBoard, MLflow or Weights & Biases."""
+    from pipeline.commands import log as logging
+
+    say(logging.log(sink, to=to, only=only or [], follow=follow, say=say))
+
+
+@app.command(rich_help_panel=RESULTS)
 def latency(
     seconds: Annotated[float, typer.Option(help="Seconds to time each evaluation for.")] = 5.0,
     radius: Annotated[

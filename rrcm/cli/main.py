@@ -31,6 +31,7 @@ NEED_CHECKOUT: tuple[str, ...] = (
     "flow",
     "import",
     "latency",
+    "log",
     "plan",
     "preset",
     "pull",
