@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
-from workspace import ROOT
+from workspace import ROOT, committed
 
 from rrcm.core import registry
 
@@ -206,8 +206,8 @@ def repository(
     A folder of code stands for all its files.
     """
     folder.mkdir(exist_ok=True)
-    for file in ("dvc.yaml", "data.dvc"):
-        (folder / file).write_text((ROOT / file).read_text())
+    (folder / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
+    (folder / "data.dvc").write_text(committed("data.dvc"))
     yaml = YAML()
     params = yaml.load(ROOT / preset)
     change(params)

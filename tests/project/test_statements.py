@@ -17,13 +17,13 @@ import click
 import pytest
 import typer
 from typer.testing import CliRunner
-from workspace import ROOT, Workspace
+from workspace import ROOT, Workspace, tracked
 
 from pipeline.cli import main as cli
 from pipeline.project import presets
 from rrcm.config import params
 
-PRESETS = sorted(path.stem for path in ROOT.glob("presets/*.yaml"))
+PRESETS = [path.stem for path in tracked("presets/*.yaml")]
 PAPER = [name for name in PRESETS if not name.startswith(("digits", "fashion"))]
 RULES = ("futile", "grid", "spending", "anytime")
 
@@ -129,12 +129,10 @@ def test_beta_of_each_rule(rule):
 # What there is.
 
 PROGRAM = typer.main.get_command(cli.app)
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
-PAGES += [p for folder in ("docs", "deploy", "benchmarks") for p in (ROOT / folder).rglob("*.md")]
+PAGES = tracked("*.md", "docs/*.md", "deploy/**/*.md", "benchmarks/*.md")
 CODE = [p for folder in ("rrcm", "pipeline", "benchmarks") for p in (ROOT / folder).rglob("*.py")]
-SETTINGS = [p for p in (ROOT / "deploy").rglob("*") if p.is_file()]
-SETTINGS += [*ROOT.glob("presets/*.yaml"), *ROOT.glob(".ci/*"), *ROOT.glob(".github/**/*.*")]
-SETTINGS += [ROOT / name for name in ("Makefile", "dvc.yaml", "params.yaml", "pyproject.toml")]
+SETTINGS = tracked("deploy/**", "presets/*.yaml", ".ci/*", ".github/**")
+SETTINGS += [ROOT / name for name in ("Makefile", "dvc.yaml", "pyproject.toml")]
 GONE = {  # as pages say
     *("rrcm certify --prefixes", "rrcm flow run --publish", "rrcm preset --no-force"),
     "rrcm.smoothed",
