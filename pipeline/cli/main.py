@@ -196,7 +196,7 @@ def repro(
 
 @app.command(rich_help_panel=RESULTS)
 def log(
-    sink: Annotated[str, typer.Argument(help="tensorboard, mlflow or wandb.")],
+    sink: Annotated[str, typer.Argument(help="Where to: tensorboard, mlflow or wandb.")],
     to: Annotated[
         str | None,
         typer.Option(help="Folder, or address of an MLflow server.", show_default="in results/"),

@@ -111,7 +111,7 @@ N0 = Annotated[
     int | None,
     Option(
         help="Noisy draws before these, which choose the class.",
-        show_default="sample.n0 of params.yaml",
+        show_default=_setting("sample.n0", defaults.DRAWS.n0),
     ),
 ]
 Alpha = Annotated[

@@ -32,7 +32,7 @@ from rrcm.core.errors import BackendError, ConfigError, RrcmError
 
 SOURCE = {  # options of all that asks a classifier
     *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
-    *("channels", "resize", "mean", "std", "output", "batch-size", "n", "alpha"),
+    *("channels", "resize", "mean", "std", "output", "batch-size", "n", "n0", "alpha", "denoiser"),
 }
 DRAWS = {"stop", "radii", "seed", "noise", "certificate", "precision", "allow", "backend"}
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
