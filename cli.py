@@ -1,6 +1,6 @@
 """``rrcm`` in a checkout."""
 
-from pipeline.cli.main import main
+from rrcm.__main__ import main
 
 if __name__ == "__main__":
     main()

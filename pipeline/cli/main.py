@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli import data, flow
-from rrcm.cli.main import PROJECT, RESULTS, WORKFLOW, Commands, app, main, say
-
-__all__ = ["app", "main"]
+from rrcm.cli.main import PROJECT, RESULTS, WORKFLOW, Commands, app, say
 
 app.add_typer(data.app, name="data", cls=Commands, rich_help_panel=PROJECT)
 app.add_typer(flow.app, name="flow", cls=Commands, rich_help_panel=WORKFLOW)
@@ -194,6 +192,27 @@ def repro(
         code = reproduce.side_by_side(context.args, jobs=jobs, pieces=pieces, say=tell)
         raise typer.Exit(code)
     raise typer.Exit(reproduce.reproduce(context.args, say=tell))
+
+
+@app.command(rich_help_panel=RESULTS)
+def log(
+    sink: Annotated[str, typer.Argument(help="Where to: tensorboard, mlflow or wandb.")],
+    to: Annotated[
+        str | None,
+        typer.Option(help="Folder, or address of an MLflow server.", show_default="in results/"),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Trainings or their stages, as globs.", show_default="all"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Send what trainings save, until no stage runs.")
+    ] = False,
+) -> None:
+    """Send curves and results of trainings to TensorBoard, MLflow or Weights & Biases."""
+    from pipeline.commands import log as logging
+
+    say(logging.log(sink, to=to, only=only or [], follow=follow, say=say))
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -64,7 +64,7 @@ def run(names: tuple[str, ...], options: tuple[str, ...] = ()) -> None:
     shards = [f"{i}/{len(names)}" for i in range(1, len(names) + 1)]
     code = (  # follow first: during the imports, which take seconds, this process may be killed
         f"from rrcm.core import pool; pool.follow({os.getpid()}); "
-        "from rrcm.cli.main import main; main()"
+        "from rrcm.__main__ import main; main()"
     )
     children = [
         subprocess.Popen(

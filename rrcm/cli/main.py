@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from rrcm.cli import options, waiting
 from rrcm.cli.options import Options
-from rrcm.core.ending import INTERRUPTED, reported
+from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import ConfigError, printable
 from rrcm.core.files import require_utf8
 from rrcm.inference import extras
@@ -31,6 +31,7 @@ NEED_CHECKOUT: tuple[str, ...] = (
     "flow",
     "import",
     "latency",
+    "log",
     "plan",
     "preset",
     "pull",
@@ -123,6 +124,7 @@ def certify(
     stop: options.Stop = None,
     radii: options.Radii = None,
     radius: options.Radius = None,
+    tolerance: options.Tolerance = None,
     noise: options.Noise = None,
     certificate: options.Certificate = None,
     precision: options.Precision = None,
@@ -180,6 +182,7 @@ def predict(
     alpha: options.Alpha = None,
     stop: options.Stop = None,
     radii: options.Radii = None,
+    tolerance: options.Tolerance = None,
     noise: options.Noise = None,
     certificate: options.Certificate = None,
     precision: options.Precision = None,
@@ -219,6 +222,7 @@ def serve(
     n: options.N = None,
     n0: options.N0 = None,
     alpha: options.Alpha = None,
+    tolerance: options.Tolerance = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0 takes a free one.")] = 8000,
     timeout: Annotated[float, typer.Option(help="Seconds to answer a request in.")] = 30.0,
@@ -412,8 +416,8 @@ def in_checkout() -> bool:
 
 
 def main() -> None:
-    """Run a command; an error that the user can fix takes one line and exit code 1."""
-    with reported(), extras.named(" ".join(("rrcm", *sys.argv[1:2]))), waiting.shown():
+    """Run the command of `sys.argv`."""
+    with extras.named(" ".join(("rrcm", *sys.argv[1:2]))), waiting.shown():
         for argument in sys.argv:
             require_utf8(argument, ConfigError)
         if in_checkout():  # in any current folder, before other packages called `pipeline`

@@ -13,7 +13,14 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from rrcm.config import defaults
 from rrcm.core.errors import RrcmError
+
+
+def _setting(key: str, otherwise: Any) -> str:
+    """Return the default of an option: a key of params.yaml, and what holds where there is none."""
+    return f"{otherwise}, or {key} of params.yaml"
+
 
 Sigma = Annotated[
     float, Option(help="Standard deviation of the noise, for pixels in [0, 1].", show_default=False)
@@ -91,34 +98,44 @@ Output = Annotated[
 # The draws.
 BatchSize = Annotated[
     int | None,
-    Option(help="Noisy images per batch.", show_default="sample.batch_size of params.yaml"),
+    Option(
+        help="Noisy images per batch.",
+        show_default=_setting("sample.batch_size", defaults.DRAWS.batch_size),
+    ),
 ]
 N = Annotated[
-    int | None, Option(help="Noisy draws per image.", show_default="sample.n of params.yaml")
+    int | None,
+    Option(help="Noisy draws per image.", show_default=_setting("sample.n", defaults.DRAWS.n)),
 ]
 N0 = Annotated[
     int | None,
     Option(
         help="Noisy draws before these, which choose the class.",
-        show_default="sample.n0 of params.yaml",
+        show_default=_setting("sample.n0", defaults.DRAWS.n0),
     ),
 ]
 Alpha = Annotated[
     float | None,
     Option(
-        help="Failure probability of each certificate.", show_default="certify.alpha of params.yaml"
+        help="Failure probability of each certificate.",
+        show_default=_setting("certify.alpha", defaults.CERTIFY.alpha),
     ),
 ]
 Stop = Annotated[
     str | None,
     Option(
-        help="Stopping rule, one of `stopping` in params.yaml.",
-        show_default="sample.stop of params.yaml",
+        help="Stopping rule, such as none, grid, spending or anytime.",
+        show_default=_setting("sample.stop", "grid to certify and anytime to predict"),
     ),
 ]
 Radii = Annotated[
     str | None,
-    Option(help="Radii to decide, such as 0,0.25,0.5.", show_default="report.radii of params.yaml"),
+    Option(
+        help="Radii to decide, such as 0,0.25,0.5.",
+        show_default=_setting(
+            "report.radii", ",".join(f"{radius:g}" for radius in defaults.REPORT.radii)
+        ),
+    ),
 ]
 Radius = Annotated[
     float | None,
@@ -127,18 +144,29 @@ Radius = Annotated[
         show_default="none",
     ),
 ]
+Tolerance = Annotated[
+    float | None,
+    Option(
+        help="How far the rule anytime leaves a radius below that of --n draws, in sigmas.",
+        show_default=_setting(
+            "stopping.anytime.tolerance", defaults.STOPPING["anytime"]["tolerance"]
+        ),
+    ),
+]
 Noise = Annotated[
     str | None,
     Option(
         help="Sampler of the noise: gaussian, sound or secure.",
-        show_default="sample.noise of params.yaml",
+        show_default=_setting("sample.noise", defaults.DRAWS.noise),
     ),
 ]
 Certificate = Annotated[
     str | None,
     Option(
         help="Certificate to report, such as cohen or two_class.",
-        show_default="the first of certify.certificates of params.yaml",
+        show_default=_setting(
+            "the first of certify.certificates", defaults.CERTIFY.certificates[0]
+        ),
     ),
 ]
 Precision = Annotated[
@@ -163,7 +191,7 @@ Seed = Annotated[
     int | None,
     Option(
         help="Seed of the noise.",
-        show_default="sample.seed of params.yaml; fresh for image files",
+        show_default="fresh for image files, or sample.seed of params.yaml",
     ),
 ]
 Split = Annotated[
@@ -176,7 +204,8 @@ Split = Annotated[
 Subset = Annotated[
     str | None,
     Option(
-        help="Images to take: all, every:K or first:K.", show_default="sample.subset of params.yaml"
+        help="Images to take: all, every:K or first:K.",
+        show_default=_setting("sample.subset", defaults.DRAWS.subset),
     ),
 ]
 Budget = Annotated[
@@ -225,6 +254,7 @@ class Options:
     stop: str | None = None
     radii: str | None = None
     radius: float | None = None
+    tolerance: float | None = None
     noise: str | None = None
     certificate: str | None = None
     precision: str | None = None

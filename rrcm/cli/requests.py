@@ -148,6 +148,8 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
         for rule, constants in (defaults.STOPPING | stopping).items():
             if "radii" in constants:
                 stopping = stopping | {rule: constants | {"radii": report.radii}}
+    if options.tolerance is not None:
+        stopping = _with_tolerance(options.tolerance, stopping, rule=sample.stop)
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
         sample = dataclasses.replace(sample, alpha=options.alpha)
@@ -225,6 +227,22 @@ def _until_decided(sample: Sample, constants: dict[str, Any], *, always: bool) -
     if "radii" in constants or (sample.stop in ("none", "futile") and not always):
         return sample
     return dataclasses.replace(sample, stop="grid")
+
+
+def _with_tolerance(
+    tolerance: float, stopping: dict[str, dict[str, Any]], *, rule: str
+) -> dict[str, dict[str, Any]]:
+    """Return the constants of all rules with another tolerance of `anytime`.
+
+    Raises:
+        ConfigError: ``rule`` is another one, or the tolerance is not positive.
+    """
+    require(rule == "anytime", "--tolerance: is of the rule anytime; add --stop anytime")
+    require(
+        0 < tolerance < math.inf, f"--tolerance: must be positive and finite, got {tolerance:g}"
+    )
+    changed = {"tolerance": tolerance}
+    return {k: v | changed if k == "anytime" else v for k, v in stopping.items()}
 
 
 def _radii(options: Options) -> list[float]:

@@ -27,7 +27,7 @@ STOPPING: dict[str, dict[str, Any]] = {  # constants of each stopping rule
     "futile": {"beta": 1e-3},
     "grid": {"radii": RADII, "beta": 5e-4},
     "spending": {"radii": RADII, "beta": 0.01},
-    "anytime": {"tolerance": 0.05, "beta": 1e-3},
+    "anytime": {"tolerance": 0.1, "beta": 1e-3},
 }
 CERTIFY = Certify(certificates=["cohen"], alpha=0.001)
 REPORT = Report(radii=RADII, confidence=0.95)

@@ -100,7 +100,7 @@ class Served(BaseModel):
                     "n": 1000,
                     "batch_size": 64,
                     "rule": "anytime",
-                    "stopping": {"tolerance": 0.05, "beta": 0.001},
+                    "stopping": {"tolerance": 0.1, "beta": 0.001},
                     "certificate": "cohen",
                     "alpha": 0.001,
                     "reproducible": False,

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from builders import PARAMS, certificates, changed, plain, refused
 from helpers import MINI
-from workspace import ROOT
+from workspace import ROOT, tracked
 
 from pipeline.project import presets, variants
 from pipeline.project.variants import Ablation
@@ -25,7 +25,7 @@ from rrcm.core.schema import parse
 
 RUN = "tiny-rrcm-s050"
 SCRATCH = "tiny-gaussian-s050"
-FILES = sorted(ROOT.glob("presets/ablations/*.yaml"))
+FILES = tracked("presets/ablations/*.yaml")
 BASES = ("digits", "cifar10", "imagenet")
 CASES = [
     pytest.param(
@@ -290,7 +290,7 @@ def test_seeds_are_repeated_and_what_differs_in_two_things_is_left_out(tmp_path)
     assert drawn["base"].tolist() == [True, True, False, False]
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in ROOT.glob("presets/*.yaml")))
+@pytest.mark.parametrize("name", [file.stem for file in tracked("presets/*.yaml")])
 def test_presets_vary_nothing_alone_but_what_they_are_made_for(name):
     whole = preset(name)
     bare = {name: certificates([0, -1], [0.5, 0.0]) for name in whole.evals}

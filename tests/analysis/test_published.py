@@ -9,7 +9,7 @@ import pytest
 from builders import certificates, refused
 from report_entries import entry
 from scipy.stats import norm
-from workspace import ROOT
+from workspace import ROOT, tracked
 
 from rrcm.analysis import published, report
 from rrcm.analysis.published import Published
@@ -103,7 +103,7 @@ def test_the_page_has_a_section_where_there_are_published_rows(tmp_path: Path):
     assert not (tmp_path / "without/published.csv").exists()
 
 
-PUBLISHED = sorted((ROOT / "presets/published").glob("*.csv"))
+PUBLISHED = tracked("presets/published/*.csv")
 
 
 def imported(name: str) -> str:

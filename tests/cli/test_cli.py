@@ -3,13 +3,15 @@
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
 from builders import refusal, refused
+from packaging.requirements import Requirement
 from PIL import Image
 from typer.testing import CliRunner
 from workspace import EVAL, ROOT, RUN, Workspace
@@ -17,42 +19,34 @@ from workspace import EVAL, ROOT, RUN, Workspace
 import rrcm
 from pipeline.cli import main as cli
 from pipeline.project import presets
+from rrcm.__main__ import main
 from rrcm.certification import certify
 from rrcm.cli import main as program
 from rrcm.cli import requests, runs
 from rrcm.cli.commands import doctor
 from rrcm.cli.options import Options
+from rrcm.config import defaults
 from rrcm.config import params as parameters
 from rrcm.config.params import Params
 from rrcm.core.errors import BackendError, ConfigError, RrcmError
 
 SOURCE = {  # options of all that asks a classifier
-    *(
-        "model",
-        "sigma",
-        "method",
-        "eval-sigma",
-        "onnx",
-        "timm",
-        "weights",
-        "denoiser",
-        "classes",
-        "size",
-    ),
-    *("channels", "resize", "mean", "std", "output", "batch-size", "n", "n0", "alpha"),
+    *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
+    *("channels", "resize", "mean", "std", "output", "batch-size", "n", "n0", "alpha", "denoiser"),
 }
 DRAWS = {"stop", "radii", "seed", "noise", "certificate", "precision", "allow", "backend"}
 SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "certify": {
         *SOURCE,
         *("images", "labels", "strict", "split", "subset", "budget", "shard", "devices"),
-        "radius",
+        *("radius", "tolerance"),
         *DRAWS,
     },
     "merge": {"votes"},
-    "predict": {*SOURCE, *DRAWS, "image"},
+    "predict": {*SOURCE, *DRAWS, "image", "tolerance"},
     "serve": {
         *SOURCE,
+        "tolerance",
         "host",
         "port",
         "timeout",
@@ -76,6 +70,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "plan": {"preset", "only", "gpu", "json"},
     "doctor": {"rng"},
     "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
+    "log": {"sink", "to", "only", "follow"},
     "latency": {"seconds", "radius", "reference", "out"},
     "representations": {"out"},
     "import": {
@@ -164,8 +159,29 @@ def test_the_version_is_that_of_the_package():
     assert CliRunner().invoke(cli.app, ["--version"]).output == f"rrcm {rrcm.__version__}\n"
 
 
+@pytest.mark.parametrize("command", ["certify", "predict", "serve"])
+def test_help_gives_the_default_that_holds_without_params_yaml(command: str):
+    """Of every option that a classifier from elsewhere takes."""
+    group = typer.main.get_command(cli.app)
+    of_params = {
+        option.name: option.show_default
+        for option in group.commands[command].params
+        if "params.yaml" in str(option.show_default) and option.name not in requests.OURS
+    }
+
+    sample = {name: getattr(defaults.DRAWS, name) for name in requests.SAMPLE}
+    certify, report = defaults.CERTIFY, defaults.REPORT
+    known = sample | {"alpha": certify.alpha, "certificate": certify.certificates[0]}
+    known |= {"radii": ",".join(f"{radius:g}" for radius in report.radii)}
+    known |= defaults.STOPPING["anytime"]
+    known |= {"stop": "grid to certify and anytime to predict", "seed": "fresh for image files"}
+    assert of_params.keys() >= {"batch_size", "n", "alpha", "tolerance"}
+    for name, shown in of_params.items():
+        assert shown.startswith(f"{known[name]}, or "), name
+
+
 def test_help_imports_nothing_heavy():
-    for module in ("cli", "rrcm.cli.main", "rrcm.cli.requests"):
+    for module in ("rrcm.__main__", "rrcm.cli.main", "rrcm.cli.requests"):
         code = f"import sys, {module}; sys.exit(bool({HEAVY} & set(sys.modules)))"
         assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
@@ -272,6 +288,7 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
 
     assert found.sample == replace(params.sample, **sample, alpha=0.01)
     assert found.stopping == params.stopping["anytime"]
+    assert resolve(**sample, tolerance=0.3).stopping["tolerance"] == 0.3
     assert found.certify == replace(params.certify, alpha=0.01)
     assert (found.source.evaluation.sigma, found.source.evaluation.run) == (0.25, RUN)
     assert (found.source.trained_at, found.source.votes) == (0.5, ())
@@ -284,6 +301,8 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         ({"stop": "grit"}, "--stop grit: not in params.yaml's stopping"),
         ({"stop": "grit"}, "Did you mean 'grid'?"),
         ({"n": 0}, "n: must be positive"),
+        ({"tolerance": 0.1}, "--tolerance: is of the rule anytime; add --stop anytime"),
+        ({"tolerance": 0.0, "stop": "anytime"}, "--tolerance: must be positive and finite, got 0"),
         ({"split": "validation"}, "--split: must be test or choice, got 'validation'"),
         ({"n": 9}, "9 draws can never certify at certify.alpha = 0.001"),
         ({"alpha": 1.5}, "alpha: must be in (0, 1), got 1.5"),
@@ -505,6 +524,27 @@ def test_doctor_fails_without_a_package_and_names_it(monkeypatch, package, bound
     assert result.output.splitlines()[-1] == f"needed, and missing: {package}"
 
 
+def test_doctor_fails_with_a_package_that_cannot_be_imported(monkeypatch, tmp_path):
+    """Which is installed, in a version that fits."""
+    (tmp_path / "broken.py").write_text("raise RuntimeError('operator x::y does not exist')")
+    about = tmp_path / "broken-1.2.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(doctor, "requires", lambda name: ["typer", "broken>=1"])
+
+    result = CliRunner().invoke(cli.app, ["doctor"])
+
+    assert result.exit_code == 1
+    assert "!!  broken 1.2: cannot be imported (operator x::y does not exist)" in result.output
+
+
+def test_doctor_imports_packages_by_the_name_that_they_have():
+    for one in map(Requirement, requires("rrcm")):
+        if not one.marker or any(one.marker.evaluate({"extra": each}) for each in doctor.SHOWN):
+            assert find_spec(doctor.MODULES.get(one.name, one.name.replace("-", "_"))), one
+
+
 @pytest.mark.parametrize(
     ("needed", "said", "code"),
     [
@@ -606,4 +646,4 @@ def test_every_error_of_ours_is_caught_by_the_command_line(monkeypatch):
     monkeypatch.setattr(program, "app", fail)
 
     with pytest.raises(SystemExit, match=r"^error: what, where, and the way out$"):
-        cli.main()
+        main()

@@ -27,7 +27,7 @@ from onnx import helper, numpy_helper
 from PIL import Image
 from workspace import ROOT, Workspace
 
-from pipeline.cli import main as cli
+from rrcm.__main__ import main
 from rrcm.analysis.presentation import figures
 from rrcm.certification import certify
 from rrcm.certification.votes import records
@@ -114,7 +114,7 @@ def said(monkeypatch, capsys, *arguments: str) -> str:
     """What `rrcm` refuses to do, as it says it: in one short line, in time, and nothing more."""
     monkeypatch.setattr(sys, "argv", ["rrcm", *arguments])
     with in_time(), pytest.raises(SystemExit) as caught:
-        cli.main()
+        main()
     line = caught.value.code
     assert isinstance(line, str) and line.startswith("error: "), line
     assert "\n" not in line and len(line) <= 7 + ending.LONGEST
@@ -313,7 +313,7 @@ def test_a_loop_that_ends_is_certified(here, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["rrcm", *CERTIFY])
 
     with pytest.raises(SystemExit) as caught:
-        cli.main()
+        main()
 
     assert caught.value.code == 0 and "certificates: " in capsys.readouterr().out
 
@@ -322,7 +322,7 @@ def done(monkeypatch, capsys, *arguments: str) -> str:
     """What `rrcm` prints, having done what was asked."""
     monkeypatch.setattr(sys, "argv", ["rrcm", *arguments])
     with in_time(), pytest.raises(SystemExit) as caught:
-        cli.main()
+        main()
     assert caught.value.code in (0, None), caught.value.code
     return capsys.readouterr().out
 
@@ -464,7 +464,7 @@ def test_a_compiler_that_takes_no_space_is_not_begun(monkeypatch):
 def start(*arguments: str, before: tuple[str, ...] = (), stdout: int = subprocess.PIPE):
     """`rrcm` as a process of its own, in the folder that is current."""
     return subprocess.Popen(
-        [*before, sys.executable, "-c", "import cli; cli.main()", *arguments],
+        [*before, sys.executable, "-m", "rrcm", *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         stdout=stdout,
@@ -485,6 +485,28 @@ def test_an_interrupt_is_quiet_and_votes_go_on(here):
     assert process.returncode == ending.INTERRUPTED
     assert error.splitlines()[-1] == "interrupted; what was saved is kept, the same command goes on"
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("module", ["rrcm", "pipeline.stages.report"])
+def test_an_interrupt_during_an_import_is_silent(module, tmp_path):
+    """Also in a package that catches it, and fails at what it has not imported."""
+    (tmp_path / "psutil.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    pass\n"
+        "raise RuntimeError('half of it is missing')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", module, "doctor"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+    )
+
+    assert (done.returncode, done.stderr) == (ending.INTERRUPTED, "")
 
 
 @pytest.mark.parametrize("output", ["closed pipe", "/dev/full"])

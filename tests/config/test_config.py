@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders import PARAMS, changed, plain, refused
-from workspace import ROOT
+from workspace import ROOT, tracked
 
 from rrcm.certification.votes.counts import Claim
 from rrcm.config import defaults, params, sections
@@ -16,7 +16,7 @@ from rrcm.core import registry
 from rrcm.core.errors import ConfigError
 from rrcm.core.schema import parse
 
-PRESETS = sorted(ROOT.glob("presets/*.yaml"))
+PRESETS = tracked("presets/*.yaml")
 NAMED = {"pretrain", "recipes", "runs", "evals"}  # their keys are names of the user's own
 OPEN = {"models", "loss", "stopping", "augment"}  # a component knows what belongs in there
 

@@ -10,7 +10,7 @@ import clones
 import pytest
 from clones import Clones, Service, alive, lock, until
 from ruamel.yaml import YAML
-from workspace import ROOT, Workspace
+from workspace import Workspace, committed
 
 from pipeline.repro import lockfile
 
@@ -145,7 +145,7 @@ def test_a_stage_goes_on_elsewhere_when_its_host_dies_and_ends_when_its_run_is_c
 
 
 def test_entries_of_dvc_lock_come_through_as_they_were():
-    entries = YAML(typ="safe", pure=True).load(ROOT / "dvc.lock")["stages"]
+    entries = YAML(typ="safe", pure=True).load(committed("dvc.lock"))["stages"]
 
     assert lockfile.unpack(lockfile.pack(entries)) == entries
     assert len(lockfile.pack(entries)) < len(str(entries)) / 3  # Prefect takes no large parameters

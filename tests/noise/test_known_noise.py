@@ -106,7 +106,10 @@ def test_an_answer_says_by_which_rule_its_draws_ended(attack: Path):
     """Two rules give one picture two radii; both commands take both."""
     for options, rule in (
         ({"stop": "none"}, "none: all 1,000 draws of every image"),
-        ({"stop": "anytime"}, "anytime: until 1,000 draws would add less than 0.05 to a radius"),
+        (
+            {"stop": "anytime"},
+            "anytime: until 1,000 draws would add less than 0.05 to a radius (0.1 sigma)",
+        ),
         ({"stop": None, "radii": "0,0.3"}, "grid: until the radii 0, 0.3 are decided"),
     ):
         assert f"stopping rule {rule}" in predict.predict(asked(**options), str(attack))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from openai_unets import GUIDED, IMPROVED, drawn
 from release_checkpoints import CLASSES, HEADS, encoder, tuned
-from workspace import ROOT, Workspace
+from workspace import ROOT, Workspace, tracked
 
 from pipeline.project import import_denoiser, imports
 from pipeline.project.imports import Options
@@ -199,7 +199,7 @@ def test_a_params_file_in_another_style_is_left_alone(folder):
 def test_every_preset_takes_an_import(folder):
     """Inserted into the text, then read back: each section of each preset is written so."""
     found = imports.rrcm_release.read(Path("best.pt"), arch=None, heads=HEADS, final_norm=True)
-    for preset in sorted(ROOT.glob("presets/*.yaml")):
+    for preset in tracked("presets/*.yaml"):
         (folder / "params.yaml").write_text(preset.read_text())
         edited = imports._edited(imports._entries("mine", found, sigma=0.25))
         (folder / "imported/mine").mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
-from workspace import EVAL, ROOT, RUN, Workspace
+from workspace import EVAL, RUN, Workspace, committed
 
 from rrcm.certification.votes import records
 from rrcm.data.splits import shards
@@ -262,7 +262,7 @@ def test_data_are_what_their_pointer_says_and_new_ones_are_told(checkout: Worksp
     pointer, raw = checkout.path / "data.dvc", checkout.path / "data/digits/digits.csv"
     promised = pointer.read_bytes()
 
-    assert promised == (ROOT / "data.dvc").read_bytes()
+    assert promised == committed("data.dvc").encode()
     assert "as data.dvc has them" in checkout.run("rrcm", "data", "digits")
     (checkout.path / "data/stray").write_text("not of this data set")
     assert "new to data.dvc: commit it" in checkout.run("rrcm", "data", "digits")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from builders import refused
 from torch import nn
-from workspace import ROOT
+from workspace import tracked
 
 from pipeline.commands.plan import brief, scaled
 from pipeline.planning import counting, devices
@@ -111,7 +111,7 @@ def test_sampling_grows_with_images_draws_and_the_network(planned):
     assert Planned(fewer).stage(work.name).operations == work.operations / 100
 
 
-@pytest.mark.parametrize("preset", sorted(path.stem for path in ROOT.glob("presets/*.yaml")))
+@pytest.mark.parametrize("preset", [path.stem for path in tracked("presets/*.yaml")])
 def test_every_stage_of_every_preset_can_be_planned(preset, tmp_path):
     whole = read(preset, tmp_path)
     planned, gpus = Planned(whole), devices.named("h100:8")

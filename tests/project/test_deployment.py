@@ -17,7 +17,7 @@ import typer
 from dvc.cli.parser import get_main_parser
 from ruamel.yaml import YAML
 from torch.distributed.run import get_args_parser
-from workspace import ROOT
+from workspace import ROOT, committed
 
 from pipeline.cli import main as cli
 from pipeline.flow.environment import CHECKOUT
@@ -216,7 +216,7 @@ def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "origin"
     (folder / ".dvc").mkdir(parents=True)
     for name in (".dvc/config", ".dvc/.gitignore"):
-        shutil.copy(ROOT / name, folder / name)
+        (folder / name).write_text(committed(name))
     (folder / "cli.py").write_text(
         "import os, sys; print(os.getcwd(), os.environ['PYTHONPATH'], *sys.argv[1:])\n"
     )

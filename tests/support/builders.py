@@ -20,7 +20,7 @@ from helpers import MODEL
 from hypothesis import settings
 from ruamel.yaml import YAML
 
-from pipeline.cli import main as cli
+from rrcm.__main__ import main
 from rrcm.certification.distributions import gaussian
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
@@ -56,7 +56,7 @@ def refusal(folder: Path, *command: str) -> str:
         patch.chdir(folder)
         patch.setattr(sys, "argv", [*command])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main()
     return str(ended.value.code)
 
 

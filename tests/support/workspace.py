@@ -105,24 +105,40 @@ class Workspace:
 
 
 LEFT_OUT = ("dvc.lock", "metrics/", "presets/locks/", "release/")  # results of other parameters
+CODE = ("rrcm", "pipeline", "tests")  # of these, files that are new to git are also meant
+OF_USERS = ("data.dvc", ".dvc/config")  # written by `rrcm data` and `dvc remote`
+
+
+def git(*arguments: str) -> str:
+    """What git says of this repository, of which it may have no history but HEAD."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def committed(name: str) -> str:
+    """A file as HEAD has it: users change params.yaml, dvc.lock and others in their work."""
+    return git("show", f"HEAD:{name}")
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files that git knows, of globs; users have others beside them."""
+    names = git("ls-files", "-z", *(f":(glob){pattern}" for pattern in patterns)).split("\0")
+    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
 
 
 def create(path: Path) -> Workspace:
-    """A committed checkout of the working tree as it is now, its params.yaml the miniature.
+    """A committed checkout of the code as it is now, its params.yaml the miniature.
 
     Without results in git, which are half of its files: tests copy it a hundred times.
     """
-    listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    for name in filter(None, listing.stdout.split("\0")):
-        if (source := ROOT / name).is_file() and not name.startswith(LEFT_OUT):
+    new = git("ls-files", "--others", "--exclude-standard", "-z", *CODE).split("\0")
+    for source in (*tracked("**"), *(ROOT / name for name in new if name)):
+        name = source.relative_to(ROOT).as_posix()
+        if not name.startswith(LEFT_OUT):
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, path / name)
+    for name in OF_USERS:
+        (path / name).write_text(committed(name))
     shutil.copyfile(MINI, path / "params.yaml")
     (path / artifacts.LISTED).write_text(artifacts.text(params.load(MINI)))
     workspace = Workspace(path)

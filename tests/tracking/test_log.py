@@ -10,9 +10,11 @@ import mlflow
 import pytest
 import wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from typer.testing import CliRunner
 from wandb.proto.wandb_internal_pb2 import Record
 from workspace import EVAL, RUN, Workspace
 
+from pipeline.cli import main as cli
 from pipeline.commands.log import log
 from pipeline.tracking import interface, trainings
 from pipeline.tracking.results import results
@@ -129,8 +131,10 @@ def test_wandb_has_it_offline(here: Workspace, tmp_path: Path, monkeypatch):
 
 
 def test_only_what_a_pattern_names_is_sent(here: Workspace, tmp_path: Path):
-    send("tensorboard", tmp_path, "pretrain@*", "*gaussian*")
+    asked = ["log", "tensorboard", "--to", str(tmp_path), "--only", "pretrain@*"]
+    result = CliRunner().invoke(cli.app, [*asked, "--only", "*gaussian*"])
 
+    assert f"{tmp_path}: `tensorboard --logdir" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {
         "pretrain@tiny", "train@tiny-gaussian-s050",
     }  # fmt: skip

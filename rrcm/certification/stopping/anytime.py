@@ -21,7 +21,7 @@ from rrcm.core.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """``tolerance``, in pixels: how far a radius may be below that of n draws.
+    """``tolerance``, in units of sigma: how far a radius may be below that of n draws.
 
     ``beta`` is the probability that a look stops an image whose radius would have grown by more.
     """
@@ -31,7 +31,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if not 0 < self.tolerance < math.inf:
-            raise ConfigError(f"tolerance: must be positive pixels, got {self.tolerance}")
+            raise ConfigError(f"tolerance: must be positive, got {self.tolerance}")
         require_level(self.beta)
 
 
@@ -46,11 +46,12 @@ class Rule:
         require_class_votes(claim, rule="anytime")
         self.cfg, self.claim = cfg, claim
         self.looks = look_schedule(n)
+        self.pixels = cfg.tolerance * claim.sigma
 
     def stop(self, votes: ImageVotes) -> str | None:
         """``certified`` if the radius can hardly grow further, ``futile`` if there is none."""
         now = self.claim.radius(votes, self)
-        wanted = now + self.cfg.tolerance - MARGIN if now > 0 else 0.0
+        wanted = now + self.pixels - MARGIN if now > 0 else 0.0
         if not is_futile(votes, self, wanted, beta=self.cfg.beta):
             return None
         return "certified" if now > 0 else "futile"
@@ -66,5 +67,6 @@ class Rule:
     def describe(self) -> str:
         """A sentence for reports."""
         return (
-            f"until {self.looks[-1]:,} draws would add less than {self.cfg.tolerance:g} to a radius"
+            f"until {self.looks[-1]:,} draws would add less than {self.pixels:g} to a radius "
+            f"({self.cfg.tolerance:g} sigma)"
         )

@@ -1,18 +1,21 @@
 """``rrcm doctor``: checks packages, devices, tools and the files of a project."""
 
+import importlib
 import os
 import platform
 import shutil
+import warnings
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from rrcm.core.errors import RrcmError
+from rrcm.core.errors import RrcmError, one_line
 from rrcm.inference import extras
 
 OK, ABSENT, WRONG = "ok", "--", "!!"
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}  # others are imported by their own name
 SHOWN = ("train", "diffusion", "serve", "flow")  # extras that add commands or parts of them
 Finding = tuple[str, str]  # one of these marks, and the text
 
@@ -76,10 +79,34 @@ def _package(requirement: Requirement) -> Finding:
     wanted = f"{requirement.name}{requirement.specifier}"
     if (have := _version(requirement)) is None:
         return WRONG, f"{requirement.name}: not installed; `pip install '{wanted}'`"
-    if requirement.specifier.contains(have, prereleases=True):
-        return OK, f"{requirement.name} {have}"
-    needs = f"needs {requirement.specifier}; `pip install '{wanted}'`"
-    return WRONG, f"{requirement.name} {have}, {needs}"
+    if not requirement.specifier.contains(have, prereleases=True):
+        needs = f"needs {requirement.specifier}; `pip install '{wanted}'`"
+        return WRONG, f"{requirement.name} {have}, {needs}"
+    return _import(requirement.name, have)
+
+
+def _import(name: str, have: str) -> Finding:
+    """Import a package as the commands do: one that is there may still be broken."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            if name in ("timm", "torchvision", "diffusers"):
+                importlib.import_module("rrcm.core.torchvision_stub")
+            importlib.import_module(MODULES.get(name, name.replace("-", "_")))
+    except Exception as error:  # whatever a broken package raises
+        cure = f"`pip install --force-reinstall '{name}=={have}'`"
+        return WRONG, f"{name} {have}: cannot be imported ({one_line(error)}); {cure}"
+    if name == "torchvision" and not _has_operators():
+        return ABSENT, (
+            f"{name} {have}: its operators are built for another torch, without which it cannot be "
+            "imported; rrcm uses none of them, and can"
+        )
+    return OK, f"{name} {have}"
+
+
+def _has_operators() -> bool:
+    import torch
+
+    return hasattr(torch.ops.torchvision, "roi_align")
 
 
 def _extra(extra: str, wanted: list[Requirement]) -> list[Finding]:
@@ -87,7 +114,8 @@ def _extra(extra: str, wanted: list[Requirement]) -> list[Finding]:
     if absent := [each.name for each in wanted if _version(each) is None]:
         cure = f"""{", ".join(absent)} not installed; `pip install "rrcm[{extra}]"`"""
         return [(ABSENT, f"extra {extra}: {cure}")]
-    return [each for each in map(_package, wanted) if each[0] == WRONG] or [(OK, f"extra {extra}")]
+    wrong = [each for each in map(_package, wanted) if each[0] == WRONG]
+    return wrong or [(OK, f"extra {extra}")]
 
 
 def _version(requirement: Requirement) -> str | None:
