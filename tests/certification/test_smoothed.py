@@ -200,10 +200,12 @@ def test_names_of_outputs_may_be_alike(file: Path):
 
 def test_a_picture_of_the_networks_size_is_left_as_it_is(file: Path):
     """Whatever opens the network; a picture of another size is scaled to it."""
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(30, 2)).eval()
+    network = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(1280, 2)
+    ).eval()  # not tiny: there a crop is none
     for opened in (
         openers.onnx(file, sigma=0.5),
-        openers.smooth(network, sigma=0.5, classes=2, shape=(1, 5, 6)),
+        openers.smooth(network, sigma=0.5, classes=2, shape=(1, 32, 40)),
     ):
         _, height, width = opened.shape
         pixels = np.random.default_rng(0).integers(0, 256, (height, width), dtype=np.uint8)
