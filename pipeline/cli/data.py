@@ -5,11 +5,14 @@ from typing import Annotated
 
 import typer
 
-from rrcm.cli.main import say
+from rrcm.cli.main import given, say
 
 app = typer.Typer(help="Put raw data in place, and verify them.", no_args_is_help=True)
 
-Source = Annotated[Path, typer.Option("--from", help="Folder or archive of the original files.")]
+Source = Annotated[
+    Path,
+    typer.Option("--from", help="Folder or archive of the original files.", callback=given),
+]
 NoVerify = Annotated[
     bool, typer.Option("--no-verify", help="Accept files other than the official ones.")
 ]
@@ -32,6 +35,7 @@ CifarFiles = Annotated[
         "--from",
         help="The archive cifar-10-python.tar.gz, or its folder.",
         show_default="download it",
+        callback=given,
     ),
 ]
 
@@ -46,7 +50,12 @@ def cifar10(source: CifarFiles = None, no_verify: NoVerify = False) -> None:
 
 IdxFolder = Annotated[
     Path | None,
-    typer.Option("--from", help="Folder with the four IDX files.", show_default="download them"),
+    typer.Option(
+        "--from",
+        help="Folder with the four IDX files.",
+        show_default="download them",
+        callback=given,
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pipeline.cli import data, flow
-from rrcm.cli.main import PROJECT, RESULTS, WORKFLOW, Commands, app, say
+from rrcm.cli.main import PROJECT, RESULTS, WORKFLOW, Commands, app, given, say
 
 app.add_typer(data.app, name="data", cls=Commands, rich_help_panel=PROJECT)
 app.add_typer(flow.app, name="flow", cls=Commands, rich_help_panel=WORKFLOW)
@@ -112,7 +112,9 @@ def pull(
 
 @app.command("import", rich_help_panel=PROJECT)
 def import_checkpoint(
-    file: Annotated[Path, typer.Argument(help="State dict to import: .pth, .pt or .net.")],
+    file: Annotated[
+        Path, typer.Argument(help="State dict to import: .pth, .pt or .net.", callback=given)
+    ],
     classes: Annotated[int | None, typer.Option(help="Number of classes of a classifier.")] = None,
     sigma: Annotated[
         float | None, typer.Option(help="Noise that a classifier was trained at.")

@@ -13,7 +13,7 @@ from rrcm.core.files import write_text
 from rrcm.data.datasets import cifar10 as cifar10_batches
 from rrcm.data.datasets import digits as scanned
 from rrcm.data.datasets import imagenet
-from rrcm.data.ingest import idx, manifest
+from rrcm.data.ingest import class_folders, idx, manifest
 
 DATA = Path("data")
 
@@ -92,6 +92,8 @@ def pictures(name: str, source: Path, *, verify: bool, skip_unreadable: bool) ->
     tree = registry.load("datasets", name).tree(source)
     if verify:
         imagenet.complete(source, tree)
+    known = name != "folder"  # of which files ImageNet consists
+    passed_over = [] if known else class_folders.passed_over(class_folders.contents(source))
     images = sum(len(places) for classes in tree.values() for places in classes.values())
     path = DATA / name / manifest.FILE
     with progress.bar(images, 0, name, " images") as shown:
@@ -102,7 +104,7 @@ def pictures(name: str, source: Path, *, verify: bool, skip_unreadable: bool) ->
     write_text(graph.DATA / name, f"{source.resolve()}\n")
     skipped = len(manifest.read(path, command="").skipped)
     left_out = f" ({skipped:,} unreadable ones left out, listed there)" if skipped else ""
-    return _kept(f"{path}: {images - skipped:,} images{left_out}")
+    return _kept("\n".join([*passed_over, f"{path}: {images - skipped:,} images{left_out}"]))
 
 
 def _kept(said: str) -> str:

@@ -43,7 +43,7 @@ def of_images(found: list[Entry], compared: pd.DataFrame, *, level: float) -> li
     for (first, second), part in compared.groupby(["first", "second"], sort=False):
         a, b = names[str(first)], names[str(second)]
         if a is next(entry for entry in found if entry.group == a.group):
-            images = f"these {len(a.table)} images"
+            images = f"these {len(a.judged)} images"
             labels = entries.label(a, found), entries.label(b, found)
             said.append(_sentence(entries.sigma(a), *labels, part, level=level, tell=images))
     return said

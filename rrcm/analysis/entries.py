@@ -87,13 +87,20 @@ class Entry:
 
     @property
     def labelled(self) -> bool:
-        """Whether any label is known; an image without a label then counts as an error."""
+        """Whether any label is known."""
         return bool((self.table["label"] != UNKNOWN).any())
 
     @property
+    def partly_labelled(self) -> bool:
+        """Whether some labels are known and others are not: the latter images are not `judged`."""
+        return len(self.judged) < len(self.table)
+
+    @property
     def judged(self) -> pd.DataFrame:
-        """``table``; without labels, with every answer counted as correct."""
-        return self.table if self.labelled else statistics.answered(self.table)
+        """The labelled images of ``table``; if none is, all, every answer counted as correct."""
+        if not self.labelled:
+            return statistics.answered(self.table)
+        return self.table[self.table["label"] != UNKNOWN]
 
     @property
     def group(self) -> tuple[str, float]:

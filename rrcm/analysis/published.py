@@ -88,11 +88,11 @@ def compare(
     for name, entries in by_name.items():
         theirs = published[name]
         for radius in sorted(theirs.accuracy.keys() & {*radii}):
-            shares = [float(statistics.certified(e.table, radius).mean()) for e in entries]
+            shares = [float(statistics.certified(e.judged, radius).mean()) for e in entries]
             ours, other = float(np.mean(shares)), theirs.accuracy[radius]
             if not ours and not other:
                 continue
-            images = sum(len(entry.table) for entry in entries) / len(entries)
+            images = sum(len(entry.judged) for entry in entries) / len(entries)
             variance = ours * (1 - ours) / images + other * (1 - other) / theirs.images
             if len(shares) > 1:
                 variance += float(np.var(shares, ddof=1)) / len(shares)

@@ -41,12 +41,12 @@ def metrics(found: list[Entry], *, radii: list[float]) -> dict[str, dict[str, fl
     numbers = {}
     for entry in found:
         row = {
-            "acr": statistics.average_certified_radius(entry.table),
-            "abstain": statistics.abstention(entry.table),
+            "acr": statistics.average_certified_radius(entry.judged),
+            "abstain": statistics.abstention(entry.judged),
         }
         for radius in radii:
             name = f"r{100 * radius:03.6g}".replace(".", "_")
-            row[name] = float(statistics.certified(entry.table, radius).mean())
+            row[name] = float(statistics.certified(entry.judged, radius).mean())
         numbers[entry.name] = {name: round(value, DIGITS) for name, value in row.items()}
     return numbers
 
@@ -128,7 +128,7 @@ def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> 
     return _template().render(
         **context,
         banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
-        apart=100 * intervals.dkw(max(len(e.table) for e in found), confidence=confidence),
+        apart=100 * intervals.dkw(max(len(e.judged) for e in found), confidence=confidence),
         confidence=f"{100 * confidence:g}",
         cut_short=any(entry.cut_short for entry in found),
         drawing=tables.drawing_table(found),

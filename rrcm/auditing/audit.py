@@ -12,7 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from rrcm.auditing import infer, naming, replay
-from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Inferred, Stated, of_rows
+from rrcm.auditing.findings import (
+    ERROR,
+    NOTE,
+    WARNING,
+    Finding,
+    Inferred,
+    Stated,
+    of_rows,
+    unlabelled,
+)
 from rrcm.auditing.recount import Recount, recount
 from rrcm.auditing.shares import perhaps, spent
 from rrcm.certification import certify, tsv
@@ -166,7 +175,7 @@ def _apart(again: Recount, stated: Stated) -> list[Finding]:
 def _votes(path: Path, stated: Stated) -> Audit:
     """Audit votes, whose header records how they were made, by repeating decisions to stop."""
     header, rows = records.read(path)
-    found = replay.replay(header, rows)
+    found = replay.replay(header, rows) + unlabelled(np.array([row.label for row in rows]))
     for name in ("n", "alpha", "sigma"):
         said, written = getattr(stated, name), getattr(header, name)
         if said is not None and not math.isclose(said, written, rel_tol=1e-9):

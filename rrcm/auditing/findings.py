@@ -107,6 +107,15 @@ def at(level: str, lines: np.ndarray, wrong: np.ndarray, text: str) -> list[Find
     return [Finding(level=level, lines=where, text=text)] if where else []
 
 
+def unlabelled(labels: np.ndarray) -> list[Finding]:
+    """A warning if some of ``labels`` [N] are unknown: such an image is neither right nor wrong."""
+    unknown = int((labels == UNKNOWN).sum())
+    if unknown in (0, len(labels)):
+        return []
+    text = f"{unknown:,} of {len(labels):,} images have no label: an accuracy is of the others only"
+    return [Finding(level=WARNING, text=text)]
+
+
 def _impossible(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
     radius, predict = table["radius"].to_numpy(), table["predict"].to_numpy()
     finite = np.isfinite(radius)
@@ -180,6 +189,7 @@ def _coverage(table: pd.DataFrame, *, numbered: bool) -> list[Finding]:
     labels = table["label"].to_numpy()
     if not numbered:
         labels = labels[np.argsort(table["idx"].to_numpy(), kind="stable")]
+    found += unlabelled(labels)
     classes, seen = np.unique(labels), np.unique(table["predict"])
     outside = np.setdiff1d(seen[seen >= 0], classes)
     if images >= 20 and (len(outside) > len(classes) or (np.diff(labels) >= 0).all()):

@@ -12,7 +12,8 @@ from rrcm.config.certification import Sample
 from rrcm.config.defaults import DRAWS
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
-from rrcm.data.splits.pictures import Fit, Resize
+from rrcm.data.picture_files import FitOthers
+from rrcm.data.splits.pictures import Resize
 from rrcm.inference import extras
 from rrcm.inference.foreign._denoised import Denoiser
 
@@ -71,7 +72,9 @@ def smooth(
             std=std or PLAIN[1],
             denoiser=denoiser,
         )
-        return network if shape is None else network.at(shape, fit=Fit(shape=shape, resize=resize))
+        if shape is None:
+            return network
+        return network.at(shape, fit=FitOthers(shape=shape, resize=resize))
     if not isinstance(classifier, str | PathLike):
         raise ConfigError(
             f"classifier: an nn.Module, an .onnx file or a name, got {type(classifier).__name__}; "
@@ -180,7 +183,7 @@ def _foreign(
     draws: Sample,
     denoiser: Denoiser | None,
 ) -> Smoothed:
-    fit = Fit(
+    fit = FitOthers(
         shape=backend.shape,
         resize=resize,
         ratio=backend.crop_pct,

@@ -25,6 +25,7 @@ def draw(
     workers: int,
     path: Path | None = None,
     title: str = "",
+    began: float | None = None,
 ) -> list[Row]:
     """The votes of all images of ``split``, as ``header`` defines them.
 
@@ -38,9 +39,11 @@ def draw(
         workers: Threads of each device.
         path: A votes file; an interrupted drawing goes on from the journal beside it.
         title: Of a progress bar; empty for none.
+        began: As of `procedure.sample`.
 
     Raises:
         BackendError: A score is NaN.
+        ConfigError: The budget was spent before the first draw.
         VotesError: The journal has votes of another classifier or setting.
     """
     kept = nullcontext(InMemoryJournal()) if path is None else Journal(journal(path), header)
@@ -54,12 +57,13 @@ def draw(
                 noise=procedure.noise(header, split),
                 workers=workers,
                 every=session.save_every(),
+                began=began,
             ).draw_votes(backend, np.arange(len(split.idx))[place :: len(backends)])
             for place, backend in enumerate(backends)
         ]
         states = each[0] if len(each) == 1 else _merged(each)
         if title:
-            session.shown(states, total=len(split.idx), title=title)
+            session.shown(states, header, total=len(split.idx), title=title)
         else:
             for _ in states:
                 pass

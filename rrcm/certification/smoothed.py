@@ -2,6 +2,7 @@
 
 import dataclasses
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -74,8 +75,8 @@ class Certifier:
             seed: Seed of the noise, by default unpredictable, or that of ``votes``. The certificate
                 is void for a picture made with knowledge of the seed.
             batch_size: Noisy copies that the network classifies at a time.
-            budget: Seconds after which sampling stops, and the bounds so far are used; 0 for no
-                limit.
+            budget: Seconds of this call, checks included, after which sampling stops and the
+                bounds so far are used, give or take a batch; 0 for no limit.
             workers: Threads of each device; by default as many as PyTorch uses.
             devices: Devices, such as ``["cuda:0", "cuda:1"]``, that share the images; each gets a
                 copy of the network. By default the one where the network is.
@@ -86,11 +87,13 @@ class Certifier:
 
         Raises:
             DataError: An image cannot be read, or has another shape, type or range.
-            ConfigError: An option is out of range, or the rule makes no claim before n draws.
+            ConfigError: An option is out of range, the rule makes no claim before n draws, or the
+                budget was spent before the first draw.
             CertificateError: Too few draws to certify anything at this alpha.
             BackendError: The classifier is no function of each picture, or there is no such device.
             VotesError: ``votes`` has votes of another classifier, other images or settings.
         """
+        began = time.monotonic()  # checks are part of the budget
         workers = session.workers() if workers is None else workers
         with _threads_restored():
             smoothed, split = self._with(images, labels)
@@ -103,7 +106,13 @@ class Certifier:
             if path is not None and path.exists():
                 return Answers(header, _kept(path, header, split))
             return smoothed._drawn(
-                split, header, devices=devices, workers=workers, path=path, progress=progress
+                split,
+                header,
+                devices=devices,
+                workers=workers,
+                path=path,
+                progress=progress,
+                began=began,
             )
 
     def answer(
@@ -200,6 +209,7 @@ class Smoothed(Certifier):
         devices: Sequence[str] = (),
         path: Path | None = None,
         progress: bool = False,
+        began: float | None = None,
     ) -> Answers:
         backend: Any = self.backend  # only that of a network in memory can be copied
         if devices and not hasattr(backend, "on"):
@@ -211,6 +221,7 @@ class Smoothed(Certifier):
             path=path,
             workers=workers,
             title="certify" if progress else "",
+            began=began,
         )
         return Answers(header, rows)
 
@@ -275,13 +286,14 @@ def checked(
     A ``denoiser``, a network or an ONNX file, comes before it and is a part of that function.
 
     Raises:
-        BackendError: It is not, or ``classes`` are not as many as its outputs.
+        BackendError: It is not, or ``classes`` are not as many as its outputs; two may be alike.
     """
     if classes is not None:
-        if len({*classes}) != len(classes) or len(classes) != len(backend.classes):
+        if len(classes) != len(backend.classes):
+            ends = " … ".join(map(repr, (*classes[:1], *classes[1:][-1:])))
             raise BackendError(
-                f"{len({*classes})} different names were given for the {len(backend.classes)} "
-                "outputs of the model"
+                f"classes: {len(classes)} ({ends}) were given for the "
+                f"{len(backend.classes)} outputs of the model"
             )
         backend.classes = classes
     if denoiser is not None:

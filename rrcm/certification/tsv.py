@@ -122,7 +122,7 @@ def _lines(path: Path) -> list[str]:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a table, byte {error.start} is not UTF-8") from None
-    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")
     if not lines[0].strip():
         raise DataError(f"{path}:1: the first line is empty")
     return lines

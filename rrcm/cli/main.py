@@ -5,6 +5,7 @@ In a checkout, pipeline/cli/main.py adds its own commands to `app`.
 
 import dataclasses
 import importlib
+import os
 import sys
 from collections import defaultdict
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from typer.core import TyperGroup
 
 from rrcm.cli import options, waiting
 from rrcm.cli.options import Options
+from rrcm.config.sections import PARAMS
 from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import ConfigError, printable
 from rrcm.core.files import require_utf8
@@ -90,11 +92,19 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _rrcm(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Certified robustness of image classifiers by randomized smoothing."""
+    if context.invoked_subcommand in NEED_CHECKOUT:
+        context.obj = enter_checkout()
+
+
+def given(context: typer.Context, path: Path | None) -> Path | None:
+    """The callback of a path of commands that need a checkout, which is entered before."""
+    return path if path is None else seen(path, context.obj)
 
 
 @app.command(rich_help_panel=CERTIFY)
@@ -142,6 +152,8 @@ def certify(
     with asked.named_in_errors():
         from rrcm.cli import requests
 
+        if model is not None:
+            enter_checkout()
         request = requests.resolve(asked, outside="grid")
         from rrcm.cli.commands import on_demand  # heavy: a request is refused before
 
@@ -195,6 +207,10 @@ def predict(
     with asked.named_in_errors():
         from rrcm.cli import requests
 
+        if model is not None:
+            file = Path(image).exists()  # else the index of an image
+            here = enter_checkout()
+            image = str(seen(Path(image), here)) if file else image
         request = requests.resolve(asked)
         from rrcm.cli.commands import predict
 
@@ -245,6 +261,9 @@ def serve(
     with asked.named_in_errors():
         from rrcm.cli import requests
 
+        if model is not None:
+            here = enter_checkout()
+            token_file = token_file and seen(token_file, here)
         request = requests.resolve(dataclasses.replace(asked, stop="anytime"))
         from rrcm.cli.commands import serve
 
@@ -289,8 +308,10 @@ def report(
 
     if files:
         say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma))
-    elif out:
-        say(tables.page(out, only or []))
+        return
+    here = enter_checkout()
+    if out:
+        say(tables.page(seen(out, here), only or []))
     else:
         say(tables.overview(only or []))
 
@@ -307,6 +328,13 @@ def compare(
     """Test whether two classifiers differ, in pairs on the same images."""
     from rrcm.cli.commands import tables
 
+    files = [Path(name).is_file() for name in (first, second)]
+    if not all(files):  # names of evaluations
+        here = enter_checkout()
+        first, second = (
+            str(seen(Path(name), here)) if file else name
+            for name, file in zip((first, second), files, strict=True)
+        )
     say(tables.compare(first, second, radii=radii))
 
 
@@ -408,6 +436,26 @@ def bench(
 def say(text: str, *, err: bool = False) -> None:
     """Print results, which may contain untrusted names."""
     typer.echo(printable(text, lines=True), err=err)
+
+
+def enter_checkout() -> Path:
+    """Make the checkout around the current folder the current one, as git does; return the latter.
+
+    Nothing changes in a folder that has a params.yaml, or that lies in no checkout.
+    """
+    here = Path.cwd()
+    if not PARAMS.exists():
+        for folder in here.parents:
+            if (folder / PARAMS).is_file() and (folder / "dvc.yaml").is_file():
+                os.chdir(folder)
+                say(f"note: at work in the checkout {folder}", err=True)
+                break
+    return here
+
+
+def seen(path: Path, here: Path) -> Path:
+    """A ``path`` that was given in the folder ``here``, as seen from the current one."""
+    return path if here == Path.cwd() else here / path
 
 
 def in_checkout() -> bool:

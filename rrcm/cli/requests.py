@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,9 @@ class Request:
     """A classifier, and how to draw its votes, certify and report them.
 
     ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
-    seconds, 0 for none; ``devices`` are those of further processes, none to work in this one.
-    Where there is ``allowed``, what is fastest of it takes the place of the precision, the backend
-    and the batch size of ``sample``.
+    seconds from ``began``, 0 for none; ``devices`` are those of further processes, none to work in
+    this one. Where there is ``allowed``, what is fastest of it takes the place of the precision,
+    the backend and the batch size of ``sample``.
     ``seeded`` is whether the user chose the seed of the noise, ``radius`` the one to judge each
     image at, if any.
     """
@@ -92,6 +93,7 @@ class Request:
     allowed: Allowed | None = None
     seeded: bool = False
     radius: float | None = None
+    began: float = field(default_factory=time.monotonic, compare=False)
 
     def answering(self) -> "Request":
         """Return the request for single answers: draws serve the certificate that is reported."""
@@ -287,6 +289,10 @@ def _foreign(kind: str, options: Options) -> Foreign:
     noise_level(options.sigma, name="--sigma")
     require(channels in (None, 1, 3), f"--channels: 1 (grey) or 3 (RGB), got {channels}")
     if images is not None and not images.is_dir():
+        if images.exists():
+            raise DataError(
+                f"--images {images}: a file, not a folder; `rrcm predict --image {images}` takes it"
+            )
         raise DataError(f"--images {images}: no such folder")
     return Foreign(
         kind=kind,

@@ -2,12 +2,9 @@
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
 
 from rrcm.certification import openers
 from rrcm.certification.sampling import session
@@ -18,7 +15,7 @@ from rrcm.cli.requests import Allowed, Foreign, Request
 from rrcm.cli.runs import Trained
 from rrcm.cli.stale import Present
 from rrcm.config.certification import Eval, Sample
-from rrcm.core.errors import ConfigError, DataError, printable
+from rrcm.core.errors import BackendError, ConfigError, DataError, printable
 from rrcm.core.files import read_bytes
 from rrcm.core.labels import UNKNOWN
 from rrcm.data.image_folder import folder
@@ -26,7 +23,6 @@ from rrcm.data.splits import shards
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 
-LOOKED_AT = 16  # pictures whose size is compared with the network's
 SHOWN = 3  # ways of drawing that were not chosen
 
 
@@ -104,10 +100,16 @@ def _opened(source: Foreign, draws: Sample) -> Smoothed:
         "draws": draws,
         "denoiser": source.denoiser,
     }
-    if source.kind == "onnx":
-        only: dict[str, Any] = {"channels": source.channels, "output": source.output}
-        return openers.onnx(source.name, **only, **options)
-    return openers.timm(source.name, weights=source.weights, **options)
+    try:
+        if source.kind == "onnx":
+            only: dict[str, Any] = {"channels": source.channels, "output": source.output}
+            return openers.onnx(source.name, **only, **options)
+        return openers.timm(source.name, weights=source.weights, **options)
+    except BackendError as error:
+        text = str(error)
+        if text.startswith("classes: "):  # here the file is known
+            text = f"--classes {source.classes}: {text.removeprefix('classes: ')}"
+        raise BackendError(text) from None
 
 
 def class_names(path: Path) -> list[str]:
@@ -117,7 +119,7 @@ def class_names(path: Path) -> list[str]:
         DataError: It is missing, or is not text.
     """
     try:
-        lines = read_bytes(path).decode().splitlines()
+        lines = read_bytes(path).decode("utf-8-sig").splitlines()
     except DataError as error:
         raise DataError(f"--classes {error}") from None
     except UnicodeDecodeError:
@@ -156,13 +158,6 @@ def _foreign(request: Request, source: Foreign) -> Source:
     backend.classes = list(pictures.split.classes)
     aware = found.draws.label_aware and not (pictures.split.labels == UNKNOWN).any()
     draws = dataclasses.replace(found.draws, label_aware=aware)
-    said = [f"before the noise: {found.fit}"]
-    if found.fit.resize == "crop" and _fits(source.images, pictures.files, found.fit):
-        said.append(
-            "pictures already have the network's size, and crop enlarges them first: "
-            "`--resize exact` takes them as they are"
-        )
-        note(said[-1], kind="warning")
     before = "" if source.denoiser is None else f"{printable(str(source.denoiser))}, then "
     name = Path(source.name).stem if source.kind == "onnx" else source.name
     name = printable(f"{name}-{source.images.resolve().name}").lstrip(".")
@@ -174,18 +169,10 @@ def _foreign(request: Request, source: Foreign) -> Source:
         left_out=pictures.left_out,
         said=[
             f"inside the function: {before}{backend.normalise}, then {printable(source.name)}",
-            *said,
+            f"before the noise: {found.fit}",
+            *pictures.passed_over,
         ],
     )
-
-
-def _fits(folder: Path, files: Sequence[str], fit: Fit) -> bool:
-    """Whether the first pictures have the size that the network takes."""
-    sizes = set()
-    for file in files[:LOOKED_AT]:
-        with Image.open(folder / file) as picture:  # the header only; it was decoded before
-            sizes.add(picture.size)
-    return sizes == {(fit.shape[2], fit.shape[1])}
 
 
 def _compare(run: str, backend: str) -> None:

@@ -1,5 +1,6 @@
 """Turns images as people hold them into a split: tensors, arrays, pictures, files, data sets."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN
-from rrcm.data.splits import pictures
+from rrcm.data import picture_files
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 
@@ -109,12 +110,17 @@ def _singles(item: Any, label: Any, *, name: str) -> Iterator[tuple[Any, int]]:
 def _array(image: Any, fit: Fit | None, *, name: str) -> np.ndarray:
     """An image as [C, H, W], uint8 or a floating point type."""
     if isinstance(image, str | PathLike):
+        if os.path.isdir(image):
+            raise DataError(
+                f"{image}: a folder; give its files, such as sorted(Path({str(image)!r})"
+                ".glob('*.png')), or use `rrcm certify --images`"
+            )
         if fit is None:
             raise DataError(f"{image}: for files, give smooth(…) the network's shape=(C, H, W)")
-        return pictures.read(Path(image), fit)
+        return picture_files.read(Path(image), fit)
     if isinstance(image, Image.Image):
         channels = 1 if image.mode in ("1", "L", "I;16") else 3
-        return pictures.pixels(
+        return picture_files.pixels(
             image, fit or Fit(shape=(channels, image.height, image.width)), name=name
         )
     if isinstance(image, Tensor):

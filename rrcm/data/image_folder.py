@@ -1,6 +1,7 @@
 """Reads a folder of pictures as a split, with labels from sub-folders or a CSV file, or without."""
 
 import io
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from rrcm.core.errors import DataError
 from rrcm.core.files import read_bytes, uncell
 from rrcm.core.labels import UNKNOWN
 from rrcm.core.registry import suggest
-from rrcm.data.splits.pictures import MAX_VALUE, SUFFIXES, Fit, read
+from rrcm.core.schema import listed
+from rrcm.data.ingest import class_folders
+from rrcm.data.picture_files import SUFFIXES, read
+from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 
 
@@ -20,13 +24,15 @@ class Folder:
     """A folder of pictures as a split.
 
     ``files`` [N] are the paths of the split's images relative to the folder. ``left_out`` has a
-    line for each unused file, with the reason. The ``idx`` of an image is the position of its file
-    among all picture files sorted by path, so that an unreadable file renumbers no other.
+    line for each unused file, with the reason, and ``passed_over`` has lines on files that were not
+    looked at. The ``idx`` of an image is the position of its file among all picture files sorted by
+    path, so that an unreadable file renumbers no other.
     """
 
     split: Split
     files: list[str]
     left_out: list[str]
+    passed_over: list[str]
 
 
 def folder(
@@ -38,7 +44,7 @@ def folder(
     sub-folders, one for each class; else they are UNKNOWN.
 
     Args:
-        root: The folder; pictures are found at any depth.
+        root: The folder; pictures are found at any depth, and links to folders are followed.
         fit: How pictures are scaled to the model's input.
         classes: Class names in the order of the model's outputs, or numbers if there are no names.
         named: Whether ``classes`` are names.
@@ -48,14 +54,13 @@ def folder(
     Raises:
         DataError: No picture can be read, or with ``strict`` one cannot; or a label is no class.
     """
-    names = sorted(
-        path.relative_to(root).as_posix()
-        for path in root.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not path.is_dir()
-    )
+    contents = class_folders.contents(root, SUFFIXES)
+    passed_over = class_folders.passed_over(contents)
+    names = [place.name for place in contents.pictures]
     if not names:
         raise DataError(
             f"{root}: no pictures here, only {', '.join(sorted(SUFFIXES))} are looked at"
+            + "".join(f"; {line}" for line in passed_over)
         )
     if labels is not None:
         known = _listed(labels, classes, names)
@@ -81,33 +86,67 @@ def folder(
         classes=tuple(classes),
         max_value=MAX_VALUE,
     )
-    return Folder(split=split, files=[names[place] for place in places], left_out=left_out)
+    files = [names[place] for place in places]
+    return Folder(split=split, files=files, left_out=left_out, passed_over=passed_over)
 
 
 def _listed(path: Path, classes: list[str], names: list[str]) -> dict[str, int]:
     """Labels from a CSV file; a label is a class name or the index of an output."""
-    try:
-        table = pd.read_csv(io.BytesIO(read_bytes(path)), dtype=str, keep_default_na=False)
+    text = io.BytesIO(read_bytes(path))
+    try:  # blank lines are kept, so that errors name the right one
+        table = pd.read_csv(text, dtype=str, keep_default_na=False, skip_blank_lines=False)
         rows = list(zip(table["file"], table["label"], strict=True))
     except (KeyError, ValueError):
         raise DataError(f"{path}: not a CSV file with the columns file and label") from None
     found = dict.fromkeys(names, UNKNOWN)
+    alike = {_composed(name): name for name in names}
+    outputs, lines = _outputs(classes), dict[str, int]()
     for line, (name, label) in enumerate(rows, start=2):
+        if not name and not label:
+            continue
         name = name if name in found else uncell(name)  # as written in our own tables
+        name = name if name in found else alike.get(_composed(name), name)
         if name not in found:
             raise DataError(f"{path}:{line}: there is no picture {name}.{suggest(name, names)}")
-        found[name] = _class(label, classes, where=f"{path}:{line}")
+        output = _class(label, outputs, where=f"{path}:{line}")
+        if lines.setdefault(name, line) != line and found[name] != output:
+            raise DataError(
+                f"{path}:{line}: {name} is of class {label!r} here, but of "
+                f"{classes[found[name]]!r} in line {lines[name]}"
+            )
+        found[name] = output
+    if not lines:
+        raise DataError(f"{path}: no labels in it; without --labels none are needed")
     return found
 
 
-def _class(label: str, classes: list[str], *, where: str) -> int:
-    if label in classes:
-        return classes.index(label)
-    if label.isdecimal() and int(label) < len(classes):
+def _composed(text: str) -> str:
+    """``text`` with composed accents: a name that is typed and one on a disk may differ in it."""
+    return unicodedata.normalize("NFC", text)
+
+
+def _outputs(classes: list[str]) -> dict[str, list[int]]:
+    """The outputs of each name, which several may have."""
+    found: dict[str, list[int]] = {}
+    for output, name in enumerate(classes):
+        found.setdefault(_composed(name), []).append(output)
+    return found
+
+
+def _class(label: str, outputs: dict[str, list[int]], *, where: str) -> int:
+    named, count = outputs.get(_composed(label), []), sum(map(len, outputs.values()))
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise DataError(
+            f"{where}: {label!r} is the name of the outputs {listed(map(str, named))}; give a "
+            "number instead"
+        )
+    if label.isdecimal() and int(label) < count:
         return int(label)
     raise DataError(
-        f"{where}: {label!r} is no class of the {len(classes)} that the model has; give their "
-        f"names in the order of its outputs with --classes.{suggest(label, classes)}"
+        f"{where}: {label!r} is no class of the {count} that the model has; give their "
+        f"names in the order of its outputs with --classes.{suggest(label, [*outputs])}"
     )
 
 
@@ -131,5 +170,6 @@ def _sorted_into_folders(
                 "names in the order of its outputs with --classes, or labels with --labels"
             )
         classes = folders
-    of = {folder: _class(folder, classes, where=f"{root}/{folder}") for folder in folders}
+    outputs = _outputs(classes)
+    of = {folder: _class(folder, outputs, where=f"{root}/{folder}") for folder in folders}
     return {name: of[name.partition("/")[0]] for name in names}, classes

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import ConfigError, DataError
+from rrcm.data import picture_files
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 from rrcm.serving import upload
@@ -275,7 +276,7 @@ class Service:
             raise self._too_large() from None
         except pictures.BROKEN:
             raise DataError(f"{NAME}: not a {' or '.join(FORMATS)} file") from None
-        return pictures.read(BytesIO(body), self.fit, name=NAME)
+        return picture_files.read(BytesIO(body), self.fit, name=NAME)
 
     def _refuse_size(self, picture: Image.Image) -> None:
         """Refuse a picture that has too many pixels, now or once it is scaled, or another size."""

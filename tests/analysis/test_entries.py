@@ -6,8 +6,9 @@ import pytest
 from builders import certificates, random_votes, refused
 from helpers import MINI
 
-from rrcm.analysis import entries
+from rrcm.analysis import entries, report
 from rrcm.analysis.entries import Entry
+from rrcm.analysis.presentation import tables
 from rrcm.config.certification import Eval
 from rrcm.core.errors import DataError
 
@@ -32,6 +33,22 @@ def variant(**changes):
 
 def made(params):
     return entries.entries(params, {name: TABLE for name in params.evals}, {})
+
+
+def test_an_image_without_a_label_is_neither_right_nor_wrong_beside_labelled_ones():
+    """Accuracy is over the labelled images, and its title says so."""
+    some = certificates([0, -1, 1, -1], [0.5, 0.2, 0.4, 0.0])
+    some.loc[2:, ["label", "correct"]] = -1, 0
+    partly = dataclasses.replace(PLAIN, table=some)
+
+    shown = tables.text([partly], radii=[0.3], confidence=0.95)
+
+    assert partly.judged["idx"].tolist() == [0, 1] and partly.partly_labelled
+    assert not PLAIN.partly_labelled and "labelled" not in tables.title([PLAIN], confidence=0.95)
+    assert "accuracy of the labelled images (2 of 4), %" in shown and "50.0 [" in shown
+    assert report.metrics([partly], radii=[0.3])["a"] == {"acr": 0.25, "abstain": 0.5, "r030": 0.5}
+    assert tables.accuracy([partly], radii=[0.3], confidence=0.95)["images"].tolist() == [2]
+    assert {*tables.class_numbers([partly], radii=[0.3], confidence=0.95)["label"]} == {0}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +101,7 @@ def test_labels_decide_what_is_counted():
     some = dataclasses.replace(PLAIN, table=TABLE.assign(label=[0, -1, -1], correct=[1, 0, 0]))
     none = dataclasses.replace(PLAIN, name="b", table=TABLE.assign(label=-1, correct=0))
 
-    assert some.labelled and some.judged["correct"].tolist() == [1, 0, 0]
+    assert some.labelled and some.judged["correct"].tolist() == [1]
     assert not none.labelled and none.judged["correct"].tolist() == [1, 1, 0]
     entries.require_alike([some, PLAIN])
     entries.require_alike([none])

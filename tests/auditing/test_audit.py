@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import typer.testing
 from audit_tables import RULES, alarms, sampled, table
@@ -143,6 +144,20 @@ def test_a_number_that_cannot_be_is_found_in_our_table(tmp_path, column, value, 
 
     assert any(words in text and line in lines for _, lines, text in alarms(result)), str(result)
     assert result.trusted is False
+
+
+def test_images_without_a_label_beside_others_are_no_errors_of_the_classifier(tmp_path):
+    found = table()
+    unlabelled = found.assign(label=-1, correct=0)
+
+    some = examine(tmp_path, pd.concat([found[:3], unlabelled[3:]]))
+    none = examine(tmp_path, unlabelled)
+
+    text = (
+        f"{len(found) - 3:,} of {len(found):,} images have no label: an accuracy is of the others"
+    )
+    assert [f.level for f in some.findings if text in f.text] == ["warning"]
+    assert not any("no label" in finding.text for finding in none.findings)
 
 
 def test_a_running_total_is_called_one(tmp_path):

@@ -337,18 +337,50 @@ def test_after_the_time_nothing_is_handed_out():
         count=recorder,
         batch_size=10,
         workers=2,
-        expired=lambda: next(left, True),
+        expired=lambda seconds: next(left, True),
     )
 
     assert recorder.sizes() == [10] * 6
     assert sum(len(counts) for counts in found.values()) == 6
 
 
+def test_what_waits_for_a_thread_when_the_time_is_up_is_not_drawn():
+    """And the time of a task is known before the next, which may not fit into what is left."""
+    recorder, over, needed = Recorder(), threading.Event(), []
+
+    def slow(pieces):
+        time.sleep(0.02)
+        over.set()
+        return recorder(pieces)
+
+    def expired(seconds):
+        needed.append(seconds)
+        return over.is_set()
+
+    finish(
+        jobs([[0, 10]] * 9), [1] * 9, count=slow, batch_size=10, workers=1, expired=expired, task=0
+    )
+
+    assert recorder.sizes() == [10] and needed[0] == 0 and max(needed) < 5
+    recorder, needed = Recorder(), []
+    over.clear()
+    finish(
+        jobs([[0, 10]] * 9),
+        [1] * 9,
+        count=slow,
+        batch_size=10,
+        workers=1,
+        expired=lambda seconds: bool(needed.append(seconds)),
+        task=0,
+    )
+    assert len(recorder.sizes()) == 9 and needed[-1] >= 0.02
+
+
 def test_without_time_nothing_is_drawn():
     recorder = Recorder()
 
     assert not finish(
-        jobs([[0, 5]]), [1], count=recorder, batch_size=5, workers=1, expired=lambda: True
+        jobs([[0, 5]]), [1], count=recorder, batch_size=5, workers=1, expired=lambda seconds: True
     )
     assert not recorder.batches
 

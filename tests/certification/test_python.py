@@ -212,7 +212,7 @@ def test_guards_hold_for_networks_in_memory():
         smooth(nn.Linear(3, 2).eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "Identity gives no scores of two classes", "[2, 1, 4, 4]"):
         smooth(nn.Identity().eval()).certify(IMAGES, **FAST)
-    with refused(BackendError, "5 different names were given for the 2 outputs"):
+    with refused(BackendError, "classes: 5 ('0' … '4') were given for the 2 outputs"):
         smooth(classes=5).certify(IMAGES, **FAST)
     with refused(ConfigError, "classes: how many outputs"):
         rrcm.smooth(net(), sigma=SIGMA)
@@ -330,6 +330,12 @@ class Shuffling(nn.Module):
 
     def forward(self, x):
         return x - x.mean()
+
+
+def test_a_folder_is_called_one_and_the_way_out_is_named(tmp_path):
+    for options in ({}, {"shape": (1, 4, 4)}):
+        with refused(DataError, f"{tmp_path}: a folder; give its files", "rrcm certify --images"):
+            smooth(**options).certify(tmp_path, **FAST)
 
 
 def test_logits_of_an_object_are_scores():

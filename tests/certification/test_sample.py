@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import re
+import time
 import tracemalloc
 from dataclasses import replace
 from functools import cache, partial
@@ -21,6 +23,7 @@ from sampling_runs import CFG, CONSTANTS, OTHER, SIX, N, defined, rows, sampled
 from rrcm.certification import certify
 from rrcm.certification.sampling import batching, journal, procedure, sampler, session
 from rrcm.certification.sampling.procedure import subset
+from rrcm.certification.sampling.sampler import SamplingProgress
 from rrcm.certification.votes import bounds, records
 from rrcm.certification.votes.counts import ABSTAIN, SOFT, coin
 from rrcm.config.certification import Sample
@@ -546,6 +549,22 @@ def test_a_budget_ends_drawing_soundly(monkeypatch, stop, seconds):
             assert (line["predict"], line["radius"], line["n"]) == (ABSTAIN, 0, 0)
 
 
+def test_what_comes_before_the_draws_is_part_of_a_budget(tmp_path):
+    """An opened classifier, its checks: a budget that they have used up is refused."""
+    arguments = (
+        linear(),
+        SIX,
+        defined(replace(CFG, stop="grid"), budget=20.0),
+        tmp_path / "j",
+        tmp_path / "v",
+    )
+    run = partial(procedure.sample, *arguments, workers=1)
+
+    with refused(ConfigError, "budget: the 20 s were over before the first draw", "after 21 s"):
+        list(run(began=time.monotonic() - 21))
+    assert list(run(began=time.monotonic() - 1))[-1].images == 6
+
+
 @pytest.mark.usefixtures("one_batch_a_task")
 def test_a_budget_loses_nothing_that_was_drawn(monkeypatch):
     """Not even what the journal had not yet heard of when time was up."""
@@ -640,6 +659,17 @@ def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
     assert (rest[0].images, rest[0].draws) == (3, 0)
     assert (rest[-1].images, rest[-1].draws) == (6, 3 * 420)  # no line of the others was kept
     assert (tmp_path / "v").read_bytes() == whole()
+
+
+def test_the_time_that_is_left_is_estimated_before_the_first_image_is_done(capsys):
+    states = [SamplingProgress(images=i, draws=d) for i, d in ((0, 0), (0, 420), (1, 500))]
+
+    session.shown(iter(states), defined(), total=6, title="six")
+
+    first, *_, last = [
+        line for line in re.split(r"[\r\n]+", capsys.readouterr().err) if "noisy" in line
+    ]
+    assert re.search(r"noisy images/s, at most \d\d:\d\d left", first) and "at most" not in last
 
 
 # Memory.

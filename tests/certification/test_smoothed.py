@@ -6,17 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import export_elsewhere, exported, images, linear, refused
+from builders import Clock, export_elsewhere, exported, images, linear, refused
 from PIL import Image
 
 from rrcm.certification import certify, openers
 from rrcm.certification.certify import certify as table_of
-from rrcm.certification.sampling import procedure
+from rrcm.certification.sampling import procedure, sampler
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.config import defaults
 from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError
+from rrcm.data import given
 from rrcm.data.splits.pictures import Fit
 
 SPLIT = images(8, max_value=255)
@@ -89,13 +90,14 @@ def test_white_is_one_to_the_classifier():
     assert small == large
 
 
-def test_a_budget_ends_drawing():
+def test_a_budget_ends_drawing(monkeypatch):
     many = dataclasses.replace(DRAWS, n=10**7)
 
     sure = linear((0.0, 0.0, 99.0))
 
     one = Smoothed(sure, shape=SHAPE, draws=many, stopping={"tolerance": 1e-9, "beta": 0.001})
-    got = one.answer(SPLIT.images[0], budget=0.5)
+    monkeypatch.setattr(sampler, "time", Clock(1.0))  # a second a batch
+    got = one.answer(SPLIT.images[0], budget=20.0)
 
     assert got.stop == "budget" and 0 < got.n < 10**7
     assert got.label == 2 and got.radius > 0
@@ -176,7 +178,7 @@ def test_three_lines_certify_anybodys_classifier(file: Path, tmp_path: Path):
 
 
 def test_mistakes_are_found_when_a_file_is_opened(file: Path, tmp_path: Path):
-    with refused(BackendError, "3 different names were given for the 2 outputs"):
+    with refused(BackendError, "classes: 3 ('a' … 'c') were given for the 2 outputs"):
         openers.onnx(file, sigma=0.5, classes=["a", "b", "c"])
     with refused(ConfigError, "is in units of 0..255"):
         openers.onnx(file, sigma=0.5, mean=(127.5,))
@@ -186,6 +188,35 @@ def test_mistakes_are_found_when_a_file_is_opened(file: Path, tmp_path: Path):
         openers.onnx(file, sigma=60.0)
     with refused(ConfigError, "resize: 'crob' is none of exact, crop, squash"):
         openers.onnx(file, sigma=0.5, resize="crob")
+
+
+def test_names_of_outputs_may_be_alike(file: Path):
+    """As crane and maillot of ImageNet are."""
+    assert openers.onnx(file, sigma=0.5, classes=["crane", "crane"]).backend.classes == [
+        "crane",
+        "crane",
+    ]
+
+
+def test_a_picture_of_the_networks_size_is_left_as_it_is(file: Path):
+    """Whatever opens the network; a picture of another size is scaled to it."""
+    network = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(1280, 2)
+    ).eval()  # not tiny: there a crop is none
+    for opened in (
+        openers.onnx(file, sigma=0.5),
+        openers.smooth(network, sigma=0.5, classes=2, shape=(1, 32, 40)),
+    ):
+        _, height, width = opened.shape
+        pixels = np.random.default_rng(0).integers(0, 256, (height, width), dtype=np.uint8)
+        picture = Image.fromarray(pixels)
+        same, larger = (
+            given.collect([p], classes=["0", "1"], fit=opened.fit).images[0, 0]
+            for p in (picture, picture.resize((2 * width, 2 * height), Image.Resampling.NEAREST))
+        )
+
+        assert same.tolist() == pixels.tolist() != larger.tolist()
+        assert "those of this size as they are" in str(opened.fit)
 
 
 def test_radii_are_rounded_down_as_in_tables():

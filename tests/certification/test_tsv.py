@@ -54,12 +54,13 @@ def test_rows_without_a_header_may_have_an_idx(path):
     "change",
     [
         lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", "\r"),
         lambda text: text + "\n",
         lambda text: "\ufeff" + text,
         lambda text: text.rstrip("\n"),
         lambda text: text.replace("\t", " \t  "),
     ],
-    ids=["CRLF", "blank last line", "byte order mark", "no last line end", "padded"],
+    ids=["CRLF", "CR", "blank last line", "byte order mark", "no last line end", "padded"],
 )
 def test_how_it_was_typed_does_not_matter(path, change):
     expected = read(path, HEADER + ROWS)

@@ -58,6 +58,7 @@ def elsewhere(tmp_path_factory) -> Workspace:
         Image.fromarray(pixels()).save(root / "pictures" / name)
     whole = (root / "pictures/bee/transparent.png").read_bytes()
     (root / "pictures" / CORRUPT).write_bytes(whole[: len(whole) // 2])
+    (root / "two.txt").write_text("an ant\n\na bee\n")
     (root / "flat").mkdir()
     shutil.copy(root / "pictures/ant/grey.png", root / "flat")
     return Workspace(root)
@@ -189,18 +190,11 @@ def test_a_repetition_says_which_alpha_would_have_kept_the_guarantee(labelled):
     assert "3 tables of these images" in other and "--alpha 0.00333 or less" in other
 
 
-def test_pictures_that_are_enlarged_without_need_are_named(elsewhere: Workspace):
-    (elsewhere.path / "right").mkdir()
-    for k in range(2):
-        pixels = RNG.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(elsewhere.path / f"right/{k}.png")
-    command = ("certify", "--onnx", "resnet.onnx", "--images", "right", *SETTINGS)
-    warning = "warning: pictures already have the network's size, and crop enlarges them first"
+def test_the_checks_before_the_draws_are_part_of_a_budget(elsewhere: Workspace):
+    command = ("certify", "--onnx", "vit.onnx", "--images", "flat", *SETTINGS)
+    said = run(elsewhere, *command, "--budget", "0.1s", fails=True)
 
-    assert warning in run(elsewhere, *command)
-    assert "already have" not in run(elsewhere, *command, "--resize", "exact")
-    command = ("certify", "--onnx", "resnet.onnx", "--images", "flat", *SETTINGS)
-    assert "already have" not in run(elsewhere, *command)
+    assert "error: --budget: the 0.1 s were over before the first draw" in said
 
 
 class Dimmed(torch.nn.Module):
@@ -226,6 +220,11 @@ def test_a_denoiser_comes_before_the_normalisation(elsewhere: Workspace):
         (("--model", "tiny", "--denoiser", "half.onnx"), "--denoiser does not go with --model"),
         (("--timm", "vit.pt", "--images", "flat"), "vit.pt: weights without their network: build"),
         (("--onnx", "vit.onnx", "--images", "no"), "--images no: no such folder"),
+        (("--onnx", "vit.onnx", "--images", "vit.pt"), "`rrcm predict --image vit.pt` takes it"),
+        (
+            ("--onnx", "vit.onnx", "--images", "flat", "--classes", "two.txt"),
+            "--classes two.txt: 2 ('an ant' … 'a bee') were given for the 3 outputs of the model",
+        ),
         (("--onnx", "vit.pt", "--images", "flat"), "vit.pt: a file of PyTorch, not ONNX: `torch."),
         (("--onnx", "vit.onnx", "--images", "flat", "--n", "3"), "3 votes can never certify"),
         (("--onnx", "vit.onnx", "--images", "flat", "--stop", "gird"), "Did you mean 'grid'?"),

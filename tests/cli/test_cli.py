@@ -260,6 +260,37 @@ def resolve(sigma: float = 0.5, **options) -> requests.Request:
     return requests.resolve(Options(**{"model": "tiny", "sigma": sigma} | options))
 
 
+@pytest.mark.parametrize(
+    "command", [["certify", *RUN_VALUES, "--n", "5"], ["status"], ["report"], ["compare", "a", "b"]]
+)
+def test_a_command_that_needs_a_checkout_finds_it_above(here: Path, monkeypatch, command):
+    """As git does; where there is none, params.yaml is missing."""
+    below = here / "some/where"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    alone = CliRunner().invoke(cli.app, command)
+    (here / "dvc.yaml").touch()
+
+    CliRunner().invoke(cli.app, command)
+
+    assert "params.yaml" in str(alone.exception) and Path.cwd() == here
+
+
+def test_paths_stay_those_of_the_folder_in_which_they_were_given(here: Path, monkeypatch):
+    (here / "dvc.yaml").touch()
+    (here / "below").mkdir()
+    (here / "below/3").touch()
+    monkeypatch.chdir(here / "below")
+
+    monkeypatch.setattr("rrcm.cli.commands.predict.predict", lambda request, image: image)
+
+    result = CliRunner().invoke(cli.app, ["predict", *RUN_VALUES, "--image", "3"])
+    assert Path.cwd() == here and f"{here}/below/3\n" in result.output
+    monkeypatch.chdir(here / "below")
+    result = CliRunner().invoke(cli.app, ["data", "mnist", "--from", "3"])
+    assert Path.cwd() == here and f"{here}/below/3" in str(result.exception)
+
+
 def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
     found = resolve(n=None, subset=None, stop=None, strict=False)
 

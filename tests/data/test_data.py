@@ -451,10 +451,14 @@ def test_folders_may_have_a_test_split_or_not(tmp_path: Path):
         built(found, tmp_path / name, test=0 if name in ("test", "val") else 3)
 
 
-def test_pictures_below_a_class_folder_are_of_the_class(tmp_path: Path):
+def test_pictures_below_a_class_folder_are_of_the_class_unless_hidden(tmp_path: Path):
     source = lookalikes.folders(tmp_path / "raw", parts=(("train", 3),))
     (source / "train/cat/more").mkdir()
     (source / "train/cat/000.jpg").rename(source / "train/cat/more/000.jpg")
+
+    for hidden in (".ipynb_checkpoints/000-checkpoint.jpg", "more/._000.jpg"):
+        (source / "train/cat" / hidden).parent.mkdir(exist_ok=True)
+        shutil.copy(source / "train/cat/001.png", source / "train/cat" / hidden)
 
     names = [place.name for place in folder.tree(source)["train"]["cat"]]
     assert names == ["001.png", "002.bmp", "more/000.jpg"]

@@ -472,7 +472,7 @@ def test_a_deadline_that_passes_in_the_line_is_said():
 
 
 def test_a_deadline_that_passes_while_a_picture_is_read_is_said(monkeypatch):
-    monkeypatch.setattr("rrcm.data.splits.pictures.read", lambda *source, **names: time.sleep(0.2))
+    monkeypatch.setattr("rrcm.data.picture_files.read", lambda *source, **names: time.sleep(0.2))
 
     response = ask(post, classifier(), seconds=0.1)
 
@@ -566,7 +566,7 @@ def test_the_bodies_of_all_requests_are_counted_together(declared: bool):
 @pytest.mark.parametrize("size, how", [((9, 8), {}), ((100, 2), {"resize": "crop"})])
 def test_a_picture_of_a_wrong_size_is_not_decoded(monkeypatch, size: tuple, how: dict[str, str]):
     """Nor one of few pixels that would be scaled to many."""
-    monkeypatch.setattr("rrcm.data.splits.pictures.read", lambda *source, **names: 1 / 0)
+    monkeypatch.setattr("rrcm.data.picture_files.read", lambda *source, **names: 1 / 0)
     plain = dataclasses.replace(classifier(), fit=Fit(shape=SHAPE, **how))
     content = png(np.zeros(size[::-1], dtype=np.uint8))
 

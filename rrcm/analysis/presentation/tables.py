@@ -34,7 +34,7 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
             row[column] = at_least(entry.lower_bound(radius)) + percent(share)
         mean = f"{statistics.average_certified_radius(entry.judged):.3f}"
         row["ACR" if labelled else "mean radius"] = at_least(entry.cut_short) + mean
-        abstained = f"{100 * statistics.abstention(entry.table):.1f}"
+        abstained = f"{100 * statistics.abstention(entry.judged):.1f}"
         row["abstain %"] = "≤ " * entry.lower_bound(0.0) + abstained
         rows.append(row)
     return pd.DataFrame(rows)
@@ -62,6 +62,8 @@ def title(found: list[Entry], *, confidence: float) -> str:
     """The title of `accuracy_table`."""
     what = "accuracy" if all(entry.labelled for entry in found) else "share (no labels)"
     of = entries.split(found)
+    if partly := {f"{len(e.judged):,} of {len(e.table):,}" for e in found if e.partly_labelled}:
+        of += f" of the labelled images ({', '.join(sorted(partly))})"
     return f"certified {what}{of}, % [{100 * confidence:g} % Wilson interval]"
 
 
@@ -79,7 +81,7 @@ def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd
                 "model": entry.model,
                 "method": entry.method,
                 "sigma": entry.sigma,
-                "images": len(entry.table),
+                "images": len(entry.judged),
                 "radius": radius,
                 "value": share.value,
                 "low": share.low,
@@ -264,7 +266,7 @@ def origin_table(found: list[Entry]) -> pd.DataFrame:
 def class_numbers(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
     """Certified accuracy of each class of each entry with labels, as `statistics.per_class`."""
     parts = [
-        statistics.per_class(entry.table, radii=radii, confidence=confidence).assign(
+        statistics.per_class(entry.judged, radii=radii, confidence=confidence).assign(
             entry=entry.name, **{"class": lambda t, e=entry: [_class(e, k) for k in t["label"]]}
         )
         for entry in found

@@ -65,7 +65,7 @@ def run(
     workers: int,
     task: float = TASK,
     priority: Callable[[Job], float] | None = None,
-    expired: Callable[[], bool] = lambda: False,
+    expired: Callable[[float], bool] = lambda seconds: False,
 ) -> Generator[Job]:
     """Draw for ``jobs``; yield a job whenever one of its intervals has been counted.
 
@@ -79,20 +79,24 @@ def run(
         task: Seconds that a call of ``count`` should take; it has at least one batch.
         priority: Jobs of the lowest value go first, and all are in flight at once. By default jobs
             go in their order, and as few are in flight as keep the workers busy.
-        expired: Called before each task; once it is true, nothing more is drawn.
+        expired: Called on the worker thread before each task, with the seconds that the last one
+            took; once it is true, nothing more is drawn, nor what waits for a thread.
     """
     queue = _Queue(iter(jobs), priority)
     batches = 1  # of a task
-    pending: dict[Future[tuple[Sequence[Any], float]], list[Piece]] = {}
+    seconds, over = 0.0, False  # of the last task; whether time is up
+    pending: dict[Future[tuple[Sequence[Any], float] | None], list[Piece]] = {}
 
-    def timed(pieces: list[Piece]) -> tuple[Sequence[Any], float]:
+    def timed(pieces: list[Piece]) -> tuple[Sequence[Any], float] | None:
+        if expired(seconds):
+            return None
         began = time.perf_counter()
         return count(pieces), time.perf_counter() - began
 
     with ThreadPoolExecutor(workers) as pool:
         try:
             while True:
-                while len(pending) < 2 * workers and not expired():
+                while len(pending) < 2 * workers and not over:
                     if not (pieces := queue.take(batches * batch_size)):
                         break
                     pending[pool.submit(timed, pieces)] = pieces
@@ -101,7 +105,10 @@ def run(
                 done = wait(pending, return_when=FIRST_COMPLETED).done
                 for future in [future for future in pending if future in done]:
                     pieces = pending.pop(future)
-                    counted, seconds = future.result()
+                    if (result := future.result()) is None:
+                        over = True
+                        continue
+                    counted, seconds = result
                     had = -(-sum(piece.size for piece in pieces) // batch_size)
                     if seconds < task / 2:
                         batches = max(batches, 2 * had)

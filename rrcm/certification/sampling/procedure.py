@@ -244,6 +244,7 @@ def sample(
     *,
     workers: int,
     every: float = 5.0,
+    began: float | None = None,
     reference: Backend | None = None,
     known: Iterable[Row] = (),
 ) -> Iterator[SamplingProgress]:
@@ -259,11 +260,13 @@ def sample(
         path: The votes file; written whole, at the end.
         workers: Number of threads.
         every: Seconds between journal lines of an unfinished image; a kill loses at most these.
+        began: When the budget of ``header`` began, of `time.monotonic`; by default with the draws.
         reference: The classifier that ``header.paired`` draws are compared with.
         known: Finished rows, from `reusable`, whose images are not drawn.
 
     Raises:
         VotesError: ``journal`` has votes of another classifier or setting.
+        ConfigError: The budget was spent before the first draw.
         BackendError: The classes differ from those of ``split``, a score is NaN, or there is no
             ``reference`` for paired draws.
     """
@@ -275,7 +278,13 @@ def sample(
     with Journal(journal, header) as kept:
         kept.complete(known)
         drawing = VoteSampler(
-            split, header, kept, noise=noise(header, split), workers=workers, every=every
+            split,
+            header,
+            kept,
+            noise=noise(header, split),
+            workers=workers,
+            every=every,
+            began=began,
         )
         if paired is not None:
             drawing.draw_pairs(backend, paired, places)

@@ -14,6 +14,7 @@ from rrcm.certification.sampling.voting import Backend, Counts, Noise
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
+from rrcm.core.errors import ConfigError
 from rrcm.data.splits.shards import Split
 
 
@@ -37,6 +38,7 @@ class VoteSampler:
         noise: Noise,
         workers: int,
         every: float,
+        began: float | None = None,
     ) -> None:
         """Resume from ``journal``; arguments are those of `procedure.sample`."""
         self.split = split
@@ -45,16 +47,28 @@ class VoteSampler:
         self.noise = noise
         self.workers = workers
         self.every = every
+        self.began = began
         self.rule = header.rule()
         self.classes = len(header.classes)
         self.stops: dict[int, str] = {}  # place -> reason to stop, empty while drawing goes on
         self.written: dict[int, float] = {}  # place -> time of its last journal line
 
     def draw_votes(self, backend: Backend, places: np.ndarray) -> Iterator[SamplingProgress]:
-        """Draw for the images at ``places`` until the rule stops each, or the budget is spent."""
+        """Draw for the images at ``places`` until the rule stops each, or the budget is spent.
+
+        Raises:
+            ConfigError: The budget was spent before, since ``began``.
+        """
         header = self.header
-        deadline = time.monotonic() + (header.budget or np.inf)
+        began = time.monotonic() if self.began is None else self.began
+        deadline = began + (header.budget or np.inf)
         todo = [int(p) for p in places if not ((row := self.row_of(p)) and row.stop)]
+        if todo and self.began is not None and (now := time.monotonic()) > deadline:
+            raise ConfigError(
+                f"budget: the {header.budget:g} s were over before the first draw, which could "
+                f"begin after {now - began:.0f} s: opening and checking the classifier are part of "
+                "it; give more"
+            )
         finished, draws = len(places) - len(todo), 0
         going: dict[int, Job] = {}  # place -> job whose latest counts may not be in the journal
         yield SamplingProgress(images=finished, draws=0)
@@ -68,7 +82,7 @@ class VoteSampler:
             batch_size=header.batch_size,
             workers=self.workers,
             priority=self._priority if header.budget and len(todo) > 1 else None,
-            expired=lambda: time.monotonic() > deadline,
+            expired=lambda seconds: time.monotonic() + seconds / 2 > deadline,
         ):
             self._keep(job)
             going[job.row] = job

@@ -21,6 +21,7 @@ from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 from rrcm.noise import streams
 
+NEVER = 1e9  # seconds, more than anybody waits
 CALIBRATION = 64  # noisy validation images that set the ranges of int8 activations
 
 
@@ -97,8 +98,9 @@ def run(
     title: str,
     reference: Backend | None,
     earlier: Sequence[Path] = (),
+    began: float | None = None,
 ) -> dict[str, Any]:
-    """Sample the votes of ``header`` into ``path``; see `draw` for the rest."""
+    """Sample the votes of ``header`` into ``path``; see `draw` and `procedure.sample`."""
     threads = workers()  # before the check: on a CPU it leaves PyTorch at one thread
     invariant = is_batch_invariant(function, header, split)
     images = len(procedure.subset(header.subset, len(split.idx), shard=header.shard))
@@ -112,10 +114,11 @@ def run(
         path,
         workers=threads,
         every=save_every(),
+        began=began,
         reference=reference,
         known=known.values(),
     )
-    last = shown(states, total=images, title=title)
+    last = shown(states, header, total=images, title=title)
     return {
         "provider": header.provider,
         "workers": threads,
@@ -143,14 +146,23 @@ def save_every() -> float:
     return float(os.environ.get("RRCM_SAVE_SECONDS", "5"))
 
 
-def shown(states: Iterator[SamplingProgress], *, total: int, title: str) -> SamplingProgress:
-    """Consume the states of a sampling and show a progress bar; return the last state."""
-    state = next(states)
+def shown(
+    states: Iterator[SamplingProgress], header: Header, *, total: int, title: str
+) -> SamplingProgress:
+    """Consume the states of a sampling and show a progress bar; return the last state.
+
+    Until an image is done, it shows the time that all draws of all images would take.
+    """
+    first = state = next(states)
     with progress.bar(total, state.images, title, " images") as shown:
         began = time.monotonic()
-        for state in states:
+        for number, state in enumerate(states):
             rate = state.draws / max(time.monotonic() - began, 1e-9)
-            shown.set_postfix_str(f"{rate:,.0f} noisy images/s", refresh=False)
+            text = f"{rate:,.0f} noisy images/s"
+            if state.images == first.images:
+                most = (total - state.images) * (header.n0 + header.n) - state.draws
+                text += f", at most {shown.format_interval(min(most / rate, NEVER))} left"
+            shown.set_postfix_str(text, refresh=number == 0)
             shown.update(state.images - shown.n)
     return state
 

@@ -227,6 +227,7 @@ def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
             title=title,
             reference=source.reference,
             earlier=[*source.made, *sorted(VOTES.glob("*.jsonl"))],
+            began=request.began,
         )
     return *records.read(path), path
 

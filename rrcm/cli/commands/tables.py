@@ -178,7 +178,7 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
         f"ACR {acr[0]} and {acr[1]}: A − B = {apart.value:+.3f} [{apart.low:+.3f}, "
         f"{apart.high:+.3f}] ({percent} BCa bootstrap of the differences by image)",
         "",
-        *_conclusion(found, images=len(a.table)),
+        *_conclusion(found, images=len(a.judged)),
     ]
     if None not in (a.sigma, b.sigma) and a.sigma != b.sigma:
         lines.append("They are smoothed at different σ: each may be better at radii of its own.")

@@ -1,12 +1,16 @@
 """Lists picture files in one folder per class, for the datasets of such files."""
 
 import os
+from collections.abc import Set
 from pathlib import Path
+from typing import NamedTuple
 
 from rrcm.core.errors import DataError
 from rrcm.data.ingest.listing import Place
 from rrcm.data.ingest.manifest import Tree
 from rrcm.data.splits.pictures import SUFFIXES
+
+SHOWN = 5  # names of files that are no pictures
 
 
 def classes(root: Path) -> dict[str, list[Place]]:
@@ -22,24 +26,60 @@ def classes(root: Path) -> dict[str, list[Place]]:
     return {name: files(root / name) for name in names}
 
 
+class Contents(NamedTuple):
+    """Files below a folder: ``pictures``, ``others``, both sorted, and how many are ``hidden``.
+
+    A hidden file or folder has a name that begins with a dot; of such a folder nothing is listed.
+    """
+
+    pictures: list[Place]
+    others: list[str]
+    hidden: int
+
+
 def files(root: Path) -> list[Place]:
-    """The pictures below ``root``, at any depth, sorted by name; links to folders are followed.
+    """The pictures of `contents`, which has the errors."""
+    return contents(root).pictures
+
+
+def contents(root: Path, suffixes: Set[str] = SUFFIXES) -> Contents:
+    """What lies below ``root``, at any depth; links to folders are followed.
 
     Raises:
         DataError: A link leads to a folder that is already included, such as its parent.
     """
     found: list[Place] = []
+    others: list[str] = []
+    hidden = 0
     seen: dict[str, str] = {}
-    for folder, _, names in os.walk(root, followlinks=True):
+    for folder, folders, names in os.walk(root, followlinks=True):
+        hidden += sum(name.startswith(".") for name in (*folders, *names))
+        folders[:] = [name for name in folders if not name.startswith(".")]
         first = seen.setdefault(os.path.realpath(folder), folder)
         if first != folder:
             raise DataError(f"{folder}: a link to {first}, whose pictures would count twice")
         below = os.path.relpath(folder, root)
         for name in names:
-            if os.path.splitext(name)[1].lower() in SUFFIXES:
-                place = name if below == "." else f"{below}/{name}".replace(os.sep, "/")
+            place = name if below == "." else f"{below}/{name}".replace(os.sep, "/")
+            if name.startswith("."):
+                continue
+            if os.path.splitext(name)[1].lower() in suffixes:
                 found.append(Place(place, os.path.join(folder, name)))
-    return sorted(found)
+            else:
+                others.append(place)
+    return Contents(sorted(found), sorted(others), hidden)
+
+
+def passed_over(contents: Contents) -> list[str]:
+    """A line for the hidden files of a folder, and one for those that are no pictures."""
+    lines = []
+    if contents.hidden:
+        lines.append(f"hidden files and folders passed over: {contents.hidden:,}")
+    if contents.others:
+        some = ", ".join(contents.others[:SHOWN])
+        more = ", …" if contents.others[SHOWN:] else ""
+        lines.append(f"no pictures that can be read: {len(contents.others):,} files ({some}{more})")
+    return lines
 
 
 def checked(root: Path, tree: Tree) -> Tree:
