@@ -17,6 +17,9 @@ from scipy.stats import norm
 
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import statistics
+from rrcm.analysis.estimation.intervals import Estimate
+from rrcm.analysis.presentation import tables
+from rrcm.certification.certify import DOWN, printed
 from rrcm.core.errors import DataError, one_line
 
 FAR = 3.0  # standard errors beyond which a difference is not put down to chance
@@ -121,15 +124,15 @@ def table(compared: pd.DataFrame) -> pd.DataFrame:
     said = {name: verdict(part) for name, part in compared.groupby("entry", sort=False)}
     rows = []
     for row in compared.to_dict("records"):
-        mark = "≥ " * row["lower_bound"]
+        mark = tables.at_least(row["lower_bound"])
+        apart = Estimate(value=row["difference"], low=row["low"], high=row["high"])
         rows.append(
             {
                 "evaluation": row["entry"],
                 "r": f"{row['radius']:g}",
-                "ours %": f"{mark}{100 * row['ours']:.2f}",
+                "ours %": mark + printed(row["ours"], DOWN, places=2, scale=tables.PERCENT),
                 "published %": f"{100 * row['published']:.2f}",
-                "difference": f"{100 * row['difference']:+.2f} "
-                f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}]",
+                "difference": tables.points(apart, places=2),
                 "standard errors": f"{row['errors']:+.1f}",
                 "verdict": said.pop(row["entry"], ""),
             }

@@ -17,7 +17,9 @@ from statsmodels.stats.multitest import multipletests
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import crossed, paired, statistics
-from rrcm.analysis.presentation import figures
+from rrcm.analysis.estimation.intervals import Estimate
+from rrcm.analysis.presentation import figures, tables
+from rrcm.certification.certify import DOWN, printed
 
 LABELS = "recipe.labels"  # methods are compared that have the same share of labels
 SEED = re.compile(r"-seed\d+(?=-|$)")
@@ -161,9 +163,11 @@ def accuracy_table(numbers: pd.DataFrame) -> pd.DataFrame:
     for (sigma, name), part in numbers.groupby(["sigma", "entry"], sort=False):
         row = {"σ": sigma, "trained alike": name, "seeds": part["seeds"].iloc[0]}
         for each in part.to_dict("records"):
-            spread = f"{POINTS * each['mean']:.1f} ± {POINTS * each['sd']:.1f}"
-            row[f"r = {each['radius']:g}"] = "≥ " * each["lower_bound"] + spread
-        rows.append(row | {"ACR": f"{part['acr'].iloc[0]:.3f} ± {part['acr_sd'].iloc[0]:.3f}"})
+            mean = printed(each["mean"], DOWN, places=1, scale=POINTS)
+            spread = f"{mean} ± {POINTS * each['sd']:.1f}"
+            row[f"r = {each['radius']:g}"] = tables.at_least(each["lower_bound"]) + spread
+        mean = printed(part["acr"].iloc[0], DOWN, places=3)
+        rows.append(row | {"ACR": f"{mean} ± {part['acr_sd'].iloc[0]:.3f}"})
     return pd.DataFrame(rows)
 
 
@@ -179,8 +183,9 @@ def difference_table(numbers: pd.DataFrame) -> pd.DataFrame:
                 "A": each["first"],
                 "B": each["second"],
                 "r": f"{each['radius']:g}",
-                "A − B": f"{POINTS * each['difference']:+.1f} "
-                f"[{POINTS * each['low']:+.1f}, {POINTS * each['high']:+.1f}]",
+                "A − B": tables.points(
+                    Estimate(value=each["difference"], low=each["low"], high=each["high"])
+                ),
                 "p, Holm": f"{each['p_holm']:.2g}",
                 "A : B ahead": f"{each['better']} : {each['worse']} of {each['seeds']} seeds",
             }

@@ -10,8 +10,10 @@ from rrcm.analysis.estimation import intervals, paired, statistics
 from rrcm.analysis.estimation.intervals import Estimate
 from rrcm.analysis.estimation.paired import Comparison
 from rrcm.analysis.presentation import markup
+from rrcm.certification.certify import DOWN, UP, one_minus, printed
 from rrcm.core.errors import printable
 
+PERCENT = 100
 DIGEST = 12  # hexadecimal digits of a SHA-256 that are shown
 
 
@@ -32,9 +34,8 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
             share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
             column = f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"
             row[column] = at_least(entry.lower_bound(radius)) + percent(share)
-        mean = f"{statistics.average_certified_radius(entry.judged):.3f}"
-        row["ACR" if labelled else "mean radius"] = at_least(entry.cut_short) + mean
-        abstained = f"{100 * statistics.abstention(entry.table):.1f}"
+        row["ACR" if labelled else "mean radius"] = acr(entry)
+        abstained = printed(statistics.abstention(entry.table), UP, places=1, scale=PERCENT)
         row["abstain %"] = "≤ " * entry.lower_bound(0.0) + abstained
         rows.append(row)
     return pd.DataFrame(rows)
@@ -62,7 +63,7 @@ def title(found: list[Entry], *, confidence: float) -> str:
     """The title of `accuracy_table`."""
     what = "accuracy" if all(entry.labelled for entry in found) else "share (no labels)"
     of = entries.split(found)
-    return f"certified {what}{of}, % [{100 * confidence:g} % Wilson interval]"
+    return f"certified {what}{of}, % [{percent_of(confidence)} Wilson interval]"
 
 
 def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
@@ -136,7 +137,7 @@ def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
                 "only A": line["only_first"],
                 "only B": line["only_second"],
                 "neither": line["neither"],
-                "A − B, points": _signed(
+                "A − B, points": points(
                     Estimate(value=line["difference"], low=line["low"], high=line["high"])
                 ),
                 "p": f"{line['p']:.2g}",
@@ -154,13 +155,13 @@ def pair_table(found: list[Comparison]) -> pd.DataFrame:
         rows.append(
             {
                 "r": f"{c.radius:g}",
-                "A %": f"{100 * (c.both + c.only_first) / images:.1f}",
-                "B %": f"{100 * (c.both + c.only_second) / images:.1f}",
+                "A %": printed((c.both + c.only_first) / images, DOWN, places=1, scale=PERCENT),
+                "B %": printed((c.both + c.only_second) / images, DOWN, places=1, scale=PERCENT),
                 "both": c.both,
                 "only A": c.only_first,
                 "only B": c.only_second,
                 "neither": c.neither,
-                "A − B, points": _signed(c.difference),
+                "A − B, points": points(c.difference),
                 "p": f"{c.p:.2g}",
                 "p, Holm": f"{c.p_holm:.2g}",
             }
@@ -175,13 +176,12 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
     """
     rows = []
     for entry in found:
-        acr = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
+        mean = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
         rows.append(
             {
                 "σ": entries.sigma(entry),
                 "classifier, or difference": entries.label(entry, found),
-                "ACR": at_least(entry.cut_short)
-                + f"{acr.value:.3f} [{acr.low:.3f}, {acr.high:.3f}]",
+                "ACR": f"{acr(entry)} {interval(mean, places=3)}",
             }
         )
     for first, second in entries.pairs(found):
@@ -192,8 +192,7 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
                 "classifier, or difference": " − ".join(
                     entries.label(entry, found) for entry in (first, second)
                 ),
-                "ACR": f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
-                + " of lower bounds" * (first.cut_short or second.cut_short),
+                "ACR": acr_difference(apart, first, second),
             }
         )
     return pd.DataFrame(rows)
@@ -207,14 +206,15 @@ def failure_table(found: list[Entry]) -> pd.DataFrame:
     rows = []
     for images, alpha in dict.fromkeys((len(e.table), e.alpha) for e in found if e.alpha):
         most = intervals.most_false(images, alpha=alpha, rho=alpha)
+        some = intervals.any_false(images, alpha=alpha)
         rows.append(
             {
                 "images": f"{images:,}",
-                "α": f"{alpha:g}",
-                "false, expected ≤": f"{images * alpha:.2g}",
-                "P(any false) ≤": f"{100 * intervals.any_false(images, alpha=alpha):.2g} %",
-                f"false, with {100 * (1 - alpha):g} % confidence ≤": f"{most:,}",
-                "that is, points ≤": f"{100 * most / images:.2g}",
+                "α": f"{alpha}",
+                "false, expected ≤": printed(alpha, UP, digits=2, scale=images),
+                "P(any false) ≤": f"{printed(some, UP, digits=2, scale=PERCENT)} %",
+                f"false, with {one_minus(alpha, DOWN, scale=PERCENT)} % confidence ≤": f"{most:,}",
+                "that is, points ≤": printed(most / images, UP, digits=2, scale=PERCENT),
             }
         )
     return pd.DataFrame(rows).fillna("")
@@ -297,9 +297,35 @@ def _class(entry: Entry, label: int) -> str:
 
 
 def percent(share: Estimate) -> str:
-    """A share and its interval as text, in percent."""
-    return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+    """A share, rounded down, and its interval as text, in percent."""
+    ends = interval(share, places=1, scale=PERCENT)
+    return f"{printed(share.value, DOWN, places=1, scale=PERCENT)} {ends}"
 
 
-def _signed(apart: Estimate) -> str:
-    return f"{100 * apart.value:+.1f} [{100 * apart.low:+.1f}, {100 * apart.high:+.1f}]"
+def points(apart: Estimate, *, places: int = 1) -> str:
+    """A difference of shares and its interval as text, in points."""
+    ends = interval(apart, places=places, scale=PERCENT, sign="+")
+    return f"{PERCENT * apart.value:+.{places}f} {ends}"
+
+
+def interval(of: Estimate, *, places: int, scale: int = 1, sign: str = "") -> str:
+    """An interval as text, rounded outwards."""
+    low = printed(of.low, DOWN, places=places, scale=scale, sign=sign)
+    return f"[{low}, {printed(of.high, UP, places=places, scale=scale, sign=sign)}]"
+
+
+def acr(entry: Entry) -> str:
+    """ACR as text, rounded down; with a ≥ where drawing stopped early."""
+    mean = statistics.average_certified_radius(entry.judged)
+    return at_least(entry.cut_short) + printed(mean, DOWN, places=3)
+
+
+def acr_difference(apart: Estimate, first: Entry, second: Entry) -> str:
+    """The difference of the ACR of two entries as text, marked if one is a lower bound."""
+    bound = " of lower bounds" * (first.cut_short or second.cut_short)
+    return f"{apart.value:+.3f} {interval(apart, places=3, sign='+')}{bound}"
+
+
+def percent_of(level: float) -> str:
+    """The confidence of an interval as text, such as ``95 %``."""
+    return f"{printed(level, DOWN, scale=PERCENT)} %"

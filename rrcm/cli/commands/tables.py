@@ -7,11 +7,12 @@ from typing import Any
 
 from rrcm.analysis import conclusions, entries, published, report, sources
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.estimation import paired, statistics
+from rrcm.analysis.estimation import paired
 from rrcm.analysis.estimation.truncation import truncate
 from rrcm.analysis.presentation import pictures, tables
 from rrcm.analysis.presentation.extras import Extras
 from rrcm.certification import certify, tsv
+from rrcm.certification.certify import UP, one_minus
 from rrcm.certification.votes import records
 from rrcm.cli import differences, requests
 from rrcm.cli.commands import provenance
@@ -132,9 +133,9 @@ def derive(
     shown = tables.text([entry], radii=entries.default_radii([entry]), confidence=CONFIDENCE)
     return (
         f"{shown}\n\n{len(entry.table)} images, n0 = {header.n0}, n = {header.n}, "
-        f"alpha = {entry.alpha:g}; "
+        f"alpha = {entry.alpha}; "
         f"stopping rule {header.stop}, laid out for {header.certificate} at alpha = "
-        f"{header.alpha:g}; nothing was drawn\n"
+        f"{header.alpha}; nothing was drawn\n"
         f"{_choice(entry, fewer=n is not None)}certificates: {out}"
     )
 
@@ -145,7 +146,7 @@ def _choice(entry: Entry, *, fewer: bool) -> str:
         return ""
     return (
         f"Whoever looks at m tables of these votes and publishes one has made m tests: certify at "
-        f"--alpha {entry.alpha:g} / m, and all of them hold at {entry.alpha:g}.\n"
+        f"--alpha {entry.alpha} / m, and all of them hold at {entry.alpha}.\n"
     )
 
 
@@ -162,11 +163,6 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
     found = paired.compare(a.judged, b.judged, radii=chosen, confidence=CONFIDENCE)
     apart = paired.acr_difference(a.judged, b.judged, confidence=CONFIDENCE)
     alike = paired.agreement(a.table, b.table)
-    acr = [
-        f"{tables.at_least(e.cut_short)}{statistics.average_certified_radius(e.judged):.3f}"
-        for e in (a, b)
-    ]
-    percent = f"{100 * CONFIDENCE:g} %"
     lines = [
         f"A: {_named(first, a)}, σ = {entries.sigma(a)}",
         f"B: {_named(second, b)}, σ = {entries.sigma(b)}",
@@ -175,8 +171,8 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
         "",
         tables.pair_table(found).to_string(index=False),
         "",
-        f"ACR {acr[0]} and {acr[1]}: A − B = {apart.value:+.3f} [{apart.low:+.3f}, "
-        f"{apart.high:+.3f}] ({percent} BCa bootstrap of the differences by image)",
+        f"ACR {tables.acr(a)} and {tables.acr(b)}: A − B = {tables.acr_difference(apart, a, b)} "
+        f"({tables.percent_of(CONFIDENCE)} BCa bootstrap of the differences by image)",
         "",
         *_conclusion(found, images=len(a.table)),
     ]
@@ -187,13 +183,13 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
 
 def _conclusion(found: list[paired.Comparison], *, images: int) -> list[str]:
     """Return the conclusions that the tests allow, in words."""
-    level = 1 - CONFIDENCE
+    level, chance = 1 - CONFIDENCE, one_minus(CONFIDENCE, UP, scale=tables.PERCENT)
     claims = conclusions.claims(
         ((c.radius, c.difference.value, c.p_holm) for c in found), level=level
     )
     lines = [
         f"{letter} certifies more images at r = {conclusions.radii(better)}: chance alone leads to "
-        f"such a claim, at any radius, in at most {100 * level:.2g} % of tables (Holm)."
+        f"such a claim, at any radius, in at most {chance} % of tables (Holm)."
         for letter, better in (("A", claims.first), ("B", claims.second))
         if better
     ]
