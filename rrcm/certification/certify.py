@@ -19,6 +19,7 @@ from rrcm.core.labels import UNKNOWN
 DIGITS = 6  # decimals of a written radius: a millionth of the pixel range
 DOWN, UP = ROUND_FLOOR, ROUND_CEILING  # how lower and upper bounds are printed
 EXACT = 15  # significant digits that float64 keeps
+LEAST = -4  # power of ten below which numbers are written with an exponent
 COLUMNS = {
     "idx": int,
     "label": int,
@@ -139,7 +140,8 @@ def printed(
     if places is not None:
         rounded = exact.quantize(Decimal(1).scaleb(-places), rounding=direction)
         return f"{rounded + 0:{sign}f}"  # never -0
-    return f"{float(Context(prec=digits, rounding=direction).plus(exact)):{sign}.{digits}g}"
+    rounded = Context(prec=digits, rounding=direction).plus(exact).normalize()
+    return f"{float(rounded):{sign}}" if rounded.adjusted() < LEAST else f"{rounded:{sign}f}"
 
 
 def one_minus(alpha: float, direction: str, *, scale: int = 1) -> str:
