@@ -58,6 +58,7 @@ class Rule:
 
     fixed = False
     any_look = True
+    nested = False
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the radius of ``claim`` must follow from one probability."""
