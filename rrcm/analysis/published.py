@@ -80,8 +80,9 @@ def compare(
     Evaluations that differ in ``-seed<k>`` of their names are averaged. ``difference`` is ours
     minus the published share, [``low``, ``high``] its interval, ``errors`` its number of standard
     errors. These are of both samples of images, taken as independent, which overstates them where
-    the images are the same; and of our seeds, where there are several. Where ``lower_bound``, our
-    draws stopped before the radius was decided. Radii at which both shares are 0 are left out.
+    the images are the same; and of our seeds, where there are several. Where ``undecided``, our
+    draws stopped before the radius was decided; ``lower_bound`` is that of `Entry`. Radii at which
+    both shares are 0 are left out.
     """
     by_name: dict[str, list[Entry]] = {}
     for entry in found:
@@ -113,10 +114,13 @@ def compare(
                     "high": difference + half,
                     "errors": difference / error if error else math.copysign(math.inf, difference),
                     "lower_bound": any(entry.lower_bound(radius) for entry in entries),
+                    "undecided": any(entry.undecided([radius])[0] for entry in entries),
                 }
             )
     columns = ["entry", "radius", "seeds", "ours", "published", "difference"]
-    return pd.DataFrame(rows, columns=[*columns, "low", "high", "errors", "lower_bound"])
+    return pd.DataFrame(
+        rows, columns=[*columns, "low", "high", "errors", "lower_bound", "undecided"]
+    )
 
 
 def table(compared: pd.DataFrame) -> pd.DataFrame:
@@ -142,7 +146,7 @@ def table(compared: pd.DataFrame) -> pd.DataFrame:
 
 def verdict(compared: pd.DataFrame) -> str:
     """Whether one evaluation agrees with its published row, in words."""
-    judged = compared[~compared["lower_bound"] | (compared["errors"] > FAR)]
+    judged = compared[~compared["undecided"] | (compared["errors"] > FAR)]
     far = judged[judged["errors"].abs() > FAR]
     if len(far):
         radii = ", ".join(f"{row.radius:g} ({row.errors:+.1f})" for row in far.itertuples())

@@ -9,7 +9,7 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rrcm.analysis import ablations, conclusions, entries, repetitions
+from rrcm.analysis import ablations, conclusions, entries, pairing, repetitions
 from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import fewer_draws, intervals, statistics
@@ -153,8 +153,10 @@ def _concluded(
 ) -> list[str]:
     """Conclusions about trainings if there are several of each, else about these networks."""
     if len(apart):
-        return conclusions.of_seeds(apart, level=level)
-    return conclusions.of_images(found, compared, level=level)
+        said = conclusions.of_seeds(apart, level=level)
+    else:
+        said = conclusions.of_images(found, compared, level=level)
+    return said + pairing.notes(found)
 
 
 def _template() -> jinja2.Template:
@@ -213,10 +215,10 @@ def _figures(
 
 def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataFrame | None:
     """Certified accuracy at the radii that the stopping rule decided; None if it decided all."""
-    if not any(entry.lower_bounds(statistics.curve(entry.judged)["radius"].tolist())):
+    if not any(entry.undecided(statistics.curve(entry.judged)["radius"].tolist())):
         return None
     table = tables.accuracy([entry], radii=radii, confidence=confidence)
-    return table[~table["lower_bound"]]
+    return table[[not one for one in entry.undecided(radii)]]
 
 
 def _ablations(found: list[Entry], varied: dict[str, pd.DataFrame]) -> dict[str, Figure]:

@@ -4,7 +4,7 @@ import itertools
 
 import pandas as pd
 
-from rrcm.analysis import entries
+from rrcm.analysis import entries, pairing
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals, paired, statistics
 from rrcm.analysis.estimation.intervals import Estimate
@@ -92,9 +92,13 @@ def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd
 
 
 def comparisons(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
-    """Paired comparisons, radius by radius, of entries that share model, sigma and images."""
+    """Paired comparisons, radius by radius, of entries that share model, sigma and images.
+
+    Where ``undecided``, drawing for one of them stopped before this radius was decided.
+    """
     rows = []
-    for first, second in entries.pairs(found):
+    for first, second in pairing.pairs(found):
+        undecided = _undecided(first, second, radii)
         for c in paired.compare(first.judged, second.judged, radii=radii, confidence=confidence):
             rows.append(
                 {
@@ -111,20 +115,26 @@ def comparisons(found: list[Entry], *, radii: list[float], confidence: float) ->
                     "high": c.difference.high,
                     "p": c.p,
                     "p_holm": c.p_holm,
+                    "undecided": undecided[c.radius],
                 }
             )
     columns = "sigma radius first second both only_first only_second neither"
     return pd.DataFrame(
-        rows, columns=[*columns.split(), "difference", "low", "high", "p", "p_holm"]
+        rows, columns=[*columns.split(), "difference", "low", "high", "p", "p_holm", "undecided"]
     )
 
 
+def _undecided(first: Entry, second: Entry, radii: list[float]) -> dict[float, bool]:
+    both = zip(first.undecided(radii), second.undecided(radii), strict=True)
+    return dict(zip(radii, map(any, both), strict=True))
+
+
 def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
-    """`comparisons` as text, without the rows in which no image differs."""
+    """`comparisons` as text, without undecided rows and those in which no image differs."""
     names = {entry.name: entry for entry in found}
     rows = []
     for line in numbers.to_dict("records"):
-        if line["only_first"] + line["only_second"] == 0:
+        if line["undecided"] or line["only_first"] + line["only_second"] == 0:
             continue  # neither certifies this radius, or no image differs
         first, second = names[line["first"]], names[line["second"]]
         rows.append(
@@ -147,16 +157,18 @@ def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def pair_table(found: list[Comparison]) -> pd.DataFrame:
-    """`paired.compare` as text."""
+def pair_table(found: list[Comparison], first: Entry, second: Entry) -> pd.DataFrame:
+    """`paired.compare` of two entries as text, with a ≥ at lower bounds."""
     rows = []
     for c in found:
         images = c.both + c.only_first + c.only_second + c.neither
         rows.append(
             {
                 "r": f"{c.radius:g}",
-                "A %": printed((c.both + c.only_first) / images, DOWN, places=1, scale=PERCENT),
-                "B %": printed((c.both + c.only_second) / images, DOWN, places=1, scale=PERCENT),
+                "A %": at_least(first.lower_bound(c.radius))
+                + printed((c.both + c.only_first) / images, DOWN, places=1, scale=PERCENT),
+                "B %": at_least(second.lower_bound(c.radius))
+                + printed((c.both + c.only_second) / images, DOWN, places=1, scale=PERCENT),
                 "both": c.both,
                 "only A": c.only_first,
                 "only B": c.only_second,
@@ -184,7 +196,7 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
                 "ACR": f"{acr(entry)} {interval(mean, places=3)}",
             }
         )
-    for first, second in entries.pairs(found):
+    for first, second in pairing.pairs(found):
         apart = paired.acr_difference(first.judged, second.judged, confidence=confidence)
         rows.append(
             {

@@ -25,7 +25,7 @@ from rrcm.core.errors import ConfigError
 class Config:
     """``radii`` of the table, in pixels.
 
-    ``beta`` is the probability that a look gives up an image that n draws would certify.
+    ``beta`` is the probability that a look gives up an image that the last one would certify.
     """
 
     radii: list[float]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rrcm.analysis import conclusions, entries, published, report, sources
+from rrcm.analysis import conclusions, entries, pairing, published, report, sources
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 from rrcm.analysis.estimation.truncation import truncate
@@ -154,35 +154,48 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
     """Compare two classifiers in pairs on the same images; return tests and conclusions."""
     a, b = _source(first), _source(second)
     entries.require_alike([a, b])
-    if not paired.same_images(a.table, b.table):
+    if not pairing.same_images(a, b):
+        differ = "pictures" if paired.same_images(a.table, b.table) else "`idx` or `label`"
         raise DataError(
-            f"{first} and {second} are not of the same images in the same order; a comparison in "
-            "pairs needs them"
+            f"{first} and {second} are not of the same images in the same order, their {differ} "
+            "differ; a comparison in pairs needs them"
         )
+    differing, unknown = pairing.differing(a, b), pairing.assumed(a, b)
     chosen = requests.parse_radii(radii) if radii else entries.default_radii([a, b])
     found = paired.compare(a.judged, b.judged, radii=chosen, confidence=CONFIDENCE)
     apart = paired.acr_difference(a.judged, b.judged, confidence=CONFIDENCE)
     alike = paired.agreement(a.table, b.table)
     lines = [
+        *([f"settings that differ: {'; '.join(differing.values())}"] if differing else []),
+        *([f"assumed alike, as not both record it: {', '.join(unknown)}"] if unknown else []),
         f"A: {_named(first, a)}, σ = {entries.sigma(a)}",
         f"B: {_named(second, b)}, σ = {entries.sigma(b)}",
         *differences.lines([(entry.name, entry.stale) for entry in (a, b)], stage="certify"),
         f"{len(a.table)} images; the same answer on {100 * alike:.1f} %",
         "",
-        tables.pair_table(found).to_string(index=False),
+        tables.pair_table(found, a, b).to_string(index=False),
         "",
         f"ACR {tables.acr(a)} and {tables.acr(b)}: A − B = {tables.acr_difference(apart, a, b)} "
         f"({tables.percent_of(CONFIDENCE)} BCa bootstrap of the differences by image)",
         "",
-        *_conclusion(found, images=len(a.table)),
+        *(_no_conclusion(differing) if differing else _conclusion(found, a, b)),
     ]
     if None not in (a.sigma, b.sigma) and a.sigma != b.sigma:
         lines.append("They are smoothed at different σ: each may be better at radii of its own.")
     return "\n".join(lines)
 
 
-def _conclusion(found: list[paired.Comparison], *, images: int) -> list[str]:
+def _no_conclusion(differing: Iterable[str]) -> list[str]:
+    return [
+        "Nothing about the classifiers follows: the certificates were made with another "
+        f"{', '.join(differing)}, which may be why they differ."
+    ]
+
+
+def _conclusion(found: list[paired.Comparison], a: Entry, b: Entry) -> list[str]:
     """Return the conclusions that the tests allow, in words."""
+    undecided = [c.radius for c in found if any(e.undecided([c.radius])[0] for e in (a, b))]
+    found = [c for c in found if c.radius not in undecided]
     level, chance = 1 - CONFIDENCE, one_minus(CONFIDENCE, UP, scale=tables.PERCENT)
     claims = conclusions.claims(
         ((c.radius, c.difference.value, c.p_holm) for c in found), level=level
@@ -195,8 +208,13 @@ def _conclusion(found: list[paired.Comparison], *, images: int) -> list[str]:
     ]
     if claims.open:
         lines.append(
-            f"At r = {conclusions.radii(claims.open)} these {images} images do not tell A and B "
-            "apart; that is no proof that they are alike."
+            f"At r = {conclusions.radii(claims.open)} these {len(a.table)} images do not tell A "
+            "and B apart; that is no proof that they are alike."
+        )
+    if undecided:
+        lines.append(
+            f"At r = {conclusions.radii(undecided)} drawing stopped before every image was "
+            "decided: nothing follows there."
         )
     lines.append(
         "This is about these two classifiers on images like these, not about how they were trained."
