@@ -55,7 +55,7 @@ def main() -> None:
 
 def advantages(found: list[Entry], radii: list[float]) -> pd.DataFrame:
     """A row for each entry of rRCM and each other method with the same share of labels."""
-    settled = [r for r in radii if not any(entry.lower_bound(r) for entry in found)]
+    settled = [r for r in radii if not any(entry.undecided([r])[0] for entry in found)]
     settled = [r for r in settled if any((entry.table["radius"] >= r).any() for entry in found)]
     means = pd.DataFrame(
         {

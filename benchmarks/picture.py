@@ -7,7 +7,6 @@ shown are the first that the certificate counted.
 
 import argparse
 import dataclasses
-import math
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from matplotlib.figure import Figure
 from rrcm.analysis.presentation import figures
 from rrcm.certification import openers
 from rrcm.certification.answers import Answer
+from rrcm.certification.certify import DOWN, one_minus, printed
 from rrcm.certification.sampling import procedure
 from rrcm.certification.smoothed import Smoothed
 from rrcm.data.splits import shards
@@ -32,7 +32,8 @@ def main() -> None:
     smoothed, split = opened(asked)
     answer = smoothed.answer(split.images[0], idx=asked.idx, seed=0)
     figures.save(drawn(smoothed, split, answer), asked.out)
-    print(f"{answer.n_A:,} of {answer.n:,} votes; p_A {down(answer.p_A)}, {said(answer)}")
+    p_A = printed(answer.p_A, DOWN, places=3)
+    print(f"{answer.n_A:,} of {answer.n:,} votes; p_A {p_A}, {said(answer)}")
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -86,23 +87,19 @@ def drawn(smoothed: Smoothed, split: Split, answer: Answer) -> Figure:
         axis.set_ylim(-0.5, 1.7)
         axis.set_xlabel("% of the copies")
         axis.set_title(
-            f"p_A ≥ {down(answer.p_A)} with confidence {1 - answer.alpha:g}:\n"
-            f"class {answer.name} for every image within ℓ₂ distance {down(answer.radius)}",
+            f"p_A ≥ {printed(answer.p_A, DOWN, places=3)} with confidence "
+            f"{one_minus(answer.alpha, DOWN)}:\nclass {answer.name} for every image within "
+            f"ℓ₂ distance {printed(answer.radius, DOWN, places=3)}",
             fontsize=10,
         )
     return figure
-
-
-def down(bound: float) -> str:
-    """Three decimals, rounded down: a bound that is rounded up claims too much."""
-    return f"{math.floor(1000 * bound) / 1000:.3f}"
 
 
 def said(answer: Answer) -> str:
     """The answer in a few words."""
     if answer.abstained:
         return "abstains"
-    return f"class {answer.name} within {down(answer.radius)}"
+    return f"class {answer.name} within {printed(answer.radius, DOWN, places=3)}"
 
 
 def copies(smoothed: Smoothed, split: Split) -> tuple[np.ndarray, np.ndarray]:

@@ -92,7 +92,7 @@ def _accuracy(settings: Report) -> None:
         curve = f"![certified accuracy by radius](data:image/png;base64,{picture})\n\n"
     create_markdown_artifact(
         "## Certified accuracy\n\n"
-        f"In percent, by radius r, with {100 * settings.confidence:g} % intervals; ACR is the "
+        f"In percent, by radius r, with intervals of confidence {settings.confidence}; ACR is the "
         "average certified radius. r and σ are in pixels of [0, 1].\n\n"
         f"{TABLE.read_text()}\n\n{curve}The report: `{PAGE}` of the checkout\n",
         key="certified-accuracy",

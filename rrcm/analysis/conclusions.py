@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from rrcm.analysis import entries
+from rrcm.analysis import entries, pairing
 from rrcm.analysis.entries import Entry
 
 
@@ -35,9 +35,11 @@ def claims(tested: Iterable[tuple[float, float, float]], *, level: float) -> Cla
 def of_images(found: list[Entry], compared: pd.DataFrame, *, level: float) -> list[str]:
     """A sentence for the first entry of each sigma and every other one; see `tables.comparisons`.
 
-    They are about these trained classifiers. Radii at which no image differs are left out.
+    They are about these trained classifiers, so there is none of classifiers that were certified
+    with other settings. Radii that are undecided or at which no image differs are left out.
     """
     compared = compared[compared["only_first"] + compared["only_second"] > 0]
+    compared = compared[~compared["undecided"].astype(bool)]
     names = {entry.name: entry for entry in found}
     said = []
     for (first, second), part in compared.groupby(["first", "second"], sort=False):
@@ -45,6 +47,12 @@ def of_images(found: list[Entry], compared: pd.DataFrame, *, level: float) -> li
         if a is next(entry for entry in found if entry.group == a.group):
             images = f"these {len(a.judged)} images"
             labels = entries.label(a, found), entries.label(b, found)
+            if differing := pairing.differing(a, b):
+                said.append(
+                    f"σ = {entries.sigma(a)}: {' and '.join(labels)} were certified with other "
+                    f"settings ({'; '.join(differing.values())}), which may be why they differ."
+                )
+                continue
             said.append(_sentence(entries.sigma(a), *labels, part, level=level, tell=images))
     return said
 
@@ -54,7 +62,7 @@ def of_seeds(compared: pd.DataFrame, *, level: float) -> list[str]:
 
     They are about trainings with other seeds, too.
     """
-    decided = compared[~compared["lower_bound"]]
+    decided = compared[~compared["undecided"]]
     return [
         _sentence(str(sigma), str(a), str(b), part, level=level, tell="these seeds and images")
         for (sigma, a, b), part in decided.groupby(["sigma", "first", "second"], sort=False)

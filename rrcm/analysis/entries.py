@@ -1,15 +1,13 @@
 """Entries: the rows of a report, each with one classifier's certificates and their votes."""
 
-import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from rrcm.analysis.estimation import paired, statistics
+from rrcm.analysis.estimation import statistics
 from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
 from rrcm.config.params import Params
 from rrcm.core.errors import DataError
@@ -18,7 +16,6 @@ from rrcm.core.labels import UNKNOWN
 Votes = tuple[Header, list[Row]]
 WHOLE = (END, SKIPPED)  # reasons to stop after which further draws are not used
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
-MANY = 4  # entries up to which all pairs are compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +27,8 @@ class Entry:
     a certificate) unknown. ``votes``, if they are kept, are the votes from which ``certificate``
     made ``table``. ``settings`` are the settings of the training in params.yaml without seeds and
     names, dotted key -> value; empty for a classifier from elsewhere. ``stale`` has the reasons why
-    params.yaml no longer describes the entry; tables and figures then mark it.
+    params.yaml no longer describes the entry; tables and figures then mark it. ``relabelled``: its
+    labels are not those of the pictures when they were certified.
     """
 
     name: str
@@ -45,6 +43,7 @@ class Entry:
     certificate: str = "cohen"
     settings: dict[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
+    relabelled: bool = False
 
     @property
     def split(self) -> str:
@@ -58,7 +57,18 @@ class Entry:
 
     @property
     def cut_short(self) -> bool:
-        """Whether drawing stopped early, so that ACR is a lower bound of that of n draws."""
+        """Whether ACR is a lower bound of that of n draws of each image, judged at the full alpha.
+
+        It is if drawing stopped early, or if the stopping rule divides alpha among its looks.
+        """
+        return self._stopped_early or self._divided
+
+    @property
+    def _divided(self) -> bool:
+        return self.votes is not None and not self.votes[0].rule().fixed
+
+    @property
+    def _stopped_early(self) -> bool:
         if not {"n", "stop"} <= {*self.table}:
             return False
         early = self.table[~self.table["stop"].isin(WHOLE)]
@@ -70,12 +80,19 @@ class Entry:
         return self.lower_bounds([radius])[0]
 
     def lower_bounds(self, radii: Sequence[float]) -> list[bool]:
-        """Whether the certified share at each radius is only a lower bound of that of n draws.
+        """Whether the certified share at each radius is a lower bound, in the sense of `cut_short`.
 
-        It is if drawing stopped early, unless the stopping rule decided every image at this radius
-        for this very certificate and alpha.
+        It is where it is `undecided`, and wherever the stopping rule divides alpha.
         """
-        if not self.cut_short:
+        return [self._divided or one for one in self.undecided(radii)]
+
+    def undecided(self, radii: Sequence[float]) -> list[bool]:
+        """Whether drawing stopped before every image was decided at each radius.
+
+        The stopping rule decides its radii, for its very certificate and alpha. Certificates of one
+        rule compare only there: elsewhere the better classifier may stop sooner, and look worse.
+        """
+        if not self._stopped_early:
             return [False] * len(radii)
         if not self.votes or (self.table["stop"] == BUDGET).any():
             return [True] * len(radii)
@@ -254,15 +271,3 @@ def _short(entry: Entry, found: list[Entry]) -> str:
     if len({e.seed for e in found}) > 1 and entry.seed is not None:
         parts.append(f"seed {entry.seed}")
     return " ".join(parts)
-
-
-def pairs(found: list[Entry]) -> list[tuple[Entry, Entry]]:
-    """Pairs that share model, sigma and images; among more than `MANY`, the first with each."""
-    sizes = Counter(e.group for e in found)
-    firsts = {e.group: e for e in reversed(found)}
-    return [
-        (a, b)
-        for a, b in itertools.combinations(found, 2)
-        if a.group == b.group and paired.same_images(a.table, b.table)
-        if sizes[a.group] <= MANY or a is firsts[a.group]
-    ]

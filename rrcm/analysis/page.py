@@ -99,8 +99,12 @@ def of_answers(
     entries = [
         sources.from_votes(name, one.header, _labelled(one, labels)) for name, one in named.items()
     ]
-    entries = [dataclasses.replace(entry, method=entry.name) for entry in entries]
     first = next(iter(named.values()))
+    marks = [[row.label for row in one.rows] for one in (first, *named.values())]
+    entries = [
+        dataclasses.replace(entry, method=entry.name, relabelled=own != marks[0])
+        for entry, own in zip(entries, marks[1:], strict=True)
+    ]
     return Page(
         entries,
         radii=sorted(radii) if radii is not None else default_radii(entries),

@@ -17,6 +17,9 @@ from scipy.stats import norm
 
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import statistics
+from rrcm.analysis.estimation.intervals import Estimate
+from rrcm.analysis.presentation import tables
+from rrcm.certification.certify import DOWN, printed
 from rrcm.core.errors import DataError, one_line
 
 FAR = 3.0  # standard errors beyond which a difference is not put down to chance
@@ -77,8 +80,9 @@ def compare(
     Evaluations that differ in ``-seed<k>`` of their names are averaged. ``difference`` is ours
     minus the published share, [``low``, ``high``] its interval, ``errors`` its number of standard
     errors. These are of both samples of images, taken as independent, which overstates them where
-    the images are the same; and of our seeds, where there are several. Where ``lower_bound``, our
-    draws stopped before the radius was decided. Radii at which both shares are 0 are left out.
+    the images are the same; and of our seeds, where there are several. Where ``undecided``, our
+    draws stopped before the radius was decided; ``lower_bound`` is that of `Entry`. Radii at which
+    both shares are 0 are left out.
     """
     by_name: dict[str, list[Entry]] = {}
     for entry in found:
@@ -110,10 +114,13 @@ def compare(
                     "high": difference + half,
                     "errors": difference / error if error else math.copysign(math.inf, difference),
                     "lower_bound": any(entry.lower_bound(radius) for entry in entries),
+                    "undecided": any(entry.undecided([radius])[0] for entry in entries),
                 }
             )
     columns = ["entry", "radius", "seeds", "ours", "published", "difference"]
-    return pd.DataFrame(rows, columns=[*columns, "low", "high", "errors", "lower_bound"])
+    return pd.DataFrame(
+        rows, columns=[*columns, "low", "high", "errors", "lower_bound", "undecided"]
+    )
 
 
 def table(compared: pd.DataFrame) -> pd.DataFrame:
@@ -121,15 +128,15 @@ def table(compared: pd.DataFrame) -> pd.DataFrame:
     said = {name: verdict(part) for name, part in compared.groupby("entry", sort=False)}
     rows = []
     for row in compared.to_dict("records"):
-        mark = "≥ " * row["lower_bound"]
+        mark = tables.at_least(row["lower_bound"])
+        apart = Estimate(value=row["difference"], low=row["low"], high=row["high"])
         rows.append(
             {
                 "evaluation": row["entry"],
                 "r": f"{row['radius']:g}",
-                "ours %": f"{mark}{100 * row['ours']:.2f}",
+                "ours %": mark + printed(row["ours"], DOWN, places=2, scale=tables.PERCENT),
                 "published %": f"{100 * row['published']:.2f}",
-                "difference": f"{100 * row['difference']:+.2f} "
-                f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}]",
+                "difference": tables.points(apart, places=2),
                 "standard errors": f"{row['errors']:+.1f}",
                 "verdict": said.pop(row["entry"], ""),
             }
@@ -139,7 +146,7 @@ def table(compared: pd.DataFrame) -> pd.DataFrame:
 
 def verdict(compared: pd.DataFrame) -> str:
     """Whether one evaluation agrees with its published row, in words."""
-    judged = compared[~compared["lower_bound"] | (compared["errors"] > FAR)]
+    judged = compared[~compared["undecided"] | (compared["errors"] > FAR)]
     far = judged[judged["errors"].abs() > FAR]
     if len(far):
         radii = ", ".join(f"{row.radius:g} ({row.errors:+.1f})" for row in far.itertuples())

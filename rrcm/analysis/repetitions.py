@@ -14,10 +14,12 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from statsmodels.stats.multitest import multipletests
 
-from rrcm.analysis import entries
+from rrcm.analysis import entries, pairing
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import crossed, paired, statistics
-from rrcm.analysis.presentation import figures
+from rrcm.analysis.estimation.intervals import Estimate
+from rrcm.analysis.presentation import figures, tables
+from rrcm.certification.certify import DOWN, printed
 
 LABELS = "recipe.labels"  # methods are compared that have the same share of labels
 SEED = re.compile(r"-seed\d+(?=-|$)")
@@ -42,12 +44,19 @@ class Repeated:
         return np.stack([statistics.certified(e.judged, radius) for e in self.entries])
 
     def lower_bound(self, radius: float) -> bool:
-        """Whether the draws of any of them stopped before ``radius`` was decided."""
+        """Whether the share of any of them at ``radius`` is a lower bound."""
         return any(entry.lower_bound(radius) for entry in self.entries)
+
+    def undecided(self, radius: float) -> bool:
+        """Whether the draws of any of them stopped before ``radius`` was decided."""
+        return any(entry.undecided([radius])[0] for entry in self.entries)
 
 
 def repeated(found: list[Entry]) -> list[Repeated]:
-    """Entries of two seeds or more with the same settings, sigma and images, in their order."""
+    """Entries of two seeds or more with the same settings, sigma and images, in their order.
+
+    Settings are those of the training and of certification.
+    """
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for entry in found:
         if entry.settings and entry.seed is not None:
@@ -56,7 +65,7 @@ def repeated(found: list[Entry]) -> list[Repeated]:
             groups.setdefault(key, []).append(entry)
     made = []
     for members in groups.values():
-        alike = all(paired.same_images(members[0].table, e.table) for e in members)
+        alike = all(_alike(members[0], entry) for entry in members)
         if alike and len({entry.seed for entry in members}) > 1:
             ordered = tuple(sorted(members, key=lambda entry: entry.seed or 0))
             made.append(Repeated(name=SEED.sub("", ordered[0].name), entries=ordered))
@@ -67,8 +76,8 @@ def accuracy(found: list[Repeated], *, radii: list[float]) -> pd.DataFrame:
     """Certified accuracy of each group at each radius, and ACR, with their spread over seeds.
 
     Columns: ``sigma``, ``entry``, ``seeds``, ``radius``, the ``mean`` share with its standard
-    deviation ``sd`` over seeds, the least and largest (``low``, ``high``), ``lower_bound``; ``acr``
-    and ``acr_sd``, the same at each radius.
+    deviation ``sd`` over seeds, the least and largest (``low``, ``high``), ``lower_bound`` and
+    ``undecided``; ``acr`` and ``acr_sd``, the same at each radius.
     """
     rows = []
     for group in found:
@@ -86,6 +95,7 @@ def accuracy(found: list[Repeated], *, radii: list[float]) -> pd.DataFrame:
                     "low": shares.min(),
                     "high": shares.max(),
                     "lower_bound": group.lower_bound(radius),
+                    "undecided": group.undecided(radius),
                     "acr": np.mean(radii_of),
                     "acr_sd": np.std(radii_of, ddof=1),
                 }
@@ -128,7 +138,7 @@ def differences(found: list[Repeated], *, radii: list[float], confidence: float)
                     "p": p,
                     "better": clear.count(1),
                     "worse": clear.count(-1),
-                    "lower_bound": first.lower_bound(radius) or second.lower_bound(radius),
+                    "undecided": first.undecided(radius) or second.undecided(radius),
                 }
             )
         corrected = (
@@ -150,9 +160,14 @@ def _pairs(found: list[Repeated]) -> list[tuple[Repeated, Repeated]]:
             if g.first.method != first.first.method
             and g.first.settings.get(LABELS) == first.first.settings.get(LABELS)
             and len(g.entries) == len(first.entries)
-            and paired.same_images(g.first.table, first.first.table)
+            and _alike(g.first, first.first)
         ]
     return made
+
+
+def _alike(a: Entry, b: Entry) -> bool:
+    """Whether two entries have the same images, certified in the same way."""
+    return pairing.same_images(a, b) and not pairing.differing(a, b)
 
 
 def accuracy_table(numbers: pd.DataFrame) -> pd.DataFrame:
@@ -161,9 +176,11 @@ def accuracy_table(numbers: pd.DataFrame) -> pd.DataFrame:
     for (sigma, name), part in numbers.groupby(["sigma", "entry"], sort=False):
         row = {"σ": sigma, "trained alike": name, "seeds": part["seeds"].iloc[0]}
         for each in part.to_dict("records"):
-            spread = f"{POINTS * each['mean']:.1f} ± {POINTS * each['sd']:.1f}"
-            row[f"r = {each['radius']:g}"] = "≥ " * each["lower_bound"] + spread
-        rows.append(row | {"ACR": f"{part['acr'].iloc[0]:.3f} ± {part['acr_sd'].iloc[0]:.3f}"})
+            mean = printed(each["mean"], DOWN, places=1, scale=POINTS)
+            spread = f"{mean} ± {POINTS * each['sd']:.1f}"
+            row[f"r = {each['radius']:g}"] = tables.at_least(each["lower_bound"]) + spread
+        mean = printed(part["acr"].iloc[0], DOWN, places=3)
+        rows.append(row | {"ACR": f"{mean} ± {part['acr_sd'].iloc[0]:.3f}"})
     return pd.DataFrame(rows)
 
 
@@ -171,7 +188,7 @@ def difference_table(numbers: pd.DataFrame) -> pd.DataFrame:
     """`differences` as text, in points."""
     rows = []
     for each in numbers.to_dict("records"):
-        if each["lower_bound"]:
+        if each["undecided"]:
             continue
         rows.append(
             {
@@ -179,8 +196,9 @@ def difference_table(numbers: pd.DataFrame) -> pd.DataFrame:
                 "A": each["first"],
                 "B": each["second"],
                 "r": f"{each['radius']:g}",
-                "A − B": f"{POINTS * each['difference']:+.1f} "
-                f"[{POINTS * each['low']:+.1f}, {POINTS * each['high']:+.1f}]",
+                "A − B": tables.points(
+                    Estimate(value=each["difference"], low=each["low"], high=each["high"])
+                ),
                 "p, Holm": f"{each['p_holm']:.2g}",
                 "A : B ahead": f"{each['better']} : {each['worse']} of {each['seeds']} seeds",
             }
@@ -193,7 +211,7 @@ def figure(numbers: pd.DataFrame, *, what: str) -> Figure:
     with style.context(figures.STYLE):
         drawn, axes = figures.panels(numbers["sigma"].nunique(), size=(4.4, 3.8))
         for axis, (sigma, part) in zip(axes, numbers.groupby("sigma", sort=False), strict=True):
-            settled = part[~part["lower_bound"]].groupby("entry", sort=False)
+            settled = part[~part["undecided"]].groupby("entry", sort=False)
             for number, (name, line) in enumerate(settled):
                 mean = POINTS * line["mean"]
                 axis.errorbar(

@@ -9,7 +9,7 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rrcm.analysis import ablations, conclusions, entries, repetitions
+from rrcm.analysis import ablations, conclusions, entries, pairing, repetitions
 from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import fewer_draws, intervals, statistics
@@ -17,11 +17,11 @@ from rrcm.analysis.presentation import figures, markup, tables
 from rrcm.analysis.presentation.extras import Extras
 from rrcm.analysis.presentation.figures import Curve
 from rrcm.analysis.published import Published
+from rrcm.certification.certify import DIGITS, DOWN, UP, one_minus, printed
 from rrcm.core.errors import printable
 from rrcm.core.files import write_csv, write_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
-DIGITS = 6  # decimals of a metric
 ALTERNATIVES = {  # texts in place of figures, which name the table with their numbers
     "certified_accuracy": "Curves of the share certified against the radius; the table has numbers",
     "probabilities": "Curves of the distribution of p_A over images, one for each classifier",
@@ -36,19 +36,24 @@ def metrics(found: list[Entry], *, radii: list[float]) -> dict[str, dict[str, fl
     """The metrics of each entry for `dvc metrics`, by name.
 
     They are ``acr``, the share that ``abstain``, and certified accuracy at each radius (0.25 is
-    ``r025``, because DVC splits names at dots). Shares are in [0, 1], rounded to 6 digits.
+    ``r025``, because DVC splits names at dots). Shares are in [0, 1]. All have 6 decimals and are
+    rounded down, ``abstain`` up.
     """
     numbers = {}
     for entry in found:
         row = {
-            "acr": statistics.average_certified_radius(entry.judged),
-            "abstain": statistics.abstention(entry.judged),
+            "acr": _rounded(statistics.average_certified_radius(entry.judged), DOWN),
+            "abstain": _rounded(statistics.abstention(entry.judged), UP),
         }
         for radius in radii:
             name = f"r{100 * radius:03.6g}".replace(".", "_")
-            row[name] = float(statistics.certified(entry.judged, radius).mean())
-        numbers[entry.name] = {name: round(value, DIGITS) for name, value in row.items()}
+            row[name] = _rounded(statistics.certified(entry.judged, radius).mean(), DOWN)
+        numbers[entry.name] = row
     return numbers
+
+
+def _rounded(bound: float, direction: str) -> float:
+    return float(printed(bound, direction, places=DIGITS))
 
 
 def write(
@@ -125,11 +130,13 @@ def write(
 
 def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> str:
     """The page, of ``context`` and the tables and facts that need no radii."""
+    band = intervals.dkw(max(len(e.judged) for e in found), confidence=confidence)
     return _template().render(
         **context,
         banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
-        apart=100 * intervals.dkw(max(len(e.judged) for e in found), confidence=confidence),
-        confidence=f"{100 * confidence:g}",
+        apart=printed(band, UP, places=1, scale=tables.PERCENT),
+        chance=one_minus(confidence, UP, scale=tables.PERCENT),
+        confidence=printed(confidence, DOWN, scale=tables.PERCENT),
         cut_short=any(entry.cut_short for entry in found),
         drawing=tables.drawing_table(found),
         facts=_facts(found),
@@ -146,8 +153,10 @@ def _concluded(
 ) -> list[str]:
     """Conclusions about trainings if there are several of each, else about these networks."""
     if len(apart):
-        return conclusions.of_seeds(apart, level=level)
-    return conclusions.of_images(found, compared, level=level)
+        said = conclusions.of_seeds(apart, level=level)
+    else:
+        said = conclusions.of_images(found, compared, level=level)
+    return said + pairing.notes(found)
 
 
 def _template() -> jinja2.Template:
@@ -206,10 +215,10 @@ def _figures(
 
 def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataFrame | None:
     """Certified accuracy at the radii that the stopping rule decided; None if it decided all."""
-    if not any(entry.lower_bounds(statistics.curve(entry.judged)["radius"].tolist())):
+    if not any(entry.undecided(statistics.curve(entry.judged)["radius"].tolist())):
         return None
     table = tables.accuracy([entry], radii=radii, confidence=confidence)
-    return table[~table["lower_bound"]]
+    return table[[not one for one in entry.undecided(radii)]]
 
 
 def _ablations(found: list[Entry], varied: dict[str, pd.DataFrame]) -> dict[str, Figure]:
@@ -238,7 +247,7 @@ def _facts(found: list[Entry]) -> list[str]:
     """The settings that all entries share, in words."""
     said = {f"{len(entry.table):,} images{entries.split([entry])}" for entry in found}
     facts = [said]
-    facts.append({"α unknown" if e.alpha is None else f"α = {e.alpha:g}" for e in found})
+    facts.append({"α unknown" if e.alpha is None else f"α = {e.alpha}" for e in found})
     headers = [entry.votes[0] for entry in found if entry.votes]
     if len(headers) == len(found):
         facts.append({f"n₀ = {h.n0:,}, up to n = {h.n:,} noisy draws an image" for h in headers})

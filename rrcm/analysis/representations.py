@@ -96,10 +96,10 @@ def table(measured: pd.DataFrame) -> pd.DataFrame:
 def note(measured: pd.DataFrame, *, confidence: float) -> str:
     """A note below `table`: its columns, and whether its distances can be compared."""
     said = (
-        f"σ: test images that a linear probe is right about, %, with {100 * confidence:g} % Wilson "
-        "intervals. RFD: squared Fréchet distance between representations at both t, of which "
-        "about `its bias` is due to the number of images; distances compare only where units, "
-        "dimensions, images and t are the same"
+        "σ: test images that a linear probe is right about, %, with "
+        f"{tables.percent_of(confidence)} Wilson intervals. RFD: squared Fréchet distance between "
+        "representations at both t, of which about `its bias` is due to the number of images; "
+        "distances compare only where units, dimensions, images and t are the same"
     )
     each = measured.drop_duplicates("name")
     different = len(each[[f"distance_{key}" for key in SETTINGS]].drop_duplicates()) > 1

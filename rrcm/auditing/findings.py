@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
+from rrcm.certification.certify import UP, printed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import CertificateError
 from rrcm.core.labels import UNKNOWN
@@ -179,11 +180,11 @@ def _coverage(table: pd.DataFrame, *, numbered: bool) -> list[Finding]:
     if not images:
         return []
     low, high = proportion_confint(images // 2, images, alpha=0.05, method="wilson")
-    half = 50 * (high - low)
     found = [
         Finding(
             level=NOTE,
-            text=f"{images} images: a certified accuracy is known to ±{half:.1f} points at most",
+            text=f"{images} images: a certified accuracy is known to "
+            f"±{printed((high - low) / 2, UP, places=1, scale=100)} points at most",
         )
     ]
     labels = table["label"].to_numpy()

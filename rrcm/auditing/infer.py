@@ -12,6 +12,7 @@ from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Inferred, Stat
 from rrcm.auditing.naming import Named
 from rrcm.auditing.recount import MOST
 from rrcm.auditing.written import SLIP
+from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.votes.bounds import complement, radius
 from rrcm.certification.votes.counts import ABSTAIN
 
@@ -124,7 +125,8 @@ def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -
         return []
     top = max(0.0, radius(complement(n, n, alpha), sigma=sigma))
     over, rounded = r > top + unit / 2 + SLIP, r > top * (1 + 1e-9)
-    text = f"the radius is above {top:.6g}, that of {n:,} unanimous votes as stated"
+    most = printed(top, DOWN, digits=6)
+    text = f"the radius is above {most}, that of {n:,} unanimous votes as stated"
     nearest = f"{text}, by no more than rounding to the nearest adds"
     return [*at(ERROR, where, over, text), *at(WARNING, where, rounded & ~over, nearest)]
 
@@ -136,9 +138,10 @@ def _rounding(
     matches = [_match(candidate, r, unit) for candidate in found]
     off = np.all([~one.near() for one in matches], axis=0)
     ceiling = max(candidate.ceiling() for candidate in found)
+    most = printed(ceiling, DOWN, digits=6)
     high = off & (r > ceiling)
     result = [
-        *at(ERROR, where, high, f"the radius is above {ceiling:.6g}, that of unanimous votes"),
+        *at(ERROR, where, high, f"the radius is above {most}, that of unanimous votes"),
         *at(ERROR, where, off & ~high, f"the radius is none that votes can give with {found[0]}"),
     ]
     exact = written.in_full(r, unit)

@@ -82,7 +82,7 @@ class Answers(Sequence[Answer]):
         """A line about all of them."""
         given = sum(not answer.abstained for answer in self)
         return (
-            f"{len(self)} answers at sigma = {self.header.sigma:g}, alpha = {self.header.alpha:g}: "
+            f"{len(self)} answers at sigma = {self.header.sigma:g}, alpha = {self.header.alpha}: "
             f"{given} certified, {len(self) - given} abstained"
         )
 

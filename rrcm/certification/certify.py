@@ -1,7 +1,7 @@
 """Computes a table of certificates from votes, one row per image, in seconds on a CPU."""
 
 import io
-from decimal import ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +17,9 @@ from rrcm.core.files import read_bytes, uncell, write_csv
 from rrcm.core.labels import UNKNOWN
 
 DIGITS = 6  # decimals of a written radius: a millionth of the pixel range
+DOWN, UP = ROUND_FLOOR, ROUND_CEILING  # how lower and upper bounds are printed
+EXACT = 15  # significant digits that float64 keeps
+LEAST = -4  # power of ten below which numbers are written with an exponent
 COLUMNS = {
     "idx": int,
     "label": int,
@@ -109,6 +112,43 @@ def floor(x: float, digits: int = DIGITS) -> float:
     # ndtri has a relative error of about 1e-15; subtract more first. Bounds are rounded already.
     step = Decimal(1).scaleb(-digits)
     return float(Decimal(x * (1 - 1e-12)).quantize(step, rounding=ROUND_FLOOR))
+
+
+def printed(
+    bound: float,
+    direction: str,
+    *,
+    places: int | None = None,
+    digits: int = EXACT,
+    scale: int = 1,
+    sign: str = "",
+) -> str:
+    """A bound as text: a lower one is rounded `DOWN`, an upper one `UP`, so no text claims more.
+
+    Guarantee: for a lower bound the text is at most ``scale`` times the shortest decimal of
+    ``bound``, for an upper one at least; by less than one unit of its last digit.
+
+    Args:
+        bound: A finite number.
+        direction: `DOWN` or `UP`.
+        places: Decimals; by default ``digits`` significant ones, at most `EXACT`.
+        digits: Significant digits, if there are no ``places``.
+        scale: 100 for percent.
+        sign: ``+`` for a sign in front of positive numbers, too.
+    """
+    exact = Decimal(repr(float(bound))) * scale
+    if places is not None:
+        rounded = exact.quantize(Decimal(1).scaleb(-places), rounding=direction)
+        return f"{rounded + 0:{sign}f}"  # never -0
+    rounded = Context(prec=digits, rounding=direction).plus(exact).normalize()
+    return f"{float(rounded):{sign}}" if rounded.adjusted() < LEAST else f"{rounded:{sign}f}"
+
+
+def one_minus(alpha: float, direction: str, *, scale: int = 1) -> str:
+    """``1 - alpha`` as text, as by `printed`: `DOWN`, it is below 1 for any ``alpha`` above 0."""
+    context = Context(prec=EXACT, rounding=direction)
+    rest = context.subtract(Decimal(1), Decimal(repr(float(alpha))))
+    return f"{(rest * scale).normalize():f}"
 
 
 def write(table: pd.DataFrame, path: Path) -> None:

@@ -110,9 +110,14 @@ def _poor(answers: list[int], labels: list[int], classes: list[str], when: str) 
             )
     total, right, chance = len(known), _right(answers, labels), 1 / len(classes)
     few = chance**total > LEVEL  # too few for significance
-    if not few and stats.binom.sf(right - 1, total, chance) > LEVEL:
+    if few or stats.binom.sf(right - 1, total, chance) <= LEVEL:
+        return ""
+    if right <= chance * total:
         return f"{right} of {total} pictures are right {when}, no better than chance"
-    return ""
+    halfway = (1 + chance) / 2  # where luck is not ruled out, few right answers are no evidence
+    if stats.binom.cdf(right, total, halfway) > LEVEL:
+        return ""
+    return f"{right} of {total} pictures are right {when}, hardly better than chance"
 
 
 def _changed(tried: TrialAnswers, under: str) -> str:

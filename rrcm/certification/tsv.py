@@ -6,14 +6,13 @@ writes them.
 """
 
 import re
-from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rrcm.certification.certify import DIGITS
+from rrcm.certification.certify import DIGITS, DOWN, printed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import DataError
 from rrcm.core.files import read_bytes, write_text
@@ -105,16 +104,10 @@ def write(table: pd.DataFrame, path: Path) -> None:
     times = table["time"] if "time" in table else [""] * len(table)
     kept = (table[name] for name in COLUMNS[:-1])
     rows = [
-        f"{idx}\t{label}\t{predict}\t{_down(radius)}\t{correct}\t{time}\n"
+        f"{idx}\t{label}\t{predict}\t{printed(radius, DOWN, places=DIGITS)}\t{correct}\t{time}\n"
         for idx, label, predict, radius, correct, time in zip(*kept, times, strict=True)
     ]
     write_text(path, "\t".join(COLUMNS) + "\n" + "".join(rows))
-
-
-def _down(radius: float) -> str:
-    # From the shortest decimal of this float, so that a radius of six decimals stays the same.
-    shortest = Decimal(repr(float(radius)))
-    return f"{shortest.quantize(Decimal(1).scaleb(-DIGITS), rounding=ROUND_FLOOR):f}"
 
 
 def _lines(path: Path) -> list[str]:

@@ -133,7 +133,7 @@ class Service:
         self.answered += 1
         self.metrics.answer(reply)
         request.scope["rrcm.said"] = (
-            f"{reply.name if reply.label is not None else 'abstained'}, radius {reply.radius:g}, "
+            f"{reply.name if reply.label is not None else 'abstained'}, radius {reply.radius}, "
             f"n {reply.n}, stop {reply.stop}, seed {reply.seed}"
         )
         return reply

@@ -56,7 +56,7 @@ def test_both_can_be_better_somewhere():
 
 def test_claims_of_seeds_leave_out_what_was_not_decided():
     rows = [("0.5", "a", "b", 0.0, 0.1, 0.01, False), ("0.5", "a", "b", 1.0, 0.2, 0.001, True)]
-    columns = ["sigma", "first", "second", "radius", "difference", "p_holm", "lower_bound"]
+    columns = ["sigma", "first", "second", "radius", "difference", "p_holm", "undecided"]
 
     found = conclusions.of_seeds(pd.DataFrame(rows, columns=columns), level=0.05)
 

@@ -139,8 +139,8 @@ def test_heat_maps_show_the_classes_with_the_lowest_accuracy():
 
     order = np.argsort(values)[:20]
     assert [tick.get_text() for tick in axis.get_yticklabels()] == [f"c{k}" for k in order]
-    assert image.get_array()[:, 0].tolist() == pytest.approx((100 * values[order]).tolist())
-    assert image.get_array()[:, 1].tolist() == pytest.approx((100 * values[order] / 1.5).tolist())
+    assert image.get_array()[:, 0].tolist() == pytest.approx(values[order].tolist())
+    assert image.get_array()[:, 1].tolist() == pytest.approx((values[order] / 1.5).tolist())
     assert len(axis.texts) == 40
 
 

@@ -86,8 +86,8 @@ def test_a_lower_bound_can_be_too_large_but_not_too_small():
     low = published.compare([ours("a", 0.5, 1000)], theirs(0.92), **SHOWN)
     high = published.compare([ours("a", 0.99, 1000)], theirs(0.92), **SHOWN)
 
-    assert "undecided" in published.verdict(low.assign(lower_bound=True))
-    assert "differs" in published.verdict(high.assign(lower_bound=True))
+    assert "undecided" in published.verdict(low.assign(undecided=True))
+    assert "differs" in published.verdict(high.assign(undecided=True))
     assert published.table(low.assign(lower_bound=True))["ours %"].tolist() == ["≥ 50.00"] * 2
 
 

@@ -84,8 +84,9 @@ def test_metrics_are_the_statistics():
             want = statistics.certified_accuracy(TABLES[name], radius, confidence=CONFIDENCE)
             assert share == pytest.approx(want.value, abs=5e-7)
         acr = statistics.average_certified_radius(TABLES[name])
-        assert got["acr"] == pytest.approx(acr, abs=5e-7)
-        assert got["abstain"] == pytest.approx(statistics.abstention(TABLES[name]), abs=5e-7)
+        assert acr - 1e-6 < got["acr"] <= acr
+        abstained = statistics.abstention(TABLES[name])
+        assert abstained <= got["abstain"] < abstained + 1e-6
 
 
 def test_radii_that_differ_are_metrics_that_differ_and_dvc_finds_them():
@@ -134,10 +135,10 @@ def test_files_for_machines_are_the_tables(written):
 
 
 def test_curves_are_written_as_computed(written):
-    """Between the radii of `grid` they are lower bounds, and say so."""
+    """Under `grid` they are lower bounds, and say so."""
     for entry, (name, made) in zip(ENTRIES, TABLES.items(), strict=True):
-        bound = [radius not in RADII for radius in statistics.curve(made)["radius"]]
-        assert entry.name == name and any(bound)
+        bound = entry.lower_bounds(statistics.curve(made)["radius"].tolist())
+        assert entry.name == name and all(bound)
         pd.testing.assert_frame_equal(
             pd.read_csv(written / "curves" / f"{name}.csv"),
             statistics.curve(made).assign(lower_bound=bound),

@@ -48,6 +48,48 @@ def test_floor_never_rounds_up(x, digits):
     assert 0 <= Decimal(x) - decimal < 2 * Decimal(1).scaleb(-digits)
 
 
+WAYS = (certify.DOWN, certify.UP)
+NUMBERS = st.floats(-1e3, 1e3) | st.integers(-(10**6), 10**6).map(lambda i: i / 1e6)
+
+
+@many
+@given(
+    NUMBERS | st.floats(1e-12, 1e-3),
+    st.sampled_from([{"places": k} for k in range(7)] + [{"digits": k} for k in range(1, 16)]),
+    st.sampled_from([1, 100]),
+)
+def test_a_printed_bound_never_claims_more(bound, form, scale):
+    """A lower bound is at most the bound, an upper one at least, and both are its neighbours."""
+    exact = Decimal(repr(bound)) * scale
+    low, high = (Decimal(certify.printed(bound, d, scale=scale, **form)) for d in WAYS)
+
+    assert low <= exact <= high
+    places = form.get("places", form.get("digits", 0) - 1 - exact.adjusted())
+    assert high - low <= Decimal(10).scaleb(-places - 1) * (exact not in (low, high))
+    assert not certify.printed(bound, certify.UP, places=3).startswith("-0.000")
+
+
+@many
+@given(st.floats(min_value=0, max_value=1, exclude_min=True, exclude_max=True))
+def test_no_confidence_is_rounded_to_certainty(alpha):
+    for scale in (1, 100):
+        sure = Decimal(certify.one_minus(alpha, certify.DOWN, scale=scale))
+
+        assert 0 <= sure < scale
+        assert scale - sure >= scale * Decimal(repr(alpha)) * (1 - Decimal("1e-27"))
+
+
+def test_bounds_as_they_are_read():
+    """Golden: where rounding to the nearest claimed more."""
+    assert certify.printed(0.312952, certify.DOWN, places=4) == "0.3129"
+    assert certify.printed(0.360644, certify.DOWN, places=3) == "0.360"
+    assert certify.printed(0.3936, certify.UP, digits=2, scale=100) == "40"
+    assert certify.printed(0.001, certify.UP, digits=2, scale=1234) == "1.3"
+    assert certify.printed(0.001 / 6, certify.DOWN, digits=2) == "0.00016"
+    assert certify.printed(0.1143, certify.UP, places=1, scale=100) == "11.5"
+    assert certify.one_minus(1e-7, certify.DOWN, scale=100) == "99.99999"
+
+
 @pytest.mark.parametrize(("n", "alpha"), [(10, 0.001), (37, 0.001), (100, 0.05)])
 def test_every_written_radius_is_true_to_fifty_digits(tmp_path, n, alpha):
     """Were the class as improbable as a written radius r says, p = ndtr(r / sigma), then k or more

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import betaincinv
 from scipy.stats import binom
 
-from benchmarks import futility, limit
+from benchmarks import futility, limit, power
 from rrcm.certification.votes.sequential import look_schedule
 
 N, ALPHA, BETA, RADIUS = 1_000, 0.001, 0.05, 0.5
@@ -100,3 +100,15 @@ def test_no_rule_draws_less_than_the_limit(radius):
 
     assert (least <= drawn).all()
     assert (least > drawn / 3).mean() > 0.5  # it says something
+
+
+def test_a_rule_that_divides_alpha_certifies_less_than_one_look():
+    """Golden: at r = sigma and n = 1,000, `none` certifies with 123 misses, the others with fewer;
+    and of images of one p, `spending` loses far more than its beta.
+    """
+    none, *rules = power.at(1.0, n=N, alpha=ALPHA).values()
+
+    assert [N - rule[1][-1] for rule in (none, *rules)] == [123, 121, 119]
+    grid, spending = (power.worst(rule, none) for rule in rules)
+    assert grid == pytest.approx((0.474, 0.55), abs=2e-3)
+    assert spending == pytest.approx((0.477, 0.6), abs=2e-3)

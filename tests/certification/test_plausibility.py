@@ -71,6 +71,24 @@ def test_answers_that_look_random():
     assert under[-1].startswith(f"{right} of 99 pictures are right under noise of sigma = 0.5, no")
 
 
+@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+def test_chance_is_named_only_where_the_answers_say_so(classes: int):
+    """2 of 3 right of 10 classes may be luck, by 2.8 %, but are better than chance all the same."""
+    for total in (3, 7, 10, 60, 100):
+        for right in range(total + 1):
+            labels = [i % (classes - 1) + 1 for i in range(total)]
+            answers = [*labels[:right], *([0] * (total - right))]
+            if right < 0.05 * total:
+                continue  # nearly all are one class, which is said instead
+            names = [str(i) for i in range(classes)]
+            said = " ".join(warnings(None, labels, answers, classes=names, sigma=0.5))
+
+            if "no better than chance" in said:
+                assert right * classes <= total
+            if "hardly better than chance" in said:
+                assert 1 / classes < right / total < (1 + 1 / classes) / 2
+
+
 def test_most_answers_lost_in_noise():
     half = [(label + (i < 51)) % 3 for i, label in enumerate(LABELS)]  # 48 are right
     most = [(label + (i < 48)) % 3 for i, label in enumerate(LABELS)]  # 51 are

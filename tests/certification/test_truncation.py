@@ -142,6 +142,18 @@ def test_sums_over_all_draws_cannot_be_cut(changes, kind):
     assert truncation.budgets(head) == [head.n]
 
 
+@pytest.mark.parametrize("n", [100, 118, 500])
+def test_boundaries_that_belong_to_n_cannot_be_cut(n):
+    """Not even where the looks of a smaller n are the first ones."""
+    constants = {"radii": [0.0, 0.25], "beta": 0.01}
+    head, rows = builders.random_votes(0, n=1000, stop="spending", stopping=constants)
+
+    with refused(VotesError, "the boundaries of the rule spending", "cannot be cut", f"--n {n}"):
+        truncation.truncate(head, rows, n)
+    assert truncation.budgets(head) == [1000]
+    assert truncation.truncate(head, rows, 1000) == (head, rows)
+
+
 @pytest.mark.parametrize("reason", [BUDGET, SKIPPED])
 def test_what_nobody_finished_stays_as_it_is(reason):
     """Time that ran out, and images that were never drawn, are no rule's."""

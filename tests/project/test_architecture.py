@@ -440,3 +440,41 @@ def test_everything_public_says_what_it_does():
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 stage = path.parent.name == "stages" and node.name == "main"
                 assert stage or ast.get_docstring(node), f"{path}: {node.name}"
+
+
+# What is printed of a certificate or of an interval is a bound, and `certify.printed` knows which
+# way to round it. Names and keys that hold one, and formats that round.
+BOUNDS = {"radius", "p_A", "alpha", "alphas", "acr", "low", "high", "zeta", "confidence", "level"}
+BOUNDS |= {"average_certified_radius", "certified_accuracy", "abstention", "any_false", "dkw"}
+BOUNDS |= {"most_false", "ours"}
+ROUNDS = re.compile(r"\.\d+[efg%]|%")
+ESTIMATES = {  # rounded as they are, because they are no bounds
+    "rrcm/analysis/report.py": {"radius"},  # the name of a metric
+    "rrcm/auditing/audit.py": {"low", "high"},  # inferred of another's table
+    "rrcm/auditing/shares.py": {"level"},
+}
+
+
+def rounded(code: str) -> set[str]:
+    """Names and keys of bounds in the f-strings that round what they print."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            if ROUNDS.search(ast.unparse(node.format_spec)):
+                parts = [*ast.walk(node.value)]
+                found |= {n.id for n in parts if isinstance(n, ast.Name)}
+                found |= {n.attr for n in parts if isinstance(n, ast.Attribute)}
+                found |= {n.value for n in parts if isinstance(n, ast.Constant)}
+    return {name for name in found if name in BOUNDS}
+
+
+@pytest.mark.parametrize("path", CODE, ids=relative)
+def test_no_bound_is_rounded_but_by_the_function_that_knows_its_direction(path: Path):
+    assert not rounded(path.read_text()) - ESTIMATES.get(relative(path), set())
+
+
+@pytest.mark.parametrize(
+    "text", ["{row.radius:.4f}", "{100 * share.low:.1f}", "{row['p_A']:.3g}", "{1 - alpha:.0%}"]
+)
+def test_where_a_bound_is_rounded_is_found(text: str):
+    assert rounded(f'print(f"{text}")')

@@ -7,6 +7,7 @@ import pandas as pd
 from rrcm.analysis.entries import Entry, Votes
 from rrcm.analysis.estimation import statistics, truncation
 from rrcm.certification import certify
+from rrcm.certification.certify import DOWN, printed
 from rrcm.core.errors import CertificateError
 
 
@@ -56,12 +57,13 @@ def choice_note(budget: pd.DataFrame, alphas: list[float]) -> str:
     if m == 1 or not alphas:
         return ""
     shares = ", ".join(
-        f"{alpha / m:.2g} keeps α = {alpha:g}" for alpha in sorted({*alphas}, reverse=True)
+        f"{printed(alpha / m, DOWN, digits=2)} keeps α = {alpha}"
+        for alpha in sorted({*alphas}, reverse=True)
     )
     return (
         f"Choosing n by this figure is choosing among m = {m} tests of each image: certificates at "
         f"the chosen n hold at m times their α. Certified at α / m ({shares}), they hold whichever "
-        f"n is chosen: rrcm derive VOTES --n N --alpha {min(alphas) / m:.2g}"
+        f"n is chosen: rrcm derive VOTES --n N --alpha {printed(min(alphas) / m, DOWN, digits=2)}"
     )
 
 

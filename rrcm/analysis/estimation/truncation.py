@@ -16,8 +16,8 @@ def truncate(header: Header, rows: list[Row], n: int) -> tuple[Header, list[Row]
     smaller n, so no draw is missing. Images that a budget of time cut short stay so.
 
     Raises:
-        VotesError: ``n`` is no look of these votes (the error names the nearest one), or they
-            contain sums over all draws, soft or paired, which cannot be truncated.
+        VotesError: ``n`` is no look of these votes (the error names the nearest one), their rule is
+            not nested, or they contain sums over all draws, soft or paired.
     """
     ((shorter, found),) = truncations(header, rows, [n])
     return shorter, found
@@ -52,6 +52,11 @@ def _require(header: Header, n: int) -> Rule:
     if header.soft or header.paired:
         kind = "soft" if header.soft else "paired"
         raise VotesError(f"n = {n}: {kind} votes are sums over all draws and cannot be cut")
+    if not header.rule().nested:
+        raise VotesError(
+            f"n = {n}: the boundaries of the rule {header.stop} belong to its n, so its votes of "
+            f"{header.n} draws cannot be cut; sample with --n {n}"
+        )
     rule = _rule(header, n)
     if rule is None:
         looks = sorted(header.rule().looks, key=lambda look: abs(look - n))
@@ -65,7 +70,7 @@ def _require(header: Header, n: int) -> Rule:
 
 def budgets(header: Header) -> list[int]:
     """The n of a series 1-2-5 at which votes can be cut, and their own n, ascending."""
-    if header.soft or header.paired:
+    if header.soft or header.paired or not header.rule().nested:
         return [header.n]
     series = (look for look in header.rule().looks if str(look).rstrip("0") in ("1", "2", "5"))
     return [*(n for n in series if n < header.n and _rule(header, n)), header.n]

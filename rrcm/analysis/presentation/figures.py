@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.special import ndtr, ndtri
 
+from rrcm.certification.certify import DOWN, printed
 from rrcm.core.files import atomic
 
 matplotlib.use("Agg")
@@ -190,13 +191,14 @@ def per_class(numbers: dict[str, pd.DataFrame]) -> Figure:
         size = 1.3 + 0.52 * len(radii), 1.1 + 0.27 * len(order)
         figure, axes = panels(len(numbers), size=size)
         for axis, (title, table) in zip(axes, numbers.items(), strict=True):
-            grid = 100 * table.pivot(index="class", columns="radius", values="value")
+            grid = table.pivot(index="class", columns="radius", values="value")
             values = grid.reindex(index=order, columns=radii).to_numpy()
-            axis.imshow(values, cmap="cividis", vmin=0, vmax=100, aspect="auto")
+            axis.imshow(values, cmap="cividis", vmin=0, vmax=1, aspect="auto")
             for (y, x), value in np.ndenumerate(values):
                 if np.isfinite(value):
-                    colour = "white" if value < 55 else "black"
-                    axis.text(x, y, f"{value:.0f}", ha="center", va="center", color=colour, size=8)
+                    text = printed(value, DOWN, places=0, scale=100)
+                    colour = "white" if value < 0.55 else "black"
+                    axis.text(x, y, text, ha="center", va="center", color=colour, size=8)
             axis.set_xticks(range(len(radii)), [f"{radius:g}" for radius in radii])
             axis.set_yticks(range(len(order)), order)
             axis.set_title(title, fontsize=9)

@@ -17,7 +17,7 @@ from PIL import Image
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation.extras import Group, Pair
-from rrcm.certification.certify import floor
+from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.sampling import procedure
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import BUDGET, Header
@@ -124,7 +124,8 @@ def _caption(row: "pd.Series[Any]", header: Header) -> str:
     if predict == ABSTAIN:
         return printable(f"{of}: no answer")
     answer = "" if predict == label else f", answer {header.classes[predict]}"
-    return printable(f"{of}{answer}: certified within r = {floor(row['radius'], 3):g}")
+    radius = printed(row["radius"], DOWN, places=3)
+    return printable(f"{of}{answer}: certified within r = {radius}")
 
 
 def _png(pixels: np.ndarray, step: int) -> str:

@@ -4,14 +4,16 @@ import itertools
 
 import pandas as pd
 
-from rrcm.analysis import entries
+from rrcm.analysis import entries, pairing
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals, paired, statistics
 from rrcm.analysis.estimation.intervals import Estimate
 from rrcm.analysis.estimation.paired import Comparison
 from rrcm.analysis.presentation import markup
+from rrcm.certification.certify import DOWN, UP, one_minus, printed
 from rrcm.core.errors import printable
 
+PERCENT = 100
 DIGEST = 12  # hexadecimal digits of a SHA-256 that are shown
 
 
@@ -32,9 +34,8 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
             share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
             column = f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"
             row[column] = at_least(entry.lower_bound(radius)) + percent(share)
-        mean = f"{statistics.average_certified_radius(entry.judged):.3f}"
-        row["ACR" if labelled else "mean radius"] = at_least(entry.cut_short) + mean
-        abstained = f"{100 * statistics.abstention(entry.judged):.1f}"
+        row["ACR" if labelled else "mean radius"] = acr(entry)
+        abstained = printed(statistics.abstention(entry.judged), UP, places=1, scale=PERCENT)
         row["abstain %"] = "≤ " * entry.lower_bound(0.0) + abstained
         rows.append(row)
     return pd.DataFrame(rows)
@@ -64,7 +65,7 @@ def title(found: list[Entry], *, confidence: float) -> str:
     of = entries.split(found)
     if partly := {f"{len(e.judged):,} of {len(e.table):,}" for e in found if e.partly_labelled}:
         of += f" of the labelled images ({', '.join(sorted(partly))})"
-    return f"certified {what}{of}, % [{100 * confidence:g} % Wilson interval]"
+    return f"certified {what}{of}, % [{percent_of(confidence)} Wilson interval]"
 
 
 def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
@@ -93,9 +94,13 @@ def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd
 
 
 def comparisons(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
-    """Paired comparisons, radius by radius, of entries that share model, sigma and images."""
+    """Paired comparisons, radius by radius, of entries that share model, sigma and images.
+
+    Where ``undecided``, drawing for one of them stopped before this radius was decided.
+    """
     rows = []
-    for first, second in entries.pairs(found):
+    for first, second in pairing.pairs(found):
+        undecided = _undecided(first, second, radii)
         for c in paired.compare(first.judged, second.judged, radii=radii, confidence=confidence):
             rows.append(
                 {
@@ -112,20 +117,26 @@ def comparisons(found: list[Entry], *, radii: list[float], confidence: float) ->
                     "high": c.difference.high,
                     "p": c.p,
                     "p_holm": c.p_holm,
+                    "undecided": undecided[c.radius],
                 }
             )
     columns = "sigma radius first second both only_first only_second neither"
     return pd.DataFrame(
-        rows, columns=[*columns.split(), "difference", "low", "high", "p", "p_holm"]
+        rows, columns=[*columns.split(), "difference", "low", "high", "p", "p_holm", "undecided"]
     )
 
 
+def _undecided(first: Entry, second: Entry, radii: list[float]) -> dict[float, bool]:
+    both = zip(first.undecided(radii), second.undecided(radii), strict=True)
+    return dict(zip(radii, map(any, both), strict=True))
+
+
 def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
-    """`comparisons` as text, without the rows in which no image differs."""
+    """`comparisons` as text, without undecided rows and those in which no image differs."""
     names = {entry.name: entry for entry in found}
     rows = []
     for line in numbers.to_dict("records"):
-        if line["only_first"] + line["only_second"] == 0:
+        if line["undecided"] or line["only_first"] + line["only_second"] == 0:
             continue  # neither certifies this radius, or no image differs
         first, second = names[line["first"]], names[line["second"]]
         rows.append(
@@ -138,7 +149,7 @@ def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
                 "only A": line["only_first"],
                 "only B": line["only_second"],
                 "neither": line["neither"],
-                "A − B, points": _signed(
+                "A − B, points": points(
                     Estimate(value=line["difference"], low=line["low"], high=line["high"])
                 ),
                 "p": f"{line['p']:.2g}",
@@ -148,21 +159,23 @@ def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def pair_table(found: list[Comparison]) -> pd.DataFrame:
-    """`paired.compare` as text."""
+def pair_table(found: list[Comparison], first: Entry, second: Entry) -> pd.DataFrame:
+    """`paired.compare` of two entries as text, with a ≥ at lower bounds."""
     rows = []
     for c in found:
         images = c.both + c.only_first + c.only_second + c.neither
         rows.append(
             {
                 "r": f"{c.radius:g}",
-                "A %": f"{100 * (c.both + c.only_first) / images:.1f}",
-                "B %": f"{100 * (c.both + c.only_second) / images:.1f}",
+                "A %": at_least(first.lower_bound(c.radius))
+                + printed((c.both + c.only_first) / images, DOWN, places=1, scale=PERCENT),
+                "B %": at_least(second.lower_bound(c.radius))
+                + printed((c.both + c.only_second) / images, DOWN, places=1, scale=PERCENT),
                 "both": c.both,
                 "only A": c.only_first,
                 "only B": c.only_second,
                 "neither": c.neither,
-                "A − B, points": _signed(c.difference),
+                "A − B, points": points(c.difference),
                 "p": f"{c.p:.2g}",
                 "p, Holm": f"{c.p_holm:.2g}",
             }
@@ -177,16 +190,15 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
     """
     rows = []
     for entry in found:
-        acr = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
+        mean = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
         rows.append(
             {
                 "σ": entries.sigma(entry),
                 "classifier, or difference": entries.label(entry, found),
-                "ACR": at_least(entry.cut_short)
-                + f"{acr.value:.3f} [{acr.low:.3f}, {acr.high:.3f}]",
+                "ACR": f"{acr(entry)} {interval(mean, places=3)}",
             }
         )
-    for first, second in entries.pairs(found):
+    for first, second in pairing.pairs(found):
         apart = paired.acr_difference(first.judged, second.judged, confidence=confidence)
         rows.append(
             {
@@ -194,8 +206,7 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
                 "classifier, or difference": " − ".join(
                     entries.label(entry, found) for entry in (first, second)
                 ),
-                "ACR": f"{apart.value:+.3f} [{apart.low:+.3f}, {apart.high:+.3f}]"
-                + " of lower bounds" * (first.cut_short or second.cut_short),
+                "ACR": acr_difference(apart, first, second),
             }
         )
     return pd.DataFrame(rows)
@@ -209,14 +220,15 @@ def failure_table(found: list[Entry]) -> pd.DataFrame:
     rows = []
     for images, alpha in dict.fromkeys((len(e.table), e.alpha) for e in found if e.alpha):
         most = intervals.most_false(images, alpha=alpha, rho=alpha)
+        some = intervals.any_false(images, alpha=alpha)
         rows.append(
             {
                 "images": f"{images:,}",
-                "α": f"{alpha:g}",
-                "false, expected ≤": f"{images * alpha:.2g}",
-                "P(any false) ≤": f"{100 * intervals.any_false(images, alpha=alpha):.2g} %",
-                f"false, with {100 * (1 - alpha):g} % confidence ≤": f"{most:,}",
-                "that is, points ≤": f"{100 * most / images:.2g}",
+                "α": f"{alpha}",
+                "false, expected ≤": printed(alpha, UP, digits=2, scale=images),
+                "P(any false) ≤": f"{printed(some, UP, digits=2, scale=PERCENT)} %",
+                f"false, with {one_minus(alpha, DOWN, scale=PERCENT)} % confidence ≤": f"{most:,}",
+                "that is, points ≤": printed(most / images, UP, digits=2, scale=PERCENT),
             }
         )
     return pd.DataFrame(rows).fillna("")
@@ -299,9 +311,35 @@ def _class(entry: Entry, label: int) -> str:
 
 
 def percent(share: Estimate) -> str:
-    """A share and its interval as text, in percent."""
-    return f"{100 * share.value:.1f} [{100 * share.low:.1f}, {100 * share.high:.1f}]"
+    """A share, rounded down, and its interval as text, in percent."""
+    ends = interval(share, places=1, scale=PERCENT)
+    return f"{printed(share.value, DOWN, places=1, scale=PERCENT)} {ends}"
 
 
-def _signed(apart: Estimate) -> str:
-    return f"{100 * apart.value:+.1f} [{100 * apart.low:+.1f}, {100 * apart.high:+.1f}]"
+def points(apart: Estimate, *, places: int = 1) -> str:
+    """A difference of shares and its interval as text, in points."""
+    ends = interval(apart, places=places, scale=PERCENT, sign="+")
+    return f"{PERCENT * apart.value:+.{places}f} {ends}"
+
+
+def interval(of: Estimate, *, places: int, scale: int = 1, sign: str = "") -> str:
+    """An interval as text, rounded outwards."""
+    low = printed(of.low, DOWN, places=places, scale=scale, sign=sign)
+    return f"[{low}, {printed(of.high, UP, places=places, scale=scale, sign=sign)}]"
+
+
+def acr(entry: Entry) -> str:
+    """ACR as text, rounded down; with a ≥ where drawing stopped early."""
+    mean = statistics.average_certified_radius(entry.judged)
+    return at_least(entry.cut_short) + printed(mean, DOWN, places=3)
+
+
+def acr_difference(apart: Estimate, first: Entry, second: Entry) -> str:
+    """The difference of the ACR of two entries as text, marked if one is a lower bound."""
+    bound = " of lower bounds" * (first.cut_short or second.cut_short)
+    return f"{apart.value:+.3f} {interval(apart, places=3, sign='+')}{bound}"
+
+
+def percent_of(level: float) -> str:
+    """The confidence of an interval as text, such as ``95 %``."""
+    return f"{printed(level, DOWN, scale=PERCENT)} %"

@@ -60,15 +60,10 @@ def require(rule: Rule, *, alpha: float, pairs: int) -> None:
         )
 
 
-def ceiling(rule: Rule, *, pairs: int, sigma: float, alpha: float) -> str:
-    """A sentence for reports: the largest radius that so many pairs and draws can certify."""
+def ceiling(rule: Rule, *, pairs: int, sigma: float, alpha: float) -> tuple[float, float]:
+    """The largest radius that can be certified, with no disagreement, and zeta's bound then."""
     best = max(0.0, radius(_least(rule, pairs, alpha), sigma=sigma))
-    zeta = upper_confidence_bound(0, pairs, alpha / 2)
-    return (
-        f"With {pairs} pairs and {rule.looks[-1]} votes no radius above {best:.6f} can be "
-        f"certified, even if no pair disagrees: {pairs} pairs cannot tell a share of {zeta:.2g} "
-        "from none."
-    )
+    return best, upper_confidence_bound(0, pairs, alpha / 2)
 
 
 def _least(rule: Rule, pairs: int, alpha: float) -> float:

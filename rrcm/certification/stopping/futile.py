@@ -31,6 +31,7 @@ class Rule:
 
     fixed = True
     any_look = False
+    nested = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the certificate of ``claim`` must rest on class votes."""

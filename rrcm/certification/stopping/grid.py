@@ -25,7 +25,7 @@ from rrcm.core.errors import ConfigError
 class Config:
     """``radii`` of the table, in pixels.
 
-    ``beta`` is the probability that a look gives up an image that n draws would certify.
+    ``beta`` is the probability that a look gives up an image that the last one would certify.
     """
 
     radii: list[float]
@@ -44,6 +44,7 @@ class Rule:
 
     fixed = False
     any_look = True
+    nested = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the certificate of ``claim`` must rest on class votes."""

@@ -43,6 +43,7 @@ class Rule:
 
     fixed = False
     any_look = False
+    nested = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the certificate of ``claim`` must rest on class votes.

@@ -16,6 +16,7 @@ class Rule:
 
     fixed = True
     any_look = False
+    nested = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For up to ``n`` draws and any ``claim``."""

@@ -39,7 +39,7 @@ ROUNDING = 1e-9  # relative error of the recursion's sums in float64, generously
 class Config:
     """``radii`` of the table, in pixels.
 
-    ``beta`` is the probability that an image that n draws would certify is given up at any look.
+    ``beta`` is the probability that an image that the last look would certify is given up before.
     """
 
     radii: list[float]
@@ -58,6 +58,7 @@ class Rule:
 
     fixed = False
     any_look = True
+    nested = False
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the radius of ``claim`` must follow from one probability."""

@@ -82,6 +82,7 @@ class Rule(Protocol):
     looks: tuple[int, ...]  # numbers of draws, ascending; the last is n
     fixed: bool  # all claims are made after exactly n draws, so any fixed-sample bound is valid
     any_look: bool  # it may certify at every look, so that drawing may be cut short at any time
+    nested: bool  # it stops no later for a smaller n, so that votes can be cut to fewer draws
     claim: "Claim"
 
     def __init__(self, cfg: Any, *, n: int, claim: "Claim") -> None:
@@ -101,9 +102,10 @@ class Rule(Protocol):
         """
 
     def settles(self, radius: float) -> bool:
-        """Whether certified accuracy at ``radius`` equals that of n draws, up to ``beta`` per look.
+        """Whether ``radius`` is decided for each image: certified, or given up at ``beta``.
 
-        For the `Claim` of the rule; elsewhere it is a lower bound of the accuracy of n draws.
+        For the `Claim` of the rule. Certified accuracy then equals what this rule claims after n
+        draws, up to ``beta``; that is Clopper-Pearson at the full alpha only if it is ``fixed``.
         """
 
     def describe(self) -> str:

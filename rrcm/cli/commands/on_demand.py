@@ -19,6 +19,7 @@ from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
 from rrcm.certification import plausibility
 from rrcm.certification.certificates import transfer
+from rrcm.certification.certify import DIGITS, UP, printed
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
@@ -122,15 +123,21 @@ def _results(
         *(["\n".join(warned) + "\n"] if warned else []),
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         *([f"stale: {header.run}: {listed(entry.stale)}"] if entry.stale and not source else []),
-        f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha:g}; stopping rule "
+        f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha}; stopping rule "
         f"{header.stop}: {_effort(header, rows, table)}",
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
     ]
     if "transfer" in certificates:
         rule = header.rule()
-        said = transfer.ceiling(rule, pairs=header.paired, sigma=header.sigma, alpha=alpha)
-        lines.insert(-1, said)
+        pairs = header.paired
+        most, zeta = transfer.ceiling(rule, pairs=pairs, sigma=header.sigma, alpha=alpha)
+        lines.insert(
+            -1,
+            f"With {pairs} pairs and {header.n} votes no radius above "
+            f"{printed(most, UP, places=DIGITS)} can be certified, even if no pair disagrees: "
+            f"{pairs} pairs cannot tell a share of {printed(zeta, UP, digits=2)} from none.",
+        )
     if radius is not None:
         table = verdicts.judged(table, radius)
         files, confidence = source.files if source else {}, report.confidence

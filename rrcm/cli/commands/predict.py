@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rrcm.certification import certify
 from rrcm.certification.answers import Answer
+from rrcm.certification.certify import DOWN, one_minus, printed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.cli import sources
 from rrcm.cli.requests import Request
@@ -29,13 +29,13 @@ def predict(request: Request, image: str) -> str:
     how = f"stopping rule {answer.rule}\nnoise: seed {answer.seed}; --seed {answer.seed} repeats it"
     if answer.label == ABSTAIN:
         return (
-            f"{image}: abstain: no class is certain at alpha = {answer.alpha:g} ({drawn}){truth}\n"
+            f"{image}: abstain: no class is certain at alpha = {answer.alpha} ({drawn}){truth}\n"
             f"{how}"
         )
-    radius, name = certify.floor(answer.radius, digits=4), printable(answer.name)
+    radius, sure = printed(answer.radius, DOWN, places=4), one_minus(answer.alpha, DOWN)
     return (
-        f"{image}: class {name}, certified within an l2 radius of {radius:.4f} with "
-        f"confidence {1 - answer.alpha:g} ({drawn}){truth}\n{how}"
+        f"{image}: class {printable(answer.name)}, certified within an l2 radius of {radius} with "
+        f"confidence {sure} ({drawn}){truth}\n{how}"
     )
 
 

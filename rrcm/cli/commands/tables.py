@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rrcm.analysis import conclusions, entries, published, report, sources
+from rrcm.analysis import conclusions, entries, pairing, published, report, sources
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.estimation import paired, statistics
+from rrcm.analysis.estimation import paired
 from rrcm.analysis.estimation.truncation import truncate
 from rrcm.analysis.presentation import pictures, tables
 from rrcm.analysis.presentation.extras import Extras
 from rrcm.certification import certify, tsv
+from rrcm.certification.certify import UP, one_minus
 from rrcm.certification.votes import records
 from rrcm.cli import differences, requests
 from rrcm.cli.commands import provenance
@@ -132,9 +133,9 @@ def derive(
     shown = tables.text([entry], radii=entries.default_radii([entry]), confidence=CONFIDENCE)
     return (
         f"{shown}\n\n{len(entry.table)} images, n0 = {header.n0}, n = {header.n}, "
-        f"alpha = {entry.alpha:g}; "
+        f"alpha = {entry.alpha}; "
         f"stopping rule {header.stop}, laid out for {header.certificate} at alpha = "
-        f"{header.alpha:g}; nothing was drawn\n"
+        f"{header.alpha}; nothing was drawn\n"
         f"{_choice(entry, fewer=n is not None)}certificates: {out}"
     )
 
@@ -145,7 +146,7 @@ def _choice(entry: Entry, *, fewer: bool) -> str:
         return ""
     return (
         f"Whoever looks at m tables of these votes and publishes one has made m tests: certify at "
-        f"--alpha {entry.alpha:g} / m, and all of them hold at {entry.alpha:g}.\n"
+        f"--alpha {entry.alpha} / m, and all of them hold at {entry.alpha}.\n"
     )
 
 
@@ -153,54 +154,67 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
     """Compare two classifiers in pairs on the same images; return tests and conclusions."""
     a, b = _source(first), _source(second)
     entries.require_alike([a, b])
-    if not paired.same_images(a.table, b.table):
+    if not pairing.same_images(a, b):
+        differ = "pictures" if paired.same_images(a.table, b.table) else "`idx` or `label`"
         raise DataError(
-            f"{first} and {second} are not of the same images in the same order; a comparison in "
-            "pairs needs them"
+            f"{first} and {second} are not of the same images in the same order, their {differ} "
+            "differ; a comparison in pairs needs them"
         )
+    differing, unknown = pairing.differing(a, b), pairing.assumed(a, b)
     chosen = requests.parse_radii(radii) if radii else entries.default_radii([a, b])
     found = paired.compare(a.judged, b.judged, radii=chosen, confidence=CONFIDENCE)
     apart = paired.acr_difference(a.judged, b.judged, confidence=CONFIDENCE)
     alike = paired.agreement(a.table, b.table)
-    acr = [
-        f"{tables.at_least(e.cut_short)}{statistics.average_certified_radius(e.judged):.3f}"
-        for e in (a, b)
-    ]
-    percent = f"{100 * CONFIDENCE:g} %"
     lines = [
+        *([f"settings that differ: {'; '.join(differing.values())}"] if differing else []),
+        *([f"assumed alike, as not both record it: {', '.join(unknown)}"] if unknown else []),
         f"A: {_named(first, a)}, σ = {entries.sigma(a)}",
         f"B: {_named(second, b)}, σ = {entries.sigma(b)}",
         *differences.lines([(entry.name, entry.stale) for entry in (a, b)], stage="certify"),
         f"{len(a.table)} images; the same answer on {100 * alike:.1f} %",
         "",
-        tables.pair_table(found).to_string(index=False),
+        tables.pair_table(found, a, b).to_string(index=False),
         "",
-        f"ACR {acr[0]} and {acr[1]}: A − B = {apart.value:+.3f} [{apart.low:+.3f}, "
-        f"{apart.high:+.3f}] ({percent} BCa bootstrap of the differences by image)",
+        f"ACR {tables.acr(a)} and {tables.acr(b)}: A − B = {tables.acr_difference(apart, a, b)} "
+        f"({tables.percent_of(CONFIDENCE)} BCa bootstrap of the differences by image)",
         "",
-        *_conclusion(found, images=len(a.judged)),
+        *(_no_conclusion(differing) if differing else _conclusion(found, a, b)),
     ]
     if None not in (a.sigma, b.sigma) and a.sigma != b.sigma:
         lines.append("They are smoothed at different σ: each may be better at radii of its own.")
     return "\n".join(lines)
 
 
-def _conclusion(found: list[paired.Comparison], *, images: int) -> list[str]:
+def _no_conclusion(differing: Iterable[str]) -> list[str]:
+    return [
+        "Nothing about the classifiers follows: the certificates were made with another "
+        f"{', '.join(differing)}, which may be why they differ."
+    ]
+
+
+def _conclusion(found: list[paired.Comparison], a: Entry, b: Entry) -> list[str]:
     """Return the conclusions that the tests allow, in words."""
-    level = 1 - CONFIDENCE
+    undecided = [c.radius for c in found if any(e.undecided([c.radius])[0] for e in (a, b))]
+    found = [c for c in found if c.radius not in undecided]
+    level, chance = 1 - CONFIDENCE, one_minus(CONFIDENCE, UP, scale=tables.PERCENT)
     claims = conclusions.claims(
         ((c.radius, c.difference.value, c.p_holm) for c in found), level=level
     )
     lines = [
         f"{letter} certifies more images at r = {conclusions.radii(better)}: chance alone leads to "
-        f"such a claim, at any radius, in at most {100 * level:.2g} % of tables (Holm)."
+        f"such a claim, at any radius, in at most {chance} % of tables (Holm)."
         for letter, better in (("A", claims.first), ("B", claims.second))
         if better
     ]
     if claims.open:
         lines.append(
-            f"At r = {conclusions.radii(claims.open)} these {images} images do not tell A and B "
-            "apart; that is no proof that they are alike."
+            f"At r = {conclusions.radii(claims.open)} these {len(a.judged)} images do not tell A "
+            "and B apart; that is no proof that they are alike."
+        )
+    if undecided:
+        lines.append(
+            f"At r = {conclusions.radii(undecided)} drawing stopped before every image was "
+            "decided: nothing follows there."
         )
     lines.append(
         "This is about these two classifiers on images like these, not about how they were trained."

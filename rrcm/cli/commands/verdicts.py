@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from rrcm.analysis.estimation import intervals
+from rrcm.analysis.presentation import tables
+from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import printable
 
@@ -32,20 +34,18 @@ def lines(
     """
     shown = pd.DataFrame(
         {
-            f"robust at {radius:g}": "yes" if row.robust else "no",
+            f"robust at {radius}": "yes" if row.robust else "no",
             "image": printable(files.get(row.idx, str(row.idx))),
             "class": "abstains" if row.predict == ABSTAIN else printable(classes[row.predict]),
-            "radius": "" if row.predict == ABSTAIN else f"{row.radius:.4f}",
+            "radius": "" if row.predict == ABSTAIN else printed(row.radius, DOWN, places=4),
         }
         for row in table.head(SHOWN).itertuples()
     )
     yes, more = int(table[ROBUST].sum()), len(table) - len(shown)
     share = intervals.wilson(yes, len(table), confidence=confidence)
-    percent = " to ".join(f"{100 * end:.1f}" for end in (share.low, share.high))
     return [
         shown.to_string(index=False),
         *([f"and {more} more, in the file of certificates"] if more else []),
-        f"robust at {radius:g}: {yes} of {len(table)} images, {100 * share.value:.1f} % "
-        f"[{percent}]",
+        f"robust at {radius}: {yes} of {len(table)} images, {tables.percent(share)} %",
         '"no" says that it is not certified, not that a picture with another answer is near',
     ]
