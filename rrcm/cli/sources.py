@@ -107,7 +107,12 @@ def _opened(source: Foreign, draws: Sample) -> Smoothed:
     if source.kind == "onnx":
         only: dict[str, Any] = {"channels": source.channels, "output": source.output}
         return openers.onnx(source.name, **only, **options)
-    return openers.timm(source.name, weights=source.weights, **options)
+    found = openers.timm(source.name, weights=source.weights, **options)
+    if source.batch_size is None:
+        return found
+    return dataclasses.replace(
+        found, draws=dataclasses.replace(found.draws, batch_size=source.batch_size)
+    )
 
 
 def class_names(path: Path) -> list[str]:

@@ -647,6 +647,20 @@ def test_votes_get_other_labels_and_are_not_drawn_again(tmp_path: Path, monkeypa
     assert [row.label for row in records.read(path)[1]] == [int(label) for label in corrected]
 
 
+def test_a_batch_is_as_large_as_is_fast_unless_votes_have_another(tmp_path: Path):
+    """Activations of 16 MB: 8 MB of 256 x 256 pixels, and by then 8 kB of 8 x 8."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 32, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2)
+    network, path = smooth(nn.Sequential(*layers).eval()), tmp_path / "votes.jsonl"
+
+    assert network.at((1, 256, 256)).draws.batch_size == 2
+    assert network.at((1, 8, 8)).draws.batch_size == 64
+    assert smooth().certify(IMAGES, votes=path, batch_size=16, **FAST).header.batch_size == 16
+    assert smooth().certify(IMAGES, votes=path, **FAST).header.batch_size == 16
+    with refused(VotesError, "batch_size was 16, is 8"):
+        smooth().certify(IMAGES, votes=path, batch_size=8, **FAST)
+
+
 def test_noise_is_fresh_without_a_seed():
     fresh = FAST | {"seed": None}
     seeds = {smooth().certify(IMAGES[0], **fresh)[0].seed for _ in range(4)}

@@ -1,6 +1,7 @@
 """A PyTorch network as a backend, as it is: on its own device, in its own precision."""
 
 import copy
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ PRECISIONS = {  # from the lowest, which is that of a network
     torch.float64: "fp64",
 }
 PROBED = 2  # grey pictures
+LARGEST = 2**24  # bytes of an activation; malloc returns larger ones to the system after each use
 
 
 class Backend:
@@ -28,7 +30,8 @@ class Backend:
 
     Scores are what it returns, or the attribute ``logits`` of that, as in Hugging Face's models;
     see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers.
-    ``fixed`` is 0: batches may have any size. ``crop_pct`` and ``interpolation`` are common values.
+    ``fixed`` is 0: batches may have any size. On a CPU, more than ``most`` rows take longer each.
+    ``crop_pct`` and ``interpolation`` are common values.
 
     Guarantee: calls on several threads do not meet. Each has a copy of the network, which shares
     its parameters; where copies give other scores (a hook keeps state outside the network), calls
@@ -89,7 +92,10 @@ class Backend:
         self.provider = f"torch-{self.device.type}"
         self._lock = threading.Lock()
         self._idle: list[nn.Module] | None = None  # copies that no call has; None: there are none
-        self.classes: Sequence[str] = [str(k) for k in range(self._probe(name))]
+        with _probes.Largest() as largest:
+            self.classes: Sequence[str] = [str(k) for k in range(self._probe(name))]
+        rows = max(1, LARGEST * PROBED // largest.bytes)
+        self.most = rows if self.device.type == "cpu" else sys.maxsize
         batches = _probes.pictures(shape).to(self.device).chunk(2)
         scores = [self.scores(batch) for batch in batches]
         self._copy_if_same(batches, scores)

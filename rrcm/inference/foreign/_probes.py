@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rrcm.noise import streams
 
@@ -75,3 +76,19 @@ def in_step(function: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> 
     if late.is_set():
         raise TimeoutError
     return answers
+
+
+class Largest(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that is computed on this thread."""
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation; views of other tensors, such as weights, do not count."""
+        computed = func(*args, **(kwargs or {}))
+        if isinstance(computed, Tensor) and not func.is_view:
+            self.bytes = max(self.bytes, computed.nbytes)
+        return computed
