@@ -74,7 +74,8 @@ class Certifier:
             stop: Another stopping rule of rrcm/certification/stopping/; ``none`` draws n for each.
             seed: Seed of the noise, by default unpredictable, or that of ``votes``. The certificate
                 is void for a picture made with knowledge of the seed.
-            batch_size: Noisy copies that the network classifies at a time.
+            batch_size: Noisy copies that the network classifies at a time; by default that of
+                ``votes``, or 64, and for a PyTorch network on a CPU as many as are fast.
             budget: Seconds of this call, checks included, after which sampling stops and the
                 bounds so far are used, give or take a batch; 0 for no limit.
             workers: Threads of each device; by default as many as PyTorch uses.
@@ -95,14 +96,18 @@ class Certifier:
         """
         began = time.monotonic()  # checks are part of the budget
         workers = session.workers() if workers is None else workers
+        path = None if votes is None else Path(votes)
+        begun = _begun(path)
+        if begun is not None:
+            seed = begun.seed if seed is None else seed
+            batch_size = batch_size or begun.batch_size
         with _threads_restored():
             smoothed, split = self._with(images, labels)
             asked = {"n": n, "n0": n0, "alpha": alpha, "stop": stop, "batch_size": batch_size}
             smoothed = smoothed._asked(
                 {key: value for key, value in asked.items() if value is not None}, radii
             )
-            path = None if votes is None else Path(votes)
-            header = smoothed._header(split, _seed(seed, path), budget)
+            header = smoothed._header(split, seed, budget)
             if path is not None and path.exists():
                 return Answers(header, _kept(path, header, split))
             return smoothed._drawn(
@@ -131,7 +136,7 @@ class Certifier:
         """
         smoothed, split = self._with([image], None)
         split = dataclasses.replace(split, idx=np.array([idx]))
-        header = smoothed._header(split, _seed(seed, None), budget)
+        header = smoothed._header(split, seed, budget)
         return smoothed._drawn(split, header, workers=workers)[0]
 
     def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
@@ -192,7 +197,8 @@ class Smoothed(Certifier):
         draws = dataclasses.replace(self.draws, **changed)
         return dataclasses.replace(self, draws=draws, stopping=stopping)
 
-    def _header(self, split: Split, seed: int, budget: float) -> Header:
+    def _header(self, split: Split, seed: int | None, budget: float) -> Header:
+        seed = secrets.randbits(64) if seed is None else seed
         draws = dataclasses.replace(
             self.draws, seed=seed, subset="all", label_aware=False, paired=0
         )
@@ -298,13 +304,11 @@ def checked(
         backend.classes = classes
     if denoiser is not None:
         backend = _denoised.behind(denoiser, backend)
+    size = backend.fixed or min(draws.batch_size, getattr(backend, "most", draws.batch_size))
     draws = dataclasses.replace(
-        draws,
-        backend=f"foreign/{kind}",
-        precision=backend.precision,
-        batch_size=backend.fixed or draws.batch_size,
+        draws, backend=f"foreign/{kind}", precision=backend.precision, batch_size=size
     )
-    size, generator = draws.batch_size, torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     x = 0.5 + backend.sigma * torch.randn(size, *fit.shape, generator=generator)
     checks.function(backend, x)
     if len(backend.classes) == 2:
@@ -345,11 +349,9 @@ def _kept(path: Path, header: Header, split: Split) -> list[Row]:
     return rows
 
 
-def _seed(seed: int | None, votes: Path | None) -> int:
-    """The seed that was asked for, that of votes, finished or not, or an unpredictable one."""
-    if seed is not None:
-        return seed
+def _begun(votes: Path | None) -> Header | None:
+    """The header of votes, finished or not, if there are any."""
     for path in () if votes is None else (votes, side_by_side.journal(votes)):
         if path.exists() and path.stat().st_size:
-            return records.definition(path).seed
-    return secrets.randbits(64)
+            return records.definition(path)
+    return None

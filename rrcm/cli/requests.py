@@ -58,6 +58,7 @@ class Foreign:
     resize: str
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
+    batch_size: int | None
     strict: bool
 
 
@@ -309,6 +310,7 @@ def _foreign(kind: str, options: Options) -> Foreign:
         resize="crop" if options.resize is None else options.resize,
         mean=None if options.mean is None else _numbers("mean", options.mean),
         std=None if options.std is None else _numbers("std", options.std),
+        batch_size=options.batch_size,
         strict=options.strict,
     )
 

@@ -104,12 +104,17 @@ def _opened(source: Foreign, draws: Sample) -> Smoothed:
         if source.kind == "onnx":
             only: dict[str, Any] = {"channels": source.channels, "output": source.output}
             return openers.onnx(source.name, **only, **options)
-        return openers.timm(source.name, weights=source.weights, **options)
+        opened = openers.timm(source.name, weights=source.weights, **options)
     except BackendError as error:
         text = str(error)
         if text.startswith("classes: "):  # here the file is known
             text = f"--classes {source.classes}: {text.removeprefix('classes: ')}"
         raise BackendError(text) from None
+    if source.batch_size is None:
+        return opened
+    return dataclasses.replace(
+        opened, draws=dataclasses.replace(opened.draws, batch_size=source.batch_size)
+    )
 
 
 def class_names(path: Path) -> list[str]:

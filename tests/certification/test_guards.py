@@ -1,5 +1,7 @@
 """What is no function of each picture alone is refused; what is one is let pass, and described."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from builders import Linear, images, refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from rrcm.certification import checks
 from rrcm.certification.distributions import gaussian
@@ -18,14 +21,19 @@ W = np.random.default_rng(0).normal(size=(4, 3))
 
 
 class Odd(Linear):
-    """Linear scores, and what ``spoil`` makes of them, given the pixels, too."""
+    """Linear scores, and what ``spoil`` makes of them, given the pixels, too.
 
-    def __init__(self, spoil):
+    Behind them are those of a class that is ruled out, if there is a ``mask``.
+    """
+
+    def __init__(self, spoil, mask=None):
         super().__init__(W, np.zeros(3))
         self.spoil = spoil
+        self.mask = mask
 
     def scores(self, x):
-        return self.spoil(super().scores(x), x).float()
+        scores = self.spoil(super().scores(x), x).float()
+        return scores if self.mask is None else F.pad(scores, (0, 1), value=self.mask)
 
 
 def examine(backend, split: Split, *, sigma=0.25, batch_size=16) -> TrialAnswers:
@@ -62,20 +70,36 @@ MATES = {
 }
 
 
+MASKS = [None, -1e4, -1e9, -np.inf]  # a class that is ruled out hides nothing
+
+
 @pytest.mark.parametrize("name", MATES)
 @pytest.mark.parametrize("batch_size", [2, 16, 64])
-def test_scores_that_know_their_batch_are_refused(name: str, batch_size: int):
+@pytest.mark.parametrize("mask", MASKS)
+def test_scores_that_know_their_batch_are_refused(name: str, batch_size: int, mask):
     with refused(BackendError, "depend on the other pictures of its batch"):
-        examine(Odd(MATES[name]), labelled(plain), batch_size=batch_size)
+        examine(Odd(MATES[name], mask), labelled(plain), batch_size=batch_size)
 
 
-def test_scores_that_are_drawn_are_refused():
-    noisy = Odd(lambda s, x: s + 0.05 * torch.randn_like(s))
-    dropping = Odd(lambda s, x: s * (torch.rand_like(s) > 0.3))
+@pytest.mark.parametrize("mask", MASKS)
+def test_scores_that_are_drawn_are_refused(mask):
+    noisy = Odd(lambda s, x: s + 0.05 * torch.randn_like(s), mask)
+    dropping = Odd(lambda s, x: s * (torch.rand_like(s) > 0.3), mask)
 
     for backend in (noisy, dropping):
         with refused(BackendError, "there is randomness inside, such as dropout"):
             examine(backend, labelled(plain))
+
+
+def test_scores_that_know_what_other_threads_ask_are_refused():
+    class Keeping(Odd):
+        def scores(self, x):
+            self.kept = x
+            time.sleep(0.01)
+            return super().scores(self.kept)
+
+    with refused(BackendError, "on other threads"):
+        examine(Keeping(plain.spoil), labelled(plain))
 
 
 def test_scores_that_are_no_numbers_are_refused():
@@ -101,16 +125,15 @@ def test_a_function_of_each_picture_is_let_pass(batch_size: int, sigma: float):
 
 
 def test_rounding_by_the_place_in_a_batch_is_let_pass():
-    """As of float32 kernels, and of float16 ones; sampling says so."""
-    for size in (1e-7, 3e-4):
+    """As of kernels of float32, float16 and bfloat16; sampling says so."""
+    for size in (1e-7, 3e-4, 2**-8):
         places = torch.linspace(-size, size, 16, dtype=torch.float64)[:, None]
         examine(Odd(lambda s, x, p=places: s * (1 + p)), labelled(plain))
 
 
-def test_a_class_that_is_ruled_out_is_let_pass():
-    backend = Odd(lambda s, x: torch.cat([s[:, :2], torch.full_like(s[:, :1], -torch.inf)], 1))
-
-    examine(backend, labelled(backend))
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_class_that_is_ruled_out_is_let_pass(mask):
+    examine(Odd(plain.spoil, mask), labelled(plain))
 
 
 def test_votes_of_one_class_are_let_pass():

@@ -1,10 +1,14 @@
 """``rrcm.smooth(…).certify(…)``: any network, any images, and the votes of the command line."""
 
+import copy
 import dataclasses
 import doctest
 import subprocess
 import sys
+import threading
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +30,7 @@ from rrcm.certification.sampling import sampler
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes import records
 from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError, VotesError
+from rrcm.inference.foreign import _probes
 
 SIGMA = 0.5
 FAST = {"n": 1000, "n0": 20, "seed": 3, "progress": False}
@@ -338,6 +343,127 @@ def test_a_folder_is_called_one_and_the_way_out_is_named(tmp_path):
             smooth(**options).certify(tmp_path, **FAST)
 
 
+class Masked(nn.Module):
+    """A linear network behind a ``layer``, with one class more, which is ruled out."""
+
+    def __init__(self, layer: nn.Module, mask: float) -> None:
+        super().__init__()
+        self.layer, self.head, self.mask = layer, nn.Linear(16, 2), mask
+
+    def forward(self, x):
+        return nn.functional.pad(self.head(self.layer(x).flatten(1)), (0, 1), value=self.mask)
+
+
+@pytest.mark.parametrize("mask", [-1e4, -1e9, -torch.inf])
+def test_a_class_that_is_ruled_out_hides_no_fault(mask: float):
+    torch.manual_seed(0)
+    drawing, quantised = nn.Identity(), nn.Identity()
+    drawing.forward = nn.functional.dropout  # training unless it is told otherwise
+    quantised.forward = lambda x: (127 * x / x.abs().max()).round() * x.abs().max() / 127
+
+    for layer, words in [
+        (nn.BatchNorm2d(1, track_running_stats=False), "depend on the other pictures"),
+        (drawing, "there is randomness inside, such as dropout"),
+        (quantised, "depend on the other pictures"),
+    ]:
+        with refused(BackendError, words):
+            smooth(Masked(layer, mask).eval(), classes=3, shape=(1, 4, 4))
+    smooth(Masked(nn.Identity(), mask).eval(), classes=3, shape=(1, 4, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounding_of_a_network_is_let_pass(dtype: torch.dtype):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 64, 3), nn.GELU(), nn.Flatten(), nn.Linear(64 * 4, 2))
+
+    smooth(network.to(dtype).eval(), shape=(1, 4, 4))
+
+
+# Threads.
+
+
+class Keeping(Brightness):
+    """Keeps what it computes where ``kept`` says, and reads it again, while other threads run."""
+
+    def __init__(self, kept) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, x):
+        kept = vars(self) if self.kept is None else self.kept
+        kept["x"] = x
+        time.sleep(1e-4)
+        return super().forward(kept["x"])
+
+
+def hooked() -> nn.Module:
+    """Answers from what a hook keeps on it; a copy answers from what it was copied with."""
+    network = nn.Sequential(nn.Identity(), Brightness()).eval()
+    network[0].register_forward_hook(lambda layer, x, y: setattr(network, "seen", y))
+    network[1].register_forward_pre_hook(lambda layer, x: (time.sleep(1e-4), network.seen)[1:])
+    return network
+
+
+class Everywhere(dict):
+    """A copy of it is the same."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+def locked() -> nn.Module:
+    """Cannot be copied."""
+    network = Keeping(None).eval()
+    network.lock = threading.Lock()
+    return network
+
+
+KEEPING = {
+    "itself": lambda: Keeping(None).eval(),
+    "a hook": hooked,
+    "a variable of its module": lambda: Keeping(Everywhere()).eval(),
+    "what cannot be copied": locked,
+}
+
+
+@pytest.mark.parametrize("where", KEEPING)
+def test_pictures_of_several_threads_do_not_meet(where: str):
+    """Whatever a network keeps between two layers, and wherever."""
+    smoothed = smooth(KEEPING[where]())
+
+    found = smoothed.certify(IMAGES, workers=4, **FAST)
+
+    assert said(found) == said(smooth().certify(IMAGES, workers=1, **FAST))
+    assert said(smoothed.certify(IMAGES, devices=["cpu"] * 3, **FAST)) == said(found)
+
+
+def test_threads_share_parameters_and_run_at_a_time():
+    """Each thread has a copy; threads that waited for each other would break the barrier."""
+    together = threading.Barrier(2)
+
+    class Meeting(Brightness):
+        def forward(self, x):
+            if len(x) == 3:
+                together.wait(10)
+            return super().forward(x)
+
+    network = Meeting().eval()
+    backend = smooth(network, shape=(1, 4, 4)).backend
+    with ThreadPoolExecutor(2) as pool:
+        _ = [*pool.map(backend.scores, IMAGES.split(3))]
+
+    assert all(copied.weight is network.weight for copied in backend._idle)
+
+
+def test_a_network_that_cannot_be_copied_stays_on_its_device(monkeypatch: pytest.MonkeyPatch):
+    for where in ("a hook", "a variable of its module", "what cannot be copied"):
+        with refused(BackendError, "device meta: the network cannot be copied", "on cpu"):
+            smooth(KEEPING[where]()).certify(IMAGES, devices=["meta"], **FAST)
+    monkeypatch.setattr(_probes, "SECONDS", 0.0)  # nor does one that could not be tried
+    with refused(BackendError, "device meta: the network cannot be copied"):
+        smooth().certify(IMAGES, devices=["meta"], **FAST)
+
+
 def test_logits_of_an_object_are_scores():
     assert said(smooth(Objects().eval()).certify(IMAGES, **FAST)) == said(
         smooth().certify(IMAGES, **FAST)
@@ -486,6 +612,33 @@ def test_votes_are_kept_and_an_interrupted_call_goes_on(
         smooth(net(weight=nn.Parameter(torch.full((16,), 2.0)))).certify(
             IMAGES, votes=path, **fresh
         )
+    with refused(VotesError, "weights was"):
+        smooth(swapped()).certify(IMAGES, votes=path, **fresh)
+
+
+def swapped() -> nn.Module:
+    """Brightness of `net`, with the same name and tensors, and two scores swapped."""
+    network = net()
+    network.forward = lambda x: Brightness.forward(network, x).flip(1)
+    return network
+
+
+def test_votes_are_of_a_function_and_not_of_its_tensors():
+    """Two of a hundred scores that are swapped, or another activation, make another function."""
+    torch.manual_seed(0)
+    layers = [nn.Flatten(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 100)]
+    network, other = nn.Sequential(*layers).eval(), nn.Sequential(*layers).eval()
+    order = [*range(100)]
+    order[70], order[71] = 71, 70
+    other.register_forward_hook(lambda network, x, scores: scores[:, order])
+    smoother = nn.Sequential(*layers[:2], nn.GELU(), layers[3]).eval()
+
+    found = [
+        smooth(one, classes=100, shape=(1, 4, 4)).backend.weights
+        for one in (network, copy.deepcopy(network), other, smoother)
+    ]
+
+    assert found[0] == found[1] and len({*found}) == 3
 
 
 def test_votes_get_other_labels_and_are_not_drawn_again(tmp_path: Path, monkeypatch):
@@ -498,6 +651,20 @@ def test_votes_get_other_labels_and_are_not_drawn_again(tmp_path: Path, monkeypa
 
     assert said(again) == said(first) and first.header.seed == again.header.seed
     assert [row.label for row in records.read(path)[1]] == [int(label) for label in corrected]
+
+
+def test_a_batch_is_as_large_as_is_fast_unless_votes_have_another(tmp_path: Path):
+    """Activations of 16 MB: 8 MB of 256 x 256 pixels, and by then 8 kB of 8 x 8."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 32, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2)
+    network, path = smooth(nn.Sequential(*layers).eval()), tmp_path / "votes.jsonl"
+
+    assert network.at((1, 256, 256)).draws.batch_size == 2
+    assert network.at((1, 8, 8)).draws.batch_size == 64
+    assert smooth().certify(IMAGES, votes=path, batch_size=16, **FAST).header.batch_size == 16
+    assert smooth().certify(IMAGES, votes=path, **FAST).header.batch_size == 16
+    with refused(VotesError, "batch_size was 16, is 8"):
+        smooth().certify(IMAGES, votes=path, batch_size=8, **FAST)
 
 
 def test_noise_is_fresh_without_a_seed():

@@ -1,6 +1,7 @@
 """A classifier behind a denoiser, as one function of noisy pixels."""
 
 import copy
+import sys
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
@@ -37,6 +38,7 @@ class Denoised:
             )
         self.denoiser, self.classifier = denoiser, classifier
         self.fixed = max(batches, default=0)
+        self.most = min(getattr(one, "most", sys.maxsize) for one in (denoiser, classifier))
         self.sigma, self.shape, self.classes = (
             classifier.sigma,
             classifier.shape,

@@ -1,14 +1,17 @@
 """A PyTorch network as a backend, as it is: on its own device, in its own precision."""
 
 import copy
-from collections.abc import Sequence
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rrcm.core.errors import BackendError, one_line
-from rrcm.inference.foreign import _scores
+from rrcm.inference.foreign import _probes, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.models.trained.base import checkpoint
 
@@ -18,6 +21,8 @@ PRECISIONS = {  # from the lowest, which is that of a network
     torch.float32: "fp32",
     torch.float64: "fp64",
 }
+PROBED = 2  # grey pictures
+LARGEST = 2**24  # bytes of an activation; malloc returns larger ones to the system after each use
 
 
 class Backend:
@@ -25,7 +30,12 @@ class Backend:
 
     Scores are what it returns, or the attribute ``logits`` of that, as in Hugging Face's models;
     see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers.
-    ``fixed`` is 0: batches may have any size. ``crop_pct`` and ``interpolation`` are common values.
+    ``fixed`` is 0: batches may have any size. On a CPU, more than ``most`` rows take longer each.
+    ``crop_pct`` and ``interpolation`` are common values.
+
+    Guarantee: calls on several threads do not meet. Each has a copy of the network, which shares
+    its parameters; where copies give other scores (a hook keeps state outside the network), calls
+    wait for each other.
     """
 
     fixed = 0
@@ -49,8 +59,8 @@ class Backend:
         ``sigma`` is the noise level to certify at; ``mean`` and ``std`` of pixels in [0, 1] are
         applied after the noise. ``classes`` is how many there are, where it returns class numbers
         and no scores. The attribute ``weights`` is the SHA-256 of the name (by default
-        that of the network's class), the shape, the normalisation and all tensors. Two networks
-        that compute different things with the same tensors and names are not told apart.
+        that of the network's class), the shape, the normalisation, all tensors, and of which
+        scores are higher than others for 16 fixed pictures.
 
         Raises:
             BackendError: A part of it is in training mode or quantised by PyTorch, it does not run
@@ -80,15 +90,23 @@ class Backend:
         self.numbers = classes
         self.normalise = Normalisation(mean, std, channels=shape[0], device=str(self.device))
         self.provider = f"torch-{self.device.type}"
-        self.classes: Sequence[str] = [str(k) for k in range(self._probe(name))]
-        around = [name, shape, str(self.normalise)]
+        self._lock = threading.Lock()
+        self._idle: list[nn.Module] | None = None  # copies that no call has; None: there are none
+        with _probes.Largest() as largest:
+            self.classes: Sequence[str] = [str(k) for k in range(self._probe(name))]
+        rows = max(1, LARGEST * PROBED // largest.bytes)
+        self.most = rows if self.device.type == "cpu" else sys.maxsize
+        batches = _probes.pictures(shape).to(self.device).chunk(2)
+        scores = [self.scores(batch) for batch in batches]
+        self._copy_if_same(batches, scores)
+        around = [name, shape, str(self.normalise), _probes.order(torch.cat(scores))]
         self.weights = checkpoint.digest(state, around)
 
     def _probe(self, name: str) -> int:
         """The number of classes, by classifying a grey picture; the first run may fail."""
         _, height, width = self.shape
         try:
-            scores = self.scores(torch.full((2, *self.shape), 0.5, device=self.device))
+            scores = self.scores(torch.full((PROBED, *self.shape), 0.5, device=self.device))
         except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
             reason = one_line(error)
             raise BackendError(f"{name} does not run at {height} x {width}: {reason}") from None
@@ -97,17 +115,56 @@ class Backend:
         return scores.shape[1]
 
     def _fits(self, scores: Tensor) -> bool:
-        return scores.ndim == 2 and len(scores) == 2 and scores.shape[1] >= 2
+        return scores.ndim == 2 and len(scores) == PROBED and scores.shape[1] >= 2
+
+    def _copy_if_same(self, batches: Sequence[Tensor], scores: Sequence[Tensor]) -> None:
+        """Give calls copies of the network from now on, if copies that run at a time do not meet.
+
+        ``scores`` are those of each batch alone.
+        """
+        try:
+            self._idle = [self._copy() for _ in batches]
+            together = _probes.in_step(self.scores, batches)
+        except Exception:  # whatever a network does when it is copied
+            self._idle = None
+            return
+        if not all(map(_same, scores, together)):
+            self._idle = None
+
+    def _copy(self) -> nn.Module:
+        shared: dict[int, Any] = {id(tensor): tensor for tensor in self.network.parameters()}
+        return copy.deepcopy(self.network, shared)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[nn.Module]:
+        """A copy of the network that no other call has, or the network itself."""
+        if self._idle is None:
+            with self._lock:
+                yield self.network
+            return
+        try:
+            network = self._idle.pop()
+        except IndexError:
+            network = self._copy()
+        yield network
+        self._idle.append(network)
 
     def on(self, device: str) -> "Backend":
         """The same function on another device, with a copy of the network.
 
         Raises:
-            BackendError: There is no such device.
+            BackendError: There is no such device, or a copy is another function.
         """
         copied = copy.copy(self)
         try:
-            copied.network = copy.deepcopy(self.network).to(device)
+            if self._idle is None:
+                if torch.device(device) == self.device:
+                    return copied  # calls of both wait for each other
+                raise BackendError(
+                    f"device {device}: the network cannot be copied, or keeps state outside "
+                    f"itself, such as in a hook; certify it on {self.device}"
+                )
+            copied.network, copied._idle = copy.deepcopy(self.network).to(device), []
         except (RuntimeError, AssertionError) as error:
             raise BackendError(f"device {device}: {one_line(error)}") from None
         copied.device = torch.device(device)
@@ -126,12 +183,18 @@ class Backend:
         """What the network returns for noisy pixels."""
         if self.device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
-        made: Any = self.network(self.normalise(x).to(self.dtype))
-        made = getattr(made, "logits", made)
-        if not isinstance(made, Tensor):
-            raise TypeError(f"it returns {type(made).__name__}, not a tensor or logits")
-        return made
+        with self._exclusive() as network:
+            made: Any = network(self.normalise(x).to(self.dtype))
+            made = getattr(made, "logits", made)
+            if not isinstance(made, Tensor):
+                raise TypeError(f"it returns {type(made).__name__}, not a tensor or logits")
+            return made.clone()  # the network may keep, and overwrite, what it returned
 
 
 def _plain(value: object) -> bool:
     return isinstance(value, Tensor) and not value.is_quantized
+
+
+def _same(scores: Tensor, others: Tensor) -> bool:
+    """Whether scores are equal up to float32 rounding; masked ones need not be finite."""
+    return torch.allclose(scores, others, rtol=1e-4, atol=1e-6, equal_nan=True)

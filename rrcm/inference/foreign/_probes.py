@@ -1,0 +1,94 @@
+"""What is tried on a network when it is opened: its answers to fixed pictures, on two threads."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rrcm.noise import streams
+
+PICTURES = 16
+BLOCKS = 4  # a side; a network that averages over noise tells pictures apart by their blocks
+SECONDS = 30.0  # most that threads run in step: one may wait for a lock that the other one holds
+
+
+def pictures(shape: tuple[int, int, int]) -> Tensor:
+    """Fixed pictures [16, C, H, W]: coarse blocks under noise, the same on every machine."""
+    images, (channels, *size) = torch.arange(PICTURES), shape
+    blocks, noise = (
+        streams.gaussian(seed, images, torch.zeros_like(images), one, stream=streams.PARITY)
+        for seed, one in enumerate([(channels, BLOCKS, BLOCKS), shape])
+    )
+    return 0.5 + 0.25 * (F.interpolate(blocks, size=size) + noise)
+
+
+def order(scores: Tensor) -> list[Any]:
+    """The class of each row, and which scores are higher than that of the class before.
+
+    Rounding changes neither, but where two scores nearly tie. Of pictures [16, C, H, W], it is the
+    order of their blocks.
+    """
+    if scores.ndim > 2:
+        scores = F.adaptive_avg_pool2d(scores, BLOCKS).flatten(1)
+    return [scores.argmax(1).tolist(), (scores > scores.roll(1, dims=1)).tolist()]
+
+
+def in_step(function: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> list[Tensor]:
+    """``function`` of each batch, on a thread each, in step.
+
+    Threads of Python take turns at calls. So these wait for each other at every call, and what
+    one of them keeps where another keeps its own is overwritten before it is read.
+
+    Raises:
+        TimeoutError: They were not in step to the end.
+    """
+    barrier, end = threading.Barrier(len(batches)), time.monotonic() + SECONDS
+    ended, late = threading.Event(), threading.Event()
+
+    def wait(_frame: FrameType, event: str, _function: object) -> None:
+        if event in ("call", "c_return"):
+            try:
+                barrier.wait(max(0.0, end - time.monotonic()))
+            except threading.BrokenBarrierError:
+                sys.setprofile(None)
+                if not ended.is_set():
+                    late.set()
+
+    def run(batch: Tensor) -> Tensor:
+        sys.setprofile(wait)
+        try:
+            return function(batch)
+        finally:
+            sys.setprofile(None)
+            ended.set()
+            barrier.abort()
+
+    with ThreadPoolExecutor(len(batches)) as pool:
+        answers = [*pool.map(run, batches)]
+    if late.is_set():
+        raise TimeoutError
+    return answers
+
+
+class Largest(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that is computed on this thread."""
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation; views of other tensors, such as weights, do not count."""
+        computed = func(*args, **(kwargs or {}))
+        if isinstance(computed, Tensor) and not func.is_view:
+            self.bytes = max(self.bytes, computed.nbytes)
+        return computed
