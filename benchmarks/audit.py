@@ -143,7 +143,8 @@ def measure(seed: tuple[int, int], *, faulty: bool) -> dict[str, dict[str, bool]
             for fault, plant in list(FAULTS.items())[: None if faulty else 1]:
                 table = plant(*pair, places(pair[0]["radius"].to_numpy(), digits), rng)
                 stated = {"alpha": alpha / 2} if fault == "another alpha stated" else {}
-                alarms[kind][fault] = alarmed(table, Path(folder), digits, kind == "csv", stated)
+                found = audited(table, Path(folder), digits, kind == "csv", stated)
+                alarms[kind][fault] = bad(found)
     return alarms
 
 
@@ -270,10 +271,10 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def alarmed(
+def audited(
     table: pd.DataFrame, folder: Path, digits: int, ours: bool, stated: dict[str, float]
-) -> bool:
-    """Whether the audit of a table, written to a file, has an error or a warning."""
+) -> Audit:
+    """Write a table to a file of its format, and audit it."""
     path = folder / ("table.csv" if ours else "table.tsv")
     if ours:
         certify.write(table[[*certify.COLUMNS]], path)
@@ -284,7 +285,7 @@ def alarmed(
         elif digits < 6:  # in the field's format
             text = table.assign(time="", radius=[f"{r:.{digits}f}" for r in table["radius"]])
             text[list(tsv.COLUMNS)].to_csv(path, sep="\t", index=False)
-    return bad(audit(path, **stated))
+    return audit(path, **stated)
 
 
 def bad(found: Audit) -> bool:

@@ -8,21 +8,22 @@ closer, a radius is no evidence either way.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betainccinv, ndtr, ndtri
-from scipy.stats import binom
 
+from rrcm.auditing.ladder import around, rung, tops
+from rrcm.auditing.sweep import Window, shortest, swept
 from rrcm.auditing.usual import Prior, prior
 from rrcm.auditing.written import ROUNDINGS, SLIP, Written, written
 
 ENOUGH = 4.0  # log posterior odds from which (n, alpha, sigma) are claimed
 ALIKE = 7.0  # difference of log odds below which two explanations count as equally good
+EITHER = 10.0  # the same where few radii tell that they were rounded up: so another sigma may
 FEWEST = 5  # different radii; from fewer nothing is inferred
 _SOME, _MORE = 16, 300  # the largest radii, which select candidates and then score them
-_TOPS = 1_000  # largest attainable radii, which are computed once
+_ANCHORED = 4  # attainable radii that the largest radius may be
+_WINDOWS, _CLOSE = 60, 30.0  # windows of sigma that are narrowed, and their distance in log odds
 _FEW = 60  # candidates that are scored by `_MORE` radii
 
 
@@ -44,7 +45,7 @@ class AttainableRadii:
 
     def ceiling(self) -> float:
         """The radius of unanimous votes; no other is larger."""
-        return float(self.sigma * _rung(np.array(self.n), self.n, self.alpha))
+        return float(self.sigma * rung(np.array(self.n), self.n, self.alpha))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +79,7 @@ def match(
     """
     sigma = np.asarray(sigma, dtype=np.float64)
     z = np.minimum((radii + SLIP) / sigma, 9.0)
-    k, low, high = _around(z, unit / sigma, n, alpha)
+    k, low, high = around(z, unit / sigma, n, alpha)
     low, high = sigma * low, sigma * high
     below, above = np.where(k == n, high, low), np.where(k == n, np.inf, high)
     hit = {
@@ -86,7 +87,7 @@ def match(
         "nearest": (below >= radii - unit / 2 - SLIP) | (above <= radii + unit / 2 + SLIP),
         "up": below > radii - unit - SLIP,
     }
-    over = sigma * _tops(n, alpha)[-1] - radii
+    over = sigma * tops(n, alpha)[-1] - radii
     ceiling = {
         "down": (over >= -SLIP) & (over < unit),
         "nearest": np.abs(over) <= unit / 2 + SLIP,
@@ -113,41 +114,10 @@ def infer(radii: np.ndarray, unit: np.ndarray, tried: Prior | None = None) -> li
     pairs = [(n, alpha) for n in tried.draws for alpha in tried.alphas if alpha ** (1 / n) > 0.5]
     likely = [found for pair in pairs for found in _likely(seen, *pair, tried)]
     best = _best(likely, seen, tried)
-    if best and _explains_all(best[0], seen):
+    if best and best[0].rounding != "up" and _explains_all(best[0], seen):
         return best
     # A mixed table has parts that agree with several; one that explains a part must be the best.
     return _best([*likely, *_unusual(seen, pairs, tried)], seen, tried)
-
-
-def _rung(k: np.ndarray, n: int, alpha: float) -> np.ndarray:
-    """Phi^-1 of the Clopper-Pearson bound of k hits; -inf for none."""
-    some = np.maximum(k, 1)
-    return np.where(k > 0, -ndtri(betainccinv(n - some + 1, some, alpha)), -np.inf)
-
-
-@lru_cache(maxsize=1 << 10)
-def _tops(n: int, alpha: float) -> np.ndarray:
-    """`_rung` of the most hits, ascending."""
-    return _rung(np.arange(max(0, n - _TOPS), n + 1), n, alpha)
-
-
-def _around(
-    z: np.ndarray, step: np.ndarray, n: int, alpha: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The most hits k whose `_rung` is at most z, that rung and the next; the last two for k = n.
-
-    Where rungs lie closer than ``step``, z and z + step stand for them.
-    """
-    tops = _tops(n, alpha)
-    place = np.searchsorted(tops, z, side="right") - 1
-    lower = np.clip(place, 0, len(tops) - 2)
-    k, low, high = place + n + 1 - len(tops), tops[lower], tops[lower + 1]
-    close = (place < 0) & (tops[1] - tops[0] <= step)  # rungs are the closer the lower
-    low, high = np.where(close, z, low), np.where(close, z + step, high)
-    if (deep := (place < 0) & ~close).any():
-        k[deep] = np.clip(binom.isf(alpha, n, ndtr(z[deep])), 0, n - 1)
-        low[deep], high[deep] = _rung(k[deep], n, alpha), _rung(k[deep] + 1, n, alpha)
-    return k, low, high
 
 
 def _scores(
@@ -159,7 +129,7 @@ def _scores(
     share of the radii, small or half, may be of another origin.
     """
     values, places = seen.values, seen.places
-    ceilings = sigmas * _tops(n, alpha)[-1]
+    ceilings = sigmas * tops(n, alpha)[-1]
     ends = np.searchsorted(values - places, ceilings + SLIP)
     chosen = ends[:, None] - 1 - np.arange(min(most, len(values)))  # [S, most]
     there, chosen = chosen >= 0, np.maximum(chosen, 0)
@@ -213,16 +183,19 @@ def _best(
     ranked = sorted(judged.values(), key=lambda pair: -pair[0])
     if not ranked or ranked[0][0] < ENOUGH:
         return []
-    alike = [candidate for score, candidate in ranked if score > ranked[0][0] - ALIKE]
-    whole = [candidate for candidate in alike if _explains_all(candidate, seen)] or alike
-    shortest: dict[
-        tuple[int, float, float], AttainableRadii
-    ] = {}  # one sigma, of those next to each other
-    for candidate in sorted(whole, key=lambda one: len(repr(one.sigma))):
-        shortest.setdefault(
-            (candidate.n, candidate.alpha, round(math.log(candidate.sigma), 1)), candidate
-        )
+    first = ranked[0][1]
+    margin = EITHER if first.rounding == "up" and _telling(first, seen) <= FEWEST else ALIKE
+    alike = [candidate for score, candidate in ranked if score > ranked[0][0] - margin]
+    whole = [candidate for candidate in alike if _explains_all(candidate, seen)] or alike[:1]
+    shortest: dict[tuple[int, float, str, float], AttainableRadii] = {}
+    for one in sorted(whole, key=lambda one: len(repr(one.sigma))):  # of sigmas side by side
+        shortest.setdefault((one.n, one.alpha, one.rounding, round(math.log(one.sigma), 1)), one)
     return [candidate for candidate in whole if candidate in shortest.values()]
+
+
+def _telling(candidate: AttainableRadii, seen: Written) -> int:
+    """The number of different radii that an unrelated candidate would not explain, probably."""
+    return int((_matched(candidate, seen).chance <= 0.5).sum())
 
 
 def _before(candidate: AttainableRadii, tried: Prior) -> float:
@@ -230,7 +203,11 @@ def _before(candidate: AttainableRadii, tried: Prior) -> float:
 
 
 def _explains_all(candidate: AttainableRadii, seen: Written) -> bool:
-    found = match(
+    return bool(_matched(candidate, seen).hit[candidate.rounding].all())
+
+
+def _matched(candidate: AttainableRadii, seen: Written) -> Match:
+    return match(
         seen.values,
         seen.places,
         n=candidate.n,
@@ -238,58 +215,53 @@ def _explains_all(candidate: AttainableRadii, seen: Written) -> bool:
         sigma=np.float64(candidate.sigma),
         heaped=seen.heaped,
     )
-    return bool(found.hit[candidate.rounding].all())
 
 
 def _unusual(
     seen: Written, pairs: list[tuple[int, float]], tried: Prior
 ) -> Iterator[tuple[float, AttainableRadii]]:
-    """Candidates at any sigma for which the largest radius is one of the largest attainable."""
+    """Candidates at any real sigma that makes a heap or the largest radius one of the largest.
+
+    Sigma is then known to a few last places of that radius; the other radii narrow it.
+    """
     top = seen.largest(_SOME)
-    values, places = top.values, top.places
-    shifts = np.array([0.0, -0.5, -1.0])  # from a written radius to the smallest exact one
+    last = len(top.values) - 1
+    anchors = [  # a heap is of unanimous votes
+        (i, 1 if top.heaped[i] else _ANCHORED)
+        for i in range(last + 1)
+        if top.heaped[i] or i >= last - 1
+    ]
     rough = []
     for n, alpha in pairs:
-        tops = _rung(n - np.arange(4), n, alpha)
-        tops = tops[tops > 0.1]
-        for shift, rounding in zip(shifts, ROUNDINGS, strict=True):
-            lows = (values[-1] + shift * places[-1]) / tops
-            # Sigma is known to one last place of the largest radius; so compare radii to two.
-            middles = lows + places[-1] / tops / 2
-            wide = replace(top, values=values + (shift - 0.5) * places, places=2 * places)
-            found = dict(_scores(wide, n, alpha, middles, _SOME))
-            for score, low, rung in zip(found["down"], lows, tops, strict=True):
-                rough.append((score, n, alpha, rounding, shift, low, low + places[-1] / rung))
-    for _, n, alpha, rounding, shift, low, high in sorted(rough, key=lambda r: -r[0])[:20]:
-        sigma = _narrowed(values, places, n, alpha, low, high, shift)
-        scores = dict(_scores(top, n, alpha, np.array([sigma]), _SOME))
-        candidate = AttainableRadii(n=n, alpha=alpha, sigma=sigma, rounding=rounding)
-        yield float(scores[rounding][0]) + _before(candidate, tried), candidate
-
-
-def _narrowed(
-    values: np.ndarray,
-    places: np.ndarray,
-    n: int,
-    alpha: float,
-    low: float,
-    high: float,
-    shift: float,
-) -> float:
-    """The shortest decimal between two sigmas at which most of the largest radii are attainable."""
-    for value, place in zip(values[::-1], places[::-1], strict=True):
-        middle = (low + high) / 2
-        z = (value + (shift + 0.5) * place) / middle
-        k = np.clip(binom.isf(alpha, n, ndtr(z)) + np.arange(2), 1, n)
-        rungs = _rung(k, n, alpha)
-        rung = rungs[np.abs(rungs - z).argmin()]
-        if not rung > 0.1:
+        rungs = tops(n, alpha)[: -_ANCHORED - 1 : -1]
+        rungs = rungs[rungs > 0.1]
+        windows = [
+            Window.around(top.values[i], top.places[i], rung, rounding)
+            for i, most in anchors
+            for rung in rungs[:most]
+            for rounding in ROUNDINGS
+        ]
+        if not windows:
+            continue
+        before = math.log(tried.draws[n] * tried.alphas[alpha])
+        odds, _ = swept(top, n, alpha, windows)
+        for score, window in zip(odds + before, windows, strict=True):
+            rough.append((score + seen.roundings[window.rounding], n, alpha, window))
+    rough.sort(key=lambda one: -one[0])
+    for score, n, alpha, window in rough[:_WINDOWS]:
+        if score < rough[0][0] - _CLOSE:
             break
-        a, b = (value + shift * place) / rung, (value + (shift + 1) * place) / rung
-        if max(low, a) <= min(high, b):
-            low, high = max(low, a), min(high, b)
-    for digits in range(1, 9):
-        step = 10.0 ** (math.floor(math.log10(high)) + 1 - digits)
-        if (sigma := math.ceil(low / step - SLIP) * step) <= high * (1 + SLIP):
-            return round(sigma, 12)
-    return (low + high) / 2
+        _, [best] = swept(seen, n, alpha, [window])
+        low, high = max(best.low, tried.meant[0]), min(best.high, tried.meant[1])
+        sigma = shortest(low, high) if low <= high else shortest(best.low, best.high)
+        candidate = AttainableRadii(n=n, alpha=alpha, sigma=sigma, rounding=window.rounding)
+        scores = dict(_scores(top, n, alpha, np.array([candidate.sigma]), _SOME))
+        yield float(scores[window.rounding][0]) + _before(candidate, tried), candidate
+
+
+def sigmas(candidate: AttainableRadii, radii: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
+    """The least and the largest sigma that explain radii as well as the candidate's does."""
+    top = radii.argmax()
+    window = Window.around(radii[top], unit[top], radii[top] / candidate.sigma, candidate.rounding)
+    _, [best] = swept(written(radii, unit), candidate.n, candidate.alpha, [window])
+    return min(best.low, candidate.sigma), max(best.high, candidate.sigma)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rrcm.auditing import infer, naming, replay
+from rrcm.auditing import infer, naming, replay, usual
 from rrcm.auditing.findings import (
     ERROR,
     NOTE,
@@ -45,7 +45,7 @@ class Audit:
 
     def __str__(self) -> str:
         """Explanations, findings and the verdict, a line each."""
-        lines = [f"{self.path}: {self.rows} images"]
+        lines = [f"{self.path}: {self.rows} image{'s' * (self.rows != 1)}"]
         for number, one in enumerate(self.inferred):
             lines.append(f"  {'or ' * (number > 0)}{one} ({one.rows} rows)")
         lines += [f"  {finding}" for finding in self.findings]
@@ -166,8 +166,8 @@ def _apart(again: Recount, stated: Stated) -> list[Finding]:
             result.append(Finding(level=WARNING, text=text))
     if stated.sigma is not None and again.sigma is not None:
         low, high = again.sigma
-        if not low * (1 - 1e-6) <= stated.sigma <= high * (1 + 1e-6):
-            text = f"radii are of sigma = {low:.6g}, not of {stated.sigma:g} as stated"
+        if not usual.agree(stated.sigma, low, high):
+            text = f"radii are of sigma = {low:.9g}, not of {stated.sigma:.9g} as stated"
             result.append(Finding(level=ERROR, text=text))
     return result
 
@@ -178,8 +178,10 @@ def _votes(path: Path, stated: Stated) -> Audit:
     found = replay.replay(header, rows) + unlabelled(np.array([row.label for row in rows]))
     for name in ("n", "alpha", "sigma"):
         said, written = getattr(stated, name), getattr(header, name)
-        if said is not None and not math.isclose(said, written, rel_tol=1e-9):
-            text = f"votes are of {name} = {written:g}, not of {said:g} as stated"
+        if said is None or math.isclose(said, written, rel_tol=1e-9):
+            continue
+        if name != "sigma" or not usual.agree(said, written, written):
+            text = f"votes are of {name} = {written:.9g}, not of {said:.9g} as stated"
             serve = name == "alpha" and header.stop == "none"
             also = "; all n draws were made of every image, which serve every alpha" * serve
             found.append(Finding(level=NOTE if serve else ERROR, text=text + also))

@@ -176,29 +176,27 @@ def _images(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
 
 
 def _coverage(table: pd.DataFrame, *, numbered: bool) -> list[Finding]:
-    images = len(table)
-    if not images:
-        return []
-    low, high = proportion_confint(images // 2, images, alpha=0.05, method="wilson")
-    found = [
-        Finding(
-            level=NOTE,
-            text=f"{images} images: a certified accuracy is known to "
-            f"±{printed((high - low) / 2, UP, places=1, scale=100)} points at most",
-        )
-    ]
     labels = table["label"].to_numpy()
     if not numbered:
         labels = labels[np.argsort(table["idx"].to_numpy(), kind="stable")]
-    found += unlabelled(labels)
-    classes, seen = np.unique(labels), np.unique(table["predict"])
+    known = labels[labels != UNKNOWN]
+    if not len(known):
+        text = "no image has a label: the table says nothing about accuracy"
+        return [Finding(level=NOTE, text=text)] if len(labels) else []
+    low, high = proportion_confint(len(known) // 2, len(known), alpha=0.05, method="wilson")
+    half = printed((high - low) / 2, UP, places=1, scale=100)
+    images = f"{len(known)} {'labelled ' * (len(known) < len(labels))}image{'s' * (len(known) > 1)}"
+    text = f"{images}: a certified accuracy is known to ±{half} points at most"
+    found = [Finding(level=NOTE, text=text), *unlabelled(labels)]
+    classes, seen = np.unique(known), np.unique(table["predict"])
     outside = np.setdiff1d(seen[seen >= 0], classes)
-    if images >= 20 and (len(outside) > len(classes) or (np.diff(labels) >= 0).all()):
-        text = (
-            f"the images are of {len(classes)} classes, {classes[0]} to {classes[-1]}, though "
-            f"{len(outside)} others were predicted"
-            if len(outside) > len(classes)
-            else f"the images are sorted by class, and of {len(classes)} classes only"
-        )
+    few = len(outside) > len(classes)
+    if len(known) >= 20 and (few or (np.diff(known) >= 0).all()):
+        of = f"{len(classes)} classes, {classes[0]} to {classes[-1]}"
+        text = f"the images are of {of if len(classes) > 1 else f'class {classes[0]} only'}"
+        if few:
+            text += f", though {len(outside)} others were predicted"
+        elif len(classes) > 1:
+            text += ", and sorted by class"
         found.append(Finding(level=NOTE, text=text + ": do they stand for the data?"))
     return found

@@ -48,11 +48,10 @@ def _explain(
     first = _match(found[0], r, unit)
     informative = first.chance <= max(0.5, first.chance.min())
     if first.near()[informative].mean() >= MOST:
-        inferred = [_as_inferred(candidate, r, unit) for candidate in found]
-        return inferred, [
+        return _distinct(found, r, unit), [
             *_rounding(found, r, unit, where),
             *_heaped(found[0], r, unit, where),
-            *_otherwise(found, stated),
+            *_otherwise(found, stated, r, unit),
             *_telling(r[informative], len(r)),
             *shares.perhaps(found[0].alpha, stated.alpha),
         ]
@@ -91,6 +90,12 @@ def _match(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) -> Match
     )
 
 
+def _distinct(found: list[AttainableRadii], r: np.ndarray, unit: np.ndarray) -> list[Inferred]:
+    """Explanations that differ in more than how radii are rounded, each with its best sigma."""
+    best = {(one.n, one.alpha, round(math.log(one.sigma), 1)): one for one in reversed(found)}
+    return [_as_inferred(one, r, unit) for one in found if one in best.values()]
+
+
 def _as_inferred(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) -> Inferred:
     rows = int(_match(candidate, r, unit).near().sum())
     return Inferred(n=candidate.n, alpha=candidate.alpha, sigma=candidate.sigma, rows=rows)
@@ -110,7 +115,7 @@ def _from_path(named: Named, inferred: list[Inferred]) -> Finding:
     sigmas = [one.sigma for one in inferred if one.sigma is not None]
     if not sigmas:
         return Finding(level=NOTE, text=f"{text}; the radii do not confirm it")
-    if any(math.isclose(sigma, named.sigma, rel_tol=1e-6) for sigma in sigmas):
+    if any(usual.agree(named.sigma, sigma, sigma) for sigma in sigmas):
         return Finding(level=NOTE, text=f"{text}, and the radii agree with it")
     other = f"the path says sigma = {named.sigma:g} ({named.text}), the radii are of {sigmas[0]:g}"
     if named.training:
@@ -123,7 +128,7 @@ def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -
     n, alpha, sigma = stated.n, stated.alpha, stated.sigma
     if n is None or alpha is None or sigma is None:
         return []
-    top = max(0.0, radius(complement(n, n, alpha), sigma=sigma))
+    top = max(0.0, radius(complement(n, n, alpha), sigma=usual.meant(sigma)[1]))
     over, rounded = r > top + unit / 2 + SLIP, r > top * (1 + 1e-9)
     most = printed(top, DOWN, digits=6)
     text = f"the radius is above {most}, that of {n:,} unanimous votes as stated"
@@ -201,7 +206,9 @@ def _mixed(pair: list[AttainableRadii], rest: np.ndarray, where: np.ndarray) -> 
     return at(ERROR, where, rest, f"the radius is of {other}, others are of {one}: mixed tables")
 
 
-def _otherwise(found: list[AttainableRadii], stated: Stated) -> list[Finding]:
+def _otherwise(
+    found: list[AttainableRadii], stated: Stated, r: np.ndarray, unit: np.ndarray
+) -> list[Finding]:
     """Findings about stated values that contradict all explanations."""
     result = []
     for name in ("n", "alpha", "sigma"):
@@ -209,9 +216,13 @@ def _otherwise(found: list[AttainableRadii], stated: Stated) -> list[Finding]:
         values = [getattr(candidate, name) for candidate in found]
         if said is None or any(math.isclose(value, said, rel_tol=1e-6) for value in values):
             continue
+        if name == "sigma" and any(
+            usual.agree(said, *attainable_radii.sigmas(candidate, r, unit)) for candidate in found
+        ):
+            continue
         if name == "alpha" and shares.perhaps(values[0], said):
             continue  # the findings of `perhaps` cover it
-        text = f"the radii are of {name} = {values[0]:g}, not of {said:g} as stated"
+        text = f"the radii are of {name} = {values[0]:.9g}, not of {said:.9g} as stated"
         less = name == "alpha" and max(values) < said  # the table is merely conservative
         result.append(Finding(level=WARNING if less else ERROR, text=text))
     return result

@@ -21,6 +21,7 @@ from rrcm.certification.votes.counts import ABSTAIN
 STEP = 10.0**-DIGITS  # by which p_A and radius may be rounded down
 MOST = 0.95  # share of rows from which a hypothesis counts the other rows as wrong
 FEW = 3  # rows that may agree by chance
+COINCIDENCE = 1e-4  # relative difference of a real number and one of a digit; a tenth for two
 SLACK = 1e-10  # relative error of special functions
 FIXED = {"n", "futile", "skipped"}  # reasons to stop of rules that claim after n draws only
 SAMPLE = 40  # rows, or up to twice as many, whose bounds are computed by a slow formula
@@ -249,7 +250,8 @@ def some(table: pd.DataFrame) -> pd.DataFrame:
 def common(low: np.ndarray, high: np.ndarray) -> tuple[float, float, np.ndarray]:
     """The interval contained in most of the intervals [low, high], [R], and a mask of those, [R].
 
-    If a short decimal lies in nearly as many, it is returned instead: such values are usual.
+    If a short decimal lies in as many, it is returned instead: such values are usual. It may lie
+    in a few less if none are in all, or if it is too near for a coincidence.
     """
     starts, ends = np.sort(low), np.sort(high)
     count = np.searchsorted(starts, starts, "right") - np.searchsorted(ends, starts, "left")
@@ -259,7 +261,9 @@ def common(low: np.ndarray, high: np.ndarray) -> tuple[float, float, np.ndarray]
     for digits in range(1, 4):
         short = float(f"{(left + right) / 2:.{digits - 1}e}")
         within = (low <= short) & (high >= short)
-        if within.sum() >= inside.sum() - max(3, 0.02 * len(low)):
+        gap = max(left - short, short - right, 0.0) / short
+        coincides = inside.all() and gap * 10**digits > COINCIDENCE
+        if within.sum() >= inside.sum() - (0 if coincides else max(3, 0.02 * len(low))):
             return short, short, within
     return left, right, inside
 

@@ -19,27 +19,47 @@ COMMON = {"n": (10_000, 100_000), "alpha": (0.001, 0.01), "sigma": (0.12, 0.25, 
 V = TypeVar("V", int, float)
 SHARE = 0.75  # of tables that have one of the common values
 RARE = 0.05  # of tables whose sigma is none of SIGMAS
+SLACK = 1e-6  # relative difference of two sigmas that count as equal
 HINT = 0.8  # probability of a value that the user states or a path names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prior:
-    """Values of n, alpha and sigma to try, each with its probability."""
+    """Values of n, alpha and sigma to try, each with its probability.
+
+    All sigmas that a stated one may be ``meant`` for are as likely as it.
+    """
 
     draws: dict[int, float]
     alphas: dict[float, float]
     sigmas: dict[float, float]
+    meant: tuple[float, float] = (math.inf, -math.inf)
 
     def log(self, *, n: int, alpha: float, sigma: float) -> float:
         """The log probability of a combination.
 
         A sigma outside of ``sigmas`` is rare, and the rarer the more digits it has.
         """
-        chance = self.sigmas.get(sigma)
+        chance = HINT if self.meant[0] <= sigma <= self.meant[1] else self.sigmas.get(sigma)
         if chance is None:
             digits = len(Decimal(repr(float(sigma))).normalize().as_tuple().digits)
             chance = RARE * 10.0**-digits
         return math.log(self.draws[n] * self.alphas[alpha] * chance)
+
+
+def meant(sigma: float) -> tuple[float, float]:
+    """The sigmas that a stated one may stand for: a usual one for itself, others are rounded."""
+    if sigma in SIGMAS:
+        return sigma, sigma
+    digits = Decimal(repr(float(sigma))).normalize().as_tuple()
+    half = 10.0 ** min(int(digits.exponent), -1) / 2
+    return sigma - half, sigma + half
+
+
+def agree(sigma: float, low: float, high: float) -> bool:
+    """Whether a stated sigma may stand for one in [low, high]."""
+    least, most = meant(sigma)
+    return low <= most * (1 + SLACK) and high >= least * (1 - SLACK)
 
 
 def prior(*, n: int | None = None, alpha: float | None = None, sigma: float | None = None) -> Prior:
@@ -54,6 +74,7 @@ def prior(*, n: int | None = None, alpha: float | None = None, sigma: float | No
         draws=draws if n is None else _hinted(draws, [n]),
         alphas=alphas if alpha is None else _hinted(alphas, [alpha, alpha / 2]),
         sigmas=sigmas if sigma is None else _hinted(sigmas, [sigma]),
+        meant=(math.inf, -math.inf) if sigma is None else meant(sigma),
     )
 
 

@@ -66,7 +66,9 @@ def units(radii: np.ndarray) -> np.ndarray:
     digits = max((len(d.as_tuple().digits) for d in decimals), default=1)
     fixed = np.full(len(radii), 10.0 ** -max(places, 0))
     significant = np.array([10.0 ** (d.adjusted() + 1 - digits) for d in decimals])
-    return significant if np.log(significant).sum() > np.log(fixed).sum() + SLIP else fixed
+    first = np.unique(radii, return_index=True)[1]  # a heap of one radius is no more evidence
+    coarser = np.log(significant[first]).sum() > np.log(fixed[first]).sum() + SLIP
+    return significant if coarser else fixed
 
 
 def in_full(radii: np.ndarray, unit: np.ndarray) -> bool:

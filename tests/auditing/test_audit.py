@@ -11,8 +11,9 @@ from audit_tables import RULES, alarms, sampled, table
 from builders import refused, row
 
 from benchmarks.audit import FAULTS, simulate
+from benchmarks.odd_sigma import outcomes
 from pipeline.cli import main as cli
-from rrcm.auditing import attainable_radii
+from rrcm.auditing import ladder
 from rrcm.auditing.audit import audit
 from rrcm.auditing.findings import some
 from rrcm.auditing.recount import Hypothesis, accept, common
@@ -84,7 +85,46 @@ def test_two_classes_under_rules_that_stop_early_raise_no_alarm(tmp_path, rule):
     assert alarms(examine(tmp_path, found)) == []
 
 
+@pytest.mark.parametrize("sigma", [12 / 255, 1 / 3, 0.25 / 0.2023, 20 / 3072**0.5])
+@pytest.mark.parametrize(("kind", "digits"), [("csv", 6), ("tsv", 6), ("tsv", 4)])
+def test_a_clean_table_of_any_sigma_raises_no_alarm_though_it_is_stated_to_six_digits(
+    tmp_path, sigma, kind, digits
+):
+    found = table(10_000, sigma=sigma, digits=digits)
+    stated = {"n": 10_000, "alpha": 0.001, "sigma": float(f"{sigma:.6g}")}
+
+    for result in (examine(tmp_path, found, kind), examine(tmp_path, found, kind, **stated)):
+        assert alarms(result) == [] and result.trusted
+        assert result.inferred[0].sigma == pytest.approx(sigma, rel=1e-3)
+    for other in ({"sigma": 1.01 * stated["sigma"]}, {"n": 10}):  # 10 draws give hardly a radius
+        assert "as stated" in examine(tmp_path, found, kind, **other).verdict
+
+
+def test_tables_of_any_sigma_are_clean_in_all_formats():
+    happened = [one for turn in range(20) for one in outcomes(0, turn, faulty=0)]
+
+    rows = {row for row, _ in happened}
+    assert any(row.startswith("inferred right") for row in rows)
+    assert not any(row.startswith(("false alarms", "inferred wrong")) for row in rows)
+
+
+def test_votes_of_a_sigma_that_was_stated_to_six_digits_are_trusted(tmp_path):
+    definition, rows = sampled("none", images=10)
+    records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, sigma=1 / 3), rows)
+
+    assert audit(tmp_path / "a.jsonl", sigma=0.333333).trusted
+    assert not audit(tmp_path / "a.jsonl", sigma=0.333331).trusted
+
+
 # Planted faults.
+
+
+def test_the_line_of_a_radius_that_was_rounded_up_is_named_at_any_sigma(tmp_path):
+    found = table(sigma=1 / 3)
+    line = int(np.flatnonzero(found["radius"] > 0)[7]) + 2
+    up = with_one(found, "radius", line, round(found["radius"][line - 2] + 1e-6, 6))
+
+    assert [lines for _, lines, _ in alarms(examine(tmp_path, up, "tsv"))] == [(line,)]
 
 
 def test_larger_radii_are_of_two_classes_only_as_far_as_votes_allow(tmp_path):
@@ -245,9 +285,26 @@ def test_the_first_images_of_a_sorted_set_are_noted(tmp_path):
     found = table(images=500).assign(idx=range(500), label=np.repeat(range(10), 50), predict=-1)
     found = found.assign(radius=0.0, correct=0, p_A=0.0)
 
-    notes = [finding.text for finding in examine(tmp_path, found, "tsv").findings]
+    assert any("10 classes, 0 to 9, and sorted" in text for text in texts(examine(tmp_path, found)))
 
-    assert any("sorted by class, and of 10 classes only" in text for text in notes)
+
+@pytest.mark.parametrize(
+    ("label", "note"),
+    [
+        (-1, "no image has a label: the table says nothing about accuracy"),
+        (3, "the images are of class 3 only: do they stand for the data?"),
+        (
+            [4] + [-1] * 199,
+            "1 labelled image: a certified accuracy is known to ±39.7 points at most",
+        ),
+    ],
+)
+def test_a_label_that_is_unknown_is_of_no_class(tmp_path, label, note):
+    found = table().assign(label=label, predict=-1, radius=0.0, correct=0, p_A=0.0)
+
+    notes = texts(examine(tmp_path, found))
+
+    assert note in notes and not any("1 classes" in text or "-1" in text for text in notes)
 
 
 # Votes.
@@ -374,6 +431,19 @@ def test_many_lines_are_told_in_short():
     assert some(tuple(range(0, 40, 2)), "line") == "lines 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"
 
 
+def test_a_short_decimal_in_most_intervals_is_no_reason_to_distrust_the_others():
+    """Unless it is so near to what all have in common that one of them must be wrong."""
+    low, high = np.full(200, 0.333), np.full(200, 0.3336)
+    low[0] = 0.33325
+    near, far = np.full(200, 0.499), np.full(200, 0.501)
+    near[0] = 0.5 + 1e-7
+
+    _, _, inside = common(low, high)
+
+    assert inside.all()
+    assert common(near, far)[0] == 0.5
+
+
 def test_what_most_intervals_have_in_common():
     low, high = np.array([0.1, 0.2, 0.3, 5.0]), np.array([0.9, 0.8, 0.3501, 6.0])
 
@@ -385,10 +455,8 @@ def test_what_most_intervals_have_in_common():
 def test_ten_thousand_rows_are_quick(tmp_path, monkeypatch):
     """Work does not grow with the rows but for looking each radius up: no list of rungs is made."""
     evaluated = []
-    rung = attainable_radii._rung
-    monkeypatch.setattr(
-        attainable_radii, "_rung", lambda k, *a: evaluated.append(np.size(k)) or rung(k, *a)
-    )
+    rung = ladder.rung
+    monkeypatch.setattr(ladder, "rung", lambda k, *a: evaluated.append(np.size(k)) or rung(k, *a))
 
     assert examine(tmp_path, table(100_000, images=10_000), "tsv").trusted
     assert sum(evaluated) < 1_000_000

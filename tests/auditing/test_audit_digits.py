@@ -143,13 +143,13 @@ def test_another_alpha_than_stated_is_found(tmp_path):
 def test_a_radius_that_was_rounded_to_the_nearest_is_no_reason_for_distrust(
     tmp_path, written_as, level
 ):
-    """Unanimous votes give 1.90573: 1.906 is the nearest of three decimals; too few radii tell."""
+    """Unanimous votes give 1.905728: 1.906 is the nearest of three decimals; too few radii tell."""
     path = tmp_path / "a.tsv"
     path.write_text(f"0\t3\t3\t{written_as}\t1\t\n1\t3\t3\t0.5\t1\t\n2\t3\t3\t0.25\t1\t\n")
 
     result = audit(path, n=100_000, alpha=0.001, sigma=0.5)
 
-    found = [one.level for one in result.findings if "above 1.90573" in one.text]
+    found = [one.level for one in result.findings if "above 1.90572" in one.text]
     assert found == [level or "warning"] and result.inferred == []
     assert (result.trusted is False) == (level == "error")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.audit import rounded, simulate
-from rrcm.auditing import attainable_radii, usual, written
+from rrcm.auditing import attainable_radii, ladder, sweep, usual, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.certification import certify
 from rrcm.certification.votes import bounds
@@ -87,6 +87,7 @@ def test_nothing_is_above_unanimous_votes():
         ([1.51, 0.953, 0.0427], [1e-2, 1e-3, 1e-4]),  # {:.3} of Python
         ([0.1234567, 2.0000001], [1e-7] * 2),
         ([0.95286417007, 0.5], [2e-7 * 0.95286417007, 1e-7]),  # in full
+        ([10.116] * 9 + [0.2451, 6.4987, 9.0548], [1e-4] * 12),  # one heap is one radius
     ],
 )
 def test_the_last_place_is_seen(values, unit):
@@ -117,6 +118,58 @@ def test_an_unusual_sigma_is_found():
         str(infer(down(radii(1_000, 0.001, 0.37), 6))[0])
         == "n = 1,000, alpha = 0.001, sigma = 0.37"
     )
+
+
+@pytest.mark.parametrize("sigma", [12 / 255, 1 / 3, 0.25 / 0.2023, 20 / 3072**0.5])
+@pytest.mark.parametrize("digits", [4, 6, 8])
+def test_a_sigma_that_is_no_short_decimal_is_found(sigma, digits):
+    values = down(radii(1_000, 0.001, sigma), digits)
+    values = values[values > 0]
+
+    [best, *_] = infer(values)
+    low, high = attainable_radii.sigmas(best, values, np.full(len(values), 10.0**-digits))
+
+    assert (best.n, best.alpha, best.rounding) == (1_000, 0.001, "down")
+    assert low <= sigma <= high and (high - low) / sigma < 10.0 ** (1 - digits) / sigma
+
+
+def test_radii_are_not_called_rounded_up_where_another_sigma_explains_them():
+    plain = infer(down(radii(100_000, 0.001, 0.40485829959514175, images=500), 3))
+    exact = radii(100_000, 0.01, 0.5015, images=500, seed=1)
+    three = infer(np.array([float(f"{radius:.3}") for radius in exact]))
+
+    assert {candidate.rounding for candidate in plain} == {"up", "nearest", "down"}
+    assert [candidate.rounding for candidate in three] == ["up", "nearest"]
+
+
+def test_a_sigma_at_which_two_neighbouring_radii_meet_is_not_the_best():
+    """0.181 and 0.182, rounded down, are not both of the rung at 0.182."""
+    seen = written.written(np.array([0.181, 0.182]), np.full(2, 1e-3))
+    top = ladder.tops(100, 0.001)[-1]
+
+    _, [best] = sweep.swept(seen, 100, 0.001, [sweep.Window.around(0.182, 1e-3, top, "down")])
+
+    assert best.high - best.low > 1e-4
+
+
+@few
+@given(st.sampled_from([10_000, 100_000, 1_000_000]), st.sampled_from([0.05, 0.001]), st.data())
+def test_the_rungs_around_any_number_are_next_to_each_other(n, alpha, data):
+    z = np.array(data.draw(st.lists(st.floats(0.1, 3.0), min_size=1, max_size=5)))
+
+    k, low, high = ladder.around(z, np.full(len(z), 1e-9), n, alpha)
+
+    assert (low <= z).all() and (z < high).all()
+    assert low.tolist() == ladder.rung(k, n, alpha).tolist()
+    assert high.tolist() == ladder.rung(k + 1, n, alpha).tolist()
+
+
+@pytest.mark.parametrize(
+    ("stated", "least", "most"),
+    [(0.333333, 0.3333325, 0.3333335), (0.33, 0.325, 0.335), (0.5, 0.5, 0.5), (20.0, 19.95, 20.05)],
+)
+def test_the_digits_of_a_stated_sigma_are_an_interval_if_it_is_not_usual(stated, least, most):
+    assert usual.meant(stated) == pytest.approx((least, most), rel=1e-12)
 
 
 def test_an_unusual_n_is_found_if_it_is_tried():

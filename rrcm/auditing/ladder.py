@@ -1,0 +1,52 @@
+"""The ladder of quantiles Phi^-1(p) of the Clopper-Pearson bounds p of n votes, and its rungs."""
+
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import betainccinv, ndtr, ndtri
+from scipy.stats import binom
+
+_TOPS = 1_000  # largest rungs, which are computed once
+
+
+def rung(k: np.ndarray, n: int, alpha: float) -> np.ndarray:
+    """Phi^-1 of the Clopper-Pearson bound of k hits; -inf for none."""
+    some = np.maximum(k, 1)
+    return np.where(k > 0, -ndtri(betainccinv(n - some + 1, some, alpha)), -np.inf)
+
+
+@lru_cache(maxsize=1 << 10)
+def tops(n: int, alpha: float) -> np.ndarray:
+    """`rung` of the most hits, ascending."""
+    return rung(np.arange(max(0, n - _TOPS), n + 1), n, alpha)
+
+
+def around(
+    z: np.ndarray, step: np.ndarray, n: int, alpha: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The most hits k whose `rung` is at most z, that rung and the next; the last two for k = n.
+
+    Where rungs lie closer than ``step``, z and z + step stand for them.
+    """
+    most = tops(n, alpha)
+    place = np.searchsorted(most, z, side="right") - 1
+    lower = np.clip(place, 0, len(most) - 2)
+    k, low, high = place + n + 1 - len(most), most[lower], most[lower + 1]
+    close = (place < 0) & (most[1] - most[0] <= step)  # rungs are the closer the lower
+    low, high = np.where(close, z, low), np.where(close, z + step, high)
+    if (deep := (place < 0) & ~close).any():
+        k[deep] = hits = _hits(z[deep], n, alpha)
+        low[deep], high[deep] = rung(hits, n, alpha), rung(hits + 1, n, alpha)
+        if (missed := deep & ~((low <= z) & (z < high))).any():
+            k[missed] = np.clip(binom.isf(alpha, n, ndtr(z[missed])), 0, n - 1)
+            low[missed], high[missed] = rung(k[missed], n, alpha), rung(k[missed] + 1, n, alpha)
+    return k, low, high
+
+
+def _hits(z: np.ndarray, n: int, alpha: float) -> np.ndarray:
+    """The most hits whose `rung` is at most z; nearly, by the Cornish-Fisher expansion."""
+    p, t = ndtr(z), -ndtri(alpha)
+    deviation, skew = np.sqrt(n * p * (1 - p)), 1 - 2 * p
+    third = (t**3 - 3 * t) * (1 - 6 * p * (1 - p)) / 24 - (2 * t**3 - 5 * t) * skew**2 / 36
+    quantile = n * p + t * deviation + (t**2 - 1) * skew / 6 + third / deviation
+    return np.clip(np.ceil(quantile - 0.5), 0, n - 1).astype(int)
