@@ -1,7 +1,7 @@
-"""Renews release/, a DVC remote inside the repository with what certifying needs: ``make release``.
+"""Renews release/, the DVC remote inside the repository: ``make release``.
 
-`rrcm pull` in a fresh clone fetches it. release/contents.yaml lists outputs by data
-set; dvc.lock has the hashes of one data set, presets/locks/ those of the others.
+`dvc pull` in a fresh clone fetches it. release/contents.yaml lists outputs by data set; dvc.lock
+and data.dvc have the hashes of one data set, presets/locks/ those of the others.
 """
 
 import json
@@ -21,7 +21,8 @@ from rrcm.core.schema import read_yaml
 FOLDER = Path("release")
 STORE = FOLDER / "files/md5"  # the layout of every DVC remote and cache
 CACHE = Path(".dvc/cache/files/md5")
-LIMIT = 15e6  # bytes; every clone of the repository has them
+TRACKED = Path("data.dvc")  # the raw data
+LIMIT = 30e6  # bytes; every clone of the repository has them
 
 
 def renew() -> str:
@@ -64,11 +65,12 @@ def renew() -> str:
 
 
 def _outputs(data: str) -> dict[str, str]:
-    """Path and hash of every output of the data set's stages."""
+    """Path and hash of every output of the data set's stages, and of its raw data."""
     lock: Mapping[str, Any] = dvc_lock.read()
+    tracked = [read_yaml(TRACKED)] if TRACKED.exists() else []
     if lockfile.data_set(lock) != data:
-        lock = read_yaml(lockfile.ASIDE / f"{data}.lock")
-    stages = lock.get("stages", {}).values()
+        lock, tracked = read_yaml(lockfile.ASIDE / f"{data}.lock"), []
+    stages = [*lock.get("stages", {}).values(), *tracked]
     return {out["path"]: out["md5"] for one in stages for out in one.get("outs", [])}
 
 

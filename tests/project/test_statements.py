@@ -260,6 +260,7 @@ def test_commands_of_a_page_are_understood(page: Path, finished: Workspace, monk
 
 def understood(node: click.Command, name: str, words: list[str], parent=None) -> None:
     with node.make_context(name, [*words], parent=parent) as context:
+        context.obj = Path.cwd()  # where relative paths are from
         if hasattr(node, "commands"):
             left = [*context._protected_args, *context.args]
             name, inner, words = node.resolve_command(context, left)
