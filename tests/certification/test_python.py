@@ -2,8 +2,8 @@
 
 import copy
 import dataclasses
-import math
 import doctest
+import math
 import subprocess
 import sys
 import threading
