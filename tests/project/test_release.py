@@ -121,18 +121,24 @@ def test_what_cannot_be_released_is_refused_and_the_last_release_stays(
 def test_the_release_of_this_repository_is_whole_and_small(tmp_path: Path):
     """Every listed output is there as dvc.lock and presets/locks/ name it, and nothing else.
 
+    A plain `dvc pull` of a fresh clone finds all that dvc.lock and data.dvc name, but what git has.
     As committed: `make demo` and presets in use renew dvc.lock.
     """
     head = tmp_path / "head"
     subprocess.run(
-        f"mkdir {head} && git archive HEAD release dvc.lock presets/locks | tar -xC {head}",
+        f"mkdir {head} && git archive HEAD release dvc.lock data.dvc presets/locks | tar -xC {head}",
         cwd=ROOT, shell=True, check=True,
     )  # fmt: skip
     store = head / "release/files/md5"
-    known = {
+    yaml = YAML(typ="safe")
+    pulled = [
+        out for stage in yaml.load(head / "dvc.lock")["stages"].values() for out in stage["outs"]
+    ]
+    pulled += yaml.load(head / "data.dvc")["outs"]
+    known = {out["md5"] for out in pulled} | {
         out["md5"]
-        for path in (head / "dvc.lock", *(head / "presets/locks").glob("*.lock"))
-        for stage in YAML(typ="safe").load(path)["stages"].values()
+        for path in (head / "presets/locks").glob("*.lock")
+        for stage in yaml.load(path)["stages"].values()
         for out in stage.get("outs", [])
     }
     files = [file for file in store.rglob("*") if file.is_file()]
@@ -144,7 +150,7 @@ def test_the_release_of_this_repository_is_whole_and_small(tmp_path: Path):
         for part in YAML(typ="safe").load(file.read_text())
     }
 
-    assert files
     assert names <= known | inside
+    assert {out["path"] for out in pulled if out["md5"] not in names} == {"metrics"}
     assert sum(file.stat().st_size for file in files) <= release.LIMIT
     assert all(md5(file) == file.parent.name + file.stem for file in files)
