@@ -639,7 +639,11 @@ def test_votes_are_of_a_function_and_not_of_its_tensors():
         for one in (network, copy.deepcopy(network), other, smoother)
     ]
 
-    assert found[0] == found[1] and len({*found}) == 3
+    denoiser, negative = Half().eval(), Half().eval()
+    negative.forward = lambda x: 1 - Half.forward(negative, x)
+    found += [smooth(denoiser=one, shape=(1, 4, 4)).backend.weights for one in (denoiser, negative)]
+
+    assert found[0] == found[1] and len({*found}) == 5
 
 
 def test_votes_get_other_labels_and_are_not_drawn_again(tmp_path: Path, monkeypatch):
@@ -660,7 +664,11 @@ def test_a_batch_is_as_large_as_is_fast_unless_votes_have_another(tmp_path: Path
     layers = nn.Conv2d(1, 32, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2)
     network, path = smooth(nn.Sequential(*layers).eval()), tmp_path / "votes.jsonl"
 
+    wide = nn.Sequential(layers[0], nn.Conv2d(32, 1, 1)).eval()
+    behind = smooth(nn.Sequential(*layers[1:3], nn.Linear(1, 2)).eval(), denoiser=wide)
+
     assert network.at((1, 256, 256)).draws.batch_size == 2
+    assert behind.at((1, 256, 256)).draws.batch_size == 2
     assert network.at((1, 8, 8)).draws.batch_size == 64
     assert smooth().certify(IMAGES, votes=path, batch_size=16, **FAST).header.batch_size == 16
     assert smooth().certify(IMAGES, votes=path, **FAST).header.batch_size == 16
