@@ -1,6 +1,7 @@
 """A PyTorch network as a backend, as it is: on its own device, in its own precision."""
 
 import copy
+import pickle
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,11 @@ PRECISIONS = {  # from the lowest, which is that of a network
 }
 PROBED = 2  # grey pictures
 LARGEST = 2**24  # bytes of an activation; malloc returns larger ones to the system after each use
+
+NOT_COPIED = (  # what a network may raise when it, or what it keeps, is copied and run
+    *(RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError, OSError),
+    *(copy.Error, pickle.PickleError),
+)
 
 
 class Backend:
@@ -125,7 +131,7 @@ class Backend:
         try:
             self._idle = [self._copy() for _ in batches]
             together = _probes.in_step(self.scores, batches)
-        except Exception:  # whatever a network does when it is copied
+        except NOT_COPIED:
             self._idle = None
             return
         if not all(map(_same, scores, together)):
