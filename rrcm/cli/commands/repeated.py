@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Iterable
 from contextlib import suppress
-from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 
+from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.sampling import procedure
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
@@ -13,7 +13,6 @@ from rrcm.core.errors import ConfigError, VotesError
 from rrcm.data.splits.shards import Split
 
 IMAGES = {"run", "split", "subset", "images", "pixels", "shard", "label_aware", "budget"}
-DIGITS = Context(prec=3, rounding=ROUND_FLOOR)
 
 
 def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: float) -> list[str]:
@@ -39,12 +38,12 @@ def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: f
                     claims[_claim(found)] = found
     if len(claims) == 1:
         return []
-    each = DIGITS.divide(Decimal(repr(alpha)), len(claims))
+    each = printed(alpha / len(claims), DOWN, digits=3)
     tables = sorted((one.n, one.n0, one.stop) for one in claims.values())
     drawn = ", ".join(f"n = {n:,} and n0 = {n0:,} ({stop})" for n, n0, stop in tables)
     return [
         f"repeated: {len(claims)} tables of these images, {drawn}; one that is chosen among them "
-        f"holds at alpha = {alpha:g} only if each was certified at --alpha {each:f} or less"
+        f"holds at alpha = {alpha} only if each was certified at --alpha {each} or less"
     ]
 
 
