@@ -1,6 +1,7 @@
 """What is said of representations is true of them: probes, distances, conditions."""
 
 import dataclasses
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -235,10 +236,11 @@ def test_the_table_has_the_numbers_and_says_when_distances_do_not_compare(tmp_pa
     save(tmp_path, "a", [18, 3])
     save(tmp_path, "b", [19, 12], distance=123.456)
     same = measured(tmp_path, "a", "b")
-    low, high = (100 * bound for bound in proportion_confint(12, 20, alpha=0.1, method="wilson"))
+    low, high = (1000 * bound for bound in proportion_confint(12, 20, alpha=0.1, method="wilson"))
+    outwards = f"[{math.floor(low) / 10}, {math.ceil(high) / 10}]"
     rows = representations.table(same).to_dict("records")
 
-    assert rows[1]["σ = 0.5"] == f"60.0 [{low:.1f}, {high:.1f}]"
+    assert rows[1]["σ = 0.5"] == f"60.0 {outwards}"
     assert [(row["name"], row["RFD"]) for row in rows] == [("a", "3.25"), ("b", "123.5")]
     settings = {"units": "normalised", "dimensions": "64", "images": "1,097", "t": "80, 0.002"}
     settings |= {"its bias": "0.43"}
