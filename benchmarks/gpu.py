@@ -23,7 +23,7 @@ import torch
 
 import rrcm
 from benchmarks import training
-from pipeline.repro import git
+from pipeline.workflow import git
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.procedure import BoundNoise

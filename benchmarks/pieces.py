@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.drills.hosts import EVAL, RUN, SAMPLE, SECRET, TRAIN, Team, Workspace, until
-from pipeline.flow.environment import POOL
+from pipeline.workflow.flow.environment import POOL
 from rrcm.core.files import sha256
 
 EXPORT = f"export@{RUN}"

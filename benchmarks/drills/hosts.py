@@ -34,9 +34,9 @@ import workspace
 from clones import Clones, Service, until
 from workspace import Workspace
 
-from pipeline.repro.pieces import JOURNAL
-from pipeline.repro.stage_run import Outcome
 from pipeline.runtime.graph import SCRATCH
+from pipeline.workflow.pieces import JOURNAL
+from pipeline.workflow.stage_run import Outcome
 from rrcm.core.files import sha256
 from rrcm.models.trained.base import checkpoint
 

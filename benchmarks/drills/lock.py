@@ -28,7 +28,7 @@ from dvc.cli import main as dvc
 from ruamel.yaml import YAML
 
 from benchmarks.drills.operations import End, Operations, Started, share
-from pipeline.repro import lockfile
+from pipeline.workflow import lockfile
 from rrcm.core.files import sha256
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.acceptance.modules import Tree
 from pipeline.acceptance.programs import Code
-from pipeline.repro import git
+from pipeline.workflow import git
 from rrcm.cli.dvc_lock import tree
 from rrcm.core.errors import StageError
 

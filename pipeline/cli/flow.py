@@ -33,7 +33,7 @@ def run(
     ] = 1,
 ) -> None:
     """Run what is out of date, stages side by side where GPUs allow; stopped, it goes on."""
-    from pipeline.flow import server
+    from pipeline.workflow.flow import server
 
     server.run(
         targets or [],
@@ -60,7 +60,7 @@ def up(
     schedules: Schedules = None,
 ) -> None:
     """Run a Prefect server with the deployments and a worker of this checkout, until a signal."""
-    from pipeline.flow import server
+    from pipeline.workflow.flow import server
 
     server.up(host=host, port=port, schedules=schedules, say=say)
 
@@ -76,7 +76,7 @@ def worker(
     limit: Annotated[int, typer.Option(min=0, help="Runs at once; 0: as many as GPUs.")] = 0,
 ) -> None:
     """Take stages for this host, in a clone of its own, until a signal ends it."""
-    from pipeline.flow import server
+    from pipeline.workflow.flow import server
 
     server.work(queue=queue, name=name, limit=limit, say=say)
 
@@ -84,9 +84,9 @@ def worker(
 @app.command()
 def deploy(schedules: Schedules = None) -> None:
     """Register the deployments of prefect.yaml at the server of PREFECT_API_URL."""
-    from pipeline.flow import environment
+    from pipeline.workflow.flow import environment
 
     environment.prepare()
-    from pipeline.flow import deployments  # imports prefect, which reads the environment
+    from pipeline.workflow.flow import deployments  # imports prefect, which reads the environment
 
     say(deployments.deploy(schedules))

@@ -38,7 +38,7 @@ def check() -> None:
     components that do not exist. The first mistake is printed in one line, with its place, and the
     exit code is 1. Every stage makes the same checks before it starts.
     """
-    from pipeline.commands import check
+    from pipeline.workflow import check
 
     say(check.check())
 
@@ -67,7 +67,7 @@ def plan(
 @app.command(rich_help_panel=WORKFLOW)
 def status() -> None:
     """Show which results are up to date, which are not and why, and what runs now."""
-    from pipeline.commands import status
+    from pipeline.workflow import status
 
     say(status.status())
 
@@ -185,7 +185,7 @@ def repro(
     ] = 1,
 ) -> None:
     """Bring all results up to date: `dvc repro` and its options, safe from Ctrl-C and kill."""
-    from pipeline.commands import reproduce
+    from pipeline.workflow import reproduce
 
     def tell(line: str) -> None:
         say(line, err=True)
@@ -234,7 +234,7 @@ def latency(
     ),
 ) -> None:
     """Time every evaluation of params.yaml, beside its certified accuracy."""
-    from pipeline.commands import latency
+    from pipeline.project import latency
 
     say(latency.run(seconds=seconds, radius=radius, reference=reference, out=out))
 
@@ -246,6 +246,6 @@ def representations(
     ),
 ) -> None:
     """Compare the encoders of params.yaml: linear probes under noise, and feature distances."""
-    from pipeline.commands import representations
+    from pipeline.project import representations
 
     say(representations.run(out=out))

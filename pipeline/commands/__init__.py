@@ -1,1 +1,1 @@
-"""What each command that needs a checkout does, without its options."""
+"""What commands that need a checkout do, without their options."""

@@ -18,8 +18,8 @@ from typing import Any
 from pipeline.acceptance import history
 from pipeline.acceptance.comparison import Difference, compare
 from pipeline.acceptance.programs import Code, Place, Program
-from pipeline.repro import lockfile, records
-from pipeline.repro.records import Record
+from pipeline.workflow import lockfile, records
+from pipeline.workflow.records import Record
 from rrcm.core import progress
 from rrcm.core.errors import DataError, StageError
 from rrcm.core.files import write_json

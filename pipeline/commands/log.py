@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from pipeline.repro import running
 from pipeline.tracking import interface, trainings
 from pipeline.tracking.sending import Sender
+from pipeline.workflow import running
 from rrcm.cli import checked
 from rrcm.core.errors import DataError, StageError, one_line
 from rrcm.core.registry import suggest

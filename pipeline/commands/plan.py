@@ -14,7 +14,7 @@ from pipeline.planning.devices import Gpus, Processor
 from pipeline.planning.estimates import Estimate, estimate
 from pipeline.planning.work import Planned
 from pipeline.project import presets
-from pipeline.repro.plan import declared
+from pipeline.workflow.plan import declared
 from rrcm.cli import checked, checking
 from rrcm.config import params
 from rrcm.config.params import Params

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from pipeline.project import artifacts, variants
-from pipeline.repro import lockfile
+from pipeline.workflow import lockfile
 from rrcm.config import params, sections
 from rrcm.config.sections import require
 from rrcm.core.errors import ConfigError

@@ -15,7 +15,7 @@ import termios
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from pipeline.repro.dvc_errors import PUSH, Missing, pull_failed
+from pipeline.workflow.dvc_errors import PUSH, Missing, pull_failed
 from rrcm.cli import dvc_lock
 from rrcm.cli.checked import load
 from rrcm.cli.runs import presets

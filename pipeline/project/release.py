@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pipeline.repro import lockfile
+from pipeline.workflow import lockfile
 from rrcm.cli import dvc_lock
 from rrcm.core.ending import reported
 from rrcm.core.errors import ConfigError, DataError

@@ -6,7 +6,7 @@ from report_entries import RADII, entry
 from workspace import ROOT
 
 from benchmarks.results import put
-from pipeline.commands.latency import ROUNDS, _measured
+from pipeline.project.latency import ROUNDS, _measured
 from rrcm.analysis import latency
 from rrcm.analysis.estimation import statistics
 from rrcm.analysis.latency import Cost

@@ -15,8 +15,8 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 from workspace import ROOT, RUN, committed, tracked
 
-from pipeline.commands import check
 from pipeline.project import presets
+from pipeline.workflow import check
 from rrcm.__main__ import main
 from rrcm.cli import checked, checking
 from rrcm.config import params

@@ -28,7 +28,7 @@ from sklearn.datasets import load_digits
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from benchmarks.drills.operations import Operations
-from pipeline.repro.stage_run import GOES_ON
+from pipeline.workflow.stage_run import GOES_ON
 from rrcm.config.sections import Data
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.files import sha256

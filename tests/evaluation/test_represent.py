@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from statsmodels.stats.proportion import proportion_confint
 from torch import nn
 
-from pipeline.commands import representations as command
+from pipeline.project import representations as command
 from rrcm.analysis import representations
 from rrcm.core.errors import CheckpointError, ConfigError, DataError, TrainingError
 from rrcm.core.files import write_json

@@ -23,7 +23,7 @@ from ruamel.yaml import YAML
 from torch import nn
 from workspace import MORE, RUN, Workspace
 
-from pipeline.flow import tags
+from pipeline.workflow.flow import tags
 from rrcm.certification.sampling import voting
 from rrcm.cli import runs
 from rrcm.config import params as parameters

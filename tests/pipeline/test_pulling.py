@@ -9,7 +9,7 @@ from builders import refused
 from workspace import EVAL, ROOT, RUN
 
 from pipeline.project import pulling
-from pipeline.repro import dvc_errors
+from pipeline.workflow import dvc_errors
 from rrcm.config import params as parameters
 from rrcm.core.errors import ConfigError, DataError, StageError
 

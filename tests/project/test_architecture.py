@@ -24,14 +24,13 @@ LONE = {"__init__.py", "__main__.py", "py.typed"}  # the only files of rrcm/ tha
 ABOVE = {  # what of pipeline/ a folder of it may import
     "runtime": set(),
     "stages": {"runtime"},
-    "repro": {"runtime", "stages"},
-    "flow": {"runtime", "repro"},
-    "acceptance": {"repro"},
-    "project": {"runtime", "repro"},
+    "workflow": {"runtime", "stages"},
+    "acceptance": {"workflow"},
+    "project": {"runtime", "workflow"},
     "planning": {"runtime"},
     "tracking": {"runtime"},
-    "commands": {"runtime", "repro", "project", "acceptance", "planning", "tracking"},
-    "cli": {"runtime", "flow", "project", "commands"},
+    "commands": {"runtime", "workflow", "project", "acceptance", "planning", "tracking"},
+    "cli": {"runtime", "workflow", "project", "commands"},
 }
 FOREIGN = {"dvc", "prefect", "pipeline", "benchmarks", "cli"}
 LIBRARY = sorted(ROOT.glob("rrcm/**/*.py"))
@@ -113,7 +112,7 @@ def test_imports_of_the_pipeline_go_down_only(path: Path):
 def test_tests_are_in_the_rooms_of_what_they_test():
     folders = {path.parent.name for path in TESTS}
 
-    assert folders <= {*ROOMS, "pipeline", "planning", "tracking", "repro", "flow", "project"}
+    assert folders <= {*ROOMS, "pipeline", "planning", "tracking", "workflow", "project"}
     assert not [*ROOT.glob("tests/test_*.py")]
 
 
@@ -146,7 +145,7 @@ def test_few_files_know_dvc_prefect_typer_and_tqdm():
         for tool in ("dvc", "prefect", "typer", "tqdm")
     }
 
-    assert {Path(user).parent.name for user in users["dvc"]} == {"repro", "runtime"}
+    assert {Path(user).parent.name for user in users["dvc"]} == {"workflow", "runtime"}
     assert {Path(user).parent.name for user in users["prefect"]} == {"flow"}
     assert {Path(user).parent.name for user in users["typer"]} == {"cli"}
     assert users["tqdm"] == ["rrcm/core/progress.py"]

@@ -20,7 +20,7 @@ from torch.distributed.run import get_args_parser
 from workspace import ROOT, committed
 
 from pipeline.cli import main as cli
-from pipeline.flow.environment import CHECKOUT
+from pipeline.workflow.flow.environment import CHECKOUT
 
 DEPLOY = ROOT / "deploy"
 SCRIPTS = sorted([*DEPLOY.glob("**/*.sh"), *DEPLOY.glob("**/*.sbatch")])

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from workspace import ROOT
 
 from pipeline.project import pulling, release
-from pipeline.repro import lockfile
+from pipeline.workflow import lockfile
 from rrcm.cli.dvc_lock import md5
 from rrcm.core.errors import ConfigError, DataError
 

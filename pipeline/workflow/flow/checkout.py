@@ -1,0 +1,215 @@
+"""Git and DVC operations of a worker's checkout: switch commits, pull inputs, push results.
+
+Git and DVC run as commands that end with this process. Nothing here loses work: a checkout with
+edits is refused, and a push to an unreachable remote is retried.
+"""
+
+import fcntl
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from pipeline.workflow import dvc_errors, git, locks, processes
+from rrcm.core.errors import StageError
+from rrcm.core.files import write_text
+from rrcm.core.schema import read_yaml
+
+FOLDER = Path(".rrcm/flow")
+REMOTE = "origin"
+PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push results that took hours
+MISSING = "Some of the cache files do not exist"  # printed by a `dvc push` that exits with 0
+SHORT = 12  # digits of a commit in a message
+
+Say = Callable[[str], None]
+
+
+def results() -> set[str]:
+    """Paths of results, present or in git: dvc.lock, and outputs that DVC does not cache."""
+    paths = ["dvc.lock"]
+    for stage in read_yaml(Path("dvc.yaml")).get("stages", {}).values():
+        body = stage.get("do", stage)
+        for output in [one for kind in ("outs", "metrics", "plots") for one in body.get(kind, ())]:
+            uncached = output.items() if isinstance(output, dict) else ()
+            paths += [path for path, said in uncached if (said or {}).get("cache") is False]
+    known = (re.sub(r"\\\$\\\{.*?\\\}", ".*", re.escape(path)) for path in paths)
+    names = re.compile("|".join(f"{one}(?:/.*)?" for one in known))
+    here = {file.as_posix() for path in map(Path, paths) for file in (path, *path.rglob("*"))}
+    tracked = filter(names.fullmatch, git.run("ls-files", "-z").split("\0"))
+    return {*filter(os.path.isfile, here), *tracked}
+
+
+def results_of(entry: Mapping[str, Any]) -> dict[str, str]:
+    """The text, by path, of the outputs in git of the stage with this entry of dvc.lock."""
+    outputs = [out["path"] for out in entry.get("outs", ())]
+    files = [Path(name) for name in sorted(results()) if os.path.isfile(name)]
+    mine = [file for file in files if any(map(file.is_relative_to, outputs))]
+    return {file.as_posix(): file.read_text(encoding="utf-8") for file in mine}
+
+
+def put_results(entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
+    """Write the files that `results_of` returned elsewhere; outdated ones are removed."""
+    for name in {*results_of(entry)} - {*files}:
+        Path(name).unlink()
+    for name, text in files.items():
+        write_text(Path(name), text)
+
+
+def edited() -> list[str]:
+    """Tracked files with uncommitted changes, except for results, which are not lost."""
+    status = git.run("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=no")
+    names = [entry[3:] for entry in status.split("\0") if entry]
+    ours = results() if names else set()
+    return [name for name in names if name not in ours]
+
+
+def asked(commit: str = "") -> str:
+    """The full hash of a commit that every clone can fetch; of HEAD if ``commit`` is empty.
+
+    ``commit`` is any revision that git resolves, such as ``origin/main``, which is fetched first.
+
+    Raises:
+        StageError: There is no such commit, it was not pushed, or it is HEAD and files were edited.
+    """
+    if commit:
+        fetch()
+    elif changed := edited():
+        raise StageError(f"{_some(changed)}: edited; workers run a commit: commit and push it")
+    name = commit or "HEAD"
+    found = git.attempt("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    if found is None:
+        raise StageError(f"{name}: git knows no such commit, here or at {REMOTE}")
+    places = ("for-each-ref", "--contains", found, "refs/remotes", "refs/tags")
+    if not git.run(*places):
+        fetch()
+        if not git.run(*places):
+            raise StageError(
+                f"{found[:SHORT]}: on no branch of {REMOTE}, so no worker can have it; push it"
+            )
+    return found
+
+
+def fetch() -> None:
+    """Run `git fetch`.
+
+    Raises:
+        StageError: The remote does not answer.
+    """
+    git.run("fetch", "--quiet", "--tags", REMOTE)
+
+
+@contextmanager
+def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
+    """Keep this checkout at a commit during the block; an empty one stands for the current commit.
+
+    Several blocks may share a commit. A block for another commit waits until all of them are done,
+    and later blocks queue behind it. Switching replaces dvc.lock and metrics by those of the new
+    commit: the previous results were already returned to the runs that asked for them.
+
+    Args:
+        commit: Its full hash, or an empty string.
+        stop: Ends the waiting when it is set.
+        say: Called with the reason for waiting.
+
+    Raises:
+        StageError: Files were edited, the commit cannot be fetched, or ``stop`` was set.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        lock, turn = (
+            stack.enter_context((FOLDER / f"checkout.{name}").open("ab"))
+            for name in ("lock", "turn")
+        )
+        now = git.attempt("rev-parse", "HEAD") or "no commit"
+        why = f"stages of this checkout at {now[:SHORT]}"
+        take = partial(locks.take, stop=stop, why=why, say=say)
+        take(turn.fileno())
+        take(lock.fileno(), kind=fcntl.LOCK_SH)
+        if commit:
+            _clean()
+        if commit and _head() != commit:
+            take(lock.fileno())
+            _switch(commit)
+            take(lock.fileno(), kind=fcntl.LOCK_SH)
+        turn.close()
+        yield
+
+
+def _clean() -> None:
+    if changed := edited():
+        raise StageError(
+            f"{Path.cwd()}: {_some(changed)}: edited, so it is at no commit; a worker needs a "
+            "clone of its own: commit, or `git restore`"
+        )
+
+
+def _switch(commit: str) -> None:
+    _clean()  # no other block of ours uses the checkout now
+    if git.attempt("cat-file", "-e", f"{commit}^{{commit}}") is None:
+        fetch()
+    # --force: only results differ from HEAD here, and git would refuse to overwrite them.
+    git.run("-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit)
+
+
+def _head() -> str:
+    return git.run("rev-parse", "HEAD")
+
+
+def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
+    """Check out these outputs and data in the versions of dvc.lock and .dvc files; nothing else.
+
+    Raises:
+        StageError: They are neither here nor at the remote, or ``stop`` was set.
+    """
+    if not paths:
+        return
+    code, lines = _dvc("pull", *paths, stop=stop, say=say)
+    if code != 0:
+        raise StageError(str(dvc_errors.pull_failed("\n".join(lines), {}, remote=None)))
+
+
+def push(stage: str, *, stop: Event, say: Say) -> None:
+    """Push a stage's outputs to the remote, with the run-cache entry that lets others restore them.
+
+    A failed push is retried for some ten minutes. The outputs stay here in any case.
+
+    Raises:
+        StageError: The push failed, or ``stop`` was set.
+    """
+    for pause in (*PAUSES, None):
+        try:
+            lines = _pushed(stage, stop=stop, say=say)
+            break
+        except StageError as error:
+            if pause is None or stop.is_set():
+                raise
+            say(f"{error}; trying again in {pause} s")
+            stop.wait(pause)
+    if missing := [line.removeprefix("WARNING: ") for line in lines if MISSING in line]:
+        raise StageError(f"`dvc push {stage}`: {missing[0]}")
+
+
+def _pushed(stage: str, *, stop: Event, say: Say) -> list[str]:
+    code, lines = _dvc("push", "--run-cache", stage, stop=stop, say=say)
+    if code != 0:
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        raise StageError(f"`dvc push --run-cache {stage}`: {(errors or lines or ['failed'])[-1]}")
+    return lines
+
+
+def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> tuple[int, list[str]]:
+    """Run DVC; return its exit code and its lines."""
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", verb, *arguments]
+    code, lines = processes.run(command, stop=stop, say=say)
+    if stop.is_set():
+        raise StageError(f"stopped during `dvc {verb}`")
+    return code, lines
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

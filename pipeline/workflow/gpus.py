@@ -1,0 +1,162 @@
+"""Locks the GPUs of this host: each runs one stage at a time, across checkouts and users.
+
+A GPU is taken by a lock on an open file: when its holder ends, for any reason, the GPU is free.
+Processes of a stage can inherit the file (``Taken.files``) and so keep the GPU locked. A host
+without a GPU runs RRCM_SLOTS stages at a time.
+"""
+
+import csv
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from pipeline.workflow import locks
+from pipeline.workflow.locks import Stopped
+from rrcm.core.errors import StageError
+from rrcm.core.locks import lock
+
+FOLDER, COUNT, VISIBLE = "RRCM_SLOTS_DIR", "RRCM_SLOTS", "CUDA_VISIBLE_DEVICES"
+DEFAULT = Path("/tmp/rrcm-slots")  # not $TMPDIR, which may be each user's own
+POLL = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken:
+    """GPUs that are held: the environment and the open files for a process that uses them."""
+
+    names: tuple[str, ...]
+    environment: dict[str, str]
+    files: tuple[int, ...]
+
+
+def names() -> tuple[str, ...]:
+    """This host's GPUs, named as in CUDA_VISIBLE_DEVICES or by nvidia-smi.
+
+    Without a GPU, ``cpu`` is repeated RRCM_SLOTS times, by default once.
+
+    Raises:
+        StageError: nvidia-smi does not answer, or RRCM_SLOTS is no number.
+    """
+    return tuple(name for name, _ in _all())
+
+
+def _all() -> list[tuple[str, str]]:
+    """(name, name of its lock) of each GPU."""
+    numbers = _installed()
+    visible = os.environ.get(VISIBLE)
+    chosen = [*numbers] if visible is None else [one.strip() for one in visible.split(",")]
+    if "-1" in chosen:  # CUDA ignores the entries after it
+        chosen = chosen[: chosen.index("-1")]
+    if gpus := {_lock_name(one, numbers): one for one in chosen if one}:
+        return [(name, key) for key, name in gpus.items()]
+    count = os.environ.get(COUNT, "1")
+    if not count.isdecimal() or int(count) == 0:
+        raise StageError(f"{COUNT}: must be how many stages may run at once here, got {count!r}")
+    return [("cpu", f"cpu-{i}") for i in range(int(count))]
+
+
+def _lock_name(gpu: str, numbers: dict[str, str]) -> str:
+    """One lock name for a GPU, whether it is given by number, UUID or prefix of a UUID."""
+    known = [uuid for number, uuid in numbers.items() if gpu == number or uuid.startswith(gpu)]
+    return known[0] if len(known) == 1 else gpu.replace("/", "-")
+
+
+def _installed() -> dict[str, str]:
+    """Number -> UUID of the host's GPUs from nvidia-smi; empty if it is not installed."""
+    if not (program := shutil.which("nvidia-smi")):
+        return {}
+    command = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+    except subprocess.TimeoutExpired:
+        raise StageError(f"nvidia-smi: no answer in 60 s; name GPUs in {VISIBLE}") from None
+    if done.returncode != 0:  # installed, but there is no driver, or no GPU
+        return {}
+    return {row[0].strip(): row[1].strip() for row in csv.reader(done.stdout.splitlines())}
+
+
+@contextmanager
+def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Taken]:
+    """Hold ``count`` GPUs, all of this host's for 0, as soon as they are free.
+
+    Only one process collects GPUs at a time: no other takes a GPU while it waits for several, and
+    no two wait for each other. ``say`` is called once with the reason for waiting.
+
+    Raises:
+        StageError: This host has fewer GPUs.
+        Stopped: ``stop`` was set while waiting.
+    """
+    every = _all()
+    wanted = count or len(every)
+    if wanted > len(every):
+        raise StageError(
+            f"compute.devices: {wanted}, but this host has {len(every)}: "
+            f"{', '.join(name for name, _ in every)}; 0 takes them all"
+        )
+    folder, why = _folder(), f"{wanted} of {len(every)} slots of this host"
+    with ExitStack() as stack:
+        files = [_open(folder, key, stack) for _, key in every]
+        held: list[int] = []
+        told = False
+        with ExitStack() as turn:
+            locks.take(_open(folder, "turn", turn), stop=stop, why=why, say=say)
+            while len(held := held + _free(files, held, wanted)) < wanted:
+                if not told:
+                    told = True
+                    say(f"waiting for {why}")
+                if stop.wait(POLL):
+                    raise Stopped(f"stopped while it waited for {why}")
+        gpus = [every[i][0] for i in sorted(held)]
+        visible = {VISIBLE: ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        yield Taken(
+            names=tuple(gpus),
+            environment={} if "cpu" in gpus else visible,
+            files=tuple(files[i] for i in sorted(held)),
+        )
+
+
+def _free(files: list[int], held: list[int], wanted: int) -> list[int]:
+    """Lock free GPUs until ``wanted`` are held; return their indices in ``files``."""
+    found: list[int] = []
+    for i, file in enumerate(files):
+        if len(held) + len(found) < wanted and i not in held and lock(file):
+            found.append(i)
+    return found
+
+
+def _folder() -> Path:
+    """The folder of the locks of all users; as in /tmp, only their owner may remove them."""
+    folder = Path(os.environ.get(FOLDER) or DEFAULT)
+    try:
+        folder.mkdir(parents=True)
+        folder.chmod(0o1777)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StageError(f"{folder}: {error.strerror}; {FOLDER} names another folder") from None
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise StageError(f"{folder}: is no folder; {FOLDER} names another one")
+    return folder
+
+
+def _open(folder: Path, name: str, stack: ExitStack) -> int:
+    """Open a lock file, created if missing, until ``stack`` closes; another user's is read-only."""
+    path = folder / f"{name}.lock"
+    try:
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+            os.fchmod(file, 0o666)
+        except FileExistsError:
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise StageError(f"{path}: {error.strerror}; {FOLDER} names another folder") from None
+    stack.callback(os.close, file)
+    return file

@@ -1,0 +1,287 @@
+"""Reads and writes dvc.lock atomically, although DVC itself rewrites it in place.
+
+A DVC process that is started here receives no signals while it writes. A copy of the last complete
+file is kept, from which `restore` repairs a file that a killed `dvc repro` left truncated. Entries
+lost that way can still be restored from DVC's run cache.
+"""
+
+import base64
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from pipeline.workflow import git, locks, processes
+from rrcm.cli.dvc_lock import GUARD, LOCKFILE, parse, read
+from rrcm.core.errors import StageError
+from rrcm.core.files import write_text
+from rrcm.core.locks import lock
+
+KEPT = Path(".rrcm/dvc.lock")  # copy of the last version known to be complete
+ASIDE = Path("presets/locks")  # the results of data sets other than that of params.yaml
+RUNS = Path(".dvc/cache/runs")  # DVC's run cache: a folder of files for each set of inputs
+PATH_LOCKS, PATH_GUARD = Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/rwlock.lock")
+SAVING = 3600.0  # seconds that DVC may take to record the outputs of a stopped stage
+
+
+@contextmanager
+def repro(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    output: int | None = subprocess.PIPE,
+    hold: Sequence[int] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `dvc repro` so that a stop at any moment loses nothing.
+
+    Guarantee: SIGTERM to the process, or our own end, stops the command of the running stage. DVC
+    itself, in a session of its own, gets no signal: it records the outputs, or cleans up, and ends.
+    It is killed only after SAVING seconds. See `processes.start` for the arguments.
+    """
+    mend()
+    quiet = {"DVC_NO_ANALYTICS": "1"}  # DVC would send them from another process
+    own = {"PATH": processes.path(), "PYTHONUNBUFFERED": "1", **quiet, **(environment or {})}
+    with processes.start(
+        [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *arguments],
+        environment=os.environ | own,
+        output=output,
+        spare=SAVING,
+        hold=hold,
+    ) as process:
+        yield process
+    if process.returncode == 0:  # otherwise dvc.lock may be incomplete, as on a full disk
+        with _guarded() as free:
+            if free and LOCKFILE.exists():
+                write_text(KEPT, LOCKFILE.read_text(encoding="utf-8"))
+
+
+def mend() -> None:
+    """Remove partial files of a killed DVC, at which the next one would fail.
+
+    These are a truncated file of path locks (its processes are gone, or find their locks free) and,
+    unless another DVC is running, truncated entries and empty folders of the run cache.
+    """
+    _mend_path_locks()
+    if RUNS.exists():
+        with _guarded() as free:
+            if free:
+                _mend_runs()
+
+
+def _mend_runs() -> None:
+    for part in RUNS.glob("*/*/.*.tmp"):
+        part.unlink()
+    for folder in RUNS.glob("*/*"):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _mend_path_locks() -> None:
+    if PATH_LOCKS.exists():
+        with PATH_GUARD.open("ab") as guard:
+            locks.take(guard.fileno(), stop=Event(), why="DVC's path locks")
+            try:
+                json.loads(PATH_LOCKS.read_text(encoding="utf-8"))
+            except ValueError:
+                PATH_LOCKS.unlink()
+
+
+@contextmanager
+def _guarded() -> Iterator[bool]:
+    """Hold DVC's lock, unless another process does."""
+    GUARD.parent.mkdir(parents=True, exist_ok=True)
+    with GUARD.open("ab") as guard:
+        yield lock(guard.fileno())
+
+
+def entries(names: Sequence[str]) -> dict[str, Any]:
+    """The entries of those of ``names`` that are in dvc.lock, as plain data.
+
+    Raises:
+        StageError: dvc.lock is not YAML.
+    """
+    known = read().get("stages", {})
+    return {name: known[name] for name in names if name in known}
+
+
+def pack(entries: Mapping[str, Any]) -> str:
+    """Entries as short text; what `unpack` returns, DVC writes in exactly the same way.
+
+    JSON would lose which values are the same object, and Prefect accepts no large parameters.
+    """
+    return base64.b64encode(zlib.compress(_text(entries).encode())).decode()
+
+
+def unpack(packed: str) -> dict[str, Any]:
+    """The inverse of `pack`."""
+    return YAML(typ="safe").load(zlib.decompress(base64.b64decode(packed)).decode()) or {}
+
+
+@contextmanager
+def edited(stop: Event | None = None) -> Iterator[dict[str, Any]]:
+    """The stages of dvc.lock, to change in place; written back atomically if the block succeeds.
+
+    Nothing is written if nothing changed. Holds DVC's lock, and waits while another process does.
+
+    Raises:
+        StageError: dvc.lock is not YAML, or the disk is full.
+        Stopped: ``stop`` was set while waiting.
+    """
+    GUARD.parent.mkdir(parents=True, exist_ok=True)
+    with GUARD.open("ab") as guard:
+        locks.take(guard.fileno(), stop=stop or Event(), why="the lock of another DVC process")
+        before = LOCKFILE.read_text(encoding="utf-8") if LOCKFILE.exists() else ""
+        data = {"schema": "2.0"} | parse()
+        stages = data.setdefault("stages", {})
+        yield stages
+        if stages and (after := _text(data)) != before:
+            try:
+                _write(after)
+            except OSError as error:
+                raise StageError(f"{LOCKFILE}: {error.strerror}; it is as it was") from None
+
+
+def adopt(
+    entries: Mapping[str, Any],
+    *,
+    over: Mapping[str, Any] | None = None,
+    stop: Event | None = None,
+) -> None:
+    """Write entries to dvc.lock atomically, under DVC's lock; others stay. See `edited`.
+
+    Raises:
+        StageError: ``over`` has the entries to be replaced, and one has changed in the meantime.
+    """
+    with edited(stop) as stages:
+        for name, entry in (over or {}).items():
+            if stages.get(name) != entry:
+                raise StageError(f"{name}: ran meanwhile; run the same command again")
+        stages.update(entries)
+
+
+def switch(data: str) -> str:
+    """Let dvc.lock have the results of the data set ``data``; return whose it had, if another's.
+
+    Stages of different data sets have the same names. So those of the others are kept, one file for
+    each data set, in presets/locks/; a kill at any moment loses none of them.
+
+    Raises:
+        StageError: dvc.lock is not YAML.
+    """
+    GUARD.parent.mkdir(parents=True, exist_ok=True)
+    with GUARD.open("ab") as guard:
+        locks.take(guard.fileno(), stop=Event(), why="the lock of another DVC process")
+        found = parse()
+        before = data_set(found)
+        if before == data or (not before and found.get("stages")):
+            return ""
+        if before:
+            write_text(ASIDE / f"{before}.lock", LOCKFILE.read_text(encoding="utf-8"))
+        kept = ASIDE / f"{data}.lock"
+        if kept.exists():
+            _write(kept.read_text(encoding="utf-8"))
+            kept.unlink()
+        else:
+            for file in (KEPT, LOCKFILE):
+                file.unlink(missing_ok=True)
+        return before
+
+
+def data_set(lock: Mapping[str, Any]) -> str:
+    """The data set whose results the contents of a dvc.lock are; empty if there are none."""
+    shard = lock.get("stages", {}).get("shard", {})
+    return str(shard.get("params", {}).get("params.yaml", {}).get("data", {}).get("name", ""))
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    """YAML as DVC writes it."""
+    yaml, stream = YAML(), io.StringIO()
+    yaml.default_flow_style = False
+    yaml.Representer.add_representer(OrderedDict, yaml.Representer.represent_dict)  # as DVC
+    yaml.dump(dict(data), stream)
+    return stream.getvalue()
+
+
+def restore() -> str:
+    """Repair a dvc.lock that a killed DVC truncated; return a message, or an empty text.
+
+    A truncated file is a prefix of the new one, and often still valid YAML. It is recognized by
+    comparison with the last complete file, kept here or committed, and the part after the cut is
+    taken from there. A file that is committed as it is counts as complete. While another DVC
+    process runs, nothing is done.
+    """
+    if not LOCKFILE.exists():
+        return ""
+    with _guarded() as free:
+        if not free or _committed():
+            return ""
+        text = LOCKFILE.read_text(encoding="utf-8", errors="replace")
+        whole = _stages(
+            KEPT.read_text(encoding="utf-8", errors="replace")
+            if KEPT.is_file()
+            else git.attempt("show", f"HEAD:./{LOCKFILE}") or ""
+        )
+        if not _is_cut(text, whole):
+            write_text(KEPT, text)
+            return ""
+        left = _stages(_without_last(text))
+        again = {name: entry for name, entry in whole.items() if name not in left}
+        _write(_text({"schema": "2.0", "stages": left | again}))
+    return (
+        f"{LOCKFILE} was cut while DVC wrote it: {len(left)} entries were whole, and "
+        f"{len(again)} are again as they were before"
+    )
+
+
+def _committed() -> bool:
+    """Whether dvc.lock is in git byte for byte."""
+    name = git.attempt("hash-object", "--no-filters", str(LOCKFILE))
+    return name is not None and git.attempt("cat-file", "-e", name) is not None
+
+
+def _is_cut(text: str, whole: dict[str, Any]) -> bool:
+    found = _stages(text)
+    if not text.endswith("\n") or not found:
+        return True
+    names, last = [*whole], [*found][-1]
+    ended = names[: len(found)] == [*found] and len(found) < len(names)
+    return ended or _rows(found[last]) < _rows(whole.get(last))
+
+
+def _rows(entry: Any) -> int:
+    """The number of files that an entry lists."""
+    lists = entry.values() if isinstance(entry, dict) else ()
+    return sum(len(rows) for rows in lists if isinstance(rows, list))
+
+
+def _without_last(text: str) -> str:
+    """A truncated file without its last entry, which may be incomplete."""
+    entries = [*re.finditer(r"^  \S[^\n]*:\s*$", text, flags=re.MULTILINE)]
+    return text[: entries[-1].start()] if entries else ""
+
+
+def _stages(text: str) -> dict[str, Any]:
+    """The entries of the text of a dvc.lock; empty if it is not one."""
+    try:
+        data = YAML(typ="safe").load(text)
+    except (YAMLError, ValueError):
+        return {}
+    found = data.get("stages") if isinstance(data, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _write(text: str) -> None:
+    for file in (LOCKFILE, KEPT):
+        write_text(file, text)

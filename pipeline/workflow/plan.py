@@ -1,0 +1,279 @@
+"""Reads DVC's graph: the stages, their order, and which are out of date.
+
+Nothing here runs a stage or waits for one: a plan can be made while stages run. A half-written
+dvc.lock is never read.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dvc.dependency.param import ParamsDependency
+from dvc.exceptions import DvcException
+from dvc.output import Output
+from dvc.repo import Repo
+from dvc.repo.reproduce import get_active_graph, plan_repro
+from dvc.stage import PipelineStage
+
+from pipeline.workflow import lockfile
+from rrcm.cli import checked, dvc_lock
+from rrcm.cli.dvc_lock import tree
+from rrcm.config.sections import PARAMS
+from rrcm.core.errors import StageError, one_line
+from rrcm.core.files import write_text
+from rrcm.core.registry import suggest
+from rrcm.core.schema import read_yaml
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A stage of a plan.
+
+    ``upstream`` are the nodes of the same plan that must run first. ``devices`` is the number of
+    GPUs that it takes; 0: all of a host's. ``inputs`` are the paths it reads that another stage
+    makes or a .dvc file tracks: no code, no parameters. ``changed``: DVC would run or restore it
+    now, regardless of stages upstream. ``forced``: it is to run even if nothing changed.
+    """
+
+    name: str
+    upstream: tuple[str, ...]
+    devices: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    changed: bool
+    forced: bool
+
+
+def load(
+    targets: Sequence[str] = (),
+    *,
+    force: Sequence[str] = (),
+    here: bool = True,
+    allow_missing: bool = False,
+) -> list[Node]:
+    """The stages that make ``targets``, and those upstream, in the order of `dvc repro`.
+
+    Args:
+        targets: Stages (``certify@tiny-rrcm-s050-e050``), groups (``certify``), patterns
+            (``certify@tiny-*``) or paths of outputs; none: all stages.
+        force: Stages, groups, patterns or outputs to run even if up to date.
+        here: Whether to check the data of this workspace. If not, a stage is unchanged if its entry
+            in dvc.lock has the current command, code and parameters, and the hashes of its inputs
+            that dvc.lock has for them as outputs.
+        allow_missing: As in DVC: data that is not in this workspace counts as that of dvc.lock.
+
+    Raises:
+        ConfigError: params.yaml is not valid.
+        StageError: dvc.yaml or dvc.lock is not valid, or a target or pattern matches no stage.
+    """
+    checked.load()
+    return dvc_lock.consistent(
+        partial(_load, targets, force=force, here=here, allow_missing=allow_missing)
+    )
+
+
+def _load(
+    targets: Sequence[str], *, force: Sequence[str], here: bool, allow_missing: bool
+) -> list[Node]:
+    with opened() as (graph, order):
+        forced = {stage for word in force for stage in meant(word, order)}
+        wanted = [stage for word in targets for stage in meant(word, order)] or order
+        needed = {*plan_repro(graph, [*wanted, *forced])}
+        changes = Changes(graph, here=here, allow_missing=allow_missing)
+        return [
+            Node(
+                name=stage.addressing,
+                upstream=tuple(s.addressing for s in order if graph.has_edge(stage, s)),
+                devices=_devices(stage, changes.values),
+                inputs=tuple({dep.def_path: None for dep in stage.deps if changes.sources(dep)}),
+                outputs=tuple(out.def_path for out in stage.outs),
+                changed=changes.in_stage(stage),
+                forced=stage in forced,
+            )
+            for stage in order
+            if stage in needed
+        ]
+
+
+@contextmanager
+def opened() -> Iterator[tuple[Any, list[PipelineStage]]]:
+    """DVC's graph, including data tracked by .dvc files, and its stages in `dvc repro`'s order.
+
+    Raises:
+        StageError: DVC cannot read dvc.yaml or dvc.lock.
+    """
+    try:
+        with closing(Repo(".")) as repo:
+            graph = get_active_graph(repo.index.graph)
+            order = plan_repro(graph, repo.index.stages)
+            yield graph, [stage for stage in order if not stage.is_data_source]
+    except DvcException as error:
+        raise StageError(f"dvc.yaml: {one_line(error)}") from None
+
+
+def declared(params: str) -> dict[str, tuple[str, ...]]:
+    """The stages that dvc.yaml has with the text ``params`` as params.yaml, in order.
+
+    Each with those directly upstream. DVC reads both in a temporary folder, and no data.
+
+    Raises:
+        StageError: DVC cannot read dvc.yaml.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy("dvc.yaml", folder)
+        write_text(Path(folder, "params.yaml"), params)
+        write_text(Path(folder, ".dvc/config"), "[core]\n    no_scm = True\n")
+        try:
+            with closing(Repo(folder)) as repo:
+                graph = get_active_graph(repo.index.graph)
+                order = plan_repro(graph, repo.index.stages)
+                return {
+                    s.name: tuple(up.name for up in order if graph.has_edge(s, up)) for s in order
+                }
+        except DvcException as error:
+            raise StageError(f"dvc.yaml: {one_line(error)}") from None
+
+
+def meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
+    """The stages that a target of the command line matches."""
+    path = os.path.normpath(word)
+    found = (
+        [s for s in stages if s.addressing == word]
+        or [s for s in stages if s.addressing.startswith(f"{word}@")]
+        or [s for s in stages if fnmatchcase(s.addressing, word)]
+        or [s for s in stages if any(overlap(path, out.def_path) for out in s.outs)]
+    )
+    if not found and os.path.exists(f"{path}.dvc"):
+        raise StageError(f"{word}: no stage makes it; {path}.dvc tracks it, and `dvc pull` gets it")
+    if not found:
+        groups = {stage.addressing.partition("@")[0] for stage in stages}
+        known = [*groups, *(s.addressing for s in stages)]
+        known += [out.def_path for s in stages for out in s.outs]
+        raise StageError(
+            f"{word}: dvc.yaml has no such stage, group or output; `dvc stage list` shows them."
+            f"{suggest(word, known)}"
+        )
+    return found
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether two paths are the same, or one is in the other."""
+    return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")
+
+
+def _devices(stage: PipelineStage, values: Mapping[str, Any]) -> int:
+    """``meta.devices`` of dvc.yaml: a number, or the dotted path of a parameter with one."""
+    said = (stage.meta or {}).get("devices", 1)
+    found = _find(values, said) if isinstance(said, str) else said
+    if type(found) is not int or found < 0:
+        where = f" ({said} in {PARAMS})" if isinstance(said, str) else ""
+        raise StageError(
+            f"dvc.yaml: stage {stage.addressing}: meta.devices must be how many it takes, or the "
+            f"path of a parameter that says so, got {found!r}{where}"
+        )
+    return found
+
+
+def _find(values: Any, dotted: str, missing: object = None) -> Any:
+    """The value at a dotted path."""
+    for key in dotted.split("."):
+        if not isinstance(values, Mapping) or key not in values:
+            return missing
+        values = values[key]
+    return values
+
+
+class Changes:
+    """Detects changes since dvc.lock was written; reads params.yaml and each code file once."""
+
+    def __init__(self, graph: Any, *, here: bool, allow_missing: bool = False) -> None:
+        """Compare with this workspace; unless ``here``, compare data within dvc.lock only.
+
+        With ``allow_missing``, do so for data that is not in this workspace.
+        """
+        self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
+        self._outputs = [out for stage in graph for out in stage.outs]
+        self._here, self._allow_missing = here, allow_missing
+        self._hashes: dict[str, Any] = {}
+
+    def sources(self, dep: Output) -> list[Output]:
+        """The outputs that equal, contain or lie in a dependency."""
+        if isinstance(dep, ParamsDependency):
+            return []
+        return [out for out in self._outputs if overlap(dep.fs_path, out.fs_path)]
+
+    def in_stage(self, stage: PipelineStage) -> bool:
+        """Like `dvc status`, but without locks: a running stage counts as changed."""
+        try:
+            return (
+                stage.changed_stage()
+                or stage.is_callback
+                or stage.always_changed
+                or any(self.in_input(dep) for dep in ([] if stage.frozen else stage.deps))
+                or any(self._in_output(out) for out in stage.outs)
+            )
+        except OSError:  # files come and go while a stage runs
+            return True
+
+    def in_input(self, dep: Output) -> bool:
+        """Whether a dependency differs from the version that the stage ran on."""
+        if isinstance(dep, ParamsDependency):
+            if dep.def_path != str(PARAMS) or not dep.params:
+                return bool(dep.status())
+            known = dep.hash_info.value or {}
+            read = {key: _find(self.values, key, dep) for key in dep.params}
+            return any(key not in known or known[key] != read[key] for key in read)
+        if not self._compared(dep) and self.sources(dep):
+            return self.in_lock(dep)
+        return dep.hash_info != self._hash(dep)
+
+    def in_lock(self, dep: Output) -> bool:
+        """Whether dvc.lock has different hashes of an input as an output and as a dependency."""
+        sources = self.sources(dep)
+        if not dep.hash_info or not all(out.hash_info for out in sources):
+            return True
+        if [out.fs_path for out in sources] == [dep.fs_path]:
+            return dep.hash_info != sources[0].hash_info
+        if any(out.hash_info.isdir for out in sources):  # its parts have no hashes in dvc.lock
+            return dep.exists and dep.hash_info != self._hash(dep)
+        made = {out.fs.relpath(out.fs_path, dep.fs_path): out.hash_info.value for out in sources}
+        return dep.hash_info.value != tree(made)
+
+    def _in_output(self, out: Output) -> bool:
+        """Whether an output changed; of those not compared, only what is kept in git can."""
+        if self._compared(out):
+            return bool(out.status())
+        return not out.hash_info or (not out.use_cache and out.exists and bool(out.status()))
+
+    def _compared(self, data: Output) -> bool:
+        """Whether the files of this workspace are compared, and not dvc.lock alone."""
+        return self._here and (data.exists or not self._allow_missing)
+
+    def _hash(self, dep: Output) -> Any:
+        """DVC's hash of a dependency, cached because many stages share the same code."""
+        if dep.fs_path not in self._hashes:
+            self._hashes[dep.fs_path] = dep.get_hash() if dep.exists else None
+        return self._hashes[dep.fs_path]
+
+
+def tidy() -> None:
+    """Sort the stages of dvc.lock as `dvc repro` would write them, one after the other.
+
+    Entries of stages that dvc.yaml no longer has come last, in their old order.
+
+    Raises:
+        StageError: dvc.yaml or dvc.lock cannot be read.
+    """
+    with opened() as (_, order):
+        names = [stage.addressing for stage in order]
+    with lockfile.edited() as stages:
+        before = dict(stages)
+        stages.clear()
+        stages |= {name: before[name] for name in names if name in before} | before

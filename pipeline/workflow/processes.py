@@ -1,0 +1,148 @@
+"""Starts programs that end when this process ends, and turns signals into an event."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from queue import SimpleQueue
+
+from pipeline.workflow import supervise
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+POLL = 0.2
+
+
+class Stop(threading.Event):
+    """An event that is set when work is to end, with the ``reason``.
+
+    ``crashed``: no person asked for it, at the terminal or on Prefect's page.
+    """
+
+    reason: str = ""
+    crashed: bool = False
+
+    def ask(self, reason: str, *, crashed: bool = False) -> None:
+        """Set the event; the first reason is kept."""
+        if not self.reason:
+            self.reason, self.crashed = reason, crashed
+            self.set()
+
+
+@contextmanager
+def signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]:
+    """Let SIGTERM, SIGINT and SIGHUP set ``stop`` and do nothing else; ``say`` reports each.
+
+    Signals that were ignored, as under nohup, still are. Outside of the main thread, where Python
+    handles no signals, this has no effect.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # A handler may interrupt the main thread while it holds a lock that `set` needs. But putting
+    # into a SimpleQueue is always safe, and another thread, which holds no lock, reads the queue.
+    queue: SimpleQueue[int] = SimpleQueue()
+    watcher = threading.Thread(target=_watch, args=(queue, stop, say), daemon=True)
+    watcher.start()
+    caught = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {one: signal.signal(one, lambda number, _: queue.put(number)) for one in caught}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        queue.put(0)
+        watcher.join()
+
+
+def _watch(queue: SimpleQueue[int], stop: Stop, say: Callable[[str], None]) -> None:
+    while number := queue.get():
+        name, still = signal.Signals(number).name, "still " if stop.is_set() else ""
+        stop.ask(f"stopped by {name}", crashed=number != signal.SIGINT)
+        with suppress(OSError):  # the terminal may be gone
+            say(f"{name}: {still}stopping; what was saved is kept")
+
+
+def path() -> str:
+    """A PATH on which `python` is this interpreter, for the commands of stages."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
+def start(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    output: int | None = subprocess.PIPE,
+    grace: float = supervise.GRACE,
+    spare: float = 0.0,
+    give: Sequence[int] = (),
+    hold: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a command that is stopped, with all its processes, when we end for any reason.
+
+    SIGTERM to the returned process, or closing its standard input, stops it too. Both output
+    streams of the command go to ``output``. ``grace`` and ``spare``: see `supervise`. The command
+    inherits the files ``give``; the files ``hold`` stay open until all its processes have ended.
+    This checkout's code takes precedence over an installed version.
+    """
+    ours, theirs = os.pipe() if output == subprocess.PIPE else (None, output)
+    options = ["--grace", str(grace), "--spare", str(spare)]
+    options += [] if ours is None else ["--drain", str(ours)]
+    options += [word for file in give for word in ("--give", str(file))]
+    more = environment.get("PYTHONPATH")
+    code = f"{Path.cwd()}:{more}" if more else str(Path.cwd())
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", supervise.__name__, *options, "--", *command],
+            stdin=subprocess.PIPE,
+            stdout=theirs,
+            stderr=subprocess.STDOUT,
+            env={**environment, "PYTHONPATH": code},
+            pass_fds=(*give, *hold, *([] if ours is None else [ours])),
+            start_new_session=True,  # Ctrl-C is for us to handle
+        )
+    finally:
+        if ours is not None:
+            os.close(theirs)
+    process.stdout = None if ours is None else os.fdopen(ours, "rb", buffering=0)
+    return process
+
+
+def output(process: subprocess.Popen[bytes], stop: threading.Event) -> Iterator[bytes]:
+    """Yield the output of a process as it arrives, and empty bytes while there is none.
+
+    The process is stopped when ``stop`` is set.
+    """
+    asked = False
+    while True:
+        if stop.is_set() and not asked:
+            asked = True
+            process.terminate()
+        if not select.select([process.stdout], [], [], POLL)[0]:
+            yield b""
+        elif data := os.read(process.stdout.fileno(), 1 << 16):
+            yield data
+        else:
+            return
+
+
+def run(
+    command: Sequence[str], *, stop: threading.Event, say: Callable[[str], None]
+) -> tuple[int, list[str]]:
+    """Run a command to its end, or until ``stop``; return its exit code and its non-blank lines.
+
+    ``say`` is called with each line as it arrives.
+    """
+    lines, part = [], b""
+    with start(command) as process:
+        for data in chain(output(process, stop), [b"\n"]):
+            *ended, part = (part + data).split(b"\n")
+            for line in filter(bytes.strip, ended):
+                lines.append(line.decode(errors="replace").rstrip())
+                say(lines[-1])
+    return process.returncode, lines

@@ -1,0 +1,159 @@
+"""``rrcm status``: where the results of params.yaml stand, and what runs now."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from pipeline.workflow import plan, records, running
+from pipeline.workflow.plan import Node, overlap
+from pipeline.workflow.records import Record
+from pipeline.workflow.running import Running
+from rrcm.cli import checked
+from rrcm.core.schema import listed
+
+WIDTH = 100
+NAMES = 120  # characters of names and paths in a reason
+MISSING = "not here (dvc.lock has it)"
+UNREAD = "here, without what it was made from"
+ELSEWHERE = {MISSING, UNREAD}  # nothing changed since dvc.lock was written
+
+
+def status() -> str:
+    """Return a line for each group of stages, then one for each stage that runs.
+
+    A stage is out of date if DVC would run it now because something changed, and not here if only
+    because files are missing; it waits if only what it reads is out of date.
+
+    Raises:
+        ConfigError: params.yaml is not valid.
+        StageError: DVC cannot read dvc.yaml or dvc.lock.
+    """
+    whole = checked.load()
+    nodes = plan.load()
+    now = {one.name: one for one in running.stages(whole)}
+    behind = [node for node in nodes if node.changed and node.name not in now]
+    known = {one.name: one for one in records.load()} if behind else {}
+    reasons = {node.name: _reason(node, known.get(node.name)) for node in behind}
+    waits = _waiting(nodes, {*reasons, *now})
+    for node in nodes:  # what waits for files only is not here, either, or is
+        if all(reasons.get(cause) in ELSEWHERE for cause in waits.get(node.name, [""])):
+            reasons[node.name] = UNREAD if _is_here(node) else MISSING
+            del waits[node.name]
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(node.name.partition("@")[0], []).append(node)
+    lines = [_group(group, found, now, reasons, waits) for group, found in groups.items()]
+    lines += [_runs(one) for one in now.values()]
+    if not (reasons or now):
+        lines.append(f"all {len(nodes)} stages are up to date: `dvc repro` has nothing to do")
+    if ELSEWHERE & {*reasons.values()}:
+        lines.append(
+            "`rrcm pull` fetches the results that a remote or release/ has; "
+            "`dvc repro` makes the others again"
+        )
+    absent = _absent(nodes, {*reasons, *waits})
+    if absent:
+        lines.append(
+            f"not here: {listed(absent, most=NAMES)}; fetch it with `dvc pull`, or get raw data "
+            f"with `rrcm data {whole.data.name}`"
+        )
+    return "\n".join(part for line in lines for part in _wrapped(line))
+
+
+def _waiting(nodes: Sequence[Node], first: set[str]) -> dict[str, list[str]]:
+    """Return the stages that wait, each with those of ``first`` that it waits for."""
+    waits: dict[str, list[str]] = {}
+    for node in nodes:  # nodes come after those that they need
+        for name in node.upstream:
+            causes = [name] if name in first else waits.get(name, [])
+            if causes and node.name not in first:
+                waits.setdefault(node.name, []).extend(causes)
+    return {name: list(dict.fromkeys(causes)) for name, causes in waits.items()}
+
+
+def _reason(node: Node, record: Record | None) -> str:
+    """Return why a stage is out of date."""
+    if record is None or not record.entry:
+        return "has not run"
+    if record.obstacles:
+        return "; ".join(record.obstacles)
+    paths = {*record.before, *record.now}
+    changed = sorted(p for p in paths if record.before.get(p) != record.now.get(p))
+    if changed:
+        return f"code changed: {listed(changed, most=NAMES)}"
+    if record.command != record.entry.get("cmd"):
+        return "its command changed"
+    if record.added:
+        return f"new parameters: {listed(record.added, most=NAMES)}"
+    if not _is_here(node):
+        return MISSING
+    read = all(Path(path).exists() for path in node.inputs)
+    return "an output differs" if read else UNREAD
+
+
+def _is_here(node: Node) -> bool:
+    return all(Path(path).exists() for path in node.outputs)
+
+
+def _group(
+    group: str,
+    nodes: Sequence[Node],
+    now: Mapping[str, Running],
+    reasons: Mapping[str, str],
+    waits: Mapping[str, Sequence[str]],
+) -> str:
+    """Return the line of a group of stages."""
+    names = [node.name for node in nodes]
+    behind = {*now, *reasons, *waits}
+    fresh = sum(name not in behind for name in names)
+    parts = [f"{fresh if '@' in names[0] else ''} up to date".strip()] if fresh else []
+    by_reason: dict[str, list[str]] = {}
+    for name in names:
+        if name in reasons:
+            by_reason.setdefault(reasons[name], []).append(name)
+    some = partial(_some, whole=len(nodes))
+    parts += [
+        f"{some(found)}{'' if reason in ELSEWHERE else 'out of date: '}{reason}"
+        for reason, found in by_reason.items()
+    ]
+    if running_ := [name for name in names if name in now]:
+        parts.append(f"{some(running_)}running")
+    if waiting := [name for name in names if name in waits and name not in reasons]:
+        causes = list(dict.fromkeys(cause for name in waiting for cause in waits[name]))
+        parts.append(f"{some(waiting)}waiting for {listed(causes, most=60)}")
+    count = f" ({len(nodes)})" if "@" in names[0] else ""
+    return f"{group + count:14} {'; '.join(parts)}"
+
+
+def _some(names: Sequence[str], *, whole: int) -> str:
+    if len(names) == whole:
+        return ""
+    items = [name.partition("@")[2] for name in names]
+    count = f"{len(names)} " if len(names) > 1 else ""
+    return f"{count}({listed(items, most=60)}) "
+
+
+def _runs(one: Running) -> str:
+    share = "has saved nothing yet" if one.done is None else f"{one.done:.0%} done"
+    left = "" if one.left is None else f", about {_brief(one.left)} left"
+    return f"running: {one.name}, process {one.pid}: {share}{left}"
+
+
+def _brief(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def _absent(nodes: Sequence[Node], behind: set[str]) -> list[str]:
+    """Return inputs that are neither here nor made by a stage."""
+    made = [path for node in nodes for path in node.outputs]
+    needed = {path for node in nodes if node.name in behind for path in node.inputs}
+    gone = (p for p in needed if not Path(p).exists() and not any(overlap(p, m) for m in made))
+    return sorted(gone)
+
+
+def _wrapped(line: str) -> Iterable[str]:
+    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * 15, break_on_hyphens=False)

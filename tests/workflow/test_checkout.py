@@ -1,0 +1,193 @@
+"""A worker's clone: brought to a commit, given what its stage reads, and nothing of it lost."""
+
+import shutil
+import threading
+from pathlib import Path
+from threading import Event
+
+import clones
+import pytest
+from clones import Clones, git, lock
+from workspace import Workspace
+
+from pipeline.workflow.flow import checkout
+from rrcm.core.errors import StageError
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Clones:
+    """A clone `done` ran the graph, committed dvc.lock and pushed both."""
+    made = clones.make(tmp_path_factory.mktemp("team") / "with spaces")
+    done = made.clone("done")
+    done.run("dvc", "repro", **made.environment)
+    done.run("dvc", "push")
+    done.commit("results")
+    done.run("git", "push", "--quiet", "origin", "HEAD")
+    return made
+
+
+@pytest.fixture
+def clone(team: Clones, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A fresh one, and us in it."""
+    made = Workspace(tmp_path / "clone")
+    git("clone", "--quiet", str(team.folder / "origin"), str(made.path))
+    monkeypatch.chdir(made.path)
+    for name, value in team.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def head(of: Workspace) -> str:
+    return git("-C", str(of.path), "rev-parse", "HEAD")
+
+
+def branch(of: Clones) -> str:
+    return git("-C", str(of.folder / "origin"), "symbolic-ref", "--short", "HEAD")
+
+
+def commit(of: Workspace, file: str, text: str) -> str:
+    (of.path / file).write_text(text)
+    of.commit(f"{file}: {text}")
+    return head(of)
+
+
+def test_a_commit_is_known_to_all_or_refused(team: Clones, clone: Workspace):
+    other = team.clone("another")
+    newer = commit(other, "notes", "pushed")
+    other.run("git", "push", "--quiet", "origin", "HEAD:refs/heads/more")
+
+    assert checkout.asked() == head(clone)
+    assert checkout.asked("origin/more") == newer  # though it was not fetched
+    with pytest.raises(StageError, match="git knows no such commit"):
+        checkout.asked("origin/mroe")
+    (clone.path / "toy.py").write_text("edited")
+    with pytest.raises(StageError, match=r"^toy.py: edited; workers run a commit"):
+        checkout.asked()
+    clone.commit("not pushed")
+    with pytest.raises(StageError, match="on no branch of origin"):
+        checkout.asked()
+
+
+def test_results_are_no_edits_and_edits_are_never_lost(clone: Workspace):
+    before, now = git("rev-parse", "HEAD~1"), Event()
+    (clone.path / "dvc.lock").write_text("of another run")
+
+    with checkout.at(before, stop=now, say=quiet):
+        assert head(clone) == before and not (clone.path / "dvc.lock").exists()
+    (clone.path / "toy.py").write_text("edited")
+    with (
+        pytest.raises(StageError, match=r"toy.py: edited, so it is at no commit"),
+        checkout.at(before, stop=now, say=quiet),
+    ):
+        pass
+
+    assert (clone.path / "toy.py").read_text() == "edited"
+
+
+def test_metrics_are_results_whatever_stage_they_are_of(clone: Workspace):
+    (clone.path / "dvc.yaml").write_text(
+        "stages:\n  a:\n    foreach: [1, 2]\n    do:\n      cmd: x\n"
+        "      metrics: ['kept/m-${item}.json': {cache: false}]\n      outs: [other]\n"
+    )
+    for name in ("kept/m-1.json", "kept/m.json"):
+        (clone.path / name).parent.mkdir(exist_ok=True)
+        (clone.path / name).write_text("1")
+    clone.commit("metrics")
+    for name in ("kept/m-1.json", "kept/m.json"):
+        (clone.path / name).unlink()
+
+    assert checkout.edited() == ["kept/m.json"]
+
+
+def test_a_checkout_is_not_moved_under_a_stage(clone: Workspace):
+    old, new, stop = git("rev-parse", "HEAD~1"), head(clone), Event()
+    waits, ended, said = Event(), Event(), []
+
+    def move() -> None:
+        def say(line: str) -> None:
+            said.append(line)
+            waits.set()
+
+        with checkout.at(old, stop=stop, say=say):
+            ended.set()
+
+    with checkout.at(new, stop=stop, say=quiet), checkout.at("", stop=stop, say=quiet):
+        mover = threading.Thread(target=move)
+        mover.start()
+        assert waits.wait(20)
+        assert head(clone) == new and not ended.is_set()
+    assert ended.wait(20)
+    mover.join()
+
+    assert head(clone) == old
+    assert said == [f"waiting for stages of this checkout at {new[:12]}"]
+
+
+def test_waiting_for_a_commit_ends_when_asked(clone: Workspace):
+    stop = Event()
+    with (
+        checkout.at("", stop=stop, say=quiet),
+        pytest.raises(StageError, match="stopped while it waited"),
+        checkout.at(git("rev-parse", "HEAD~1"), stop=stop, say=lambda line: stop.set()),
+    ):
+        pass
+
+
+def test_only_what_a_stage_reads_is_fetched(clone: Workspace):
+    checkout.pull(["made/left", "made/right"], stop=Event(), say=quiet)
+
+    assert {file.name for file in (clone.path / "made").iterdir()} == {"left", "right"}
+
+
+def test_what_is_nowhere_is_said_in_one_line(clone: Workspace):
+    text = (clone.path / "dvc.lock").read_text()
+    digest = lock(clone)["left"]["outs"][0]["md5"]
+    (clone.path / "dvc.lock").write_text(text.replace(digest, "f" * 32))
+
+    with pytest.raises(
+        StageError, match=r"^made/left: missing [^\n]* in the default remote; `dvc push`[^\n]*$"
+    ):
+        checkout.pull(["made/left"], stop=Event(), say=quiet)
+
+
+def test_a_remote_that_goes_away_is_waited_for(
+    team: Clones, clone: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The result took hours: what has it keeps it, and gives it away when it can."""
+    remote = tmp_path / "remote"
+    clone.run("dvc", "remote", "modify", "--local", "shared", "url", str(remote))
+    clone.run("dvc", "repro", "--single-item", "big")
+    remote.write_text("no folder")
+    monkeypatch.setattr(checkout, "PAUSES", (0.1,))
+    said = []
+
+    def back(line: str) -> None:
+        said.append(line)
+        if "trying again" in line:
+            remote.unlink(missing_ok=True)
+
+    checkout.push("big", stop=Event(), say=back)
+    pushed = {file.name for file in remote.glob("files/md5/*/*")}
+
+    assert any("trying again in 0.1 s" in line for line in said)
+    assert len(pushed) == 1 and len([*remote.glob("runs/*/*/*")]) == 1
+    shutil.rmtree(remote)
+    remote.write_text("no folder")
+    monkeypatch.setattr(checkout, "PAUSES", ())
+    with pytest.raises(StageError, match=r"^`dvc push --run-cache big`: "):
+        checkout.push("big", stop=Event(), say=quiet)
+    assert (clone.path / "made/big").exists()
+
+
+def test_what_the_cache_has_lost_is_not_taken_for_pushed(clone: Workspace, tmp_path: Path):
+    """DVC only warns of it, and ends well."""
+    clone.run("dvc", "remote", "modify", "--local", "shared", "url", str(tmp_path / "remote"))
+    clone.run("dvc", "repro", "--single-item", "big")
+    shutil.rmtree(clone.path / ".dvc/cache/files")
+
+    with pytest.raises(StageError, match=r"^`dvc push big`: Some of the cache files do not exist"):
+        checkout.push("big", stop=Event(), say=quiet)

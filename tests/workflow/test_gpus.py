@@ -1,0 +1,240 @@
+"""One slot, one stage: whoever ends has freed its own, and nobody waits for ever."""
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+
+import pytest
+from builders import refused
+from survivors import until
+from workspace import ROOT
+
+from pipeline.workflow import gpus
+from pipeline.workflow.locks import Stopped
+from rrcm.core.errors import StageError
+
+HOLDER = """
+import sys, threading
+from pipeline.workflow import gpus
+with gpus.taken(1, stop=threading.Event(), say=print):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host of its own, without GPUs."""
+    monkeypatch.setenv("RRCM_SLOTS_DIR", str(tmp_path / "slots"))
+    monkeypatch.setenv("RRCM_SLOTS", "2")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path
+
+
+def nvidia_smi(folder: Path, script: str) -> None:
+    """Have nvidia-smi say so."""
+    (folder / "bin").mkdir()
+    program = folder / "bin/nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+
+def take(count: int, said: list[str] | None = None) -> gpus.Taken:
+    """What there is to take, or an error that it is not there now."""
+    stop = Event()
+
+    def say(line: str) -> None:
+        if said is not None:
+            said.append(line)
+        stop.set()
+
+    with gpus.taken(count, stop=stop, say=say) as held:
+        return held
+
+
+class Waiter(threading.Thread):
+    """Somebody who takes slots, and holds them until told otherwise."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.waits, self.has, self.leave = count, Event(), Event(), Event()
+        self.start()
+
+    def run(self) -> None:
+        with gpus.taken(self.count, stop=Event(), say=lambda _: self.waits.set()):
+            self.has.set()
+            self.leave.wait(60)
+
+    def end(self) -> None:
+        self.leave.set()
+        self.join(60)
+
+
+def test_a_host_without_gpus_has_as_many_slots_as_it_is_told(monkeypatch: pytest.MonkeyPatch):
+    assert gpus.names() == ("cpu", "cpu")
+    assert take(1).environment == {}  # as many threads as before: their number changes results
+    monkeypatch.delenv("RRCM_SLOTS")
+    assert gpus.names() == ("cpu",)
+    for wrong in ("0", "-1", "two", ""):
+        monkeypatch.setenv("RRCM_SLOTS", wrong)
+        with refused(StageError, "RRCM_SLOTS", repr(wrong)):
+            gpus.names()
+
+
+def test_gpus_are_those_of_nvidia_smi_or_of_the_environment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    nvidia_smi(folder, "echo '0, GPU-aaa'; echo '1, GPU-bbb'; echo '2, GPU-abc'")
+    assert gpus.names() == ("0", "1", "2")
+    with gpus.taken(2, stop=Event(), say=print) as held:
+        assert held.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
+        assert take(1).environment["CUDA_VISIBLE_DEVICES"] == "2"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-b")
+    assert gpus.names() == ("2", "GPU-b")
+    assert take(0).environment["CUDA_VISIBLE_DEVICES"] == "2,GPU-b"
+    for none in ("", "-1", "-1,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert gpus.names() == ("cpu", "cpu")
+
+
+@pytest.mark.parametrize("name", ["1", "GPU-bbb", "GPU-b"])
+def test_a_gpu_is_the_same_however_it_is_named(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    nvidia_smi(folder, "echo '0, GPU-aaa'; echo '1, GPU-bbb'")
+    with gpus.taken(0, stop=Event(), say=print):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+        with refused(Stopped, "slot"):
+            take(1)
+    assert take(1).names == (name,)
+
+
+def test_without_a_driver_there_are_no_gpus(folder: Path):
+    nvidia_smi(folder, "echo 'NVIDIA-SMI has failed' >&2; exit 9")
+
+    assert gpus.names() == ("cpu", "cpu")
+
+
+def test_more_than_there_are_is_refused_at_once():
+    with refused(StageError, "compute.devices: 3", "has 2", "0 takes them all"):
+        take(3)
+
+
+def test_a_stop_ends_waiting_and_leaves_nothing_taken():
+    said: list[str] = []
+    with gpus.taken(1, stop=Event(), say=print), refused(Stopped, "slot"):
+        take(2, said)
+
+    assert said == ["waiting for 2 of 2 slots of this host"]
+    assert take(0).names == ("cpu", "cpu")
+
+
+def test_a_killed_holder_has_freed_its_slot(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RRCM_SLOTS", "1")
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    ) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(Stopped):
+            take(1)
+        holder.kill()
+        holder.wait()
+
+    assert take(1).names == ("cpu",)
+
+
+def test_a_slot_is_held_as_long_as_a_file_of_it_is_open():
+    with gpus.taken(2, stop=Event(), say=print) as held:
+        inherited = os.dup(held.files[0])
+    assert take(1).names == ("cpu",)
+    with pytest.raises(Stopped):
+        take(2)
+    os.close(inherited)
+
+    assert take(2)
+
+
+def test_who_waits_for_several_is_not_overtaken():
+    """Neither by those for whom there is a slot now, nor by those for whom there soon is one."""
+    first, second = Waiter(1), Waiter(1)
+    assert first.has.wait(60) and second.has.wait(60)
+    several = Waiter(2)
+    assert several.waits.wait(60)
+    later = [Waiter(1) for _ in range(4)]
+    assert all(waiter.waits.wait(60) for waiter in later)
+    first.end()
+    second.end()
+    assert several.has.wait(60)
+    assert not any(waiter.has.is_set() for waiter in later)
+    several.end()
+    for waiter in later:
+        waiter.leave.set()
+    for waiter in later:
+        assert waiter.has.wait(60)
+        waiter.join(60)
+
+
+def test_any_number_of_any_size_all_get_their_turn(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RRCM_SLOTS", "3")
+    busy, most, mutex = 0, 0, threading.Lock()
+
+    def work(count: int) -> None:
+        nonlocal busy, most
+        with gpus.taken(count, stop=Event(), say=lambda _: None) as held:
+            with mutex:
+                busy += len(held.files)
+                most = max(most, busy)
+            with mutex:
+                busy -= len(held.files)
+
+    threads = [threading.Thread(target=work, args=(i % 4,)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert most <= 3
+
+
+def test_the_folder_serves_all_users_and_follows_no_link(folder: Path):
+    take(0)
+    assert stat.S_IMODE((folder / "slots").stat().st_mode) == 0o1777
+    files = sorted((folder / "slots").iterdir())
+    assert [file.name for file in files] == ["cpu-0.lock", "cpu-1.lock", "turn.lock"]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o666}
+    with ExitStack() as stack:  # another user's file can be locked, though not written
+        files[0].chmod(0o444)
+        stack.enter_context(gpus.taken(2, stop=Event(), say=print))
+    files[0].unlink()
+    files[0].symlink_to(folder / "victim")
+    with refused(StageError, "cpu-0.lock", "RRCM_SLOTS_DIR"):
+        take(1)
+    (folder / "victim").touch(exist_ok=False)  # it has not been made
+    with refused(StageError, "cpu-0.lock", "RRCM_SLOTS_DIR"):
+        take(1)
+
+
+def test_the_turn_of_one_who_left_is_passed_on():
+    first = Waiter(2)
+    assert first.has.wait(60)
+    second = Waiter(1)
+    assert second.waits.wait(60)
+    for _ in range(3):
+        with pytest.raises(Stopped):
+            take(1)
+    first.end()
+    assert second.has.wait(60)
+    second.end()
+    third = Waiter(2)  # those who left may still be passing it on
+    assert third.has.wait(60)
+    third.end()
+    until(lambda: not [t for t in threading.enumerate() if t.name == "turn"])

@@ -1,0 +1,151 @@
+"""Stages on several hosts, which here are clones of one repository that share a remote."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import clones
+import pytest
+from clones import Clones, Service, alive, lock, until
+from ruamel.yaml import YAML
+from workspace import Workspace, committed
+
+from pipeline.workflow import lockfile
+
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+
+class Hosts:
+    """A coordinator, and workers for its stages, each with one slot of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.team = clones.make(folder / "team")
+        self.coordinator = self.team.clone("coordinator")
+        self.service = Service(
+            self.team, self.coordinator, RRCM_SILENCE_SECONDS="12", RRCM_RETRY_SECONDS="0.1"
+        )
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def worker(self, checkout: Workspace) -> subprocess.Popen[bytes]:
+        number = len(self.workers)
+        environment = self.team.environment | {
+            "PREFECT_API_URL": self.service.url,
+            "PREFECT_API_AUTH_STRING": self.service.secret,
+            "RRCM_SLOTS": "1",
+            "RRCM_SLOTS_DIR": str(self.team.folder / f"slots-{number}"),
+            "RRCM_SILENCE_SECONDS": "12",
+        }
+        log = self.team.folder / f"worker-{number}.log"
+        command = ("rrcm", "flow", "worker", "--name", f"worker-{number}")
+        self.workers.append(clones.background(checkout, log, *command, **environment))
+        return self.workers[-1]
+
+    def ended(self, run: str) -> dict[str, Any]:
+        """A run, when it is over."""
+        found = {}
+
+        def over() -> bool:
+            found.update(self.service.ask(f"flow_runs/{run}"))
+            return found["state_type"] in FINAL
+
+        until(over, seconds=180)
+        return found
+
+    def close(self) -> None:
+        for process in [*self.workers, self.service.process]:
+            process.terminate()
+            process.wait(90)
+        assert not alive(self.team)
+
+
+@contextmanager
+def hosts(folder: Path) -> Iterator[Hosts]:
+    made = Hosts(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def alone(team: Clones) -> str:
+    """dvc.lock after `dvc repro` in one clone."""
+    one = team.clone("alone")
+    one.run("dvc", "repro", **team.environment)
+    (team.folder / "began").unlink()
+    return (one.path / "dvc.lock").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "a")], ids=["two checkouts", "one checkout"])
+def test_two_workers_run_each_stage_once_and_dvc_lock_is_that_of_repro(
+    names: tuple[str, str], tmp_path: Path
+):
+    with hosts(tmp_path) as all_:
+        team, coordinator = all_.team, all_.coordinator
+        wanted = alone(team)
+        for name in dict.fromkeys(names):
+            team.clone(name)
+        for name in names:
+            all_.worker(Workspace(team.folder / name))
+        holds = [team.hold("left"), team.hold("right")]
+        run = all_.service.start("rebuild/on-demand", hosts=True)
+        until(lambda: len(team.began()) == 3)  # both wait at once, so on both workers
+        for hold in holds:
+            hold.unlink()
+        ended = all_.ended(run)
+
+        assert ended["state_type"] == "COMPLETED", ended
+        assert sorted(stage for stage, _ in team.began()) == ["big", "last", "left", "right"]
+        assert {clone for stage, clone in team.began() if stage in ("left", "right")} == {*names}
+        assert (coordinator.path / "dvc.lock").read_text() == wanted
+        assert not (coordinator.path / "made").exists()
+        told = (team.folder / "alone/told/last").read_text()
+        assert (coordinator.path / "told/last").read_text() == told
+        coordinator.run("dvc", "pull", "left", "right", "big")
+        assert "up to date" in coordinator.run("dvc", "status")
+
+
+@pytest.mark.slow
+def test_a_stage_goes_on_elsewhere_when_its_host_dies_and_ends_when_its_run_is_cancelled(
+    tmp_path: Path,
+):
+    with hosts(tmp_path) as all_:
+        team = all_.team
+        one, other = team.clone("one"), team.clone("other")
+        worker, hold = all_.worker(one), team.hold("left")
+        run = all_.service.start("rebuild/on-demand", targets=["left"], hosts=True)
+        until(lambda: team.began() == [("big", "one"), ("left", "one")])
+        worker.kill()
+        worker.wait()
+        until(lambda: not [one for one in alive(team) if "toy.py" in one], seconds=60)
+        hold.unlink()
+        all_.worker(other)
+        ended = all_.ended(run)
+
+        assert ended["state_type"] == "COMPLETED", ended
+        assert team.began() == [("big", "one"), ("left", "one"), ("left", "other")]
+        assert {*lock(all_.coordinator)} == {"big", "left"}
+
+        hold = team.hold("right")
+        run = all_.service.start("rebuild/on-demand", targets=["right"], hosts=True)
+        until(lambda: team.began()[-1] == ("right", "other"))
+        cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+        all_.service.ask(f"flow_runs/{run}/set_state", cancelling)
+        assert all_.ended(run)["state_type"] == "CANCELLED"
+        assert not [one for one in alive(team) if "toy.py" in one]
+        (child,) = [
+            one
+            for one in all_.service.ask("flow_runs/filter", {})
+            if one["name"] == "right" and one["parent_task_run_id"]
+        ]
+        assert child["state_type"] == "CANCELLED"
+        hold.unlink()
+
+
+def test_entries_of_dvc_lock_come_through_as_they_were():
+    entries = YAML(typ="safe", pure=True).load(committed("dvc.lock"))["stages"]
+
+    assert lockfile.unpack(lockfile.pack(entries)) == entries
+    assert len(lockfile.pack(entries)) < len(str(entries)) / 3  # Prefect takes no large parameters

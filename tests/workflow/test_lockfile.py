@@ -1,0 +1,119 @@
+"""dvc.lock has the results of one data set at a time, and those of the others are never lost."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.workflow import lockfile
+from rrcm.core.errors import StageError
+
+LOCK = """schema: '2.0'
+stages:
+  shard:
+    cmd: python -m pipeline.stages.shard
+    params:
+      params.yaml:
+        data:
+          name: {name}
+  report:
+    cmd: python -m pipeline.stages.report
+    outs:
+    - path: report
+      md5: {name}
+"""
+DIGITS, MNIST = LOCK.format(name="digits"), LOCK.format(name="mnist")
+
+
+class Killed(BaseException):
+    """The end of this process."""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.lock").write_text(DIGITS)
+    return tmp_path
+
+
+def results() -> dict[str, str]:
+    """The results that are kept, by data set; of one data set, those of dvc.lock count."""
+    found = {path.stem: path.read_text() for path in Path("presets/locks").glob("*.lock")}
+    lock = Path("dvc.lock")
+    text = lock.read_text() if lock.exists() else ""
+    return found | {name: text for name in ("digits", "mnist") if f"name: {name}\n" in text}
+
+
+def test_each_data_set_has_its_results_back_when_its_preset_comes_back(here: Path):
+    assert lockfile.switch("digits") == ""
+    assert lockfile.switch("mnist") == "digits"
+    assert not Path("dvc.lock").exists()
+    Path("dvc.lock").write_text(MNIST)
+
+    assert lockfile.switch("digits") == "mnist"
+    assert Path("dvc.lock").read_text() == DIGITS
+    assert [path.name for path in Path("presets/locks").iterdir()] == ["mnist.lock"]
+    assert lockfile.restore() == ""  # it is whole, though shorter ones were there before
+    assert lockfile.switch("mnist") == "digits"
+    assert Path("dvc.lock").read_text() == MNIST
+
+
+def test_results_come_back_after_a_preset_that_has_none(here: Path):
+    lockfile.switch("cifar10")
+    assert not Path("dvc.lock").exists()
+
+    assert lockfile.switch("digits") == ""
+    assert Path("dvc.lock").read_text() == DIGITS
+    assert [*Path("presets/locks").iterdir()] == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_kill_at_any_write_loses_no_results(
+    kept: bool, here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if kept:
+        Path("presets/locks").mkdir(parents=True)
+        Path("presets/locks/mnist.lock").write_text(MNIST)
+    before, killed = results(), 0
+    write, unlink = lockfile.write_text, Path.unlink
+    for last in range(5):
+        Path("dvc.lock").write_text(DIGITS)
+        left = last
+
+        def count() -> None:
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+
+        def written(path: Path, text: str) -> None:
+            count()
+            write(path, text)
+
+        def removed(path: Path, missing_ok: bool = False) -> None:
+            count()
+            unlink(path, missing_ok=missing_ok)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(lockfile, "write_text", written)
+            patch.setattr(Path, "unlink", removed)
+            try:
+                lockfile.switch("mnist")
+            except Killed:
+                killed += 1
+        assert results() == before
+        lockfile.switch("mnist")
+        assert results() == before
+        lockfile.switch("digits")
+
+    assert killed >= 3
+
+
+def test_results_of_no_data_set_stay_and_a_damaged_file_is_refused(here: Path):
+    Path("dvc.lock").write_text("schema: '2.0'\nstages:\n  other:\n    cmd: true\n")
+    assert lockfile.switch("mnist") == ""
+    assert "other" in Path("dvc.lock").read_text()
+
+    Path("dvc.lock").write_text("stages: {")
+    with pytest.raises(StageError, match=r"^dvc.lock: "):
+        lockfile.switch("mnist")
+    assert Path("dvc.lock").read_text() == "stages: {"

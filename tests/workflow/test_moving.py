@@ -1,0 +1,169 @@
+"""The state of an unfinished stage at the remote: what another clone finds, and what it costs."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.workflow import moving
+from pipeline.workflow.moving import Place
+
+DIGEST = "0123456789abcdef" * 4
+STAGE = "train@a"
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch) -> Callable[[str], Path]:
+    """Enters a clone of the name; all share a remote."""
+
+    def enter(name: str) -> Path:
+        path = tmp_path / name
+        if not path.exists():
+            path.mkdir()
+            dvc = (sys.executable, "-m", "dvc", "-q")
+            remote = ("remote", "add", "--default", "shared", str(tmp_path / "remote"))
+            for command in (("init", "--no-scm"), remote):
+                subprocess.run((*dvc, *command), cwd=path, check=True)
+        monkeypatch.chdir(path)
+        return path
+
+    return enter
+
+
+def state(text: str, name: str = STAGE) -> None:
+    folder = moving.SCRATCH / name / DIGEST[:16]
+    (folder / "deep").mkdir(parents=True, exist_ok=True)
+    (folder / "state").write_text(text)
+    (folder / "deep/log").write_text(f"log of {text}")
+
+
+def found(name: str = STAGE) -> str:
+    folder = moving.SCRATCH / name / DIGEST[:16]
+    text = (folder / "state").read_text()
+    assert (folder / "deep/log").read_text() == f"log of {text}"
+    return text
+
+
+def archives(tmp_path: Path) -> list[Path]:
+    return [*(tmp_path / "remote").rglob("*.zip")]
+
+
+def test_a_state_goes_from_clone_to_clone_and_back(clone, tmp_path: Path):
+    clone("one")
+    state("1")
+    Place(STAGE, DIGEST).send()
+    clone("other")
+    assert Place(STAGE, DIGEST).fetch()
+    assert found() == "1"
+    state("2")
+    assert not Place(STAGE, DIGEST).fetch()  # ours is what is there, or later
+    assert found() == "2"
+    Place(STAGE, DIGEST).send()
+    assert len(archives(tmp_path)) == 1  # the older one is gone
+    clone("one")
+    state("1, a little later")
+    assert Place(STAGE, DIGEST).fetch()  # another went on from there
+    assert found() == "2"
+    assert not Place(STAGE, DIGEST[::-1]).fetch()  # of other inputs there is none
+    Place(STAGE, DIGEST).forget()
+    assert not archives(tmp_path)
+    assert not Place(STAGE, DIGEST).fetch()
+    assert found() == "2"
+
+
+def test_a_stage_finds_what_its_pieces_left(clone, tmp_path: Path):
+    clone("one")
+    for piece in ("1of2", "2of2"):
+        state(piece, f"{STAGE}:{piece}")
+        Place(f"{STAGE}:{piece}", DIGEST).send()
+    clone("other")
+    assert Place(STAGE, DIGEST).fetch_all() == 2
+    assert [found(f"{STAGE}:{piece}") for piece in ("1of2", "2of2")] == ["1of2", "2of2"]
+    Place(STAGE, DIGEST).forget()
+    assert not archives(tmp_path)
+
+
+def test_a_half_sent_state_is_never_seen(clone, tmp_path: Path, monkeypatch):
+    """Killed between the archive and the pointer: the state before is still what others find."""
+    clone("one")
+    state("1")
+    Place(STAGE, DIGEST).send()
+    state("2")
+    place = Place(STAGE, DIGEST)
+    put = place._fs.put_file
+
+    def killed(source: str, target: str) -> None:
+        if target.endswith(moving.LATEST):
+            raise KeyboardInterrupt
+        put(source, target)
+
+    monkeypatch.setattr(place._fs, "put_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        place.send()
+    monkeypatch.undo()
+    clone("other")
+    assert Place(STAGE, DIGEST).fetch()
+    assert found() == "1"
+
+
+def test_it_is_sent_now_and_then_and_removed_at_the_end(clone, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv(moving.PERIOD, "0.1")
+    clone("one")
+    with moving.moving(STAGE, DIGEST, say=print):
+        state("1")
+        while not archives(tmp_path):
+            time.sleep(0.01)
+    assert not archives(tmp_path)
+    monkeypatch.setenv(moving.PERIOD, "3600")
+    with pytest.raises(ZeroDivisionError), moving.moving(STAGE, DIGEST, say=print):
+        state("2")
+        raise ZeroDivisionError  # as when it is stopped
+    said: list[str] = []
+    clone("other")
+    with moving.moving(STAGE, DIGEST, say=said.append):
+        assert found() == "2"
+    assert said == [f"{STAGE}: goes on from what other clones left at the remote"]
+    with moving.moving(f"{STAGE}:1of2", DIGEST, keep=True, say=print):
+        state("3", f"{STAGE}:1of2")
+    assert len(archives(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("setting", [{moving.MOST: "5"}, {moving.PERIOD: "0"}])
+def test_what_is_too_large_or_not_wanted_stays_here(clone, tmp_path: Path, monkeypatch, setting):
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+    clone("one")
+    said: list[str] = []
+    with pytest.raises(ZeroDivisionError), moving.moving(STAGE, DIGEST, say=said.append):
+        state("longer than that")
+        raise ZeroDivisionError
+    assert not archives(tmp_path)
+    (line,), (name,) = said, setting
+    assert "stays on this host" in line and name in line
+
+
+def test_a_remote_that_is_away_fails_nothing(clone, tmp_path: Path):
+    clone("one")
+    (tmp_path / "remote").write_text("no folder")
+    said: list[str] = []
+    with pytest.raises(ZeroDivisionError), moving.moving(STAGE, DIGEST, say=said.append):
+        state("1")
+        raise ZeroDivisionError
+    assert said and all(line.startswith("resume state: ") for line in said)
+    (tmp_path / "remote").unlink()
+    os.chdir(tmp_path / "one")
+    with moving.moving(STAGE, DIGEST, say=said.append):
+        assert found() == "1"
+
+
+def test_no_remote_is_one_line(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q"], check=True)
+    said: list[str] = []
+    with moving.moving(STAGE, DIGEST, say=said.append):
+        pass
+    assert said == [f"{STAGE}: its state stays on this host (no default remote)"]

@@ -1,0 +1,373 @@
+"""The plan is DVC's graph as it is; dvc.lock is whole whatever happens to those who write it."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from builders import refused
+from dvc.lock import make_lock
+from dvc.output import Output
+from dvc.repo import Repo
+from ruamel.yaml import YAML
+from survivors import until
+from workspace import EVAL, ROOT, RUN, Workspace
+
+from pipeline.workflow import lockfile, plan
+from pipeline.workflow.locks import Stopped
+from rrcm.cli import dvc_lock
+from rrcm.core.errors import ConfigError, StageError
+
+GRAPH = """
+stages:
+  join:
+    cmd: mkdir -p joined && cat parts/* > joined/all
+    deps: [parts]
+    outs: [joined]
+  part:
+    foreach: ${parts}
+    do:
+      cmd: mkdir -p parts && cp raw parts/${key} && cat code.py >> parts/${key}
+      deps: [raw, code.py]
+      params: ['parts.${key}', shared]
+      meta: {devices: 'parts.${key}.devices'}
+      outs: ['parts/${key}']
+  count:
+    cmd: wc -c < joined/all > counted
+    deps: [joined/all]
+    meta: {devices: 0}
+    metrics: [counted: {cache: false}]
+  apart:
+    cmd: touch apart
+    outs: [apart]
+"""
+PARAMS = """
+shared: {first: &view {x: 1.0e-4, b: [1, 2]}, second: *view}
+parts:
+  a: {devices: 1, z: 0, y: 1}
+  b: {devices: 2}
+"""
+ADOPTER = """
+import sys
+from pipeline.workflow import lockfile, plan
+for i in range(20):
+    lockfile.adopt({f"stage@{sys.argv[1]}-{i}": {"cmd": "true"}})
+"""
+WRITER = """
+import time
+from pathlib import Path
+from dvc.lock import make_lock
+from dvc.output import Output
+with make_lock(".dvc/tmp/lock"), open("dvc.lock", "w") as file:
+    lines = Path("whole").read_text().splitlines(keepends=True)
+    file.writelines(lines[:9])
+    file.flush()
+    Path("writing").touch()
+    time.sleep(1.5)
+    file.writelines(lines[9:])
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository in which everything is up to date."""
+    path = tmp_path_factory.mktemp("made")
+    Repo.init(str(path), no_scm=True).close()
+    files = {"dvc.yaml": GRAPH, "params.yaml": PARAMS, "code.py": "pass\n", "raw": "raw\n"}
+    for name, text in files.items():
+        (path / name).write_text(text)
+    for command in (["add", "--quiet", "raw"], ["repro", "--quiet"]):
+        subprocess.run([sys.executable, "-m", "dvc", *command], cwd=path, check=True)
+    return path
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it to change; its parameters are none of ours."""
+    path = tmp_path / "here"
+    shutil.copytree(made, path, symlinks=True)
+    monkeypatch.chdir(path)
+    monkeypatch.setattr("rrcm.cli.checked.load", lambda: None)
+    return path
+
+
+def changed(**more: bool) -> set[str]:
+    return {node.name for node in plan.load(**more) if node.changed}
+
+
+def test_stages_come_after_those_that_they_need(here: Path):
+    nodes = plan.load()
+
+    assert [node.name for node in nodes] == ["part@a", "part@b", "join", "count", "apart"]
+    assert {node.name: node.upstream for node in nodes} == {
+        "part@a": (),
+        "part@b": (),
+        "join": ("part@a", "part@b"),
+        "count": ("join",),
+        "apart": (),
+    }
+    assert {node.name: (node.inputs, node.outputs) for node in nodes} == {
+        "part@a": (("raw",), ("parts/a",)),
+        "part@b": (("raw",), ("parts/b",)),
+        "join": (("parts",), ("joined",)),
+        "count": (("joined/all",), ("counted",)),
+        "apart": ((), ("apart",)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("part@b", {"part@b"}),
+        ("part", {"part@a", "part@b"}),
+        ("part@[b-z]", {"part@b"}),
+        ("parts/a", {"part@a"}),
+        ("./parts/", {"part@a", "part@b"}),
+        ("joined/all", {"join"}),
+        ("apart", {"apart"}),
+    ],
+)
+def test_a_target_is_a_stage_a_group_a_pattern_or_an_output(word: str, meant: set[str], here: Path):
+    names = {node.name for node in plan.load(force=[word]) if node.forced}
+    assert names == meant
+    wanted = {node.name for node in plan.load([word])}
+    assert wanted == meant | ({"part@a", "part@b"} if "join" in meant else set())
+
+
+def test_what_is_forced_is_planned_beside_the_targets(here: Path):
+    nodes = plan.load(["apart"], force=["part@b"])
+
+    assert [(node.name, node.forced) for node in nodes] == [("part@b", True), ("apart", False)]
+
+
+def test_devices_are_a_number_or_a_parameter(here: Path):
+    devices = {node.name: node.devices for node in plan.load()}
+    assert devices == {"part@a": 1, "part@b": 2, "join": 1, "count": 0, "apart": 1}
+    for wrong in ("-1", "true", "1.0", "[1]", "parts.a.devises"):
+        text = GRAPH.replace("'parts.${key}.devices'", wrong)
+        (here / "dvc.yaml").write_text(text)
+        with refused(StageError, "dvc.yaml", "part@a", "meta.devices"):
+            plan.load()
+
+
+@pytest.mark.parametrize("with_data", [True, False])
+def test_each_edit_changes_what_reads_it(with_data: bool, here: Path):
+    """Nothing else, and the same where there are no data and no cache, as in a fresh clone."""
+    assert changed() == set()
+    if not with_data:
+        for path in (".dvc/cache", "parts", "joined"):
+            shutil.rmtree(here / path)
+        for path in ("raw", "apart", "counted"):
+            (here / path).unlink()
+        assert changed() == {"part@a", "part@b", "join", "count", "apart"}
+    edits = {
+        ("params.yaml", "z: 0", "z: 1"): {"part@a"},
+        ("params.yaml", "1.0e-4", "1.0e-3"): {"part@a", "part@b"},
+        ("code.py", "pass", "None"): {"part@a", "part@b"},
+        ("dvc.yaml", "touch apart", "touch  apart"): {"apart"},
+        ("raw.dvc", "md5: ", "md5: 0"): {"part@a", "part@b"},
+    }
+    for (file, old, new), expected in edits.items():
+        text = (here / file).read_text()
+        (here / file).write_text(text.replace(old, new))
+        assert changed(here=False) == expected, file
+        if with_data and file != "raw.dvc":  # here it is the file that counts
+            assert changed() == expected, file
+        (here / file).write_text(text)
+        assert changed(here=False) == set()
+
+
+def test_data_changed_here_count_only_here(here: Path):
+    (here / "raw").write_text("edited")
+    (here / "parts/a").write_text("edited")
+    (here / "counted").write_text("edited")  # which git keeps, not DVC
+
+    assert changed() == {"part@a", "part@b", "join", "count"}
+    assert changed(here=False) == {"count"}
+
+
+def test_missing_data_may_count_as_what_dvc_lock_has(here: Path):
+    """And what is here is compared, as `dvc repro --allow-missing` does."""
+    shutil.rmtree(here / "parts")
+    (here / "raw").unlink()
+    (here / "apart").unlink()
+    assert changed() == {"part@a", "part@b", "join", "apart"}
+    assert changed(allow_missing=True) == set()
+
+    (here / "joined/all").write_text("edited")
+    text = (here / "params.yaml").read_text()
+    (here / "params.yaml").write_text(text.replace("z: 0", "z: 1"))
+
+    assert changed(allow_missing=True) == {"part@a", "join", "count"}
+
+
+def test_an_input_made_anew_elsewhere_changes_its_reader(here: Path):
+    """Whether the reader names the file itself or the folder that it is in."""
+    (entry,) = lockfile.entries(["part@b"]).values()
+    entry["outs"][0]["md5"] = "0" * 32
+    lockfile.adopt({"part@b": entry})
+    assert changed(here=False) == {"join"}
+    (entry,) = lockfile.entries(["join"]).values()
+    entry["deps"] = []
+    lockfile.adopt({"join": entry})
+    assert changed(here=False) == {"join"}
+
+
+def test_a_plan_waits_for_nobody_and_changes_nothing(here: Path):
+    (here / "dvc.yaml").write_text(GRAPH.replace("touch apart", "touch apart started; sleep 60"))
+    before = {path: path.stat().st_mtime_ns for path in here.glob("[!.]*")}
+    lock = make_lock(str(here / ".dvc/tmp/lock"))
+    with lock:
+        assert changed() == {"apart"}
+    assert {path: path.stat().st_mtime_ns for path in here.glob("[!.]*")} == before
+    stage = [sys.executable, "-m", "dvc", "repro", "--single-item", "apart"]
+    with subprocess.Popen(stage, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        until((here / "started").exists)
+        assert changed() == {"apart"}
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_what_vanishes_while_it_is_looked_at_counts_as_changed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def vanished(entry: Output) -> None:
+        raise FileNotFoundError(entry.fs_path)
+
+    monkeypatch.setattr(Output, "get_hash", vanished)
+
+    assert changed() == {"part@a", "part@b", "join", "count", "apart"}
+
+
+def test_bad_files_and_words_are_told_in_a_line(here: Path, monkeypatch: pytest.MonkeyPatch):
+    with refused(StageError, "prat@a", "Did you mean 'part@a'?"):
+        plan.load(["prat@a"])
+    with refused(StageError, "raw", "raw.dvc"):
+        plan.load(["raw"])
+    (here / "dvc.lock").write_text("stages: [")
+    with refused(StageError, "dvc.lock"):
+        plan.load()
+    with refused(StageError, "dvc.lock"):
+        lockfile.entries(["apart"])
+    with refused(StageError, "dvc.lock"):
+        lockfile.adopt({"apart": {"cmd": "true"}})
+    assert (here / "dvc.lock").read_text() == "stages: ["
+    (here / "dvc.yaml").write_text("stages: [")
+    with refused(StageError, "dvc.yaml"):
+        plan.load()
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    with refused(ConfigError, "params.yaml", "parts"):
+        plan.load()
+
+
+def test_entries_go_through_a_database_and_come_back_the_same_bytes(here: Path):
+    """Nodes of params.yaml that are used twice are used twice in dvc.lock, too."""
+    before = (here / "dvc.lock").read_bytes()
+    names = [node.name for node in plan.load()]
+    sent = json.loads(json.dumps(lockfile.pack(lockfile.entries([*names, "other"]))))
+    (here / "dvc.lock").unlink()
+    assert lockfile.entries(names) == {}
+    lockfile.adopt(lockfile.unpack(sent))
+    plan.tidy()
+
+    assert b"&id001" in before
+    assert (here / "dvc.lock").read_bytes() == before
+
+
+def test_tidying_gives_the_order_of_dvc_whatever_the_order_of_the_runs(here: Path):
+    before = (here / "dvc.lock").read_bytes()
+    plan.tidy()
+    assert (here / "dvc.lock").read_bytes() == before
+    shuffled = dict(reversed(lockfile.entries([node.name for node in plan.load()]).items()))
+    (here / "dvc.lock").unlink()
+    lockfile.adopt({"gone": {"cmd": "true"}} | shuffled)
+    plan.tidy()
+    known = YAML(typ="safe").load(here / "dvc.lock")
+
+    assert [*known["stages"]] == ["part@a", "part@b", "join", "count", "apart", "gone"]
+    assert known["schema"] == "2.0"
+
+
+def test_two_who_adopt_at_once_lose_nothing_and_a_killed_one_leaves_a_whole_file(here: Path):
+    def start(name: str) -> subprocess.Popen:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.Popen([sys.executable, "-c", ADOPTER, name], env=environment)
+
+    before = lockfile.entries(["part@a", "apart"])
+    with start("one") as one, start("two") as two, start("killed") as killed:
+        until(lambda: lockfile.entries(["stage@killed-3"]))
+        killed.kill()
+    stages = dvc_lock.read()["stages"]
+
+    assert one.returncode == two.returncode == 0
+    assert {f"stage@{who}-{i}" for who in ("one", "two") for i in range(20)} <= {*stages}
+    assert lockfile.entries(["part@a", "apart"]) == before
+    assert plan.load()
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(here: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = (here / "dvc.lock").read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with refused(StageError, "dvc.lock", "No space left"):
+        lockfile.adopt({"new": {"cmd": "true"}})
+
+    assert (here / "dvc.lock").read_bytes() == before
+    assert not [*here.rglob("*.part")]
+
+
+def test_waiting_for_the_lock_of_dvc_can_be_stopped(here: Path):
+    stop = Event()
+    stop.set()
+    with make_lock(str(here / ".dvc/tmp/lock")), refused(Stopped, "lock"):
+        lockfile.adopt({"new": {"cmd": "true"}}, stop=stop)
+
+    assert lockfile.entries(["new"]) == {}
+
+
+@pytest.mark.parametrize("reader", [dvc_lock.read, plan.load])
+def test_a_reader_never_sees_half_a_file_that_dvc_is_writing(reader: Callable[[], Any], here: Path):
+    """DVC truncates dvc.lock and then writes it, under its lock; a half may well be YAML."""
+    whole, expected = (here / "dvc.lock").read_text(), reader()
+    (here / "whole").write_text(whole)
+    with subprocess.Popen([sys.executable, "-c", WRITER]):
+        until((here / "writing").exists)
+
+        assert (here / "dvc.lock").read_text() != whole
+        assert reader() == expected
+
+
+def test_the_real_graph_in_a_clone_without_data(checkout: Workspace, tmp_path: Path, monkeypatch):
+    checkout.commit("results")
+    clone = tmp_path / "clone"
+    checkout.run("git", "clone", "--quiet", str(checkout.path), str(clone))
+    monkeypatch.chdir(clone)
+    nodes = {node.name: node for node in plan.load(here=False)}
+    assert not [name for name, node in nodes.items() if node.changed]
+    assert nodes[f"train@{RUN}"].devices == 1
+    written = (clone / "dvc.lock").read_bytes()
+    sent = lockfile.pack(lockfile.entries([*nodes]))
+    (clone / "dvc.lock").unlink()
+    lockfile.adopt(lockfile.unpack(sent))
+    plan.tidy()
+    assert (clone / "dvc.lock").read_bytes() == written
+    assert [node.name for node in plan.load([f"models/{RUN}"], here=False)] == [
+        *("shard", "pretrain@tiny", f"train@{RUN}")
+    ]
+    Workspace(clone).edit(lambda params: params["recipes"]["finetune"]["compute"].update(devices=3))
+    nodes = {node.name: node for node in plan.load([EVAL.join(["votes/", ".jsonl"])], here=False)}
+
+    assert nodes[f"train@{RUN}"].devices == 3
+    assert f"train@{RUN}" in {name for name, node in nodes.items() if node.changed}
+    assert nodes["shard"].devices == 1
+    assert not nodes["shard"].changed

@@ -1,0 +1,223 @@
+"""`rrcm repro`: whenever it is stopped or killed, dvc.lock is whole, and what was made is known."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+from ruamel.yaml import YAML
+from survivors import mark, marked, until
+from workspace import ROOT
+
+from pipeline.workflow import lockfile
+
+STAGES = 12
+GRAPH = """
+stages:
+  part:
+    foreach: [{names}]
+    do:
+      cmd: cp raw parts-${{item}} && sleep 0.2
+      deps:
+        - raw
+      outs:
+        - parts-${{item}}
+  slow:
+    cmd: touch begun; sleep 600
+    deps: [parts-0]
+    outs: [never]
+"""
+# A `dvc` that takes its time when a stage's command is over and its files are being hashed.
+SLOW_TO_SAVE = """
+import os, pathlib, time
+if os.environ.get("SLOW_TO_SAVE"):
+    from dvc.stage import Stage
+    save = Stage.save
+    def slow(stage, *arguments, **more):
+        if stage.addressing == "part@1":
+            pathlib.Path("saving").touch()
+            time.sleep(2)
+        return save(stage, *arguments, **more)
+    Stage.save = slow
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository in which `rrcm repro part` has ended."""
+    path = tmp_path_factory.mktemp("reproduced") / "a checkout"
+    path.mkdir()
+    Repo.init(str(path), no_scm=True).close()
+    names = ", ".join(str(number) for number in range(STAGES))
+    (path / "dvc.yaml").write_text(GRAPH.format(names=names))
+    (path / "raw").write_text("raw\n")
+    assert repro(path, "part").returncode == 0
+    return path
+
+
+@pytest.fixture
+def here(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of it, whose every process must end with the test."""
+    path = tmp_path / "here"
+    shutil.copytree(done, path, symlinks=True)
+    monkeypatch.chdir(path)
+    for name, value in (marker := mark()).items():
+        monkeypatch.setenv(name, value)
+    yield path
+    until(lambda: not marked(marker), seconds=60)
+
+
+def start(path: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(Path(sys.executable).with_name("rrcm")), "repro", *arguments],
+        cwd=path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def repro(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    process = start(path, *arguments)
+    output, _ = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+
+def entries(path: Path = lockfile.LOCKFILE) -> dict:
+    return YAML(typ="safe").load(path)["stages"]
+
+
+def test_options_and_exit_codes_are_those_of_dvc(here: Path):
+    again = repro(here, "part")
+    assert (again.returncode, "Running stage" in again.stdout) == (0, False)
+    assert "Running stage 'part@3'" in repro(here, "--force", "part@3").stdout
+    missing = repro(here, "nothing")
+    assert missing.returncode == 255 and "'nothing' not found" in missing.stdout
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_ends_the_stage_and_nothing_of_dvc(number: int, here: Path):
+    """As Ctrl-C does: all of the terminal's process group has it."""
+    process = start(here, "--single-item", "slow")
+    until((here / "begun").exists)
+    os.killpg(process.pid, number)
+    output, _ = process.communicate(timeout=120)
+
+    assert process.returncode == 130
+    assert output.endswith("interrupted; what was saved is kept, the same command goes on\n")
+    assert "Traceback" not in output
+    assert [*entries()] == [f"part@{number}" for number in range(STAGES)]
+    assert repro(here, "part").returncode == 0  # DVC's own locks are free
+
+
+def test_what_a_stage_has_made_is_taken_down_before_dvc_ends(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else hours of work would lie there unknown, and the next run would delete them."""
+    before = entries()
+    (here / "raw").write_text("another\n")
+    (here / "sitecustomize.py").write_text(SLOW_TO_SAVE)  # which Python runs when it begins
+    monkeypatch.setenv("SLOW_TO_SAVE", "yes")
+    process = start(here, "part")
+    until((here / "saving").exists)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 130
+    changed = [name for name, entry in entries().items() if entry != before[name]]
+    assert changed == ["part@0", "part@1"]  # and no further one was begun
+
+
+def test_a_killed_one_leaves_no_process_and_a_whole_file(here: Path):
+    """SIGKILL of `rrcm repro` at any moment; the fixture sees that no process is left."""
+    text = (here / "raw").read_text()
+    for tenths in (8, 18):
+        (here / "raw").write_text(text := f"{text} again")
+        process = start(here, "part")
+        time.sleep(tenths / 10)
+        process.kill()
+        process.communicate()
+        assert len(entries()) == STAGES
+
+
+@pytest.mark.parametrize("part", [None, "cmd: cp raw parts-1\n"])
+def test_half_a_remembered_run_is_none(part: str | None, here: Path):
+    """A kill after its folder was made, or in the midst of it, where a plain DVC fails for ever."""
+    for run in Path(".dvc/cache/runs").glob("*/*/*"):
+        run.unlink()
+        if part is not None:
+            run.with_name(".a-part.tmp").write_text(part)
+    lockfile.LOCKFILE.unlink()
+
+    again = repro(here, "part@1")
+
+    assert again.returncode == 0 and "Running stage 'part@1'" in again.stdout
+    assert [*entries()] == ["part@1"]
+
+
+def test_a_cut_file_is_put_together(here: Path):
+    """Wherever the cut is: every entry is there, as it was or as DVC had written it already."""
+    old = entries()
+    shutil.copy(lockfile.LOCKFILE, "old")
+    (here / "raw").write_text("another\n")
+    assert repro(here, "part", "--force").returncode == 0
+    new, text = entries(), lockfile.LOCKFILE.read_bytes()
+    shutil.copy(lockfile.LOCKFILE, "new")
+    for kept in ("old", "new"):
+        for end in range(0, len(text), 97):
+            shutil.copy(kept, lockfile.KEPT)
+            lockfile.LOCKFILE.write_bytes(text[:end])
+            said = lockfile.restore()
+            assert "was cut while DVC wrote it" in said, end
+            assert [*entries()] == [*new]
+            for name, entry in entries().items():
+                assert entry in (old[name], new[name]) if kept == "old" else entry == new[name]
+            assert lockfile.restore() == ""
+
+
+def test_a_whole_file_is_left_alone(here: Path):
+    """Also one of fewer stages, if git knows it; and a new one is kept for the next cut."""
+    text = lockfile.LOCKFILE.read_text()
+    assert lockfile.restore() == ""
+    assert (lockfile.LOCKFILE.read_text(), lockfile.KEPT.read_text()) == (text, text)
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    fewer = text[: text.index("  part@5:")]
+    lockfile.LOCKFILE.write_text(fewer)
+    subprocess.run(["git", "hash-object", "-w", "dvc.lock"], check=True, capture_output=True)
+    assert lockfile.restore() == ""
+    assert lockfile.LOCKFILE.read_text() == fewer
+
+
+def test_what_a_failed_dvc_leaves_is_not_kept_as_the_last_whole_copy(here: Path):
+    """It may have failed because the disk was full while it wrote."""
+    text = lockfile.LOCKFILE.read_text()
+    with (here / "dvc.yaml").open("a") as file:
+        file.write("  full:\n    cmd: head -c 900 dvc.lock > cut; cp cut dvc.lock; false\n")
+    assert repro(here, "full").returncode == 255
+    assert len(lockfile.LOCKFILE.read_bytes()) == 900
+    assert lockfile.KEPT.read_text() == text
+    assert "was cut while DVC wrote it" in lockfile.restore()
+    assert lockfile.LOCKFILE.read_text() == text
+
+
+def test_the_next_command_mends_what_a_plain_dvc_left(here: Path):
+    text = lockfile.LOCKFILE.read_text()
+    lockfile.LOCKFILE.write_text(text[: len(text) // 2])
+    done = repro(here, "part")
+    assert done.returncode == 0 and "dvc.lock was cut while DVC wrote it" in done.stdout
+    assert "Running stage" not in done.stdout
+    assert lockfile.LOCKFILE.read_text() == text

@@ -1,0 +1,409 @@
+"""One stage: run once, heard whole, stopped whole, and judged by what it says of itself."""
+
+import ast
+import json
+import os
+import pickle
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+from builders import refused
+from dvc.lock import make_lock
+from dvc.repo import Repo
+from survivors import mark, marked, until
+from workspace import ROOT
+
+from pipeline.workflow import gpus, lockfile, stage_run
+from pipeline.workflow.locks import Stopped
+from pipeline.workflow.stage_run import Failed, Outcome
+
+GRAPH = """
+stages:
+  quick:
+    cmd: echo "on GPU $CUDA_VISIBLE_DEVICES" && echo run >> runs && echo made > quick
+    deps: [raw]
+    outs: [quick]
+  slow:
+    cmd: python slow.py
+    deps: [raw]
+    outs: [slow]
+  flood:
+    cmd: python flood.py
+    outs: [flood]
+  bars:
+    cmd: python bars.py
+    outs: [bars]
+  wrong:
+    cmd: python wrong.py
+    outs: [wrong]
+  careful:
+    cmd: python careful.py
+    deps: [raw]
+    outs: [careful]
+  torn:
+    cmd: python torn.py
+    outs: [torn]
+  folder:
+    cmd: ulimit -S -f unlimited && mkdir -p folder && head -c 3000000 /dev/zero > folder/large
+    outs: [folder]
+"""
+SCRIPTS = {
+    "slow": """
+import pathlib, signal, sys, time
+def save(*_):
+    time.sleep(0.2)
+    pathlib.Path("saved").touch()
+    sys.exit(1)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("begun").touch()
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+pathlib.Path("slow").write_text("made")
+""",
+    "torn": """
+import pathlib, sys
+tries = pathlib.Path("tries")
+count = int(tries.read_text()) + 1 if tries.exists() else 1
+tries.write_text(str(count))
+if count < int(pathlib.Path("until").read_text()):
+    sys.exit("error: dvc.yaml: './dvc.lock' validation failed")
+pathlib.Path("torn").touch()
+""",
+    "flood": """
+import os, pathlib
+for i in range(100_000):
+    os.write(1 + i % 2, b"line %d\\n" % i)
+pathlib.Path("flood").touch()
+""",
+    "bars": """
+import pathlib, time
+from rrcm.core import progress
+progress.SECONDS_BETWEEN_LINES = 0
+with progress.bar(4, 0, "train tiny: epoch", " steps") as bar:
+    for _ in range(4):
+        bar.update()
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+raise MemoryError("of another kind")
+""",
+    "wrong": """
+import sys
+print("thinking", flush=True)
+sys.exit("error: compute.devices: 9, but there are 2 GPUs; 0 takes them all")
+""",
+    "careful": """
+import pathlib, time
+from rrcm.cli import checked
+from pipeline.runtime import graph
+checked.load = lambda: None
+def run():
+    with graph.running("careful"):
+        pathlib.Path("begun").touch()
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        pathlib.Path("careful").touch()
+graph.main(run)
+""",
+}
+CALLER = """
+import sys, threading
+from pipeline.workflow import stage_run
+stage_run.run(sys.argv[1], devices=1, stop=threading.Event(), say=print, progressed=print)
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made")
+    Repo.init(str(path), no_scm=True).close()
+    (path / ".dvc/tmp").mkdir(exist_ok=True)
+    (path / "dvc.yaml").write_text(GRAPH)
+    (path / "params.yaml").write_text("none: 0\n")
+    (path / "raw").write_text("raw\n")
+    for name, script in SCRIPTS.items():
+        (path / f"{name}.py").write_text(script)
+    return path
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A repository on a host of its own, whose every process must end with the test."""
+    path = tmp_path / "here"
+    shutil.copytree(made, path, symlinks=True)
+    monkeypatch.chdir(path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("RRCM_SLOTS_DIR", str(tmp_path / "slots"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    for name, value in (marker := mark()).items():
+        monkeypatch.setenv(name, value)
+    yield path
+    left = marked(marker)
+    for process in left:
+        process.kill()
+    assert not left
+
+
+class Run(threading.Thread):
+    """A stage that is run meanwhile."""
+
+    def __init__(self, name: str, *, forced: bool = False) -> None:
+        super().__init__()
+        self.stage, self.forced, self.stop = name, forced, Event()
+        self.lines: list[str] = []
+        self.bars: list[tuple[float, str]] = []
+        self.result: stage_run.Done | Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.result = stage_run.run(
+                self.stage,
+                devices=1,
+                forced=self.forced,
+                stop=self.stop,
+                say=self.lines.append,
+                progressed=lambda *bar: self.bars.append(bar),
+            )
+        except (Failed, Stopped) as error:
+            self.result = error
+
+    def end(self) -> stage_run.Done:
+        """What `run` returned, or its error."""
+        self.join(120)
+        assert not self.is_alive()
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def test_what_dvc_did_is_told(here: Path):
+    first = Run("quick")
+    assert first.end().outcome is Outcome.RAN
+    assert "on GPU 7" in first.lines
+    (here / "quick").unlink()
+    assert Run("quick").end().outcome is Outcome.RESTORED
+    assert (here / "quick").read_text() == "made\n"
+    assert Run("quick", forced=True).end().outcome is Outcome.RAN
+    assert (here / "runs").read_text() == "run\n" * 2
+
+
+def test_a_stage_that_read_a_lock_file_while_it_was_written_goes_on(here: Path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    (here / "until").write_text("3")
+    assert Run("torn").end().outcome is Outcome.RAN
+    assert (here / "tries").read_text() == "3"
+
+
+def test_a_lock_file_that_is_not_valid_is_an_error_in_the_end(here: Path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    (here / "until").write_text("99")
+    with refused(Failed, "torn: dvc.yaml: './dvc.lock' validation failed"):
+        Run("torn").end()
+    assert (here / "tries").read_text() == str(stage_run.TRIES)
+
+
+def test_two_runs_of_a_stage_at_once_run_it_once(here: Path):
+    first = Run("slow")
+    until((here / "begun").exists)
+    second = Run("slow")
+    until(lambda: second.lines)
+    assert second.lines == ["waiting for another run of slow in this checkout"]
+    third = Run("slow")
+    until(lambda: third.lines)
+    third.stop.set()
+    with refused(Stopped, "slow"):
+        third.end()
+    (here / "go").touch()
+
+    assert first.end().outcome is Outcome.RAN
+    assert second.end().outcome is Outcome.CACHED
+
+
+def test_a_stop_lets_the_stage_save_and_leaves_nothing_behind(here: Path):
+    run = Run("slow")
+    until((here / "begun").exists)
+    run.stop.set()
+    with refused(Stopped, "slow: stopped"):
+        run.end()
+
+    assert (here / "saved").exists()
+    assert not marked(os.environ)
+    assert not any(json.loads((here / ".dvc/tmp/rwlock").read_text()).values())
+    assert lockfile.entries(["slow"]) == {}
+    (here / "go").touch()
+    assert Run("slow").end().outcome is Outcome.RAN
+
+
+def test_a_killed_caller_takes_its_stage_with_it_and_frees_its_slot(here: Path):
+    with subprocess.Popen([sys.executable, "-c", CALLER, "slow"]) as caller:
+        until((here / "begun").exists)
+        with pytest.raises(Stopped):
+            stop = Event()
+            with gpus.taken(1, stop=stop, say=lambda _: stop.set()):
+                pass
+        caller.kill()
+    with gpus.taken(1, stop=Event(), say=lambda _: None):
+        assert (here / "saved").exists()
+        until(lambda: not marked(os.environ))
+    (here / "go").touch()
+    assert Run("slow").end().outcome is Outcome.RAN
+
+
+def test_a_finished_stage_is_kept_though_it_is_stopped_while_dvc_waits_to_save_it(here: Path):
+    """Another DVC process may hold the lock for long; DVC by itself would give up after 3 s."""
+    run = Run("slow")
+    until((here / "begun").exists)
+    with make_lock(str(here / ".dvc/tmp/lock")):
+        (here / "go").touch()
+        until(lambda: not [p for p in marked(os.environ) if "slow.py" in p.cmdline()])
+        time.sleep(2)
+        run.stop.set()
+        time.sleep(2)
+    assert run.end().outcome is Outcome.RAN
+    assert [*lockfile.entries(["slow"])] == ["slow"]
+    assert Run("slow").end().outcome is Outcome.CACHED
+
+
+def test_half_a_file_of_path_locks_stops_nothing(here: Path):
+    """A killed DVC leaves it; the next would say `RWLock-file ... is corrupted` ever after."""
+    (here / ".dvc/tmp/rwlock").write_text('{"write": {"a": {"pid": 12')
+
+    assert Run("quick").end().outcome is Outcome.RAN
+
+
+def test_no_line_of_a_flood_is_lost_or_out_of_order(here: Path):
+    run = Run("flood")
+    run.end()
+
+    assert [line for line in run.lines if line.startswith("line ")] == [
+        f"line {i}" for i in range(100_000)
+    ]
+
+
+def test_bars_are_progress_and_a_failure_tells_the_last_lines(here: Path):
+    run = Run("bars")
+    until(lambda: 25 in [percent for percent, _ in run.bars])  # though its line has not ended
+    (here / "go").touch()
+    with pytest.raises(Failed, match="bars: failed\n") as caught:
+        run.end()
+    percents = [percent for percent, _ in run.bars]
+
+    assert percents == sorted(percents)
+    assert percents[-1] == 100
+    assert run.bars[-1][1].startswith("train tiny: epoch: 4.00/4.00 [")
+    assert "MemoryError: of another kind" in str(caught.value)
+    assert "exited with 1" in str(caught.value)
+    assert "%|" not in str(caught.value)
+    assert not caught.value.final
+
+
+def test_an_error_of_the_stage_itself_is_final_and_takes_a_line(here: Path):
+    with refused(Failed, "wrong: compute.devices: 9, but there are 2 GPUs; 0 takes"):
+        Run("wrong").end()
+    run = Run("careful")
+    until((here / "begun").exists)
+    (here / "raw").write_text("edited")
+    (here / "go").touch()
+    with refused(Failed, "careful: code, parameters or data changed while it ran"):
+        run.end()
+    assert run.result.final
+
+
+def test_what_the_cache_could_not_keep_is_a_failure_though_dvc_ends_well(here: Path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))  # as a full disk
+    try:
+        run = Run("folder")
+        with pytest.raises(Failed, match="failed to transfer"):
+            run.end()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert not run.result.final
+    again = Run("folder")
+    again.end()
+    assert [*here.glob(".dvc/cache/files/md5/??/*.dir")]
+    assert again.result.outcome == Outcome.RAN
+
+
+def test_a_stage_that_dvc_finds_busy_may_be_tried_again(here: Path):
+    mine = {"pid": os.getpid(), "cmd": "a test"}
+    busy = here / ".dvc/tmp/rwlock"
+    busy.write_text(json.dumps({"write": {str(here / "quick"): mine}, "read": {}}))
+    with pytest.raises(Failed, match="is busy") as caught:
+        Run("quick").end()
+
+    assert not caught.value.final
+
+
+def launching() -> list[str]:
+    """The messages of pipeline/runtime/torchrun.py after `NAME: ` when training ends early."""
+    tree = ast.parse((ROOT / "pipeline/runtime/torchrun.py").read_text())
+    (launch,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "launch")
+    raised = [n.exc.args[0].values for n in ast.walk(launch) if isinstance(n, ast.Raise)]
+    return [
+        "".join(part.value for part in parts if isinstance(part, ast.Constant))[2:]
+        for parts in raised
+    ]
+
+
+BEGAN = "Running stage 'a':"
+DVC = "ERROR: failed to reproduce 'a': failed to run: python -m a, exited with"
+
+
+@pytest.mark.parametrize(
+    ("lines", "told", "final"),
+    [
+        (["error: a: no", f"{DVC} 1"], "a: no", True),
+        (
+            ["error: an earlier one", "error: params.yaml: no", f"{DVC} 1"],
+            "a: params.yaml: no",
+            True,
+        ),
+        *(([f"error: a: {said}", f"{DVC} 1"], f"a: {said}", False) for said in launching()),
+        (["Traceback:", "MemoryError", f"{DVC} 1"], f"a: failed\n{BEGAN}\nTraceback:\n", False),
+        (["error: before it was killed", f"{DVC} -9"], "a: failed\n", False),
+        (["error: before it was killed", f"{DVC} 137"], "a: failed\n", False),
+        (["error: of one that went well", "ERROR: Unable to acquire lock."], "a: failed\n", False),
+        (["ERROR: failed to pull data from the cloud"], "a: failed\n", False),
+    ],
+)
+def test_only_an_error_that_a_person_must_mend_is_final(lines: list[str], told: str, final: bool):
+    said: list[str] = []
+    output = stage_run.Output("a", say=said.append, progressed=lambda *_: None)
+    text = "\n".join([BEGAN, *lines])
+    for byte in text.encode():  # however it arrives
+        output.feed(bytes([byte]))
+    output.end()
+    failed = output.failure(255)
+
+    assert said == text.split("\n")
+    assert failed.final is final
+    assert str(failed).startswith(told)
+    assert str(failed) == told or str(failed).endswith(lines[-1])
+    again = pickle.loads(pickle.dumps(failed))
+    assert (str(again), again.final) == (str(failed), final)
+
+
+def test_letters_and_line_ends_may_come_in_pieces():
+    said: list[str] = []
+    bars: list[tuple[float, str]] = []
+    output = stage_run.Output("a", say=said.append, progressed=lambda *bar: bars.append(bar))
+    for data in (b"\xcf", b"\x83 = 0.5\r", b"\nfit:  50%|##", b"  | 1/2 [0:01]"):
+        output.feed(data)
+    output.rest()
+    assert bars == [(50.0, "fit: 1/2 [0:01]")]
+    output.rest()
+    output.feed(b"\rfit: 100%|####| 2/2 [0:02]\n\n")
+    output.end()
+
+    assert said == ["σ = 0.5", "fit:  50%|##  | 1/2 [0:01]", "fit: 100%|####| 2/2 [0:02]"]
+    assert bars == [(50.0, "fit: 1/2 [0:01]"), (100.0, "fit: 2/2 [0:02]")]

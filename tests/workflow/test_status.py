@@ -1,0 +1,145 @@
+"""`rrcm status` says where each stage stands: up to date, why not, how far, waiting for what."""
+
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+
+import pytest
+from workspace import RUN, Workspace
+
+from pipeline.workflow import running, status
+from pipeline.workflow.plan import Node
+from pipeline.workflow.records import Record
+
+NODES = [
+    Node(name=name, upstream=upstream, devices=1, inputs=(), outputs=(f"out/{name}",),
+         changed=False, forced=False)
+    for name, upstream in {
+        "shard": (), "train@a": ("shard",), "train@b": ("shard",),
+        "sample@a": ("train@a",), "sample@b": ("train@b",), "report": ("sample@a", "sample@b"),
+    }.items()
+]  # fmt: skip
+
+
+def record(**changes):
+    same = {
+        "name": "train@a",
+        "upstream": (),
+        "command": "run",
+        "entry": {"cmd": "run"},
+        "before": {"code": "1"},
+        "now": {"code": "1"},
+        "added": (),
+        "obstacles": (),
+    }
+    return Record(**same | changes)
+
+
+def test_what_waits_names_the_first_cause():
+    waits = status._waiting(NODES, {"train@b"})
+
+    assert waits == {"sample@b": ["train@b"], "report": ["train@b"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"entry": {}}, "has not run"),
+        ({"obstacles": ("an input changed: shards",)}, "an input changed: shards"),
+        ({"now": {"code": "2"}}, "code changed: code"),
+        ({"entry": {"cmd": "other"}}, "its command changed"),
+        ({"added": ("recipes.r.labels",)}, "new parameters: recipes.r.labels"),
+        ({}, status.MISSING),
+    ],
+)
+def test_a_stage_that_is_out_of_date_says_why(changes, reason):
+    assert status._reason(NODES[1], record(**changes)) == reason
+
+
+def test_an_output_that_is_here_was_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/train@a").write_text("x")
+
+    assert status._reason(NODES[1], record()) == "an output differs"
+    lacking = dataclasses.replace(NODES[1], inputs=("shards/train",))
+    assert status._reason(lacking, record()) == status.UNREAD
+
+
+def test_groups_are_lines():
+    now = {"train@a": running.Running(name="train@a", pid=7, done=0.25, left=90.0)}
+    reasons = {"train@b": "code changed: x.py"}
+    waits = status._waiting(NODES, {*now, *reasons})
+
+    lines = [
+        status._group(
+            group, [n for n in NODES if n.name.partition("@")[0] == group], now, reasons, waits
+        )
+        for group in ("shard", "train", "sample", "report")
+    ]
+
+    assert lines == [
+        "shard          up to date",
+        "train (2)      (b) out of date: code changed: x.py; (a) running",
+        "sample (2)     waiting for train@a, train@b",
+        "report         waiting for train@a, train@b",
+    ]
+    assert status._runs(now["train@a"]) == "running: train@a, process 7: 25% done, about 90 s left"
+
+
+def test_a_stage_whose_lock_is_held_runs(tmp_path, monkeypatch):
+    """Another process holds it; how far it is stands in what it saved."""
+    monkeypatch.setattr(running, "SCRATCH", tmp_path)
+    monkeypatch.setattr(running, "_steps", lambda *names: 400)
+    (tmp_path / "train@a/0123").mkdir(parents=True)
+    (tmp_path / "train@a/0123" / running.SPEED).write_text(
+        json.dumps([{"step": 100, "seconds": 60.0}])
+    )
+    for name in ("train@a", "train@b"):
+        (tmp_path / f"{name}.lock").write_text(str(os.getpid()))
+
+    with (tmp_path / "train@a.lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (one,) = running.stages(None)
+
+    assert (one.name, one.pid, one.done) == ("train@a", os.getpid(), 0.25)
+    assert 170 < one.left <= 180
+    assert running.stages(None) == []
+
+
+def test_a_fresh_clone_is_told_what_is_not_here(finished: Workspace, tmp_path):
+    clone = finished.clone(tmp_path / "clone")  # without dvc.lock, too: it was not committed
+    said = clone.run("rrcm", "status")
+
+    assert "train (2) out of date: has not run" in " ".join(said.split())
+    assert "not here: data/digits; fetch it with `dvc pull`" in said
+    assert len(said.splitlines()) < 24
+
+
+def test_results_that_a_clone_did_not_fetch_are_not_out_of_date(finished: Workspace, tmp_path):
+    clone = finished.clone(tmp_path / "clone")
+    shutil.copy(finished.path / "dvc.lock", clone.path)
+    (clone.path / "certificates").mkdir(exist_ok=True)
+    for file in (finished.path / "certificates").glob("*.csv"):
+        shutil.copy(file, clone.path / "certificates")
+    said = clone.run("rrcm", "status")
+
+    assert "out of date" not in said and "waiting" not in said
+    assert f"train (2)      {status.MISSING}" in said
+    assert "`rrcm pull` fetches the results" in said
+
+
+def test_after_an_edit_it_names_what_dvc_does_and_what_waits_for_that(checkout: Workspace):
+    assert "all 11 stages are up to date: `dvc repro` has nothing to do" in checkout.run(
+        "rrcm", "status"
+    )
+    checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=3.0))
+    said = checkout.run("rrcm", "status").splitlines()
+    found = json.loads(checkout.run("dvc", "status", "--json"))
+
+    assert {*found} == {f"train@{RUN}", "report"}
+    changed = [line.split()[0] for line in said if "out of date:" in line]
+    waiting = [line.split()[0] for line in said if f"waiting for train@{RUN}" in line]
+    assert (changed, waiting) == (["train", "report"], ["export", "sample", "certify"])
