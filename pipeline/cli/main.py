@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import data, flow
+from pipeline.cli import flow
+from pipeline.cli.data import data
 from rrcm.cli.main import PROJECT, RESULTS, WORKFLOW, Commands, app, given, say
 
-app.add_typer(data.app, name="data", cls=Commands, rich_help_panel=PROJECT)
+app.command(rich_help_panel=PROJECT)(data)
 app.add_typer(flow.app, name="flow", cls=Commands, rich_help_panel=WORKFLOW)
 
 

@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from scipy.io import savemat
 
 import rrcm.core.torchvision_stub  # noqa: F401 (torchvision comes after it)
-from pipeline.project import data as project
 from rrcm.config.sections import Data
 from rrcm.core import pool, registry
 from rrcm.core.errors import DataError
 from rrcm.data.datasets import cifar10, folder, imagenet
 from rrcm.data.ingest import manifest, sharding
 from rrcm.data.ingest.listing import Listing, Place
+from rrcm.data.ingest.origin import Origin
 from rrcm.data.splits import shards
 
 from torchvision.datasets import CIFAR10  # isort: skip (after _torchvision)
@@ -254,14 +254,14 @@ def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, m
     """With a mirror that answers with a look-alike, then one that does not answer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(CIFAR10, "tgz_md5", lookalikes.md5(official))
-    monkeypatch.setattr(project, "_kept", str)
 
     class Answer(io.BytesIO):
         url = length = None
 
     opened = "torchvision.datasets.utils.urllib.request.urlopen"
     monkeypatch.setattr(opened, lambda *_, **__: Answer(official.read_bytes()))
-    assert project.cifar10(None, verify=False) == "data/cifar10: 70 images"
+    download = Origin(path=None, verify=False, skip_unreadable=False, link=tmp_path / "link")
+    assert cifar10.acquire(Path("data/cifar10"), download) == "data/cifar10: 70 images"
     assert {path.name for path in Path("data/cifar10").iterdir()} == {*cifar10.MD5}
 
     def away(*_, **__):
@@ -269,7 +269,7 @@ def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, m
 
     monkeypatch.setattr(opened, away)
     with refused(DataError, "torchvision cannot download it", "--from cifar-10-python.tar.gz"):
-        project.cifar10(None, verify=False)
+        cifar10.acquire(Path("data/cifar10"), download)
 
 
 # Picture files: what is in a place, and its manifest.

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
-from pipeline.project import data as project
 from rrcm.config.sections import Data
 from rrcm.core import registry
 from rrcm.core.errors import DataError
 from rrcm.data.datasets import fashion_mnist, mnist
 from rrcm.data.ingest import idx, sharding
+from rrcm.data.ingest.origin import Origin
 from rrcm.data.splits import shards
 
 from torchvision import datasets  # isort: skip (after the stub)
@@ -216,15 +216,13 @@ def test_without_a_folder_torchvision_downloads(
     def opened(request, *_, **__):
         return Answer(packed[request.full_url.rpartition("/")[2]])
 
-    found = []
     monkeypatch.setattr("torchvision.datasets.utils.urllib.request.urlopen", opened)
-    monkeypatch.setattr(project, "_kept", found.append)
-    project.idx_files(name, None, verify=False)
-    assert found == [f"data/{name}: 80 images"]
+    download = Origin(path=None, verify=False, skip_unreadable=False, link=tmp_path / "link")
+    assert module.acquire(Path(f"data/{name}"), download) == f"data/{name}: 80 images"
 
     def away(*_, **__):
         raise URLError("no route")
 
     monkeypatch.setattr("torchvision.datasets.utils.urllib.request.urlopen", away)
     with refused(DataError, "torchvision cannot download it", "--from DIR"):
-        project.idx_files(name, None, verify=False)
+        module.acquire(Path(f"data/{name}"), download)

@@ -30,7 +30,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 
 def examine(source: Path, **changes) -> str:
-    return data.pictures("folder", source, **{"verify": False, "skip_unreadable": False} | changes)
+    return data.acquire("folder", source, **{"verify": False, "skip_unreadable": False} | changes)
 
 
 def test_pictures_are_kept_by_their_manifest_without_a_copy(checkout: Workspace, tmp_path: Path):
@@ -81,4 +81,4 @@ def test_a_folder_that_is_none_is_refused(checkout: Workspace, tmp_path: Path):
     with refused(DataError, "ILSVRC2012_img_val.tar: MD5 is"):
         source = lookalikes.imagenet(tmp_path / "raw", layout="tars")
         (source / "ILSVRC2012_img_train.tar").unlink()
-        data.pictures("imagenet", source, verify=True, skip_unreadable=False)
+        data.acquire("imagenet", source, verify=True, skip_unreadable=False)

@@ -1,7 +1,8 @@
 """Datasets, one file each: where raw data come from and what they contain.
 
-A dataset has ``listing(root, link) -> Listing``: the verified images in ``root``, data/<name>, or
-described there, or a DataError that names the command to get them. If picture files stay where they
-are, ``link`` is a file with their path on this machine, and the dataset also has
-``tree(source) -> Tree``, the pictures of a folder (rrcm/data/ingest/manifest.py).
+A dataset has ``acquire(root, origin) -> str``, which puts its verified files into ``root``,
+data/<name>, or a description of them, and returns the lines that ``rrcm data`` prints; and
+``listing(root, link) -> Listing``: the verified images in ``root`` or described there, or a
+DataError that names the command to get them. If picture files stay where they are, ``link`` is a
+file with their path on this machine (rrcm/data/ingest/manifest.py).
 """

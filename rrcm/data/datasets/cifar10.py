@@ -22,6 +22,7 @@ import numpy as np
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic, read_bytes, unzipped
 from rrcm.data.ingest.listing import Listing
+from rrcm.data.ingest.origin import Origin
 
 CLASSES = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 MAX_VALUE, SHAPE = 255, (3, 32, 32)
@@ -41,6 +42,24 @@ BROKEN = (  # exceptions from unpickling damaged bytes
     *(pickle.UnpicklingError, EOFError, TypeError, ValueError, IndexError, KeyError),
     *(AttributeError, OverflowError, MemoryError, struct.error, RecursionError),
 )
+
+
+def acquire(root: Path, origin: Origin) -> str:
+    """Copy the batches of the archive or its folder to ``root``; without one, download it.
+
+    Raises:
+        DataError: As `fetch`, or the download fails.
+    """
+
+    def download(folder: Path) -> Path:  # it is not unpickled by torchvision
+        from torchvision.datasets import CIFAR10, utils
+
+        utils.download_url(CIFAR10.url, folder, ARCHIVE, CIFAR10.tgz_md5)
+        return folder / ARCHIVE
+
+    instead = f"{ARCHIVE} yourself and give it: --from {ARCHIVE}"
+    with origin.or_download("CIFAR10", download, instead) as source:
+        return f"{root}: {fetch(root, source, verify=origin.verify):,} images"
 
 
 def fetch(root: Path, source: Path, *, verify: bool) -> int:

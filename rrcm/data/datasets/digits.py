@@ -14,11 +14,23 @@ import numpy as np
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic, sha256
 from rrcm.data.ingest.listing import Listing
+from rrcm.data.ingest.origin import Origin
 
 CLASSES = tuple("0123456789")
 MAX_VALUE = 16  # the largest pixel value
 FILE = "digits.csv"
 SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
+
+
+def acquire(root: Path, origin: Origin) -> str:
+    """Write ``root/digits.csv`` from scikit-learn.
+
+    Raises:
+        DataError: Files were named, or scikit-learn's copy is another.
+    """
+    if origin.path is not None:
+        raise DataError("--from: the digits are in scikit-learn; leave it out")
+    return f"{fetch(root)}: 1,797 images"
 
 
 def fetch(root: Path) -> Path:

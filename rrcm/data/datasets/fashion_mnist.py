@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rrcm.data.ingest import idx
 from rrcm.data.ingest.listing import Listing
+from rrcm.data.ingest.origin import Origin
 
 CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
@@ -19,6 +20,15 @@ MD5 = {  # of the unpacked files
     "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
     "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
 }
+
+
+def acquire(root: Path, origin: Origin) -> str:
+    """Copy the four files, gzipped or not, to ``root``; download them if no folder is named.
+
+    Raises:
+        DataError: A file is missing, damaged or not the official one, or the download fails.
+    """
+    return idx.acquire(root, origin, TORCHVISION, MD5)
 
 
 def listing(root: Path, link: Path) -> Listing:

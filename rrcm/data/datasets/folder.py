@@ -6,6 +6,17 @@ from rrcm.core.errors import DataError
 from rrcm.data.ingest import class_folders, manifest
 from rrcm.data.ingest.listing import Listing
 from rrcm.data.ingest.manifest import Tree
+from rrcm.data.ingest.origin import Origin
+
+
+def acquire(root: Path, origin: Origin) -> str:
+    """Read every picture once, where it is, and write their manifest to ``root``.
+
+    Raises:
+        DataError: There is no such folder; as `tree`; or a picture cannot be read.
+    """
+    passed_over = class_folders.passed_over(class_folders.contents(origin.folder()))
+    return "\n".join([*passed_over, manifest.acquire(root, origin, tree(origin.folder()))])
 
 
 def tree(source: Path) -> Tree:

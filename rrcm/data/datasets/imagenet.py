@@ -20,11 +20,13 @@ from typing import IO
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
+from rrcm.core import progress
 from rrcm.core.errors import DataError, one_line
 from rrcm.core.files import read_bytes, unzipped
 from rrcm.data.ingest import class_folders, manifest
 from rrcm.data.ingest.listing import Listing, Place
 from rrcm.data.ingest.manifest import Tree
+from rrcm.data.ingest.origin import Origin
 
 TRAIN, VAL = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
@@ -37,6 +39,25 @@ CLASSES, COUNTS = 1000, {"train": 1_281_167, "test": 50_000}
 META, TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
 UNZIPPED = 2**26  # most bytes of the unpacked devkit; the official one has 3 million
 BLOCK = 1 << 24
+
+
+def acquire(root: Path, origin: Origin) -> str:
+    """Read every picture once, in its folder or archive, and write their manifest to ``root``.
+
+    Raises:
+        DataError: There is no such folder; an archive or the numbers of pictures are not the
+            official ones, if these are asked for; as `tree`; or a picture cannot be read.
+    """
+    source = origin.folder()
+    if origin.verify:
+        size = sum(path.stat().st_size for path in archives(source))
+        with progress.bar(size, 0, "MD5", "B") as shown:
+            for done in verify(source):
+                shown.update(done - shown.n)
+    pictures = tree(source)
+    if origin.verify:
+        complete(source, pictures)
+    return manifest.acquire(root, origin, pictures)
 
 
 def archives(source: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rrcm.data.ingest import idx
 from rrcm.data.ingest.listing import Listing
+from rrcm.data.ingest.origin import Origin
 
 CLASSES = tuple("0123456789")
 TORCHVISION = "MNIST"  # the class of torchvision.datasets that downloads it
@@ -17,6 +18,15 @@ MD5 = {  # of the unpacked files
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
+
+
+def acquire(root: Path, origin: Origin) -> str:
+    """Copy the four files, gzipped or not, to ``root``; download them if no folder is named.
+
+    Raises:
+        DataError: A file is missing, damaged or not the official one, or the download fails.
+    """
+    return idx.acquire(root, origin, TORCHVISION, MD5)
 
 
 def listing(root: Path, link: Path) -> Listing:

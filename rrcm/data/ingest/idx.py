@@ -15,12 +15,37 @@ import numpy as np
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic, read_bytes, unzipped
 from rrcm.data.ingest.listing import Listing
+from rrcm.data.ingest.origin import Origin
 
 SIDE, MAX_VALUE = 28, 255
 PARTS = {"train": False, "t10k": True}  # prefix of the files -> do they belong to the test split?
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 FILES = tuple(f"{part}-{kind}" for part in PARTS for kind in (IMAGES, LABELS))
 MOST = 2**26  # bytes of an unpacked file; the largest official one has 47 million
+
+
+def acquire(root: Path, origin: Origin, torchvision: str, md5: dict[str, str]) -> str:
+    """Copy the four files to ``root`` as `fetch` does, downloaded where no folder is named.
+
+    Args:
+        root: The folder of the copies.
+        origin: Names their folder; whether they must be the official ones.
+        torchvision: The class of torchvision.datasets that downloads them.
+        md5: As for `fetch`.
+
+    Raises:
+        DataError: As `fetch`, or the download fails.
+    """
+
+    def download(folder: Path) -> Path:
+        from torchvision import datasets
+
+        getattr(datasets, torchvision)(str(folder), download=True)
+        return folder / torchvision / "raw"
+
+    instead = "its four files yourself and give their folder: --from DIR"
+    with origin.or_download(torchvision, download, instead) as source:
+        return f"{root}: {fetch(root, source, md5, verify=origin.verify):,} images"
 
 
 def fetch(root: Path, source: Path, md5: dict[str, str], *, verify: bool) -> int:

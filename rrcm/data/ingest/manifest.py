@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rrcm.core import pool
+from rrcm.core import pool, progress
 from rrcm.core.errors import ConfigError, DataError
-from rrcm.core.files import read_bytes, read_json, write_json
+from rrcm.core.files import read_bytes, read_json, write_json, write_text
 from rrcm.core.schema import parse
 from rrcm.data.ingest.listing import Listing, Place
+from rrcm.data.ingest.origin import Origin
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 
@@ -53,6 +54,23 @@ class Seen(NamedTuple):
     sha256: str
     size: int
     error: str
+
+
+def acquire(root: Path, origin: Origin, tree: Tree) -> str:
+    """Write the manifest of ``tree`` to ``root``, and the folder of its files to ``origin.link``.
+
+    Raises:
+        DataError: As `examine`.
+    """
+    path, workers = root / FILE, os.cpu_count() or 1
+    images = sum(len(places) for classes in tree.values() for places in classes.values())
+    with progress.bar(images, 0, root.name, " images") as shown:
+        for done in examine(tree, path, skip_unreadable=origin.skip_unreadable, workers=workers):
+            shown.update(done - shown.n)
+    write_text(origin.link, f"{origin.folder().resolve()}\n")
+    skipped = len(read(path, command="").skipped)
+    left_out = f" ({skipped:,} unreadable ones left out, listed there)" if skipped else ""
+    return f"{path}: {images - skipped:,} images{left_out}"
 
 
 def examine(tree: Tree, path: Path, *, skip_unreadable: bool, workers: int) -> Iterator[int]:

@@ -1,0 +1,64 @@
+"""Where the original files of a dataset come from, as ``rrcm data`` is told."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rrcm.core.errors import DataError, one_line
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """What a dataset's ``acquire`` takes.
+
+    ``path`` is the folder or archive of the original files, None if none was named. ``verify``:
+    they must be the official ones. ``skip_unreadable``: pictures that cannot be read are left out
+    and listed, instead of an error. ``link`` is a file for the path of files that stay in place.
+    """
+
+    path: Path | None
+    verify: bool
+    skip_unreadable: bool
+    link: Path
+
+    def folder(self) -> Path:
+        """The folder that was named.
+
+        Raises:
+            DataError: None was, or there is no such folder.
+        """
+        if self.path is None:
+            raise DataError("--from DIR: say where the pictures are; they stay there")
+        if not self.path.is_dir():
+            raise DataError(f"--from {self.path}: no such folder")
+        return self.path
+
+    @contextmanager
+    def or_download(
+        self, name: str, download: Callable[[Path], Path], instead: str
+    ) -> Iterator[Path]:
+        """The path that was named, or what ``download`` puts into a temporary folder.
+
+        Args:
+            name: The dataset, for messages.
+            download: Downloads by torchvision into a folder, and returns the path of the files.
+            instead: What a user can fetch by hand.
+
+        Raises:
+            DataError: The download fails.
+        """
+        if self.path is not None:
+            yield self.path
+            return
+        import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
+
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                path = download(Path(folder))
+            except (OSError, RuntimeError) as error:
+                raise DataError(
+                    f"{name}: torchvision cannot download it ({one_line(error)}); fetch {instead}"
+                ) from None
+            yield path
