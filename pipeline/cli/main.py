@@ -85,7 +85,7 @@ def accept(
     ] = None,
 ) -> None:
     """Keep results after a change of code that cannot change them, such as an upgrade."""
-    from pipeline.commands import accept as accepting
+    from pipeline.project import accept as accepting
 
     if not accepting.accept(targets or [], because=because, say=say):
         raise typer.Exit(1)

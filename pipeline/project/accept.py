@@ -1,23 +1,21 @@
 """``rrcm accept``: record in dvc.lock that a change of code changes no result.
 
 If the code of a stage differs from that in dvc.lock, the version that it ran on is found in git and
-compared with the current code; see `acceptance/comparison.py` for the guarantee. If both are the
-same program, the stage's entry is written as `dvc commit` would write it, and its outputs stay as
-they are, here or in a remote.
+compared with the current code; see code_versions.py for the guarantee. If both are the same, the
+stage's entry is written as `dvc commit` would write it, and its outputs stay as they are, here or
+in a remote.
 """
 
 import datetime
 import json
-import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.acceptance import history
-from pipeline.acceptance.comparison import Difference, compare
-from pipeline.acceptance.programs import Code, Place, Program
+from pipeline.project import code_versions
+from pipeline.project.code_versions import Difference, History
 from pipeline.workflow import lockfile, records
 from pipeline.workflow.records import Record
 from rrcm.core import progress
@@ -28,13 +26,13 @@ PATIENT = 2.0  # seconds until progress is shown
 
 
 @dataclass(slots=True)
-class _Findings:
-    """Findings about all stages; ``files`` are pairs, old and new, with the same code."""
+class _Verdicts:
+    """Stages by verdict; ``moved`` are paths of files, old and new, with the same code."""
 
     same: dict[str, Record] = field(default_factory=dict)
     because: dict[str, tuple[Record, Difference | str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    files: set[tuple[str, str]] = field(default_factory=set)
+    moved: set[tuple[str, str]] = field(default_factory=set)
 
 
 def accept(
@@ -42,8 +40,8 @@ def accept(
 ) -> bool:
     """Accept the code of the stages that make ``targets``, and of those upstream; none means all.
 
-    Guarantee: entries of dvc.lock are renewed only for stages that run the same program on the same
-    data and parameters, or with a reason: ``because`` accepts a change of the program and new
+    Guarantee: entries of dvc.lock are renewed only for stages that run the same code on the same
+    data and parameters, or with a reason: ``because`` accepts a change of the code and new
     parameters, where all older ones have their values still, and is written to
     ``provenance/<stage>.json`` with the difference. dvc.lock is replaced atomically. A stage
     downstream of a refused one is refused.
@@ -59,31 +57,30 @@ def accept(
     """
     if because is not None and not because.strip():
         raise StageError("--because: say why in a few words; provenance keeps them")
-    found = _findings(records.load(targets), because=because is not None)
-    accepted = found.same | {name: record for name, (record, _) in found.because.items()}
-    _write(accepted, found.because, because or "")
-    for line in _lines(found):
+    verdicts = _judged(records.load(targets), because=because is not None)
+    accepted = verdicts.same | {name: record for name, (record, _) in verdicts.because.items()}
+    _write(accepted, verdicts.because, because or "")
+    for line in _lines(verdicts):
         say(line)
-    return not found.refused
+    return not verdicts.refused
 
 
-def _findings(stages: Sequence[Record], *, because: bool) -> _Findings:
-    found, here = _Findings(), history.here()
+def _judged(stages: Sequence[Record], *, because: bool) -> _Verdicts:
+    verdicts = _Verdicts()
     bar = progress.bar(len(stages), 0, "comparing", " stages", delay=PATIENT)
-    with history.History() as past, bar:
+    with History() as history, bar:
         for stage in stages:
-            waits = [name for name in stage.upstream if name in found.refused]
-            changed = _is_changed(stage)
+            waits = [name for name in stage.upstream if name in verdicts.refused]
+            command = stage.entry.get("cmd")
+            changed = stage.before != stage.now or command != stage.command or bool(stage.added)
             if stage.obstacles and (changed or not waits):
-                found.refused[stage.name] = "; ".join(stage.obstacles)
-            elif waits and changed:
-                found.refused[stage.name] = f"it comes after {waits[0]}"
+                verdicts.refused[stage.name] = "; ".join(stage.obstacles)
             elif waits:
-                found.refused[stage.name] = ""
+                verdicts.refused[stage.name] = f"it comes after {waits[0]}" if changed else ""
             elif changed:
-                _judge(stage, past, here, found, because=because, say=partial(_tell, bar))
+                _judge(stage, history, verdicts, because=because, say=partial(_tell, bar))
             bar.update()
-    return found
+    return verdicts
 
 
 def _tell(bar: Any, text: str) -> None:
@@ -91,56 +88,38 @@ def _tell(bar: Any, text: str) -> None:
     bar.update(0)
 
 
-def _is_changed(stage: Record) -> bool:
-    changed = stage.before != stage.now or stage.entry.get("cmd") != stage.command
-    return changed or bool(stage.added)
-
-
 def _judge(
     stage: Record,
-    past: history.History,
-    here: Code,
-    found: _Findings,
+    history: History,
+    verdicts: _Verdicts,
     *,
     because: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Compare the program that a stage ran with the one that it would run now."""
-    try:
-        code, files = past.find(stage.before, say)
-        old = _program(code, stage.entry["cmd"], files)
-        new = _program(here, stage.command, history.within(here, stage.now))
-        verdict = compare(old[0], new[0])
-        difference: Difference | str | None = verdict.difference
-        if old[1] != new[1]:
-            commands = (stage.entry["cmd"], stage.command)
-            difference = Difference(*(Place("dvc.yaml", 0, command) for command in commands))
-    except StageError as error:
-        difference = str(error)
-    if stage.added and difference is None:
-        difference = f"params.yaml has {', '.join(stage.added)}, which its program ran without"
-    if difference is None:
-        found.same[stage.name] = stage
-        found.files |= {
-            (a, b) for a, b in verdict.files if a != b or stage.before.get(a) != stage.now.get(b)
-        }
-    elif because:
-        found.because[stage.name] = (stage, difference)
-    elif isinstance(difference, str):
-        found.refused[stage.name] = difference
+    """Compare the code that a stage ran with the one that it would run now."""
+    difference: Difference | str | None
+    pairs: list[tuple[str, str]] = []
+    if stage.entry["cmd"] != stage.command:
+        difference = f"its command was `{stage.entry['cmd']}` and is `{stage.command}`"
     else:
-        found.refused[stage.name] = (
-            f"it runs other code\n  - {difference.old}\n  + {difference.new}"
+        try:
+            old, new = history.find(stage.before, say), code_versions.here(stage.now)
+            difference, pairs = code_versions.compare(old, new)
+        except StageError as error:
+            difference = str(error)
+    if stage.added and difference is None:
+        difference = f"params.yaml has {', '.join(stage.added)}, which it ran without"
+    if difference is None:
+        verdicts.same[stage.name] = stage
+        verdicts.moved |= {(a, b) for a, b in pairs if a != b or old[a] != new[b]}
+    elif because:
+        verdicts.because[stage.name] = (stage, difference)
+    else:
+        verdicts.refused[stage.name] = (
+            difference
+            if isinstance(difference, str)
+            else f"it runs other code\n  - {difference.old}\n  + {difference.new}"
         )
-
-
-def _program(code: Code, command: str, files: Collection[str]) -> tuple[Program, list[str]]:
-    """The program that a command ``python -m X`` runs, and its arguments."""
-    words = shlex.split(command)
-    script = f"{words[2].replace('.', '/')}.py" if len(words) > 2 else ""
-    if words[:2] != ["python", "-m"] or script not in code.tree.paths:
-        raise StageError(f"{command}: not `python -m` with a module of this project")
-    return Program(code, script, files), words[3:]
 
 
 def _write(
@@ -180,33 +159,22 @@ def _noted(path: Path, record: Record, difference: Difference | str, reason: str
         contents = json.loads(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path}: damaged ({error}); `dvc checkout {path}`") from None
-    changed = sorted(
-        path
-        for path in {*record.before, *record.now}
-        if record.before.get(path) != record.now.get(path)
-    )
+    before, now = record.before, record.now
+    changed = sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
     note = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "because": reason,
         "difference": difference if isinstance(difference, str) else asdict(difference),
         "new parameters": [*record.added],
-        "code": {
-            path: {"old": record.before.get(path), "new": record.now.get(path)} for path in changed
-        },
+        "code": {path: {"old": before.get(path), "new": now.get(path)} for path in changed},
     }
     return contents | {"accepted": [*contents.get("accepted", []), note]}
 
 
-def _lines(found: _Findings) -> list[str]:
+def _lines(verdicts: _Verdicts) -> list[str]:
     """The lines of the output: the files once, then each stage."""
-    moved: dict[str, set[str]] = {}
-    for old, new in sorted(found.files):
-        moved.setdefault(old, set()).add(new)
-    lines = [
-        f"same: {old}" + ("" if new == {old} else f" -> {', '.join(sorted(new))}")
-        for old, new in moved.items()
-    ]
-    lines += [f"{name}: accepted, nothing that it runs differs" for name in found.same]
-    lines += [f"{name}: accepted, provenance/{name}.json says why" for name in found.because]
-    lines += [f"{name}: not accepted, {why}" for name, why in found.refused.items() if why]
+    lines = [f"same: {a}" + ("" if a == b else f" -> {b}") for a, b in sorted(verdicts.moved)]
+    lines += [f"{name}: accepted, nothing that it runs differs" for name in verdicts.same]
+    lines += [f"{name}: accepted, provenance/{name}.json says why" for name in verdicts.because]
+    lines += [f"{name}: not accepted, {why}" for name, why in verdicts.refused.items() if why]
     return lines or ["nothing to accept: every stage ran on the code that is here"]
