@@ -22,13 +22,13 @@ from pathlib import Path
 import torch
 
 import rrcm
-from benchmarks import training
+from benchmarks import engine, training
+from benchmarks.engine import SIGMA, Subject
 from pipeline.workflow import git
+from rrcm.certification import fastest
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.procedure import BoundNoise
-from rrcm.certification.speed import throughput
-from rrcm.certification.speed.throughput import SIGMA, Subject
 from rrcm.core import registry
 
 NOISE_DRAWS = 2_000
@@ -39,7 +39,7 @@ VOTE_DRAWS, VOTE_IMAGES = 4_096, 32
 def subject(model: str, image_size: int) -> Iterator[Subject]:
     """An untrained network whose votes go to several classes."""
     with tempfile.TemporaryDirectory() as folder:
-        yield throughput.prepare(Path(folder), model, image_size)
+        yield engine.prepare(Path(folder), model, image_size)
 
 
 def noise(asked: Namespace) -> str:
@@ -63,7 +63,7 @@ def votes(asked: Namespace) -> str:
     lines += ["| --- | --- | ---: | ---: |"]
     with subject("tiny", 8) as made:
         wanted = _votes(made, "torch", "fp32", "cpu")
-        for name, precision in throughput.VARIANTS[asked.device]:
+        for name, precision in fastest.VARIANTS[asked.device]:
             other = (_votes(made, name, precision, asked.device) - wanted).abs().sum() / 2
             lines.append(
                 f"| {name} | {precision} | {VOTE_IMAGES * VOTE_DRAWS:,} | {int(other):,} |"
@@ -72,7 +72,7 @@ def votes(asked: Namespace) -> str:
 
 
 def _votes(made: Subject, name: str, precision: str, device: str) -> torch.Tensor:
-    backend = throughput._backend(made, name, precision, device)
+    backend = engine.opened(made, name, precision, device)
     count = voting.counter(
         voting.hard(backend),
         made.split,
@@ -88,11 +88,9 @@ def sampling(asked: Namespace) -> str:
     """Sampling: noisy images per second, beside the usual loop"""
     sizes = (("tiny", 8),) if asked.small else (("tiny", 8), ("b", 32), ("b", 224))
     seconds = 0.2 if asked.small else 5.0
-    found = [
-        throughput.measure(*size, repeats=1 if asked.small else 3, seconds=seconds, batches=())
-        for size in sizes
-    ]
-    return "\n\n".join(f"```\n{throughput.table(one)}\n```" for one in found)
+    repeats = 1 if asked.small else 3
+    tables = [engine.measure(*s, repeats=repeats, seconds=seconds, batches=[]) for s in sizes]
+    return "\n\n".join(f"```\n{table}\n```" for table in tables)
 
 
 def train(asked: Namespace) -> str:

@@ -1,8 +1,8 @@
 """Training and certifying at 28 x 28 beside plain loops, in one run.
 
 ``python -m benchmarks.small_images`` prints, one table after the other, what `benchmarks.finetune`
-prints for training LeNet and two ViTs from scratch, and what `rrcm bench --model lenet` prints for
-drawing votes. Each table's rows are measured in turns.
+prints for training LeNet and two ViTs from scratch, and what `benchmarks.engine`
+prints for LeNet. Each table's rows are measured in turns.
 """
 
 import argparse
@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks import finetune
-from rrcm.certification.speed import throughput
+from benchmarks import engine, finetune
 
 BATCH = 256
 
@@ -54,10 +53,11 @@ def main() -> None:
         print(finetune.table(found, batch=BATCH), flush=True)
         torch.compiler.reset()
     print("\ncertifying\n", flush=True)
-    rates = throughput.measure(
-        "lenet", None, repeats=asked.repeats, seconds=asked.seconds, batches=(64, BATCH)
+    print(
+        engine.measure(
+            "lenet", None, repeats=asked.repeats, seconds=asked.seconds, batches=[64, BATCH]
+        )
     )
-    print(throughput.table(rates))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 ``python -m benchmarks.stopping`` needs the ONNX files and test images of the digits: `make demo`,
 or `rrcm pull`. It draws votes for the same images under `spending`, under `grid` and with all n
 draws, and resumes where it was stopped. Where the checkpoint of the network is here, too, it times
-the usual loop (rrcm/certification/speed/usual_loop.py) on it; the loop's time for all n draws is
+the usual loop (benchmarks/engine.py) on it; the loop's time for all n draws is
 computed from its rate.
 
 ``--beta 1e-6`` saves most draws of the fixed n, and bounds what it certifies: `grid` for twice
@@ -22,11 +22,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from benchmarks import limit
+from benchmarks import engine, limit
 from rrcm.analysis.estimation.statistics import certified
 from rrcm.certification import certify
 from rrcm.certification.sampling import procedure, session
-from rrcm.certification.speed import usual_loop
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config import params
@@ -113,11 +112,9 @@ def _beside_the_loop(
 ) -> dict[str, Any]:
     """The rate of the usual loop, its time for ``every`` draw, and how much sooner rules end."""
     network, _ = classifier.load(Path("models", evaluation.run))
-    split = shards.read(Path("shards"), "test")
-    x, classes = torch.from_numpy(split.pixels(0)), len(split.classes)
+    x = torch.from_numpy(shards.read(Path("shards"), "test").pixels(0))
     usual = statistics.median(
-        usual_loop.rate(network, x, evaluation.sigma, classes=classes, seconds=5.0)
-        for _ in range(5)
+        engine.loop_rate(network, x, seconds=5.0, sigma=evaluation.sigma) for _ in range(5)
     )
     return {
         "reference_per_s": round(usual, 1),

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm.certification.speed.throughput import PATCHES, machine_peak
+from benchmarks.engine import PATCHES, machine_peak, vit_operations
 from rrcm.config.sections import Compute, Grid, Model, Momentum, Optimizer, Pretrain
 from rrcm.data.splits.shards import Split
 from rrcm.models.networks import vit
@@ -205,17 +205,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "wall": wall,
         "cpu": cpu,
-        "flops": PASSES[loss.symmetric] * batch * encoder_flops(vit.Config(**model.shape)),
+        "flops": PASSES[loss.symmetric] * batch * vit_operations(model.shape),
         "peak": machine_peak(arguments.precision, device),
     }
-
-
-def encoder_flops(cfg: vit.Config) -> float:
-    """Operations of the matrix products of one image's forward pass, two per multiply-add."""
-    patches = (cfg.image_size // cfg.patch_size) ** 2
-    tokens = patches + 2
-    block = 12 * cfg.width**2 * tokens + 2 * cfg.width * tokens**2
-    return 2.0 * (block * cfg.depth + cfg.channels * cfg.patch_size**2 * cfg.width * patches)
 
 
 def _seconds(steps: Iterator[object], count: int, device: str) -> tuple[float, float]:
