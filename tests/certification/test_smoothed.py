@@ -129,7 +129,8 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn(monkeypatch):
     none = of(draws=dataclasses.replace(DRAWS, stop="none"), stopping={})
     with refused(ConfigError, "rule 'none' certifies nothing before its end"):
         none.answer(SPLIT.images[0], budget=1.0)
-    monkeypatch.delitem(defaults.STOPPING, "futile")
+    known = {name: value for name, value in defaults.STOPPING.items() if name != "futile"}
+    monkeypatch.setattr("rrcm.certification.smoothed.STOPPING", known)
     with refused(ConfigError, "stop: 'futile' has constants in a params.yaml only"):
         of().certify(SPLIT.images, stop="futile")
     with refused(ConfigError, "radii: the rules grid, spending decide them, not 'anytime'"):
