@@ -1,14 +1,16 @@
 """Checks and speeds of a GPU: ``python -m benchmarks.gpu``, ten minutes; `make gpu`.
 
 For a machine with a GPU, which this project was written without. It says what agrees with the CPU
-(noise, votes), how fast sampling and training are beside the usual loops and beside the peak of
-matrix products, how much memory training takes, and whether two GPUs draw the votes of one. It
+(noise, votes), how fast sampling is beside the usual loop, and training beside the peak of matrix
+products, how much memory training takes, and whether two GPUs draw the votes of one. It
 writes benchmarks/gpu-<name>.md, also where a part failed, with the reason: send it in.
 ``--device cpu --small`` rehearses all of it without a GPU, and writes nothing.
 """
 
 import argparse
+import dataclasses
 import re
+import statistics
 import sys
 import tempfile
 import time
@@ -19,19 +21,27 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import rrcm
-from benchmarks import training
+from benchmarks import engine
+from benchmarks.engine import SIGMA, Subject
 from pipeline.workflow import git
+from rrcm.certification import fastest
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.procedure import BoundNoise
-from rrcm.certification.speed import throughput
-from rrcm.certification.speed.throughput import SIGMA, Subject
+from rrcm.config.sections import Compute, Grid, Model, Momentum, Optimizer, Pretrain
 from rrcm.core import registry
+from rrcm.training import pretrain
+from rrcm.training.objectives import rrcm as objective
 
 NOISE_DRAWS = 2_000
+TURNS = 3  # of pre-training
+PASSES = 3 * 3 + 1 + 2  # of an image and a step; a backward pass counts as two
+SHAPE = {"channels": 3, "position_std": 0.02, "init": "pytorch"}
+SHAPE |= {"projector_width": 2048, "projector_dim": 256}
 VOTE_DRAWS, VOTE_IMAGES = 4_096, 32
 
 
@@ -39,7 +49,7 @@ VOTE_DRAWS, VOTE_IMAGES = 4_096, 32
 def subject(model: str, image_size: int) -> Iterator[Subject]:
     """An untrained network whose votes go to several classes."""
     with tempfile.TemporaryDirectory() as folder:
-        yield throughput.prepare(Path(folder), model, image_size)
+        yield engine.prepare(Path(folder), model, image_size)
 
 
 def noise(asked: Namespace) -> str:
@@ -63,7 +73,7 @@ def votes(asked: Namespace) -> str:
     lines += ["| --- | --- | ---: | ---: |"]
     with subject("tiny", 8) as made:
         wanted = _votes(made, "torch", "fp32", "cpu")
-        for name, precision in throughput.VARIANTS[asked.device]:
+        for name, precision in fastest.VARIANTS[asked.device]:
             other = (_votes(made, name, precision, asked.device) - wanted).abs().sum() / 2
             lines.append(
                 f"| {name} | {precision} | {VOTE_IMAGES * VOTE_DRAWS:,} | {int(other):,} |"
@@ -72,7 +82,7 @@ def votes(asked: Namespace) -> str:
 
 
 def _votes(made: Subject, name: str, precision: str, device: str) -> torch.Tensor:
-    backend = throughput._backend(made, name, precision, device)
+    backend = engine.opened(made, name, precision, device)
     count = voting.counter(
         voting.hard(backend),
         made.split,
@@ -88,39 +98,74 @@ def sampling(asked: Namespace) -> str:
     """Sampling: noisy images per second, beside the usual loop"""
     sizes = (("tiny", 8),) if asked.small else (("tiny", 8), ("b", 32), ("b", 224))
     seconds = 0.2 if asked.small else 5.0
-    found = [
-        throughput.measure(*size, repeats=1 if asked.small else 3, seconds=seconds, batches=())
-        for size in sizes
-    ]
-    return "\n\n".join(f"```\n{throughput.table(one)}\n```" for one in found)
+    repeats = 1 if asked.small else 3
+    tables = [engine.measure(*s, repeats=repeats, seconds=seconds, batches=[]) for s in sizes]
+    return "\n\n".join(f"```\n{table}\n```" for table in tables)
 
 
 def train(asked: Namespace) -> str:
     """Pre-training: images per second, share of the peak, memory"""
-    parts = []
+    lines = ["| network | batch | images/s, lowest | median | highest | of peak | GiB |"]
+    lines += ["| --- |" + " ---: |" * 6]
+    peak = engine.machine_peak("bf16", asked.device)
+    steps, warm = (1, 1) if asked.small else (5, 5)
     sizes = (("tiny", 8, 16),) if asked.small else (("b", 32, 512), ("b", 224, 64))
-    for size, image_size, batch in sizes:
+    for size, side, batch in sizes:
         if asked.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        options = Namespace(
-            size=size,
-            image_size=image_size,
-            batch=batch,
-            device=asked.device,
-            precision="bf16",
-            compile=False,
-            one_way=False,
-            steps=1 if asked.small else 5,
-            repeats=3,
-            warm=1 if asked.small else 5,
+        model = Model(architecture="vit", shape=SHAPE | {"size": size, "image_size": side})
+        model.shape["patch_size"] = engine.PATCHES[side]
+        cfg = pretraining(batch, warm + TURNS * steps)
+        state = pretrain.start(cfg, model, device=asked.device)
+        few = fastest.random_images((3, side, side))
+        rows = np.arange(4 * batch) % len(few.idx)
+        split = dataclasses.replace(
+            few, idx=np.arange(len(rows)), images=few.images[rows], labels=few.labels[rows]
         )
-        table = training.table(training.measure(options), batch=batch)
-        memory = ""
-        if asked.device == "cuda":
-            peak = torch.cuda.max_memory_allocated() / 2**30
-            memory = f"\n\nBoth together take at most {peak:.1f} GiB."
-        parts.append(f"{size}, {image_size} x {image_size}, batch {batch}:\n\n{table}{memory}")
-    return "\n\n".join(parts)
+        running = pretrain.pretrain(state, split, cfg)
+        _seconds(running, warm)
+        rates = [batch * steps / _seconds(running, steps) for _ in range(TURNS)]
+        rate = statistics.median(rates)
+        share = PASSES * engine.vit_operations(model.shape) * rate / peak
+        used = torch.cuda.max_memory_allocated() / 2**30 if asked.device == "cuda" else 0.0
+        lines.append(
+            f"| {size}, {side} x {side} | {batch} | {min(rates):.1f} | {rate:.1f} | "
+            f"{max(rates):.1f} | {100 * share:.1f} % | {used:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def pretraining(batch: int, steps: int) -> Pretrain:
+    """A pre-training with the paper's constants where time could depend on them."""
+    rate = {"lr": 1e-4, "warmup": 0.1, "warmup_by": "step", "milestones": [], "gamma": 0.1}
+    optimizer = {"algorithm": "adamw", "momentum": 0.9, "weight_decay": 0.01, **rate}
+    grid = {"t_min": 0.002, "t_max": 80.0, "rho": 7.0, "first": 20, "last": 80, "rule": "ict"}
+    compute = {"devices": 1, "accumulate": 1, "recompute": False, "workers": 0}
+    loss = {"tau_contrast": 0.2, "tau_consistency": 0.2, "consistency": 1.0, "symmetric": True}
+    return Pretrain(
+        architecture="vit",
+        model="bench",
+        objective="rrcm",
+        seed=0,
+        steps=steps,
+        batch_size=batch,
+        freeze_patches=False,
+        optimizer=Optimizer(**optimizer, horizon=1.0, clip=2.0, clip_warmup=True),
+        grid=Grid(**grid, sampling="uniform", mean=-1.1, std=2.0),
+        target=Momentum(start=0.99, end=0.9999, steepness=10.0),
+        loss=loss | {"align": [], "ema": 0.0},
+        augment={view: [{"flip": {"p": 0.5}}] for view in objective.VIEWS},
+        compute=Compute(**compute, precision="bf16", compile=False),
+    )
+
+
+def _seconds(steps: Iterator[object], count: int) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        next(steps)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
 def several(asked: Namespace) -> str:

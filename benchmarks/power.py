@@ -10,8 +10,7 @@ import argparse
 import numpy as np
 from scipy.special import betaincinv
 
-from benchmarks.futility import drawn, fewest, laid_out, thresholds
-from benchmarks.limit import BETAS
+from benchmarks.futility import BETA, drawn, fewest, laid_out, thresholds
 from rrcm.certification.certificates import cohen
 from rrcm.certification.stopping import spending
 from rrcm.certification.votes.bounds import complement
@@ -19,6 +18,7 @@ from rrcm.certification.votes.counts import Claim
 from rrcm.certification.votes.sequential import efficacy_bound
 
 CHANCES = np.linspace(0.02, 0.98, 97)  # that `none` certifies, among which the worst p is searched
+GRID = 5e-4  # the beta of `grid`, at each look
 Bounds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # looks, enough, not futile
 
 
@@ -43,8 +43,8 @@ def at(radius: float, *, n: int, alpha: float) -> dict[str, Bounds]:
     """Each rule laid out for ``radius`` in units of sigma, with the `beta` of the presets."""
     q, claim = efficacy_bound(radius, sigma=1.0), Claim(certificate=cohen, sigma=1.0, alpha=alpha)
     once = fewest(n, lambda hits: complement(hits, n, alpha) < q)
-    grid = laid_out([radius], n=n, alpha=alpha, beta=BETAS["grid"])
-    cfg = spending.Config(radii=[radius], beta=BETAS["spending"])
+    grid = laid_out([radius], n=n, alpha=alpha, beta=GRID)
+    cfg = spending.Config(radii=[radius], beta=BETA)
     other = spending.Rule(cfg, n=n, claim=claim)
     levels, looks = other.levels(alpha), np.array(other.looks)
     most = levels.most[int(np.argmin(np.abs(np.array(levels.qs) - q)))]

@@ -10,8 +10,8 @@ Runs are forks of one process that has imported everything. Slow work that touch
 once for all runs: tracing networks for ONNX, and parsing params.yaml. DVC's hashes are not
 computed.
 
-Further rows: two processes with the same work at the same time; and processes of stages and of
-devices whose starter is killed, which must be gone after 5 s.
+Further rows: two processes with the same work at the same time; and processes of devices whose
+starter is killed, which must be gone after 5 s.
 """
 
 import argparse
@@ -155,9 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code is 1 if anything was lost."""
     parser = argparse.ArgumentParser(prog="kills", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--checkout", type=Path, help="one that is finished, to copy; else is made")
-    parser.add_argument(
-        "--only", default="", help="kinds, with commas; and twice, orphans, devices"
-    )
+    parser.add_argument("--only", default="", help="kinds, with commas; and twice, devices")
     parser.add_argument("--kills", type=int, default=0, help="at most, of each kind; else all")
     given = parser.parse_args(arguments)
     began = time.monotonic()
@@ -216,8 +214,8 @@ def warm() -> None:
 
 
 # Further rows, and the number of tries of each, as their outcome depends on chance.
-TRIES = {f"twice {CERTIFY}": 6, "twice sample": 6, "orphans": 6, "devices": 2}
-SLOW = ("shard", "report", "orphans", "purify", "combine", CERTIFY, "train", "export", "denoise")
+TRIES = {f"twice {CERTIFY}": 6, "twice sample": 6, "devices": 2}
+SLOW = ("shard", "report", "purify", "combine", CERTIFY, "train", "export", "denoise")
 
 
 def planned(given: argparse.Namespace) -> list[tuple[str, int]]:
@@ -236,8 +234,6 @@ def drill(task: tuple[Workspace, Path, str, int]) -> Row:
     checkout = made.copy(path)
     os.chdir(path)
     try:
-        if name == "orphans":
-            return orphans(checkout, most)
         if name == "devices":
             return device_processes(checkout, most)
         how, _, last = name.rpartition(" ")
@@ -328,50 +324,28 @@ def clean(checkout: Workspace, kind: Kind) -> None:
         shutil.rmtree(checkout.path / scratch, ignore_errors=True)
 
 
-def orphans(checkout: Workspace, most: int) -> Row:
-    """Kill `dvc repro` while a stage runs; the stage must end, and the next `dvc repro` go on."""
-    kind = KINDS[1]
-    repro = ("dvc", "repro", "--single-item", "--force", "--no-run-cache", kind.name)
-    checkout.edit(lambda p: p["pretrain"]["tiny"].update(steps=1000))
-    checkout.run(*repro)
-    whole = digests(checkout, kind)
-    row = Row("stages whose `dvc` was killed, gone after 5 s")
-    for _ in range(most):
-        left = killed(checkout, repro, "pipeline.stages.pretrain")
-        row.kills += 1
-        row.recovered += not left
-        row.said += [f"--- {row.what}: {left} left"] * bool(left)
-    output = checkout.run(*repro)
-    row.tracebacks += "Traceback" in output
-    row.recovered -= digests(checkout, kind) != whole
-    return row
-
-
 def device_processes(checkout: Workspace, most: int) -> Row:
     """Kill `rrcm certify --devices cpu,cpu`; the processes of its devices must end."""
     row = Row("devices whose `rrcm certify` was killed, gone after 5 s")
     command = ("rrcm", *ASKED[:-1], "4000000", "--stop", "none", "--devices", "cpu,cpu")
     for _ in range(most):
-        left = killed(checkout, command, "--shard")
+        mark = survivors.mark()
+        process = checkout.start(*command, **mark)
+        survivors.until(
+            lambda mark=mark: any("--shard" in told(one) for one in survivors.marked(mark)),
+            seconds=120,
+        )
+        time.sleep(4 * random.random())
+        os.kill(process.pid, signal.SIGKILL)
+        time.sleep(GONE)
+        left = survivors.marked(mark)
+        for one in left:
+            one.kill()
+        process.communicate()
         row.kills += 1
         row.recovered += not left
-        row.said += [f"--- {row.what}: {left} left"] * bool(left)
+        row.said += [f"--- {row.what}: {len(left)} left"] * bool(left)
     return row
-
-
-def killed(checkout: Workspace, command: Sequence[str], word: str) -> int:
-    """Kill a command soon after it starts one with ``word``; return how many are left after 5 s."""
-    mark = survivors.mark()
-    process = checkout.start(*command, **mark)
-    survivors.until(lambda: any(word in told(one) for one in survivors.marked(mark)), seconds=120)
-    time.sleep(4 * random.random())
-    os.kill(process.pid, signal.SIGKILL)
-    time.sleep(GONE)
-    left = survivors.marked(mark)
-    for one in left:
-        one.kill()
-    process.communicate()
-    return len(left)
 
 
 def told(process: psutil.Process) -> list[str]:

@@ -46,7 +46,7 @@ def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> Spent:
         text = (
             f"bounds hold at alpha = {level:.4g} in each of {stages} stages, and all together at "
             f"alpha = {stages * level:.4g}, or more if there are stages where no image stopped: "
-            "the stopping rule divides alpha among them, as horvath does"
+            "the stopping rule divides alpha among them"
         )
         return Spent(times=stages, findings=[_note(text)])
     return once if len(early) else Spent(times=1, findings=perhaps(level, alpha))

@@ -7,7 +7,7 @@ from typing import overload
 import pandas as pd
 
 from rrcm.certification import certify
-from rrcm.certification.votes.counts import ABSTAIN, Rule, coin
+from rrcm.certification.votes.counts import ABSTAIN, Rule
 from rrcm.certification.votes.records import Header, Row
 
 
@@ -111,7 +111,6 @@ def _answer(header: Header, row: Row, rule: Rule, level: float) -> Answer:
         rule,
         certificate=header.certificate,
         alpha=level,
-        coin=coin(header.key, row.idx),
     )
     return Answer(
         label=got.label,

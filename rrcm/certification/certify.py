@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pandas as pd
 
-from rrcm.certification.votes.counts import ABSTAIN, Certified, Rule, coin
+from rrcm.certification.votes.counts import ABSTAIN, Certified, Rule
 from rrcm.certification.votes.records import Header, Row
 from rrcm.core import registry
 from rrcm.core.errors import DataError, one_line
@@ -40,9 +40,8 @@ def certify(
 
     The first of ``certificates`` fills ``predict``, ``radius`` and the columns that follow from
     them. Each other one adds ``predict_<name>`` and ``radius_<name>`` at its own ``alpha``, so the
-    better of two columns holds at twice alpha. ``stop`` is the reason to stop, ``coin`` the coin of
-    `randomized`, ``split`` the split of images from shards. An image of unknown ``label`` is never
-    ``correct``.
+    better of two columns holds at twice alpha. ``stop`` is the reason to stop, ``split``
+    the split of images from shards. An image of unknown ``label`` is never ``correct``.
 
     ``predict`` is -1 for abstention; ``radius`` and ``p_A`` are rounded **down** (`floor`), so a
     written radius never exceeds the certified one.
@@ -50,9 +49,8 @@ def certify(
     rule, level = require(header, certificates=certificates, alpha=alpha)
     table = []
     for row in rows:
-        toss = coin(header.key, row.idx)
         answers = {
-            name: certified(row, header, rule, certificate=name, alpha=level, coin=toss)
+            name: certified(row, header, rule, certificate=name, alpha=level)
             for name in certificates
         }
         (_, got), *others = answers.items()
@@ -69,7 +67,6 @@ def certify(
         }
         for name, other in others:
             line |= {f"predict_{name}": other.label, f"radius_{name}": floor(other.radius)}
-        line |= {"coin": toss} if "randomized" in certificates else {}
         table.append(line | ({"split": header.split} if header.split else {}))
     return pd.DataFrame(table, columns=[*table[0]] if table else [*COLUMNS])
 
@@ -87,15 +84,13 @@ def require(header: Header, *, certificates: list[str], alpha: float) -> tuple[R
     return rule, level
 
 
-def certified(
-    row: Row, header: Header, rule: Rule, *, certificate: str, alpha: float, coin: float
-) -> Certified:
+def certified(row: Row, header: Header, rule: Rule, *, certificate: str, alpha: float) -> Certified:
     """One certificate of one image; abstention if the second round has no draws."""
     component = _component(certificate)
     votes = row.votes(len(header.classes))
     if not votes.draws:
         return Certified(label=ABSTAIN, radius=0.0, n_A=0, n=0, p_A=0.0)
-    return component.certify(votes, rule, sigma=header.sigma, alpha=alpha, coin=coin)
+    return component.certify(votes, rule, sigma=header.sigma, alpha=alpha)
 
 
 @cache

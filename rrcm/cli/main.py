@@ -402,37 +402,6 @@ def doctor(
     raise typer.Exit(int(not good))
 
 
-@app.command(rich_help_panel=MACHINE)
-def bench(
-    model: Annotated[
-        str,
-        typer.Option(help="ViT: tiny, s, b or b_deep; or lenet, resnet20, resnet110 or resnet50."),
-    ] = "tiny",
-    image_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Side of its images: 8, 28, 32 or 224.", show_default="usual for the model"
-        ),
-    ] = None,
-    repeats: Annotated[int, typer.Option(help="Turns, of which the median is taken.")] = 5,
-    seconds: Annotated[float, typer.Option(help="Length of a turn of each variant.")] = 2.0,
-    batch_size: Annotated[
-        list[int] | None,
-        typer.Option(help="Batch size; may be repeated.", show_default="three usual ones"),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Time the engine by backend, precision and batch size, beside the usual loop."""
-    from rrcm.cli.commands import bench
-
-    batches = tuple(batch_size or ())
-    say(
-        bench.bench(
-            model, image_size, repeats=repeats, seconds=seconds, batches=batches, as_json=json
-        )
-    )
-
-
 def say(text: str, *, err: bool = False) -> None:
     """Print results, which may contain untrusted names."""
     typer.echo(printable(text, lines=True), err=err)

@@ -80,9 +80,9 @@ def classifier(request: Request, *, max_value: int = MAX_VALUE) -> Smoothed:
 
 def _fastest(allowed: Allowed, evaluation: Eval, draws: Sample, fit: Fit) -> Sample:
     """Return the draws with what is fastest here; says so."""
-    from rrcm.certification.speed import choice  # it needs the extra that runs ONNX files
+    from rrcm.certification import fastest  # it needs the extra that runs ONNX files
 
-    chosen, found = choice.choose(evaluation, draws, fit.shape, **dataclasses.asdict(allowed))
+    chosen, found = fastest.choose(evaluation, draws, fit.shape, **dataclasses.asdict(allowed))
     best, *others = map(str, found)
     also = f"; {'; '.join(others[:SHOWN])}" if others else ""
     note(f"--precision auto: {best} noisy images/s{also}")

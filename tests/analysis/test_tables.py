@@ -132,7 +132,7 @@ def test_acr_is_a_lower_bound_where_a_radius_was_cut_short(stop, draws, short):
     assert dataclasses.replace(one, votes=None).cut_short == short  # certificates say it, too
 
 
-@pytest.mark.parametrize("stop", ["none", "futile", "grid", "anytime", "horvath"])
+@pytest.mark.parametrize("stop", ["none", "futile", "grid", "anytime"])
 @pytest.mark.parametrize("alpha", [0.001, 0.01])
 @pytest.mark.parametrize("certificate", ["cohen", "two_class"])
 def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate):
@@ -145,7 +145,6 @@ def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate)
         "futile": {"beta": 0.01},
         "grid": GRID,
         "anytime": {"tolerance": 0.05, "beta": 0.01},
-        "horvath": {"stages": [100], "radius": 0.25, "beta": 0.01},
     }[stop]
     drawn = random_votes(0, images=15, n=500, n0=20, stop=stop, stopping=constants)
     made = certify.certify(*drawn, certificates=[certificate], alpha=alpha)
@@ -154,7 +153,7 @@ def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate)
     )
     asked = (certificate, alpha) == ("cohen", 0.001)
     decided = {"none": [0, 0.25, 0.3], "futile": [0, 0.25, 0.3], "grid": [0, 0.25]}
-    decided |= {"anytime": [], "horvath": [0.25]}
+    decided |= {"anytime": []}
 
     assert one.cut_short == (stop != "none")
     for radius in (0, 0.25, 0.3):

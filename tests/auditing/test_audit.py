@@ -69,10 +69,9 @@ def test_no_stopping_rule_raises_an_alarm(tmp_path, rule):
     assert [result.trusted for result in results[:2]] == [True, True]
 
 
-@pytest.mark.parametrize("certificate", ["two_class", "randomized"])
-def test_other_certificates_raise_no_alarm(tmp_path, certificate):
+def test_another_certificate_raises_no_alarm(tmp_path):
     definition, rows = sampled("none", images=200)
-    found = certify.certify(definition, rows, certificates=[certificate], alpha=0.001)
+    found = certify.certify(definition, rows, certificates=["two_class"], alpha=0.001)
 
     assert alarms(examine(tmp_path, found)) == []
 

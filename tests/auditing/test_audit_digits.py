@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import typer.testing
 from audit_tables import RULES, alarms, sampled, table
@@ -235,7 +236,6 @@ def test_how_few_radii_it_rests_on_is_said(tmp_path):
     ("rule", "words"),
     [
         ("grid", "alpha = 0.0005: with the stopping rule grid, half of alpha = 0.001 is kept"),
-        ("horvath", "alpha = 0.0003333 in each of 3 stages, and all together at alpha = 0.001"),
         ("anytime", None),
         ("futile", None),
         ("none", None),
@@ -251,6 +251,16 @@ def test_the_alpha_of_our_table_is_that_of_all_its_looks(tmp_path, rule, words):
     assert [float(f"{one.alpha:.4g}") for one in result.inferred] == [0.001]
     said = [text for text in texts(result, "note") if "bounds hold at alpha" in text]
     assert said == [] if words is None else words in said[0]
+    assert audit(tmp_path / "a.csv", alpha=0.0005).trusted is False
+
+
+def test_bounds_of_several_looks_at_one_level_add_up(tmp_path):
+    early, late = table(n=100, alpha=0.0005), table(n=1_000, alpha=0.0005, seed=1)
+    certify.write(pd.concat([early, late.assign(idx=late["idx"] + 1_000)]), tmp_path / "a.csv")
+
+    result = audit(tmp_path / "a.csv", alpha=0.001)
+
+    assert any("in each of 2 stages, and all together" in t for t in texts(result, "note"))
     assert audit(tmp_path / "a.csv", alpha=0.0005).trusted is False
 
 

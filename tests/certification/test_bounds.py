@@ -24,7 +24,6 @@ def bound(k, n, alpha):
 
 alphas = st.floats(1e-6, 0.5)
 counts = st.integers(1, 100_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
-coins = st.floats(0.001, 0.999)
 
 
 def test_bound_is_sound_and_tight_against_simulation():
@@ -268,77 +267,6 @@ def test_the_price_of_all_times_is_about_a_percent_of_the_radius(hits, loss):
     always = norm.isf(bounds.mixture_complement(hits, 100_000, 0.001))
 
     assert 1 - always / once == pytest.approx(loss, abs=3e-4)
-
-
-# Stevens' randomised bound.
-
-
-@many
-@given(counts, st.floats(1e-6, 0.4), coins)
-def test_randomized_bound_solves_its_equation(kn, alpha, coin):
-    """coin P[>= k] + (1 - coin) P[>= k + 1] = alpha, at p = 1 - bound."""
-    k, n = kn
-    q = bounds.randomized_complement(k, n, alpha, coin)
-    assume(0 < q < 0.999)
-
-    # P[hits >= k] in terms of misses, of which q is the probability
-    mixed = coin * binom.cdf(n - k, n, q) + (1 - coin) * binom.cdf(n - k - 1, n, q)
-
-    assert mixed == pytest.approx(alpha, rel=1e-6)
-
-
-@many
-@given(counts, alphas, coins, coins)
-def test_randomized_bound_lies_between_two_of_clopper_pearson(kn, alpha, a, b):
-    k, n = kn
-    less, more = (
-        bounds.randomized_complement(k, n, alpha, coin) for coin in (min(a, b), max(a, b))
-    )
-
-    assert less <= more <= bounds.complement(k, n, alpha)
-    assert less >= (bounds.complement(k + 1, n, alpha) if k < n else 0)
-
-
-@pytest.mark.parametrize("p", [0.03, 0.5, 0.9, 0.99])
-def test_randomized_bound_is_exact(p):
-    """Clopper-Pearson misses less often than alpha. With a coin, it is alpha to the digit."""
-    n, alpha, missed = 20, 0.05, 0.0
-    for k in range(n + 1):
-        low, high = 0.0, 1.0  # coins below a threshold miss; bisect for it
-        for _ in range(30):
-            coin = (low + high) / 2
-            miss = bounds.randomized_complement(k, n, alpha, coin) < 1 - p
-            low, high = (coin, high) if miss else (low, coin)
-        missed += low * binom.pmf(k, n, p)
-
-    assert missed == pytest.approx(alpha, abs=1e-7)
-
-
-def test_randomized_bound_has_closed_forms_at_its_ends():
-    for coin in (0.02, 0.3, 0.9):
-        bound = bounds.randomized_complement(50, 50, 0.01, coin)
-        assert bound == pytest.approx(1 - (0.01 / coin) ** (1 / 50), rel=1e-12)
-    assert bounds.randomized_complement(50, 50, 0.01, 0.005) == 0
-    assert bounds.randomized_complement(0, 50, 0.01, 0.5) == 1
-
-
-@pytest.mark.parametrize("coin", [0.01, 0.3, 0.9])
-@pytest.mark.parametrize(("k", "n"), [(9, 10), (95, 100), (300, 1000), (0, 10)])
-def test_randomized_bound_agrees_with_binomial_cis(k, n, coin, monkeypatch):
-    """Which throws its own coin, from the other end, and stops its search at about 2e-5."""
-    oracle = pytest.importorskip("binomial_cis")
-    monkeypatch.setattr(np.random, "rand", lambda: 1 - coin)
-
-    expected = oracle.binom_ci(k, n, 0.05, "lb", verbose=False)
-
-    got = 1 - bounds.randomized_complement(k, n, 0.05, coin)
-    assert got == pytest.approx(expected, abs=5e-5)
-
-
-@pytest.mark.parametrize("coin", [0.0, 1.0, -0.5, float("nan")])
-def test_a_coin_is_between_its_sides(coin):
-    with refused(CertificateError, "the coin must be in (0, 1)", f"got {coin}"):
-        bounds.randomized_complement(5, 10, 0.05, coin)
 
 
 # Empirical Bernstein.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from rrcm.certification.certificates import bernstein, cohen, randomized, transfer, two_class
+from rrcm.certification.certificates import bernstein, cohen, transfer, two_class
 from rrcm.certification.stopping import anytime, futile, grid, none
 from rrcm.certification.votes import bounds
 from rrcm.certification.votes.counts import ABSTAIN, SOFT, Claim, ImageVotes, conclude
@@ -21,7 +21,7 @@ from rrcm.core.errors import CertificateError
 tables = st.lists(st.integers(0, 500), min_size=2, max_size=9).filter(lambda c: sum(c) >= 20)
 every = pytest.mark.parametrize(
     "certificate",
-    [cohen, two_class, randomized, bernstein, transfer],
+    [cohen, two_class, bernstein, transfer],
     ids=lambda module: module.__name__.split(".")[-1],
 )
 
@@ -46,10 +46,10 @@ def stopping(n, alpha, sigma=1.0):
     return grid.Rule(cfg, n=n, claim=Claim(certificate=cohen, sigma=sigma, alpha=alpha))
 
 
-def by(certificate, seen, rule=None, *, sigma=1.0, alpha=0.001, coin=0.5):
+def by(certificate, seen, rule=None, *, sigma=1.0, alpha=0.001):
     rule = rule or fixed(seen.draws[-1])
     certificate.require(rule, alpha=alpha, pairs=seen.paired[1])
-    return certificate.certify(seen, rule, sigma=sigma, alpha=alpha, coin=coin)
+    return certificate.certify(seen, rule, sigma=sigma, alpha=alpha)
 
 
 def certify(counts0, counts, sigma=1.0, alpha=0.001):
@@ -260,42 +260,6 @@ def test_the_two_class_simulation_sees_what_is_false():
     assert false_two_class((0.5, 0.5), Careless(fixed(200))) > TWO_LIMIT
 
 
-# A coin.
-
-
-def test_a_coin_never_lowers_a_radius():
-    for k in (55, 70, 99, 100):
-        seen = evidence([0, 1], [100 - k, k])
-        radii = [
-            by(randomized, seen, alpha=0.05, coin=coin).radius for coin in (0.999999, 0.5, 0.2)
-        ]
-
-        assert radii[0] == pytest.approx(by(cohen, seen, alpha=0.05).radius, abs=1e-4)
-        assert radii == sorted(radii)
-
-
-def test_a_lucky_coin_does_not_certify_without_end():
-    """Stevens' bound of unanimous votes is p = 1 if the coin is at most alpha."""
-    seen = evidence([0, 1], [0, 100])
-
-    got = by(randomized, seen, coin=1e-9)
-
-    assert got.radius == pytest.approx(norm.isf(1 - 0.5 ** (1 / 100)))
-    assert got == by(randomized, seen, coin=0.002)
-
-
-@pytest.mark.parametrize("p", [0.5, 0.7, 0.99])
-def test_a_coin_spends_alpha_exactly(p):
-    """Certificates at the true margin or beyond happen with probability alpha."""
-    rng, n, alpha, repeats = np.random.default_rng(0), 50, 0.2, 20_000
-    false = 0
-    for k, coin in zip(rng.binomial(n, p, repeats).tolist(), rng.random(repeats), strict=True):
-        q = bounds.randomized_complement(k, n, alpha, coin)
-        false += q < 1 - p
-
-    assert false / repeats == pytest.approx(alpha, abs=4 * (alpha * (1 - alpha) / repeats) ** 0.5)
-
-
 # Soft votes.
 
 
@@ -405,7 +369,7 @@ def test_missing_pairs_are_refused():
     with refused(CertificateError, "transfer: needs paired votes", "set sample.paired"):
         by(transfer, seen)
     with refused(CertificateError, "transfer: image 7 has no paired votes", "sample with them"):
-        transfer.certify(seen, fixed(1000), sigma=1.0, alpha=0.001, coin=0.5)
+        transfer.certify(seen, fixed(1000), sigma=1.0, alpha=0.001)
 
 
 # All of them.
@@ -484,14 +448,13 @@ def test_a_stop_in_futility_is_an_abstention(certificate):
     assert by(certificate, whole([0, 1], [0, 100]), rule).label == ABSTAIN  # whyever it ended there
 
 
-@pytest.mark.parametrize("certificate", [randomized, bernstein])
 @pytest.mark.parametrize("rule", [grid, anytime])
-def test_bounds_for_a_fixed_number_need_it(certificate, rule):
+def test_bounds_for_a_fixed_number_need_it(rule):
     cfg = {grid: {"radii": [0.0]}, anytime: {"tolerance": 0.1}}[rule] | {"beta": 0.001}
     claim = Claim(certificate=cohen, sigma=1.0, alpha=0.001)
     rule = rule.Rule(rule.Config(**cfg), n=100, claim=claim)
     with refused(CertificateError, "fixed number of draws", "stopping rule none"):
-        by(certificate, whole([0, 1], [0, 100]), rule)
+        by(bernstein, whole([0, 1], [0, 100]), rule)
 
 
 @pytest.mark.parametrize(

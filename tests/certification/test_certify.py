@@ -10,7 +10,7 @@ from builders import header, many, refused, row
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kstest, norm
+from scipy.stats import norm
 
 from rrcm.certification import certify
 from rrcm.certification.votes import bounds
@@ -209,12 +209,12 @@ def test_the_first_certificate_fills_the_columns_and_the_others_have_their_own(f
     made = table(FULL, SOFTLY, certificates=[first, *others], alpha=0.05)
 
     extra = [f"{what}_{name}" for name in others for what in ("predict", "radius")]
-    assert list(made) == [*COLUMNS, *extra, "coin"]
+    assert list(made) == [*COLUMNS, *extra]
     for name in ALL:
         alone = table(FULL, SOFTLY, certificates=[name], alpha=0.05)
         assert alone["predict"].tolist() == made[extra_or("predict", name, first)].tolist()
         assert alone["radius"].tolist() == made[extra_or("radius", name, first)].tolist()
-        assert list(alone) == [*COLUMNS, *["coin"] * (name == "randomized")]
+        assert list(alone) == [*COLUMNS]
     assert (made[["radius", *extra[1::2]]] > 0).any().all()
 
 
@@ -318,39 +318,6 @@ def test_slack_of_every_draw_is_taken_off_alpha(name):
 def test_alpha_that_noise_uses_up_is_refused():
     with refused(CertificateError, "alpha = 0.001 is spent", "gaussian"):
         table(header=dataclasses.replace(HEADER, slack=0.001 / 110))
-
-
-# Coins.
-
-
-def test_coins_are_uniform_and_independent_of_each_other():
-    coins = np.array([certify.coin(seed, idx) for seed in range(40) for idx in range(200)])
-
-    assert ((coins > 0) & (coins < 1)).all()
-    assert len({*coins}) == len(coins)
-    assert kstest(coins, "uniform").pvalue > 0.01
-    neighbours = np.corrcoef(coins[:-1], coins[1:])[0, 1], np.corrcoef(*coins.reshape(2, -1))[0, 1]
-    assert max(map(abs, neighbours)) < 4 / np.sqrt(len(coins) / 2)
-
-
-def test_coins_have_not_moved():
-    """Golden of this code: a coin is tossed once, for all who certify these votes again."""
-    assert certify.coin(0, 7) == pytest.approx(0.5844961951513712, abs=1e-15)
-
-
-def test_every_seed_has_coins_of_its_own():
-    seeds = [0, 1, 2**32, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
-
-    assert len({certify.coin(seed, idx) for seed in seeds for idx in (0, 1, 2**32 - 1)}) == 21
-
-
-def test_the_coin_of_a_table_is_that_of_seed_and_image():
-    made = table(certificates=["cohen", "randomized"])
-
-    assert made["coin"].tolist() == [certify.coin(HEADER.seed, one.idx) for one in ROWS]
-    other = table(header=dataclasses.replace(HEADER, seed=1), certificates=["cohen", "randomized"])
-    assert not set(other["coin"]) & set(made["coin"])
-    assert other["radius"].tolist() == made["radius"].tolist()
 
 
 # Reading.

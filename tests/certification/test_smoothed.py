@@ -118,7 +118,7 @@ def test_pixels_of_another_kind_are_refused(image):
         of().answer(image)
 
 
-def test_what_can_certify_nothing_is_refused_before_it_is_drawn():
+def test_what_can_certify_nothing_is_refused_before_it_is_drawn(monkeypatch):
     few = of(draws=dataclasses.replace(DRAWS, n=9))
 
     with refused(CertificateError, "9 votes can never certify at alpha = 0.001"):
@@ -129,8 +129,10 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn():
     none = of(draws=dataclasses.replace(DRAWS, stop="none"), stopping={})
     with refused(ConfigError, "rule 'none' certifies nothing before its end"):
         none.answer(SPLIT.images[0], budget=1.0)
-    with refused(ConfigError, "stop: 'horvath' has constants in a params.yaml only"):
-        of().certify(SPLIT.images, stop="horvath")
+    known = {name: value for name, value in defaults.STOPPING.items() if name != "futile"}
+    monkeypatch.setattr("rrcm.certification.smoothed.STOPPING", known)
+    with refused(ConfigError, "stop: 'futile' has constants in a params.yaml only"):
+        of().certify(SPLIT.images, stop="futile")
     with refused(ConfigError, "radii: the rules grid, spending decide them, not 'anytime'"):
         of().certify(SPLIT.images, stop="anytime", radii=[0.1])
 

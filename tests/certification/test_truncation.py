@@ -27,7 +27,6 @@ CONSTANTS = {
     "futile": {"beta": 0.01},
     "grid": {"radii": [0.0, 0.25, 0.5], "beta": 0.01},
     "anytime": {"tolerance": 0.01, "beta": 0.01},
-    "horvath": {"stages": [100, 260], "radius": 0.1, "beta": 0.01},
 }
 SPLIT = images(12)
 every_rule = pytest.mark.parametrize("stop", CONSTANTS)
@@ -68,7 +67,7 @@ def test_cut_votes_are_those_that_fewer_draws_make(tmp_path, stop, label_aware):
 
 def test_the_images_of_these_tests_stop_for_every_reason():
     """Some before the cut and some after, so that both are tried."""
-    for stop in ("futile", "grid", "anytime", "horvath"):
+    for stop in ("futile", "grid", "anytime"):
         _, _, rows = sampled(stop, MANY)
         last = [r.looks[-1][0] for r in rows]
         assert min(last) < FEW < max(last)
@@ -121,12 +120,9 @@ def test_all_draws_are_the_votes_themselves():
         ("grid", 555, "500"),
         ("none", 5, "100"),
         ("none", 2000, "1000"),
-        ("horvath", 260, "315"),
-        ("horvath", 100, "315"),
     ],
 )
 def test_votes_cannot_be_cut_where_nobody_looked(stop, n, nearest):
-    """Nor at a stage of `horvath`, whose last stage is n."""
     with refused(VotesError, f"n = {n}", f"the nearest is {nearest}"):
         truncation.truncate(*random_votes(stop, 0), n)
 
@@ -175,11 +171,7 @@ def test_rows_that_a_rule_would_not_have_stopped_are_refused():
 
 
 def test_budgets_are_the_series_at_which_votes_can_be_cut():
-    """Golden: 1-2-5 up to n; of `horvath` those after its stages; n itself always."""
+    """Golden: 1-2-5 up to n, and n itself always."""
     assert truncation.budgets(header(n=1000)) == [100, 200, 500, 1000]
     assert truncation.budgets(header(n=1500)) == [100, 200, 500, 1000, 1500]
     assert truncation.budgets(header(n=40)) == [40]
-    staged = header(n=1000, stop="horvath", stopping=CONSTANTS["horvath"])
-    assert truncation.budgets(staged) == [500, 1000]
-    for n in truncation.budgets(staged):
-        truncation.truncate(*random_votes("horvath", 3), n)

@@ -69,7 +69,6 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "status": set(),
     "plan": {"preset", "only", "gpu", "json"},
     "doctor": {"rng"},
-    "bench": {"model", "batch-size", "image-size", "seconds", "repeats", "json"},
     "log": {"sink", "to", "only", "follow"},
     "latency": {"seconds", "radius", "reference", "out"},
     "representations": {"out"},

@@ -9,7 +9,7 @@ import pytest
 from builders import refusal, refused
 from workspace import RUN, Workspace
 
-from rrcm.certification.speed import choice, throughput
+from rrcm.certification import fastest
 from rrcm.certification.votes import records
 from rrcm.cli import devices, requests, sources
 from rrcm.cli.commands import on_demand
@@ -32,7 +32,7 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
     """What was timed, in a checkout on a machine with the speed of `RATES`; 1.0 for all else."""
     timed = []
     precisions: dict[int, str] = {}
-    opened = choice.session.backend
+    opened = fastest.session.backend
 
     def opening(evaluation, cfg):
         backend = opened(evaluation, cfg)
@@ -45,9 +45,9 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
         return RATES.get(kind, 1.0)
 
     monkeypatch.chdir(checkout.path)
-    monkeypatch.setattr(choice.session, "backend", opening)
-    monkeypatch.setattr(throughput, "native", lambda device: throughput.VARIANTS["cpu"])
-    monkeypatch.setattr(throughput, "engine_rate", rate)
+    monkeypatch.setattr(fastest.session, "backend", opening)
+    monkeypatch.setattr(fastest, "native", lambda device: fastest.VARIANTS["cpu"])
+    monkeypatch.setattr(fastest, "engine_rate", rate)
     return timed
 
 
@@ -97,11 +97,11 @@ def test_what_was_measured_is_remembered(measured, capsys):
 
 def test_rates_are_measured(checkout: Workspace, monkeypatch):
     monkeypatch.chdir(checkout.path)
-    monkeypatch.setattr(choice, "SECONDS", 0.02)
+    monkeypatch.setattr(fastest, "SECONDS", 0.02)
 
     found = draws(batch_size=16)
 
-    (path,) = choice.KEPT.glob("*.json")
+    (path,) = fastest.KEPT.glob("*.json")
     rates = json.loads(path.read_text())
     assert {(rate["backend"], rate["precision"]) for rate in rates} == {
         ("lanes", "fp32"),
@@ -114,7 +114,7 @@ def test_rates_are_measured(checkout: Workspace, monkeypatch):
 
 def test_a_damaged_memory_is_measured_again(measured):
     first = draws()
-    (path,) = choice.KEPT.glob("*.json")
+    (path,) = fastest.KEPT.glob("*.json")
     whole = path.read_text()
     for damage in (whole[: len(whole) // 2], '[{"backend": "torch"}]', "[]"):
         path.write_text(damage)

@@ -97,7 +97,7 @@ WRONG = [
     ("sample.alpha", 1.0, "must be in (0, 1), got 1.0"),
     ("sample.paired", -1, "must be finite and >= 0, got -1"),
     ("sample.n", 2**32 - 20, f"below 2^32, and n0 + n + paired is {2**32}"),
-    ("sample.stop", "grit", "anytime, horvath). Did you mean 'grid'?"),
+    ("sample.stop", "grit", "anytime). Did you mean 'grid'?"),
     ("stopping.grid", [0.5], "expected dict"),
     ("certify.certificates", "cohen", "expected list, got 'cohen'"),
     ("certify.certificates", [], "need one or more, each once, got []"),

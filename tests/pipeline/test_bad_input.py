@@ -118,7 +118,7 @@ CASES = {
     "stopping rule": (
         params(lambda p: p["sample"].update(stop="gird")),
         f"sample@{EVAL}",
-        "sample.stop: 'gird' is not in stopping (none, futile, grid, spending, anytime, horvath).",
+        "sample.stop: 'gird' is not in stopping (none, futile, grid, spending, anytime).",
     ),
     "constant of a stopping rule": (
         params(lambda p: p["stopping"]["grid"].update(beta=2.0)),

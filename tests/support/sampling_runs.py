@@ -23,7 +23,6 @@ CONSTANTS = {
     "futile": {"beta": 0.01},
     "grid": {"radii": [0.0, 0.25, 0.5], "beta": 0.01},
     "anytime": {"tolerance": 0.05, "beta": 0.01},
-    "horvath": {"stages": [100, 250], "radius": 0.1, "beta": 0.01},
 }
 SIX = images(6)
 OTHER = partial(linear, (0.4, 0.0, 0.2))  # what paired draws are compared with

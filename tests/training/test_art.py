@@ -14,7 +14,7 @@ from rrcm.training.engine.draws import Draws
 from rrcm.training.methods import gaussian, macer, smoothmix
 from rrcm.training.shared import attacks
 
-pytest.importorskip("art", reason="pip install adversarial-robustness-toolbox, as `bench` does")
+pytest.importorskip("art", reason="pip install adversarial-robustness-toolbox")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of a package that is not ours
 

@@ -404,5 +404,5 @@ def test_the_real_graph_ends_as_with_dvc_and_unchanged_it_costs_seconds(
     assert [*without_provenance(by_flow)["stages"]] == [*without_provenance(by_dvc)["stages"]]
     assert without_provenance(by_flow) == without_provenance(by_dvc)
     assert "Finished in state Completed('11 stages: 11 cached')" in second
-    assert spent < 40, f"{spent:.1f} s"  # some 13 (benchmarks/results.md); no stage's process
+    assert spent < 40, f"{spent:.1f} s"  # some 13; no stage's process
     assert not marked(survivors)

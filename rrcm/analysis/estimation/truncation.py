@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from rrcm.certification.votes.counts import ImageVotes, Rule
 from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
-from rrcm.core.errors import ConfigError, VotesError
+from rrcm.core.errors import VotesError
 
 
 def truncate(header: Header, rows: list[Row], n: int) -> tuple[Header, list[Row]]:
@@ -78,10 +78,7 @@ def budgets(header: Header) -> list[int]:
 
 def _rule(header: Header, n: int) -> Rule | None:
     """The rule for ``n``, or None if it has other looks than these votes."""
-    try:
-        rule = dataclasses.replace(header, n=n).rule()
-    except ConfigError:  # it has a stage after n
-        return None
+    rule = dataclasses.replace(header, n=n).rule()
     return rule if rule.looks == tuple(t for t in header.rule().looks if t <= n) else None
 
 

@@ -7,7 +7,7 @@ from rrcm.core.errors import CertificateError
 READS = frozenset({"soft votes"})
 
 
-def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float) -> Certified:
+def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Certified:
     r"""Certify one image: votes select the class, soft votes bound its mean probability.
 
     Guarantee: with probability at least ``1 - alpha`` over the second round, either this abstains
@@ -26,7 +26,6 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: 
         rule: A rule with claims after n draws only; this abstains if it stopped before.
         sigma: Noise level of both rounds, in the units the radius is wanted in (pixels in [0, 1]).
         alpha: Failure probability.
-        coin: Not used.
 
     Raises:
         CertificateError: There are no soft votes, or sigma <= 0.

@@ -9,7 +9,7 @@ from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, best_co
 READS = frozenset({"hits"})
 
 
-def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float) -> Certified:
+def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Certified:
     r"""Certify one image from two independent rounds of noisy votes.
 
     Guarantee: with probability at least ``1 - alpha`` over the second round, either this abstains
@@ -24,7 +24,6 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: 
         rule: The stopping rule of the votes, which bounds the probability.
         sigma: Noise level of both rounds, in the units the radius is wanted in (pixels in [0, 1]).
         alpha: Failure probability.
-        coin: Not used.
 
     Raises:
         CertificateError: sigma <= 0.

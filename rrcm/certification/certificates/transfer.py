@@ -10,7 +10,7 @@ from rrcm.core.errors import CertificateError
 READS = frozenset({"hits", "pairs"})
 
 
-def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float) -> Certified:
+def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Certified:
     r"""Certify the reference classifier of ``votes.paired`` by votes of the sampled one.
 
     Guarantee: with probability at least ``1 - alpha`` over all rounds, either this abstains or the
@@ -27,7 +27,6 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: 
         rule: The stopping rule of the votes, which bounds the probability.
         sigma: Noise level of all rounds, in the units the radius is wanted in (pixels in [0, 1]).
         alpha: Failure probability of both bounds together.
-        coin: Not used.
 
     Raises:
         CertificateError: There are no pairs, or sigma <= 0.

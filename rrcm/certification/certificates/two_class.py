@@ -10,7 +10,7 @@ from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, best_co
 READS = frozenset({"hits", "runner-up"})
 
 
-def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float) -> Certified:
+def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Certified:
     r"""Certify one image by a lower bound of p_A and an upper bound of p_B, at alpha / 2 each.
 
     Guarantee: with probability at least ``1 - alpha`` over the second round, either this abstains
@@ -30,7 +30,6 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: 
         rule: The stopping rule of the votes, which bounds both probabilities.
         sigma: Noise level of both rounds, in the units the radius is wanted in (pixels in [0, 1]).
         alpha: Failure probability of both bounds together.
-        coin: Not used.
 
     Raises:
         CertificateError: sigma <= 0.

@@ -90,33 +90,6 @@ def mixture_complement(H: int, T: int, alpha: float) -> float:
     return min(1.0, root * (1 + 4e-12))
 
 
-def randomized_complement(k: int, n: int, alpha: float, coin: float) -> float:
-    """Stevens' bound of 1 - p (eq. 21): Clopper-Pearson made exact by a coin, uniform on (0, 1).
-
-    Guarantee: 1 - p exceeds it with probability alpha exactly, if 0 < p < 1, over votes and coin.
-    Increasing in the coin, from ``complement(k + 1, n, alpha)`` to ``complement(k, n, alpha)``; it
-    is 0 if k = n and coin <= alpha. Source: Stevens (1950), Biometrika 37.
-    """
-    _require(k, n, alpha)
-    if not 0 < coin < 1:
-        raise CertificateError(f"the coin must be in (0, 1), got {coin}")
-    if k == n:
-        return max(0.0, -math.expm1(math.log(alpha / coin) / n))
-
-    def excess(q: float) -> float:  # falls with q
-        at_least = float(betaincc(n - k + 1, k, q)) if k > 0 else 1.0
-        more = float(betaincc(n - k, k + 1, q))
-        return coin * at_least + (1 - coin) * more - alpha
-
-    low, high = complement(k + 1, n, alpha), complement(k, n, alpha)
-    if excess(high) >= 0:  # no hits and a coin above alpha, or a coin next to 1
-        return high
-    if excess(low) <= 0:
-        return low
-    root = brentq(excess, low, high, xtol=1e-300, rtol=1e-12)
-    return min(high, root * (1 + 4e-12) * _up(n))
-
-
 def bernstein_complement(total: int, squares: int, n: int, alpha: float, *, unit: int) -> float:
     """Empirical Bernstein: an upper bound of 1 - E[X] for n draws of X in [0, 1] (eq. 22).
 

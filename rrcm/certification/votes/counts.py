@@ -7,7 +7,6 @@ rule serves.
 
 import dataclasses
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -116,13 +115,11 @@ class Certificate(Protocol):
     """A theorem that turns votes into a radius; see rrcm/certification/certificates/."""
 
     __name__: str  # of its module
-    # What the radius depends on: "hits", "runner-up", "soft votes", "pairs", "coin". Stopping rules
+    # What the radius depends on: "hits", "runner-up", "soft votes", "pairs". Stopping rules
     # can predict those that depend on hits.
     READS: frozenset[str]
 
-    def certify(
-        self, votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float, coin: float
-    ) -> "Certified":
+    def certify(self, votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> "Certified":
         """The certified answer for one image."""
 
     def require(self, rule: Rule, *, alpha: float, pairs: int) -> None:
@@ -137,14 +134,12 @@ class Certificate(Protocol):
 class Claim:
     """The certificate that a stopping rule serves, at noise ``sigma`` in pixels.
 
-    ``alpha`` is its failure probability minus the total-variation error of the noise sampler;
-    ``seed`` is the seed of the coins of `randomized`.
+    ``alpha`` is its failure probability minus the total-variation error of the noise sampler.
     """
 
     certificate: Certificate
     sigma: float
     alpha: float
-    seed: int = 0
 
     def radius(self, votes: ImageVotes, rule: Rule) -> float:
         """The radius in pixels certified if drawing stops now; 0 for abstention."""
@@ -153,16 +148,8 @@ class Claim:
             rule,
             sigma=self.sigma,
             alpha=self.alpha,
-            coin=coin(self.seed, votes.idx),
         )
         return got.radius
-
-
-@lru_cache(maxsize=1 << 16)
-def coin(seed: int, idx: int) -> float:
-    """A uniform number in (0, 1), a function of seed and image, independent across both."""
-    bits = np.random.Generator(np.random.Philox(key=idx << 64 | seed)).integers(2**53)
-    return (int(bits) + 0.5) * 2.0**-53
 
 
 def best_complement(rule: Rule, alpha: float) -> float:

@@ -104,7 +104,6 @@ class Header:
             certificate=registry.load("certificates", self.certificate),
             sigma=self.sigma,
             alpha=self.alpha_left(self.alpha),
-            seed=self.key,
         )
         return module.Rule(constants, n=self.n, claim=claim)
 

@@ -122,9 +122,7 @@ def best_case(votes: ImageVotes, end: int, *, beta: float, runner_up: bool) -> I
     return votes.continued(end, hits=most, runner_up=end - misses)
 
 
-def is_futile(
-    votes: ImageVotes, rule: Rule, radius: float, *, beta: float, ends: tuple[int, ...] = ()
-) -> bool:
+def is_futile(votes: ImageVotes, rule: Rule, radius: float, *, beta: float) -> bool:
     """Whether no later look can plausibly certify ``radius``.
 
     Looks before n are examined too, so that a rule with fewer draws gives up no later than ``rule``
@@ -136,10 +134,9 @@ def is_futile(
         rule: The stopping rule, with the certificate, alpha and sigma that it serves.
         radius: In pixels, not certified by the votes so far; 0 stands for any answer.
         beta: Probability with which an image that n draws would certify may be given up here.
-        ends: Numbers of draws after which drawing may end; by default all looks of the rule.
     """
     claim, now = rule.claim, votes.draws[-1]
-    later = [end for end in reversed(ends or rule.looks) if end >= now]
+    later = [end for end in reversed(rule.looks) if end >= now]
     if claim.certificate.READS == {"hits"} and rule.settles(radius):
         # The same for every image, so it is computed once for all.
         hits = int(votes.counts[-1, votes.c_A])

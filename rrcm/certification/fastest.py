@@ -9,20 +9,26 @@ for each machine, network and request, so that the same command draws the same v
 
 import dataclasses
 import hashlib
+import itertools
 import json
+import os
+import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 import torch
 
-from rrcm.certification.sampling import session
+from rrcm.certification.sampling import batching, session, voting
+from rrcm.certification.sampling.batching import Job, Piece
+from rrcm.certification.sampling.procedure import BoundNoise
 from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
-from rrcm.certification.speed import throughput
 from rrcm.config.certification import Eval, Sample
+from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError, DataError
 from rrcm.core.files import read_json, write_json
 from rrcm.data.splits.shards import Split
@@ -34,6 +40,16 @@ TURNS = 2  # of each candidate, in alternation; the better one counts
 ROWS = 16  # of the first calls
 LONG = 0.25  # seconds of such a call, beyond which larger batches are not tried
 ENOUGH = 1.0  # seconds of such a call, beyond which it alone is the measurement
+BATCHES = {"cpu": (16, 64, 256), "cuda": (256, 1024, 2048)}
+VARIANTS = {
+    "cpu": (
+        *(("lanes", "fp32"), ("torch", "fp32"), ("torch", "bf16")),
+        *(("onnx", "fp32"), ("onnx", "int8")),
+    ),
+    "cuda": (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "fp16")),
+}
+CLASSES = tuple("0123456789")  # of the images that are timed
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,15 +92,15 @@ def choose(
     if batch_size is None and torch.cuda.is_available():
         batch_size = draws.batch_size  # compiling for several takes minutes
     path = KEPT / f"{_key(evaluation, precisions, backend, batch_size)}.json"
-    found = _kept(path)
-    if not found:
+    candidates = _kept(path)
+    if not candidates:
         opened = _opened(evaluation, draws, precisions, backend)
-        rates = _measured(opened, throughput.random_images(shape), batch_size)
-        found = sorted(rates, key=lambda one: -one.per_s)
-        write_json(path, [asdict(one) for one in found])
-    best: dict[str, Any] = asdict(found[0])
-    del best["per_s"]
-    return dataclasses.replace(draws, **best), found
+        rates = _measured(opened, random_images(shape), batch_size)
+        candidates = sorted(rates, key=lambda one: -one.per_s)
+        write_json(path, [asdict(one) for one in candidates])
+    fastest: dict[str, Any] = asdict(candidates[0])
+    del fastest["per_s"]
+    return dataclasses.replace(draws, **fastest), candidates
 
 
 def _kept(path: Path) -> list[Candidate]:
@@ -100,9 +116,8 @@ def _kept(path: Path) -> list[Candidate]:
 def _key(evaluation: Eval, *asked: object) -> str:
     """Return the name of the rates of this machine, software, network and request."""
     weights = onnx.about(Path("."), evaluation.run)["weights"]
-    machine = [throughput.machine(), torch.get_num_threads()]
-    software = [torch.__version__, onnxruntime.__version__]
-    named = json.dumps([machine, software, weights, evaluation.sigma, *asked])
+    here = [[machine(), torch.get_num_threads()], [torch.__version__, onnxruntime.__version__]]
+    named = json.dumps([*here, weights, evaluation.sigma, *asked])
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
@@ -111,7 +126,7 @@ def _opened(
 ) -> dict[tuple[str, str], Backend]:
     """Open what can run here, by names of backend and precision."""
     opened, refused = {}, []
-    for name, precision in throughput.native("cuda" if torch.cuda.is_available() else "cpu"):
+    for name, precision in native("cuda" if torch.cuda.is_available() else "cpu"):
         if precision not in precisions or only not in (None, name):
             continue
         way: dict[str, Any] = {"backend": name, "precision": precision}
@@ -150,13 +165,13 @@ def _rates(
 ) -> dict[int, float]:
     """Return the noisy images a second by batch size."""
     rows = batch_size or ROWS
-    sizes: Sequence[int] = (batch_size,) if batch_size else throughput.BATCHES["cpu"]
+    sizes: Sequence[int] = (batch_size,) if batch_size else BATCHES["cpu"]
     seconds = _call(backend, split, rows)
     if seconds > ENOUGH:
         return {rows: rows * threads / seconds}
     if seconds > LONG:
         sizes = sizes[:1]
-    return {size: throughput.engine_rate(backend, split, size, threads, SECONDS) for size in sizes}
+    return {size: engine_rate(backend, split, size, threads, SECONDS) for size in sizes}
 
 
 def _call(backend: Backend, split: Split, rows: int) -> float:
@@ -166,3 +181,82 @@ def _call(backend: Backend, split: Split, rows: int) -> float:
     began = time.perf_counter()
     scores_of(backend, x, z).sum().item()
     return time.perf_counter() - began
+
+
+def random_images(shape: tuple[int, int, int]) -> Split:
+    """Return 64 images of ``shape`` [C, H, W]: the speed does not depend on what they show."""
+    images = np.random.default_rng(0).integers(0, 256, (64, *shape), dtype=np.uint8)
+    labels = np.zeros(64, dtype=np.int64)
+    return Split(idx=np.arange(64), images=images, labels=labels, classes=CLASSES, max_value=255)
+
+
+def native(device: str) -> list[tuple[str, str]]:
+    """Return the variants that the processor computes natively; emulation would take hours."""
+    precisions = {precision for _, precision in VARIANTS[device]} & {*DTYPES}
+    peaks = {name: gemm_peak(DTYPES[name], device, size=256) for name in precisions}
+    slow = {name for name, peak in peaks.items() if peak < peaks["fp32"] / 3}
+    return [variant for variant in VARIANTS[device] if variant[1] not in slow]
+
+
+def engine_rate(
+    backend: Backend, split: Split, batch_size: int, workers: int, seconds: float
+) -> float:
+    """Return noisy images per second of the engine, on as many images as it takes."""
+    gaussian = registry.load("distributions", "gaussian")
+    count = voting.counter(
+        voting.hard(backend),
+        split,
+        noise=BoundNoise(gaussian, backend.sigma, 0, split.max_value),
+        batch_size=batch_size,
+        device=backend.device,
+    )
+    calls: list[tuple[float, int]] = []  # the end of each, and its rows
+
+    def timed(pieces: list[Piece]) -> Sequence[voting.Counts]:
+        counts = count(pieces)
+        calls.append((time.perf_counter(), sum(piece.size for piece in pieces)))
+        return counts
+
+    first = 4 * workers  # compiled, warm, all workers busy
+    bounds = tuple(range(0, 100 * batch_size + 1, batch_size))
+    jobs = (Job(row=i % len(split.idx), bounds=bounds) for i in itertools.count())
+    running = batching.run(jobs, timed, lambda job: True, batch_size=batch_size, workers=workers)
+    for _ in running:
+        if len(calls) > first and calls[-1][0] - calls[first - 1][0] >= seconds:
+            break
+    running.close()
+    (began, _), *counted = calls[first - 1 :]
+    return sum(rows for _, rows in counted) / (counted[-1][0] - began)
+
+
+def gemm_peak(dtype: torch.dtype, device: str, size: int = 2048) -> float:
+    """Return FLOP/s of matrix products, the best of a few, on all threads or the GPU."""
+    a, b = torch.rand(2, size, size, device=device).to(dtype)
+
+    def products(n: int) -> None:
+        for _ in range(n):
+            c = a @ b
+        c[0, 0].item()  # a GPU is waited for once
+
+    return best_rate(products, operations=2.0 * size**3)
+
+
+def best_rate(compute: Callable[[int], None], *, operations: float) -> float:
+    """Return operations/s of ``compute``, given how often; the best of a few turns."""
+    compute(2)
+    turns = []
+    for _ in range(4):
+        began = time.perf_counter()
+        compute(5)
+        turns.append(5 * operations / (time.perf_counter() - began))
+    return max(turns)
+
+
+def machine() -> str:
+    """Return the name of the processor, and how many cores there are."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"

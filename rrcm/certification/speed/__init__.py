@@ -1,1 +1,0 @@
-"""Noisy images per second of the engine, compared with the loop published with papers."""
