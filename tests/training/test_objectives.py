@@ -9,7 +9,6 @@ import unlabelled
 from torch import nn
 from unlabelled import SIGMAS, B, another, terms, valid, views
 
-from benchmarks import training
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError
 from rrcm.training.engine import distributed
@@ -211,20 +210,6 @@ def test_loss_is_its_equation_with_its_gradient(changed):
 
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(*(gradients(each, networks[0]) for each in (loss, expected)))
-
-
-@pytest.mark.parametrize("cfg", [training.LOSS, training.ONE_WAY], ids=["both ways", "one way"])
-def test_the_benchmark_s_reference_step_computes_the_same_loss(cfg):
-    """Value and gradient: what it is slower at changes nothing."""
-    networks = unlabelled.networks(rrcm, cfg)
-    online, target = networks
-    shared = {"sigmas": SIGMAS, "draw": Draws(0, 0), "cfg": cfg}
-
-    ours = sum(terms(rrcm, networks, cfg).values())
-    theirs = training.reference_loss(online, target, views(rrcm), **shared)
-
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(*(gradients(each, online) for each in (ours, theirs)))
 
 
 def test_consistency_leaves_the_projector_alone():
