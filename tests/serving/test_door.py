@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -72,7 +73,7 @@ def test_a_served_answer_is_that_of_predict(finished: Workspace, tmp_path: Path)
     with server(finished, "--reproducible") as (_, address):
         reply = httpx.post(f"{address}/certify?seed=7", content=DIGITS[0], timeout=60).json()
 
-    image = ("--image", str(tmp_path / "digit.png"), "--seed", "7")
+    image = ("--image", str(tmp_path / "digit.png"), "--seed", "7", "--stop", "anytime")
     printed = finished.run("rrcm", "predict", *TINY, *image)
     assert f"class {reply['name']}, " in printed
     assert f"radius of {math.floor(reply['radius'] * 1e4) / 1e4:.4f} " in printed
@@ -81,18 +82,21 @@ def test_a_served_answer_is_that_of_predict(finished: Workspace, tmp_path: Path)
 
 def test_answers_under_load_are_those_of_their_seeds(finished: Workspace):
     """And every bad request is refused; nothing is left after SIGTERM."""
-    offline = openers.trained(RUN, sigma=0.5, root=finished.path, draws=DRAWS)
 
     def send(number: int) -> tuple[bytes, httpx.Response]:
         content = b"no picture" if number % 5 == 0 else DIGITS[number]
         return content, httpx.post(f"{address}/certify", content=content, timeout=120)
 
-    with server(finished, "--n", str(DRAWS.n)) as (process, address):
+    with server(finished) as (process, address):
+        served = httpx.get(f"{address}/model").json()
         with ThreadPoolExecutor(8) as clients:
             answers = [*clients.map(send, range(len(DIGITS)))]
         process.terminate()
         assert process.wait(20) == 0
 
+    keys = ("n0", "n", "batch_size", "certificate", "alpha")
+    draws = replace(DRAWS, stop=served["rule"], **{key: served[key] for key in keys})
+    offline = openers.trained(RUN, sigma=0.5, root=finished.path, draws=draws)
     for content, response in answers:
         if content == b"no picture":
             assert response.status_code == 422

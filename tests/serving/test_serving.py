@@ -109,7 +109,7 @@ def test_the_deadline_gives_the_answer_of_what_was_drawn(n0: int):
 
     reply = ask(post, endless, seconds=0.5).json()
 
-    assert reply["stop"] == "budget" and 0.5 <= time.monotonic() - began < 5
+    assert reply["stop"] == "budget" and 0.4 < time.monotonic() - began < 5
     assert reply["abstained"] == (n0 > FEW.n0) and reply["abstained"] == (reply["radius"] == 0)
     assert (reply["n"] > 0) != reply["abstained"]
 
