@@ -244,11 +244,7 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Seconds to answer a request in.")] = 30.0,
     queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 64,
     max_bytes: Annotated[str, typer.Option(help="Largest image file.")] = "10M",
-    max_total: Annotated[str, typer.Option(help="Largest sum of image files in memory.")] = "100M",
-    connections: Annotated[
-        int | None,
-        typer.Option(help="Connections at once.", show_default="what the open-file limit allows"),
-    ] = None,
+    connections: Annotated[int, typer.Option(min=1, help="Connections at once.")] = 512,
     token_file: Annotated[
         Path | None, typer.Option(help="File of bearer tokens, one a line; requests must send one.")
     ] = None,
@@ -269,8 +265,7 @@ def serve(
 
         serve.serve(
             request, host=host, port=port, timeout=timeout, queue=queue, max_bytes=max_bytes,
-            max_total=max_total, connections=connections, token_file=token_file,
-            reproducible=reproducible,
+            connections=connections, token_file=token_file, reproducible=reproducible,
         )  # fmt: skip
 
 

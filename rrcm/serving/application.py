@@ -1,28 +1,26 @@
 """Certified answers over HTTP: a smoothed classifier as an ASGI application.
 
-Guarantee: an answer is that of `Smoothed.certify` for the picture in the request, with a noise seed
-that is drawn for the request and cannot be predicted. At most ``workers + queue`` pictures wait or
-are computed at a time, each of at most ``bytes`` bytes; with bodies that are still arriving they
-take at most ``total`` bytes. Further requests are refused at once.
+Guarantee: an answer is that of `Smoothed.answer` for the picture in the request, with a noise seed
+that is drawn for the request and cannot be predicted. At most ``workers + queue`` pictures arrive,
+wait or are computed at a time, each of at most ``bytes`` bytes. Further requests are refused at
+once.
 """
 
 import logging
-import time
 from collections.abc import Sequence
-from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.requests import ClientDisconnect
 
 from rrcm.certification.sampling import procedure
 from rrcm.certification.smoothed import Smoothed
-from rrcm.core.errors import RrcmError
+from rrcm.core.errors import DataError, RrcmError
 from rrcm.serving import upload
 from rrcm.serving.bearer import Guard
-from rrcm.serving.endpoints import FORMATS, TYPES, Limits, Service
-from rrcm.serving.metrics import Metrics
+from rrcm.serving.endpoints import Limits, Service
+from rrcm.serving.metrics import Requests
 from rrcm.serving.schemas import Health, Problem, Reply, Served
 
 REASONS = {
@@ -34,8 +32,9 @@ REASONS = {
     422: "No picture, a damaged one, one of a wrong size for the model, a form with other fields "
     "than one image, or an invalid seed",
     500: "The classifier failed",
-    503: "Too many requests or bytes are waiting, or the time was up before the computation began",
+    503: "Too many requests are waiting, or the time was up before the computation began",
 }
+LEFT = 499  # status in the log if the client closed its connection
 LOG = logging.getLogger(__name__)
 
 
@@ -72,18 +71,13 @@ def app(
     )
     if tokens:
         api.add_middleware(Guard, tokens=tokens)
-    api.add_middleware(Log, metrics=service.metrics)  # outside of the other middleware
+    api.add_middleware(Requests, metrics=service.metrics)  # outside of the other middleware
     # Starlette declares handlers of any exception, and calls each with its own.
     api.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
+    api.add_exception_handler(DataError, _unreadable)
+    api.add_exception_handler(ClientDisconnect, _left)
     api.add_exception_handler(RrcmError, _failed)
     api.add_exception_handler(Exception, _failed)  # starlette raises it again, for its traceback
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    form = {
-        "type": "object",
-        "required": [upload.FIELD],
-        "properties": {upload.FIELD: binary["schema"]},
-        "additionalProperties": False,
-    }
     api.add_api_route(
         "/certify",
         service.certify,
@@ -91,13 +85,7 @@ def app(
         response_model=Reply,
         summary="Classify a picture, or abstain, with a certified radius",
         responses={code: {"model": Problem, "description": why} for code, why in REASONS.items()},
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "description": f"The bytes of a {' or '.join(FORMATS)} file, alone or in a form.",
-                "content": dict.fromkeys(TYPES, binary) | {upload.TYPE: {"schema": form}},
-            }
-        },
+        openapi_extra={"requestBody": upload.DESCRIPTION},
     )
     api.add_api_route("/health", service.health, response_model=Health, summary="How it is doing")
     api.add_api_route("/model", service.model, response_model=Served, summary="What is served")
@@ -110,50 +98,18 @@ def app(
     return api
 
 
-class Log:
-    """Logs one line per request: client, method, path, status, seconds and answer; counts it.
-
-    Nothing of the picture is logged. Text from a client is quoted, so that it stays on one line.
-    """
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        """Wrap ``app``."""
-        self.app = app
-        self.metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and log its result."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began, status = time.monotonic(), 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        finally:
-            self.metrics.request(scope["path"], status)
-            client, said = scope.get("client"), scope.get("rrcm.said")
-            LOG.info(
-                "%s %s %s %d %.3f s%s",
-                client[0] if client else "-",
-                scope["method"],
-                quote(scope["path"]),
-                status,
-                time.monotonic() - began,
-                f" {said}" if said else "",
-            )
-
-
 def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
     """The answer to an invalid parameter, in the form of every other refusal."""
-    found = error.errors()[0]
-    return JSONResponse({"detail": f"{found['loc'][-1]}: {found['msg']}"}, status_code=422)
+    first = error.errors()[0]
+    return JSONResponse({"detail": f"{first['loc'][-1]}: {first['msg']}"}, status_code=422)
+
+
+def _unreadable(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, status_code=422)
+
+
+def _left(request: Request, error: Exception) -> Response:
+    return Response(status_code=LEFT)
 
 
 def _failed(request: Request, error: Exception) -> JSONResponse:

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rrcm.core.errors import ConfigError
+from rrcm.core.files import read_bytes
 
 OPEN = {"/health"}  # for monitoring without the token
 LEAST, MOST = 16, 4096  # characters
@@ -27,14 +28,9 @@ def read(file: Path) -> tuple[bytes, ...]:
             error names the line, and does not show it.
     """
     try:
-        if not file.is_file():  # a FIFO would keep us waiting
-            raise ConfigError(f"--token-file {file}: not a file")
-        with file.open("rb") as opened:
-            text = opened.read(LARGEST + 1)
-    except OSError as error:
-        raise ConfigError(f"--token-file {file}: cannot be read ({error.strerror})") from None
-    if len(text) > LARGEST:
-        raise ConfigError(f"--token-file {file}: more than {LARGEST:,} bytes")
+        text = read_bytes(file, ConfigError, most=LARGEST)
+    except ConfigError as error:
+        raise ConfigError(f"--token-file {error}") from None
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
     tokens = [(number, line) for number, line in lines if line and not line.startswith(b"#")]
     for number, token in tokens or [(1, b"")]:
@@ -73,6 +69,6 @@ class Guard:
 
     def _has_token(self, headers: Headers) -> bool:
         kind, _, token = headers.get("authorization", "").partition(" ")
-        said = token.strip().encode("latin-1")
-        found = [hmac.compare_digest(said, token) for token in self.tokens]  # all, whichever fits
-        return kind.lower() == "bearer" and any(found)
+        sent = token.strip().encode("latin-1")
+        matches = [hmac.compare_digest(sent, token) for token in self.tokens]  # all, each time
+        return kind.lower() == "bearer" and any(matches)

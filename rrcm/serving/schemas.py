@@ -63,57 +63,13 @@ class Reply(BaseModel):
 class Health(BaseModel):
     """The state of the server."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"ready": True, "waiting": 3, "computing": 2, "answered": 1204, "held": 81920}
-            ]
-        }
-    )
-
     ready: bool = Field(description="Whether a picture sent now would find a place")
-    waiting: int = Field(ge=0, description="Requests whose picture is here and waits for a thread")
+    waiting: int = Field(ge=0, description="Requests whose picture arrives, or waits for a thread")
     computing: int = Field(ge=0, description="Requests that are being computed")
-    answered: int = Field(ge=0, description="Pictures answered since the start")
-    held: int = Field(ge=0, description="Bytes in memory of the bodies of all requests")
 
 
 class Served(BaseModel):
-    """The model, and the limits of requests."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "model": "tiny-rrcm-s050",
-                    "weights": EXAMPLE["weights"],
-                    "sigma": 0.5,
-                    "units": "l2 distance between pictures whose pixels are in [0, 1]",
-                    "shape": [1, 8, 8],
-                    "pictures": "pictures of 8 x 8 pixels, as they are",
-                    "classes": ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
-                    "backend": "onnx",
-                    "precision": "fp32",
-                    "provider": "CPUExecutionProvider",
-                    "noise": "gaussian",
-                    "n0": 100,
-                    "n": 1000,
-                    "batch_size": 64,
-                    "rule": "anytime",
-                    "stopping": {"tolerance": 0.1, "beta": 0.001},
-                    "certificate": "cohen",
-                    "alpha": 0.001,
-                    "reproducible": False,
-                    "max_bytes": 10485760,
-                    "max_total": 104857600,
-                    "max_pixels": 16777216,
-                    "timeout": 30.0,
-                    "queue": 64,
-                    "workers": 2,
-                }
-            ]
-        }
-    )
+    """What defines an answer, except for the picture and the seed; limits of requests."""
 
     model: str = Field(description="The name of what is served")
     weights: str = Field(description="SHA-256 of the weights")
@@ -135,18 +91,10 @@ class Served(BaseModel):
     alpha: float = Field(description="Probability that the claim of one answer is false")
     reproducible: bool = Field(description="Whether a request may choose the seed of its noise")
     max_bytes: int = Field(description="The largest body")
-    max_total: int = Field(description="Bytes of all bodies together")
-    max_pixels: int = Field(description="The largest picture, width times height")
     timeout: float = Field(description="Seconds from arrival until drawing ends")
-    queue: int = Field(description="Requests that may wait")
-    workers: int = Field(description="Requests that are computed at a time")
 
 
 class Problem(BaseModel):
     """Why there is no answer, in one line."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"detail": "the picture: not a PNG or JPEG file"}]}
-    )
 
     detail: str

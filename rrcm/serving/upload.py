@@ -1,89 +1,107 @@
-"""The picture in a form (``multipart/form-data``), as browsers and ``curl -F`` send it."""
+"""The picture in a request: its bytes, alone or in a form, and its pixels; both are limited."""
 
-from python_multipart.exceptions import MultipartParseError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from collections.abc import AsyncGenerator
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from fastapi import HTTPException, Request
+from PIL import Image
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from rrcm.core.errors import DataError
+from rrcm.data import picture_files
+from rrcm.data.splits import pictures
+from rrcm.data.splits.pictures import Fit
 
-TYPE = "multipart/form-data"
-FIELD = "image"
-LONGEST = 70  # characters of a boundary, by RFC 2046
-WANTED = f"the form: send one field, {FIELD!r}, with the picture (`curl -F {FIELD}=@FILE`)"
+FORMATS = ("PNG", "JPEG")
+TYPES = ("image/png", "image/jpeg", "application/octet-stream")
+FORM, FIELD = "multipart/form-data", "image"  # as browsers and `curl -F` send it
+PIXELS = 2**24  # of the largest picture, width times height
+NAME = "the picture"  # in errors
+_WANTED = f"Send one file, in the field {FIELD!r} (`curl -F {FIELD}=@FILE`)"
+
+_BINARY = {"type": "string", "format": "binary"}
+_FIELDS = {
+    "type": "object",
+    "required": [FIELD],
+    "properties": {FIELD: _BINARY},
+    "additionalProperties": False,
+}
+DESCRIPTION: dict[str, Any] = {  # for OpenAPI
+    "required": True,
+    "description": f"The bytes of a {' or '.join(FORMATS)} file, alone or in a form.",
+    "content": {kind: {"schema": _BINARY} for kind in TYPES} | {FORM: {"schema": _FIELDS}},
+}
 
 
-def boundary(content_type: str) -> bytes:
-    """The boundary that the ``Content-Type`` of a form names.
+async def read(request: Request, *, most: int) -> bytes:
+    """The bytes of the picture in a request, whose body may have ``most`` bytes.
 
     Raises:
-        DataError: It names none, or one that is too long.
+        HTTPException: The content type is not one of a picture, or the body is empty or too long.
+        DataError: The form is damaged, or has not one field, ``image``, alone.
+        ClientDisconnect: The client closed its connection before the end of the body.
     """
-    found = parse_options_header(content_type)[1].get(b"boundary", b"")
-    if not 1 <= len(found) <= LONGEST:
-        raise DataError(f"the form: Content-Type must name a boundary of 1 to {LONGEST} characters")
-    return found
+    kind = request.headers.get("content-type", TYPES[-1]).partition(";")[0].strip().lower()
+    if kind not in (*TYPES, FORM):
+        raise HTTPException(
+            415,
+            f"Content-Type {kind!r}: send the bytes of the picture alone, as "
+            f"{', '.join(TYPES[:-1])} or {TYPES[-1]}, or a form, as {FORM}",
+        )
+    body = await _body(request, most)
+    return await _from_form(request, body) if kind == FORM else body
 
 
-def picture(body: bytes, boundary: bytes) -> bytes:
-    """The content of the only field of the form ``body``, which must be ``image``.
+async def _body(request: Request, most: int) -> bytes:
+    """The body; uvicorn reads and drops the rest of one that is too long, so the client hears."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise HTTPException(413, f"the body is longer than {most:,} bytes")
+    if not body:
+        raise HTTPException(422, "an empty body; send the bytes of a picture")
+    return bytes(body)
 
-    Raises:
-        DataError: The form is damaged or cut off, or has other fields, or several.
-    """
-    form = _Form()
-    parser = MultipartParser(
-        boundary,
-        {
-            "on_part_begin": form.part_begin,
-            "on_header_begin": form.header_begin,
-            "on_header_field": form.header_name,
-            "on_header_value": form.header_value,
-            "on_header_end": form.header_end,
-            "on_part_data": form.data,
-            "on_end": form.end,
-        },
-    )
+
+async def _from_form(request: Request, body: bytes) -> bytes:
+    async def content() -> AsyncGenerator[bytes, None]:
+        yield body
+        if not parser.items:
+            raise MultiPartException("It is damaged or cut off.")  # the parser closes its files
+
+    parser = MultiPartParser(request.headers, content(), max_files=1, max_fields=0)
+    parser.spool_max_size = len(body)  # nothing is written to a file
     try:
-        parser.write(body)
-        parser.finalize()
-    except MultipartParseError:
-        raise DataError("the form: damaged or cut off") from None
-    if not form.ended:
-        raise DataError("the form: damaged or cut off")
-    if form.name != FIELD.encode():
-        raise DataError(WANTED)
-    return bytes(form.content)
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise DataError(f"the form: {error.message} {_WANTED}") from None
+    try:
+        file = form.get(FIELD)
+        if not isinstance(file, UploadFile):
+            raise DataError(f"the form: {_WANTED}")
+        return await file.read()
+    finally:
+        await form.close()
 
 
-class _Form:
-    """What a parser has read; refuses a second part when it begins."""
+def pixels(body: bytes, fit: Fit) -> np.ndarray:
+    """The pixels of a picture, uint8 of ``fit.shape``; its size is looked at before it is decoded.
 
-    def __init__(self) -> None:
-        self.parts, self.ended = 0, False
-        self.name: bytes | None = None
-        self.content = bytearray()
-        self._header = (bytearray(), bytearray())
-
-    def part_begin(self) -> None:
-        self.parts += 1
-        if self.parts > 1:
-            raise DataError(WANTED)
-
-    def header_begin(self) -> None:
-        self._header = (bytearray(), bytearray())
-
-    def header_name(self, data: bytes, start: int, end: int) -> None:
-        self._header[0].extend(data[start:end])
-
-    def header_value(self, data: bytes, start: int, end: int) -> None:
-        self._header[1].extend(data[start:end])
-
-    def header_end(self) -> None:
-        name, value = self._header
-        if name.lower() == b"content-disposition":
-            self.name = parse_options_header(bytes(value))[1].get(b"name")
-
-    def data(self, data: bytes, start: int, end: int) -> None:
-        self.content += data[start:end]
-
-    def end(self) -> None:
-        self.ended = True
+    Raises:
+        HTTPException: It has more than `PIXELS` pixels.
+        DataError: It is neither PNG nor JPEG, damaged, or of a size that ``fit`` refuses.
+    """
+    try:
+        with Image.open(BytesIO(body), formats=FORMATS) as picture:  # reads its head alone
+            is_too_large = picture.width * picture.height > PIXELS
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        is_too_large = True
+    except pictures.BROKEN:
+        raise DataError(f"{NAME}: not a {' or '.join(FORMATS)} file") from None
+    if is_too_large:
+        raise HTTPException(413, f"{NAME}: more than {PIXELS:,} pixels")
+    return picture_files.read(BytesIO(body), fit, name=NAME)

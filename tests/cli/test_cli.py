@@ -52,7 +52,6 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
         "timeout",
         "queue",
         "max-bytes",
-        "max-total",
         "connections",
         "token-file",
         "reproducible",

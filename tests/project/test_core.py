@@ -198,7 +198,7 @@ def test_modules_of_the_core_import_without_extras(core: Run, tmp_path: Path):
         ),
         **{
             f"rrcm.serving.{name}": ("serve",)
-            for name in ("application", "bearer", "connections", "endpoints", "metrics", "upload")
+            for name in ("application", "bearer", "endpoints", "metrics", "upload")
         },
         "rrcm.cli.commands.serve": ("serve",),
     }

@@ -1,202 +1,182 @@
-"""Who connects, and who may ask: neither numbers nor patience keep a server from its work."""
+"""A server in a process of its own: its answers, limits, tokens, and end."""
 
 import asyncio
-import logging
+import io
+import math
+import re
 import resource
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from builders import refused
+from linear_smoothed import png
+from PIL import Image
+from sklearn.datasets import load_digits
 from starlette.types import Receive, Scope, Send
-from workspace import ROOT
+from workspace import RUN, Workspace
 
+from rrcm.certification import openers
 from rrcm.cli.commands import serve
+from rrcm.config.defaults import DRAWS
 from rrcm.core.errors import ConfigError
-from rrcm.serving import bearer, connections
-from rrcm.serving.connections import SPARE, Door
+from rrcm.serving import bearer
 
 SECRET, OTHER = "0123456789abcdef-._~+/=", "the-one-of-another-client"
-SERVER = """
-import resource, socket, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
-from linear_smoothed import classifier
-from rrcm.cli.commands import serve
-from rrcm.serving import application
-from rrcm.serving.connections import Door
-from rrcm.serving.endpoints import Limits
-app = application.app(classifier(), name="linear", limits=Limits(workers=1), tokens=%s)
-door = Door(seconds=float(sys.argv[2]))
-if len(sys.argv) > 3:  # as if something else had taken the descriptors
-    door.most = 10**6
-with socket.create_server(("127.0.0.1", 0)) as listener:
-    serve.run(app, listener, door=door, name=str(door.most), grace=5)
-"""
+SAME = ("label", "name", "radius", "p_A", "n_A", "n", "draws", "stop", "alpha")
+TINY = ("--model", "tiny", "--sigma", "0.5")
+DIGITS = [png(np.round(image * 255 / 16).astype(np.uint8)) for image in load_digits().images[:40]]
 
 
 @contextmanager
-def server(*options: str, log: Path, secret: bytes | None = None) -> Iterator[tuple[int, int]]:
-    """One in a process of its own: its port, and how many connections it has room for."""
-    with log.open("w") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SERVER % repr((secret,) if secret else ()), *options],
-            cwd=ROOT / "tests",
-            env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}", "PATH": "/usr/bin:/bin"},
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-        )
-        try:
-            line = process.stdout.readline()
-            assert "http://" in line, log.read_text()
-            yield int(line.split("/")[2].split(":")[1]), int(line.split(":")[0])
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-
-
-@contextmanager
-def idle(port: int, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Connections over which next to nothing comes."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    assert count < limit - 50
-    opened = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(count)]
+def server(checkout: Workspace, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`rrcm serve` in a checkout, and its address."""
+    process = checkout.start("rrcm", "serve", *TINY, "--port", "0", *options)
     try:
-        for one in opened:
-            one.sendall(sent)
-        yield opened
+        line = ""
+        while "http://" not in line:
+            line = process.stdout.readline()
+            assert line, "the server did not start"
+        yield process, re.search(r"http://[^/]+", line)[0]
     finally:
-        for one in opened:
-            one.close()
+        process.kill()
+        process.communicate()
 
 
-def health(port: int) -> httpx.Response:
-    return httpx.get(f"http://127.0.0.1:{port}/health", timeout=10)
+def connected(address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=30)
 
 
-HEAD = b"POST /certify HTTP/1.1\r\nHost: a.test\r\nContent-Length: 99\r\n\r\n"
+@contextmanager
+def idle(address: str, count: int) -> Iterator[None]:
+    """Connections over which nothing comes."""
+    with ExitStack() as opened:
+        for _ in range(count):
+            opened.enter_context(connected(address))
+        yield
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /hea", HEAD], ids=["nothing", "half a head", "a head"])
-def test_more_idle_connections_than_descriptors_keep_nobody_out(tmp_path: Path, sent: bytes):
-    log = tmp_path / "log"
-    with server("128", "60", log=log) as (port, most), idle(port, 300) as opened:
-        assert 20 < most < 128 - SPARE
-        for one in opened:
-            try:
-                one.sendall(sent)
-            except OSError:
-                pass  # it was cut off already
-        for _ in range(5):
-            began = time.monotonic()
-            assert health(port).status_code == 200
-            assert time.monotonic() - began < 5
-
-    said = log.read_text()
-    assert f"all {most} connections were taken" in said and "Traceback" not in said
-    assert sum("connections" in line for line in said.splitlines()) == 1
+def health(address: str) -> int:
+    return httpx.get(f"{address}/health", timeout=10).status_code
 
 
-def test_descriptors_that_are_gone_are_said_once_and_service_goes_on(tmp_path: Path):
-    log = tmp_path / "log"
-    with server("128", "3", "no cap", log=log) as (port, _):
-        with idle(port, 200):
-            time.sleep(2)
-            said = log.read_text()
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            try:
-                assert health(port).status_code == 200
-                break
-            except httpx.HTTPError:
-                time.sleep(0.2)
-        else:
-            pytest.fail("no answer any more")
+def test_a_served_answer_is_that_of_predict(finished: Workspace, tmp_path: Path):
+    (tmp_path / "digit.png").write_bytes(DIGITS[0])
+    with server(finished, "--reproducible") as (_, address):
+        reply = httpx.post(f"{address}/certify?seed=7", content=DIGITS[0], timeout=60).json()
 
-    assert said.count("cannot accept a connection: Too many open files") == 1
-    assert "Traceback" not in said and said.count("\n") < 10
+    image = ("--image", str(tmp_path / "digit.png"), "--seed", "7", "--stop", "anytime")
+    printed = finished.run("rrcm", "predict", *TINY, *image)
+    assert f"class {reply['name']}, " in printed
+    assert f"radius of {math.floor(reply['radius'] * 1e4) / 1e4:.4f} " in printed
+    assert f"({reply['n_A']:,} of {reply['n']:,} noisy draws)" in printed
 
 
-@pytest.mark.parametrize("after", [b"", b"GET /health HTTP/1.1\r\nHost: a.test\r\n\r\n"])
-def test_a_head_that_trickles_in_is_cut_off(tmp_path: Path, after: bytes):
-    """The first one of a connection, and a later one."""
-    with server("256", "1", log=tmp_path / "log") as (port, _), idle(port, 1, after) as (one,):
-        if after:
-            assert b"200" in one.recv(20)
-        one.settimeout(0.2)
-        began = time.monotonic()
-        cut = False
-        while not cut and time.monotonic() - began < 15:
-            try:
-                one.sendall(b"G")
-                cut = one.recv(4096) == b""
-            except TimeoutError:
-                continue
-            except OSError:
-                cut = True
+def test_answers_under_load_are_those_of_their_seeds(finished: Workspace):
+    """And every bad request is refused; nothing is left after SIGTERM."""
 
-    assert cut and time.monotonic() - began < 10
+    def send(number: int) -> tuple[bytes, httpx.Response]:
+        content = b"no picture" if number % 5 == 0 else DIGITS[number]
+        return content, httpx.post(f"{address}/certify", content=content, timeout=120)
 
+    with server(finished) as (process, address):
+        served = httpx.get(f"{address}/model").json()
+        with ThreadPoolExecutor(8) as clients:
+            answers = [*clients.map(send, range(len(DIGITS)))]
+        process.terminate()
+        assert process.wait(20) == 0
 
-def test_who_does_not_read_the_answers_is_cut_off(tmp_path: Path):
-    ask = b"GET /openapi.json HTTP/1.1\r\nHost: a.test\r\n\r\n"
-    with server("256", "1", log=tmp_path / "log") as (port, _):
-        one = socket.socket()
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        one.connect(("127.0.0.1", port))
-        one.setblocking(False)
-        began, cut = time.monotonic(), False
-        while not cut and time.monotonic() - began < 20:
-            try:
-                one.send(100 * ask)
-            except BlockingIOError:
-                time.sleep(0.1)
-            except OSError:
-                cut = True
-        one.close()
-        assert health(port).status_code == 200
-
-    assert cut
+    keys = ("n0", "n", "batch_size", "certificate", "alpha")
+    draws = replace(DRAWS, stop=served["rule"], **{key: served[key] for key in keys})
+    offline = openers.trained(RUN, sigma=0.5, root=finished.path, draws=draws)
+    for content, response in answers:
+        if content == b"no picture":
+            assert response.status_code == 422
+            continue
+        reply = response.json()
+        with Image.open(io.BytesIO(content)) as image:
+            answer = offline.answer(image, seed=int(reply["seed"]))
+        assert reply["abstained"] == answer.abstained and reply["stop"] != "budget"
+        if not answer.abstained:
+            assert all(reply[key] == getattr(answer, key) for key in SAME)
 
 
-def test_a_cap_leaves_room_for_files(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, 1024))
-    room = connections.affordable()
-
-    assert 1024 - SPARE - 200 < room < 1024 - SPARE
-    assert Door().most == room and Door(7).most == 7
-    for wrong in (0, -1, 2000):
-        with refused(ConfigError, "--connections: the limit of 1,024", f"got {wrong:,}"):
-            Door(wrong)
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (20, 20))
-    with refused(ConfigError, "--connections: the limit of 20", "1 to 0"):
-        Door()
-
-
-def test_a_line_is_said_once_a_minute_with_its_count(monkeypatch, caplog):
-    clock = [1000.0]
-    monkeypatch.setattr(connections.time, "monotonic", lambda: clock[0])
-    caplog.set_level(logging.WARNING)
-    door = Door(1)
-    for _ in range(100):
-        door.say("full of %d", 1)
-    clock[0] += 61
-    door.say("full of %d", 1)
-
-    assert [record.getMessage() for record in caplog.records] == [
-        "full of 1",
-        "full of 1; 99 times more since it was last said",
-    ]
+def test_sigterm_finishes_what_was_let_in_and_refuses_the_rest(finished: Workspace):
+    endless = ("--n", "1000000000", "--alpha", "0.5", "--timeout", "3")
+    with server(finished, *endless) as (process, address), ThreadPoolExecutor(2) as clients:
+        url = f"{address}/certify"
+        begun = [clients.submit(httpx.post, url, content=DIGITS[0], timeout=30) for _ in range(2)]
+        time.sleep(1)
+        process.terminate()
+        time.sleep(0.5)
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/health")
+        assert process.poll() is None
+        for one in begun:
+            response = one.result()
+            assert response.status_code == 200 and response.json()["n"] > 0
+        assert process.wait(10) == 0
 
 
-# Who may ask.
+def test_connections_are_limited_and_a_place_is_free_again(finished: Workspace):
+    with server(finished, "--connections", "3") as (_, address):
+        with idle(address, 2):
+            assert health(address) == 200
+        with idle(address, 3):
+            assert health(address) == 503
+        time.sleep(0.2)
+        assert health(address) == 200
+
+
+def test_a_server_without_descriptors_serves_again_when_there_are_some(finished: Workspace):
+    with server(finished) as (process, address):
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (64, 64))
+        with idle(address, 90):
+            time.sleep(0.5)
+        deadline = time.monotonic() + 30
+        status = 0
+        while status != 200:
+            assert time.monotonic() < deadline, "no answer any more"
+            with suppress(httpx.HTTPError):
+                status = health(address)
+        process.terminate()
+        assert "Too many open files" in process.communicate(timeout=20)[0]
+
+
+def test_headers_and_bodies_are_limited_and_a_client_reads_why(finished: Workspace):
+    with server(finished, "--max-bytes", "1M") as (_, address):
+        with connected(address) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nX-Long: " + b"x" * serve.HEADER)
+            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+        response = httpx.post(f"{address}/certify", content=bytes(9 * 2**20), timeout=30)
+        assert response.status_code == 413
+        assert response.json() == {"detail": "the body is longer than 1,048,576 bytes"}
+
+
+def test_a_server_asks_for_its_token_and_logs_requests(finished: Workspace, tmp_path: Path):
+    (tmp_path / "token").write_text(SECRET)
+    with server(finished, "--token-file", str(tmp_path / "token")) as (process, address):
+        right = {"Authorization": f"Bearer {SECRET}"}
+        assert health(address) == 200
+        assert httpx.get(f"{address}/model").status_code == 401
+        assert httpx.post(f"{address}/certify", content=b"x").status_code == 401
+        assert httpx.get(f"{address}/model", headers=right).status_code == 200
+        assert httpx.get(f"{address}/a%0Ab", headers=right).status_code == 404
+        process.terminate()
+        output = process.communicate(timeout=20)[0]
+
+    lines = [line for line in output.splitlines() if "HTTP/1.1" in line]
+    assert len(lines) == 5 and all("127.0.0.1" in line for line in lines)
+    assert '"GET /model HTTP/1.1" 401' in lines[1] and "/a%0Ab" in lines[4]
+    assert SECRET not in output and process.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -223,53 +203,30 @@ def test_only_the_token_opens_all_but_the_health(sent: str | None, right: bool):
     async def main() -> dict[str, httpx.Response]:
         guard = httpx.ASGITransport(bearer.Guard(inside, (OTHER.encode(), SECRET.encode())))
         headers = {} if sent is None else {"Authorization": sent.encode("latin-1")}
-        async with httpx.AsyncClient(transport=guard, base_url="http://a.test") as found:
-            paths = (
-                "/health",
-                "/model",
-                "/certify",
-                "/metrics",
-                "/docs",
-                "/openapi.json",
-                "/health/",
-            )
-            return {path: await found.get(path, headers=headers) for path in paths}
+        async with httpx.AsyncClient(transport=guard, base_url="http://a.test") as client:
+            paths = ("/health", "/model", "/certify", "/metrics", "/docs", "/openapi.json", "/x")
+            return {path: await client.get(path, headers=headers) for path in paths}
 
-    found = asyncio.run(main())
+    answers = asyncio.run(main())
 
-    assert found.pop("/health").status_code == 200
-    assert {one.status_code for one in found.values()} == {200 if right else 401}
+    assert answers.pop("/health").status_code == 200
+    assert {answer.status_code for answer in answers.values()} == {200 if right else 401}
     if not right:
-        assert found["/model"].headers["www-authenticate"] == "Bearer"
-        assert "Authorization: Bearer" in found["/model"].json()["detail"]
+        assert answers["/model"].headers["www-authenticate"] == "Bearer"
+        assert "Authorization: Bearer" in answers["/model"].json()["detail"]
 
 
-def test_a_real_server_asks_for_its_token(tmp_path: Path):
-    log = tmp_path / "log"
-    with server("256", "5", log=log, secret=SECRET.encode()) as (port, _):
-        url = f"http://127.0.0.1:{port}"
-        right = {"Authorization": f"Bearer {SECRET}"}
-        assert health(port).status_code == 200
-        assert httpx.get(f"{url}/model").status_code == 401
-        assert httpx.post(f"{url}/certify", content=b"x").status_code == 401
-        assert httpx.get(f"{url}/model", headers=right).status_code == 200
-
-    assert SECRET not in log.read_text() and "GET /model 401" in log.read_text()
+NO_TOKENS = [
+    b"",
+    b"short",
+    b"two words of a secret",
+    b"x" * 5000,
+    b"\xff" * 20,
+    b"# a comment alone",
+]
 
 
-@pytest.mark.parametrize(
-    "held",
-    [
-        b"",
-        b"short",
-        b"two words of a secret",
-        b"x" * 5000,
-        b"\xff" * 20,
-        "é".encode() * 20,
-        b"# nothing but a comment, which is no token",
-        SECRET.encode() + b" # no comment here",
-    ],
-)
+@pytest.mark.parametrize("held", [*NO_TOKENS, SECRET.encode() + b" # no comment here"])
 def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, held: bytes):
     file = tmp_path / "token"
     file.write_bytes(held)
@@ -282,8 +239,8 @@ def test_tokens_are_read_one_a_line_without_comments(tmp_path: Path):
     (tmp_path / "token").write_text(f"# of us\n {SECRET}\n\n#of them\r\n{OTHER}\r\n")
 
     assert bearer.read(tmp_path / "token") == (SECRET.encode(), OTHER.encode())
-    for wrong in (tmp_path, tmp_path / "none"):
-        with refused(ConfigError, f"--token-file {wrong}: not a file"):
+    for wrong, why in ((tmp_path, "a folder, not a file"), (tmp_path / "none", "not found")):
+        with refused(ConfigError, f"--token-file {wrong}: {why}"):
             bearer.read(wrong)
 
 
@@ -313,3 +270,22 @@ def test_a_server_for_others_says_so(capsys, host: str, said: bool):
     error = capsys.readouterr().err
     assert error.startswith(f"warning: --host {host}: ") if said else error == ""
     assert error.count("\n") == said
+
+
+def test_sizes_are_read_and_others_refused():
+    sizes = {text: serve.size(text, "--max-bytes") for text in ("7", "500k", "10M")}
+
+    assert sizes == {"7": 7, "500k": 512_000, "10M": 10_485_760}
+    for text in ("lots", "", "10 M", "1.5M", "-1", "10G"):
+        with refused(
+            ConfigError, f"--max-bytes: expected a size such as 500k or 10M, got {text!r}"
+        ):
+            serve.size(text, "--max-bytes")
+
+
+def test_a_port_that_is_taken_is_named(finished: Workspace):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        output = finished.run("rrcm", "serve", *TINY, "--port", port, fails=True)
+
+    assert f"--port {port}: cannot listen there" in output and len(output.splitlines()) == 1

@@ -1,15 +1,37 @@
-"""A smoothed linear classifier of 2 x 2 pixels, for servers."""
+"""A smoothed linear classifier of 2 x 2 pixels, a server of it, and PNG files to send."""
 
+import asyncio
 import dataclasses
+import io
+import struct
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import builders
+import httpx
+import numpy as np
+import torch
+from PIL import Image
 
 from rrcm.certification.smoothed import Smoothed
 from rrcm.config.certification import Sample
 from rrcm.config.defaults import DRAWS
+from rrcm.serving import application
+from rrcm.serving.endpoints import Limits
 
 SHAPE = (1, 2, 2)
 FEW = dataclasses.replace(DRAWS, n=400, batch_size=32)
+
+
+class Slow(builders.Linear):
+    """Takes its time for each batch."""
+
+    def scores(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01)
+        return super().scores(x)
 
 
 def classifier(
@@ -18,3 +40,59 @@ def classifier(
     plain = builders.linear()
     function = kind(plain.w.tolist(), plain.b.tolist(), sigma=sigma)
     return Smoothed(function, shape=SHAPE, draws=draws)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Grey pixels, uint8 [H, W], as a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def bomb(side: int) -> bytes:
+    """A PNG file of few bytes whose header declares ``side`` squared pixels."""
+    content = b"\x89PNG\r\n\x1a\n"
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    for kind, chunk in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")):
+        check = struct.pack(">I", zlib.crc32(kind + chunk))
+        content += struct.pack(">I", len(chunk)) + kind + chunk + check
+    return content
+
+
+PICTURE = png(np.array([[200, 40], [90, 160]], dtype=np.uint8))
+
+
+@asynccontextmanager
+async def client(
+    smoothed: Smoothed, *, reproducible: bool = False, **limits: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server in this process, of one worker; checks that the server is idle after."""
+    app = application.app(
+        smoothed, name="linear", limits=Limits(workers=1, **limits), reproducible=reproducible
+    )
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with app.router.lifespan_context(app):
+        async with httpx.AsyncClient(transport=transport, base_url="http://a.test") as asking:
+            yield asking
+            health = (await asking.get("/health")).json()
+            assert (health["waiting"], health["computing"]) == (0, 0), "a place was not given back"
+
+
+def ask(
+    talk: Callable[[httpx.AsyncClient], Awaitable[Any]], smoothed: Smoothed, **options: Any
+) -> Any:
+    """The result of a conversation with a server."""
+
+    async def main() -> Any:
+        async with client(smoothed, **options) as asking:
+            return await talk(asking)
+
+    return asyncio.run(main())
+
+
+def post(
+    asking: httpx.AsyncClient, content: Any = PICTURE, **more: Any
+) -> Awaitable[httpx.Response]:
+    return asking.post(
+        "/certify", content=content, **({"headers": {"Content-Type": "image/png"}} | more)
+    )

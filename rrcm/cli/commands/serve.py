@@ -1,12 +1,10 @@
 """``rrcm serve``: serves certified answers over HTTP from this process, until a signal ends it."""
 
-import asyncio
 import ipaddress
 import logging
 import re
 import signal
 import socket
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -22,27 +20,14 @@ from rrcm.cli.requests import Request
 from rrcm.cli.runs import Trained
 from rrcm.core.errors import ConfigError
 from rrcm.serving import application, bearer
-from rrcm.serving.connections import AT_ONCE, Connection, Door
 from rrcm.serving.endpoints import Limits
 
 UNITS = {"": 1, "k": 2**10, "M": 2**20}
-BACKLOG = 2048  # connections that the kernel keeps until they are accepted
+HEADER = 16 * 2**10  # bytes of a request's header
+BACKLOG = (
+    64  # asyncio accepts as many before it handles one, and tries as often without descriptors
+)
 GRACE = 5  # seconds that a connection may take to close after the last answer
-
-
-class Server(uvicorn.Server):
-    """Prints when it is ready, and reports each kind of connection error once."""
-
-    ready = ""
-    door: Door
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Like uvicorn's, with a longer backlog; then print that the server is ready."""
-        asyncio.get_running_loop().set_exception_handler(self.door.trouble)
-        await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(BACKLOG)  # longer than the number accepted at a time
-        print(self.ready, flush=True)
 
 
 def serve(
@@ -53,14 +38,13 @@ def serve(
     timeout: float,
     queue: int,
     max_bytes: str,
-    max_total: str,
-    connections: int | None,
+    connections: int,
     token_file: Path | None,
     reproducible: bool,
 ) -> None:
     """Serve a classifier until SIGTERM or Ctrl-C; accepted requests are answered first.
 
-    Port 0 takes a free one. The address is printed once the server is ready.
+    Port 0 takes a free one. The address is printed once connections are accepted there.
 
     Raises:
         RrcmError: The classifier cannot be served, a limit is not valid, or the address is not
@@ -69,7 +53,6 @@ def serve(
     limits = Limits(
         workers=session.workers(),
         bytes=size(max_bytes, "--max-bytes"),
-        total=size(max_total, "--max-total"),
         queue=queue,
         seconds=timeout,
     )
@@ -86,49 +69,48 @@ def serve(
     with _listening(host, port) as listener:
         if not tokens:
             _warn(listener)
-        run(
-            app,
-            listener,
-            door=Door(connections),
-            name=f"{name} at sigma = {classifier.sigma:g}",
-            grace=int(timeout) + GRACE,
+        print(
+            f"{name} at sigma = {classifier.sigma:g}: http://{_address(listener)}/certify takes "
+            "pictures, /docs says how",
+            flush=True,
         )
+        run(app, listener, connections=connections, grace=int(timeout) + GRACE)
 
 
-def run(app: ASGIApp, listener: socket.socket, *, door: Door, name: str, grace: int) -> None:
-    """Serve ``app`` until a signal, and at most ``grace`` seconds longer."""
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
-    server = Server(
-        uvicorn.Config(
-            app,
-            http=partial(Connection, door=door),  # type: ignore[arg-type]  # called, as a class is
-            backlog=AT_ONCE,
-            ws="none",
-            log_config=None,
-            log_level="warning",
-            access_log=False,  # the application has its own
-            server_header=False,
-            timeout_graceful_shutdown=grace,
-        )
+def run(app: ASGIApp, listener: socket.socket, *, connections: int, grace: int) -> None:
+    """Serve ``app`` until a signal, and at most ``grace`` seconds longer.
+
+    A request over more than ``connections`` connections is answered 503.
+    """
+    config = uvicorn.Config(
+        app,
+        http="h11",  # httptools has no limit of a header
+        h11_max_incomplete_event_size=HEADER,
+        limit_concurrency=connections + 1,  # uvicorn's is the first number that is refused
+        backlog=BACKLOG,
+        ws="none",
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=grace,
     )
-    server.door = door
-    server.ready = f"{name}: http://{_address(listener)}/certify takes pictures, /docs says how"
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # no lines of its own start
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, _end)  # uvicorn raises the signal again, after its own shutdown
-    server.run(sockets=[listener])
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def _classifier(request: Request) -> Smoothed:
     """Open the classifier, check and compile it, so that no client waits for that."""
-    found = sources.classifier(request)
-    backend, size = found.backend, found.draws.batch_size
-    if not voting.is_batch_invariant(backend, torch.rand(size, *found.shape)):
+    smoothed = sources.classifier(request)
+    backend, size = smoothed.backend, smoothed.draws.batch_size
+    if not voting.is_batch_invariant(backend, torch.rand(size, *smoothed.shape)):
         sources.note(
             f"{backend.provider} rounds a row by its place in a batch, so a seed may give other "
             "votes where two scores nearly tie"
         )
-    found.answer(np.zeros(found.shape, dtype=np.uint8))
-    return found
+    smoothed.answer(np.zeros(smoothed.shape, dtype=np.uint8))
+    return smoothed
 
 
 def _name(request: Request) -> str:
@@ -172,7 +154,7 @@ def size(text: str, option: str) -> int:
     Raises:
         ConfigError: The text is neither, nor a plain number; names the option.
     """
-    found = re.fullmatch(r"([0-9]{1,12})([kM]?)", text)
-    if not found:
+    number_and_unit = re.fullmatch(r"([0-9]{1,12})([kM]?)", text)
+    if not number_and_unit:
         raise ConfigError(f"{option}: expected a size such as 500k or 10M, got {text!r}")
-    return int(found[1]) * UNITS[found[2]]
+    return int(number_and_unit[1]) * UNITS[number_and_unit[2]]
