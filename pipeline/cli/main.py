@@ -208,14 +208,11 @@ def log(
         list[str] | None,
         typer.Option(help="Trainings or their stages, as globs.", show_default="all"),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Send what trainings save, until no stage runs.")
-    ] = False,
 ) -> None:
     """Send curves and results of trainings to TensorBoard, MLflow or Weights & Biases."""
-    from pipeline.commands import log as logging
+    from pipeline.project.tracking import log as logging
 
-    say(logging.log(sink, to=to, only=only or [], follow=follow, say=say))
+    say(logging.log(sink, to=to, only=only or [], say=say))
 
 
 @app.command(rich_help_panel=RESULTS)

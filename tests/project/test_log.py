@@ -15,12 +15,8 @@ from wandb.proto.wandb_internal_pb2 import Record
 from workspace import EVAL, RUN, Workspace
 
 from pipeline.cli import main as cli
-from pipeline.commands.log import log
-from pipeline.tracking import interface, trainings
-from pipeline.tracking.results import results
-from pipeline.tracking.sending import Sender
-from pipeline.tracking.trainings import Identity, Training
-from rrcm.core.errors import ConfigError, RrcmError
+from pipeline.project.tracking.log import log
+from rrcm.core.errors import RrcmError
 
 STAGE = f"train@{RUN}"
 
@@ -36,8 +32,8 @@ def here(finished: Workspace, monkeypatch) -> Workspace:
 
 def send(sink: str, to: Path | str, *only: str) -> list[str]:
     said: list[str] = []
-    said.append(log(sink, to=str(to), only=only, follow=False, say=said.append))
-    return said
+    last = log(sink, to=str(to), only=only, say=said.append)
+    return [*said, last]
 
 
 def leveldb(data: bytes) -> Iterator[bytes]:
@@ -89,19 +85,24 @@ def test_tensorboard_has_the_curves_and_results(here: Workspace, tmp_path: Path)
 
 
 def test_mlflow_has_each_training_once_and_each_step_once(here: Workspace, tmp_path: Path):
-    first, second = send("mlflow", tmp_path), send("mlflow", tmp_path)
+    """Also one that was cut off while it was sent."""
+    sent = []
+    for _ in range(3):
+        sent.append(send("mlflow", tmp_path))
+        client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
+        (experiment,) = [one for one in client.search_experiments() if one.name == "rrcm"]
+        runs = {one.info.run_name: one for one in client.search_runs([experiment.experiment_id])}
+        assert {*runs} == {"pretrain@tiny", "train@tiny-gaussian-s050", STAGE}
+        run = runs[STAGE]
+        history = client.get_metric_history(run.info.run_id, "loss")
+        assert [(one.step, one.value) for one in history] == curve("loss")
+        assert {k: run.data.metrics[k] for k in expected()} == expected()
+        assert run.data.params["runs.loss.lbd"] == "10.0" and run.info.status == "FINISHED"
+        if len(sent) == 2:
+            client.update_run(run.info.run_id, status="RUNNING")
 
-    client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
-    (experiment,) = [one for one in client.search_experiments() if one.name == "rrcm"]
-    runs = {one.info.run_name: one for one in client.search_runs([experiment.experiment_id])}
-    assert {*runs} == {"pretrain@tiny", "train@tiny-gaussian-s050", STAGE}
-    run = runs[STAGE]
-    history = client.get_metric_history(run.info.run_id, "loss")
-    assert [(one.step, one.value) for one in history] == curve("loss")
-    assert {k: run.data.metrics[k] for k in expected()} == expected()
-    assert run.data.params["runs.loss.lbd"] == "10.0" and run.info.status == "FINISHED"
-    assert f"{STAGE}: {len(curve('loss'))} rows, {len(expected())} results" in first
-    assert f"{STAGE}: 0 rows, {len(expected())} results" in second
+    assert len(client.search_runs([experiment.experiment_id])) == 3
+    assert f"{STAGE}: {len(curve('loss'))} rows, {len(expected())} results" in sent[0]
 
 
 def test_wandb_has_it_offline(here: Workspace, tmp_path: Path, monkeypatch):
@@ -145,17 +146,15 @@ def test_metrics_of_another_training_are_not_sent(checkout: Workspace, tmp_path,
     path = Path(f"metrics/{EVAL}.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"acr": 9.0}))
 
-    said = send("tensorboard", tmp_path / "tb", STAGE)
+    (line, _) = send("tensorboard", tmp_path / "tb", STAGE)
 
-    assert any(line.startswith(f"{path}: not sent: it is not of this training") for line in said)
-    (identity,) = [one for one in trainings.finished() if one.stage == STAGE]
-    assert [*results(identity)[0]] == ["validation_accuracy"]
+    assert line == f"{STAGE}: {len(curve('loss'))} rows, 1 results"  # the validation accuracy
 
 
 @pytest.mark.parametrize(
     ("sink", "to", "only", "line"),
     [
-        ("tensorbord", None, (), "has no 'tensorbord', only mlflow, tensorboard, wandb. Did you"),
+        ("tensorbord", None, (), "no such sink, only mlflow, tensorboard, wandb. Did you mean"),
         ("tensorboard", "http://here", (), "--to http://here: tensorboard writes to a folder"),
         ("wandb", "http://here", (), "--to http://here: wandb writes to a folder"),
         ("tensorboard", "x", ("tiny-rcm-*",), "--only tiny-rcm-*: no training here has such"),
@@ -165,7 +164,7 @@ def test_metrics_of_another_training_are_not_sent(checkout: Workspace, tmp_path,
 def test_what_cannot_be_sent_is_one_line(here: Workspace, sink, to, only, line, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(RrcmError) as refused:
-        log(sink, to=to, only=only, follow=False, say=print)
+        log(sink, to=to, only=only, say=print)
 
     assert line in str(refused.value) and "\n" not in str(refused.value)
     assert not Path("x").exists()
@@ -173,8 +172,8 @@ def test_what_cannot_be_sent_is_one_line(here: Workspace, sink, to, only, line, 
 
 def test_a_folder_without_trainings_is_told_what_makes_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RrcmError, match=r"no training has written anything here.*--follow"):
-        log("tensorboard", to=None, only=[], follow=False, say=print)
+    with pytest.raises(RrcmError, match=r"no training has ended here: .*`dvc repro`"):
+        log("tensorboard", to=None, only=[], say=print)
     assert not [*tmp_path.iterdir()]
 
 
@@ -189,109 +188,3 @@ def test_a_damaged_log_is_one_line(tmp_path, monkeypatch, content):
 
     with pytest.raises(RrcmError, match=r"^models/a/log.csv: [^\n]*`dvc checkout"):
         send("tensorboard", tmp_path / "tb")
-
-
-def test_every_sink_is_a_file_of_its_folder():
-    assert interface.names() == ["mlflow", "tensorboard", "wandb"]
-    for name in interface.names():
-        sink, refusals = interface.load(name)
-        assert callable(sink.begin) and all(issubclass(one, Exception) for one in refusals)
-    with pytest.raises(ConfigError):
-        interface.load("os")
-
-
-class Recorded:
-    """A sink that keeps in ``said`` what it is sent."""
-
-    place = shown = "here"
-
-    def __init__(self):
-        self.said = []
-
-    def begin(self, identity, parameters):
-        self.said.append(("begin", identity.digest))
-        return self
-
-    def scalars(self, step, values):
-        self.said.append((step, values["loss"]))
-        return True
-
-    def flush(self):
-        pass
-
-    def end(self, summary):
-        self.said.append(("end", summary))
-
-    def close(self):
-        self.said.append("close")
-
-
-def training(digest: str, *rows: tuple[int, float]) -> Training:
-    identity = Identity(stage="train@a", digest=digest)
-    return Training(
-        identity=identity, parameters={}, rows=[(step, {"loss": loss}) for step, loss in rows]
-    )
-
-
-@pytest.fixture
-def saves(monkeypatch):
-    """What the training `train@a` has saved now, and, once it has ended, its outputs."""
-    now: dict[str, Training | None] = {"saved": None, "finished": None}
-    monkeypatch.setattr(trainings, "running", lambda stage: now["saved"])
-    monkeypatch.setattr(trainings, "saved", lambda one: now["saved"])
-    ended = lambda: [now["finished"].identity] if now["finished"] else []  # noqa: E731
-    monkeypatch.setattr(trainings, "finished", ended)
-    monkeypatch.setattr(trainings, "read", lambda identity: now["finished"])
-    monkeypatch.setattr("pipeline.tracking.sending.results", lambda identity: ({"acc": 0.5}, []))
-    return now
-
-
-def test_a_training_that_is_followed_has_each_step_once(saves):
-    """Before its first save, after it, after an interruption, and when it has ended."""
-    sink, said = Recorded(), []
-    with Sender(sink, lambda stage: True, said.append).closing() as sender:
-        sender.running(["train@a"])
-        assert sink.said == []
-        for rows in ([(10, 2.0)], [(10, 2.0), (20, 1.0)], [(10, 2.0), (20, 1.0)]):
-            saves["saved"] = training("d", *rows)
-            sender.running(["train@a"])
-        saves.update(saved=None, finished=training("d", (10, 2.0), (20, 1.0), (30, 0.5)))
-        sender.finished()
-        sender.finished(again=True)
-
-    sent = [("begin", "d"), (10, 2.0), (20, 1.0), (30, 0.5), ("end", {"acc": 0.5}), "close"]
-    assert sink.said == sent
-    assert said == ["train@a: follows it from step 10", "train@a: 1 rows, 1 results"]
-
-
-def test_a_training_that_was_stopped_is_closed_and_one_of_other_inputs_is_another(saves):
-    sink, said = Recorded(), []
-    with Sender(sink, lambda stage: True, said.append).closing() as sender:
-        saves["saved"] = training("d", (10, 2.0))
-        sender.running(["train@a"])
-        sender.running([])
-        saves["saved"] = training("e", (10, 3.0))
-        sender.running(["train@a"])
-        saves.update(saved=None, finished=training("f", (10, 4.0)))
-        sender.finished()
-
-    assert sink.said == [
-        *(("begin", "d"), (10, 2.0), "close"),
-        *(("begin", "e"), (10, 3.0), "close"),  # it was edited, and began anew
-        *(("begin", "f"), (10, 4.0), ("end", {"acc": 0.5}), "close"),
-    ]
-    assert said[1] == "train@a: ended before its last step; 10 is the last one sent"
-
-
-def test_an_error_closes_what_is_open(saves):
-    sink = Recorded()
-    saves["saved"] = training("d", (10, 2.0))
-
-    def broken() -> None:
-        with Sender(sink, lambda stage: True, print).closing() as sender:
-            sender.running(["train@a"])
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        broken()
-    assert sink.said[-1] == "close"

@@ -1,1 +1,0 @@
-"""Where trainings can be sent to, one file each."""
