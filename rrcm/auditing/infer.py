@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from scipy.stats import poisson
 
 from rrcm.auditing import attainable_radii, shares, usual, written
 from rrcm.auditing.attainable_radii import AttainableRadii, Match
@@ -15,6 +16,8 @@ from rrcm.auditing.written import SLIP
 from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.votes.bounds import complement, radius
 from rrcm.certification.votes.counts import ABSTAIN
+
+COINCIDENCE = 1e-6  # probability of a heap of radii by chance
 
 
 def explain(
@@ -132,7 +135,7 @@ def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -
     over, rounded = r > top + unit / 2 + SLIP, r > top * (1 + 1e-9)
     most = printed(top, DOWN, digits=6)
     text = f"the radius is above {most}, that of {n:,} unanimous votes as stated"
-    nearest = f"{text}, by no more than rounding to the nearest adds"
+    nearest = f"radii were rounded to the nearest, perhaps: {text}"
     return [*at(ERROR, where, over, text), *at(WARNING, where, rounded & ~over, nearest)]
 
 
@@ -175,19 +178,18 @@ def _heaped(
     Radii heap up only at the largest attainable one: here, that of another sigma or n.
     """
     top, chance = candidate.ceiling(), _match(candidate, r, unit).chance
-    for value, count in zip(*np.unique(r, return_counts=True), strict=True):
-        if chance[r == value][0] < 0.5:
-            continue  # attainable radii lie far apart here
+    values, counts = np.unique(r, return_counts=True)
+    for value, count in zip(values, counts, strict=True):
         place = unit[r == value][0]
+        if chance[r == value][0] < 0.5 or value >= top - 2 * place:
+            continue  # attainable radii lie far apart here, or are the largest
         around = (np.abs(r - value) < 20 * place).sum() - count
-        if value >= top - 2 * place or count < max(5, 0.02 * len(r)) or around > 4 * count:
+        # 40 places share those around, or 20, where attainable radii lie two places apart.
+        chances = poisson.sf(count - 1, (around + 1) / 20) * len(values)
+        if count < 0.02 * len(r) or chances > COINCIDENCE:
             continue
-        others = [
-            replace(candidate, n=n, sigma=sigma)
-            for n in usual.DRAWS
-            for sigma in usual.SIGMAS
-            if (n == candidate.n) != (sigma == candidate.sigma)
-        ]
+        others = [replace(candidate, n=n) for n in usual.DRAWS if n != candidate.n]
+        others += [replace(candidate, sigma=s) for s in usual.SIGMAS if s != candidate.sigma]
         alike = [one for one in others if 0 <= one.ceiling() - value < place]
         if alike:
             text = (

@@ -9,7 +9,7 @@ from audit_tables import RULES, alarms, sampled, table
 
 from benchmarks.audit import OUTCOMES, bad, published, simulate, tell, write_published
 from pipeline.cli import main as cli
-from rrcm.auditing import attainable_radii, naming, written
+from rrcm.auditing import attainable_radii, infer, naming, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.audit import Audit, audit, audit_each
 from rrcm.certification import certify, tsv
@@ -145,13 +145,14 @@ def test_a_radius_that_was_rounded_to_the_nearest_is_no_reason_for_distrust(
 ):
     """Unanimous votes give 1.905728: 1.906 is the nearest of three decimals; too few radii tell."""
     path = tmp_path / "a.tsv"
-    path.write_text(f"0\t3\t3\t{written_as}\t1\t\n1\t3\t3\t0.5\t1\t\n2\t3\t3\t0.25\t1\t\n")
+    rows = (f"{idx}\t3\t3\t{radius}\t1\t" for idx, radius in enumerate((written_as, 0.5, 0.25)))
+    path.write_text("\n".join(["\t".join(tsv.COLUMNS), *rows]) + "\n")
 
     result = audit(path, n=100_000, alpha=0.001, sigma=0.5)
 
     found = [one.level for one in result.findings if "above 1.90572" in one.text]
     assert found == [level or "warning"] and result.inferred == []
-    assert (result.trusted is False) == (level == "error")
+    assert (result.trusted is False) == bad(result) == (level == "error")
 
 
 # Heaps.
@@ -169,6 +170,17 @@ def test_a_heap_is_where_many_radii_are_alike_next_to_the_top():
     assert heap(*spread, *[1.5] * 20) is None  # too many above
     assert heap(*np.repeat(spread, 5)) is None  # as many below
     assert heap() is None
+
+
+@pytest.mark.parametrize(("count", "found"), [(5, 0), (20, 1)])
+def test_radii_that_may_be_alike_by_chance_are_no_heap_of_another_table(count, found):
+    """1.905 is the largest of sigma = 0.5; four others are at each fifth place around."""
+    others = np.repeat(np.arange(1.855, 1.956, 0.005).round(3), 2)
+    values = np.array([*others, *[1.905] * count])
+    candidate = AttainableRadii(n=100_000, alpha=0.001, sigma=1.0, rounding="down")
+    rows = np.arange(len(values))
+
+    assert len(infer._heaped(candidate, values, np.full(len(values), 1e-3), rows)) == found
 
 
 # The path.
