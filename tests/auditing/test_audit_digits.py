@@ -131,6 +131,17 @@ def test_radii_that_were_all_rounded_up_are_found(tmp_path):
     assert "radii were rounded up" in audit(tmp_path / "b.tsv").verdict
 
 
+def test_radii_that_may_be_rounded_up_are_only_noted_until_sigma_is_stated(tmp_path):
+    """All radii of sigma = 0.25, rounded up, are also those of 0.25015, rounded to the nearest."""
+    found = field(tmp_path / "a.tsv", n=10_000, sigma=0.25, images=100)
+    write_published(found.assign(radius=np.ceil(found["radius"] * 1e3) / 1e3), tmp_path / "b.tsv")
+
+    plain, stated = audit(tmp_path / "b.tsv"), audit(tmp_path / "b.tsv", sigma=0.25)
+
+    assert any("a stated sigma would tell" in text for text in texts(plain, "note"))
+    assert not bad(plain) and "radii were rounded up" in stated.verdict
+
+
 def test_another_alpha_than_stated_is_found(tmp_path):
     field(tmp_path / "a.tsv")
 
