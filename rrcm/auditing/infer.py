@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from scipy.stats import poisson
 
 from rrcm.auditing import attainable_radii, shares, usual, written
-from rrcm.auditing.attainable_radii import AttainableRadii, Match
+from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Inferred, Stated, at
 from rrcm.auditing.naming import Named
 from rrcm.auditing.recount import MOST
@@ -15,6 +16,12 @@ from rrcm.auditing.written import SLIP
 from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.votes.bounds import complement, radius
 from rrcm.certification.votes.counts import ABSTAIN
+
+COINCIDENCE = 1e-6  # probability of a heap of radii by chance
+UNTOLD = (
+    "n, alpha and sigma cannot be told from the radii: rungs closer than the decimals, too few "
+    "radii, draws that stopped early, or an unusual n or alpha"
+)
 
 
 def explain(
@@ -44,21 +51,21 @@ def _explain(
     tried = usual.prior(n=hint.n, alpha=hint.alpha, sigma=hint.sigma)
     found = attainable_radii.infer(r, unit, tried)
     if not found:
-        return [], [_untold(), *_above(stated, r, unit, where)]
-    first = _match(found[0], r, unit)
+        return [], [Finding(level=NOTE, text=UNTOLD), *_above(stated, r, unit, where)]
+    first = found[0].match(r, unit)
     informative = first.chance <= max(0.5, first.chance.min())
     if first.near()[informative].mean() >= MOST:
         return _distinct(found, r, unit), [
             *_rounding(found, r, unit, where),
             *_heaped(found[0], r, unit, where),
-            *_otherwise(found, stated, r, unit),
+            *_otherwise(found, stated),
             *_telling(r[informative], len(r)),
             *shares.perhaps(found[0].alpha, stated.alpha),
         ]
     foreign = ~first.hit[found[0].rounding]
     rest = foreign | (first.chance > 0.2)  # radii that the first does not explain, or not surely
     second = [one for one in attainable_radii.infer(r[rest], unit[rest], tried) if one != found[0]]
-    both = first.near() | (_match(second[0], r, unit).near() if second else False)
+    both = first.near() | (second[0].match(r, unit).near() if second else False)
     if second and both[informative].mean() >= MOST:
         pair = [found[0], second[0]]
         return [_as_inferred(candidate, r, unit) for candidate in pair], _mixed(
@@ -84,12 +91,6 @@ def _telling(r: np.ndarray, radii: int) -> list[Finding]:
     return [Finding(level=NOTE, text=text)]
 
 
-def _match(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) -> Match:
-    return attainable_radii.match(
-        r, unit, n=candidate.n, alpha=candidate.alpha, sigma=np.float64(candidate.sigma)
-    )
-
-
 def _distinct(found: list[AttainableRadii], r: np.ndarray, unit: np.ndarray) -> list[Inferred]:
     """Explanations that differ in more than how radii are rounded, each with its best sigma."""
     best = {(one.n, one.alpha, round(math.log(one.sigma), 1)): one for one in reversed(found)}
@@ -97,16 +98,8 @@ def _distinct(found: list[AttainableRadii], r: np.ndarray, unit: np.ndarray) -> 
 
 
 def _as_inferred(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) -> Inferred:
-    rows = int(_match(candidate, r, unit).near().sum())
+    rows = int(candidate.match(r, unit).near().sum())
     return Inferred(n=candidate.n, alpha=candidate.alpha, sigma=candidate.sigma, rows=rows)
-
-
-def _untold() -> Finding:
-    text = (
-        "n, alpha and sigma cannot be told from the radii: rungs closer than the decimals, too few "
-        "radii, draws that stopped early, or an unusual n or alpha"
-    )
-    return Finding(level=NOTE, text=text)
 
 
 def _from_path(named: Named, inferred: list[Inferred]) -> Finding:
@@ -132,7 +125,7 @@ def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -
     over, rounded = r > top + unit / 2 + SLIP, r > top * (1 + 1e-9)
     most = printed(top, DOWN, digits=6)
     text = f"the radius is above {most}, that of {n:,} unanimous votes as stated"
-    nearest = f"{text}, by no more than rounding to the nearest adds"
+    nearest = f"radii were rounded to the nearest, perhaps: {text}"
     return [*at(ERROR, where, over, text), *at(WARNING, where, rounded & ~over, nearest)]
 
 
@@ -140,7 +133,7 @@ def _rounding(
     found: list[AttainableRadii], r: np.ndarray, unit: np.ndarray, where: np.ndarray
 ) -> list[Finding]:
     """Findings about unattainable radii and about radii rounded up beyond the certified ones."""
-    matches = [_match(candidate, r, unit) for candidate in found]
+    matches = [candidate.match(r, unit) for candidate in found]
     off = np.all([~one.near() for one in matches], axis=0)
     ceiling = max(candidate.ceiling() for candidate in found)
     most = printed(ceiling, DOWN, digits=6)
@@ -149,11 +142,15 @@ def _rounding(
         *at(ERROR, where, high, f"the radius is above {most}, that of unanimous votes"),
         *at(ERROR, where, off & ~high, f"the radius is none that votes can give with {found[0]}"),
     ]
+    clean = [candidate for candidate in found if candidate.rounding != "up"]
+    if found[0].rounding == "up" and clean:
+        text = f"radii are of {found[0]}, rounded up, or of {clean[0]}: a stated sigma would tell"
+        result.append(Finding(level=NOTE, text=text))
     exact = written.in_full(r, unit)
     if exact or any(candidate.rounding == "down" for candidate in found):
         up = np.all([one.near() & ~one.hit["down"] for one in matches], axis=0) & (not exact)
         return result + at(ERROR, where, up, "the radius was rounded up beyond the certified one")
-    if all(candidate.rounding == "up" for candidate in found):
+    if not clean:
         text = f"radii were rounded up, by up to {unit.max():g} beyond the certified ones"
         return [*result, Finding(level=ERROR, text=text)]
     text = (
@@ -174,20 +171,19 @@ def _heaped(
 
     Radii heap up only at the largest attainable one: here, that of another sigma or n.
     """
-    top, chance = candidate.ceiling(), _match(candidate, r, unit).chance
-    for value, count in zip(*np.unique(r, return_counts=True), strict=True):
-        if chance[r == value][0] < 0.5:
-            continue  # attainable radii lie far apart here
+    top, chance = candidate.ceiling(), candidate.match(r, unit).chance
+    values, counts = np.unique(r, return_counts=True)
+    for value, count in zip(values, counts, strict=True):
         place = unit[r == value][0]
+        if chance[r == value][0] < 0.5 or value >= top - 2 * place:
+            continue  # attainable radii lie far apart here, or are the largest
         around = (np.abs(r - value) < 20 * place).sum() - count
-        if value >= top - 2 * place or count < max(5, 0.02 * len(r)) or around > 4 * count:
+        # 40 places share those around, or 20, where attainable radii lie two places apart.
+        chances = poisson.sf(count - 1, (around + 1) / 20) * len(values)
+        if count < 0.02 * len(r) or chances > COINCIDENCE:
             continue
-        others = [
-            replace(candidate, n=n, sigma=sigma)
-            for n in usual.DRAWS
-            for sigma in usual.SIGMAS
-            if (n == candidate.n) != (sigma == candidate.sigma)
-        ]
+        others = [replace(candidate, n=n) for n in usual.DRAWS if n != candidate.n]
+        others += [replace(candidate, sigma=s) for s in usual.SIGMAS if s != candidate.sigma]
         alike = [one for one in others if 0 <= one.ceiling() - value < place]
         if alike:
             text = (
@@ -206,18 +202,15 @@ def _mixed(pair: list[AttainableRadii], rest: np.ndarray, where: np.ndarray) -> 
     return at(ERROR, where, rest, f"the radius is of {other}, others are of {one}: mixed tables")
 
 
-def _otherwise(
-    found: list[AttainableRadii], stated: Stated, r: np.ndarray, unit: np.ndarray
-) -> list[Finding]:
+def _otherwise(found: list[AttainableRadii], stated: Stated) -> list[Finding]:
     """Findings about stated values that contradict all explanations."""
     result = []
     for name in ("n", "alpha", "sigma"):
         said = getattr(stated, name)
         values = [getattr(candidate, name) for candidate in found]
-        if said is None or any(math.isclose(value, said, rel_tol=1e-6) for value in values):
-            continue
-        if name == "sigma" and any(
-            usual.agree(said, *attainable_radii.sigmas(candidate, r, unit)) for candidate in found
+        if said is None or any(
+            usual.agree(said, value, value) if name == "sigma" else math.isclose(value, said)
+            for value in values
         ):
             continue
         if name == "alpha" and shares.perhaps(values[0], said):

@@ -18,7 +18,7 @@ _OPEN = 1 - 1e-12  # intervals of neighbouring radii must not meet in an end
 _STEPS = np.arange(-2, 4)  # rungs from that below a radius that may be its own
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Window:
     """An interval of sigma, and how radii are rounded."""
 
@@ -30,9 +30,7 @@ class Window:
     def around(cls, radius: float, place: float, rung: float, rounding: str) -> "Window":
         """The sigmas at which a written radius belongs to a rung, or up to a place next to it."""
         low = max(radius + (_SHIFTS[rounding] - 1) * place, radius / 4) / rung
-        return cls(
-            low=low, high=(radius + (_SHIFTS[rounding] + 2) * place) / rung, rounding=rounding
-        )
+        return cls(low, (radius + (_SHIFTS[rounding] + 2) * place) / rung, rounding)
 
 
 def swept(
@@ -59,9 +57,7 @@ def swept(
     rows = np.arange(len(windows))
     score = totals[rows, best] + (chance < 1).sum(axis=1) * math.log(_FOREIGN)
     parts = zip(points[rows, best], points[rows, best + 1], windows, strict=True)
-    return score, [
-        Window(low=float(a), high=float(b), rounding=window.rounding) for a, b, window in parts
-    ]
+    return score, [Window(float(a), float(b), window.rounding) for a, b, window in parts]
 
 
 def _rungs(

@@ -33,9 +33,22 @@ class Prior:
     draws: dict[int, float]
     alphas: dict[float, float]
     sigmas: dict[float, float]
-    meant: tuple[float, float] = (math.inf, -math.inf)
+    n: int | None
+    alpha: float | None
+    meant: tuple[float, float]
 
-    def log(self, *, n: int, alpha: float, sigma: float) -> float:
+    def agrees(self, n: int, alpha: float, sigma: float) -> bool:
+        """Whether a combination is as stated, or of half the stated alpha."""
+        least, most = self.meant
+        same = self.n in (None, n) and (least > most or least <= sigma <= most)
+        return same and (self.alpha is None or alpha in (self.alpha, self.alpha / 2))
+
+    def states(self, n: int, alpha: float, sigma: float) -> bool:
+        """Whether all three values are stated, and the combination agrees."""
+        full = None not in (self.n, self.alpha) and self.meant[0] <= sigma
+        return full and self.agrees(n, alpha, sigma)
+
+    def log(self, n: int, alpha: float, sigma: float) -> float:
         """The log probability of a combination.
 
         A sigma outside of ``sigmas`` is rare, and the rarer the more digits it has.
@@ -51,9 +64,9 @@ def meant(sigma: float) -> tuple[float, float]:
     """The sigmas that a stated one may stand for: a usual one for itself, others are rounded."""
     if sigma in SIGMAS:
         return sigma, sigma
-    digits = Decimal(repr(float(sigma))).normalize().as_tuple()
-    half = 10.0 ** min(int(digits.exponent), -1) / 2
-    return sigma - half, sigma + half
+    exact = Decimal(repr(float(sigma))).normalize()
+    half = Decimal(5).scaleb(min(int(exact.as_tuple().exponent), -1) - 1)
+    return float(exact - half), float(exact + half)
 
 
 def agree(sigma: float, low: float, high: float) -> bool:
@@ -69,11 +82,12 @@ def prior(*, n: int | None = None, alpha: float | None = None, sigma: float | No
     """
     draws = _spread(DRAWS, COMMON["n"])
     alphas = _spread(ALPHAS, COMMON["alpha"])
-    sigmas = _spread(SIGMAS, COMMON["sigma"])
     return Prior(
         draws=draws if n is None else _hinted(draws, [n]),
         alphas=alphas if alpha is None else _hinted(alphas, [alpha, alpha / 2]),
-        sigmas=sigmas if sigma is None else _hinted(sigmas, [sigma]),
+        sigmas=_spread(SIGMAS, COMMON["sigma"]),
+        n=n,
+        alpha=alpha,
         meant=(math.inf, -math.inf) if sigma is None else meant(sigma),
     )
 

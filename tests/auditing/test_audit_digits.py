@@ -10,7 +10,7 @@ from audit_tables import RULES, alarms, sampled, table
 
 from benchmarks.audit import OUTCOMES, bad, published, simulate, tell, write_published
 from pipeline.cli import main as cli
-from rrcm.auditing import attainable_radii, naming, written
+from rrcm.auditing import attainable_radii, infer, naming, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.audit import Audit, audit, audit_each
 from rrcm.certification import certify, tsv
@@ -132,6 +132,17 @@ def test_radii_that_were_all_rounded_up_are_found(tmp_path):
     assert "radii were rounded up" in audit(tmp_path / "b.tsv").verdict
 
 
+def test_radii_that_may_be_rounded_up_are_only_noted_until_sigma_is_stated(tmp_path):
+    """All radii of sigma = 0.25, rounded up, are also those of 0.25015, rounded to the nearest."""
+    found = field(tmp_path / "a.tsv", n=10_000, sigma=0.25, images=100)
+    write_published(found.assign(radius=np.ceil(found["radius"] * 1e3) / 1e3), tmp_path / "b.tsv")
+
+    plain, stated = audit(tmp_path / "b.tsv"), audit(tmp_path / "b.tsv", sigma=0.25)
+
+    assert any("a stated sigma would tell" in text for text in texts(plain, "note"))
+    assert not bad(plain) and "radii were rounded up" in stated.verdict
+
+
 def test_another_alpha_than_stated_is_found(tmp_path):
     field(tmp_path / "a.tsv")
 
@@ -146,13 +157,14 @@ def test_a_radius_that_was_rounded_to_the_nearest_is_no_reason_for_distrust(
 ):
     """Unanimous votes give 1.905728: 1.906 is the nearest of three decimals; too few radii tell."""
     path = tmp_path / "a.tsv"
-    path.write_text(f"0\t3\t3\t{written_as}\t1\t\n1\t3\t3\t0.5\t1\t\n2\t3\t3\t0.25\t1\t\n")
+    rows = (f"{idx}\t3\t3\t{radius}\t1\t" for idx, radius in enumerate((written_as, 0.5, 0.25)))
+    path.write_text("\n".join(["\t".join(tsv.COLUMNS), *rows]) + "\n")
 
     result = audit(path, n=100_000, alpha=0.001, sigma=0.5)
 
     found = [one.level for one in result.findings if "above 1.90572" in one.text]
     assert found == [level or "warning"] and result.inferred == []
-    assert (result.trusted is False) == (level == "error")
+    assert (result.trusted is False) == bad(result) == (level == "error")
 
 
 # Heaps.
@@ -170,6 +182,17 @@ def test_a_heap_is_where_many_radii_are_alike_next_to_the_top():
     assert heap(*spread, *[1.5] * 20) is None  # too many above
     assert heap(*np.repeat(spread, 5)) is None  # as many below
     assert heap() is None
+
+
+@pytest.mark.parametrize(("count", "found"), [(5, 0), (20, 1)])
+def test_radii_that_may_be_alike_by_chance_are_no_heap_of_another_table(count, found):
+    """1.905 is the largest of sigma = 0.5; four others are at each fifth place around."""
+    others = np.repeat(np.arange(1.855, 1.956, 0.005).round(3), 2)
+    values = np.array([*others, *[1.905] * count])
+    candidate = AttainableRadii(n=100_000, alpha=0.001, sigma=1.0, rounding="down")
+    rows = np.arange(len(values))
+
+    assert len(infer._heaped(candidate, values, np.full(len(values), 1e-3), rows)) == found
 
 
 # The path.
