@@ -6,12 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 from builders import many, refused
-from helpers import few
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import binom, binomtest, norm
-from statsmodels.stats.proportion import proportion_confint
 
 from rrcm.certification.votes import bounds
 from rrcm.core.errors import CertificateError
@@ -48,30 +46,12 @@ def test_bounds_agree_with_scipy(kn, alpha):
 
 @many
 @given(counts, alphas)
-def test_bounds_agree_with_statsmodels(kn, alpha):
-    low, high = proportion_confint(*kn, alpha=2 * alpha, method="beta")
-
-    assert bound(*kn, alpha) == pytest.approx(low, abs=1e-9)
-    assert bounds.upper_confidence_bound(*kn, alpha) == pytest.approx(high, abs=1e-9)
-
-
-@many
-@given(counts, alphas)
 def test_more_votes_never_lower_the_bound(kn, alpha):
     k, n = kn
 
     assert bound(k, n, alpha) <= bound(k + 1, n + 1, alpha)
     assert k == n or bound(k, n, alpha) <= bound(k + 1, n, alpha)
     assert k == n or bounds.complement(k, n, alpha) >= bounds.complement(k + 1, n, alpha)
-
-
-@many
-@given(counts, alphas, alphas)
-def test_more_certainty_never_raises_the_bound(kn, a, b):
-    k, n = kn
-
-    assert bound(k, n, min(a, b)) <= bound(k, n, max(a, b)) <= k / n
-    assert bounds.upper_confidence_bound(k, n, a) >= k / n
 
 
 @many
@@ -122,34 +102,18 @@ def test_complements_are_rounded_up_at_every_n(n):
                     assert 0 <= share <= 1e-11
 
 
-@pytest.mark.parametrize("n", [10, 10**4, 10**7])
-def test_complement_is_precise_where_one_minus_the_bound_is_not(n):
-    """With q = complement(k, n), k or more hits have a probability of alpha; here k >= n - 1."""
-    q = bounds.complement(n - 1, n, 0.001)
-
-    at_least = math.exp(n * math.log1p(-q)) * (1 + n * q / (1 - q))
-
-    assert at_least == pytest.approx(0.001, rel=1e-10)
-    unanimous = math.exp(n * math.log1p(-bounds.complement(n, n, 0.001)))
-    assert unanimous == pytest.approx(0.001, rel=1e-12, abs=0)
-
-
 @pytest.mark.parametrize(
     ("k", "n", "alpha"),
     [
         (11, 10, 0.1),
         (-1, 10, 0.1),
         (0, 0, 0.1),
-        (5, 10, 0.0),
         (5, 10, 1.0),
-        (5, 10, -0.1),
         (5, 10, float("nan")),
     ],
 )
 @pytest.mark.parametrize(
-    "of",
-    [bound, bounds.complement, bounds.mixture_complement],
-    ids=lambda function: function.__name__,
+    "of", [bounds.complement, bounds.mixture_complement], ids=lambda function: function.__name__
 )
 def test_a_bound_needs_its_conditions(of, k, n, alpha):
     with refused(CertificateError, "need 0 <= k <= n", f"got k={k}, n={n}, alpha={alpha}"):
@@ -235,11 +199,6 @@ def test_mixture_bound_is_monotone(kn, a, b):
     assert bounds.mixture_complement(H + 1, T + 1, a) <= q
 
 
-def test_mixture_bound_claims_nothing_without_hits():
-    assert bounds.mixture_complement(0, 1000, 0.001) == 1
-    assert bounds.mixture_complement(1, 1000, 1e-6) > 0.999_999
-
-
 @pytest.mark.parametrize(
     ("H", "T", "q"),
     [
@@ -256,17 +215,6 @@ def test_mixture_bound_has_the_values_of_exact_arithmetic(H, T, q):
 
     assert got == pytest.approx(q, rel=1e-8)
     assert got >= q
-
-
-@pytest.mark.parametrize(
-    ("hits", "loss"), [(100_000, 0.0102), (99_900, 0.0102), (97_700, 0.0065), (70_000, 0.0145)]
-)
-def test_the_price_of_all_times_is_about_a_percent_of_the_radius(hits, loss):
-    """Against Clopper-Pearson at n = 100,000 and alpha = 0.001; computed from the formulas."""
-    once = norm.isf(bounds.complement(hits, 100_000, 0.001))
-    always = norm.isf(bounds.mixture_complement(hits, 100_000, 0.001))
-
-    assert 1 - always / once == pytest.approx(loss, abs=3e-4)
 
 
 # Empirical Bernstein.
@@ -287,12 +235,6 @@ def test_bernstein_is_its_formula(x, alpha):
     mean = share.mean() - math.sqrt(2 * share.var(ddof=1) * log / n) - 7 * log / (3 * (n - 1))
 
     assert bernstein(x, alpha) == pytest.approx(min(1, 1 - mean), abs=1e-9)
-
-
-@few
-@given(values, st.integers(1, 50))
-def test_bernstein_has_no_unit_of_its_own(x, factor):
-    assert bernstein([factor * v for v in x], unit=factor * UNIT) == pytest.approx(bernstein(x))
 
 
 def test_bernstein_does_not_cancel():

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from rrcm.certification.certificates import bernstein, cohen, transfer, two_class
 from rrcm.certification.stopping import anytime, futile, grid, none
-from rrcm.certification.votes.counts import ABSTAIN, SOFT, Claim, ImageVotes, Rule
+from rrcm.certification.votes.counts import SOFT, Claim, ImageVotes, Rule
 from rrcm.certification.votes.sequential import MARGIN
 from rrcm.config.defaults import DRAWS
 from rrcm.core.errors import CertificateError, ConfigError
@@ -208,14 +208,6 @@ def test_the_noise_is_paid_for_before_the_rule_is_laid_out():
 
     assert made.rule().claim.alpha == pytest.approx(0.001 - 500e-6, rel=1e-12)
     assert made.alpha_left(0.01) == pytest.approx(0.01 - 500e-6, rel=1e-12)
-
-
-def test_a_tie_is_an_abstention_for_every_certificate_of_class_votes():
-    for certificate in (cohen, two_class):
-        rule = make(none, certificate, n=100, alpha=0.05)
-        (whole,) = drawn(rule, Image((0.5, 0.5)), 1, pairs=0)
-        got = certificate.certify(whole, rule, sigma=SIGMA, alpha=0.05)
-        assert (got.label == ABSTAIN) == (got.radius == 0)
 
 
 def test_sums_of_squared_soft_votes_fit_their_integers():

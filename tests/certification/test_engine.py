@@ -142,16 +142,6 @@ def test_a_job_that_has_counts_draws_only_the_rest(data):
     }
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_slow_batches_change_nothing(workers):
-    """Intervals may come back in any order, and be whole before the ones before them."""
-    bounds, wanted = [[0, 20, 40, 60, 200]] * 6, [4, 1, 2, 4, 3, 4]
-
-    found = finish(jobs(bounds), wanted, count=Recorder(slow=2e-3), batch_size=16, workers=workers)
-
-    assert found == expected(bounds, wanted)
-
-
 def test_batches_are_full_wherever_something_can_be_had():
     """100 draws at a time of images that want 30: nine batches in a row mix four of them."""
     recorder = Recorder()
@@ -159,16 +149,6 @@ def test_batches_are_full_wherever_something_can_be_had():
     finish(jobs([[0, 30]] * 30), [1] * 30, count=recorder, batch_size=100, workers=2)
 
     assert recorder.sizes() == [100] * 9
-
-
-def test_rows_that_nobody_wants_are_drawn_ahead():
-    """The last image alone still fills its batches; what it draws ahead is used when it comes."""
-    recorder, bounds = Recorder(), [[0, 10, 20, 40, 80, 160]]
-
-    found = finish(jobs(bounds), [5], count=recorder, batch_size=16, workers=2)
-
-    assert recorder.sizes() == [16] * 10
-    assert found == expected(bounds, [5])
 
 
 class InOrder(Recorder):
@@ -204,21 +184,14 @@ def test_little_is_drawn_in_vain(workers):
     assert sum(recorder.sizes()) <= 5 * (30 + (2 * workers + 1) * 16)
 
 
-def test_what_was_drawn_ahead_is_dropped_when_it_is_not_wanted():
+@pytest.mark.parametrize("images", [2, 200])
+def test_the_next_image_is_better_than_what_may_not_be_wanted(images):
     """A long interval is begun to fill a batch, and not gone on with when its image stops."""
-    recorder = Recorder()
+    recorder, ends = Recorder(), [[0, 10, 10_000]] * images
 
-    finish(jobs([[0, 10, 10_000]] * 2), [1] * 2, count=recorder, batch_size=16, workers=1)
+    finish(jobs(ends), [1] * images, count=recorder, batch_size=16, workers=1)
 
-    assert sum(recorder.sizes()) <= 20 + (2 + 1) * 16
-
-
-def test_the_next_image_is_better_than_what_may_not_be_wanted():
-    recorder = Recorder()
-
-    finish(jobs([[0, 10, 10_000]] * 200), [1] * 200, count=recorder, batch_size=16, workers=1)
-
-    assert sum(recorder.sizes()) <= 200 * 10 + (2 + 1) * 16
+    assert sum(recorder.sizes()) <= images * 10 + (2 + 1) * 16
 
 
 class Clock(Recorder):
@@ -248,16 +221,6 @@ def test_a_worker_gets_as_many_batches_as_take_the_time_of_a_task(monkeypatch, c
     assert task / 2 <= whole[-1] * cost < max(task, 2 * size * cost)
 
 
-def test_tasks_become_smaller_when_draws_take_longer(monkeypatch):
-    """As when another program takes the core, or a purifier its long way; and larger again."""
-    clock = Clock(monkeypatch, lambda calls: 1e-4 if calls < 50 or calls > 80 else 3e-2)
-
-    finish(jobs([[0, 50_000]]), [1], count=clock, batch_size=8, workers=1, task=0.1)
-    sizes = clock.sizes()
-
-    assert [sizes[48], sizes[79], sizes[-2]] == [512, 8, 512]
-
-
 @pytest.mark.parametrize("count_of_jobs", [50, 500])
 @pytest.mark.parametrize("draws", [40, 40_000])
 def test_few_jobs_are_in_flight_however_many_there_are(count_of_jobs, draws):
@@ -282,17 +245,6 @@ def test_few_jobs_are_in_flight_however_many_there_are(count_of_jobs, draws):
     assert most <= (2 * workers + 1) * (size // first + 2)
 
 
-def test_jobs_start_in_their_order():
-    recorder = Recorder()
-
-    finish(jobs([[0, 10, 20]] * 20), [2] * 20, count=recorder, batch_size=10, workers=1)
-    first = {p.job.row: i for i, batch in reversed([*enumerate(recorder.batches)]) for p in batch}
-
-    assert sorted(first, key=first.get) == list(range(20))
-    old = [p.job.row for batch in recorder.batches for p in batch]
-    assert all(abs(row - i // 2) <= 3 for i, row in enumerate(old))  # none waits for later ones
-
-
 def test_the_lowest_priority_goes_first():
     """It may change with what a job has counted; it is asked for each interval."""
     recorder = Recorder()
@@ -310,21 +262,6 @@ def test_the_lowest_priority_goes_first():
 
     assert order[:4] == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert order[4:] == [(2, 1), (0, 1), (3, 1), (1, 1)]
-
-
-def test_the_best_of_many_is_drawn_to_its_end_before_the_others_begin():
-    recorder = Recorder()
-
-    def last_first(job):
-        return -job.row
-
-    ends = [[0, 50, 200]] * 3
-    finish(jobs(ends), [2] * 3, count=recorder, batch_size=10, workers=1, priority=last_first)
-    order = [p.job.row for batch in recorder.batches for p in batch]
-
-    # Two batches are under way, so the next image has one while the first interval comes back.
-    assert order[:5] == [2] * 5 and order[-5:] == [0] * 5
-    assert sum(abs(row - (2 - i // 20)) for i, row in enumerate(order)) <= 8
 
 
 def test_after_the_time_nothing_is_handed_out():
@@ -374,19 +311,6 @@ def test_what_waits_for_a_thread_when_the_time_is_up_is_not_drawn():
         task=0,
     )
     assert len(recorder.sizes()) == 9 and needed[-1] >= 0.02
-
-
-def test_without_time_nothing_is_drawn():
-    recorder = Recorder()
-
-    assert not finish(
-        jobs([[0, 5]]), [1], count=recorder, batch_size=5, workers=1, expired=lambda seconds: True
-    )
-    assert not recorder.batches
-
-
-def test_without_jobs_nothing_happens():
-    assert finish([], [], batch_size=5, workers=3) == {}
 
 
 def test_an_error_of_a_worker_comes_out_and_ends_the_pool():

@@ -13,7 +13,6 @@ from builders import certificates, header, row
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.audit import rounded, simulate
 from rrcm.auditing.audit import audit
 from rrcm.certification import certify, tsv
 from rrcm.certification.sampling.journal import Journal
@@ -36,7 +35,7 @@ NASTY = [
     *("٣".encode(), "１".encode(), "\u2028".encode(), "\u00a0".encode(), b"1_0", b"+1", b"1.0"),
     *(b"null", b"true", b'"1"', b"\t", b",", b" ", b"x" * 100_000, b"-9223372036854775808"),
 ]
-some = settings(deadline=None, max_examples=60)
+some = settings(deadline=None, max_examples=80)
 
 
 def written(folder: Path) -> dict[str, bytes]:
@@ -175,51 +174,15 @@ def test_a_damaged_file_is_read_or_refused(folder, valid, kind, change):
     read(path)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv"])
-@settings(deadline=None, max_examples=5)
-@given(change=damage())
-def test_a_damaged_table_of_many_radii_is_audited_or_refused(folder, kind, change):
-    """With enough radii for the auditor to look for ladders."""
-    path = folder / f"many.{kind}"
-    table = simulate(np.random.default_rng(0), n=1_000, alpha=0.001, sigma=0.5, images=40)
-    (certify if kind == "csv" else tsv).write(rounded(table, 6), path)
-    path.write_bytes(change(path.read_bytes()))
-
-    read(path)
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv"])
-@pytest.mark.parametrize("piece", NASTY, ids=lambda piece: repr(piece[:12]))
-def test_each_nasty_cell_is_read_or_refused(folder, valid, kind, piece):
-    """In the place of every number or word of the second line, and of the first of votes."""
-    path = folder / f"nasty-{os.getpid()}.{kind}"
-    first, second, *others = valid[kind].split(b"\n")
-    separator = {"jsonl": b":", "csv": b",", "tsv": b"\t"}[kind]
-    for number, line in enumerate((first, second)):
-        cells = line.split(separator)
-        for place in range(len(cells)):
-            cell = cells[place]
-            end = cell.find(b",") if kind == "jsonl" and b"," in cell else len(cell)
-            changed = separator.join([*cells[:place], piece + cell[end:], *cells[place + 1 :]])
-            lines = [changed, second] if number == 0 else [first, changed]
-            path.write_bytes(b"\n".join([*lines, *others]))
-
-            read(path)
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(("shard", value) for value in ("", "1", "a/b", "0/1", "2/1", "1/0", "-1/1", "1/1/1")),
-        *(("images", value) for value in (-1, 10**30)),
-        *(("n", value) for value in (0, -1, 10**30)),
-        *(("n0", value) for value in (-1, 10**30)),
-        *(("sigma", value) for value in (0.0, -1.0, 1e999, math.nan)),
-        *(("alpha", value) for value in (0.0, 1.0, -1.0, math.nan)),
-        *(("budget", value) for value in (-1.0, math.nan)),
-        *(("slack", value) for value in (-1.0, math.nan)),
-        *(("classes", value) for value in ([], ["a"] * 0)),
-        *(("paired", value) for value in (-1, 10**30)),
+        *(("shard", value) for value in ("", "a/b", "0/1", "2/1", "1/1/1")),
+        *((key, value) for key in ("images", "n", "n0", "paired") for value in (-1, 10**30)),
+        *(("sigma", value) for value in (0.0, 1e999, math.nan)),
+        *(("alpha", value) for value in (0.0, 1.0)),
+        *((key, value) for key in ("budget", "slack") for value in (-1.0, math.nan)),
+        ("classes", []),
     ],
 )
 def test_a_header_that_means_nothing_is_refused(tmp_path, key, value):

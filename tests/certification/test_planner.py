@@ -93,18 +93,6 @@ def test_a_class_that_is_behind_is_worth_nothing(looks):
     assert worth(evidence) == worth(evidence, ANYTIME, None) == 0
 
 
-def test_nothing_is_left_to_win_after_the_last_look():
-    history = [(draws, draws) for draws in GRID.looks]
-
-    assert worth(seen(20, *history)) == 0
-    assert worth(seen(20, *history[:-1])) == 0  # all radii are settled
-    assert worth(seen(20, *history[:-1]), ANYTIME, None) > 0
-
-
-def test_close_images_come_after_easy_ones():
-    assert worth(seen(20)) > worth(seen(15)) > worth(seen(11)) >= 0
-
-
 @few
 @given(st.integers(0, 20), st.lists(st.floats(0, 1), max_size=7))
 def test_worth_is_finite_and_never_negative(selected, shares):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 import time
 import tracemalloc
 from dataclasses import replace
@@ -23,7 +22,6 @@ from sampling_runs import CFG, CONSTANTS, OTHER, SIX, N, defined, rows, sampled
 from rrcm.certification import certify
 from rrcm.certification.sampling import batching, journal, procedure, sampler, session
 from rrcm.certification.sampling.procedure import subset
-from rrcm.certification.sampling.sampler import SamplingProgress
 from rrcm.certification.votes import bounds, records
 from rrcm.certification.votes.counts import ABSTAIN, SOFT
 from rrcm.config.certification import Sample
@@ -59,17 +57,19 @@ def journal_of(cfg, split=SIX):
 
 every_rule = pytest.mark.parametrize("stop", CONSTANTS)
 every_extra = pytest.mark.parametrize("extra", EXTRAS)
+# Every rule with all extras at once, and every extra with a rule that stops early.
+CASES = {*((stop, "all") for stop in CONSTANTS), *(("grid", extra) for extra in EXTRAS)}
+every_case = pytest.mark.parametrize(("stop", "extra"), sorted(CASES))
 
 
 # One process, or however many.
 
 
 @every_rule
-@pytest.mark.parametrize("workers", [2, 4])
-def test_workers_do_not_change_a_byte(stop, workers):
+def test_workers_do_not_change_a_byte(stop):
     cfg = replace(CFG, stop=stop, **EXTRAS["all"])
 
-    assert sampled(cfg, workers=workers) == whole(stop, "all")
+    assert sampled(cfg, workers=3) == whole(stop, "all")
     assert len(whole(stop, "all").splitlines()) == 1 + 6
 
 
@@ -90,8 +90,7 @@ def test_every_thread_draws(tmp_path, monkeypatch):
     assert notes["workers"] == 3
 
 
-@every_rule
-@every_extra
+@every_case
 def test_three_shards_are_one_process(tmp_path, stop, extra):
     cfg, paths = replace(CFG, stop=stop, **EXTRAS[extra]), []
     for i in (3, 1, 2):
@@ -111,14 +110,13 @@ def test_an_image_has_the_same_votes_in_any_order(order, stop, extra):
     assert rows(sampled(cfg, some(SIX, order))) == rows(whole(stop, extra))
 
 
-@pytest.mark.parametrize("stop", ["none", "grid"])
-@pytest.mark.parametrize("batch_size", [1, 7, 64, 1000])
-def test_batches_do_not_change_a_vote(stop, batch_size):
+@pytest.mark.parametrize("batch_size", [1, 7, 1000])
+def test_batches_do_not_change_a_vote(batch_size):
     """Of a classifier whose kernels do not know their batch; the header says which batch it was."""
-    other = sampled(replace(CFG, stop=stop, batch_size=batch_size, **EXTRAS["all"]))
+    other = sampled(replace(CFG, stop="grid", batch_size=batch_size, **EXTRAS["all"]))
 
-    assert rows(other) == rows(whole(stop, "all"))
-    assert other.splitlines()[0] != whole(stop, "all").splitlines()[0]
+    assert rows(other) == rows(whole("grid", "all"))
+    assert other.splitlines()[0] != whole("grid", "all").splitlines()[0]
 
 
 @cache
@@ -137,19 +135,6 @@ def test_votes_resumed_after_any_cut_are_the_uninterrupted_ones(data, stop, extr
     assert sampled(cfg, before=text[:cut], workers=data.draw(st.integers(1, 3))) == whole(
         stop, extra
     )
-
-
-@every_rule
-@every_extra
-def test_votes_resumed_after_any_line_are_the_uninterrupted_ones(stop, extra):
-    """Between the looks of each image, between images, and between the votes and the pairs."""
-    lines = journal_bytes(stop, extra).splitlines(keepends=True)
-    cuts = range(1, len(lines), max(1, len(lines) // 6))
-    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
-
-    for cut in cuts:
-        assert sampled(cfg, before=b"".join(lines[:cut])) == whole(stop, extra)
-    assert len(lines) > 1 + 6 + 6 * ("paired" in EXTRAS[extra])
 
 
 def test_a_resumed_image_draws_only_what_is_missing():
@@ -276,8 +261,7 @@ def extended(earlier, cfg, split=SIX):
         return sampled(cfg, split, known=known.values()), len(known)
 
 
-@every_rule
-@every_extra
+@every_case
 def test_votes_on_other_images_are_not_drawn_again(stop, extra):
     cfg = replace(CFG, stop=stop, **EXTRAS[extra])
     half, first = (sampled(replace(cfg, subset=subset)) for subset in ("every:2", "first:2"))
@@ -287,24 +271,10 @@ def test_votes_on_other_images_are_not_drawn_again(stop, extra):
     assert extended([whole(stop, extra)], replace(cfg, subset="every:2")) == (half, 3)
 
 
-@pytest.mark.parametrize("stop", ["none", "grid"])
-def test_images_with_votes_are_not_classified(tmp_path, stop):
-    path, backend, cfg = tmp_path / "half.jsonl", linear(), replace(CFG, stop=stop)
-    path.write_bytes(sampled(replace(cfg, subset="every:2")))
-    known = procedure.reusable([path], defined(cfg), SIX)
-    new = [idx for idx in SIX.idx.tolist() if idx not in known]
-
-    arguments = backend, SIX, defined(cfg), tmp_path / "journal", tmp_path / "votes.jsonl"
-    *_, last = procedure.sample(*arguments, workers=1, known=known.values())
-
-    drawn = rows((tmp_path / "votes.jsonl").read_bytes())
-    assert last.draws == sum(20 + drawn[idx]["looks"][-1][0] for idx in new) < 6 * (20 + N)
-
-
 @pytest.mark.parametrize(
     "changes",
-    [{"seed": 1}, {"n": 2 * N}, {"n0": 21}, {"stop": "futile"}, {"alpha": 0.04}, {"batch_size": 8},
-     {"noise": "sound"}, {"label_aware": True}, {"soft": 1.0}, {"paired": 5}],
+    [{"seed": 1}, {"n": 2 * N}, {"stop": "futile"}, {"alpha": 0.04}, {"noise": "sound"},
+     {"label_aware": True}, {"paired": 5}],
     ids=str,
 )  # fmt: skip
 def test_votes_of_another_definition_are_not_taken(changes):
@@ -371,7 +341,6 @@ def test_images_that_time_ran_out_for_are_drawn():
     ("rule", "chosen"),
     [
         ("all", [0, 1, 2, 3, 4, 5, 6]),
-        ("every:1", [0, 1, 2, 3, 4, 5, 6]),
         ("every:3", [0, 3, 6]),
         ("every:20", [0]),
         ("first:2", [0, 1]),
@@ -388,22 +357,6 @@ def test_a_subset_is_what_its_rule_says(rule, chosen):
 def test_an_unknown_subset_is_refused(rule):
     with refused(ConfigError, "sample.subset: expected all, every:K or first:K", repr(rule)):
         subset(rule, 7)
-
-
-def test_votes_cut_to_fewer_draws_certify_like_fewer_draws():
-    """Looks are cumulative and draws are numbered, so n' < n draws are a part of n draws."""
-    fewer = 250
-    definition, long = header_and_rows(whole())
-    cut = [
-        replace(row, looks=[(draws, v) for draws, v in row.looks if draws <= fewer]) for row in long
-    ]
-    short = header_and_rows(sampled(replace(CFG, n=fewer)))
-    how = {"certificates": ["cohen", "two_class"], "alpha": 0.05}
-
-    assert (replace(definition, n=fewer), cut) == short
-    made = certify.certify(replace(definition, n=fewer), cut, **how)
-    assert made.equals(certify.certify(*short, **how))
-    assert (made["radius"] > 0).any()
 
 
 def header_and_rows(file):
@@ -447,25 +400,6 @@ def test_the_split_in_the_header_is_that_of_the_images():
         assert defined(split=replace(SIX, name=name)).split == name
 
 
-@pytest.mark.parametrize("attribute", ["weights", "provider", "classes"])
-def test_what_a_backend_is_stands_in_the_header(attribute):
-    backend = linear()
-    setattr(backend, attribute, ["other"])
-
-    assert getattr(defined(backend=backend), attribute) == ["other"]
-
-
-def test_what_else_defines_votes_stands_in_the_header():
-    grid = replace(CFG, stop="grid")
-
-    assert defined(sigma=0.25).sigma == 0.25
-    assert defined(grid).stopping == CONSTANTS["grid"]
-    assert defined(grid, budget=3.5).budget == 3.5
-    assert defined(shard="2/3").shard == "2/3"
-    assert defined(shard="02/03").shard == "2/3"
-    assert defined().format == records.FORMAT
-
-
 @pytest.mark.parametrize("component", registry.names("distributions"))
 def test_noise_says_what_it_is_and_how_far_from_the_theorem(component):
     made, module = defined(replace(CFG, noise=component)), registry.load("distributions", component)
@@ -473,32 +407,6 @@ def test_noise_says_what_it_is_and_how_far_from_the_theorem(component):
     assert (made.noise, made.stream) == (component, module.NAME)
     assert made.slack == module.slack(SIGMA, pixels=4, max_value=16)
     assert (made.slack > 0) == (component == "sound")
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"sigma": 0.25},
-        {"shard": "1/2"},
-        {"seed": 1},
-        {"n0": 21},
-        {"n": 401},
-        {"alpha": 0.01},
-        {"batch_size": 8},
-        {"stop": "anytime"},
-        {"weights": "1" * 64},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_votes_of_another_definition_are_not_continued(changed):
-    (field,) = changed
-    how = {k: v for k, v in changed.items() if k == "shard"}
-    cfg = replace(CFG, **{k: v for k, v in changed.items() if k in Sample.__slots__})
-    stranger = linear(sigma=changed.get("sigma", SIGMA))
-    stranger.weights = changed.get("weights", stranger.weights)
-
-    with refused(VotesError, f"{field} was ", "move the file away"):
-        sampled(cfg, make=lambda: stranger, before=journal_bytes("none", "plain"), **how)
 
 
 @pytest.mark.parametrize("shard", ["", "1", "0/2", "3/2", "1/", "/2", "a/b", "-1/2", "1/2/3"])
@@ -517,7 +425,7 @@ def test_a_rule_that_certifies_at_its_end_only_has_no_budget(stop):
 
 
 @pytest.mark.parametrize("stop", ["grid", "anytime"])
-@pytest.mark.parametrize("seconds", [0.5, 25, 40, 80, 10_000])
+@pytest.mark.parametrize("seconds", [0.5, 40, 10_000])
 @pytest.mark.usefixtures("one_batch_a_task")
 def test_a_budget_ends_drawing_soundly(monkeypatch, stop, seconds):
     """Rows say why they end, and certificates are those of the rule for what was drawn."""
@@ -625,15 +533,6 @@ def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_pat
     assert path.read_bytes() == whole()
 
 
-@pytest.mark.parametrize("place", [0, 3])
-def test_the_image_with_nan_scores_is_named(place):
-    """One image alone: of several, whose batches end together, any may be the first."""
-    broken = linear((0.0, math.nan, 0.2))
-
-    with refused(BackendError, f"NaN scores for image {SIX.idx[place]};"):
-        sampled(split=some(SIX, [place]), make=lambda: broken)
-
-
 @pytest.mark.parametrize("classes", [("0", "1"), ("1", "0", "2"), ("zero", "one", "two")])
 def test_classes_must_be_those_of_the_data(classes):
     with refused(BackendError, "run a-run has 3 classes", "the data"):
@@ -659,17 +558,6 @@ def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
     assert (rest[0].images, rest[0].draws) == (3, 0)
     assert (rest[-1].images, rest[-1].draws) == (6, 3 * 420)  # no line of the others was kept
     assert (tmp_path / "v").read_bytes() == whole()
-
-
-def test_the_time_that_is_left_is_estimated_before_the_first_image_is_done(capsys):
-    states = [SamplingProgress(images=i, draws=d) for i, d in ((0, 0), (0, 420), (1, 500))]
-
-    session.shown(iter(states), defined(), total=6, title="six")
-
-    first, *_, last = [
-        line for line in re.split(r"[\r\n]+", capsys.readouterr().err) if "noisy" in line
-    ]
-    assert re.search(r"noisy images/s, at most \d\d:\d\d left", first) and "at most" not in last
 
 
 # Memory.

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from builders import Clock, export_elsewhere, exported, images, linear, refused
+from builders import Clock, export_elsewhere, images, linear, refused
 from PIL import Image
 
-from rrcm.certification import certify, openers
+from rrcm.certification import openers
 from rrcm.certification.certify import certify as table_of
 from rrcm.certification.sampling import procedure, sampler
 from rrcm.certification.smoothed import Smoothed
@@ -18,7 +18,6 @@ from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.config import defaults
 from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError
 from rrcm.data import given
-from rrcm.data.splits.pictures import Fit
 
 SPLIT = images(8, max_value=255)
 DRAWS = dataclasses.replace(defaults.DRAWS, n0=20, n=400, batch_size=8)
@@ -54,16 +53,6 @@ def test_an_answer_is_the_row_of_a_table(tmp_path: Path, stop: str, certificate:
         assert got.draws == got.n + 20 and got.seed == 5
         assert got.name == ("" if got.label == ABSTAIN else str(got.label))
     assert (table["predict"] != ABSTAIN).any()
-
-
-def test_noise_is_fresh_unless_a_seed_is_given():
-    one, image = of(), SPLIT.images[0]
-
-    seeds = {one.answer(image).seed for _ in range(8)}
-    again = one.answer(image, seed=min(seeds))
-
-    assert len(seeds) == 8 and max(seeds) > 2**32
-    assert again == one.answer(image, seed=min(seeds))
 
 
 def test_a_file_a_picture_and_its_pixels_are_the_same(tmp_path: Path):
@@ -140,17 +129,6 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn(monkeypatch):
 # Openers.
 
 
-def test_a_run_of_ours_answers_pictures():
-    one = openers.trained("a-run", sigma=0.5, root=exported(), draws=DRAWS)
-
-    got = one.answer(Image.new("L", (8, 8), 200), seed=0)
-
-    assert one.shape == (1, 8, 8) and one.sigma == 0.5
-    assert got == one.answer(np.full((1, 8, 8), 200, np.uint8), seed=0)
-    with refused(BackendError, "onnx/no-run.onnx: not found"):
-        openers.trained("no-run", sigma=0.5, root=exported())
-
-
 @pytest.fixture(scope="module")
 def file(tmp_path_factory) -> Path:
     """A network of grey 4 x 4 pictures, whose class is how bright they are, by torch's exporter."""
@@ -192,14 +170,6 @@ def test_mistakes_are_found_when_a_file_is_opened(file: Path, tmp_path: Path):
         openers.onnx(file, sigma=0.5, resize="crob")
 
 
-def test_names_of_outputs_may_be_alike(file: Path):
-    """As crane and maillot of ImageNet are."""
-    assert openers.onnx(file, sigma=0.5, classes=["crane", "crane"]).backend.classes == [
-        "crane",
-        "crane",
-    ]
-
-
 def test_a_picture_of_the_networks_size_is_left_as_it_is(file: Path):
     """Whatever opens the network; a picture of another size is scaled to it."""
     network = torch.nn.Sequential(
@@ -219,10 +189,3 @@ def test_a_picture_of_the_networks_size_is_left_as_it_is(file: Path):
 
         assert same.tolist() == pixels.tolist() != larger.tolist()
         assert "those of this size as they are" in str(opened.fit)
-
-
-def test_radii_are_rounded_down_as_in_tables():
-    got = of().answer(SPLIT.images[0], seed=1)
-
-    assert got.radius == certify.floor(got.radius)
-    assert of(fit=Fit(shape=SHAPE, resize="squash")).answer(SPLIT.images[0], seed=1) == got

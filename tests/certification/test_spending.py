@@ -9,8 +9,7 @@ from scipy.stats import binom, norm
 
 from benchmarks import futility
 from rrcm.certification.certificates import cohen, two_class
-from rrcm.certification.stopping import grid, spending
-from rrcm.certification.votes import bounds
+from rrcm.certification.stopping import spending
 from rrcm.certification.votes.counts import Claim
 from rrcm.core.errors import ConfigError
 
@@ -43,21 +42,6 @@ def error(looks, most, q):
         alive = np.convolve(alive, binom.pmf(np.arange(look - before + 1), look - before, q))
         alive[: end + 1], before = 0, look
     return 1 - alive.sum()
-
-
-def test_looks_are_denser_than_the_ladder_and_end_at_n():
-    found = spending.looks(100_000)
-
-    assert found[0] == spending.FIRST
-    assert found[-1] == 100_000
-    assert len(found) > 2 * len(grid_looks(100_000))
-    assert all(a < b for a, b in itertools.pairwise(found))
-    assert spending.looks(7) == (7,)
-
-
-def grid_looks(n):
-    cfg = grid.Config(radii=RADII, beta=BETA)
-    return grid.Rule(cfg, n=n, claim=Claim(certificate=cohen, sigma=SIGMA, alpha=ALPHA)).looks
 
 
 @pytest.mark.parametrize("alpha", [0.001, 0.05, 0.3])
@@ -114,39 +98,6 @@ def test_a_larger_radius_is_never_certified_without_the_smaller_ones():
     most = spending.boundaries(spending.looks(1000), qs, ALPHA)
 
     assert (np.diff(most, axis=0) <= 0).all()
-
-
-def test_far_votes_are_neglected_at_no_cost():
-    """Cut to windows, the recursion gives what whole distributions give."""
-    looks = spending.looks(3000)
-    for q in (0.5, 0.2, 0.03):
-        (most,) = spending.boundaries(looks, (q,), ALPHA)
-        assert 0.9 * ALPHA < error(looks, most, q) <= ALPHA
-
-
-def test_fewer_draws_than_grid_and_hardly_an_image_less():
-    n, images = 10_000, 300
-    p = futility.probabilities(images)
-    drawn, found = {}, {}
-    for name, rule in {
-        "grid": futility.laid_out(RADII, n=n, alpha=ALPHA, beta=5e-4, sigma=SIGMA),
-        "spending": make(n=n, beta=0.002),
-    }.items():
-        rng = np.random.default_rng(0)
-        drawn[name], found[name] = 0, 0
-        for one in p:
-            hits, history = 0, []
-            for before, look in itertools.pairwise([0, *rule.looks]):
-                hits += int(rng.binomial(look - before, one))
-                history.append((look, hits))
-                if rule.stop(futility.seen(history)):
-                    break
-            drawn[name] += history[-1][0]
-            radius = bounds.radius(rule.complement(history, ALPHA), sigma=SIGMA)
-            found[name] += sum(radius >= r + 1e-6 for r in RADII)
-
-    assert drawn["spending"] < 0.9 * drawn["grid"]
-    assert found["spending"] > 0.99 * found["grid"]
 
 
 def test_other_certificates_are_refused():

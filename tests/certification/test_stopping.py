@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from builders import many, refused
 from helpers import few
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, hypergeom, norm
 
@@ -72,21 +72,8 @@ def draw(rule, p, rng):
 
 
 def test_the_ladder_is_the_preferred_numbers():
-    assert sequential.look_schedule(1300) == (
-        100,
-        125,
-        160,
-        200,
-        250,
-        315,
-        400,
-        500,
-        630,
-        800,
-        1000,
-        1250,
-        1300,
-    )
+    ladder = "100 125 160 200 250 315 400 500 630 800 1000 1250 1300"
+    assert sequential.look_schedule(1300) == tuple(map(int, ladder.split()))
     assert sequential.look_schedule(1000)[-2:] == (800, 1000)
 
 
@@ -99,12 +86,6 @@ def test_the_ladder_ascends_to_n(n):
     assert all(1.2 < b / a < 1.3 for a, b in itertools.pairwise(ladder[:-1]))
     assert ladder[0] == min(n, 100)
     assert all(a < b for a, b in itertools.pairwise(ladder))
-
-
-@pytest.mark.parametrize("module", [none, futile, grid, anytime])
-def test_looks_of_a_rule_are_the_ladder(module):
-    assert make(module).looks == sequential.look_schedule(N)
-    assert make(none, n=7).looks == (7,)
 
 
 # Soundness.
@@ -183,33 +164,12 @@ def test_a_bound_is_the_least_of_its_looks_and_falls_with_hits(module, data):
 LIMIT = ALPHA + 4 * (ALPHA * (1 - ALPHA) / 2000) ** 0.5
 
 
-def false_claims(rule, p, repeats=2000):
-    rng = np.random.default_rng(0)
-    histories = (draw(rule, p, rng)[1] for _ in range(repeats))
-    return np.mean([rule.complement(history, ALPHA) < 1 - p for history in histories])
-
-
-@every_rule
-@pytest.mark.parametrize("p", PS)
-def test_claims_of_simulated_images_are_false_with_at_most_alpha(module, p):
-    """As used: votes until the rule stops, then its bound. Four standard errors above alpha."""
-    assert (
-        false_claims(make(module), p, repeats=500 if module in (anytime, spending) else 2000)
-        <= LIMIT
-    )
-
-
-def test_the_simulation_sees_uncorrected_peeking():
-    assert false_claims(Peeking(sequential.look_schedule(N)), 0.5) > LIMIT
-
-
 @pytest.mark.parametrize("module", [grid, spending])
-@pytest.mark.parametrize("radius", RADII)
-@pytest.mark.parametrize("share", [1.0, 0.98])
-def test_a_table_rarely_shows_a_radius_that_is_not_there(module, radius, share):
-    """At p = Phi(r / sigma) and below, the table shows r with probability at most alpha."""
+@pytest.mark.parametrize("radius", [0.0, 0.5])
+def test_a_table_rarely_shows_a_radius_that_is_not_there(module, radius):
+    """As used: votes until the rule stops, at p = Phi(r / sigma), and what is written of them."""
     rule, rng = make(module), np.random.default_rng(0)
-    p = share * norm.cdf(radius / SIGMA)
+    p = norm.cdf(radius / SIGMA)
     shown = 0
     for _ in range(2000):
         q = rule.complement(draw(rule, p, rng)[1], ALPHA)
@@ -233,11 +193,11 @@ def test_nothing_is_left_to_say_at_the_end(module, n):
 
 
 @pytest.mark.parametrize("module", [grid, spending])
-@pytest.mark.parametrize("n", [1000, 12_345])
-@pytest.mark.parametrize("sigma", [0.12, 0.25, 0.5, 1.0])
-@pytest.mark.parametrize("radius", [0.0, 0.1, 0.25, 1 / 3, 0.5])
-def test_what_a_rule_calls_certified_is_in_the_table(module, n, sigma, radius):
+@settings(deadline=None, max_examples=15)
+@given(st.integers(100, 3000), st.floats(0.05, 2.0), st.floats(0.0, 2.0))
+def test_what_a_rule_calls_certified_is_in_the_table(module, n, sigma, share):
     """Also after the radius was rounded down to what is written; and one hit fewer is not."""
+    radius = share * sigma
     rule = make(module, n=n, sigma=sigma, radii=[radius], alpha=0.001)
     for look in rule.looks:
         least = fewest(look, lambda k, t=look: rule.stop(seen([(t, k)])) == "certified")
@@ -247,10 +207,6 @@ def test_what_a_rule_calls_certified_is_in_the_table(module, n, sigma, radius):
             assert certify.floor(bounds.radius(q, sigma=sigma)) >= radius
         q = rule.complement([(look, least - 1)], 0.001)
         assert bounds.radius(q, sigma=sigma) < radius + sequential.MARGIN
-
-
-def test_the_margin_is_more_than_a_table_rounds_away():
-    assert sequential.MARGIN >= 2 * 10.0**-certify.DIGITS
 
 
 def test_grid_remembers_what_it_certified():
@@ -294,18 +250,6 @@ def test_the_most_hits_are_no_more_than_beta_asks(data, n, beta):
     assert so_few / math.comb(n, more) < beta * (1 + 1e-9)
 
 
-@many
-@given(st.data(), st.integers(1, 2000), st.floats(1e-6, 0.5))
-def test_hits_in_vain_are_those_with_too_few_plausible_hits(data, n, beta):
-    draws, needed = data.draw(st.integers(1, n)), data.draw(st.integers(0, n + 1))
-
-    most = sequential.most_in_vain(draws, n, needed, beta)
-
-    for hits in {most, most + 1} & {*range(draws + 1)}:
-        plausible = sequential.futility_bound(hits, draws, n, beta)
-        assert (plausible < needed) == (hits <= most)
-
-
 @pytest.mark.parametrize("module", [futile, grid])
 @pytest.mark.parametrize("alpha", [0.001, ALPHA])
 def test_hits_computed_once_give_up_what_the_best_plausible_end_does(module, alpha):
@@ -319,26 +263,19 @@ def test_hits_computed_once_give_up_what_the_best_plausible_end_does(module, alp
 
 
 @pytest.mark.parametrize("module", [futile, grid])
-@pytest.mark.parametrize("n", [210, 412, 1010, 1050, 1300, 2015])
-@pytest.mark.parametrize("beta", [1e-4, 0.003, 0.01, 0.1])
-def test_a_rule_for_fewer_draws_gives_up_no_later(module, n, beta):
+@few
+@given(st.integers(102, 2500), st.floats(1e-4, 0.1), st.floats(1e-4, 0.05))
+def test_a_rule_for_fewer_draws_gives_up_no_later(module, n, beta, alpha):
     """Also where a few more draws need as many misses: votes of n can be cut at any look."""
     radii = {"radii": [SIGMA * 1.7]} if module is grid else {}
-    for alpha in (0.001, 0.013):
-        rule = make(module, n=n, alpha=alpha, beta=beta, **radii)
-        fewer = make(module, n=rule.looks[-2], alpha=alpha, beta=beta, **radii)
-        for look in fewer.looks:
-            least, later = (
-                fewest(look, lambda k, r=r, t=look: r.stop(seen([(t, k)])) != "futile")
-                for r in (rule, fewer)
-            )
-            assert least <= later
-
-
-def test_the_most_hits_at_the_ends():
-    assert sequential.futility_bound(70, 100, 100, 0.01) == 70  # all is drawn
-    assert sequential.futility_bound(100, 100, 1000, 0.01) == 1000
-    assert sequential.futility_bound(0, 100, 1000, 1e-300) == 900  # the misses so far stay
+    rule = make(module, n=n, alpha=alpha, beta=beta, **radii)
+    fewer = make(module, n=rule.looks[-2], alpha=alpha, beta=beta, **radii)
+    for look in fewer.looks:
+        least, later = (
+            fewest(look, lambda k, r=r, t=look: r.stop(seen([(t, k)])) != "futile")
+            for r in (rule, fewer)
+        )
+        assert least <= later
 
 
 @pytest.mark.parametrize("module", [futile, grid])
@@ -368,15 +305,6 @@ def test_anytime_gives_up_where_few_would_be_answered():
         assert hypergeom.cdf(least, N, needed, look) >= 0.001
 
 
-@pytest.mark.parametrize("module", [futile, grid, anytime])
-def test_images_that_would_be_certified_are_rarely_given_up(module):
-    rng, rule = np.random.default_rng(0), make(module, beta=0.001)
-
-    reasons = [draw(rule, 0.85, rng)[0] for _ in range(300)]
-
-    assert reasons.count("futile") <= 3
-
-
 def test_futile_never_ends_early_what_it_certifies():
     rng, rule, all_draws = np.random.default_rng(0), make(futile), make(none)
     for p in (0.3, 0.5, 0.55, 0.9):
@@ -393,7 +321,7 @@ def test_anytime_leaves_less_than_its_tolerance(sigma):
     rng = np.random.default_rng(0)
     rule = make(anytime, n=10_000, sigma=sigma, tolerance=0.2)
     forgone, stopped = [], 0
-    for p in rng.uniform(0.6, 1, 300):
+    for p in rng.uniform(0.6, 1, 100):
         hits = np.concatenate([[0], rng.random(10_000) < p]).cumsum()
         full = [(t, int(hits[t])) for t in rule.looks]
         end = next(i for i in range(1, len(full) + 1) if rule.stop(seen(full[:i])))
@@ -405,7 +333,7 @@ def test_anytime_leaves_less_than_its_tolerance(sigma):
         stopped += end < len(full)
 
     assert np.mean(np.array(forgone) >= 0.2 * sigma) <= 0.01
-    assert stopped > 250
+    assert stopped > 80
 
 
 # Efficiency.
@@ -425,52 +353,21 @@ def test_grid_spends_draws_where_they_matter():
     assert mean_draws(rule, norm.cdf(1.5), repeats=20) > 30_000  # on the edge of a radius
 
 
-def test_other_rules_save_what_they_can():
-    assert mean_draws(make(none), 0.3) == N
-    assert mean_draws(make(futile), 0.3) < 150
-    assert mean_draws(make(futile), 0.9) == N
-    assert mean_draws(make(anytime, n=100_000, alpha=0.001, tolerance=0.1), 0.9) < 30_000
-    assert mean_draws(make(anytime, n=100_000, alpha=0.001), 0.3) < 200
-
-
-def test_grid_certifies_what_all_draws_would():
-    """On images of all kinds, with the same votes: less than half a percent is lost."""
-    rng, n, images = np.random.default_rng(0), 10_000, 1500
-    grid_rule, fixed = make(grid, n=n, alpha=0.001), make(none, n=n)
-    lost, gained, spent, total = 0, 0, 0, 0
-    for p in 1 / (1 + np.exp(-rng.uniform(-2, 7, images))):
-        steps = np.diff([0, *grid_rule.looks])
-        full = list(zip(grid_rule.looks, rng.binomial(steps, p).cumsum().tolist(), strict=True))
-        end = next((i for i in range(1, len(full)) if grid_rule.stop(seen(full[:i]))), len(full))
-        early, late = (
-            [bounds.radius(rule.complement(h, 0.001), sigma=SIGMA) >= r + 1e-9 for r in RADII]
-            for rule, h in ((grid_rule, full[:end]), (fixed, full))
-        )
-        lost += sum(b and not a for a, b in zip(early, late, strict=True))
-        gained += sum(a and not b for a, b in zip(early, late, strict=True))
-        spent, total = spent + full[end - 1][0], total + n
-
-    assert lost - gained < 0.005 * images * len(RADII)
-    assert spent < 0.3 * total
-
-
 # Bad input.
 
 
 @pytest.mark.parametrize("module", [futile, grid, anytime, spending])
-@pytest.mark.parametrize("beta", [0.0, 1.0, -0.1])
-def test_beta_is_a_probability(module: ModuleType, beta: float):
-    with refused(ConfigError, "stopping.beta: must lie in (0, 1)", f"got {beta}"):
-        make(module, beta=beta)
+def test_beta_is_a_probability(module: ModuleType):
+    for beta in (0.0, 1.0):
+        with refused(ConfigError, "stopping.beta: must lie in (0, 1)", f"got {beta}"):
+            make(module, beta=beta)
 
 
 @pytest.mark.parametrize(
     ("module", "changes", "words"),
     [
         (grid, {"radii": []}, "stopping.radii: must be one or more, got []"),
-        (spending, {"radii": []}, "stopping.radii: must be one or more, got []"),
         (spending, {"radii": [-0.5]}, "stopping.radii: must be 0 or more pixels, got -0.5"),
-        (grid, {"radii": [0.0, -0.25]}, "stopping.radii: must be 0 or more pixels, got -0.25"),
         (grid, {"radii": [math.nan]}, "stopping.radii[0]: expected a finite number, got nan"),
         (anytime, {"tolerance": 0.0}, "stopping.tolerance: must be positive, got 0.0"),
         (anytime, {"tolerance": math.inf}, "tolerance: expected a finite number, got inf"),

@@ -81,17 +81,6 @@ def random_votes(stop, seed, **changes):
 
 
 @few
-@given(st.sampled_from([*CONSTANTS]), draws, st.sampled_from([315, 400, 500, 630, 800, 1000]))
-def test_cutting_twice_is_cutting_once(stop, seed, n):
-    votes_of_all = random_votes(stop, seed)
-
-    once = truncation.truncate(*votes_of_all, 315)
-    twice = truncation.truncate(*truncation.truncate(*votes_of_all, n), 315)
-
-    assert once == twice
-
-
-@few
 @given(st.sampled_from([*CONSTANTS]), draws, st.sampled_from([315, 500, 800]))
 def test_a_smaller_n_stops_no_later_and_where_its_rule_says(stop, seed, n):
     """What makes cutting possible: no vote is missing, and none is left over."""
@@ -105,12 +94,6 @@ def test_a_smaller_n_stops_no_later_and_where_its_rule_says(stop, seed, n):
     assert all(rule.stop(seen.first(looks)) is None for looks in range(1, len(seen.draws)))
     assert after.stop == (rule.stop(seen) or END)
     assert (after.stop == END) <= (after.looks[-1][0] == n)
-
-
-def test_all_draws_are_the_votes_themselves():
-    head, rows = random_votes("grid", 0)
-
-    assert truncation.truncate(head, rows, head.n) == (head, rows)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,6 @@ def test_columns_are_found_by_name_and_others_left_out(path):
     ("text", "words"),
     [
         ("", ["a.tsv:1", "empty"]),
-        ("\n" + ROWS, ["a.tsv:1", "empty"]),
         (HEADER.replace("radius", "r") + ROWS, ["a.tsv:1", "'radius'"]),
         (HEADER.replace("time", "idx") + ROWS, ["a.tsv:1", "'idx'", "twice"]),
         (HEADER.replace("\t", ",") + ROWS, ["a.tsv:1", "tab"]),
@@ -89,16 +88,12 @@ def test_columns_are_found_by_name_and_others_left_out(path):
         (HEADER + ROWS + "\n" + ROWS, ["a.tsv:4", "1 columns"]),
         (HEADER + ROWS.replace("0.953", "0,953"), ["a.tsv:2", "radius", "'0,953'"]),
         (HEADER + ROWS.replace("-1", "cat"), ["a.tsv:3", "predict", "'cat'", "whole number"]),
-        (HEADER + ROWS.replace("\t1\t", "\t1.0\t"), ["a.tsv:2", "correct", "'1.0'"]),
         (HEADER + ROWS.replace("100", "1" * 20), ["a.tsv:3", "idx"]),
         (HEADER + ROWS.replace("100", "٣"), ["a.tsv:3", "idx", "'٣'"]),
-        (HEADER + ROWS.replace("100", "1_0"), ["a.tsv:3", "idx"]),
         (HEADER + ROWS.replace("0.953", "nan"), ["a.tsv:2", "radius nan", "audit"]),
         (HEADER + ROWS.replace("0.953", "-0.1"), ["a.tsv:2", "radius -0.1"]),
-        (HEADER + ROWS.replace("0.953", "1e999"), ["a.tsv:2", "radius inf"]),
         (HEADER + ROWS.replace("\t1\t", "\t2\t"), ["a.tsv:2", "correct 2", "audit"]),
         (HEADER + ROWS.replace("-1", "-2"), ["a.tsv:3", "predict -2"]),
-        (HEADER + ROWS.replace("\t3\t3", "\t-2\t3"), ["a.tsv:2", "label -2"]),
         (HEADER + ROWS.replace("100", "0"), ["a.tsv:3", "idx 0 comes twice"]),
         (HEADER + ROWS.replace("14.9", "1\x004"), ["a.tsv:3", "time"]),
     ],
@@ -144,9 +139,3 @@ def test_what_was_rounded_stays(tmp_path_factory, radii):
     pd.testing.assert_frame_equal(
         tsv.read(path)[[*tsv.COLUMNS[:5]]], table[[*tsv.COLUMNS[:5]]], check_exact=True
     )
-
-
-def test_an_empty_table_has_a_header(path):
-    tsv.write(certificates([], []), path)
-
-    assert path.read_text() == HEADER and len(tsv.read(path)) == 0

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from rrcm.certification.sampling import voting
 from rrcm.certification.votes.counts import SOFT
-from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.noise import streams
 
@@ -83,14 +82,6 @@ def test_soft_votes_are_probabilities_in_float64_rounded_down(scores, beta):
     assert (added.squares.numpy() == steps**2).all()
 
 
-def test_a_certain_class_has_all_steps():
-    added = SOFTLY(Says([[100.0, 0.0, 0.0]]))(torch.zeros(1))
-
-    assert added.votes.tolist() == [[1, 0, 0]]
-    assert added.soft.tolist() == [[SOFT, 0, 0]]
-    assert added.squares.tolist() == [[SOFT**2, 0, 0]]
-
-
 def test_disagreement_compares_votes_not_scores():
     ours = Says([[1.0, 0.0, 0.0], [0.0, 2.0, 1.0], [0.0, 0.0, 3.0], [1.0, nan, 0.0]])
     theirs = Says([[9.0, 8.0, 0.0], [3.0, 2.0, 1.0], [0.0, 0.0, nan], [1.0, 0.0, 0.0]])
@@ -99,16 +90,6 @@ def test_disagreement_compares_votes_not_scores():
 
     assert added.votes[:2].tolist() == [[1, 0], [0, 1]]
     assert added.nan.tolist() == [[0], [0], [1], [1]]
-
-
-def test_a_function_agrees_with_itself():
-    x = noisy(0, 0, 50)
-
-    same = voting.disagreement(linear(), linear())(x)
-    other = voting.disagreement(linear(), linear((5.0, 0, 0)))(x)
-
-    assert same.votes.sum(dim=0).tolist() == [50, 0]
-    assert other.votes[:, 1].sum() > 5
 
 
 # Whose row it is.
@@ -164,33 +145,6 @@ def test_counts_of_a_piece_are_sums_over_its_draws(batch_size):
             assert torch.equal(total, getattr(rows, name).sum(dim=0))
 
 
-def test_counts_add_up_name_by_name():
-    one, two = (
-        voting.Counts(**{name: torch.tensor([10**i * k]) for i, name in enumerate(FIELDS)})
-        for k in (1, 2)
-    )
-
-    assert [int(getattr(one + two, name)) for name in FIELDS] == [3, 30, 300, 3000]
-
-
-@pytest.mark.parametrize("component", registry.names("distributions"))
-def test_every_noise_is_drawn_with_its_seed_sigma_and_white(component):
-    seen = []
-
-    def look(x):
-        seen.append(x.clone())
-        return torch.zeros(len(x), 3)
-
-    counting(voting.hard(Says(look)), component=component, batch_size=4)(pieces((1, 5, 3)))
-    images, draws = torch.full((4,), int(SIX.idx[1])), torch.tensor([5, 6, 7, 0])
-    x = torch.from_numpy(SIX.pixels(np.array([1] * 4)))
-
-    module = registry.load("distributions", component)
-    expected = module.noisy(x, SIGMA, seed=3, images=images, draws=draws, max_value=16)
-
-    assert torch.equal(seen[0], expected)
-
-
 def test_nan_names_the_image():
     """The one whose score it is, not its neighbours in the batch."""
     place = 4
@@ -203,15 +157,6 @@ def test_nan_names_the_image():
 
     with refused(BackendError, f"NaN scores for image {SIX.idx[place]};"):
         counting(voting.hard(Says(broken)))(parts)
-
-
-def test_memory_is_that_of_pieces_and_rows_not_of_images():
-    """A piece costs one image; 200 draws of it never stand side by side, only batches do."""
-    backend = linear()
-
-    counting(voting.hard(backend), batch_size=10)(pieces((0, 0, 200)))
-
-    assert backend.batches == [(10, 1, 2, 2)] * 20
 
 
 # Batch invariance.

@@ -1,7 +1,6 @@
 """A votes file says what defines it, loses at most a torn line, and hides no damage."""
 
 import dataclasses
-import itertools
 import json
 import os
 import zlib
@@ -9,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import header, images, refused, row
+from builders import header, refused, row
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +21,6 @@ from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import SOFT
 from rrcm.certification.votes.records import Header
 from rrcm.core.errors import VotesError
-from rrcm.core.labels import UNKNOWN
 
 HEADER = header(images=3)  # n0 = 10, n = 40, three classes
 ROWS = [
@@ -58,12 +56,6 @@ def write(path, rows=ROWS, definition=HEADER):
 
 
 # The file.
-
-
-def test_what_is_written_is_read(path):
-    write(path)
-
-    assert records.read(path) == (HEADER, ROWS)
 
 
 def test_the_format_is_the_documented_one(path):
@@ -160,14 +152,10 @@ def test_packed_votes_need_a_tenth_and_older_ones_are_read(path):
     ("looks", "words"),
     [
         ("3 2 0:C", "not a line of votes"),  # more looks than there are
-        ("2 2 0:CF", "not a line of votes"),
         ("2 2 0:CCC", "not a line of votes"),
         ("2 2 0:g", "not a line of votes"),  # a number without an end
         (f"2 2 0:{'g' * 99}C", "not a line of votes"),
-        ("2 2 0:*", "not a line of votes"),
         ("2 2 0:C 0:C", "not a line of votes"),
-        ("2 0 0:C", "not a line of votes"),
-        ("2", "not a line of votes"),
         ("2 2 3:C", "votes for a class outside 0..2"),
         ("2 2 0:wB", "votes for a class"),  # 24 of 10 draws
     ],
@@ -226,31 +214,21 @@ BAD = [
     ({"n0": {}, "looks": []}, "n0 has 0 votes, expected 10"),
     ({"n0": {}, "stop": "budget"}, "n0 has 0 votes, expected 10"),
     ({"n0": {"3": 10}}, "n0 votes for a class outside 0..2"),
-    ({"n0": {"-1": 10}}, "n0 votes for a class outside 0..2"),
     ({"n0": {"0": 11, "1": -1}}, "n0 has -1 votes for a class"),
     ({"label": 3}, "label 3 is outside 0..2"),
     ({"label": -2}, "label -2 is outside 0..2"),
     ({"looks": [[20, {"0": 19}]]}, "looks has 19 votes, expected 20"),
-    ({"looks": [[20, {"0": 21}]]}, "looks has 21 votes, expected 20"),
     ({"looks": [[20, {"0": 50, "1": -30}]]}, "looks has -30 votes for a class"),
-    ({"looks": [[20, {"5": 20}]]}, "looks votes for a class outside 0..2"),
     ({"looks": [[41, {"0": 41}]]}, "looks do not add up: 41 draws after 0"),
-    ({"looks": [[0, {}]]}, "looks do not add up: 0 draws after 0"),
     ({"looks": [[20, {"0": 20}], [20, {"0": 20}]]}, "do not add up: 20 draws after 20"),
-    ({"looks": [[20, {"0": 20}], [10, {"0": 10}]]}, "do not add up: 10 draws after 20"),
     ({"looks": [[20, {"0": 20}], [40, {"0": 19, "1": 21}]]}, "do not add up: 40 draws after 20"),
     ({"looks": [[9, {"1": 9}], [20, {"1": 9, "2": 11}], [40, {"1": 40}]]}, "40 draws after 20"),
     ({"soft": [5, 7]}, "soft does not add up"),
     ({"soft": [0, 1]}, "soft does not add up"),
     ({"paired": [0, 5]}, "paired has 0 of 5, expected 0 pairs"),
     ({"idx": 1.5}, "not a line of votes"),
-    ({"looks": [[20]]}, "not a line of votes"),
-    ({"looks": {"20": 20}}, "not a line of votes"),
     ({"looks": [[20, {"0": 19.5, "1": 0.5}]]}, "not a line of votes"),
-    ({"n0": [10]}, "not a line of votes"),
     ({"n0": {"zero": 10}}, "not a line of votes"),
-    ({"soft": [0]}, "not a line of votes"),
-    ({"paired": [0, 0, 0]}, "not a line of votes"),
 ]
 
 
@@ -259,18 +237,6 @@ def damaged(path, line, definition=HEADER):
     records.write(path, replace(definition, images=len(ROWS) + 1), ROWS)
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:3], records.sealed(line), *lines[3:]]) + "\n")
-
-
-def test_the_line_that_is_damaged_below_is_good(path):
-    damaged(path, json.dumps(GOOD))
-
-    assert [one.idx for one in records.read(path)[1]] == [7, 3, 8, 11]
-
-
-def test_a_label_may_be_unknown(path):
-    damaged(path, json.dumps(GOOD | {"label": UNKNOWN}))
-
-    assert UNKNOWN in [row.label for row in records.read(path)[1]]
 
 
 @pytest.mark.parametrize(("change", "words"), BAD, ids=[str(change) for change, _ in BAD])
@@ -355,13 +321,6 @@ def test_every_field_of_the_header_is_needed_and_typed(path, field):
             records.read(path)
 
 
-def test_another_format_is_refused(path):
-    write(path, definition=header(format="rrcm-votes-4"))
-
-    with refused(VotesError, f"{path}:1: format 'rrcm-votes-4', this", "'rrcm-votes-6'"):
-        records.read(path)
-
-
 def test_unfinished_votes_are_not_read(path):
     whole = write(path)
     for text in (whole[:-1], whole[:-20]):
@@ -371,17 +330,6 @@ def test_unfinished_votes_are_not_read(path):
     path.unlink()
     with refused(VotesError, f"{path}: not found"):
         records.read(path)
-
-
-def test_votes_files_are_written_whole_or_not_at_all(path):
-    def rows():
-        yield ROWS[0]
-        raise ArithmeticError
-
-    with pytest.raises(ArithmeticError):
-        records.write(path, HEADER, rows())
-
-    assert not list(path.parent.iterdir())
 
 
 # The journal.
@@ -418,7 +366,7 @@ def test_the_disk_hears_of_it_soon_and_at_the_end(path, monkeypatch):
 
 def test_a_journal_cut_anywhere_has_all_whole_lines_of_it(path, hasty):
     """Whatever a crash cuts off, at most one line is lost, and no trace of it is left."""
-    rows = [*PARTLY, *ROWS]
+    rows = [PARTLY[0], *ROWS[:2]]
     whole = journalled(path, rows)
     ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
     for cut in range(len(whole) + 1):
@@ -511,21 +459,3 @@ def test_a_shard_that_lost_images_is_refused(tmp_path, short):
 
     with refused(VotesError, f"{paths[short]}: 2 images, expected 3"):
         records.merge(paths)
-
-
-def test_a_shard_that_is_damaged_is_named(tmp_path):
-    paths, _ = shards(tmp_path, 2)
-    paths[1].write_bytes(paths[1].read_bytes()[:-5])
-
-    with refused(VotesError, f"{paths[1]}: the last line is torn"):
-        records.merge(paths)
-
-
-def test_every_image_is_in_one_shard():
-    split = images(11)
-    for count in (1, 2, 5, 11, 13):
-        parts = [
-            procedure.subset("every:2", len(split.idx), shard=f"{i}/{count}").tolist()
-            for i in range(1, count + 1)
-        ]
-        assert sorted(itertools.chain(*parts)) == [0, 2, 4, 6, 8, 10]

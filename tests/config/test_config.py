@@ -2,17 +2,13 @@
 
 import dataclasses
 import json
-from typing import Any
 
 import pytest
 from builders import PARAMS, changed, plain, refused
 from workspace import ROOT, tracked
 
-from rrcm.certification.votes.counts import Claim
-from rrcm.config import defaults, params, sections
-from rrcm.config.certification import Sample
+from rrcm.config import params, sections
 from rrcm.config.params import Params
-from rrcm.core import registry
 from rrcm.core.errors import ConfigError
 from rrcm.core.schema import parse
 
@@ -83,24 +79,19 @@ def test_an_unknown_key_is_told_what_it_resembles(section):
 RUN = "runs.tiny-rrcm-s050"
 WRONG = [
     ("sample.n0", "many", "expected int, got 'many'"),
-    ("sample.n0", 1.5, "expected int, got 1.5"),
     ("sample.n0", True, "expected int, got True"),
     ("certify.alpha", True, "expected float, got True"),
-    ("certify.alpha", "1e-3", "expected float"),
     ("report.radii", [0.0, "far"], "report.radii[1]: expected float"),
     ("models.tiny", "small", "expected dict"),
     ("sample", [], "expected a mapping"),
     ("sample.precision", "fp23", "or bf16 or fp16 or int8, got 'fp23'. Did you mean 'fp32'?"),
     ("sample.soft", True, "expected float, got True"),
-    ("sample.soft", -1, "soft: must be finite and >= 0"),
     ("sample.alpha", 0, "must be in (0, 1), got 0.0"),
-    ("sample.alpha", 1.0, "must be in (0, 1), got 1.0"),
     ("sample.paired", -1, "must be finite and >= 0, got -1"),
     ("sample.n", 2**32 - 20, f"below 2^32, and n0 + n + paired is {2**32}"),
     ("sample.stop", "grit", "anytime). Did you mean 'grid'?"),
     ("stopping.grid", [0.5], "expected dict"),
     ("certify.certificates", "cohen", "expected list, got 'cohen'"),
-    ("certify.certificates", [], "need one or more, each once, got []"),
     ("certify.certificates", ["cohen", "cohen"], "each once"),
     ("certify.certificates", ["cohen", 1], "certify.certificates[1]: expected str"),
     ("evals.tiny-rrcm-s050-e050.architecture", "vti", "Did you mean 'vit'?"),
@@ -112,23 +103,16 @@ WRONG = [
     ("pretrain.tiny.model", "huge", "not in models"),
     ("evals.tiny-rrcm-s050-e050.run", "tiny-rrcm-s05", "Did you mean 'tiny-rrcm-s050'?"),
     (f"{RUN}.sigma", 0, "must be positive"),
-    (f"{RUN}.sigma", -0.5, "must be positive"),
     (f"{RUN}.sigma", float("inf"), "expected a finite number, got inf"),
-    (f"{RUN}.sigma", float("nan"), "expected a finite number, got nan"),
     ("evals.tiny-rrcm-s050-e050.sigma", 0.0, "must be positive"),
-    ("certify.alpha", 0, "must be in (0, 1), got 0.0"),
-    ("certify.alpha", 1, "must be in (0, 1), got 1.0"),
     ("certify.alpha", float("nan"), "expected a finite number, got nan"),
     ("certify.alpha", 10**400, "expected a finite number, got a whole number of 1329 bits"),
     ("data.test", -1, "must be finite and >= 0"),
     ("data.choice", -1, "must be finite and >= 0"),
     ("sample.split", "validation", "must be test or choice"),
-    ("data.choice", 0.5, "expected int"),
-    ("sample.split", "chioce", "must be test or choice, got 'chioce'. Did you mean 'choice'?"),
     ("data.size", 0, "must be positive"),
     ("data.channels", 2, "1 (grey) or 3 (RGB), got 2"),
     ("data.crop", 0, "a share in (0, 1]"),
-    ("data.crop", 1.1, "a share in (0, 1]"),
     ("data.validation", -1, "must be positive"),
     ("data.shard_size", 0, "must be positive"),
     ("pretrain.tiny.steps", 0, "must be positive"),
@@ -136,13 +120,10 @@ WRONG = [
     ("pretrain.tiny.optimizer.lr", 0, "must be positive"),
     ("pretrain.tiny.optimizer.weight_decay", -1, "must be finite and >= 0"),
     ("pretrain.tiny.optimizer.clip", 0, "must be positive"),
-    ("pretrain.tiny.optimizer.clip", float("nan"), "expected a number, got nan"),
-    ("pretrain.tiny.optimizer.clip", -float("inf"), "must be positive, got -inf"),
     ("pretrain.tiny.optimizer.horizon", 0.5, "must be at least 1"),
     ("pretrain.tiny.optimizer.momentum", 1.0, "must be in [0, 1)"),
     ("pretrain.tiny.optimizer.gamma", 0.0, "must be in (0, 1]"),
     ("pretrain.tiny.optimizer.milestones", [0.5, 0.2], "shares of the steps in (0, 1), ascending"),
-    ("pretrain.tiny.optimizer.milestones", [50.0], "shares of the steps in (0, 1), ascending"),
     ("pretrain.tiny.optimizer.algorithm", "adam", "Did you mean 'adamw'?"),
     ("pretrain.tiny.optimizer.warmup_by", "steps", "Did you mean 'step'?"),
     ("pretrain.tiny.grid.sampling", "lognormals", "Did you mean 'lognormal'?"),
@@ -168,10 +149,7 @@ WRONG = [
     ("sample.n0", 0, "must be positive"),
     ("sample.seed", -1, "must be in [0, 2^64)"),
     ("sample.seed", 2**64, "whole numbers are below 2^64"),
-    ("report.radii", [], "ascending"),
-    ("report.radii", [0.0, float("nan")], "expected a finite number, got nan"),
     ("report.radii", [0.5, 0.25], "ascending"),
-    ("report.radii", [0.25, 0.25], "distinct"),
     ("report.radii", [-0.25], "not negative"),
     ("report.confidence", 95, "must be in (0, 1)"),
 ]
@@ -196,13 +174,6 @@ def test_the_named_number_of_draws_is_the_smallest_that_can_certify(tmp_path, al
         load(tmp_path, changed(node, "sample.n", enough - 1 or 1))
 
     assert load(tmp_path, changed(node, "sample.n", enough)).sample.n == enough
-
-
-def test_a_thousandth_needs_ten_draws(tmp_path):
-    with refused(ConfigError, "sample.n: 9 draws", "certify.alpha = 0.001", "at least 10 can"):
-        load(tmp_path, changed(plain(PARAMS), "sample.n", 9))
-
-    assert load(tmp_path, changed(plain(PARAMS), "sample.n", 10))
 
 
 def test_numbers_are_those_of_yaml_1_2(tmp_path):
@@ -253,14 +224,6 @@ def test_a_missing_section_is_told_what_it_resembles(section, words):
         sections.read(section, sections.Run, PARAMS)
 
 
-def test_a_section_alone_is_the_same_as_in_the_whole():
-    whole = params.load(PARAMS)
-
-    assert sections.read("sample", Sample, PARAMS) == whole.sample
-    assert sections.read(RUN, sections.Run, PARAMS) == whole.runs["tiny-rrcm-s050"]
-    assert sections.read("stopping.grid", dict[str, Any], PARAMS) == whole.stopping["grid"]
-
-
 def test_the_choice_split_is_certified_only_where_there_is_one(tmp_path):
     """The test split needs no such check: where it is not held out, the dataset has one."""
     node = changed(plain(PARAMS), "sample.split", "choice")
@@ -281,38 +244,6 @@ def test_a_table_shows_only_radii_that_its_rule_settles(tmp_path, rule):
 
     assert load(tmp_path, changed(node, "sample.stop", "anytime"))
     assert load(tmp_path, changed(node, f"stopping.{rule}.radii", [0, 0.3, 0.7]))  # 0 is 0.0
-
-
-@pytest.mark.parametrize("radii", [0.5, ["far"], None])
-def test_radii_of_the_grid_are_a_list_of_numbers(tmp_path, radii):
-    with refused(ConfigError, "stopping.grid.radii", "expected "):
-        load(tmp_path, changed(plain(PARAMS), "stopping.grid.radii", radii))
-
-
-@pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda path: path.name)
-def test_every_rule_of_a_preset_can_be_asked_for(path):
-    """Its constants are those of the rule, at the preset's n and at each sigma."""
-    whole = params.load(path)
-
-    assert path not in PRESETS or [*whole.stopping] == [*defaults.STOPPING]
-    for name, constants in whole.stopping.items():
-        rule = registry.load("stopping", name)
-        cfg = parse(constants, rule.Config, where=name)
-        for evaluation in whole.evals.values():
-            certificate = registry.load("certificates", whole.sample.certificate)
-            claim = Claim(certificate=certificate, sigma=evaluation.sigma, alpha=0.001)
-            made = rule.Rule(cfg, n=whole.sample.n, claim=claim)
-            assert made.looks[-1] == whole.sample.n
-
-
-@pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda path: path.name)
-def test_every_component_of_a_preset_exists(path):
-    whole = params.load(path)
-
-    for name in whole.certify.certificates:
-        registry.load("certificates", name)
-    registry.load("distributions", whole.sample.noise)
-    assert whole.sample.backend in registry.names("backends")
 
 
 DIFFUSION = ROOT / "presets/digits-diffusion.yaml"
@@ -348,12 +279,3 @@ def test_a_preset_may_name_a_denoiser_that_is_imported_later(tmp_path, monkeypat
     whole = params.load(DIFFUSION.with_name("imagenet-diffusion.yaml"))
 
     assert whole.purified["r50-dds-s025"].denoiser == "imported/imagenet-diffusion"
-
-
-def test_a_purified_classifier_is_found_by_its_method_and_sigma():
-    whole = params.load(DIFFUSION)
-    found = whole.classifiers()["tiny-densepure5-s050"]
-
-    assert (found.model, found.method, found.sigma) == ("tiny", "densepure5", 0.5)
-    assert whole.maker("tiny-densepure5-s050") == "purify@tiny-densepure5-s050"
-    assert whole.maker("tiny-rrcm-s050") == "export@tiny-rrcm-s050"

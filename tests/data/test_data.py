@@ -30,7 +30,6 @@ from rrcm.data.datasets import cifar10, folder, imagenet
 from rrcm.data.ingest import manifest, sharding
 from rrcm.data.ingest.listing import Listing, Place
 from rrcm.data.ingest.origin import Origin
-from rrcm.data.splits import shards
 
 from torchvision.datasets import CIFAR10  # isort: skip (after _torchvision)
 from torchvision.datasets.imagenet import ARCHIVE_META  # isort: skip
@@ -53,15 +52,6 @@ def fetched(source: Path, root: Path) -> Listing:
     return cifar10.listing(root, root / "no link")
 
 
-def test_the_lookalike_is_what_python_reads(official: Path):
-    """As Python 2 wrote it: byte strings under the old name of numpy's function."""
-    raw = (official.parent / cifar10.FOLDER / "data_batch_1").read_bytes()
-    content = pickle.loads(raw, encoding="bytes")
-
-    assert raw.startswith(b"\x80\x02}") and b"cnumpy.core.multiarray\n_reconstruct\n" in raw
-    assert content[b"data"].shape == (10, 3072) and content[b"data"].dtype == np.uint8
-
-
 @pytest.mark.parametrize("form", ["archive", "folder", "batches"])
 def test_cifar10_is_its_batches_in_their_order(official: Path, tmp_path: Path, form: str):
     """Rows are red, green and blue planes; the sixth batch is the test split."""
@@ -78,30 +68,6 @@ def test_cifar10_is_its_batches_in_their_order(official: Path, tmp_path: Path, f
     assert found.classes[3] == "cat" and found.size == 70 * 3072
     raw = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert raw == {n: (official.parent / cifar10.FOLDER / n).read_bytes() for n in cifar10.MD5}
-
-
-def test_cifar10_becomes_shards_with_the_official_test_split(official: Path, tmp_path: Path):
-    found = fetched(official, tmp_path / "data")
-    cfg = Data(
-        name="cifar10",
-        seed=0,
-        test=0,
-        validation=10,
-        choice=0,
-        shard_size=16,
-        size=32,
-        channels=3,
-        crop=1.0,
-    )
-    out = tmp_path / "shards"
-    [*sharding.write(found, out, cfg, scratch=tmp_path / "scratch", workers=1)]
-
-    test = shards.read(out, "test")
-    assert test.idx.tolist() == [*range(20)]
-    np.testing.assert_array_equal(test.images, found.images[50:])
-    assert sorted([*shards.read(out, "train").idx, *shards.read(out, "validation").idx]) == [
-        *range(50)
-    ]
 
 
 def test_md5s_are_those_that_torchvision_checks():
@@ -152,9 +118,7 @@ class Instance:
 
 HOSTILE = {
     "posix.system": pickle.dumps({b"data": Evil(), b"labels": []}, protocol=2),
-    "builtins.eval": b"\x80\x02cbuiltins\neval\nU\x06f(1+1)\x85R.",
     "__builtin__.getattr": pickle.dumps(Instance(), protocol=2),
-    "numpy.load": b"\x80\x02cnumpy\nload\nU\x06/a.npy\x85R.",
     "numpy.core.multiarray.scalar": b"\x80\x02cnumpy.core.multiarray\nscalar\n.",
     "os.system": b"(S'touch hostile'\nios\nsystem\n.",  # the opcode INST, of protocol 0
 }
@@ -179,17 +143,11 @@ def batch(**changes) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b"", "damaged, or no pickle"),
-        (b"\x80\x02}q\x00(U\x04da", "damaged, or no pickle"),
         (b"<html>not found</html>", "damaged, or no pickle"),
         (lookalikes.python2_pickle([1]), "not a batch of CIFAR-10, but a list"),
         (batch(data=None), "without data and labels"),
-        (batch(labels=None), "without data and labels"),
-        (batch(data=[0] * 3072), "without data and labels"),
         (batch(labels=[1]), "1 labels for data of shape (2, 3072)"),
         (batch(labels=[1, 10]), "a label is not one of 0 … 9"),
-        (batch(labels=[1, -1]), "a label is not one of 0 … 9"),
-        (batch(labels=[1, 2.0]), "a label is not one of 0 … 9"),
         (batch(data=np.zeros((2, 3071), np.uint8)), "2 labels for data of shape (2, 3071)"),
         (batch(data=np.zeros((2, 3072), np.float32)), "'f4' instead of bytes"),
         (batch(data=np.zeros((2, 3072), np.uint8, order="F")), "anything but bytes in C order"),
@@ -217,14 +175,6 @@ def test_no_damage_is_more_than_a_line(official: Path, data: st.DataObject):
         assert str(error).startswith("a batch: ")
 
 
-def test_other_classes_are_not_cifar10(official: Path, tmp_path: Path):
-    other = lookalikes.python2_pickle({"label_names": ["apple", "aquarium fish"]})
-    source = altered(official, tmp_path / "raw", cifar10.META, other)
-
-    with refused(DataError, "batches.meta has other classes than CIFAR-10", "aquarium"):
-        cifar10.fetch(tmp_path / "data", source, verify=False)
-
-
 def test_an_archive_that_is_none_is_refused(official: Path, tmp_path: Path):
     whole = official.read_bytes()
     wrong = {
@@ -240,14 +190,6 @@ def test_an_archive_that_is_none_is_refused(official: Path, tmp_path: Path):
         cifar10.fetch(tmp_path / "data", tmp_path / "no.tar.gz", verify=False)
     with refused(DataError, "data_batch_1: not found", "expected the batches"):
         cifar10.fetch(tmp_path / "data", tmp_path, verify=False)
-
-
-def test_a_missing_batch_names_the_command(official: Path, tmp_path: Path):
-    fetched(official, tmp_path)
-    (tmp_path / "data_batch_4").unlink()
-
-    with refused(DataError, "data_batch_4: not found", "`rrcm data cifar10 --from"):
-        cifar10.listing(tmp_path, tmp_path)
 
 
 def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, monkeypatch):
@@ -379,7 +321,7 @@ def test_official_archives_are_held_to_md5s_and_counts(layouts, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [imagenet.TRAIN, imagenet.VAL, imagenet.DEVKIT])
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.7, 0.999])
 def test_truncated_archives_are_named(layouts, tmp_path: Path, name: str, share: float):
     source = shutil.copytree(layouts["tars"], tmp_path / "raw")
     shutil.rmtree(source / "ILSVRC2012_devkit_t12")
@@ -504,15 +446,6 @@ def test_unreadable_pictures_are_told_by_path_or_skipped_and_listed(tmp_path: Pa
     assert len(built(found, tmp_path)) > 6
 
 
-def test_a_class_without_any_readable_picture_is_refused(tmp_path: Path):
-    source = lookalikes.folders(tmp_path / "raw")
-    for path in (source / "test/cat").iterdir():
-        path.write_bytes(b"no")
-
-    with refused(DataError, "test/cat: none of 2 pictures can be read"):
-        examined(folder, source, tmp_path, skip=True)
-
-
 # The manifest keeps its promise.
 
 
@@ -562,14 +495,6 @@ def test_a_renamed_picture_is_another_dataset(kept: Path):
         built(again(kept), kept)
 
 
-def test_a_new_class_is_another_dataset(kept: Path):
-    for part in ("train", "test"):
-        shutil.copytree(kept / f"raw/{part}/cat", kept / f"raw/{part}/yak")
-
-    with refused(DataError, "class folder train/yak has 8 pictures, the manifest 0"):
-        again(kept)
-
-
 def test_a_dataset_may_move(kept: Path):
     before = built(again(kept), kept / "one")
     (kept / "raw").rename(kept / "elsewhere")
@@ -587,17 +512,12 @@ def test_a_machine_without_the_files_is_told_the_command(kept: Path):
         again(kept)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"parts": {}, "skipped": 3}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"parts": {}, "skipped": 3}'])
 def test_a_damaged_manifest_is_refused(kept: Path, text: str):
     (kept / "folder/manifest.json").write_text(text)
 
     with refused(DataError, "manifest.json: damaged", "`rrcm data folder --from DIR`"):
         again(kept)
-
-
-def test_a_manifest_that_was_never_written_names_the_command(tmp_path: Path):
-    with refused(DataError, "manifest.json: not found", "`rrcm data imagenet --from DIR`"):
-        imagenet.listing(tmp_path / "imagenet", tmp_path / "link")
 
 
 def test_a_picture_that_is_cut_short_is_named(tmp_path: Path):

@@ -15,13 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
-from rrcm.config.sections import Data
 from rrcm.core import registry
 from rrcm.core.errors import DataError
 from rrcm.data.datasets import fashion_mnist, mnist
-from rrcm.data.ingest import idx, sharding
+from rrcm.data.ingest import idx
 from rrcm.data.ingest.origin import Origin
-from rrcm.data.splits import shards
 
 from torchvision import datasets  # isort: skip (after the stub)
 
@@ -55,27 +53,6 @@ def test_a_data_set_is_its_files_in_their_order(source: Path, tmp_path: Path, pa
     assert found.held.tolist() == [False] * 60 + [True] * 20
     assert found.idx.tolist() == [*range(60), *range(20)]
     assert {n: (tmp_path / "data" / n).read_bytes() for n in idx.FILES} == raw
-
-
-def test_shards_keep_arrays_and_the_official_test_split(source: Path, tmp_path: Path):
-    found = fetched(source, tmp_path / "data")
-    cfg = Data(
-        name="mnist",
-        seed=0,
-        test=0,
-        validation=10,
-        choice=10,
-        shard_size=16,
-        size=28,
-        channels=1,
-        crop=1.0,
-    )
-    out = tmp_path / "shards"
-    [*sharding.write(found, out, cfg, scratch=tmp_path / "scratch", workers=1)]
-
-    test, train = shards.read(out, "test"), shards.read(out, "train")
-    assert isinstance(train.images, np.ndarray) and len(train.idx) == 40
-    np.testing.assert_array_equal(test.images, found.images[60:])
 
 
 @many

@@ -12,7 +12,7 @@ import tracemalloc
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -41,27 +41,13 @@ from rrcm.data.splits.pictures import Fit
 PRESET = {"test": 500, "validation": 100, "choice": 200, "seed": 1}  # of presets/digits.yaml
 LABELS = [example.label for example in examples()]
 CFG = Data(
-    name="digits",
-    seed=0,
-    test=40,
-    validation=20,
-    choice=10,
-    shard_size=64,
-    size=8,
-    channels=1,
-    crop=1.0,
-)
+    name="digits", seed=0, test=40, validation=20, choice=10, shard_size=64,
+    size=8, channels=1, crop=1.0,
+)  # fmt: skip
 SEEN = Data(
-    name="folder",
-    seed=0,
-    test=0,
-    validation=3,
-    choice=2,
-    shard_size=5,
-    size=24,
-    channels=3,
-    crop=0.75,
-)
+    name="folder", seed=0, test=0, validation=3, choice=2, shard_size=5,
+    size=24, channels=3, crop=0.75,
+)  # fmt: skip
 
 
 def part(some: slice) -> Listing:
@@ -143,11 +129,6 @@ def test_altered_raw_data_is_refused_with_the_cure(tmp_path):
     assert digits.listing(tmp_path, tmp_path).labels[0] == 0
 
 
-def test_missing_raw_data_names_the_command(tmp_path):
-    with refused(DataError, "digits.csv: not found", "`rrcm data digits`"):
-        digits.listing(tmp_path, tmp_path)
-
-
 def test_an_altered_scikit_learn_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(digits, "SHA256", "0" * 64)
 
@@ -165,17 +146,6 @@ def test_certified_images_never_change():
     assert hashlib.sha256(str(test).encode()).hexdigest() == (
         "a747ceaf2c676c53eb4f06e2e2db80a82be07a89463a4f6a0579a7d42810a7af"
     )
-
-
-def test_splits_are_disjoint_balanced_and_complete():
-    rows = sharding.split(LABELS, **PRESET)
-
-    assert sorted(chain(*rows.values())) == list(range(1797))
-    assert all(chosen == sorted(chosen) for chosen in rows.values())
-    for name in ("test", "validation", "choice"):
-        assert Counter(LABELS[i] for i in rows[name]) == dict.fromkeys(
-            range(10), PRESET[name] // 10
-        )
 
 
 def test_the_rule_is_the_documented_one():
@@ -209,13 +179,6 @@ def test_splits_without_a_choice_are_those_of_before_there_was_one():
     digests = {name: hashlib.sha256(str(rows[name]).encode()).hexdigest()[:8] for name in rows}
     del digests["choice"]  # of no images
     assert digests == {"train": "7a38021b", "validation": "c7de2987", "test": "4489f4c6"}
-
-
-def test_seeds_split_differently():
-    tests = [set(sharding.split(LABELS, **PRESET | {"seed": s})["test"]) for s in range(4)]
-
-    for a, b in combinations(tests, 2):
-        assert len(a & b) < 200  # 139 are expected, with a deviation of 8
 
 
 @few
@@ -276,13 +239,6 @@ def test_webdataset_reads_them(built: Path):
     np.testing.assert_array_equal(images, got.images)
 
 
-def test_names_are_places_in_the_raw_data(tmp_path):
-    """An image keeps its `idx` even where only some of the images are written."""
-    out = write(tmp_path / "shards", images=part(slice(1000, 1150)))
-
-    assert min(shards.read(out, "test").idx) >= 1000
-
-
 def test_shards_are_the_same_wherever_and_whenever_they_are_built(built, tmp_path, monkeypatch):
     later, mask = time.time() + 1e8, os.umask(0o077)
     monkeypatch.setattr(time, "time", lambda: later)
@@ -296,13 +252,7 @@ def test_shards_are_the_same_wherever_and_whenever_they_are_built(built, tmp_pat
         time.tzset()
 
     assert contents(again) == contents(built)
-    assert (
-        len(contents(built)) == 4 + 3 + 3 + 3
-    )  # 80, 20, 10 and 40 images in shards of 64; two more
-
-
-def test_another_seed_is_another_build(built, tmp_path):
-    assert contents(write(tmp_path / "shards", seed=1)) != contents(built)
+    assert len(contents(built)) == 4 + 3 + 3 + 3  # 80, 20, 10 and 40 images by 64, and two more
 
 
 def truncate(path):
@@ -341,12 +291,7 @@ def test_a_split_of_no_images_is_written_and_refused_with_the_way_out(tmp_path):
         shards.read(out, "choice")
 
 
-def test_a_missing_index_is_refused(tmp_path):
-    with refused(DataError, "index.json: not found", "`dvc repro shard`"):
-        shards.read(tmp_path, "test")
-
-
-@pytest.mark.parametrize("text", [b"", b'{"classes": [', b"\xff\xfe", b"{}", b"[]"])
+@pytest.mark.parametrize("text", [b'{"classes": [', b"\xff\xfe", b"{}", b"[]"])
 def test_a_damaged_index_is_refused(copy, text):
     (copy / "test/index.json").write_bytes(text)
 
@@ -380,16 +325,6 @@ def test_a_new_build_replaces_the_old_one(built, tmp_path):
     write(tmp_path / "shards", shard_size=8)
 
     assert contents(write(tmp_path / "shards")) == contents(built)
-
-
-def test_pixels_are_shares_of_white(built):
-    got = shards.read(built, "test")
-
-    assert got.pixels().dtype == np.float32
-    assert (got.pixels().min(), got.pixels().max()) == (0, 1)
-    np.testing.assert_array_equal(got.pixels() * 16, got.images)
-    np.testing.assert_array_equal(got.pixels(slice(3)), got.pixels()[:3])
-    np.testing.assert_array_equal(got.pixels(5), got.pixels()[5])
 
 
 # However many processes, and whatever happens to them.
@@ -469,8 +404,7 @@ def test_a_note_is_trusted_only_beside_its_shard(built: Path, tmp_path: Path):
     assert contents(out) == contents(built)
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG])
-@pytest.mark.parametrize("where", ["_pack", "_index"])
+@pytest.mark.parametrize(("where", "code"), [("_pack", errno.ENOSPC), ("_index", errno.EFBIG)])
 def test_a_full_disk_is_told_and_made_room_on(built, tmp_path, monkeypatch, code, where):
     out, scratch, real, calls = tmp_path / "shards", tmp_path / "scratch", sharding.atomic, []
 
@@ -490,15 +424,6 @@ def test_a_full_disk_is_told_and_made_room_on(built, tmp_path, monkeypatch, code
     assert kept == (1 if where == "_pack" else 5)
     [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
     assert contents(out) == contents(built)
-
-
-def test_other_errors_of_the_system_are_not_taken_for_a_full_disk(tmp_path, monkeypatch):
-    def atomic(path):
-        raise OSError(errno.EIO, "trouble")
-
-    monkeypatch.setattr(sharding, "atomic", atomic)
-    with pytest.raises(OSError, match="trouble"):
-        write(tmp_path / "shards")
 
 
 def test_memory_does_not_grow_with_the_data(tmp_path: Path):
@@ -625,11 +550,6 @@ def test_settings_that_do_not_go_with_the_images_are_refused(tmp_path, changes, 
         write(tmp_path / "shards", **changes)
 
 
-def test_a_second_test_split_is_refused(seen, tmp_path: Path):
-    with refused(ConfigError, "data.test: folder has a test split of its own, so this must be 0"):
-        write(tmp_path / "shards", seen[0], replace(SEEN, test=3))
-
-
 def test_a_picture_file_comes_to_the_shape_as_those_of_the_split_do(built, seen):
     """What `rrcm predict` does with a file: arrays have no rule, pictures the one of evaluation."""
     exact = shards.fit(shards.read_index(built / "test"))
@@ -640,7 +560,7 @@ def test_a_picture_file_comes_to_the_shape_as_those_of_the_split_do(built, seen)
 
 
 @pytest.mark.parametrize("pictures_too", [False, True])
-@pytest.mark.parametrize("share", [1e-6, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("share", [1e-6, 0.5])
 def test_a_share_of_the_labels_is_that_of_every_class(built, tmp_path, pictures_too, share):
     root = built
     if pictures_too:
@@ -656,10 +576,3 @@ def test_a_share_of_the_labels_is_that_of_every_class(built, tmp_path, pictures_
     assert rows == sorted(rows)
     np.testing.assert_array_equal(some.pixels(), whole.pixels(np.array(rows)))
     np.testing.assert_array_equal(some.labels, whole.labels[rows])
-
-
-def test_each_seed_has_labels_of_its_own(built):
-    whole = shards.read(built, "train")
-    first, again, other = (whole.labelled(0.2, seed=seed).idx.tolist() for seed in (0, 0, 1))
-
-    assert first == again != other

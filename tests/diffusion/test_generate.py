@@ -173,17 +173,6 @@ def test_what_is_told_matters_to_a_row_of_levels_and_nothing_else():
     np.testing.assert_array_equal(again, listening)
 
 
-def test_a_grey_image_with_all_noise_tells_what_noise_alone_does():
-    """Grey is 0 in model space: the last column is then the samples of `generate`."""
-    told, x = condition_of(Pixels(), 65), torch.full((7, *SHAPE), 0.5)
-    found = sampling.from_images(
-        Denoiser(Listening(), Times(SCHEDULES["edm"])), CFG, x, max_value=16, told=told
-    )
-
-    np.testing.assert_array_equal(found[:, -1], pictures(CFG, Listening(), told=told))
-    assert (found[:, 0] != found[:, -1]).any()
-
-
 def save_denoiser(root, **changes):
     shape = {"size": "16x3x2", "image_size": 8, "channels": 1, "patch_size": 4, "condition": 0}
     shape |= {"position_std": 0.02, "time_scale": 1.0} | changes

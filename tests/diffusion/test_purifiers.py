@@ -231,11 +231,6 @@ def test_a_variance_that_was_not_learned_is_refused():
         purify(x, SIGMA, x[:, None])
 
 
-def test_no_steps_are_refused():
-    with refused(ConfigError, "steps: must be positive"):
-        multi_step.Config(steps=0, rule="first", variance="small")
-
-
 def test_every_purifier_says_how_many_normal_numbers_it_asks_for():
     asked = {
         "learned": learned.Config(),

@@ -106,15 +106,6 @@ def test_the_bias_is_that_of_samples_of_normal_features(alike):
     assert np.mean([b for _, b in found]) == pytest.approx(expected, rel=0.05)
 
 
-@few
-@given(st.integers(1, 30), st.integers(2, 5000))
-def test_the_bias_of_two_samples_of_one_white_distribution(dimensions, count):
-    white = Moments(mean=np.zeros(dimensions), covariance=np.eye(dimensions), count=count)
-
-    expected = (2 * dimensions + dimensions * (dimensions + 1) / 2) / count
-    assert bias(white, white) == pytest.approx(expected)
-
-
 def test_a_dimension_without_spread_has_no_bias():
     flat, more = (
         Moments(mean=np.zeros(d), covariance=np.diag([2.0, 3.0, 0.0][:d]), count=50) for d in (2, 3)

@@ -28,7 +28,6 @@ HERE = here()
 OLD = ("haswell", "+avx2,+fma")  # what other processors have; here they are compiled for as well
 WIDTHS = [
     dataclasses.replace(HERE, lanes=4, registers=32),
-    dataclasses.replace(HERE, lanes=8, registers=16),
     dataclasses.replace(HERE, lanes=16, registers=32),
     dataclasses.replace(HERE, lanes=8, registers=12),
 ]
@@ -110,7 +109,10 @@ def test_scores_are_those_of_the_network(name):
 
 @pytest.mark.parametrize(
     ("name", "machine"),
-    [(n, m) for n in SHAPES for m in WIDTHS if "colour" in n or m is WIDTHS[-1]],
+    [  # bits of the others are golden values below
+        *((name, machine) for name in SHAPES if "colour" in name for machine in WIDTHS),
+        ("lenet, 24 pixels", WIDTHS[-1]),
+    ],
     ids=lambda one: one if isinstance(one, str) else f"{one.lanes}x{one.registers}-{one.cpu[:7]}",
 )
 def test_scores_have_the_same_bits_at_every_width(name, machine):
@@ -130,7 +132,7 @@ def test_scores_are_these_on_every_processor(name, digest):
     assert hashlib.sha256(scores.numpy().tobytes()).hexdigest()[:16] == digest
 
 
-@pytest.mark.parametrize("images", [1, 16, 63, 64, 65, 200])
+@pytest.mark.parametrize("images", [1, 63, 65])
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_score_is_the_same_in_every_batch(name, images):
     compiled, x = build(name), pixels(name, 200)

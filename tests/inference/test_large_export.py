@@ -49,6 +49,25 @@ def opened(root: Path, precision="fp32", **how):
     )
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    """A root with the exported classifier as a folder."""
+    root = tmp_path_factory.mktemp("written")
+    whole = onnx.load(exported() / f"onnx/{RUN}.onnx")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "_trace", lambda *_, **__: whole)
+        patch.setattr(export, "LARGEST", 100_000)
+        write(root)
+    return root
+
+
+@pytest.fixture
+def folder(written, tmp_path) -> Path:
+    """The folder in a copy of that root, which is ``tmp_path``, to damage."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    return tmp_path / f"onnx/{RUN}.onnx"
+
+
 def here(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -127,15 +146,6 @@ def test_a_refused_export_leaves_what_was_there(tmp_path, monkeypatch, before):
     assert len([*(tmp_path / "onnx").iterdir()]) == (before != "nothing")
 
 
-def test_a_file_and_a_folder_take_each_other_s_place(tmp_path, monkeypatch):
-    for most, folder in ((10**9, False), (1000, True), (1000, True), (10**9, False)):
-        monkeypatch.setattr(export, "LARGEST", most)
-        path = write(tmp_path)
-        assert [*path.parent.iterdir()] == [path]
-        assert path.is_dir() == folder
-        opened(tmp_path)
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
     "torn": lambda path: path.write_bytes(path.read_bytes()[:-4]),
@@ -145,44 +155,28 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_weights_that_are_not_those_of_the_graph_are_refused(tmp_path, few, precision, damage):
-    path = write(tmp_path)
-    DAMAGES[damage](path / DATA)
+@pytest.mark.parametrize(
+    ("damage", "precision"), [*((damage, "fp32") for damage in DAMAGES), ("torn", "fp16")]
+)
+def test_weights_that_are_not_those_of_the_graph_are_refused(tmp_path, folder, precision, damage):
+    DAMAGES[damage](folder / DATA)
 
-    with refused(BackendError, f"{path / DATA}: ", f"`dvc checkout --force {path}`", "`dvc repro`"):
+    ways_out = (f"`dvc checkout --force {folder}`", "`dvc repro`")
+    with refused(BackendError, f"{folder / DATA}: ", *ways_out):
         opened(tmp_path, precision)
 
 
-def test_a_folder_without_its_graph_is_refused(tmp_path, few):
-    path = write(tmp_path)
-    content = (path / GRAPH).read_bytes()
-    (path / GRAPH).write_bytes(content[:1000])
-    with refused(BackendError, str(path)):
+def test_a_folder_without_its_graph_is_refused(tmp_path, folder):
+    (folder / GRAPH).write_bytes((folder / GRAPH).read_bytes()[:1000])
+    with refused(BackendError, str(folder)):
         opened(tmp_path)
-    (path / GRAPH).unlink()
-    with refused(BackendError, f"{path / GRAPH}: not found"):
+    (folder / GRAPH).unlink()
+    with refused(BackendError, f"{folder / GRAPH}: not found"):
         opened(tmp_path)
 
 
-def test_weights_of_another_export_are_refused(tmp_path, few, monkeypatch):
-    one, two = write(tmp_path / "one"), tmp_path / "two"
-    shutil.copytree(tmp_path / "one", two)
-    model = onnx.load(one / GRAPH)
-    for tensor in model.graph.initializer:
-        if tensor.data_type == TensorProto.FLOAT:
-            tensor.raw_data = (1.5 * numpy_helper.to_array(tensor)).tobytes()
-    unload(model, two / f"onnx/{RUN}.onnx" / DATA)
-
-    with refused(BackendError, f"not of the {GRAPH} beside it"):
-        opened(two)
-
-
-def test_int8_of_a_folder_is_refused(tmp_path, few):
-    path = write(tmp_path)
-
-    with refused(BackendError, f"{path}: int8", "use fp32 or fp16"):
+def test_int8_of_a_folder_is_refused(tmp_path, folder):
+    with refused(BackendError, f"{folder}: int8", "use fp32 or fp16"):
         opened(tmp_path, "int8")
 
 

@@ -40,13 +40,6 @@ def test_what_is_saved_is_loaded(path):
     assert tensors["extreme"][1].signbit()
 
 
-def test_the_same_tensors_are_the_same_bytes(path, tmp_path):
-    checkpoint.save(path, TENSORS, {"note": "σ"})
-    checkpoint.save(tmp_path / "again", dict(reversed(TENSORS.items())), {"note": "σ"})
-
-    assert path.read_bytes() == (tmp_path / "again").read_bytes()
-
-
 def test_a_missing_file_is_named(path):
     with pytest.raises(CheckpointError) as error:
         checkpoint.load(path)
@@ -71,7 +64,6 @@ def test_a_file_truncated_anywhere_is_damaged(path):
         (nn.Linear(4, 3), "weight is [3, 4] in the file, [2, 4] in the model"),
         (nn.Linear(4, 2, bias=False), "bias is absent in the file, [2] in the model"),
         (nn.Bilinear(4, 4, 2), "weight is [2, 4, 4] in the file, [2, 4] in the model"),
-        (nn.BatchNorm1d(2), "weight is [2] in the file, [2, 4] in the model"),
     ],
     ids=str,
 )
@@ -86,13 +78,6 @@ def test_another_architecture_is_refused_by_its_first_difference(saved, differen
         f"models/x: a checkpoint of another architecture: {difference} of params.yaml"
     )
     assert equal(network.state_dict(), before)
-
-
-def test_a_tensor_too_many_is_another_architecture():
-    network = nn.Linear(4, 2)
-
-    with pytest.raises(CheckpointError, match=r"scale is \[1\] in the file, absent in the model"):
-        checkpoint.restore(network, network.state_dict() | {"scale": torch.ones(1)}, source="x")
 
 
 @pytest.mark.parametrize("existed", [True, False])
@@ -177,10 +162,3 @@ def test_a_saved_classifier_is_the_classifier(tmp_path, condition):
     assert torch.equal(loaded(x, sigma), network(x, sigma))
     assert not loaded.training and not any(p.requires_grad for p in loaded.parameters())
     assert found.items() >= config.items()
-
-
-def test_a_folder_without_a_classifier_is_named(tmp_path):
-    with pytest.raises(CheckpointError) as error:
-        classifier.load(tmp_path)
-
-    assert one_line(error) == f"{tmp_path}/config.json: not found; make it with `dvc repro`"

@@ -62,11 +62,3 @@ def test_passes_are_counted_in_training_and_a_backward_one_twice():
     assert called.taken() == (5, 0)
     called(x, sigma)  # an attack
     assert called.taken() == (10, 5)
-
-
-def test_evaluation_reaches_the_network():
-    """`train.accuracy` switches what it is given."""
-    _, called = computed("plain")
-
-    assert not called.eval().module.training
-    assert called.train().module.training

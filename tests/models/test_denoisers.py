@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import re
 
 import pytest
 import torch
@@ -112,16 +111,6 @@ def test_u_vit_is_its_definition(condition):
     torch.testing.assert_close(found, naive_uvit(network.state_dict(), x, told, seen))
 
 
-def test_u_vit_starts_with_positions_of_their_scale_and_small_matrices():
-    shape = UVIT | {"size": "64x3x2", "patch_size": 1}
-    w = denoiser.network("uvit", shape, where="here").state_dict()
-
-    assert w["pos_embed"].std().item() == pytest.approx(0.5, rel=0.05)
-    for name in ("blocks.1.attn.qkv.weight", "skips.0.weight"):
-        assert w[name].std().item() == pytest.approx(0.02, rel=0.05)
-    assert not w["skips.0.bias"].any()
-
-
 def test_recomputing_activations_gives_the_same_gradients():
     network, (x, told) = filled("uvit"), given()
     plain = torch.autograd.grad(network(x, told).square().sum(), [*network.parameters()])
@@ -178,10 +167,7 @@ def test_momentum_of_dncnn_is_the_weight_of_the_newest_batch():
         (uvit, {"size": "15x5x3"}, "size: width 15 must be even"),
         (uvit, {"patch_size": 3}, "patch_size: 3 does not divide image_size 8"),
         (uvit, {"time_scale": 0.0}, "time_scale: must be positive"),
-        (uvit, {"position_std": -0.02}, "position_std: must be positive"),
-        (uvit, {"condition": -1}, "condition: must be finite and >= 0"),
         (dncnn, {"depth": 2}, "depth: must be above 2"),
-        (dncnn, {"width": 0}, "width: must be positive"),
         (dncnn, {"momentum": 0.0}, r"momentum: must be in \(0, 1\]"),
     ],
 )
@@ -234,13 +220,10 @@ def test_a_denoiser_comes_back_from_its_folder(name, schedule, tmp_path):
     ("change", "message"),
     [
         (lambda folder, config: (folder / "config.json").unlink(), "config.json: not found"),
-        (lambda folder, config: (folder / "model.safetensors").unlink(), "safetensors: not found"),
         (lambda folder, config: (folder / "config.json").write_text("{"), "config.json: damaged"),
-        (lambda folder, config: (folder / "config.json").write_text("[]"), "damaged"),
         (lambda folder, config: config.pop("schedule"), "damaged .*schedule"),
         (lambda folder, config: config.update(network="unit"), "has no 'unit', only"),
         (lambda folder, config: config["shape"].pop("size"), "shape: missing size"),
-        (lambda folder, config: config["schedule"].update(kind="x"), "schedule.kind: must be"),
         (lambda folder, config: config["shape"].update(size="16x7x2"), "of another architecture"),
     ],
 )
@@ -256,8 +239,3 @@ def test_a_damaged_denoiser_is_refused_in_one_line(change, message, tmp_path):
     with pytest.raises(CheckpointError, match=message) as caught:
         denoiser.load(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_every_network_names_its_paper():
-    for module in (uvit, dncnn):
-        assert re.search(r"\(20\d\d\), arXiv:\d{4}\.\d{5}", module.__doc__)

@@ -40,7 +40,7 @@ def pixels(shape, images):
 
 
 @pytest.mark.parametrize("condition", ["exact", "nearest"])
-@pytest.mark.parametrize("sigma", [0.001, 0.25, 1.0, 40.0])
+@pytest.mark.parametrize("sigma", [0.001, 1.0])
 @pytest.mark.parametrize(("shape", "images"), [*zip(SHAPES, (5, 1, 3, 2, 2), strict=True)])
 def test_folding_is_exact(shape, images, sigma, condition):
     """In float64 nothing is left but rounding."""
@@ -86,23 +86,8 @@ def test_bfloat16_rounds_what_float64_computed():
     assert 1e-4 < (scores - exact).abs().max() / exact.abs().max() < 0.05
 
 
-def test_scores_depend_on_sigma_where_it_is_not_fixed():
-    network, x = build("digits"), pixels("digits", 4)
-    folded = fold(network).float()
-
-    assert not torch.allclose(folded(x, torch.tensor(0.25)), folded(x, torch.tensor(0.5)), atol=0.1)
-
-
-def test_nearest_is_deaf_between_two_points_of_the_grid():
-    folded, x = fold(build("digits", "nearest")), pixels("digits", 4).double()
-
-    assert torch.equal(folded.fix(0.5)(x), folded.fix(0.5001)(x))
-    assert not torch.equal(folded.fix(0.5)(x), folded.fix(0.6)(x))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_network_itself_is_left_alone(dtype):
-    network = build("digits").to(dtype)
+def test_the_network_itself_is_left_alone():
+    network = build("digits")
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
     fold(network).fix(0.5).to(torch.bfloat16)

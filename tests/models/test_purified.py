@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ballot_counters import counting, pieces
-from builders import SIGMA, Linear, images, linear, refused, save_classifier, split
+from ballot_counters import pieces
+from builders import SIGMA, Linear, linear, refused, save_classifier, split
 from sampling_runs import CFG as LONG
 from sampling_runs import SIX, rows, sampled
 from torch import nn
@@ -131,26 +131,6 @@ def test_a_learned_denoiser_stands_before_the_classifier_as_it_is(tmp_path):
     expected = run(direct.double()(x, torch.zeros(len(x))), LEVEL)
 
     torch.testing.assert_close(network(x, LEVEL), expected, rtol=1e-9, atol=1e-9)
-
-
-def test_one_copy_without_noise_is_dds_bit_for_bit(tmp_path):
-    x = batch()
-    for fixed in (True, False):
-        save(tmp_path, replace(DDS, local=Local(copies=1, sigma=0.0, fixed=fixed, seed=3)))
-        network = purified.load(tmp_path)[0].double()
-        z = normal(len(x), network.normals) if network.normals else None
-        assert network.normals == (() if fixed else (1, 1, 8, 8))
-        assert torch.equal(network(x, LEVEL, z), function("DDS")(x, LEVEL))
-
-
-def test_one_vote_is_no_vote(tmp_path):
-    """The scores of the purified picture themselves."""
-    save(tmp_path, replace(DENSE, votes=1))
-    network, x = purified.load(tmp_path)[0].double(), batch()
-    z = normal(len(x), network.normals)
-    clean = network.purifier(x, LEVEL, z)
-
-    assert torch.equal(network(x, LEVEL, z), network.classifier(clean))
 
 
 @pytest.mark.parametrize("name", ["DENSE", "FIXED", "FRESH", "BOTH"])
@@ -295,26 +275,6 @@ def test_another_function_has_another_name(tmp_path):
     assert len({*names.values()}) == len(OTHERS) + 1
 
 
-def test_code_is_named_by_its_hash(tmp_path):
-    made = purified.save(
-        tmp_path, DDS, root=parts(), pictures=(1, 8, 8), code=["models/a-run/config.json"]
-    )
-
-    assert made["code"] == {
-        "models/a-run/config.json": sha256(parts() / "models/a-run/config.json")
-    }
-    assert json.loads((tmp_path / "config.json").read_text()) == made
-
-
-def test_runs_and_ensembles_load_as_before():
-    network, config = purified.load(parts() / "models/a-run")
-    x = batch().float()
-
-    assert "purified" not in config
-    expected = ensembles.load(parts() / "models/a-run")[0]
-    assert torch.equal(network.float()(x, LEVEL), expected.float()(x, LEVEL))
-
-
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
@@ -346,14 +306,6 @@ def test_a_damaged_file_is_named(tmp_path, key):
     (tmp_path / "config.json").write_text(json.dumps(config))
 
     with refused(CheckpointError, f"{tmp_path / 'config.json'}: damaged"):
-        purified.load(tmp_path)
-
-
-def test_a_torn_file_is_named(tmp_path):
-    save(tmp_path, DDS)
-    (tmp_path / "config.json").write_text('{"purified"')
-
-    with refused(CheckpointError, "config.json: damaged"):
         purified.load(tmp_path)
 
 
@@ -582,28 +534,6 @@ def test_one_picture_of_a_random_classifier_has_the_votes_of_its_table():
     chosen = max(row["n0"], key=row["n0"].get)
     assert answer.n == 60
     assert answer.n_A == row["looks"][-1][1].get(chosen, 0)
-
-
-def test_two_random_functions_are_compared_on_the_same_normal_numbers():
-    compare = voting.disagreement(Random(), Random())
-    x, z = batch(50, (1, 2, 2)), normal(50, (3, 1, 2, 2))
-
-    compared = compare(x, z)
-
-    assert compared.votes.sum(dim=0).tolist() == [50, 0]
-    assert not compared.nan.any()
-
-
-def test_a_classifier_without_normals_is_given_none():
-    seen = []
-
-    def ballot(x, z):
-        seen.append(z)
-        return voting.hard(linear())(x)
-
-    counting(ballot, images(6))(pieces((0, 0, 3)))
-
-    assert seen == [None]
 
 
 def test_the_keys_that_make_the_function_are_all_but_names():

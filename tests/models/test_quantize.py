@@ -106,14 +106,6 @@ def test_float16_leaves_the_factors_of_a_resize_as_they_are():
     assert 0 < abs(found - scores).max() < 0.01 * abs(scores).max()
 
 
-def test_int8_is_close_where_it_was_calibrated():
-    scores = run(network(WEIGHTS), PIXELS)
-
-    error = run(quantize.int8(network(WEIGHTS), PIXELS), PIXELS) - scores
-
-    assert 0 < error.std() < 0.02 * scores.std()
-
-
 def test_int8_runs_in_integers(tmp_path):
     """Else ONNX Runtime did not recognise the pattern, and int8 is slower than float32."""
     options = onnxruntime.SessionOptions()
@@ -137,23 +129,6 @@ def test_rows_do_not_depend_on_their_batch(convert):
     wild = np.concatenate([x[:8], 1000 * x[8:]])
 
     assert np.array_equal(run(model, x)[:8], run(model, wild)[:8])
-
-
-def test_dynamic_quantisation_would_depend_on_it():
-    """The control: the same comparison sees what makes a certificate void."""
-    nodes = [
-        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["rounded"]),
-        helper.make_node("Flatten", ["rounded"], ["h0"]),
-        helper.make_node("Gemm", ["h0", "w1"], ["scores"], transB=1),
-    ]
-    model = network(WEIGHTS)
-    del model.graph.node[:], model.graph.value_info[:]
-    model.graph.node.extend(nodes)
-    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 24
-    x = PIXELS[:16]
-
-    assert not np.array_equal(run(model, x)[:8], run(model, np.concatenate([x[:8], 9 * x[8:]]))[:8])
 
 
 def test_a_layer_of_zeros_and_a_large_bias_survive():

@@ -190,25 +190,14 @@ BROKEN = {
         "blocks.1.norm1.weight is missing",
     ),
     "shape": (lambda s: s.update({FC1: s[FC1].T}), "fc1.weight is [48, 192], not [192, 48]"),
-    "head's shape": (but(linear_head__weight=torch.ones(5)), "linear_head.weight is [5], not a"),
     "head's width": (but(linear_head__weight=torch.ones(5, 7)), "is [5, 7], not [5, 48]"),
     "tokens": (but(base_model__pos_embed=torch.ones(1, 12, 48)), "has 12 tokens: cls, time and 10"),
     "axes": (but(base_model__pos_embed=torch.ones(12, 48)), "pos_embed is [12, 48], not 3 axes"),
-    "no axes": (but(base_model__pos_embed=torch.ones(1, 0, 48)), "pos_embed is [1, 0, 48], not 3"),
     "NaN": (but(linear_head__bias=NAN), "linear_head.bias holds numbers that are not finite"),
     "long": (lambda s: s.update({FC1: s[FC1].double()}), "is torch.float64, not float32"),
-    "whole numbers": (
-        but(linear_head__bias=torch.ones(5).long()),
-        "linear_head.bias is torch.int64",
-    ),
-    "projector": (
-        lambda s: s.update({"base_model.projection_head.2.weight": torch.ones(1)}),
-        "projection_head.2.weight is not of this network",
-    ),
     "no tensor": (but(step=3), "but 'step' is a int"),
     "name": (lambda s: s.update({3: torch.ones(1)}), "but 3 is a Tensor"),
     "sparse": (but(linear_head__bias=torch.ones(5).to_sparse()), "linear_head.bias is no plain"),
-    "expanded": (but(linear_head__bias=torch.ones(1).expand(5)), "linear_head.bias is no plain"),
     "mixed prefixes": (
         lambda s: s.update({f"module.{FC1}": s.pop(FC1)}),
         "patch_embed.proj.weight is missing, so this is no checkpoint of rRCM",
@@ -227,12 +216,6 @@ def test_a_checkpoint_that_is_not_ours_is_refused_in_one_line(tmp_path, case):
 
     assert message in str(error.value) and "\n" not in str(error.value)
     assert str(error.value).startswith(f"{tmp_path}/best.pt: ")
-
-
-@pytest.mark.parametrize("held", [3, {}, [1], torch.ones(2)], ids=repr)
-def test_what_is_no_state_dict_is_refused(tmp_path, held):
-    with pytest.raises(CheckpointError, match="expected a state dict, a mapping of names"):
-        read(written(held, tmp_path / "step.pth"))
 
 
 class Hostile:
@@ -287,10 +270,3 @@ def test_bytes_changed_at_random_are_read_or_refused(tmp_path):
             assert "encoder.norm.weight" in read(path).tensors
         except CheckpointError as error:
             assert "\n" not in str(error)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(CheckpointError) as error:
-        read(tmp_path / "nnet.pth")
-
-    assert str(error.value) == f"{tmp_path}/nnet.pth: not found"

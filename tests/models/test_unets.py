@@ -189,14 +189,6 @@ def test_shapes_tell_the_network_but_for_its_heads_and_its_pictures(tmp_path):
         read(path, GUIDED, head_channels=5)
 
 
-@pytest.mark.parametrize("heads", [0, 3])
-def test_heads_that_do_not_come_out_even_are_refused(tmp_path, heads):
-    path = written(drawn(IMPROVED), tmp_path / "model.pt")
-
-    with pytest.raises(CheckpointError, match=f"--heads {heads}: attention is over 64 channels"):
-        read(path, IMPROVED, heads=heads)
-
-
 def without(*names):
     return lambda state: [state.pop(name) for name in names]
 
@@ -217,30 +209,17 @@ BROKEN = {
         without("output_blocks.0.0.skip_connection.bias"),
         "skip_connection.bias is missing",
     ),
-    "half an attention": (
-        without("input_blocks.3.1.norm.bias"),
-        "input_blocks.3.1.norm.bias is missing",
-    ),
     "unequal levels": (
         lambda s: [s.pop(name) for name in [*s] if name.startswith("output_blocks.5.")],
         "5 output_blocks, of which 2 double the image; every level",
     ),
-    "no level": (
-        lambda s: [s.pop(name) for name in [*s] if name.startswith("output_blocks.")],
-        "0 output_blocks, of which 0 double",
-    ),
     "queries alone": (but(QKV, torch.ones(64, 64, 1)), f"{QKV} is [64, 64, 1], not [192, 64, 1]"),
-    "linear attention": (but(QKV, torch.ones(192, 64)), f"{QKV} is [192, 64], not [192, 64, 1]"),
     "no scale-shift": (but(EMB, torch.ones(32, 128)), f"{EMB} is [32, 128], not [64, 128]"),
     "no scale-shift at all": (
         but("input_blocks.1.0.emb_layers.1.weight", torch.ones(32, 128)),
         "input_blocks.1.0.emb_layers.1.weight: the time shifts the channels of blocks, and does",
     ),
     "a vector": (but("out.2.weight", torch.ones(3)), "out.2.weight is [3], no weight of a layer"),
-    "nothing": (
-        but("time_embed.0.weight", torch.ones(128, 0)),
-        "is [128, 0], no weight of a layer",
-    ),
     "super-resolution": (
         but("input_blocks.0.0.weight", torch.ones(32, 6, 3, 3)),
         "out.2.weight: 1 channels come out and 6 go in",
@@ -253,11 +232,6 @@ BROKEN = {
         but("out.0.bias", torch.full((32,), torch.nan)),
         "out.0.bias holds numbers that are not",
     ),
-    "long": (
-        but("out.0.bias", torch.ones(32).double()),
-        "out.0.bias is torch.float64, not float32",
-    ),
-    "no tensor": (but("step", 3), "but 'step' is a int"),
 }
 
 
@@ -291,13 +265,3 @@ def test_a_hostile_pickle_is_not_executed(tmp_path):
         read(path, GUIDED)
 
     assert not (tmp_path / "owned").exists()
-
-
-def test_half_precision_is_widened(tmp_path):
-    state = drawn(GUIDED)
-    halves = {name: tensor.half() for name, tensor in state.items()}
-
-    found = read(written(halves, tmp_path / "model.pt"), GUIDED)
-
-    assert {tensor.dtype for tensor in found.tensors.values()} == {torch.float32}
-    assert torch.equal(found.tensors["unet.conv_out.weight"], halves["out.2.weight"].float())

@@ -56,11 +56,6 @@ def bad(change):
     return noisy
 
 
-def shared_by_images(z):
-    z[:] = z[0]
-    return z
-
-
 def shared_by_two_images(z):
     z[9] = z[4]
     return z
@@ -68,12 +63,6 @@ def shared_by_two_images(z):
 
 def shared_by_draws(z):
     z[:] = z[:, :1]
-    return z
-
-
-def lagged(z):
-    """The second half of the draws is the first, seven pixels on."""
-    z[:, DRAWS // 2 :] = np.roll(z[:, : DRAWS // 2], 7, axis=2)
     return z
 
 
@@ -85,12 +74,6 @@ def faintly_lagged(z):
 def mirrored(z):
     """Antithetic draws have no noise in common but in size."""
     z[:, 1::2] = -z[:, ::2]
-    return z
-
-
-def sizes_shared(z):
-    """Signs are independent, sizes are not."""
-    z[8:] = np.abs(z[:8]) * np.sign(z[8:])
     return z
 
 
@@ -123,40 +106,25 @@ def uneven(z):
 
 
 FAULTS = [
-    (shared_by_images, {"values at any lag", "repeated blocks"}),
     (shared_by_two_images, {"values at any lag", "repeated blocks", "repeated values"}),
     (shared_by_draws, {"values at any lag", "means of pixels"}),
-    (lagged, {"values at any lag"}),
     (faintly_lagged, {"values at any lag"}),
     (mirrored, {"values at any lag", "sizes at any lag"}),
-    (sizes_shared, {"sizes at any lag"}),
     (repeated_blocks, {"repeated blocks"}),
     (one_mean_per_row, {"means of rows"}),
     (one_mean_per_pixel, {"means of pixels"}),
-    (lambda z: 1.01 * z, {"variance"}),
     (lambda z: 0.99 * z, {"variance"}),
     (lambda z: z + 0.01, {"mean"}),
     (truncated, {"tails", "largest"}),
-    (lambda z: np.clip(z, -4.2, 4.2), {"largest"}),
     (heavy, {"tails", "largest"}),
     (uneven, {"histogram"}),
     (lambda z: z.astype(np.float16), {"repeated values"}),
-    (lambda z: np.float32(z + 64) - np.float32(64), {"repeated values"}),
 ]
 
 
 @pytest.mark.parametrize(("change", "heard"), FAULTS, ids=lambda v: getattr(v, "__name__", ""))
 def test_a_planted_fault_is_found_by_the_test_for_it(change, heard):
     assert heard <= failed(bad(change))
-
-
-def test_noise_of_another_distribution_is_found():
-    """Uniform with unit variance, and Laplace's."""
-    rng = np.random.default_rng(0)
-    shape = base(0).shape
-
-    assert "histogram" in failed(bad(lambda z: rng.uniform(-(3**0.5), 3**0.5, shape)))
-    assert {"histogram", "tails"} <= failed(bad(lambda z: rng.laplace(0, 0.5**0.5, shape)))
 
 
 def test_seeds_that_share_noise_are_found():
@@ -177,17 +145,6 @@ def test_seeds_that_share_noise_are_found():
 
     assert {"values of two seeds", "repeated blocks"} <= failed(noisy)
     assert "sizes of two seeds" in failed(sizes)
-
-
-def test_images_and_draws_that_add_up_are_found():
-    """image + draw instead of (image, draw)."""
-
-    def noisy(x, sigma, *, seed, images, draws, max_value):
-        return gaussian.noisy(
-            x, sigma, seed=seed, images=0 * images, draws=images + draws, max_value=max_value
-        )
-
-    assert {"values at any lag", "repeated blocks"} <= failed(noisy)
 
 
 def test_faults_of_whole_steps_are_found():
@@ -225,26 +182,6 @@ def test_p_values_are_uniform_on_true_noise():
         assert (np.array(p) < 0.05).mean() < 0.05 + 4 * (0.05 * 0.95 / 200) ** 0.5, test
     for test in ("mean", "variance", "means of rows", "histogram"):
         assert abs(np.median(below[test]) - 0.5) < 0.15, test
-
-
-def test_expected_repeats_are_those_of_float32():
-    """Of exact normals rounded to float32, which neither Philox nor Box-Muller made."""
-    u = (np.random.default_rng(0).integers(0, 2**52, 2**20) + 0.5) / 2**52
-
-    (finding,) = randomness.patterns(ndtri(u).astype(np.float32))
-
-    assert finding.p > 1e-3
-
-
-def test_the_middle_lag_has_half_as_many_pairs():
-    """The second half a copy of the first: a correlation of 1 in n / 2 pairs."""
-    z = np.tile(
-        np.random.default_rng(0).standard_normal((2, 16, 512)).astype(np.float32), (2, 1, 1)
-    )
-
-    heard = next(f for f in randomness.independence(z, -z, False) if f.test == "values at any lag")
-
-    assert heard.statistic == pytest.approx((z.size / 2) ** 0.5, rel=1e-3)
 
 
 def test_rounding_to_the_grid_is_no_excess_of_variance():

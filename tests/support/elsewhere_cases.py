@@ -317,7 +317,7 @@ def distances(device: str) -> Iterable[Tensor]:
 def generated(sampler: Any) -> Make:
     """Pictures of a conditional diffusion model, from noise and from images."""
     x = torch.from_numpy(DATA["train"].pixels(slice(4)))
-    cfg = dataclasses.replace(GENERATION, sampler=sampler)
+    cfg = dataclasses.replace(GENERATION, sampler=sampler, steps=2)
 
     def make(device: str) -> Iterable[Tensor]:
         torch.manual_seed(0)
@@ -333,7 +333,7 @@ def generated(sampler: Any) -> Make:
 CASES: dict[str, Make] = {
     **{f"pretrain {name}": pretrain(name) for name in registry.names("objectives")},
     **{f"train {name}": train(name) for name in registry.names("methods")},
-    **{f"train on {name}": train("gaussian", name) for name in registry.names("networks")},
+    **{f"train on {name}": train("gaussian", name) for name in ("lenet", "resnet")},
     **{f"denoise {name}": denoise(name) for name in registry.names("denoiser_objectives")},
     "denoise by steps": denoise("diffusion", schedule=LINEAR, mean=0.0, std=0.0),
     **{f"fold {name}": folded(name) for name in registry.names("networks")},

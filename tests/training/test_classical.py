@@ -27,25 +27,10 @@ QUANTILE = NormalDist().inv_cdf
 
 STABILITY = {"lbd": 2.0}
 MACER = {"lbd": 6.0, "gamma": 0.5, "beta": 2.0, "m": 4, "defer": 0.5}
-SMOOTHADV = {
-    "attack": "pgd",
-    "epsilon": 0.5,
-    "steps": 3,
-    "m": 3,
-    "multi_noise": True,
-    "warmup": 1.0,
-    "lbd": 0.0,
-    "eta": 0.0,
-}
-SMOOTHMIX = {
-    "m": 3,
-    "steps": 3,
-    "alpha": 0.4,
-    "eta": 5.0,
-    "warmup": 1.0,
-    "one_step": False,
-    "max_norm": math.inf,
-}
+SMOOTHADV = {"attack": "pgd", "epsilon": 0.5, "steps": 3, "m": 3, "multi_noise": True}
+SMOOTHADV |= {"warmup": 1.0, "lbd": 0.0, "eta": 0.0}
+SMOOTHMIX = {"m": 3, "steps": 3, "alpha": 0.4, "eta": 5.0, "warmup": 1.0}
+SMOOTHMIX |= {"one_step": False, "max_norm": math.inf}
 
 
 class Network(nn.Module):
@@ -114,17 +99,6 @@ def test_stability_is_its_equation():
     assert_same(loss(stability, network, constants=STABILITY), torch.stack(expected), network)
 
 
-def test_stability_without_noise_adds_the_entropy_of_the_prediction():
-    network, x = Network(), images()
-    found = loss(stability, network, constants=STABILITY, sigma=0 * SIGMA)
-
-    expected = [
-        -p(network, x[i])[LABELS[i]].log() + 2 * entropy(p(network, x[i])) for i in range(B)
-    ]
-
-    torch.testing.assert_close(found, torch.stack(expected))
-
-
 def naive_macer(network, *, lbd):
     """Equation 42, and how many images were right, and not by a margin wide enough."""
     x, (noise, _) = images(), drawn(4)
@@ -185,12 +159,6 @@ def test_the_margin_of_certain_predictions_is_finite(q):
     assert q.grad.isfinite().all()
 
 
-def test_the_margin_of_equal_probabilities_is_nothing():
-    margin, _ = macer._margin(torch.tensor([[0.5, 0.5]]))
-
-    assert margin.item() == pytest.approx(0, abs=1e-6)
-
-
 @pytest.mark.parametrize("beta", [16.0, 1e6])
 def test_macer_asks_nothing_of_what_is_certain(beta):
     """Its margin is wider than gamma, and there is nothing that could be more right."""
@@ -235,37 +203,6 @@ def test_smoothadv_is_its_equation(attack, multi_noise, lbd, eta):
     assert_same(found, torch.stack(expected), network)
 
 
-@pytest.mark.parametrize("changed", [{"epsilon": 0.0}, {"done": 0.0}])
-@pytest.mark.parametrize("attack", ["pgd", "ddn"])
-def test_smoothadv_without_a_ball_is_the_mean_cross_entropy_of_noisy_copies(attack, changed):
-    network, (noise, _) = Network(), drawn(3)
-
-    found = loss(smoothadv, network, constants=SMOOTHADV, attack=attack, **changed)
-
-    torch.testing.assert_close(found, mean_cross_entropy(network, images(), noise))
-
-
-def mean_cross_entropy(network, x, noise):
-    return torch.stack(
-        [
-            sum(-p(network, x[i] + e)[LABELS[i]].log() for e in noise[:, i]) / len(noise)
-            for i in range(B)
-        ]
-    )
-
-
-def test_smoothadv_is_larger_than_without_a_ball():
-    """The attack is one."""
-    network = Network()
-
-    found, plain = (
-        loss(smoothadv, network, constants=SMOOTHADV, epsilon=each, done=1.0 - 1e-9)
-        for each in (0.5, 0.0)
-    )
-
-    assert found.mean() > plain.mean() + 0.1
-
-
 def naive_smoothmix(network, *, one_step=False, max_norm=math.inf):
     """Equation 43, and how many images were right on average."""
     x, (noise, draw) = images(), drawn(3)
@@ -305,28 +242,6 @@ def test_smoothmix_is_its_equation(changed):
     assert_same(loss(smoothmix, network, constants=SMOOTHMIX, **changed), expected, network)
 
 
-@pytest.mark.parametrize("changed", [{"eta": 0.0}, {"done": 0.0}])
-def test_smoothmix_without_mixtures_is_the_mean_cross_entropy_of_noisy_copies(changed):
-    """No weight, or not yet."""
-    network, (noise, _) = Network(), drawn(3)
-
-    found = loss(smoothmix, network, constants=SMOOTHMIX, **changed)
-
-    torch.testing.assert_close(found, mean_cross_entropy(network, images(), noise))
-
-
-def test_smoothmix_of_an_undecided_network_asks_for_nothing_more():
-    """Uniform predictions are the target of every mixture already."""
-    network = Network()
-    with torch.no_grad():
-        network.layers[-1].weight.zero_()
-        network.layers[-1].bias.zero_()
-
-    found = loss(smoothmix, network, constants=SMOOTHMIX)
-
-    assert found.tolist() == pytest.approx(B * [math.log(K)])
-
-
 T, M = 5, 4
 COSTS = [  # docs/methods.md: gradients of an image in a step, and passes
     (gaussian, {}, {}, (1, 3)),
@@ -353,27 +268,17 @@ def test_a_step_costs_what_the_page_says(method, constants, changed, cost):
 
 
 REFUSED = [
-    (stability, STABILITY, {"lbd": -1.0}, "lbd: must be finite and >= 0, got -1.0"),
     (stability, STABILITY, {"lbd": math.nan}, "lbd: must be finite and >= 0, got nan"),
-    (macer, MACER, {"lbd": math.inf}, "lbd: must be finite and >= 0, got inf"),
     (macer, MACER, {"gamma": 0.0}, "gamma: must be positive, got 0.0"),
-    (macer, MACER, {"beta": -1.0}, "beta: must be positive, got -1.0"),
-    (macer, MACER, {"m": 0}, "m: must be positive, got 0"),
     (macer, MACER, {"defer": 1.5}, "defer: a share in [0, 1], got 1.5"),
     (smoothadv, SMOOTHADV, {"epsilon": math.inf}, "epsilon: must be finite and >= 0, got inf"),
-    (smoothadv, SMOOTHADV, {"steps": 0}, "steps: must be positive, got 0"),
-    (smoothadv, SMOOTHADV, {"warmup": 10.0}, "warmup: a share in [0, 1], got 10.0"),
-    (smoothadv, SMOOTHADV, {"eta": -0.5}, "eta: must be finite and >= 0, got -0.5"),
     (smoothadv, SMOOTHADV, {"m": 1, "lbd": 1.0}, "m: lbd needs at least 2, got 1"),
     (
         *(smoothadv, SMOOTHADV, {"attack": "ddn", "steps": 1}),
         "steps: ddn needs at least 2, got 1; its first point is the image itself",
     ),
     (smoothmix, SMOOTHMIX, {"alpha": math.inf}, "alpha: must be positive, got inf"),
-    (smoothmix, SMOOTHMIX, {"max_norm": 0.0}, "max_norm: must be positive, got 0.0"),
     (smoothmix, SMOOTHMIX, {"max_norm": math.nan}, "max_norm: must be positive, got nan"),
-    (smoothmix, SMOOTHMIX, {"warmup": -0.1}, "warmup: a share in [0, 1], got -0.1"),
-    (smoothmix, SMOOTHMIX, {"eta": math.nan}, "eta: must be finite and >= 0, got nan"),
 ]
 
 

@@ -37,13 +37,6 @@ def test_parts_of_a_batch_draw_what_the_whole_would(kind, count, data):
     assert torch.equal(torch.cat(parts), whole)
 
 
-@pytest.mark.parametrize("cut", [BLOCK - 1, BLOCK, BLOCK + 1])
-def test_a_cut_at_the_edge_of_a_block_loses_nothing(cut):
-    whole = Draws(0, 0).normal(rows(2 * BLOCK))
-
-    assert torch.equal(Draws(0, 0, first=cut).normal(rows(2 * BLOCK - cut)), whole[cut:])
-
-
 @kinds
 def test_every_call_seed_step_and_purpose_draws_anew(kind):
     draw, x = Draws(0, 0), rows(8)
@@ -71,15 +64,6 @@ def test_the_same_call_draws_the_same_and_leaves_the_global_generator_alone():
 
     assert torch.equal(first[0], second[0]) and first[1] == second[1]
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_shapes_and_types_are_those_asked_for():
-    x = torch.zeros(4, 1, 2, 2, dtype=torch.float64)
-
-    assert Draws(0, 0).normal(x).shape == x.shape and Draws(0, 0).normal(x).dtype == x.dtype
-    assert Draws(0, 0).uniform(x).shape == (4,)
-    assert Draws(0, 0).uniform(x, 2, 3).shape == (4, 2, 3)
-    assert Draws(0, 0).uniform(x).dtype == torch.float64
 
 
 def test_numbers_have_their_distributions():

@@ -52,16 +52,6 @@ def test_every_loss_that_is_promised_is_there():
     assert all(getattr(rrcm.losses, name).__doc__ for name in rrcm.losses.__all__)
 
 
-def test_gaussian_is_cross_entropy_on_a_noisy_copy():
-    net = network()
-
-    loss = rrcm.losses.gaussian(net, X, Y, sigma=SIGMA)
-
-    (noisy,) = net.seen
-    assert torch.equal(loss, F.cross_entropy(net.layer(noisy.flatten(1)), Y, reduction="none"))
-    assert 0.2 < (noisy - X).std() < 0.8
-
-
 def test_consistency_is_the_equation():
     net, lbd, eta = network(), 10.0, 0.5
 

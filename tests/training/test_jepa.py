@@ -190,22 +190,6 @@ def test_loss_is_its_equation_with_its_gradient():
     )
 
 
-def test_a_perfect_prediction_costs_nothing():
-    """A network whose tokens are all the same for all images and places is told so."""
-    networks = unlabelled.networks(jepa, CFG)
-    with torch.no_grad():
-        for network in networks:
-            network["encoder"].norm.weight.zero_()
-            network["encoder"].norm.bias.copy_(torch.arange(8))
-        answer = F.layer_norm(torch.arange(8.0), (8,)).double()
-        for part in (networks[0]["predictor"].project, networks[0]["summary"]):
-            part.weight.zero_()
-            part.bias.copy_(answer)
-
-    for name, term in terms(jepa, networks, CFG).items():
-        torch.testing.assert_close(term, torch.zeros(B).double(), atol=1e-9, rtol=0), name
-
-
 def test_the_predictor_hears_nothing_of_hidden_pixels():
     """Through the online network, that is; what is asked for is the target's business."""
     networks = unlabelled.networks(jepa, CFG)
@@ -240,12 +224,9 @@ def test_diagnostics_hold_the_level_of_the_pair():
     ("changed", "message"),
     [
         ({"width": 6}, "width: 6 must be a multiple of 4 and of 2 heads"),
-        ({"heads": 3}, "width: 8 must be a multiple of 4 and of 3 heads"),
         ({"targets": 0}, "targets: must be positive, got 0"),
         ({"target_area": [0.2]}, r"target_area: two numbers, ascending, in \(0, 1\], got \[0.2\]"),
-        ({"target_area": [0.0, 0.2]}, r"target_area: .* got \[0.0, 0.2\]"),
         ({"target_aspect": [2.0, 1.0]}, "target_aspect: two numbers, ascending"),
-        ({"context_area": [0.5, 1.1]}, r"context_area: .* \(0, 1\]"),
         ({"context_area": [0.5, float("nan")]}, "context_area: two numbers"),
     ],
 )

@@ -1,15 +1,14 @@
 """Batches on the device: the same rows and pixels, however they are made."""
 
 import random
-import re
 
 import numpy as np
 import pytest
 import torch
-from builders import images
+from builders import images, some
 from lookalikes import encoded
 
-from rrcm.core.errors import ConfigError, DataError
+from rrcm.core.errors import DataError
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 from rrcm.data.splits.shards import KIND, Pictures, Split
@@ -82,19 +81,6 @@ def same(one, other):
     )
 
 
-def test_views_are_pixels_on_the_device_with_their_labels(source):
-    split, views = source
-    found = load(split, views)
-
-    assert [batch.step for batch in found] == [0, 1, 2, 3]
-    for batch in found:
-        assert [*batch.views] == [*views]
-        assert batch.labels.shape == (6,) and batch.labels.dtype == torch.int64
-        for view in batch.views.values():
-            assert view.shape == (6, *split.images.shape[1:]) and view.dtype == torch.float32
-            assert view.min() >= 0 and 0.5 < view.max() <= 1
-
-
 @pytest.mark.parametrize("workers", [1, 64])
 def test_workers_do_not_matter(source, workers):
     """Nor that there are fewer cores than asked for, of which torch would warn."""
@@ -132,22 +118,10 @@ def test_processes_that_share_a_batch_have_the_rows_of_one(source, monkeypatch):
         assert same(load(*source), expected)
 
 
-def test_a_seed_changes_everything(source):
-    one, other = (load(*source, seed=seed)[0] for seed in (0, 1))
-
-    assert all(not torch.equal(one.views[name], other.views[name]) for name in one.views)
-
-
 def test_every_step_and_view_and_place_has_draws_of_its_own(source):
     """One image in all rows of all batches, and no two of its crops alike."""
     split, _ = source
-    one = Split(
-        idx=np.zeros(6, dtype=int),
-        images=split.images[np.zeros(6, dtype=int)],
-        labels=np.zeros(6, dtype=int),
-        classes=("a",),
-        max_value=255,
-    )
+    one = some(split, [0] * 6)
     found = load(one, {"first": [CROP], "second": [CROP]}, stop=3)
 
     views = torch.cat([view for batch in found for view in batch.views.values()])
@@ -225,43 +199,3 @@ def test_a_damaged_picture_is_named_in_one_line(photos, workers, monkeypatch):
         load(photos, VIEWS, workers=workers)
 
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": 7}, ": a batch_size of 7 cannot be shared evenly by 2 devices"),
-        ({"batch_size": 40}, "batch_size: 40 is larger than the training split, 20 images"),
-        (
-            {"views": {"image": [{"gian": {}}]}, "where": "recipes"},
-            "recipes: augment[0]: no",
-        ),
-        (
-            {"views": VIEWS | {"second": [{"gian": {}}]}, "where": "pretrain"},
-            "pretrain: augment.second[0]: no augmentation 'gian'",
-        ),
-        (
-            {"views": {"image": [FLIP, CROP]}, "where": "recipes"},
-            "recipes: augment[1]: resized_crop works on single pictures; put it before flip",
-        ),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_loaded_is_refused_before_the_first_batch(
-    photos, monkeypatch, changes, message
-):
-    monkeypatch.setattr(distributed, "world", lambda: 2)
-    monkeypatch.setattr(distributed, "rank", lambda: 0)
-    arguments = {"views": VIEWS, "batch_size": 6, "where": ""} | changes
-
-    with pytest.raises(ConfigError, match="^" + re.escape(message)):
-        loading.batches(
-            photos,
-            arguments.pop("views"),
-            **arguments,
-            seed=0,
-            start=0,
-            stop=1,
-            device="cpu",
-            workers=0,
-        )
