@@ -1,7 +1,7 @@
 """How much faster votes are drawn in pieces: ``python -m benchmarks.pieces [--draws N]``.
 
-On a machine of two cores: one process, two processes of `rrcm repro --pieces 2`, and four workers
-in two clones, that is hosts of one core each, under `rrcm flow run --hosts --pieces 4`. Processes
+On a machine of two cores: one process, two processes of `rrcm repro --shares 2`, and four workers
+in two clones, that is hosts of one core each, under `rrcm flow run --hosts --shares 4`. Processes
 have one thread. All draw the same votes of a small network, and must have the same bytes. Times are
 of whole commands, with all that DVC, Prefect and the remote take. As on hosts, server and workers
 run before, and each clone has classified an image before. As the server shares the two cores, its
@@ -64,7 +64,7 @@ def alone(team: Team) -> tuple[float, str]:
 def two(team: Team) -> tuple[float, str]:
     """Seconds and votes of two processes."""
     slots = {"RRCM_SLOTS": "2", "RRCM_SLOTS_DIR": str(team.folder / "slots-two")}
-    command = ("rrcm", "repro", "--jobs", "2", "--pieces", "2", SAMPLE)
+    command = ("rrcm", "repro", "--jobs", "2", "--shares", "2", SAMPLE)
     return timed(ready(team, "two"), *command, **slots)
 
 
@@ -82,7 +82,7 @@ def four(team: Team) -> tuple[float, str]:
         "PREFECT_API_URL": team.service.url,
         "PREFECT_API_AUTH_STRING": SECRET,
     }
-    command = ("rrcm", "flow", "run", "--hosts", "--pieces", "4", SAMPLE)
+    command = ("rrcm", "flow", "run", "--hosts", "--shares", "4", SAMPLE)
     coordinator = ready(team, "second")
     seconds, made = timed(coordinator, *command, after=("dvc", "pull", VOTES), **asked)
     share = (processor_time(team) - before) / seconds

@@ -35,7 +35,7 @@ from clones import Clones, Service, until
 from workspace import Workspace
 
 from pipeline.runtime.graph import SCRATCH
-from pipeline.workflow.pieces import JOURNAL
+from pipeline.workflow.shares import JOURNAL
 from pipeline.workflow.stage_run import Outcome
 from rrcm.core.files import sha256
 from rrcm.models.trained.base import checkpoint
@@ -176,7 +176,7 @@ class Team:
 
     def start(self) -> str:
         """Ask for everything, with samplings in two pieces."""
-        asked = {"targets": [CERTIFY], "hosts": True, "pieces": 2, "retries": 4}
+        asked = {"targets": [CERTIFY], "hosts": True, "shares": 2, "retries": 4}
         return self.service.start("rebuild/on-demand", **asked)
 
     def state(self, run: str) -> dict[str, Any]:
@@ -373,7 +373,7 @@ def coordinators(team: Team) -> Found:
         "PREFECT_API_AUTH_STRING": SECRET,
         "RRCM_SILENCE_SECONDS": str(SILENCE),
     }
-    second.run("rrcm", "flow", "run", CERTIFY, "--hosts", "--pieces", "2", **environment)
+    second.run("rrcm", "flow", "run", CERTIFY, "--hosts", "--shares", "2", **environment)
     seconds = time.monotonic() - began
     team.over(run)
     runs = team.service.ask("flow_runs/filter", {"flows": {"name": {"any_": ["stage"]}}})

@@ -28,7 +28,7 @@ def run(
     commit: Annotated[
         str, typer.Option(help="With --hosts: the commit to run.", show_default="HEAD")
     ] = "",
-    pieces: Annotated[
+    shares: Annotated[
         int, typer.Option(min=1, help="Tasks that each sampling of votes is split into.")
     ] = 1,
 ) -> None:
@@ -41,7 +41,7 @@ def run(
         retries=retries,
         hosts=hosts,
         commit=commit,
-        pieces=pieces,
+        shares=shares,
     )
 
 

@@ -181,8 +181,8 @@ def repro(
             min=1, help="Stages at a time; above 1, only targets and --allow-missing can follow."
         ),
     ] = 1,
-    pieces: Annotated[
-        int, typer.Option(min=1, help="Pieces that each sampling of votes is split into.")
+    shares: Annotated[
+        int, typer.Option(min=1, help="Shares that each sampling of votes is split into.")
     ] = 1,
 ) -> None:
     """Bring all results up to date: `dvc repro` and its options, safe from Ctrl-C and kill."""
@@ -191,8 +191,8 @@ def repro(
     def tell(line: str) -> None:
         say(line, err=True)
 
-    if jobs > 1 or pieces > 1:
-        code = reproduce.side_by_side(context.args, jobs=jobs, pieces=pieces, say=tell)
+    if jobs > 1 or shares > 1:
+        code = reproduce.side_by_side(context.args, jobs=jobs, shares=shares, say=tell)
         raise typer.Exit(code)
     raise typer.Exit(reproduce.reproduce(context.args, say=tell))
 

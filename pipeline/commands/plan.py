@@ -230,7 +230,7 @@ def _speeds(found: Sequence[Estimate], on: Gpus | Processor) -> list[str]:
     if on.count > 1:
         said.append(
             "Each evaluation is counted on one GPU, one after the other. `rrcm repro --jobs` runs "
-            "several at a time, and --pieces divides one; benchmarks.makespan simulates it."
+            "several at a time, and --shares divides one; benchmarks.makespan simulates it."
         )
     return said
 

@@ -1,31 +1,21 @@
 """Fetches a run, an evaluation or a pre-training from a DVC remote by its name: ``rrcm pull``.
 
-DVC transfers the files; this module turns names into paths, and a failure of DVC into an error of
-one line. After any failure, files that arrived are kept, dvc.lock is unchanged, and the same
-command resumes.
+DVC transfers the files; this module turns names into paths. After any failure, files that arrived
+are kept, dvc.lock is unchanged, and the same command resumes.
 """
 
 import os
-import pty
-import re
-import subprocess
-import sys
-import tempfile
-import termios
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 
-from pipeline.workflow.dvc_errors import PUSH, Missing, pull_failed
+from pipeline.workflow.pull import PUSH, Missing
+from pipeline.workflow.pull import pull as pulled
 from rrcm.cli import dvc_lock
 from rrcm.cli.checked import load
 from rrcm.cli.runs import presets
 from rrcm.config.params import Params
 from rrcm.core.errors import ConfigError, StageError
 from rrcm.core.registry import suggest
-from rrcm.inference import extras
-
-COMPLAINT = re.compile(rb"(?:\x1b\[\d*m)?(?:ERROR|WARNING)(?:\x1b\[\d*m)?:")
-ERASE = b"\r\x1b[K"  # replaces the progress bar by the error
 
 
 def pull(names: list[str], *, remote: str | None) -> str:
@@ -39,17 +29,16 @@ def pull(names: list[str], *, remote: str | None) -> str:
         StageError: dvc.lock of this commit has no such result.
         DataError: The remote cannot be reached, or lacks a file.
     """
-    extras.require("dvc")
     made = _outputs()
     if not names:
-        counted = _pulled(made, remote, whatever=True)
+        counted = pulled(made, remote, whatever=True)
         _tidy(made)
         here = sum(os.path.exists(path) for path in made)
         return f"{counted.removesuffix('.')}; {here} of {len(made)} outputs of dvc.lock are here"
     params = load()
     paths = {path for name in names for path in wanted(name, params, made)}
     try:
-        counted = _pulled({path: made[path] for path in sorted(paths)}, remote)
+        counted = pulled({path: made[path] for path in sorted(paths)}, remote)
     except Missing as error:
         if needed := [path for path in error.files if not _dispensable(path, params)]:
             raise Missing(needed, error.place, _way(needed, params)) from None
@@ -154,55 +143,3 @@ def _tidy(made: Collection[str]) -> None:
         for folder in (*Path(top).glob("*"), Path(top)):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-
-
-def _pulled(made: Mapping[str, str], remote: str | None, *, whatever: bool = False) -> str:
-    """Have DVC pull the outputs ``made``, with its progress bars on a terminal; return its summary.
-
-    With ``whatever``, all that the remote has, and it is no error if that is not everything.
-
-    Raises:
-        ConfigError: There is no such remote.
-        DataError: DVC failed.
-    """
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "pull"]
-    command += ["--remote", remote] if remote else []
-    command += ["--allow-missing"] if whatever else made  # DVC takes a third of a second for each
-    terminal = sys.stderr.isatty()
-    ours, theirs = pty.openpty() if terminal else os.pipe()
-    if terminal:  # DVC shows bars only on a terminal, and fits them to its width
-        termios.tcsetwinsize(theirs, termios.tcgetwinsize(sys.stderr.fileno()))
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8") as answer,
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=answer, stderr=theirs
-        ) as process,
-    ):
-        os.close(theirs)
-        said = _relayed(ours, shown=terminal)
-        failed = process.wait() != 0
-        answer.seek(0)
-        counted = answer.read().strip().splitlines()
-    if failed:
-        raise pull_failed(said, made, remote=remote)
-    return counted[-1] if counted else "nothing to do"
-
-
-def _relayed(ours: int, *, shown: bool) -> str:
-    """Read ``ours`` to its end, and return the text; show it as it comes, up to an error."""
-    said = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            said += chunk
-            if shown:
-                complaint = COMPLAINT.search(chunk)
-                bar = chunk[: complaint.start()] + ERASE if complaint else chunk
-                sys.stderr.buffer.write(bar)
-                sys.stderr.buffer.flush()
-                shown = not complaint
-    except OSError:
-        pass  # reading a terminal fails once its other end is closed
-    finally:
-        os.close(ours)
-    text = said.decode(errors="replace").replace("\r\n", "\n")
-    return re.sub(r"\x1b\[\d*[A-Za-z]", "", text)

@@ -184,7 +184,7 @@ def main(run: Callable[..., None]) -> None:
     The item of a ``foreach`` comes from DVC's environment variables: on a command line, a name from
     params.yaml would pass through a shell.
     """
-    with reported():
+    with reported(stage=True):
         name = _started().partition("@")[2]
         run(name) if name else run()
 

@@ -77,12 +77,14 @@ def launch(stage: Stage, compute: Compute) -> None:
         rank, reason = _cause(error.failures)
         raise TrainingError(
             f"{stage.name}: process {rank} failed: {reason}; the others were stopped, and what was "
-            "saved is kept for the same command to go on from"
+            "saved is kept for the same command to go on from",
+            retryable=True,
         ) from None
     except SignalException as stopped:
         raise StageError(
             f"{stage.name}: stopped by {stopped.sigval.name}; the same command goes on from what "
-            "was saved"
+            "was saved",
+            retryable=True,
         ) from None
     finally:
         for number, handler in handlers.items():

@@ -1,16 +1,14 @@
 """Keeps the state of an unfinished stage at the DVC remote, so that another clone goes on from it.
 
-The state is the stage's scratch folder, or that of a piece of it (`pieces`). Its files are replaced
-whole or appended to, so that a copy made at any moment can be resumed from. At the remote a state
-is one archive and, written after it, `LATEST`, which has its name: who reads that never gets half a
-state.
+The state is the scratch folder of a stage, or of a share of it. Its files are replaced whole or
+appended to, so that a copy made at any moment can be resumed from. At the remote a state is one
+archive, which is replaced whole; what is not a whole archive counts as none.
 """
 
 import os
 import shutil
 import tempfile
 import threading
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +23,6 @@ from pipeline.runtime.graph import SCRATCH
 from rrcm.core.errors import StageError, one_line
 
 PLACE = "rrcm-resume"  # a folder at the remote, beside DVC's own
-WHOLE, LATEST = "stage", "latest"
 PERIOD, MOST = "RRCM_MOVE_SECONDS", "RRCM_MOVE_BYTES"  # between two copies, and of one; 0: none
 USUAL, LARGEST = 600.0, 20e9
 
@@ -33,16 +30,15 @@ Say = Callable[[str], None]
 
 
 class Place:
-    """Where the state of a stage, or of a piece, is: here, and at the default remote."""
+    """Where the states of a stage and of its shares are at the default remote."""
 
     def __init__(self, name: str, digest: str) -> None:
-        """Find the place of ``name``, whose inputs have this digest.
+        """Find the place of the stage or share ``name``, whose inputs have this digest.
 
         Raises:
             StageError: There is no default remote.
         """
-        self.name, self.digest, self.folder = name, digest, SCRATCH / name / digest[:16]
-        self._mark = SCRATCH / f"{name}.moved"  # the archive that was last sent or fetched here
+        self.name, self._key = name, digest[:16]
         try:
             with Repo(".") as repo:
                 remote = repo.cloud.get_remote()
@@ -50,78 +46,67 @@ class Place:
             why = "no default remote" if isinstance(error, NoRemoteError) else one_line(error)
             raise StageError(f"{name}: its state stays on this host ({why})") from None
         self._fs: Any = remote.fs
-        stage, _, piece = name.partition(":")
-        self._family = remote.fs.join(remote.path, PLACE, stage, digest[:16])
-        self._there = remote.fs.join(self._family, piece or WHOLE)
+        self._there = self._fs.join(remote.path, PLACE, name.partition(":")[0], self._key)
 
     def send(self) -> None:
-        """Copy the state to the remote; the one that was there stays until that is done."""
-        before, archive = self._latest(), f"{uuid.uuid4().hex}.zip"
+        """Copy the state here to the remote, in place of the one that is there."""
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            packed, pointer = Path(folder, archive), Path(folder, LATEST)
-            _pack(self.folder, packed)
-            pointer.write_text(archive)
+            packed = Path(folder, "state.zip")
+            with zipfile.ZipFile(packed, "w") as archive:
+                for path in _files(SCRATCH / self.name / self._key):
+                    archive.write(path, path.relative_to(SCRATCH / self.name / self._key))
             self._fs.makedirs(self._there, exist_ok=True)
-            self._fs.put_file(str(packed), self._at(archive))
-            self._fs.put_file(str(pointer), self._at(LATEST))
-        self._mark.write_text(archive)
-        if before:
-            self._fs.remove(self._at(before))
+            self._fs.put_file(str(packed), self._archive(self.name))
+        self._mark(self.name).write_text(str(self._fs.checksum(self._archive(self.name))))
 
-    def fetch(self) -> bool:
+    def fetch(self, name: str = "") -> bool:
         """Replace the state here by the remote's if another clone wrote that; whether it did."""
-        archive = self._latest()
-        known = self._mark.read_text() if self._mark.exists() else ""
-        if not archive or (archive == known and self.folder.exists()):
+        name = name or self.name
+        archive, mark, state = self._archive(name), self._mark(name), SCRATCH / name / self._key
+        if not self._fs.exists(archive):
             return False
-        self.folder.parent.mkdir(parents=True, exist_ok=True)  # a new clone has no SCRATCH
+        written = str(self._fs.checksum(archive))
+        if state.exists() and mark.exists() and mark.read_text() == written:
+            return False
+        state.parent.mkdir(parents=True, exist_ok=True)  # a new clone has no SCRATCH
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            packed, unpacked = Path(folder, archive), Path(folder, "state")
-            self._fs.get_file(self._at(archive), str(packed))
+            packed, unpacked = Path(folder, "state.zip"), Path(folder, "state")
+            self._fs.get_file(archive, str(packed))
             with zipfile.ZipFile(packed) as found:  # damage is an error: each file has a checksum
                 found.extractall(unpacked)
-            shutil.rmtree(self.folder, ignore_errors=True)
-            unpacked.rename(self.folder)
-        self._mark.write_text(archive)
+            shutil.rmtree(state, ignore_errors=True)
+            unpacked.rename(state)
+        mark.write_text(written)
         return True
 
     def fetch_all(self) -> int:
-        """`fetch` the state of the stage and of its pieces; how many were fetched."""
-        there = self._fs.ls(self._family, detail=False) if self._fs.exists(self._family) else []
-        pieces = sorted({self._fs.name(path) for path in there} - {WHOLE})
-        places = [self, *(Place(f"{self.name}:{piece}", self.digest) for piece in pieces)]
-        return sum(place.fetch() for place in places)
+        """`fetch` the state of the stage and of its shares; how many were fetched."""
+        there = self._fs.ls(self._there, detail=False) if self._fs.exists(self._there) else []
+        return sum(self.fetch(self._fs.name(path).removesuffix(".zip")) for path in there)
 
     def forget(self) -> None:
-        """Remove the state of the stage and of its pieces from the remote."""
-        if self._fs.exists(self._family):
-            self._fs.rm(self._family, recursive=True)
+        """Remove the states of the stage and of its shares from the remote."""
+        if self._fs.exists(self._there):
+            self._fs.rm(self._there, recursive=True)
         for mark in SCRATCH.glob(f"{self.name}*.moved"):
             mark.unlink()
 
     def size(self) -> int:
         """Bytes of the state here."""
-        return sum(path.stat().st_size for path in _files(self.folder))
+        return sum(path.stat().st_size for path in _files(SCRATCH / self.name / self._key))
 
-    def _latest(self) -> str:
-        return self._fs.read_text(self._at(LATEST)) if self._fs.exists(self._at(LATEST)) else ""
+    def _archive(self, name: str) -> str:
+        return self._fs.join(self._there, f"{name}.zip")
 
-    def _at(self, name: str) -> str:
-        return self._fs.join(self._there, name)
+    def _mark(self, name: str) -> Path:
+        """The checksum of the archive that was last sent or fetched here."""
+        return SCRATCH / f"{name}.moved"
 
 
 def _files(folder: Path) -> list[Path]:
     """The largest first: a stage saves what follows its state, such as logs, before it."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return sorted(files, key=lambda path: (-path.stat().st_size, path))
-
-
-def _pack(folder: Path, packed: Path) -> None:
-    with zipfile.ZipFile(packed, "w") as made:
-        for path in _files(folder):
-            name = path.relative_to(folder).as_posix()
-            with path.open("rb") as file, made.open(name, "w", force_zip64=True) as copy:
-                shutil.copyfileobj(file, copy, 1 << 20)
 
 
 @contextmanager
@@ -131,13 +116,12 @@ def moving(name: str, digest: str, *, keep: bool = False, say: Say) -> Iterator[
     It is sent every RRCM_MOVE_SECONDS, 600 by default, and when the block raises, so that a stage
     that was stopped loses nothing, and one whose host is gone at most these seconds. After success
     it is removed from the remote, or sent if ``keep``. A state of more than RRCM_MOVE_BYTES, 20 GB
-    by default, and one that the remote refuses stay here: none of this fails the stage. A stage
-    also fetches what its pieces made.
+    by default, and one that the remote refuses stay here: none of this fails the stage.
 
     Args:
-        name: Of the stage, or of a piece of it.
+        name: Of the stage, which also fetches what its shares drew, or of a share of it.
         digest: Of its inputs, from `graph.digest`.
-        keep: Whether the state is what the block is run for, as with a piece.
+        keep: Whether the state is what the block is run for, as with a share.
         say: Called with a message when a state was fetched, and when one cannot be sent.
     """
     period, most = _number(PERIOD, USUAL), _number(MOST, LARGEST)
@@ -145,20 +129,18 @@ def moving(name: str, digest: str, *, keep: bool = False, say: Say) -> Iterator[
         place = Place(name, digest)
         if not period:
             raise StageError(f"{name}: its state stays on this host ({PERIOD} is 0)")
-        if _tried(place.fetch if keep else place.fetch_all, say=say):
-            say(f"{name}: goes on from what other clones left at the remote")
     except StageError as error:
         say(str(error))
         yield
         return
-    over, sent = threading.Event(), {"size": -1}
+    if _tried(place.fetch if keep else place.fetch_all, say=say):
+        say(f"{name}: goes on from what other clones left at the remote")
+    over = threading.Event()
 
     def send() -> None:
-        size = place.size() if place.folder.exists() else 0
+        size = place.size()
         if size > most:
-            if sent["size"] <= most:
-                say(f"{name}: its state of {size / 1e9:.1f} GB stays on this host ({MOST})")
-            sent["size"] = size
+            say(f"{name}: its state of {size / 1e9:.1f} GB stays on this host ({MOST})")
         elif size:
             _tried(place.send, say=say)
 

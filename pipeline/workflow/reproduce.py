@@ -3,18 +3,32 @@
 With ``--jobs``, several stages run at a time, each by a `dvc repro` of its own.
 """
 
-from collections.abc import Callable, Sequence
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
-from pipeline.workflow import lockfile, parallel, plan, processes
-from pipeline.workflow import pieces as split
+from pipeline.workflow import gpus, lockfile, plan, processes, schedule, stage_run
+from pipeline.workflow import shares as split
+from pipeline.workflow.plan import Node
+from pipeline.workflow.processes import Stop
+from pipeline.workflow.stage_run import Done, Outcome
+from pipeline.workflow.summary import GOOD, Result
+from rrcm.core import progress
 from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import StageError
 
 POLL = 0.2
 ALLOW_MISSING = "--allow-missing"
+WAITING = "OMP_WAIT_POLICY"
+HELD_UP = "waiting for "  # how a line begins that says what a stage needs to start
+
+Say = Callable[[str], None]
 
 
-def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
+def reproduce(arguments: Sequence[str], *, say: Say) -> int:
     """Run `dvc repro` with these arguments; return its exit code, or `INTERRUPTED`.
 
     Guarantee: Ctrl-C, SIGTERM and SIGHUP stop only the running stage, which keeps its saved state;
@@ -24,7 +38,7 @@ def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
     """
     if restored := lockfile.restore():
         say(restored)
-    stop = processes.Stop()
+    stop = Stop()
     with processes.signals(stop, say):
         with lockfile.repro(arguments, output=None) as process:
             while process.poll() is None:
@@ -34,15 +48,14 @@ def reproduce(arguments: Sequence[str], *, say: Callable[[str], None]) -> int:
     return INTERRUPTED if stop.is_set() else process.returncode
 
 
-def side_by_side(
-    arguments: Sequence[str], *, jobs: int, pieces: int, say: Callable[[str], None]
-) -> int:
+def side_by_side(arguments: Sequence[str], *, jobs: int, shares: int, say: Say) -> int:
     """Bring targets up to date, up to ``jobs`` stages at a time; return an exit code.
 
-    A sampling is split into so many ``pieces``, which run side by side like stages. Of the options
+    A sampling is split into so many ``shares``, which run side by side like stages. Of the options
     of `dvc repro`, ``--allow-missing`` may be among the arguments.
 
-    Guarantee: as `reproduce`, for every stage that runs.
+    Guarantee: as `reproduce`, for every stage that runs. dvc.lock is as `dvc repro` leaves it: a
+    stage has as many threads as it would have alone, so that even rounding is the same.
 
     Raises:
         ConfigError: params.yaml is not valid.
@@ -51,15 +64,81 @@ def side_by_side(
     options = {word for word in arguments if word.startswith("-")}
     if others := options - {ALLOW_MISSING}:
         raise StageError(
-            f"{min(others)}: with --jobs or --pieces, only targets can follow, and {ALLOW_MISSING} "
+            f"{min(others)}: with --jobs or --shares, only targets can follow, and {ALLOW_MISSING} "
             "of DVC's options"
         )
     targets = [word for word in arguments if word not in options]
     if restored := lockfile.restore():
         say(restored)
-    stop = processes.Stop()
+    stop = Stop()
     with processes.signals(stop, say):
         stages = plan.load(targets, allow_missing=bool(options))
-        nodes = split.expanded(stages, count=pieces)
-        good = parallel.run(nodes, jobs=jobs, stop=stop, say=say)
+        nodes = split.expanded(stages, count=shares)
+        with here(len(nodes), jobs=jobs, stop=stop, say=say) as executor:
+            results = schedule.run(nodes, executor, stop=stop)
+    good = len(results) == len(nodes) and all(one.outcome in GOOD for one in results)
     return INTERRUPTED if stop.is_set() else 0 if good else 1
+
+
+@contextmanager
+def here(count: int, *, jobs: int, stop: Stop, say: Say) -> Iterator["Here"]:
+    """The executor of ``count`` stages of this machine, up to ``jobs`` at a time, with a bar."""
+    os.environ.setdefault(WAITING, "passive")  # a thread that spins would hold up another stage
+    os.environ.setdefault(gpus.COUNT, str(jobs))  # without GPUs, slots of this machine
+    with ThreadPoolExecutor(jobs) as threads, progress.bar(count, 0, "all", " stages") as bar:
+        bar.smoothing = 0.0  # the time left is that of an average stage so far
+        yield Here(threads, bar, stop=stop, say=say)
+
+
+class Here:
+    """Runs stages in processes of this machine, and shows those that run beside a bar."""
+
+    def __init__(self, threads: ThreadPoolExecutor, bar: Any, *, stop: Stop, say: Say) -> None:
+        """Run stages in ``threads``; lines go to ``say``, above the ``bar``."""
+        self._threads, self._bar, self._stop, self._say = threads, bar, stop, say
+        self._drawn = 0.0  # when the bar was last drawn
+        self.shown: dict[str, str] = {}
+
+    def submit(self, node: Node, work: Callable[[], Result]) -> Future[Result]:
+        """See `schedule.Executor`."""
+        return self._threads.submit(work)
+
+    def run(self, node: Node) -> Done:
+        """See `schedule.Executor`."""
+
+        def progressed(percent: float, text: str) -> None:
+            self.shown[node.name] = f"{text.partition(':')[0]} {percent:.0f} %"
+
+        def said(line: str) -> None:  # others are of interest where it fails, and in the error then
+            if line.startswith(HELD_UP):
+                self.shown[node.name] = f"{node.name} ({line})"
+            elif self.shown[node.name].endswith(")"):
+                self.shown[node.name] = node.name
+
+        self.shown[node.name] = node.name
+        try:
+            return stage_run.run(
+                node.name,
+                devices=node.devices,
+                forced=node.forced,
+                stop=self._stop,
+                say=said,
+                progressed=progressed,
+            )
+        finally:
+            del self.shown[node.name]
+
+    def say(self, node: Node, line: str) -> None:
+        """See `schedule.Executor`."""
+        self._bar.clear()  # else the line would begin behind it
+        self._say(line if line.startswith(f"{node.name}: ") else f"{node.name}: {line}")
+        self._bar.refresh()
+
+    def look(self, results: Sequence[Result]) -> None:
+        """See `schedule.Executor`."""
+        self._bar.set_postfix_str("; ".join(dict(self.shown).values()), refresh=False)
+        self._bar.initial = [one.outcome for one in results].count(Outcome.CACHED)  # took no time
+        self._bar.update(len(results) - self._bar.n)
+        if time.monotonic() - self._drawn >= self._bar.mininterval:  # also while no stage ends
+            self._bar.refresh()
+            self._drawn = time.monotonic()

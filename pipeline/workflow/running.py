@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.runtime.graph import SCRATCH
 from pipeline.runtime.throughput import SPEED
-from pipeline.workflow.pieces import JOURNAL
+from pipeline.workflow.shares import JOURNAL
 from rrcm.certification.sampling import procedure
 from rrcm.certification.votes import records
 from rrcm.config.params import Params

@@ -1,6 +1,6 @@
-"""Runs one stage in this checkout: takes GPUs, runs DVC, parses its output, returns the result.
+"""Runs one stage in this checkout: takes GPUs, runs DVC, returns the result.
 
-A piece of a stage is run in the same way, but without DVC, which knows nothing of pieces.
+A share of an evaluation is run in the same way, but without DVC, which knows nothing of shares.
 """
 
 import codecs
@@ -12,37 +12,46 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import Any
+
+from dvc.exceptions import DvcException
+from dvc.repo import Repo
 
 from pipeline.runtime import graph
-from pipeline.workflow import gpus, lockfile, locks, moving, pieces, processes
+from pipeline.workflow import dvc_says, gpus, lockfile, locks, moving, processes, shares
 from pipeline.workflow.gpus import Taken
+from pipeline.workflow.lockfile import RUNS
 from pipeline.workflow.locks import Stopped
+from rrcm.cli import dvc_lock
+from rrcm.core.ending import MEND, RETRY
 from rrcm.core.errors import StageError
+from rrcm.core.schema import read_yaml
 
 LOCKS = Path(".rrcm/flow")
 TAIL = 20  # lines of output in a failure
 BAR = re.compile(r"(?P<title>.*?):? +(?P<percent>\d+)%\|.*?\| *(?P<rest>.*)")
 ERROR = "error: "
-UNKEPT = "ERROR: failed to transfer "
-EXITED = re.compile(r"ERROR: .*failed to run: .*, exited with (-?\d+)")  # DVC's message
-TORN = "'./dvc.lock' validation failed"  # read while another stage's DVC was writing it
-TRIES = 5  # of a stage that ended with that
-GOES_ON = "the same command"  # in errors that concern one try only: a retry resumes
+RECORDS = "*/*/[!.]*"  # of the run cache, but no partial files
+TRIES = 5  # of a DVC that read dvc.lock while another one wrote it
 _reading = threading.Lock()  # DVC reads the graph in one thread at a time
 
 
 class Outcome(StrEnum):
-    """The outcome of `dvc repro`."""
+    """How a stage ended."""
 
     RAN = "ran"
     RESTORED = "restored"  # from DVC's cache of runs
     CACHED = "cached"  # nothing had changed
+    FAILED = "failed"
+    SKIPPED = "skipped"  # a stage upstream failed
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,12 +63,7 @@ class Done:
 
 
 class Failed(StageError):
-    """A stage failed; ``final``: by an error of its own, which a retry cannot fix."""
-
-    def __init__(self, message: str, *, final: bool = False) -> None:
-        """Store the message; like every error, it can be pickled."""
-        super().__init__(message)
-        self.final = final
+    """A stage failed, by an error of its own unless ``retryable``."""
 
 
 def run(
@@ -73,14 +77,14 @@ def run(
     say: Callable[[str], None],
     progressed: Callable[[float, str], None],
 ) -> Done:
-    """Have DVC bring one stage up to date, and only that one; or draw a piece of it (`pieces`).
+    """Have DVC bring one stage up to date, and only that one; or draw a share of it (`shares`).
 
     Guarantee: when this returns or raises, no process of the stage is left. If this process dies,
     even by SIGKILL, they are stopped at once, and the GPUs stay locked until they have ended. If a
     stage is run twice at once in a checkout, the second run waits and finds the first one's result.
 
     Args:
-        name: Name of the stage in dvc.yaml, or of a piece.
+        name: Name of the stage in dvc.yaml, or of a share.
         devices: GPUs of this host to take; 0: all.
         forced: Run it even if nothing changed.
         pull: Fetch the outputs from the remote, if a run with the same inputs pushed them.
@@ -96,50 +100,93 @@ def run(
         StageError: This host has fewer GPUs.
     """
     options = [*(["--force"] if forced else []), *(["--pull"] if pull else [])]
-    stage, piece = pieces.split(name)
+    stage, share = shares.split(name)
     LOCKS.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         file = stack.enter_context((LOCKS / f"{name}.lock").open("ab")).fileno()
         locks.take(file, stop=stop, why=f"another run of {name} in this checkout", say=say)
         held = stack.enter_context(gpus.taken(devices, stop=stop, say=say))
-        if move or pieces.drawn(stage):
-            with _reading:
-                digest = graph.digest(stage)
+        with _reading:
+            if share and not forced and dvc_lock.consistent(partial(_known, stage, pull=pull)):
+                return Done(outcome=Outcome.CACHED, seconds=0.0)
+            if pull and not share:  # DVC would fetch these records itself, among those of the run
+                _fetch_records()
+            digest = graph.digest(stage) if move or shares.drawn(stage) else ""
         if move:
-            stack.enter_context(moving.moving(name, digest, keep=bool(piece), say=say))
-        if not piece and pieces.drawn(stage):
-            pieces.gather(stage, digest)
-        began = time.monotonic()
-        tries = 0
-        while True:
-            tries += 1
+            stack.enter_context(moving.moving(name, digest, keep=bool(share), say=say))
+        if not share and shares.drawn(stage):
+            shares.merge(stage, digest)
+        began, before, records = time.monotonic(), _whole(stage), {*RUNS.glob(RECORDS)}
+        for tries in range(1, TRIES + 1):
             output = Output(name, say=say, progressed=progressed)
             with _started(name, options, held, hold=(file, *held.files)) as process:
                 for data in processes.output(process, stop):
                     output.feed(data) if data else output.rest()
                 output.end()
             if process.returncode == 0 and not output.unkept:
-                if not piece:
-                    pieces.clear(stage)
-                return Done(outcome=output.outcome, seconds=time.monotonic() - began)
+                break
             if stop.is_set():
                 raise Stopped(f"{name}: stopped; what it saved is kept, and a new run goes on")
-            failure = output.failure(process.returncode)
-            if TORN not in str(failure) or tries == TRIES:
-                raise failure
+            if not output.torn or tries == TRIES:
+                raise output.failure(process.returncode)
             time.sleep(1.0)
+        seconds = time.monotonic() - began
+        if share:
+            return Done(outcome=Outcome.RAN, seconds=seconds)
+        shares.clear(stage)
+        outcome = Outcome.RAN if forced else _outcome(before, _whole(stage), records)
+        return Done(outcome=outcome, seconds=seconds)
+
+
+def _outcome(before: Mapping[str, Any], after: Mapping[str, Any], known: set[Path]) -> Outcome:
+    """What DVC did, by a stage's entries of dvc.lock and the ``known`` records of its run cache.
+
+    DVC adds a record of the inputs and outputs of each stage that ran and has dependencies.
+    """
+    if before == after:
+        return Outcome.CACHED
+    outputs = {out["path"] for out in after.get("outs", ())}
+    for path in {*RUNS.glob(RECORDS)} - known:
+        if {out["path"] for out in read_yaml(path).get("outs", ())} == outputs:
+            return Outcome.RAN
+    return Outcome.RESTORED if after.get("deps") else Outcome.RAN
+
+
+def _whole(stage: str) -> dict[str, Any]:
+    """The entry of a stage in dvc.lock if all its outputs are here, else nothing."""
+    entry = lockfile.entries([stage]).get(stage, {})
+    return entry if all(os.path.exists(out["path"]) for out in entry.get("outs", ())) else {}
+
+
+def _fetch_records() -> None:
+    with suppress(DvcException), Repo(".") as repo:
+        repo.stage_cache.pull(None)
+
+
+def _known(stage: str, *, pull: bool) -> bool:
+    """Whether DVC would restore the outputs of a stage instead of running it."""
+    try:
+        with Repo(".") as repo:
+            (found,) = repo.stage.collect(stage)
+            if pull:
+                repo.stage_cache.pull(None)
+            found.save_deps()
+            repo.stage_cache.restore(found, pull=pull, dry=not pull)
+    except DvcException:  # it is in no cache, or the remote does not answer
+        return False
+    return True
 
 
 def _started(
     name: str, options: Sequence[str], held: Taken, *, hold: Sequence[int]
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """The process of a stage or of a piece, which ends when we do."""
-    stage, piece = pieces.split(name)
-    if not piece:
+    """The process of a stage or of a share, which ends when we do."""
+    stage, share = shares.split(name)
+    if not share:
         arguments = ["--single-item", *options, name]
         return lockfile.repro(arguments, environment=held.environment, hold=hold)
     own = {"PATH": processes.path(), "PYTHONUNBUFFERED": "1", **held.environment}
-    command = [sys.executable, "-m", "pipeline.workflow.piece", stage, piece, *options]
+    command = [sys.executable, "-m", shares.__name__, stage, share]
     return processes.start(command, environment=os.environ | own, hold=hold)
 
 
@@ -158,11 +205,9 @@ class Output:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._part = ""
         self._bar = ""
-        self._began = False  # whether the stage's command has started
-        self.outcome = Outcome.RAN
         self._error = ""
-        self._exit: int | None = None
-        self.unkept = False  # DVC exits with 0, but dvc.lock has outputs that it could not cache
+        self._exit: int | None = None  # of the stage's command
+        self.unkept = self.torn = False  # whether DVC said so, see `dvc_says`
         self.tail: deque[str] = deque(maxlen=TAIL)
 
     def feed(self, data: bytes) -> None:
@@ -188,23 +233,10 @@ class Output:
         self.tail.append(line)
         if line.startswith(ERROR):
             self._error = line.removeprefix(ERROR)
-        self.unkept |= line.startswith(UNKEPT)
-        if found := EXITED.fullmatch(line):
-            self._exit = int(found[1])
-        if not self._began:
-            self._dvc(line)
-
-    def _dvc(self, line: str) -> None:
-        restored = (
-            f"Stage '{self.name}' is cached - skipping run",
-            f"Pulling data for stage: '{self.name}'",
-        )
-        if line == f"Running stage '{self.name}':":
-            self._began, self.outcome = True, Outcome.RAN
-        elif line == f"Stage '{self.name}' didn't change, skipping":
-            self.outcome = Outcome.CACHED
-        elif line.startswith(restored):
-            self.outcome = Outcome.RESTORED
+        self.unkept |= dvc_says.UNKEPT.line.fullmatch(line) is not None
+        self.torn |= dvc_says.TORN.line.fullmatch(line) is not None
+        if exited := dvc_says.EXITED.line.fullmatch(line):
+            self._exit = int(exited[1])
 
     def _progress(self, line: str) -> bool:
         if not (found := BAR.fullmatch(line)):
@@ -216,10 +248,10 @@ class Output:
 
     def failure(self, code: int) -> Failed:
         """The failure, with the stage's own error if it printed one, else with its last lines."""
-        exited = code if pieces.split(self.name)[1] else self._exit
-        if self._error and exited == 1:
+        exited = code if shares.split(self.name)[1] else self._exit
+        if self._error and exited in (MEND, RETRY):
             told = self._error.removeprefix(f"{self.name}: ")
-            return Failed(f"{self.name}: {told}", final=GOES_ON not in self._error)
+            return Failed(f"{self.name}: {told}", retryable=exited == RETRY)
         killed = {128 + number: f"killed by {number.name}" for number in signal.Signals}
         how = killed.get(code, "failed")
-        return Failed(f"{self.name}: {how}\n" + "\n".join(self.tail))
+        return Failed(f"{self.name}: {how}\n" + "\n".join(self.tail), retryable=True)

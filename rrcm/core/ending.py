@@ -5,14 +5,17 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from rrcm.core.errors import RrcmError, one_line, printable
 
 INTERRUPTED = 130  # exit code of a command that Ctrl-C ended
+MEND, RETRY = 65, 75  # exit codes of a stage: whether a person must act (as in sysexits.h)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LONGEST = 600  # characters of an error; file names and contents may have any length
 HINTS = {
     **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        FULL,
         "; make room and run the same command again, what was saved is kept",
     ),
     **dict.fromkeys(
@@ -25,35 +28,41 @@ HINTS = {
 
 
 @contextmanager
-def reported() -> Iterator[None]:
+def reported(*, stage: bool = False) -> Iterator[None]:
     """Turn expected errors of the block into one line on standard error and an exit code.
 
     An RrcmError, OSError or MemoryError prints at most `LONGEST` characters and exits with code 1;
-    an interrupt prints one line and exits with `INTERRUPTED`. If the reader of the output closes
-    it, it exits with code 1 and prints nothing. Any other error is a bug and propagates. No other
-    code catches errors for good.
+    a ``stage`` with `RETRY` if the same command may go on, else with `MEND`. An interrupt prints
+    one line and exits with `INTERRUPTED`. If the reader of the output closes it, it exits with
+    code 1 and prints nothing. Any other error is a bug and propagates. No other code catches errors
+    for good.
     """
     try:
         yield
     except RrcmError as error:
-        sys.exit(f"error: {_told(error)}")
+        _end(error, stage=stage, retryable=error.retryable)
     except BrokenPipeError:
         _drop_output()
         sys.exit(1)
     except OSError as error:
         if error.filename is None:
             _drop_output()
-        sys.exit(f"error: {_told(_of_files(error))}")
+        _end(_of_files(error), stage=stage, retryable=error.errno in FULL)
     except MemoryError as error:
         detail = f" ({one_line(error)})" if str(error) else ""
-        sys.exit(f"error: out of memory{detail}; ask for less at once, or use a larger machine")
+        told = f"out of memory{detail}; ask for less at once, or use a larger machine"
+        _end(told, stage=stage, retryable=False)
     except KeyboardInterrupt:
         print("interrupted; what was saved is kept, the same command goes on", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
 
-def _told(error: BaseException | str) -> str:
-    return printable(one_line(error, most=LONGEST))
+def _end(error: BaseException | str, *, stage: bool, retryable: bool) -> NoReturn:
+    told = f"error: {printable(one_line(error, most=LONGEST))}"
+    if not stage:
+        sys.exit(told)
+    print(told, file=sys.stderr)
+    sys.exit(RETRY if retryable else MEND)
 
 
 def _of_files(error: OSError) -> str:

@@ -13,7 +13,15 @@ RrcmError
 
 
 class RrcmError(Exception):
-    """Base class of these errors; the command line prints them in one line and exits 1."""
+    """Base class of these errors; the command line prints them in one line and exits 1.
+
+    ``retryable``: the error concerns this try only, and the same command may well go on.
+    """
+
+    def __init__(self, *args: object, retryable: bool = False) -> None:
+        """Store the message; like every exception, it can be pickled."""
+        super().__init__(*args)
+        self.retryable = retryable
 
 
 class ConfigError(RrcmError):

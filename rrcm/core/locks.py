@@ -64,7 +64,8 @@ def _wait(path: Path, work: str, say: Callable[[str], None], patience: float) ->
         if time.monotonic() - began > patience:
             raise StageError(
                 f"{work}: process {pid} is at the same work here; wait for it, or `kill {pid}`: "
-                "the same command goes on from what it saved"
+                "the same command goes on from what it saved",
+                retryable=True,
             )
         if not told:
             told = True

@@ -57,7 +57,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
         "reproducible",
     },
     "preset": {"name", "base", "force"},
-    "repro": {"jobs", "pieces"},  # and all of DVC's
+    "repro": {"jobs", "shares"},  # and all of DVC's
     "pull": {"names", "remote"},
     "report": {"files", "out", "only", "alpha", "sigma"},
     "compare": {"first", "second", "radii"},
@@ -75,7 +75,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
         *("file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"),
         *("denoiser", "schedule", "rescale", "head-channels"),
     },
-    "flow run": {"targets", "force", "retries", "hosts", "commit", "pieces"},
+    "flow run": {"targets", "force", "retries", "hosts", "commit", "shares"},
     "flow up": {"host", "port", "schedules", "no-schedules"},
     "flow worker": {"queue", "name", "limit"},
     "flow deploy": {"schedules", "no-schedules"},

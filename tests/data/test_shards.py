@@ -28,7 +28,6 @@ from sklearn.datasets import load_digits
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from benchmarks.drills.operations import Operations
-from pipeline.workflow.stage_run import GOES_ON
 from rrcm.config.sections import Data
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.files import sha256
@@ -415,8 +414,9 @@ def test_a_full_disk_is_told_and_made_room_on(built, tmp_path, monkeypatch, code
         return real(path)
 
     monkeypatch.setattr(sharding, "atomic", atomic)
-    with refused(DataError, str(scratch), os.strerror(code), "GB; make room", GOES_ON):
+    with refused(DataError, str(scratch), os.strerror(code), "GB; make room") as caught:
         [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+    assert caught.value.retryable
     assert not out.exists() and not [*scratch.rglob("*.part")]
     kept = len([*scratch.rglob("*.tar")])
     monkeypatch.undo()

@@ -22,7 +22,6 @@ from ruamel.yaml import YAML
 from torch import nn
 from workspace import MORE, RUN, Workspace
 
-from pipeline.workflow.flow import tags
 from rrcm.certification.sampling import voting
 from rrcm.cli import runs
 from rrcm.config import params as parameters
@@ -288,9 +287,6 @@ def test_an_ensemble_is_described_as_a_run_is(tmp_path):
     for model in ("tiny-both", "tiny-both-s050"):
         named = runs.find_run(found, model=model, method="rrcm", sigma=0.5)
         assert named == "tiny-both-s050"
-    assert tags.of("sample@both", found) == ["model:tiny", "method:boosting", "sigma:0.5"]
-    assert tags.of("combine@tiny-both-s050", found) == tags.of("sample@both", found)
-    assert tags.of("member@first", found) == ["model:tiny", "method:rrcm", "sigma:0.5"]
 
 
 MEMBERS = "ensembles.tiny-both-s050.members"

@@ -1,15 +1,17 @@
 """`rrcm pull`: names become the files that are needed, and failures of DVC one line."""
 
-import socket
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from builders import refused
+from dvc.exceptions import DvcException
 from workspace import EVAL, ROOT, RUN
 
 from pipeline.project import pulling
-from pipeline.workflow import dvc_errors
+from pipeline.workflow import pull as workflow_pull
+from pipeline.workflow.pull import PUSH, Missing
 from rrcm.config import params as parameters
 from rrcm.core.errors import ConfigError, DataError, StageError
 
@@ -75,55 +77,33 @@ def test_names_that_nobody_knows_or_made_are_refused_in_one_line(tmp_path: Path)
         pulling.wanted("report", known, {})
 
 
-# What DVC 3.67 wrote, but for the names of folders.
-FULL = "[Errno 28] No space left on device"
-SAYINGS = [
-    (
-        "ERROR: failed to connect to s3 (b/d/files/md5) - Unable to locate credentials\n"
-        "ERROR: failed to pull data from the cloud - 7 files failed to download\n",
-        "the remote s3://b/d cannot be reached: Unable to locate credentials",
-    ),
-    (
-        f"ERROR: failed to transfer 'a1' - {FULL}: '/store/a1' -> '/cache/.x.tmp'\n"
-        f"ERROR: failed to transfer 'b2.dir' - {FULL}: '/store/b2' -> '/cache/.y.tmp'\n"
-        "ERROR: failed to pull data from the cloud - 2 files failed to download\n",
-        f"onnx/a.onnx, shards/test: {FULL}; files that arrived are kept, and the same command "
-        "resumes",
-    ),
-    (
-        "ERROR: unexpected error - disk I/O error\n\nHaving any troubles? Hit us up\n",
-        "dvc pull: unexpected error - disk I/O error; the same command resumes",
-    ),
-    (
-        "ERROR: failed to pull data from the cloud - Can't remove the following unsaved files "
-        f"without confirmation. Use `--force` to force.\n{Path.cwd()}/onnx/a.onnx\n",
-        "onnx/a.onnx: edited here; `dvc pull --force` replaces it, or remove it",
-    ),
-    ("Killed\n", "dvc pull: Killed; the same command resumes"),
-]
+def logged(error: Exception, *args: object) -> logging.LogRecord:
+    return logging.LogRecord("dvc", logging.ERROR, "", 0, "%s", args, (type(error), error, None))
 
 
-@pytest.mark.parametrize(("said", "line"), SAYINGS)
-def test_what_dvc_says_becomes_one_line(said: str, line: str):
-    found = dvc_errors.pull_failed(
-        said, {"onnx/a.onnx": "a1", "shards/test": "b2.dir"}, remote=None
-    )
-
-    assert (type(found), str(found)) == (DataError, line)
+FULL = OSError(28, "No space left on device")
 
 
-def test_a_remote_that_is_none_is_refused():
-    said = (
-        "ERROR: failed to pull data from the cloud - config file error: remote 's4' doesn't exist"
-    )
-
-    assert type(dvc_errors.pull_failed(said, {}, remote="s4")) is ConfigError
-
-
-LACKS = (
-    "ERROR: failed to pull data from the cloud - Checkout failed for following targets:\n{}\n"
-    "Is your cache up to date?\n"
+@pytest.mark.parametrize(
+    ("records", "line"),
+    [
+        (
+            [logged(OSError("Unable to locate credentials"), "s3", "b/d/files/md5")],
+            "the remote s3://b/d cannot be reached: Unable to locate credentials",
+        ),
+        (
+            [logged(FULL, "a1"), logged(FULL, "b2.dir")],
+            "onnx/a.onnx, shards/test: No space left on device; files that arrived are kept, and "
+            "the same command resumes",
+        ),
+        ([], "dvc pull: 2 files failed; files that arrived are kept, and the same command resumes"),
+    ],
 )
+def test_what_dvc_logs_becomes_one_line(records: list[logging.LogRecord], line: str):
+    made = {"onnx/a.onnx": "a1", "shards/test": "b2.dir"}
+    error = workflow_pull._failed(records, made, DvcException("2 files failed"))
+
+    assert (type(error), str(error)) == (DataError, line)
 
 
 @pytest.mark.parametrize(
@@ -161,22 +141,9 @@ def pulled_from_a_remote_that_lacks(
     lacks: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
     def fail(made: dict[str, str], remote: str | None) -> str:
-        raise dvc_errors.pull_failed(LACKS.format(lacks), made, remote=remote)
+        raise Missing(lacks.splitlines(), "the default remote", PUSH)
 
     monkeypatch.setattr(pulling, "load", lambda: params("fp32", folder))
     monkeypatch.setattr(pulling, "_outputs", lambda: dict.fromkeys(MADE, "0"))
-    monkeypatch.setattr(pulling, "_pulled", fail)
+    monkeypatch.setattr(pulling, "pulled", fail)
     return pulling.pull([RUN], remote=None)
-
-
-def test_a_terminal_shows_bars_and_no_complaint_twice(capfdbinary):
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for piece in (b"\r 50%|##  |", b"\r\n\x1b[31mERROR\x1b[39m: no\r\n", b"\r 60%|## |"):
-        theirs.send(piece)  # read one by one
-    theirs.close()
-
-    said = pulling._relayed(ours.detach(), shown=True)
-
-    shown = capfdbinary.readouterr().err
-    assert shown == b"\r 50%|##  |\r\n\r\x1b[K"
-    assert "\nERROR: no\n" in said and "\x1b" not in said

@@ -40,10 +40,10 @@ many = settings(deadline=None)  # the machine may be busy
 
 
 @contextmanager
-def refused(error: type[RrcmError], *words: str) -> Iterator[None]:
-    """The block raises ``error``, in one line that has all of ``words``."""
+def refused(error: type[RrcmError], *words: str) -> Iterator[pytest.ExceptionInfo[RrcmError]]:
+    """The block raises ``error``, in one line that has all of ``words``; yields what it raises."""
     with pytest.raises(error) as caught:
-        yield
+        yield caught
     message = str(caught.value)
     assert "\n" not in message, f"more than a line: {message!r}"
     for word in words:

@@ -53,7 +53,7 @@ stages:
   last:
     cmd: python work.py last
     deps: [after]
-    outs: [report]
+    outs: [last]
 """
 WORK = """
 import base64, pathlib, signal, sys, time
@@ -76,7 +76,8 @@ if name == "flaky":
     if state.read_text().count("step") < 3:
         raise ConnectionError("the network is gone")
 if name == "wrong" and pathlib.Path("cure").read_text() != "mended":
-    sys.exit("error: cure: must be mended")
+    print("error: cure: must be mended", file=sys.stderr)
+    sys.exit(65)
 if name == "slow":
     def save(*_):
         pathlib.Path("slow.state").write_text("saved")
@@ -89,12 +90,7 @@ progress.SECONDS_BETWEEN_LINES = 0
 with progress.bar(4, 0, name, " steps") as bar:
     for _ in range(4):
         bar.update()
-if name == "last":
-    pathlib.Path("report").mkdir()
-    pathlib.Path("report/table.md").write_text("| ACR |\\n| --- |\\n| 0.415 |\\n")
-    pathlib.Path("report/certified_accuracy.png").write_bytes(b"a picture")
-else:
-    pathlib.Path(name).write_text(name)
+pathlib.Path(name).write_text(name)
 """
 FLAKY = "flaky@tiny-rrcm-s050-e050"
 SLOW = """
@@ -230,7 +226,7 @@ def test_what_does_not_need_a_failed_stage_goes_on_and_what_does_is_not_run(
     assert {name for name, state in states.items() if state[0] == "COMPLETED"} == {
         *("root", "left", "right", FLAKY)
     }
-    assert states["wrong"] == ("FAILED", "Failed", 1), "its own error: no second try"
+    assert states["wrong"] == ("FAILED", "Failed", 1)
     assert states["after"][:2] == states["last"][:2] == ("CANCELLED", "Skipped")
     assert (run["state_type"], last) == ("FAILED", f"error: {run['state']['message']}")
     assert last.startswith("error: failed: wrong: cure: must be mended (of 7 stages: ")
@@ -239,7 +235,7 @@ def test_what_does_not_need_a_failed_stage_goes_on_and_what_does_is_not_run(
 def test_a_flaky_stage_is_tried_again_and_goes_on_where_it_was(
     api: Api, seen: Seen, first: tuple[str, dict[str, Any]]
 ):
-    assert api.states(first[1]["id"])[FLAKY] == ("COMPLETED", "Completed", 3)
+    assert api.states(first[1]["id"])[FLAKY][:2] == ("COMPLETED", "Completed")
     assert seen.begun()["flaky"] == 3
     assert (seen.here.path / "flaky.state").read_text() == "step\n" * 3
 
@@ -251,11 +247,9 @@ def test_edges_and_names_are_those_of_the_graph(api: Api, first: tuple[str, dict
         for task in tasks.values()
         for source in task["task_inputs"].get("wait_for", [])
     }
-    flaky = next(task for task in tasks.values() if task["name"] == FLAKY)
 
     assert {("root", "left"), ("root", "right"), ("left", "after"), ("wrong", "after")} <= edges
     assert ("root", "after") not in edges
-    assert {*flaky["tags"]} == {"model:tiny", "method:rrcm", "sigma:0.5"}
     assert first[1]["name"] == "all stages"
 
 
@@ -279,8 +273,8 @@ def test_progress_and_the_table_of_stages_are_artifacts(
 
     assert progress["progress-flaky-tiny-rrcm-s050-e050"] == progress["progress-left"] == 100
     assert states[FLAKY] == ("ran", "3")
-    assert (states["wrong"], states["last"]) == (("failed", "1"), ("skipped", ""))
-    assert not any("accuracy" in one["key"] for one in shown), "there is no report yet"
+    assert states["wrong"] == ("failed", "1"), "its own error: no second try"
+    assert states["last"] == ("skipped", "")
 
 
 def test_only_what_changed_runs_then_nothing_does_and_dvc_agrees(
@@ -292,7 +286,6 @@ def test_only_what_changed_runs_then_nothing_does_and_dvc_agrees(
     _, run = seen.run("--force", "right")
     states = api.states(run["id"])
     ran = {name for name in seen.begun() if seen.begun()[name] != before.get(name, 0)}
-    shown = {one["key"]: one["data"] for one in api.of_run("artifacts", run["id"])}
     lock = (seen.here.path / "dvc.lock").read_bytes()
     again = seen.here.run("dvc", "repro")
     (seen.here.path / "dvc.lock").unlink()
@@ -301,8 +294,6 @@ def test_only_what_changed_runs_then_nothing_does_and_dvc_agrees(
 
     assert ran == {"right", "wrong", "after", "last"}
     assert states["root"][:2] == states["left"][:2] == ("COMPLETED", "Cached")
-    assert "0.415" in shown["certified-accuracy"]
-    assert "](data:image/png;base64," in shown["certified-accuracy"]
     assert "up to date" in again, again
     assert (seen.here.path / "dvc.lock").read_bytes() == lock
 

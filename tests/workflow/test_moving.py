@@ -63,7 +63,7 @@ def test_a_state_goes_from_clone_to_clone_and_back(clone, tmp_path: Path):
     assert not Place(STAGE, DIGEST).fetch()  # ours is what is there, or later
     assert found() == "2"
     Place(STAGE, DIGEST).send()
-    assert len(archives(tmp_path)) == 1  # the older one is gone
+    assert len(archives(tmp_path)) == 1  # in place of the older one
     clone("one")
     state("1, a little later")
     assert Place(STAGE, DIGEST).fetch()  # another went on from there
@@ -75,39 +75,30 @@ def test_a_state_goes_from_clone_to_clone_and_back(clone, tmp_path: Path):
     assert found() == "2"
 
 
-def test_a_stage_finds_what_its_pieces_left(clone, tmp_path: Path):
+def test_a_stage_finds_what_its_shares_left(clone, tmp_path: Path):
     clone("one")
-    for piece in ("1of2", "2of2"):
-        state(piece, f"{STAGE}:{piece}")
-        Place(f"{STAGE}:{piece}", DIGEST).send()
+    for share in ("1of2", "2of2"):
+        state(share, f"{STAGE}:{share}")
+        Place(f"{STAGE}:{share}", DIGEST).send()
     clone("other")
     assert Place(STAGE, DIGEST).fetch_all() == 2
-    assert [found(f"{STAGE}:{piece}") for piece in ("1of2", "2of2")] == ["1of2", "2of2"]
+    assert [found(f"{STAGE}:{share}") for share in ("1of2", "2of2")] == ["1of2", "2of2"]
     Place(STAGE, DIGEST).forget()
     assert not archives(tmp_path)
 
 
-def test_a_half_sent_state_is_never_seen(clone, tmp_path: Path, monkeypatch):
-    """Killed between the archive and the pointer: the state before is still what others find."""
+def test_a_half_sent_state_is_none(clone, tmp_path: Path):
     clone("one")
     state("1")
     Place(STAGE, DIGEST).send()
-    state("2")
-    place = Place(STAGE, DIGEST)
-    put = place._fs.put_file
-
-    def killed(source: str, target: str) -> None:
-        if target.endswith(moving.LATEST):
-            raise KeyboardInterrupt
-        put(source, target)
-
-    monkeypatch.setattr(place._fs, "put_file", killed)
-    with pytest.raises(KeyboardInterrupt):
-        place.send()
-    monkeypatch.undo()
+    (archive,) = archives(tmp_path)
+    archive.chmod(0o644)
+    archive.write_bytes(archive.read_bytes()[:-9])
+    said: list[str] = []
     clone("other")
-    assert Place(STAGE, DIGEST).fetch()
-    assert found() == "1"
+    with moving.moving(STAGE, DIGEST, say=said.append):
+        assert not (moving.SCRATCH / STAGE).exists()
+    assert said == ["resume state: File is not a zip file"]
 
 
 def test_it_is_sent_now_and_then_and_removed_at_the_end(clone, tmp_path: Path, monkeypatch):

@@ -1,12 +1,8 @@
-"""What people read of a run: the tags of its stages, and how they ended."""
+"""What people read of a run: how its stages ended."""
 
-import pytest
-from workspace import ROOT
-
-from pipeline.workflow.flow import summary, tags
-from pipeline.workflow.flow.summary import Ended, Result
-from rrcm.config import params
-from rrcm.config.params import Params
+from pipeline.workflow import summary
+from pipeline.workflow.stage_run import Outcome
+from pipeline.workflow.summary import Result
 
 ENTRY = {
     "cmd": "make",
@@ -18,23 +14,11 @@ ENTRY = {
 }
 
 
-@pytest.fixture(scope="module")
-def whole() -> Params:
-    return params.load(ROOT / "tests/mini.yaml")
-
-
-def test_tags_tell_model_method_and_sigma_of_whatever_has_them(whole: Params):
-    assert tags.of("train@tiny-rrcm-s050", whole) == ["model:tiny", "method:rrcm", "sigma:0.5"]
-    assert tags.of("certify@tiny-rrcm-s050-e050", whole) == tags.of("train@tiny-rrcm-s050", whole)
-    assert tags.of("pretrain@tiny", whole) == ["model:tiny"]
-    assert tags.of("shard", whole) == tags.of("train@unheard-of", whole) == []
-
-
 def test_one_line_says_what_failed_and_why():
     results = [
-        Result(stage="a", ended=Ended.RAN, seconds=1.25, tries=2),
-        Result(stage="b", ended=Ended.FAILED, tries=1, note="b: exit code 1\nlast words\nmore"),
-        Result(stage="c", ended=Ended.SKIPPED, note="needs b"),
+        Result(stage="a", outcome=Outcome.RAN, seconds=1.25, tries=2),
+        Result(stage="b", outcome=Outcome.FAILED, tries=1, note="b: exit code 1\nlast words\nmore"),
+        Result(stage="c", outcome=Outcome.SKIPPED, note="needs b"),
     ]
     lines = summary.text(results).splitlines()
 
@@ -42,7 +26,7 @@ def test_one_line_says_what_failed_and_why():
         "failed: b: exit code 1 last words (of 3 stages: 1 ran, 1 failed, 1 skipped)"
     )
     assert summary.sentence(results[:1]) == "1 stage: 1 ran"
-    more = [Result(stage=name, ended=Ended.FAILED, note=f"{name}: no") for name in "wxyz"]
+    more = [Result(stage=name, outcome=Outcome.FAILED, note=f"{name}: no") for name in "wxyz"]
     assert summary.sentence(more) == "failed: w: no; x: no; and y, z (of 4 stages: 4 failed)"
     assert lines[1].split() == ["a", "ran", "1.2", "2"]
     assert lines[3].endswith("needs b")

@@ -1,9 +1,8 @@
-"""Prefect artifacts of a run: progress of its stages, a table of their results, and the report.
+"""Prefect artifacts of a run: progress of its stages, and a table of their results.
 
 None of this can fail a run: an artifact that the server refuses is logged and left out.
 """
 
-import base64
 import logging
 import re
 import threading
@@ -14,23 +13,16 @@ from uuid import UUID
 
 import httpx
 from prefect import get_run_logger
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-)
+from prefect.artifacts import create_progress_artifact, create_table_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.exceptions import PrefectException
 
-from pipeline.workflow.flow import summary
-from pipeline.workflow.flow.environment import REPORT
-from pipeline.workflow.flow.summary import Result
-from rrcm.config.certification import Report
+from pipeline.workflow import summary
+from pipeline.workflow.summary import Result
 
 SECONDS = 5.0  # between two updates of a stage's progress
 LATE = 10.0  # seconds that the server may take for the last update
-TABLE, CURVE, PAGE = REPORT / "table.md", REPORT / "certified_accuracy.png", REPORT / "index.html"
 Logger = logging.Logger | logging.LoggerAdapter
 T = TypeVar("T")
 REFUSED = (httpx.HTTPError, PrefectException)
@@ -75,29 +67,13 @@ def progress(
             sender.join(LATE)
 
 
-def show(results: Sequence[Result], settings: Report, *, report: bool) -> None:
-    """At the end of a flow, publish the table of stages and, if ``report``, the report."""
+def show(results: Sequence[Result]) -> None:
+    """At the end of a flow, write the table of stages to the log, and publish it."""
     logger = get_run_logger()
     if results:
+        logger.info("the stages of this run\n%s", summary.text(results))
         told = summary.sentence(results)
         _tried(logger, create_table_artifact, summary.rows(results), "stages", told)
-    if report and TABLE.is_file():
-        _tried(logger, _accuracy, settings)
-
-
-def _accuracy(settings: Report) -> None:
-    curve = ""
-    if CURVE.is_file():  # inline: an artifact of its own would show the base64 text
-        picture = base64.b64encode(CURVE.read_bytes()).decode()
-        curve = f"![certified accuracy by radius](data:image/png;base64,{picture})\n\n"
-    create_markdown_artifact(
-        "## Certified accuracy\n\n"
-        f"In percent, by radius r, with intervals of confidence {settings.confidence}; ACR is the "
-        "average certified radius. r and σ are in pixels of [0, 1].\n\n"
-        f"{TABLE.read_text()}\n\n{curve}The report: `{PAGE}` of the checkout\n",
-        key="certified-accuracy",
-        description="certified accuracy",
-    )
 
 
 def _tried(logger: Logger, call: Callable[..., T], *arguments: Any, **named: Any) -> T | None:

@@ -15,7 +15,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pipeline.workflow import dvc_errors, git, locks, processes
+from pipeline.workflow import dvc_says, git, locks, processes
+from pipeline.workflow import pull as pulling
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
 from rrcm.core.schema import read_yaml
@@ -23,7 +24,6 @@ from rrcm.core.schema import read_yaml
 FOLDER = Path(".rrcm/flow")
 REMOTE = "origin"
 PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push results that took hours
-MISSING = "Some of the cache files do not exist"  # printed by a `dvc push` that exits with 0
 SHORT = 12  # digits of a commit in a message
 
 Say = Callable[[str], None]
@@ -168,9 +168,12 @@ def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
     """
     if not paths:
         return
-    code, lines = _dvc("pull", *paths, stop=stop, say=say)
+    command = [sys.executable, "-m", pulling.__name__, *paths]
+    code, lines = processes.run(command, stop=stop, say=say)
+    if stop.is_set():
+        raise StageError("stopped during a pull")
     if code != 0:
-        raise StageError(str(dvc_errors.pull_failed("\n".join(lines), {}, remote=None)))
+        raise StageError((lines or ["pull: failed"])[-1].removeprefix("error: "))
 
 
 def push(stage: str, *, stop: Event, say: Say) -> None:
@@ -190,25 +193,19 @@ def push(stage: str, *, stop: Event, say: Say) -> None:
                 raise
             say(f"{error}; trying again in {pause} s")
             stop.wait(pause)
-    if missing := [line.removeprefix("WARNING: ") for line in lines if MISSING in line]:
-        raise StageError(f"`dvc push {stage}`: {missing[0]}")
+    if missing := [*filter(None, map(dvc_says.UNPUSHED.line.fullmatch, lines))]:
+        raise StageError(f"`dvc push {stage}`: {missing[0][1]}")
 
 
 def _pushed(stage: str, *, stop: Event, say: Say) -> list[str]:
-    code, lines = _dvc("push", "--run-cache", stage, stop=stop, say=say)
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "push", "--run-cache", stage]
+    code, lines = processes.run(command, stop=stop, say=say)
+    if stop.is_set():
+        raise StageError("stopped during `dvc push`")
     if code != 0:
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
         raise StageError(f"`dvc push --run-cache {stage}`: {(errors or lines or ['failed'])[-1]}")
     return lines
-
-
-def _dvc(verb: str, *arguments: str, stop: Event, say: Say) -> tuple[int, list[str]]:
-    """Run DVC; return its exit code and its lines."""
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", verb, *arguments]
-    code, lines = processes.run(command, stop=stop, say=say)
-    if stop.is_set():
-        raise StageError(f"stopped during `dvc {verb}`")
-    return code, lines
 
 
 def _some(names: Sequence[str]) -> str:

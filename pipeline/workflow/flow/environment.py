@@ -13,7 +13,6 @@ SECRET = HOME / "secret"  # the secret of that server
 CHECKOUT = "RRCM_CHECKOUT"  # the checkout of a worker's flows, which start in another folder
 ADDRESS = "PREFECT_API_URL"
 AUTH = "PREFECT_API_AUTH_STRING"  # the secret of the server at ADDRESS
-REPORT = Path("report")
 POOL, FLOWS, STAGES = "rrcm", "flows", "stages"  # the work pool and its queues, as in prefect.yaml
 LINES = "%(asctime)s  "
 

@@ -4,7 +4,6 @@ dvc.yaml defines the stages and their order, and DVC decides whether a stage mus
 decides when, where and how often. Import it only in a flow's process, after `environment.prepare`.
 """
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 from prefect import flow, get_run_logger
@@ -12,15 +11,13 @@ from prefect.client.schemas import State
 from prefect.runtime import flow_run as current
 from prefect.states import Completed, Failed
 
-from pipeline.workflow import lockfile, plan
-from pipeline.workflow import pieces as split
-from pipeline.workflow.flow import artifacts, checkout, environment, summary
+from pipeline.workflow import lockfile, plan, schedule, summary
+from pipeline.workflow import shares as split
+from pipeline.workflow.flow import artifacts, checkout, environment
 from pipeline.workflow.flow.hosts import stopped
-from pipeline.workflow.flow.summary import GOOD, Ended, Result
-from pipeline.workflow.flow.tasks import Graph
-from pipeline.workflow.plan import Node
+from pipeline.workflow.flow.tasks import Tasks
 from pipeline.workflow.processes import Stop, signals
-from rrcm.config import params
+from pipeline.workflow.stage_run import Outcome
 from rrcm.core.errors import RrcmError
 
 
@@ -38,7 +35,7 @@ def rebuild(
     hosts: bool = False,
     retries: int = 2,
     commit: str = "",
-    pieces: int = 1,
+    shares: int = 1,
 ) -> State:
     """Bring ``targets`` up to date; without targets, all of dvc.yaml.
 
@@ -52,7 +49,7 @@ def rebuild(
         hosts: Run stages on workers, each in a clone of its own, instead of in this checkout.
         retries: Further tries of a stage that fails.
         commit: The commit to run, which is checked out if there are no edits; empty: as it is.
-        pieces: Into how many tasks each sampling of votes is split.
+        shares: Into how many tasks each sampling of votes is split.
     """
     logger, stop = get_run_logger(), Stop()
     with ExitStack() as stack:
@@ -65,23 +62,15 @@ def rebuild(
             if restored := lockfile.restore():
                 logger.warning(restored)
             nodes = plan.load(targets or [], force=force or [], here=not hosts)
-            nodes = split.expanded(nodes, count=pieces)
-            results = Graph(nodes, commit=commit if hosts else "", retries=retries, stop=stop).run()
-            _tell(nodes, results)
+            nodes = split.expanded(nodes, count=shares)
+            tasks = Tasks(commit=commit if hosts else "", stop=stop)
+            results = schedule.run(nodes, tasks, retries=retries, stop=stop)
+            artifacts.show(results)
         except RrcmError as error:
             return stopped(stop) if stop.is_set() else Failed(message=str(error))
         told = summary.sentence(results)
-        over = len(results) == len(nodes) and all(one.ended != Ended.STOPPED for one in results)
+        over = len(results) == len(nodes) and all(one.outcome != Outcome.STOPPED for one in results)
         if stop.is_set() and not over:  # a later stop changes nothing
             return stopped(stop, told)
-        failed = any(result.ended == Ended.FAILED for result in results)
+        failed = any(result.outcome == Outcome.FAILED for result in results)
         return Failed(message=told) if failed else Completed(message=told)
-
-
-def _tell(nodes: Sequence[Node], results: Sequence[Result]) -> None:
-    """Write the results to the log and to artifacts, with the report if it is up to date."""
-    if results:
-        get_run_logger().info("the stages of this run\n%s", summary.text(results))
-    good = {result.stage for result in results if result.ended in GOOD}
-    outputs = {out for node in nodes if node.name in good for out in node.outputs}
-    artifacts.show(results, params.load().report, report=str(environment.REPORT) in outputs)

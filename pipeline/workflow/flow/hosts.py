@@ -21,15 +21,14 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import Artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import State, StateType
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 
-from pipeline.workflow import lockfile, pieces, processes, stage_run
+from pipeline.workflow import lockfile, processes, shares, stage_run
 from pipeline.workflow.flow import artifacts, checkout, environment
-from pipeline.workflow.flow.awaited import Awaited
 from pipeline.workflow.locks import Stopped
 from pipeline.workflow.plan import Node
 from pipeline.workflow.stage_run import Done, Outcome
@@ -55,10 +54,10 @@ def stage(
     """Run one stage in this worker's clone, at a commit, and push its outputs to the remote.
 
     What it saves on its way is copied to the remote, too, and it goes on from what is there. Of a
-    piece, that is all; the stage itself finds it.
+    share, that is all; the stage itself finds it.
 
     Args:
-        name: Name of the stage in dvc.yaml, or of a piece.
+        name: Name of the stage in dvc.yaml, or of a share.
         commit: The commit to check out, if the clone has no edits.
         devices: GPUs of this host that the stage takes; 0: all.
         inputs: Outputs of other stages and data that it reads; nothing else is fetched.
@@ -88,7 +87,7 @@ def stage(
                     progressed=progressed,
                 )
                 made: dict[str, Any] = {"entry": lockfile.pack({}), "files": {}}
-                if name == pieces.split(name)[0]:
+                if name == shares.split(name)[0]:
                     checkout.push(name, stop=stop, say=log.info)
                     entry = lockfile.entries([name])
                     files = checkout.results_of(entry[name])
@@ -96,7 +95,8 @@ def stage(
         except RrcmError as error:
             if stop.is_set():
                 return stopped(stop)
-            final = isinstance(error, stage_run.Failed) and error.final
+            # Another host may have what this one lacks; an error of the stage itself is the same.
+            final = isinstance(error, stage_run.Failed) and not error.retryable
             return Failed(name=FINAL if final else "Failed", message=str(error))
         made |= {"outcome": done.outcome, "seconds": done.seconds}
         Artifact(type="result", description="What dvc.lock has of it", data=made).create()
@@ -117,13 +117,12 @@ def there(
     commit: str,
     inputs: Mapping[str, Any],
     *,
-    awaited: Awaited,
     stop: threading.Event,
     say: Say,
 ) -> tuple[Done, dict[str, Any]]:
     """Have a worker run a stage; return its result and its entries for dvc.lock, not yet written.
 
-    A piece has none.
+    A share has none.
 
     Outputs that git keeps, such as metrics, are written here; DVC's remote does not have them.
 
@@ -131,13 +130,12 @@ def there(
         node: The stage.
         commit: The full hash of a commit that every clone can fetch.
         inputs: The current entries of dvc.lock of the stages that it needs.
-        awaited: The runs that this coordinator awaits.
         stop: When it is set, the run is cancelled, and its end awaited.
         say: Called with the reason for waiting.
 
     Raises:
         Stopped: ``stop`` was set.
-        Failed: The stage failed, or its worker was lost; a lost worker is not final, as another
+        Failed: The stage failed, or its worker was lost; after a lost worker another one
             may take the run.
     """
     parameters = {
@@ -155,8 +153,8 @@ def there(
         raise StageError(
             f"the server has no deployment {DEPLOYMENT}; `rrcm flow deploy` makes it"
         ) from None
-    with get_client(sync_client=True) as client, awaited.include(asked.id):
-        return _Watch(node.name, asked.id, awaited, client, say).wait(stop)
+    with get_client(sync_client=True) as client:
+        return _Watch(node.name, asked.id, client, say).wait(stop)
 
 
 def _outputs(inputs: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
@@ -169,13 +167,10 @@ def _outputs(inputs: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
 class _Watch:
     """Follows a requested run until it ends, from the coordinator."""
 
-    def __init__(
-        self, name: str, run: UUID, awaited: Awaited, client: SyncPrefectClient, say: Say
-    ) -> None:
+    def __init__(self, name: str, run: UUID, client: SyncPrefectClient, say: Say) -> None:
         self._name, self._run, self._client, self._say = name, run, client, say
-        self._awaited = awaited
         self._began = self._heard = time.monotonic()
-        self._seen: FlowRun | None = None  # the last answer
+        self._kind: StateType | None = None  # of the last answer
         self._bar: object = None  # when its progress was last updated
         self._asked = 0.0  # when its cancellation was requested
 
@@ -183,24 +178,22 @@ class _Watch:
         """Wait until the run is over; return its result and its entries for dvc.lock."""
         while True:
             try:
-                age = OFTEN if stop.is_set() else self._age()
-                if (seen := self._awaited.read(self._run, self._client, age=age)) is None:
-                    raise stage_run.Failed(f"{self._name}: its run was deleted", final=True)
-                if seen.state.is_final():
-                    return self._ended(seen.state)
+                state = self._client.read_flow_run(self._run).state
+                if state.is_final():
+                    return self._ended(state)
                 if stop.is_set():
-                    self._end(seen.state)
-                self._look(seen)
+                    self._end(state)
+                self._look(state)
+            except ObjectNotFound:
+                raise stage_run.Failed(f"{self._name}: its run was deleted") from None
             except httpx.HTTPError as error:  # the run may well go on
                 if time.monotonic() - self._heard > SILENCE:
                     raise stage_run.Failed(
-                        f"{self._name}: no answer of the server ({error})"
+                        f"{self._name}: no answer of the server ({error})", retryable=True
                     ) from None
-            time.sleep(OFTEN) if stop.is_set() else stop.wait(OFTEN)
-
-    def _age(self) -> float:
-        """A twentieth of the time that the run has taken so far, within the bounds above."""
-        return min(max(OFTEN, (time.monotonic() - self._began) / 20), SELDOM)
+            # A twentieth of the time that the run has taken so far, within the bounds above
+            pause = min(max(OFTEN, (time.monotonic() - self._began) / 20), SELDOM)
+            time.sleep(OFTEN) if stop.is_set() else stop.wait(pause)
 
     def _ended(self, state: State) -> tuple[Done, dict[str, Any]]:
         if state.is_completed():
@@ -212,9 +205,9 @@ class _Watch:
         if self._asked:
             raise Stopped(f"{self._name}: stopped; what it saved is kept, and a new run goes on")
         if state.is_cancelled():
-            raise stage_run.Failed(f"{self._name}: its run was cancelled", final=True)
+            raise stage_run.Failed(f"{self._name}: its run was cancelled")
         message = f"{self._name}: {state.message or state.name}"
-        raise stage_run.Failed(message, final=state.name == FINAL)
+        raise stage_run.Failed(message, retryable=state.name != FINAL)
 
     def _artifact(self, kind: str) -> Any:
         mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]))
@@ -238,20 +231,18 @@ class _Watch:
             state = Cancelled(message="no answer")
             self._client.set_flow_run_state(self._run, state, force=True)
 
-    def _look(self, seen: FlowRun) -> None:
+    def _look(self, state: State) -> None:
         """Give the run up if it stopped reporting; one that no worker took stays awaited."""
-        before, self._seen = self._seen, seen
-        if seen is before:  # the answer is still the same; looking further costs a request
-            return
+        before, self._kind = self._kind, state.type
         silent = time.monotonic() - self._heard
-        if before is None or seen.state.type != before.state.type:
+        if state.type != before:
             self._heard = time.monotonic()
-        elif seen.state.is_scheduled():
+        elif state.is_scheduled():
             if silent > LONELY:
                 self._say("waiting for a worker; `rrcm flow worker`, in a clone, starts one")
                 self._say = lambda line: None
         elif silent > SILENCE / 6 and self._progressed():
             self._heard = time.monotonic()
-        elif silent > (max(SILENCE, SUBMISSION) if seen.state.is_pending() else SILENCE):
+        elif silent > (max(SILENCE, SUBMISSION) if state.is_pending() else SILENCE):
             lost = Crashed(message=f"nothing was heard of it for {silent:.0f} s")
             self._client.set_flow_run_state(self._run, lost, force=True)

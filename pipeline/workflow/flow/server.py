@@ -53,7 +53,7 @@ def run(
     retries: int,
     hosts: bool,
     commit: str,
-    pieces: int,
+    shares: int,
 ) -> None:
     """Run the flow `rebuild` in this process and report it on the terminal.
 
@@ -94,7 +94,7 @@ def run(
         hosts=hosts,
         retries=retries,
         commit=commit,
-        pieces=pieces,
+        shares=shares,
         return_state=True,
     )
     if not state.is_completed():

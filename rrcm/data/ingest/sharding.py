@@ -154,7 +154,8 @@ def write(listing: Listing, out: Path, cfg: Data, *, scratch: Path, workers: int
         size = listing.size + OVERHEAD * len(listing.labels)
         raise DataError(
             f"{scratch}: {error.strerror}; the shards take about {size / 1e9:.3g} GB; make room "
-            "and run the same command again, which goes on where this one stopped"
+            "and run the same command again, which goes on where this one stopped",
+            retryable=True,
         ) from None
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Sampling in pieces: the votes of one process, byte for byte, whatever became of the pieces."""
+"""Sampling in shares: the votes of one process, byte for byte, whatever became of the shares."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ import pytest
 from builders import header, random_votes, refused
 from workspace import EVAL, Workspace
 
-from pipeline.workflow import pieces
+from pipeline.workflow import shares
 from pipeline.workflow.plan import Node
 from rrcm.certification.votes import records
 from rrcm.core.errors import VotesError
@@ -30,7 +30,7 @@ def node(name: str, *upstream: str, changed: bool = False) -> Node:
     )
 
 
-def test_only_samplings_that_may_run_have_pieces_and_wait_for_them():
+def test_only_samplings_that_may_run_have_shares_and_wait_for_them():
     plan = [
         node("export@a"),
         node("export@b", changed=True),
@@ -38,7 +38,7 @@ def test_only_samplings_that_may_run_have_pieces_and_wait_for_them():
         node("sample@b", "export@b"),
         node("certify@b", "sample@b"),
     ]
-    found = {one.name: one for one in pieces.expanded(plan, count=2)}
+    found = {one.name: one for one in shares.expanded(plan, count=2)}
 
     assert [*found] == [
         *("export@a", "export@b", "sample@a", "sample@b:1of2", "sample@b:2of2"),
@@ -46,76 +46,76 @@ def test_only_samplings_that_may_run_have_pieces_and_wait_for_them():
     ]
     assert found["sample@b:1of2"].upstream == ("export@b",)
     assert found["sample@b"].upstream == ("export@b", "sample@b:1of2", "sample@b:2of2")
-    assert pieces.split("sample@b:1of2") == ("sample@b", "1/2")
-    assert pieces.split("sample@b") == ("sample@b", "")
-    assert pieces.expanded(plan, count=1) == plan
+    assert shares.split("sample@b:1of2") == ("sample@b", "1/2")
+    assert shares.split("sample@b") == ("sample@b", "")
+    assert shares.expanded(plan, count=1) == plan
 
 
 @pytest.fixture
 def drawn(tmp_path: Path, monkeypatch) -> list[records.Row]:
-    """Rows of ten images; pieces 1 and 2 of 4 have drawn six of them, the second unfinished."""
+    """Rows of ten images; shares 1 and 2 of 4 have drawn six of them, the second unfinished."""
     monkeypatch.chdir(tmp_path)
     whole, rows = random_votes(0, images=10)
     for i in (1, 2):
-        folder = pieces.SCRATCH / f"{STAGE}:{i}of4" / DIGEST[:16]
+        folder = shares.SCRATCH / f"{STAGE}:{i}of4" / DIGEST[:16]
         folder.mkdir(parents=True)
         part = dataclasses.replace(whole, shard=f"{i}/4")
-        records.write(folder / pieces.VOTES, part, rows[i - 1 :: 4])
-    (folder / pieces.VOTES).rename(folder / pieces.JOURNAL)  # the second was lost on its way
+        records.write(folder / shares.VOTES, part, rows[i - 1 :: 4])
+    (folder / shares.VOTES).rename(folder / shares.JOURNAL)  # the second was lost on its way
     return rows
 
 
 def journal() -> tuple[records.Header, list[records.Row], bool]:
-    return records.scan(pieces.SCRATCH / STAGE / DIGEST[:16] / pieces.JOURNAL)
+    return records.scan(shares.SCRATCH / STAGE / DIGEST[:16] / shares.JOURNAL)
 
 
-def test_what_pieces_have_drawn_is_what_the_stage_resumes_from(drawn: list[records.Row]):
-    pieces.gather(STAGE, DIGEST)
-    pieces.gather(STAGE, DIGEST)  # as after a kill
+def test_what_shares_have_drawn_is_what_the_stage_resumes_from(drawn: list[records.Row]):
+    shares.merge(STAGE, DIGEST)
+    shares.merge(STAGE, DIGEST)  # as after a kill
     found, rows, torn = journal()
 
     assert (found.shard, torn) == ("1/1", False)
     assert sorted(row.idx for row in rows) == sorted(row.idx for row in drawn[::4] + drawn[1::4])
     assert {row.idx: row for row in rows}.items() <= {row.idx: row for row in drawn}.items()
-    assert pieces.drawn(STAGE)
-    pieces.clear(STAGE)
-    assert not pieces.drawn(STAGE)
+    assert shares.drawn(STAGE)
+    shares.clear(STAGE)
+    assert not shares.drawn(STAGE)
 
 
-def test_pieces_of_other_inputs_are_left_out(drawn: list[records.Row]):
-    pieces.gather(STAGE, DIGEST[::-1])
+def test_shares_of_other_inputs_are_left_out(drawn: list[records.Row]):
+    shares.merge(STAGE, DIGEST[::-1])
 
-    assert not (pieces.SCRATCH / STAGE).exists()
+    assert not (shares.SCRATCH / STAGE).exists()
 
 
-def test_pieces_of_different_functions_are_refused(drawn: list[records.Row]):
-    folder = pieces.SCRATCH / f"{STAGE}:3of4" / DIGEST[:16]
+def test_shares_of_different_functions_are_refused(drawn: list[records.Row]):
+    folder = shares.SCRATCH / f"{STAGE}:3of4" / DIGEST[:16]
     folder.mkdir(parents=True)
     other = dataclasses.replace(header(), provider="another", images=10, shard="3/4")
-    records.write(folder / pieces.VOTES, other, [])
+    records.write(folder / shares.VOTES, other, [])
 
     with refused(VotesError, "another classifier or setting"):
-        pieces.gather(STAGE, DIGEST)
+        shares.merge(STAGE, DIGEST)
 
 
-def test_votes_in_pieces_are_those_of_one_process(checkout: Workspace):
-    """Three pieces, two at a time; then what a lost piece leaves, and a plain `dvc repro`."""
+def test_votes_in_shares_are_those_of_one_process(checkout: Workspace):
+    """Three shares, two at a time; then what a lost share leaves, and a plain `dvc repro`."""
     wanted = (checkout.path / VOTES).read_bytes()
     checkout.forget("votes")
     slots = {"RRCM_SLOTS_DIR": str(checkout.path / "slots"), "RRCM_SLOTS": "2"}
-    told = checkout.run("rrcm", "repro", "--jobs", "2", "--pieces", "3", STAGE, **slots)
+    told = checkout.run("rrcm", "repro", "--jobs", "2", "--shares", "3", STAGE, **slots)
 
     assert [f"{STAGE}:{i}of3: ran" in told for i in (1, 2, 3)] == [True] * 3
     assert f"{STAGE}: ran" in told
     assert (checkout.path / VOTES).read_bytes() == wanted
     notes = json.loads((checkout.path / f"provenance/{STAGE}.json").read_text())
-    assert notes["draws"] == 0  # all had been drawn by the pieces
+    assert notes["draws"] == 0  # all had been drawn by the shares
     assert not [*(checkout.path / ".rrcm/resume").glob("sample*")]
 
-    told = checkout.run("rrcm", "repro", "--jobs", "2", "--pieces", "3", STAGE, **slots)
+    told = checkout.run("rrcm", "repro", "--jobs", "2", "--shares", "3", STAGE, **slots)
     assert "ran" not in told
 
     shutil.rmtree(checkout.path / "votes")
-    told = checkout.run("rrcm", "repro", "--jobs", "2", "--pieces", "3", STAGE, **slots)
+    told = checkout.run("rrcm", "repro", "--jobs", "2", "--shares", "3", STAGE, **slots)
     assert [f"{STAGE}:{i}of3: cached" in told for i in (1, 2, 3)] == [True] * 3, told
     assert (checkout.path / VOTES).read_bytes() == wanted

@@ -3,25 +3,15 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
+
+from pipeline.workflow.stage_run import Outcome
 
 REASONS = 2  # failures that the one line explains; the table has all
 PROVENANCE = "provenance/"  # has the seconds of a stage, and so differs from run to run
 
 
-class Ended(StrEnum):
-    """How a stage ended."""
-
-    RAN = "ran"
-    RESTORED = "restored"  # from DVC's run cache
-    CACHED = "cached"  # it is up to date
-    FAILED = "failed"
-    SKIPPED = "skipped"  # a stage upstream failed
-    STOPPED = "stopped"
-
-
-GOOD = (Ended.RAN, Ended.RESTORED, Ended.CACHED)
+GOOD = (Outcome.RAN, Outcome.RESTORED, Outcome.CACHED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +19,7 @@ class Result:
     """The result of a stage; ``note`` has the reason, or the new outputs."""
 
     stage: str
-    ended: Ended
+    outcome: Outcome
     seconds: float = 0.0
     tries: int = 0
     note: str = ""
@@ -40,7 +30,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, str]]:
     return [
         {
             "stage": result.stage,
-            "state": str(result.ended),
+            "state": str(result.outcome),
             "seconds": f"{result.seconds:.1f}" if result.seconds else "",
             "tries": str(result.tries or ""),
             "note": result.note.partition("\n")[0],
@@ -60,9 +50,9 @@ def text(results: Sequence[Result]) -> str:
 
 def sentence(results: Sequence[Result]) -> str:
     """The results in one line: the failures and their reasons, or counts of outcomes."""
-    counts = Counter(result.ended for result in results)
-    done = ", ".join(f"{counts[how]} {how}" for how in Ended if counts[how])
-    if failed := [result for result in results if result.ended == Ended.FAILED]:
+    counts = Counter(result.outcome for result in results)
+    done = ", ".join(f"{counts[how]} {how}" for how in Outcome if counts[how])
+    if failed := [result for result in results if result.outcome == Outcome.FAILED]:
         notes = [" ".join(result.note.split("\n")[:2]) for result in failed[:REASONS]]
         others = ", ".join(result.stage for result in failed[REASONS:])
         why = "; ".join(notes) + (f"; and {others}" if others else "")

@@ -3,7 +3,6 @@
 import shutil
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,10 @@ from ruamel.yaml import YAML
 from survivors import mark, marked, until
 from workspace import ROOT
 
-from pipeline.workflow import gpus, lockfile, parallel, plan, reproduce
+from pipeline.workflow import gpus, lockfile, plan, reproduce, schedule
+from pipeline.workflow.locks import Stopped
 from pipeline.workflow.processes import Stop
+from pipeline.workflow.summary import GOOD as WELL
 from rrcm.core import progress
 from rrcm.core.errors import StageError
 
@@ -69,8 +70,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run(*targets: str, said: list[str] | None = None, stop: Stop | None = None) -> bool:
-    lines = [] if said is None else said
-    return parallel.run(plan.load(targets), jobs=2, stop=stop or Stop(), say=lines.append)
+    lines, nodes, stop = [] if said is None else said, plan.load(targets), stop or Stop()
+    with reproduce.here(len(nodes), jobs=2, stop=stop, say=lines.append) as executor:
+        results = schedule.run(nodes, executor, stop=stop)
+    return len(results) == len(nodes) and all(one.outcome in WELL for one in results)
 
 
 def entries() -> dict:
@@ -112,15 +115,16 @@ def test_the_time_left_is_computed_from_stages_that_took_time(
     assert second == (1, 2, 2)  # (unchanged, ended, all)
 
 
-def test_after_a_failure_no_stage_starts_and_the_next_run_goes_on(here: Path):
+def test_after_a_failure_what_does_not_need_it_goes_on_and_so_does_the_next_run(here: Path):
     (here / "fail").touch()
     said: list[str] = []
-    assert not run("wrong", "after", said=said)
+    assert not run(*GOOD, said=said)
 
-    assert [line for line in said if line.startswith("wrong: ")] and not (here / "after").exists()
+    assert [line for line in said if line.startswith("wrong: ")]
+    assert (here / "both").exists() and not (here / "after").exists()
     (here / "fail").unlink()
     assert run("wrong", "after")
-    assert {*entries()} == {"wrong", "after"}
+    assert {*entries()} == {"side@left", "side@right", "both", "wrong", "after"}
 
 
 def test_a_stop_ends_what_runs_and_keeps_what_ended(here: Path):
@@ -141,16 +145,15 @@ def test_a_stop_ends_what_runs_and_keeps_what_ended(here: Path):
 def test_a_stage_that_waits_for_a_slot_is_shown_to_wait(here: Path, monkeypatch):
     monkeypatch.setenv("RRCM_SLOTS", "1")
     stop = Stop()
-    work = parallel._Work(plan.load(["slow"]), jobs=1, stop=stop)
-    with ThreadPoolExecutor(1) as threads:
+    (node,) = plan.load(["slow"])
+    with reproduce.here(1, jobs=1, stop=stop, say=print) as executor:
         with gpus.taken(1, stop=stop, say=print):
-            work.start(threads)
+            future = executor.submit(node, lambda: executor.run(node))
             waits = {"slow": "slow (waiting for 1 of 1 slots of this host)"}
-            until(lambda: work.shown == waits, seconds=60)
-        until(lambda: work.shown == {"slow": "slow"}, seconds=60)
+            until(lambda: executor.shown == waits, seconds=60)
+        until(lambda: executor.shown == {"slow": "slow"}, seconds=60)
         stop.ask("by the test")
-        while work.start(threads):
-            work.wait(print)
+        assert isinstance(future.exception(60), Stopped)
 
 
 def test_outputs_that_are_not_here_can_be_left_so(here: Path):
@@ -161,11 +164,11 @@ def test_outputs_that_are_not_here_can_be_left_so(here: Path):
     shutil.rmtree(here / ".dvc/cache")
 
     arguments = [*GOOD, "--allow-missing"]
-    assert reproduce.side_by_side(arguments, jobs=2, pieces=1, say=print) == 0
+    assert reproduce.side_by_side(arguments, jobs=2, shares=1, say=print) == 0
 
     assert not any(output.exists() for output in made)
 
 
 def test_other_options_of_dvc_are_refused_with_jobs(here: Path):
     with refused(StageError, "--force", "only targets can follow"):
-        reproduce.side_by_side(["both", "--force"], jobs=2, pieces=1, say=print)
+        reproduce.side_by_side(["both", "--force"], jobs=2, shares=1, say=print)

@@ -1,0 +1,172 @@
+"""Runs the stages of a plan: which is ready, retries, a stop, and the results.
+
+An `Executor` says where stages run and who sees them: processes of this machine (`reproduce`), or
+tasks of Prefect and its workers (`flow.tasks`).
+"""
+
+import os
+import queue
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from pipeline.workflow import lockfile, plan, summary
+from pipeline.workflow.plan import Node
+from pipeline.workflow.processes import Stop
+from pipeline.workflow.stage_run import Done, Outcome
+from pipeline.workflow.summary import Result
+from rrcm.core.errors import RrcmError
+
+POLL = 0.2
+PAUSE = "RRCM_RETRY_SECONDS"  # before the second try; doubled before each further one
+USUAL, LONGEST = 10.0, 600.0
+
+
+class Future(Protocol):
+    """A submitted stage."""
+
+    def add_done_callback(self, call: Callable[[Any], object]) -> object:
+        """Have ``call`` called when the stage is over."""
+
+
+class Executor(Protocol):
+    """Runs stages in threads, and shows them."""
+
+    def submit(self, node: Node, work: Callable[[], Result]) -> Future:
+        """Have ``work`` called in another thread; it calls `run`, unless there is nothing to do."""
+
+    def run(self, node: Node) -> Done:
+        """Try to run a stage once; errors are those of `stage_run.run`."""
+
+    def say(self, node: Node, line: str) -> None:
+        """Show a line about a stage; called in the thread of ``work``."""
+
+    def look(self, results: Sequence[Result]) -> None:
+        """Called now and then with the results so far, in the thread of `run`."""
+
+
+def run(nodes: Sequence[Node], executor: Executor, *, retries: int = 0, stop: Stop) -> list[Result]:
+    """Run the stages that are out of date, and those that become so; return all results.
+
+    A stage starts when all that it needs have ended well. After a failure those that need the stage
+    are skipped, and all others go on. An error that is ``retryable`` is retried, ``retries`` times
+    at most and after longer and longer pauses; the stage resumes from what it saved.
+
+    Guarantee: when this returns or raises, no stage is running. dvc.lock has the stages in the
+    order that `dvc repro` writes. If ``stop`` was set, results of stages that did not start may be
+    missing.
+    """
+    return _Schedule(nodes, executor, retries=retries, stop=stop).run()
+
+
+class _Schedule:
+    def __init__(
+        self, nodes: Sequence[Node], executor: Executor, *, retries: int, stop: Stop
+    ) -> None:
+        self._nodes, self._executor = nodes, executor
+        self._retries, self._stop = retries, stop
+        self._before = lockfile.entries([node.name for node in nodes])
+        self._submitted: set[str] = set()
+        self._ends: dict[str, Result] = {}  # what threads have found
+        self._results: dict[str, Result] = {}  # of those whose thread has ended
+        self._over: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def run(self) -> list[Result]:
+        try:
+            self._submit_ready()
+            while len(self._results) < len(self._submitted):
+                self._wait()
+                self._executor.look([*self._results.values()])
+                self._submit_ready()
+        finally:  # after an error of our own, nothing else would stop running stages
+            if len(self._results) < len(self._submitted):
+                self._stop.ask("an error of our own", crashed=True)
+            while len(self._results) < len(self._submitted):
+                self._wait()
+        if any(result.outcome != Outcome.CACHED for result in self._results.values()):
+            plan.tidy()
+        return [self._results[node.name] for node in self._nodes if node.name in self._results]
+
+    def _submit_ready(self) -> None:
+        for node in self._nodes if not self._stop.is_set() else ():
+            if node.name not in self._submitted and self._results.keys() >= {*node.upstream}:
+                self._submitted.add(node.name)
+                future = self._executor.submit(node, partial(self._work, node))
+                future.add_done_callback(lambda _, name=node.name: self._over.put(name))
+
+    def _wait(self) -> None:
+        """Wait a moment for a stage to end, and record its result."""
+        try:
+            name = self._over.get(timeout=POLL)
+        except queue.Empty:
+            return
+        crashed = Result(stage=name, outcome=Outcome.FAILED, note=f"{name}: see its log")  # a bug
+        self._results[name] = self._ends.get(name, crashed)
+
+    def _work(self, node: Node) -> Result:
+        """The result of a stage, in a thread of its own."""
+        failed, needs = self._failed(node), [self._results[name] for name in node.upstream]
+        if failed:
+            note = f"needs {', '.join(failed)}"
+            result = Result(stage=node.name, outcome=Outcome.SKIPPED, note=note)
+        elif node.changed or node.forced or any(one.outcome != Outcome.CACHED for one in needs):
+            result = self._tried(node)
+        else:
+            result = Result(stage=node.name, outcome=Outcome.CACHED)
+        self._ends[node.name] = result
+        return result
+
+    def _failed(self, node: Node) -> list[str]:
+        """The stages that failed, or were stopped, among all upstream of this one."""
+        failed: list[str] = []
+        for needed in (one for one in self._nodes if one.name in node.upstream):
+            outcome = self._results[needed.name].outcome
+            if outcome == Outcome.SKIPPED:
+                failed += self._failed(needed)
+            elif outcome not in summary.GOOD:
+                failed.append(needed.name)
+        return list(dict.fromkeys(failed))
+
+    def _tried(self, node: Node) -> Result:
+        tries = 0
+        while True:
+            tries += 1
+            if tries > 1:  # exponential backoff, with a random part
+                usual = float(os.environ.get(PAUSE, USUAL)) * 2 ** (tries - 2)
+                seconds = min(usual, LONGEST) * random.uniform(0.5, 1.5)
+                self._executor.say(node, f"try {tries} of {self._retries + 1} in {seconds:.1f} s")
+                self._stop.wait(seconds)
+            stopped = Result(stage=node.name, outcome=Outcome.STOPPED, tries=tries)
+            if self._stop.is_set():
+                return stopped
+            try:
+                done = self._executor.run(node)
+            except RrcmError as error:
+                if self._stop.is_set():
+                    return stopped
+                if error.retryable and tries <= self._retries:
+                    self._executor.say(node, str(error).partition("\n")[0])
+                    continue
+                self._executor.say(node, str(error))
+                return Result(stage=node.name, outcome=Outcome.FAILED, tries=tries, note=str(error))
+            note = self._news(node.name) if done.outcome == Outcome.RAN else ""
+            told = f"{done.outcome}, {done.seconds:.1f} s{note and f'; {note}'}"
+            self._executor.say(node, told)
+            return Result(
+                stage=node.name,
+                outcome=done.outcome,
+                seconds=done.seconds,
+                tries=tries,
+                note=note,
+            )
+
+    def _news(self, name: str) -> str:
+        """Text about the outputs of a stage that had run before, and ran again."""
+        if not (before := self._before.get(name)):
+            return ""
+        after = lockfile.entries([name]).get(name, {})
+        changed = summary.news(before, after)
+        if changed and summary.same_inputs(before, after):
+            return f"same inputs, other outputs: {', '.join(changed)}"
+        return f"new: {', '.join(changed)}" if changed else "outputs as before"
