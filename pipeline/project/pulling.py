@@ -15,10 +15,10 @@ import termios
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from pipeline.checked import load
+from pipeline.project.runs import presets
+from pipeline.workflow import dvc_lock
 from pipeline.workflow.dvc_errors import PUSH, Missing, pull_failed
-from rrcm.cli import dvc_lock
-from rrcm.cli.checked import load
-from rrcm.cli.runs import presets
 from rrcm.config.params import Params
 from rrcm.core.errors import ConfigError, StageError
 from rrcm.core.registry import suggest

@@ -9,11 +9,12 @@ from functools import partial
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
+from pipeline import checked
 from pipeline.runtime import graph
 from pipeline.runtime.graph import SCRATCH
 from pipeline.stages import sample
+from pipeline.workflow import dvc_lock
 from pipeline.workflow.pieces import GROUP, JOURNAL, VOTES
-from rrcm.cli import checked, dvc_lock
 from rrcm.core.ending import reported
 from rrcm.core.errors import StageError
 from rrcm.core.locks import alone

@@ -25,9 +25,8 @@ from workspace import ROOT
 
 import rrcm
 from rrcm.certification import answers as given_answers
-from rrcm.certification import side_by_side
 from rrcm.certification.answers import Answers
-from rrcm.certification.sampling import sampler
+from rrcm.certification.sampling import procedure, sampler
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes import records
 from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError, VotesError
@@ -649,7 +648,7 @@ def test_votes_are_of_a_function_and_not_of_its_tensors():
 def test_votes_get_other_labels_and_are_not_drawn_again(tmp_path: Path, monkeypatch):
     path, fresh = tmp_path / "votes.jsonl", FAST | {"seed": None}
     first = smooth().certify(IMAGES, labels=LABELS, votes=path, **fresh)
-    monkeypatch.setattr(side_by_side, "VoteSampler", None)
+    monkeypatch.setattr(procedure, "VoteSampler", None)
 
     corrected = [1 - LABELS[0], *LABELS[1:]]
     again = smooth().certify(IMAGES, labels=corrected, votes=path, **fresh)

@@ -23,9 +23,9 @@ from ruamel.yaml import YAML
 from torch import nn
 from workspace import MORE, RUN, Workspace
 
+from pipeline.project import runs
 from pipeline.workflow.flow import tags
 from rrcm.certification.sampling import voting
-from rrcm.cli import runs
 from rrcm.config import params as parameters
 from rrcm.config.certification import Ensemble, Export
 from rrcm.core import registry

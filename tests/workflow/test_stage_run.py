@@ -101,7 +101,7 @@ sys.exit("error: compute.devices: 9, but there are 2 GPUs; 0 takes them all")
 """,
     "careful": """
 import pathlib, time
-from rrcm.cli import checked
+from pipeline import checked
 from pipeline.runtime import graph
 checked.load = lambda: None
 def run():
