@@ -70,7 +70,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "status": set(),
     "plan": {"preset", "only", "gpu", "json"},
     "doctor": {"rng"},
-    "log": {"sink", "to", "only", "follow"},
+    "log": {"sink", "to", "only"},
     "latency": {"seconds", "radius", "reference", "out"},
     "representations": {"out"},
     "import": {
