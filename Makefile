@@ -48,7 +48,7 @@ env: $(BIN)/.installed    ## the environment, as pinned in a lock: every file of
 # installs and compiles on all cores; it reads no settings of pip's, so that it is told where pip looks.
 # Sources are built with the locked setuptools, which therefore comes first: what a build needs would
 # be fetched without looking at a hash. A lock is complete (--no-deps).
-$(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
+$(BIN)/.installed: pyproject.toml pipeline/pyproject.toml requirements.lock requirements-gpu.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@set -e; lock="$(LOCK)"; pip="$(BIN)/python -m pip --quiet --disable-pip-version-check"; \
 	cpu=$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.lock); \
@@ -65,7 +65,7 @@ $(BIN)/.installed: pyproject.toml requirements.lock requirements-gpu.lock
 	export UV_INDEX="$$(of extra-index-url 2>/dev/null || true)"; \
 	uv="$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation"; \
 	$$uv --compile-bytecode --require-hashes --index-strategy unsafe-best-match -r $$lock; \
-	$$uv --editable .
+	$$uv --editable . --editable pipeline
 	touch $@
 
 # The CPU build comes from where pip finds wheels, or from PyTorch's own index. `make lock UPGRADE=`

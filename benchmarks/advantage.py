@@ -19,10 +19,10 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pipeline.project.stale import Present
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import statistics
 from rrcm.analysis.presentation import figures, markup
-from rrcm.cli.stale import Present
 from rrcm.config.params import Params
 
 METHOD = "rrcm"

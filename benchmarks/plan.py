@@ -8,10 +8,10 @@ of their seconds; samplings are compared at the draws that they took.
 
 import argparse
 
+from pipeline import checked
 from pipeline.planning import devices
 from pipeline.planning.devices import Processor
 from pipeline.planning.work import Planned
-from rrcm.cli import checked
 
 WITHIN = 2.0
 

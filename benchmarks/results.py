@@ -16,13 +16,13 @@ from typing import Any
 import pandas as pd
 from statsmodels.stats.multitest import multipletests
 
+from pipeline.project.differences import lines
+from pipeline.project.stale import Present
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 from rrcm.analysis.estimation.paired import Comparison
 from rrcm.analysis.presentation import markup, tables
-from rrcm.cli.differences import lines
-from rrcm.cli.stale import Present
 from rrcm.config.params import Params
 from rrcm.core.files import write_text
 

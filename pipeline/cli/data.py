@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from rrcm.cli.main import given, say
+from pipeline.cli.checkout import given
+from rrcm.cli.app import say
 from rrcm.core import registry
 
 NAMES = [name.replace("_", "-") for name in registry.names("datasets")]

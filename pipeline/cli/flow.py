@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rrcm.cli.main import say
+from rrcm.cli.app import say
 
 app = typer.Typer(
     help="Run the graph under Prefect: here, on a schedule, on workers.", no_args_is_help=True

@@ -1,19 +1,31 @@
-"""The command line ``rrcm`` of a checkout: adds the commands that need data, DVC or git."""
+"""The commands of a checkout, which its entry point adds to ``rrcm``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from pipeline.cli import flow
+from pipeline.cli.checkout import Checkout, enter, given
 from pipeline.cli.data import data
-from rrcm.cli.main import PROJECT, RESULTS, WORKFLOW, Commands, app, given, say
+from rrcm.cli.app import CHECKOUT, RESULTS, Commands, say
 
-app.command(rich_help_panel=PROJECT)(data)
-app.add_typer(flow.app, name="flow", cls=Commands, rich_help_panel=WORKFLOW)
+app = typer.Typer()
+app.command(rich_help_panel=CHECKOUT)(data)
+app.add_typer(flow.app, name="flow", cls=Commands, rich_help_panel=CHECKOUT)
 
 
-@app.command(rich_help_panel=PROJECT)
+class InCheckout(TyperCommand):
+    """A command that runs in the checkout around the current folder."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Enter the checkout before anything else; ``ctx.obj`` is where the command was typed."""
+        ctx.obj = enter()
+        return super().parse_args(ctx, args)
+
+
+@app.command(rich_help_panel=CHECKOUT)
 def preset(
     name: Annotated[str, typer.Argument(help="A file of presets/, or ablation-WHAT.")],
     base: Annotated[
@@ -30,7 +42,7 @@ def preset(
     say(f"params.yaml is now {described}; `dvc repro` makes what it describes")
 
 
-@app.command(rich_help_panel=PROJECT)
+@app.command(rich_help_panel=CHECKOUT)
 def check() -> None:
     """Check all of params.yaml; `rrcm status` says where its results stand.
 
@@ -44,7 +56,7 @@ def check() -> None:
     say(check.check())
 
 
-@app.command(rich_help_panel=PROJECT)
+@app.command(rich_help_panel=CHECKOUT)
 def plan(
     preset: Annotated[
         str | None, typer.Argument(help="A preset.", show_default="the current params.yaml")
@@ -65,7 +77,7 @@ def plan(
     say(plan.plan(preset, only=only or [], gpu=gpu, as_json=as_json))
 
 
-@app.command(rich_help_panel=WORKFLOW)
+@app.command(rich_help_panel=CHECKOUT)
 def status() -> None:
     """Show which results are up to date, which are not and why, and what runs now."""
     from pipeline.workflow import status
@@ -73,7 +85,7 @@ def status() -> None:
     say(status.status())
 
 
-@app.command(rich_help_panel=WORKFLOW)
+@app.command(rich_help_panel=CHECKOUT)
 def accept(
     targets: Annotated[
         list[str] | None,
@@ -91,7 +103,7 @@ def accept(
         raise typer.Exit(1)
 
 
-@app.command(rich_help_panel=PROJECT)
+@app.command(rich_help_panel=CHECKOUT)
 def pull(
     names: Annotated[
         list[str] | None,
@@ -111,7 +123,7 @@ def pull(
     say(pulling.pull(names or [], remote=remote))
 
 
-@app.command("import", rich_help_panel=PROJECT)
+@app.command("import", rich_help_panel=CHECKOUT)
 def import_checkpoint(
     file: Annotated[
         Path, typer.Argument(help="State dict to import: .pth, .pt or .net.", callback=given)
@@ -170,7 +182,7 @@ def import_checkpoint(
 
 
 @app.command(
-    rich_help_panel=WORKFLOW,
+    rich_help_panel=CHECKOUT,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def repro(
@@ -247,3 +259,8 @@ def representations(
     from pipeline.project import representations
 
     say(representations.run(out=out))
+
+
+for command in (*app.registered_commands, *flow.app.registered_commands):
+    command.cls = InCheckout
+checkout = Checkout(app)  # the entry point

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from pipeline import checked
 from pipeline.planning import devices
 from pipeline.planning.devices import Gpus, Processor
 from pipeline.planning.estimates import Estimate, estimate
 from pipeline.planning.work import Planned
 from pipeline.project import presets
 from pipeline.workflow.plan import declared
-from rrcm.cli import checked, checking
 from rrcm.config import params
 from rrcm.config.params import Params
 from rrcm.config.sections import PARAMS
@@ -63,7 +63,7 @@ def _read(preset: str | None) -> tuple[str, Params, str]:
         file = Path(folder, "params.yaml")
         write_text(file, text)
         whole = params.load(file)
-    checking.check(whole)
+    checked.check(whole)
     return text, whole, described
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from pipeline.workflow import git
-from rrcm.cli.dvc_lock import tree as tree_hash
+from pipeline.workflow.dvc_lock import tree as tree_hash
 from rrcm.core.errors import StageError
 
 PROJECT = ("rrcm", "pipeline")  # packages whose modules may move

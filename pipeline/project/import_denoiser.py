@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline import checked
 from pipeline.project import imports
 from pipeline.project.imports import Options
 from pipeline.project.presets import written
-from rrcm.cli import checked
 from rrcm.config.sections import Run
 from rrcm.core.errors import ConfigError
 from rrcm.diffusion import openai_unet

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from pipeline.project.differences import lines
+from pipeline.project.stale import Present
 from rrcm.analysis import latency
 from rrcm.analysis.latency import Cost
 from rrcm.analysis.presentation import results
@@ -13,8 +15,6 @@ from rrcm.certification.sampling import batching, procedure, session, voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
-from rrcm.cli.differences import lines
-from rrcm.cli.stale import Present
 from rrcm.config.certification import Eval
 from rrcm.config.params import Params
 from rrcm.config.sections import require

@@ -8,11 +8,11 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from pipeline.checked import load
+from pipeline.project.runs import presets
+from pipeline.workflow import dvc_lock
 from pipeline.workflow.pull import PUSH, Missing
 from pipeline.workflow.pull import pull as pulled
-from rrcm.cli import dvc_lock
-from rrcm.cli.checked import load
-from rrcm.cli.runs import presets
 from rrcm.config.params import Params
 from rrcm.core.errors import ConfigError, StageError
 from rrcm.core.registry import suggest

@@ -12,8 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pipeline.workflow import lockfile
-from rrcm.cli import dvc_lock
+from pipeline.workflow import dvc_lock, lockfile
 from rrcm.core.ending import reported
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.schema import read_yaml

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from pipeline.project.differences import lines
+from pipeline.project.stale import Present
 from rrcm.analysis import representations
 from rrcm.analysis.presentation import results
-from rrcm.cli.differences import lines
-from rrcm.cli.stale import Present
 from rrcm.config.sections import require
 
 

@@ -30,7 +30,7 @@ from dvc.repo import Repo
 from dvc.stage import PipelineStage
 from dvc.stage.exceptions import StageNotFound
 
-from rrcm.cli import checked
+from pipeline import checked
 from rrcm.core import pool
 from rrcm.core.ending import reported
 from rrcm.core.errors import DataError, StageError, one_line

@@ -1,6 +1,6 @@
 """``rrcm check``: validates all of params.yaml."""
 
-from rrcm.cli import checked
+from pipeline import checked
 from rrcm.config.params import Params
 
 

@@ -24,7 +24,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.workflow import git, locks, processes
-from rrcm.cli.dvc_lock import GUARD, LOCKFILE, parse, read
+from pipeline.workflow.dvc_lock import GUARD, LOCKFILE, parse, read
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
 from rrcm.core.locks import lock

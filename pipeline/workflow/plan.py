@@ -22,9 +22,9 @@ from dvc.repo import Repo
 from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc.stage import PipelineStage
 
-from pipeline.workflow import lockfile
-from rrcm.cli import checked, dvc_lock
-from rrcm.cli.dvc_lock import tree
+from pipeline import checked
+from pipeline.workflow import dvc_lock, lockfile
+from pipeline.workflow.dvc_lock import tree
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import StageError, one_line
 from rrcm.core.files import write_text

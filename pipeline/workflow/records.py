@@ -14,8 +14,9 @@ from dvc.repo.reproduce import plan_repro
 from dvc.stage import PipelineStage
 from dvc.stage.serialize import to_single_stage_lockfile
 
+from pipeline import checked
+from pipeline.workflow import dvc_lock
 from pipeline.workflow.plan import Changes, meant, opened, overlap
-from rrcm.cli import checked, dvc_lock
 from rrcm.core.errors import StageError
 
 

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from pipeline import checked
 from pipeline.runtime import graph
 from pipeline.runtime.graph import SCRATCH
 from pipeline.stages import sample
 from pipeline.workflow.plan import Node
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.votes import records
-from rrcm.cli import checked
 from rrcm.core.ending import reported
 from rrcm.core.errors import StageError
 from rrcm.core.locks import alone

@@ -25,11 +25,10 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from pipeline.runtime import graph
-from pipeline.workflow import dvc_says, gpus, lockfile, locks, moving, processes, shares
+from pipeline.workflow import dvc_lock, dvc_says, gpus, lockfile, locks, moving, processes, shares
 from pipeline.workflow.gpus import Taken
 from pipeline.workflow.lockfile import RUNS
 from pipeline.workflow.locks import Stopped
-from rrcm.cli import dvc_lock
 from rrcm.core.ending import MEND, RETRY
 from rrcm.core.errors import StageError
 from rrcm.core.schema import read_yaml

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from pipeline import checked
 from pipeline.workflow import plan, records, running
 from pipeline.workflow.plan import Node, overlap
 from pipeline.workflow.records import Record
 from pipeline.workflow.running import Running
-from rrcm.cli import checked
 from rrcm.core.schema import listed
 
 WIDTH = 100

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm.certification import certify, checks, side_by_side
+from rrcm.certification import certify, checks
 from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.sampling import procedure, session
+from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
@@ -190,19 +191,30 @@ class Smoothed(Certifier):
             registry.require("stopping", rule)
             if rule not in STOPPING:
                 raise ConfigError(
-                    f"stop: {rule!r} has constants in a params.yaml only; here one of "
-                    f"{listed([*STOPPING])}"
+                    f"stop: {rule!r} has no constants of its own here; one of {listed([*STOPPING])}"
                 )
             stopping = STOPPING[rule]
         draws = dataclasses.replace(self.draws, **changed)
         return dataclasses.replace(self, draws=draws, stopping=stopping)
+
+    def header(
+        self, split: Split, *, run: str = "", shard: str = "1/1", budget: float = 0.0
+    ) -> Header:
+        """The definition of the votes of ``split``, with noise at ``sigma``.
+
+        Raises:
+            ConfigError: As of `procedure.header`.
+        """
+        return procedure.header(
+            self.backend, split, run, self.draws, self.stopping, shard=shard, budget=budget
+        )
 
     def _header(self, split: Split, seed: int | None, budget: float) -> Header:
         seed = secrets.randbits(64) if seed is None else seed
         draws = dataclasses.replace(
             self.draws, seed=seed, subset="all", label_aware=False, paired=0
         )
-        header = procedure.header(self.backend, split, "", draws, self.stopping, budget=budget)
+        header = dataclasses.replace(self, draws=draws).header(split, budget=budget)
         certify.require(header, certificates=[header.certificate], alpha=header.alpha)
         return header
 
@@ -220,15 +232,22 @@ class Smoothed(Certifier):
         backend: Any = self.backend  # only that of a network in memory can be copied
         if devices and not hasattr(backend, "on"):
             raise BackendError("devices: only a network in memory is copied to other devices")
-        rows = side_by_side.draw(
-            [backend.on(device) for device in devices] or [backend],
-            split,
-            header,
-            path=path,
-            workers=workers,
-            title="certify" if progress else "",
-            began=began,
-        )
+        first, *others = [backend.on(device) for device in devices] or [backend]
+        how: dict[str, Any] = {"workers": workers, "began": began, "others": others}
+        how["every"] = session.save_every()
+        kept = InMemoryJournal()
+        if path is None:
+            states = procedure.draw(first, split, header, kept, **how)
+        else:
+            states = procedure.sample(first, split, header, _journal(path), path, **how)
+        if progress:
+            session.shown(states, header, total=len(split.idx), title="certify")
+        else:
+            for _ in states:
+                pass
+        if path is not None:
+            return Answers(header, records.read(path)[1])
+        rows = [kept.rows[int(idx)] for idx in split.idx]
         return Answers(header, rows)
 
 
@@ -351,7 +370,12 @@ def _kept(path: Path, header: Header, split: Split) -> list[Row]:
 
 def _begun(votes: Path | None) -> Header | None:
     """The header of votes, finished or not, if there are any."""
-    for path in () if votes is None else (votes, side_by_side.journal(votes)):
+    for path in () if votes is None else (votes, _journal(votes)):
         if path.exists() and path.stat().st_size:
             return records.definition(path)
     return None
+
+
+def _journal(votes: Path) -> Path:
+    """The journal beside a votes file, while it is being drawn."""
+    return votes.with_name(f"{votes.name}.journal")

@@ -1,163 +1,52 @@
-"""The command line ``rrcm``: commands that need no checkout; heavy imports are deferred to them.
-
-In a checkout, pipeline/cli/main.py adds its own commands to `app`.
-"""
+"""The command line ``rrcm``: its commands, and those of other distributions; no heavy imports."""
 
 import dataclasses
-import importlib
-import os
 import sys
-from collections import defaultdict
-from importlib.metadata import version
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from rrcm.cli import options, waiting
-from rrcm.cli.options import Options
-from rrcm.config.sections import PARAMS
+from rrcm.cli import waiting
+from rrcm.cli.app import CERTIFY, MACHINE, RESULTS, app, say, seen
+from rrcm.cli.options import Options, takes
+from rrcm.cli.project import Files, Project
 from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import ConfigError, printable
 from rrcm.core.files import require_utf8
 from rrcm.inference import extras
 
-CERTIFY, RESULTS = "Certify and predict", "Read results"
-PROJECT, WORKFLOW, MACHINE = "Set up a project", "Run the workflow", "This machine"
-HEADINGS = (CERTIFY, RESULTS, PROJECT, WORKFLOW, MACHINE)  # in the order of `rrcm --help`
-NEED_CHECKOUT: tuple[str, ...] = (
-    "accept",
-    "check",
-    "data",
-    "flow",
-    "import",
-    "latency",
-    "log",
-    "plan",
-    "preset",
-    "pull",
-)
-NEED_CHECKOUT += ("representations", "repro", "status")
-ROOT = Path(__file__).parents[2]  # root of the checkout, or site-packages if installed
-WHOLE = 10_000  # characters of a summary line, which the terminal wraps
+GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`, and a `Project`
+# Options of `certify` that a single answer does not have.
+OF_MANY = frozenset({"images", "labels", "strict", "radius", "split", "subset", "budget", "shard"})
+OF_MANY |= {"devices"}
+OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
+OF_DRAWS |= {"seed"}
 
 
-class Commands(TyperGroup):
-    """A group whose help lists commands under headings, with full summaries."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write each heading and its commands."""
-        rows = defaultdict(list)
-        for name, command in self.commands.items():
-            heading = getattr(command, "rich_help_panel", None)
-            rows[heading if heading in HEADINGS else "Commands"].append(
-                (name, command.get_short_help_str(WHOLE))
-            )
-        widest = max(len(name) for name in self.commands)
-        for heading in (*HEADINGS, "Commands"):
-            if heading in rows:
-                with formatter.section(heading):
-                    formatter.write_dl([(name.ljust(widest), text) for name, text in rows[heading]])
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command by name.
-
-        Raises:
-            ConfigError: The command needs a checkout, and rrcm does not run from one.
-        """
-        command = super().get_command(ctx, cmd_name)
-        if command is None and cmd_name in NEED_CHECKOUT and not in_checkout():
-            raise ConfigError(
-                f"rrcm {cmd_name}: needs a checkout of rrcm, and this is an installed package; "
-                "clone the repository and run `make env` there"
-            )
-        return command
+def _project() -> Project:
+    """Add the commands of an installed project, if there is one; return it."""
+    for point in entry_points(group=GROUP):
+        project = point.load()
+        app.add_typer(project.commands)
+        return project
+    return Files()
 
 
-app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes would take half of the time of --help
-    context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"rrcm {version('rrcm')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _rrcm(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Certified robustness of image classifiers by randomized smoothing."""
-    if context.invoked_subcommand in NEED_CHECKOUT:
-        context.obj = enter_checkout()
-
-
-def given(context: typer.Context, path: Path | None) -> Path | None:
-    """The callback of a path of commands that need a checkout, which is entered before."""
-    return path if path is None else seen(path, context.obj)
+PROJECT = _project()
 
 
 @app.command(rich_help_panel=CERTIFY)
-def certify(
-    sigma: options.Sigma,
-    model: options.Model = None,
-    method: options.Method = None,
-    eval_sigma: options.EvalSigma = None,
-    onnx: options.Onnx = None,
-    timm: options.Timm = None,
-    weights: options.Weights = None,
-    denoiser: options.Denoiser = None,
-    images: options.Images = None,
-    labels: options.Labels = None,
-    strict: options.Strict = False,
-    classes: options.Classes = None,
-    size: options.Size = None,
-    channels: options.Channels = None,
-    resize: options.Resize = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    output: options.Output = None,
-    batch_size: options.BatchSize = None,
-    n: options.N = None,
-    n0: options.N0 = None,
-    alpha: options.Alpha = None,
-    stop: options.Stop = None,
-    radii: options.Radii = None,
-    radius: options.Radius = None,
-    tolerance: options.Tolerance = None,
-    noise: options.Noise = None,
-    certificate: options.Certificate = None,
-    precision: options.Precision = None,
-    allow: options.Allow = None,
-    backend: options.Backend = None,
-    seed: options.Seed = None,
-    split: options.Split = None,
-    subset: options.Subset = None,
-    budget: options.Budget = None,
-    shard: options.Shard = "1/1",
-    devices: options.Devices = None,
-) -> None:
+@takes()
+def certify(asked: Options) -> None:
     """Certify a run on test images, or any classifier on a folder; interrupted, it resumes."""
-    asked = Options.of(locals())
-    with asked.named_in_errors():
-        from rrcm.cli import requests
+    from rrcm.cli import requests
 
-        if model is not None:
-            enter_checkout()
-        request = requests.resolve(asked, outside="grid")
-        from rrcm.cli.commands import on_demand  # heavy: a request is refused before
+    request = requests.resolve(asked, PROJECT, outside="grid")
+    from rrcm.cli.commands import on_demand  # heavy: a request is refused before
 
-        say(on_demand.share(request) if request.devices else on_demand.certify(request))
+    say(on_demand.share(request) if request.devices else on_demand.certify(request))
 
 
 @app.command(rich_help_panel=CERTIFY)
@@ -167,78 +56,29 @@ def merge(
     """Merge the votes of `rrcm certify --shard`, and certify them as one."""
     from rrcm.cli.commands import on_demand
 
-    say(on_demand.merge(votes))
+    say(on_demand.merge(votes, PROJECT))
 
 
 @app.command(rich_help_panel=CERTIFY)
+@takes(but=OF_MANY)
 def predict(
-    sigma: options.Sigma,
+    asked: Options,
     image: Annotated[str, typer.Option(help="An image file, or the index of a test image.")],
-    model: options.Model = None,
-    method: options.Method = None,
-    eval_sigma: options.EvalSigma = None,
-    onnx: options.Onnx = None,
-    timm: options.Timm = None,
-    weights: options.Weights = None,
-    denoiser: options.Denoiser = None,
-    classes: options.Classes = None,
-    size: options.Size = None,
-    channels: options.Channels = None,
-    resize: options.Resize = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    output: options.Output = None,
-    batch_size: options.BatchSize = None,
-    n: options.N = None,
-    n0: options.N0 = None,
-    alpha: options.Alpha = None,
-    stop: options.Stop = None,
-    radii: options.Radii = None,
-    tolerance: options.Tolerance = None,
-    noise: options.Noise = None,
-    certificate: options.Certificate = None,
-    precision: options.Precision = None,
-    allow: options.Allow = None,
-    backend: options.Backend = None,
-    seed: options.Seed = None,
 ) -> None:
     """Classify one image with a certified radius, or abstain."""
-    asked = Options.of(locals())
-    with asked.named_in_errors():
-        from rrcm.cli import requests
+    from rrcm.cli import requests
 
-        if model is not None:
-            file = Path(image).exists()  # else the index of an image
-            here = enter_checkout()
-            image = str(seen(Path(image), here)) if file else image
-        request = requests.resolve(asked)
-        from rrcm.cli.commands import predict
+    here, file = Path.cwd(), Path(image).exists()  # else the index of an image
+    request = requests.resolve(asked, PROJECT)
+    from rrcm.cli.commands import predict
 
-        say(predict.predict(request, image))
+    say(predict.predict(request, str(seen(Path(image), here)) if file else image))
 
 
 @app.command(rich_help_panel=CERTIFY)
+@takes(but=OF_MANY | OF_DRAWS)
 def serve(
-    sigma: options.Sigma,
-    model: options.Model = None,
-    method: options.Method = None,
-    eval_sigma: options.EvalSigma = None,
-    onnx: options.Onnx = None,
-    timm: options.Timm = None,
-    weights: options.Weights = None,
-    denoiser: options.Denoiser = None,
-    classes: options.Classes = None,
-    size: options.Size = None,
-    channels: options.Channels = None,
-    resize: options.Resize = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    output: options.Output = None,
-    batch_size: options.BatchSize = None,
-    n: options.N = None,
-    n0: options.N0 = None,
-    alpha: options.Alpha = None,
-    tolerance: options.Tolerance = None,
+    asked: Options,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0 takes a free one.")] = 8000,
     timeout: Annotated[float, typer.Option(help="Seconds to answer a request in.")] = 30.0,
@@ -253,20 +93,17 @@ def serve(
     ] = False,
 ) -> None:
     """Serve certified answers over HTTP, until a signal ends it."""
-    asked = Options.of(locals())
-    with asked.named_in_errors():
-        from rrcm.cli import requests
+    from rrcm.cli import requests
 
-        if model is not None:
-            here = enter_checkout()
-            token_file = token_file and seen(token_file, here)
-        request = requests.resolve(dataclasses.replace(asked, stop="anytime"))
-        from rrcm.cli.commands import serve
+    here = Path.cwd()
+    request = requests.resolve(dataclasses.replace(asked, stop="anytime"), PROJECT)
+    from rrcm.cli.commands import serve
 
-        serve.serve(
-            request, host=host, port=port, timeout=timeout, queue=queue, max_bytes=max_bytes,
-            connections=connections, token_file=token_file, reproducible=reproducible,
-        )  # fmt: skip
+    serve.serve(
+        request, host=host, port=port, timeout=timeout, queue=queue, max_bytes=max_bytes,
+        connections=connections,
+        token_file=token_file and seen(token_file, here), reproducible=reproducible,
+    )  # fmt: skip
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -278,7 +115,7 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write the page to, in a checkout with pictures and versions.",
+            help="Folder to write the page to.",
             show_default="report-NAME with FILES, else none",
         ),
     ] = None,
@@ -286,7 +123,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Evaluations of params.yaml, such as 'b-*'; may be repeated.",
+            help="Evaluations of a checkout, such as 'b-*'; may be repeated.",
             show_default="all",
         ),
     ] = None,
@@ -298,17 +135,13 @@ def report(
         float | None, typer.Option(help="Noise of FILES in which it is not recorded.")
     ] = None,
 ) -> None:
-    """Print the certified accuracy of every evaluation of params.yaml; or make a page of FILES."""
+    """Make a page of FILES, or print the certified accuracy of all evaluations of a checkout."""
+    if not files:
+        say(PROJECT.report(only=only or [], out=out))
+        return
     from rrcm.cli.commands import tables
 
-    if files:
-        say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma))
-        return
-    here = enter_checkout()
-    if out:
-        say(tables.page(seen(out, here), only or []))
-    else:
-        say(tables.overview(only or []))
+    say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma))
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -323,14 +156,7 @@ def compare(
     """Test whether two classifiers differ, in pairs on the same images."""
     from rrcm.cli.commands import tables
 
-    files = [Path(name).is_file() for name in (first, second)]
-    if not all(files):  # names of evaluations
-        here = enter_checkout()
-        first, second = (
-            str(seen(Path(name), here)) if file else name
-            for name, file in zip((first, second), files, strict=True)
-        )
-    say(tables.compare(first, second, radii=radii))
+    say(tables.compare(first, second, PROJECT, radii=radii))
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -392,39 +218,9 @@ def doctor(
     """Check packages, devices and tools; exit code 1 if one that is needed is missing."""
     from rrcm.cli.commands import doctor
 
-    text, good = doctor.examine_noise() if rng else doctor.examine(checkout=in_checkout())
+    text, good = doctor.examine_noise() if rng else doctor.examine(PROJECT)
     say(text)
     raise typer.Exit(int(not good))
-
-
-def say(text: str, *, err: bool = False) -> None:
-    """Print results, which may contain untrusted names."""
-    typer.echo(printable(text, lines=True), err=err)
-
-
-def enter_checkout() -> Path:
-    """Make the checkout around the current folder the current one, as git does; return the latter.
-
-    Nothing changes in a folder that has a params.yaml, or that lies in no checkout.
-    """
-    here = Path.cwd()
-    if not PARAMS.exists():
-        for folder in here.parents:
-            if (folder / PARAMS).is_file() and (folder / "dvc.yaml").is_file():
-                os.chdir(folder)
-                say(f"note: at work in the checkout {folder}", err=True)
-                break
-    return here
-
-
-def seen(path: Path, here: Path) -> Path:
-    """A ``path`` that was given in the folder ``here``, as seen from the current one."""
-    return path if here == Path.cwd() else here / path
-
-
-def in_checkout() -> bool:
-    """Return whether this package lies in a checkout and is not an installed copy."""
-    return all((ROOT / file).is_file() for file in ("pyproject.toml", "pipeline/cli/main.py"))
 
 
 def main() -> None:
@@ -432,9 +228,6 @@ def main() -> None:
     with extras.named(" ".join(("rrcm", *sys.argv[1:2]))), waiting.shown():
         for argument in sys.argv:
             require_utf8(argument, ConfigError)
-        if in_checkout():  # in any current folder, before other packages called `pipeline`
-            sys.path.insert(0, str(ROOT))
-            importlib.import_module("pipeline.cli.main")
         try:
             app()
         except SystemExit as end:

@@ -1,277 +1,151 @@
-"""The options of the commands that query a classifier: their help, and the typed values.
+"""The options of the commands that query a classifier, each declared once: type, default, help.
 
 Imports nothing heavy, so that `rrcm --help` is quick.
 """
 
 import dataclasses
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+import typer
 
 from rrcm.config import defaults
 from rrcm.core.errors import RrcmError
 
+DRAWS, CERTIFY = defaults.DRAWS, defaults.CERTIFY
+RADII = ",".join(f"{radius:g}" for radius in defaults.REPORT.radii)
+Command = Callable[..., None]
 
-def _setting(key: str, otherwise: Any) -> str:
-    """Return the default of an option: a key of params.yaml, and what holds where there is none."""
-    return f"{otherwise}, or {key} of params.yaml"
 
+def _option(
+    text: str, default: Any = None, *, key: str = "", value: Any = None, flag: tuple[str, ...] = ()
+) -> Any:
+    """Declare an option with its help text.
 
-Sigma = Annotated[
-    float, Option(help="Standard deviation of the noise, for pixels in [0, 1].", show_default=False)
-]
-
-# The classifier.
-Model = Annotated[str | None, Option(help="Model of params.yaml that was trained at --sigma.")]
-Method = Annotated[str | None, Option(help="Training method of --model.", show_default="rrcm")]
-EvalSigma = Annotated[
-    float | None,
-    Option(help="Noise to smooth --model with, if not that of its training.", show_default="SIGMA"),
-]
-Onnx = Annotated[str | None, Option(help="Any classifier as an ONNX file, instead of --model.")]
-Timm = Annotated[str | None, Option(help="Name of a timm network, instead of --model.")]
-Weights = Annotated[
-    Path | None,
-    Option(help="Weights file for --timm.", show_default="timm's pretrained weights"),
-]
-Denoiser = Annotated[
-    Path | None,
-    Option(help="ONNX file that denoises the pixels before --onnx or --timm.", show_default="none"),
-]
-
-# Images, and their preprocessing for a classifier from elsewhere.
-Images = Annotated[Path | None, Option(help="Folder of images to certify --onnx or --timm on.")]
-Labels = Annotated[
-    Path | None,
-    Option(help="CSV file of file,label for --images.", show_default="names of their folders"),
-]
-Strict = Annotated[
-    bool, Option("--strict", help="Fail if an image cannot be read, instead of leaving it out.")
-]
-Classes = Annotated[
-    Path | None, Option(help="Text file with a class name per line, in the order of the scores.")
-]
-Size = Annotated[
-    str | None,
-    Option(help="Input size in pixels, as 224 or HxW.", show_default="the network's own"),
-]
-Channels = Annotated[
-    int | None,
-    Option(
-        help="Input channels, 1 or 3, of an ONNX file that does not fix them.", show_default="3"
-    ),
-]
-Resize = Annotated[
-    str | None,
-    Option(
-        help="How images get the input size, before the noise: exact, squash or crop.",
-        show_default="crop",
-    ),
-]
-Mean = Annotated[
-    str | None,
-    Option(
-        help="Mean of each channel that pixels are normalised by, as .485,.456,.406.",
-        show_default="0, or the timm network's own",
-    ),
-]
-Std = Annotated[
-    str | None,
-    Option(
-        help="Standard deviation of each channel, as .229,.224,.225.",
-        show_default="1, or the timm network's own",
-    ),
-]
-Output = Annotated[
-    str | None,
-    Option(
-        help="Name of the ONNX output that holds the scores.",
-        show_default="the only one of two axes",
-    ),
-]
-
-# The draws.
-BatchSize = Annotated[
-    int | None,
-    Option(
-        help="Noisy images per batch.",
-        show_default=_setting("sample.batch_size", defaults.DRAWS.batch_size),
-    ),
-]
-N = Annotated[
-    int | None,
-    Option(help="Noisy draws per image.", show_default=_setting("sample.n", defaults.DRAWS.n)),
-]
-N0 = Annotated[
-    int | None,
-    Option(
-        help="Noisy draws before these, which choose the class.",
-        show_default=_setting("sample.n0", defaults.DRAWS.n0),
-    ),
-]
-Alpha = Annotated[
-    float | None,
-    Option(
-        help="Failure probability of each certificate.",
-        show_default=_setting("certify.alpha", defaults.CERTIFY.alpha),
-    ),
-]
-Stop = Annotated[
-    str | None,
-    Option(
-        help="Stopping rule, such as none, grid, spending or anytime.",
-        show_default=_setting("sample.stop", "grid to certify and anytime to predict"),
-    ),
-]
-Radii = Annotated[
-    str | None,
-    Option(
-        help="Radii to decide, such as 0,0.25,0.5.",
-        show_default=_setting(
-            "report.radii", ",".join(f"{radius:g}" for radius in defaults.REPORT.radii)
-        ),
-    ),
-]
-Radius = Annotated[
-    float | None,
-    Option(
-        help="Is each image robust at this radius? Draws until that is decided.",
-        show_default="none",
-    ),
-]
-Tolerance = Annotated[
-    float | None,
-    Option(
-        help="How far the rule anytime leaves a radius below that of --n draws, in sigmas.",
-        show_default=_setting(
-            "stopping.anytime.tolerance", defaults.STOPPING["anytime"]["tolerance"]
-        ),
-    ),
-]
-Noise = Annotated[
-    str | None,
-    Option(
-        help="Sampler of the noise: gaussian, sound or secure.",
-        show_default=_setting("sample.noise", defaults.DRAWS.noise),
-    ),
-]
-Certificate = Annotated[
-    str | None,
-    Option(
-        help="Certificate to report, such as cohen or two_class.",
-        show_default=_setting(
-            "the first of certify.certificates", defaults.CERTIFY.certificates[0]
-        ),
-    ),
-]
-Precision = Annotated[
-    str | None,
-    Option(
-        help="Precision of --model: fp32, fp16, int8, bf16, or auto: what is fastest here.",
-        show_default="sample.precision of params.yaml",
-    ),
-]
-Allow = Annotated[
-    str | None,
-    Option(
-        help="Precisions beside fp32 for --precision auto to choose from, such as int8,bf16.",
-        show_default="none",
-    ),
-]
-Backend = Annotated[
-    str | None,
-    Option(help="What runs --model: onnx or torch.", show_default="sample.backend of params.yaml"),
-]
-Seed = Annotated[
-    int | None,
-    Option(
-        help="Seed of the noise.",
-        show_default="fresh for image files, or sample.seed of params.yaml",
-    ),
-]
-Split = Annotated[
-    str | None,
-    Option(
-        help="Split of the dataset for --model: test, or choice to compare recipes on.",
-        show_default="sample.split of params.yaml",
-    ),
-]
-Subset = Annotated[
-    str | None,
-    Option(
-        help="Images to take: all, every:K or first:K.",
-        show_default=_setting("sample.subset", defaults.DRAWS.subset),
-    ),
-]
-Budget = Annotated[
-    str | None,
-    Option(
-        help="Stop drawing after this time (90s, 10m, 2h); certificates stay valid.",
-        show_default="none",
-    ),
-]
-Shard = Annotated[str, Option(help="Certify only part i of k of the images, as i/k.")]
-Devices = Annotated[
-    str | None,
-    Option(
-        help="One process on each of these devices: GPU numbers, or cpu (0,1 or cpu,cpu), or all.",
-        show_default="the first GPU, else the CPU",
-    ),
-]
+    Args:
+        text: What it is.
+        default: What holds without it, as it is shown.
+        key: The setting of a checkout that holds instead, where there is one.
+        value: What the field is without it.
+        flag: Its name, where it takes no value.
+    """
+    shown = f"{default}, or {key} of a checkout" if key else default
+    declared = typer.Option(*flag, help=text, show_default=False if shown is None else str(shown))
+    return dataclasses.field(default=value, metadata={"declared": declared})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """The options of a command as they were typed; None or False where one was left out."""
 
-    sigma: float
-    model: str | None = None
-    method: str | None = None
-    eval_sigma: float | None = None
-    onnx: str | None = None
-    timm: str | None = None
-    weights: Path | None = None
-    denoiser: Path | None = None
-    images: Path | None = None
-    labels: Path | None = None
-    strict: bool = False
-    classes: Path | None = None
-    size: str | None = None
-    channels: int | None = None
-    resize: str | None = None
-    mean: str | None = None
-    std: str | None = None
-    output: str | None = None
-    batch_size: int | None = None
-    n: int | None = None
-    n0: int | None = None
-    alpha: float | None = None
-    stop: str | None = None
-    radii: str | None = None
-    radius: float | None = None
-    tolerance: float | None = None
-    noise: str | None = None
-    certificate: str | None = None
-    precision: str | None = None
-    allow: str | None = None
-    backend: str | None = None
-    seed: int | None = None
-    split: str | None = None
-    subset: str | None = None
-    budget: str | None = None
-    shard: str = "1/1"
-    devices: str | None = None
+    sigma: float = _option(
+        "Standard deviation of the noise, for pixels in [0, 1].", value=dataclasses.MISSING
+    )
 
-    @classmethod
-    def of(cls, parameters: dict[str, Any]) -> "Options":
-        """Return the options among the ``parameters`` of a command, its first ``locals()``."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in parameters.items() if name in names})
+    # The classifier.
+    model: str | None = _option("Model of a checkout that was trained at --sigma.")
+    method: str | None = _option("Training method of --model.", "rrcm")
+    eval_sigma: float | None = _option(
+        "Noise to smooth --model with, if not that of its training.", "SIGMA"
+    )
+    onnx: str | None = _option("Any classifier as an ONNX file, instead of --model.")
+    timm: str | None = _option("Name of a timm network, instead of --model.")
+    weights: Path | None = _option("Weights file for --timm.", "timm's pretrained weights")
+    denoiser: Path | None = _option(
+        "ONNX file that denoises the pixels before --onnx or --timm.", "none"
+    )
+
+    # Images, and their preprocessing for a classifier from elsewhere.
+    images: Path | None = _option("Folder of images to certify --onnx or --timm on.")
+    labels: Path | None = _option("CSV file of file,label for --images.", "names of their folders")
+    strict: bool = _option(
+        "Fail if an image cannot be read, instead of leaving it out.",
+        value=False,
+        flag=("--strict",),
+    )
+    classes: Path | None = _option(
+        "Text file with a class name per line, in the order of the scores."
+    )
+    size: str | None = _option("Input size in pixels, as 224 or HxW.", "the network's own")
+    channels: int | None = _option(
+        "Input channels, 1 or 3, of an ONNX file that does not fix them.", "3"
+    )
+    resize: str | None = _option(
+        "How images get the input size, before the noise: exact, squash or crop.", "crop"
+    )
+    mean: str | None = _option(
+        "Mean of each channel that pixels are normalised by, as .485,.456,.406.",
+        "0, or the timm network's own",
+    )
+    std: str | None = _option(
+        "Standard deviation of each channel, as .229,.224,.225.", "1, or the timm network's own"
+    )
+    output: str | None = _option(
+        "Name of the ONNX output that holds the scores.", "the only one of two axes"
+    )
+
+    # The draws.
+    batch_size: int | None = _option(
+        "Noisy images per batch.", DRAWS.batch_size, key="sample.batch_size"
+    )
+    n: int | None = _option("Noisy draws per image.", DRAWS.n, key="sample.n")
+    n0: int | None = _option(
+        "Noisy draws before these, which choose the class.", DRAWS.n0, key="sample.n0"
+    )
+    alpha: float | None = _option(
+        "Failure probability of each certificate.", CERTIFY.alpha, key="certify.alpha"
+    )
+    stop: str | None = _option(
+        "Stopping rule, such as none, grid, spending or anytime.",
+        "grid to certify and anytime to predict",
+        key="sample.stop",
+    )
+    radii: str | None = _option("Radii to decide, such as 0,0.25,0.5.", RADII, key="report.radii")
+    radius: float | None = _option(
+        "Is each image robust at this radius? Draws until that is decided.", "none"
+    )
+    tolerance: float | None = _option(
+        "How far the rule anytime leaves a radius below that of --n draws, in sigmas.",
+        defaults.STOPPING["anytime"]["tolerance"],
+        key="stopping.anytime.tolerance",
+    )
+    noise: str | None = _option(
+        "Sampler of the noise: gaussian, sound or secure.", DRAWS.noise, key="sample.noise"
+    )
+    certificate: str | None = _option(
+        "Certificate to report, such as cohen or two_class.",
+        CERTIFY.certificates[0],
+        key="the first of certify.certificates",
+    )
+    precision: str | None = _option(
+        "Precision of --model: fp32, fp16, int8, bf16, or auto: what is fastest here.",
+        "sample.precision",
+    )
+    allow: str | None = _option(
+        "Precisions beside fp32 for --precision auto to choose from, such as int8,bf16.", "none"
+    )
+    backend: str | None = _option("What runs --model: onnx or torch.", "sample.backend")
+    seed: int | None = _option("Seed of the noise.", "fresh for image files", key="sample.seed")
+    split: str | None = _option(
+        "Split of the dataset for --model: test, or choice to compare recipes on.", "sample.split"
+    )
+    subset: str | None = _option(
+        "Images to take: all, every:K or first:K.", DRAWS.subset, key="sample.subset"
+    )
+    budget: str | None = _option(
+        "Stop drawing after this time (90s, 10m, 2h); certificates stay valid.", "none"
+    )
+    shard: str = _option("Certify only part i of k of the images, as i/k.", "1/1", value="1/1")
+    devices: str | None = _option(
+        "One process on each of these devices: GPU numbers, or cpu (0,1 or cpu,cpu), or all.",
+        "the first GPU, else the CPU",
+    )
 
     def given(self) -> dict[str, Any]:
         """Return the options that were typed, by name."""
@@ -283,13 +157,13 @@ class Options:
         """Have errors of the block name an option that was typed, not the key that it overrides.
 
         ``n: …`` at the beginning, ``at n = …``, ``sample.n`` and ``certify.n`` become ``--n``. An
-        error of params.yaml itself, which begins with its name, is left as it is.
+        error of a file of settings, which begins with its name, is left as it is.
         """
         try:
             yield
         except RrcmError as error:
             text = str(error)
-            if text.startswith("params.yaml"):
+            if re.match(r"[\w/-]+\.yaml: ", text):
                 raise
             for key in self.given():
                 flag = f"--{key.replace('_', '-')}"
@@ -299,3 +173,35 @@ class Options:
                 text = re.sub(places, flag, text)
             error.args = (text,)
             raise
+
+
+def takes(*, but: frozenset[str] = frozenset()) -> Callable[[Command], Command]:
+    """Give a command all fields of `Options`, except those in ``but``, as options.
+
+    It is called with the `Options` first, and has its errors name what was typed.
+    """
+    declared = [field for field in dataclasses.fields(Options) if field.name not in but]
+    shared = [
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if field.name == "sigma" else field.default,
+            annotation=Annotated[field.type, field.metadata["declared"]],
+        )
+        for field in declared
+    ]
+
+    def decorated(command: Command) -> Command:
+        def _run(**typed: Any) -> None:
+            options = Options(**{field.name: typed.pop(field.name) for field in declared})
+            with options.named_in_errors():
+                command(options, **typed)
+
+        _, *own = inspect.signature(command).parameters.values()
+        own = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]
+        _run.__signature__ = Signature([*shared, *own])  # type: ignore[attr-defined]
+        _run.__name__, _run.__doc__ = command.__name__, command.__doc__
+        _run.__module__ = command.__module__
+        return _run
+
+    return decorated

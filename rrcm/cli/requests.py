@@ -1,24 +1,24 @@
-"""Resolves the options of a command against params.yaml to a request; imports nothing heavy."""
+"""Turns the options of a command into a request; imports nothing heavy."""
 
 import dataclasses
 import math
 import re
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rrcm.cli.checked import load
+from rrcm.cli.classifiers import ClassifierSource, Foreign, Opened
 from rrcm.cli.options import Options
-from rrcm.cli.runs import Trained, trained
+from rrcm.cli.project import Project, Settings
 from rrcm.config import defaults
 from rrcm.config.certification import Certify, Report, Sample, noise_level
-from rrcm.config.params import Params
-from rrcm.config.sections import PARAMS
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
+
+if TYPE_CHECKING:  # PyTorch takes seconds
+    from rrcm.certification.smoothed import Smoothed
 
 SPLITS = ("test", "choice")  # splits that may be certified
 SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -37,53 +37,17 @@ ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Foreign:
-    """A classifier trained elsewhere, its images, and their preprocessing.
-
-    ``kind`` is a file of rrcm/inference/foreign/, ``name`` the name or file of the classifier.
-    A value of None stands for the classifier's own.
-    """
-
-    kind: str
-    name: str
-    sigma: float
-    images: Path | None
-    labels: Path | None
-    classes: Path | None
-    weights: Path | None
-    denoiser: Path | None
-    output: str | None
-    size: tuple[int, int] | None
-    channels: int | None
-    resize: str
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    batch_size: int | None
-    strict: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Allowed:
-    """What --precision auto may choose: ``precisions``; a given ``backend`` or ``batch_size``."""
-
-    precisions: tuple[str, ...]
-    backend: str | None
-    batch_size: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """A classifier, and how to draw its votes, certify and report them.
 
     ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
     seconds from ``began``, 0 for none; ``devices`` are those of further processes, none to work in
-    this one. Where there is ``allowed``, what is fastest of it takes the place of the precision,
-    the backend and the batch size of ``sample``.
-    ``seeded`` is whether the user chose the seed of the noise, ``radius`` the one to judge each
-    image at, if any.
+    this one. ``seeded`` is whether the user chose the seed of the noise, ``radius`` the one to
+    judge each image at, if any.
     """
 
-    source: Trained | Foreign
+    source: ClassifierSource
+    project: Project
     sample: Sample
     stopping: dict[str, Any]
     certify: Certify
@@ -91,7 +55,6 @@ class Request:
     shard: str = "1/1"
     budget: float = 0.0
     devices: tuple[str, ...] = ()
-    allowed: Allowed | None = None
     seeded: bool = False
     radius: float | None = None
     began: float = field(default_factory=time.monotonic, compare=False)
@@ -102,38 +65,77 @@ class Request:
         sample = dataclasses.replace(self.sample, certificate=certificate, alpha=alpha)
         return dataclasses.replace(self, sample=sample)
 
+    def classifier(self, *, max_value: int | None = None) -> "Smoothed":
+        """Open the smoothed classifier, for pixels whose maximum ``max_value`` is 1.0.
 
-def resolve(options: Options, *, outside: str = "anytime") -> Request:
-    """Turn the options of a command into a request; params.yaml decides what they leave open.
+        Raises:
+            RrcmError: It is missing or damaged, or cannot be certified.
+        """
+        smoothed = self.source.classifier(self.sample, max_value=max_value)
+        return dataclasses.replace(smoothed, stopping=self.stopping)
 
-    ``outside`` is the stopping rule where there is no params.yaml.
+    def opened(self) -> Opened:
+        """Open the classifier and its images.
+
+        Raises:
+            RrcmError: One of them is missing or damaged, or they do not fit each other.
+        """
+        opened = self.source.opened(self.sample)
+        smoothed = dataclasses.replace(opened.smoothed, stopping=self.stopping)
+        return dataclasses.replace(opened, smoothed=smoothed)
+
+
+def resolve(options: Options, project: Project, *, outside: str = "anytime") -> Request:
+    """Turn the options of a command into a request; the project decides what they leave open.
+
+    ``outside`` is the stopping rule where there are no settings.
 
     Raises:
-        ConfigError: No such run, options that contradict each other, or settings under which
+        ConfigError: No such classifier, options that contradict each other, or settings under which
             nothing could be certified.
-        BackendError: The run has not been trained and exported here; the message says how to get
-            it.
+        BackendError: The classifier has not been trained and exported here; the message says how to
+            get it.
         DataError: There is no such folder of images.
     """
     kind = _kind(options)
-    source: Trained | Foreign
-    params: Params | None
-    if kind == "model":
-        params = load()
-        source = trained(params, options)
-    else:
-        params = load() if PARAMS.exists() else None
-        source = _foreign(kind, options)
-    sample = params.sample if params else dataclasses.replace(defaults.DRAWS, stop=outside)
-    stopping = params.stopping if params else defaults.STOPPING
+    source = project.classifier(options) if kind == "model" else _foreign(kind, options)
+    kept = project.settings()
+    settings = kept or Settings(sample=dataclasses.replace(defaults.DRAWS, stop=outside))
+    settings = _overridden(options, settings)
+    if kept:
+        project.require(settings)
+    sample = settings.sample
+    where = f"{project.name}'s stopping" if kept else "what works outside of a checkout"
+    require(
+        sample.stop in settings.stopping,
+        f"--stop {sample.stop}: not in {where}, only {', '.join(settings.stopping)}."
+        f"{suggest(sample.stop, [*settings.stopping])}",
+    )
+    return Request(
+        source=source,
+        project=project,
+        sample=sample,
+        stopping=settings.stopping[sample.stop],
+        certify=settings.certify,
+        report=settings.report,
+        shard=options.shard,
+        budget=0.0 if options.budget is None else seconds(options.budget),
+        devices=device_names(options.devices, shard=options.shard) if options.devices else (),
+        seeded=options.seed is not None,
+        radius=options.radius,
+    )
+
+
+def _overridden(options: Options, settings: Settings) -> Settings:
+    """Return the settings with those that options give."""
     given = options.given()
-    allowed = _allowed(options)
-    if allowed:
+    if options.precision == AUTO:
         del given["precision"]
-    sample = dataclasses.replace(sample, **{key: given[key] for key in SAMPLE if key in given})
+    sample = dataclasses.replace(
+        settings.sample, **{key: given[key] for key in SAMPLE if key in given}
+    )
+    stopping, certify, report = settings.stopping, settings.certify, settings.report
     require(sample.split in SPLITS, f"--split: must be test or choice, got {sample.split!r}")
-    certify = params.certify if params else defaults.CERTIFY
-    report = params.report if params else defaults.REPORT
     for key, kind in COMPONENTS.items():
         if key in given:
             registry.require(kind, given[key])
@@ -156,33 +158,7 @@ def resolve(options: Options, *, outside: str = "anytime") -> Request:
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
         sample = dataclasses.replace(sample, alpha=options.alpha)
-    if params:  # its checks also cover combinations of these values
-        changed: dict[str, Any] = {
-            "sample": sample,
-            "certify": certify,
-            "stopping": stopping,
-            "report": report,
-        }
-        params = dataclasses.replace(params, **changed)
-    where = "params.yaml's stopping" if params else "what works without a params.yaml"
-    require(
-        sample.stop in stopping,
-        f"--stop {sample.stop}: not in {where}, only {', '.join(stopping)}."
-        f"{suggest(sample.stop, [*stopping])}",
-    )
-    return Request(
-        source=source,
-        sample=sample,
-        stopping=stopping[sample.stop],
-        certify=certify,
-        report=report,
-        shard=options.shard,
-        budget=0.0 if options.budget is None else seconds(options.budget),
-        devices=device_names(options.devices, shard=options.shard) if options.devices else (),
-        allowed=allowed,
-        seeded=options.seed is not None,
-        radius=options.radius,
-    )
+    return Settings(sample=sample, stopping=stopping, certify=certify, report=report)
 
 
 def _kind(options: Options) -> str:
@@ -200,29 +176,6 @@ def _kind(options: Options) -> str:
     if odd := sorted({*given} & set().union(*ONLY.values()) - ONLY[kind]):
         raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")
     return kind
-
-
-def _allowed(options: Options) -> Allowed | None:
-    """Return what --precision auto may choose from; None if another precision was given.
-
-    Raises:
-        ConfigError: --allow names no precision, or does not go with --precision.
-    """
-    named = tuple(options.allow.split(",")) if options.allow else ()
-    for name in named:
-        require(
-            name in PRECISIONS,
-            f"--allow: expected some of {', '.join(PRECISIONS)}, got {name!r}."
-            f"{suggest(name, [*PRECISIONS])}",
-        )
-    if options.precision != AUTO:
-        require(not named, "--allow: goes with --precision auto only")
-        return None
-    return Allowed(
-        precisions=tuple(sorted({PRECISIONS[0], *named})),
-        backend=options.backend,
-        batch_size=options.batch_size,
-    )
 
 
 def _until_decided(sample: Sample, constants: dict[str, Any], *, always: bool) -> Sample:
@@ -277,14 +230,6 @@ def parse_radii(text: str) -> list[float]:
     return radii
 
 
-def settings() -> tuple[Certify, Report]:
-    """Return the settings to certify and report: those of params.yaml, if there is one."""
-    if not PARAMS.exists():
-        return defaults.CERTIFY, defaults.REPORT
-    params = load()
-    return params.certify, params.report
-
-
 def _foreign(kind: str, options: Options) -> Foreign:
     images, channels = options.images, options.channels
     noise_level(options.sigma, name="--sigma")
@@ -297,7 +242,7 @@ def _foreign(kind: str, options: Options) -> Foreign:
         raise DataError(f"--images {images}: no such folder")
     return Foreign(
         kind=kind,
-        name=(options.onnx if kind == "onnx" else options.timm) or "",
+        file=(options.onnx if kind == "onnx" else options.timm) or "",
         sigma=options.sigma,
         images=images,
         labels=options.labels,

@@ -11,6 +11,7 @@ from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import tables
+from rrcm.cli.project import Files
 from rrcm.core.errors import CertificateError, ConfigError, DataError, RrcmError, VotesError
 
 GRID = {"radii": [0.0, 0.25, 0.5], "beta": 0.001}
@@ -106,7 +107,7 @@ def pair(here, only_first, only_second, both=20):
     ],
 )
 def test_a_conclusion_is_what_the_corrected_tests_allow(here, counts, said):
-    text = tables.compare(*pair(here, *counts), radii="0.5,0")
+    text = tables.compare(*pair(here, *counts), Files(), radii="0.5,0")
 
     assert said in text
     assert ("certifies more" in text) == ("apart" not in text)
@@ -117,8 +118,8 @@ def test_radii_that_are_not_significant_together_are_not_called_so(here):
     """(20, 7) alone has p = .019; among three equal tests Holm makes it .06."""
     files = pair(here, 20, 7)
 
-    assert "A certifies more" in tables.compare(*files, radii="0.5")
-    assert "A certifies more" not in tables.compare(*files, radii="0.1,0.3,0.5")
+    assert "A certifies more" in tables.compare(*files, Files(), radii="0.5")
+    assert "A certifies more" not in tables.compare(*files, Files(), radii="0.1,0.3,0.5")
 
 
 def test_comparisons_need_the_same_images(here):
@@ -126,9 +127,9 @@ def test_comparisons_need_the_same_images(here):
     certify.write(certificates([0] * 5, [0.1] * 5), here / "five.csv")
 
     with refused(DataError, "one.csv", "five.csv", "the same images"):
-        tables.compare(first, str(here / "five.csv"), radii=None)
-    with refused(DataError, "nowhere: neither a file nor an evaluation"):
-        tables.compare(first, "nowhere", radii=None)
+        tables.compare(first, str(here / "five.csv"), Files(), radii=None)
+    with refused(DataError, "nowhere: no such file"):
+        tables.compare(first, "nowhere", Files(), radii=None)
 
 
 @pytest.mark.parametrize("text", ["", "x", "0;1", "-1", "nan", "inf", "0,,1"])

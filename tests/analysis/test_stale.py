@@ -11,12 +11,14 @@ from builders import refusal, refused
 from ruamel.yaml import YAML
 from workspace import EVAL, RUN, Workspace
 
+from pipeline.cli.main import checkout as project
+from pipeline.project import results
+from pipeline.project.stale import Present
+from pipeline.workflow.dvc_lock import Lock, md5, tree
 from rrcm.certification.votes import records
-from rrcm.cli import requests, sources
+from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, tables
-from rrcm.cli.dvc_lock import Lock, md5, tree
 from rrcm.cli.options import Options
-from rrcm.cli.stale import Present
 from rrcm.config import sections
 from rrcm.core import registry
 from rrcm.core.errors import BackendError
@@ -51,7 +53,7 @@ def set_to(dotted: str, value: Any) -> Any:
 
 
 def asked(**options: Any) -> requests.Request:
-    return requests.resolve(Options(**ASKED | options))
+    return requests.resolve(Options(**ASKED | options), project)
 
 
 def unlock(workspace: Workspace) -> None:
@@ -60,10 +62,10 @@ def unlock(workspace: Workspace) -> None:
 
 
 def test_what_is_as_params_yaml_says_is_not_marked(here: Workspace):
-    compared = tables.compare(EVAL, OTHER, radii=None)
-    both = [tables.overview()]
+    compared = tables.compare(EVAL, OTHER, project, radii=None)
+    both = [results.overview()]
     unlock(here)
-    both.append(tables.overview())
+    both.append(results.overview())
 
     assert all("stale" not in said for said in (*both, compared))
     assert both[0] == both[1]
@@ -92,12 +94,12 @@ EDITS = {  # dotted key, new value, what it was, and the rows that it makes stal
 def test_a_row_is_described_by_what_made_it_and_marked(here: Workspace, edit, recorded: str):
     """The same row as before the edit, with a mark, and below it what was edited."""
     key, value, was, names = edit
-    before = tables.overview()
+    before = results.overview()
     here.edit(set_to(key, value))
     if recorded != "dvc.lock":
         unlock(here)
 
-    said = tables.overview()
+    said = results.overview()
 
     for method, name in (("rrcm", EVAL), ("gaussian", OTHER)):
         now, then = row(said, method).split(), row(before, method).split()
@@ -114,7 +116,7 @@ def test_a_row_is_described_by_what_made_it_and_marked(here: Workspace, edit, re
 def test_data_that_was_cut_otherwise_makes_everything_stale(here: Workspace):
     here.edit(set_to("data.test", 30))
 
-    said = tables.overview()
+    said = results.overview()
 
     assert f"stale: {EVAL}, {OTHER}: data.test was 20, is now 30; `dvc repro" in said
     assert "data.test was 20, is now 30" in "".join(Present().asked(RUN, backend="onnx").stale)
@@ -137,7 +139,7 @@ def test_a_renamed_run_is_shown_by_what_it_was(here: Workspace):
 def test_a_comparison_marks_its_sides(here: Workspace):
     here.edit(set_to(f"runs.{RUN}.sigma", 0.6))
 
-    said = tables.compare(EVAL, OTHER, radii=None)
+    said = tables.compare(EVAL, OTHER, project, radii=None)
 
     assert f"A: {EVAL} (stale), σ = 0.5" in said and f"B: {OTHER}, σ = 0.5" in said
     assert f"stale: {EVAL}: runs.{RUN}.sigma was 0.5, is now 0.6" in said
@@ -166,14 +168,14 @@ def test_a_classifier_of_another_name_than_asked_for_is_refused(
 
     file = f"onnx/{RUN}.onnx" if backend == "onnx" else f"models/{RUN}"
     with refused(BackendError, f"{file} is not the {RUN}", words, f"`dvc repro export@{RUN}`"):
-        sources.classifier(asked(**options))
+        asked(**options).classifier()
 
 
 def test_other_edits_are_said_and_the_answer_is_of_the_file(here: Workspace, capsys):
     here.edit(set_to("recipes.finetune.epochs", 7))
     here.edit(set_to(f"runs.{RUN}.seed", 3))
 
-    found = sources.classifier(asked())
+    found = asked().classifier()
     said = capsys.readouterr().err
 
     assert found.backend.weights == records.read(here.path / f"votes/{EVAL}.jsonl")[0].weights
@@ -191,7 +193,7 @@ def test_merged_votes_are_described_by_their_classifier(here: Workspace):
         on_demand.certify(asked(shard=shard))
     here.edit(set_to(f"runs.{RUN}.sigma", 0.6))
 
-    said = on_demand.merge(sorted(Path("results").glob("*.jsonl")))
+    said = on_demand.merge(sorted(Path("results").glob("*.jsonl")), project)
 
     assert "rrcm (stale)" in said and "trained at" not in said
     assert f"stale: {RUN}: runs.{RUN}.sigma was 0.5, is now 0.6" in said
@@ -331,7 +333,7 @@ def test_a_file_that_was_made_before_a_key_existed_is_described(here: Workspace,
 def test_the_page_is_said_to_be_older_than_the_table(here: Workspace):
     here.edit(set_to("report.radii", [0.0, 0.25]))
 
-    said = tables.overview()
+    said = results.overview()
 
     line = "stale: report/index.html: report.radii was [0.0, 0.25, 0.5], is now [0.0, 0.25]; "
     assert f"{line}`dvc repro report` makes it anew" in said

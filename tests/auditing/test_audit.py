@@ -12,13 +12,13 @@ from builders import refused, row
 
 from benchmarks.audit import FAULTS, simulate
 from benchmarks.odd_sigma import outcomes
-from pipeline.cli import main as cli
 from rrcm.auditing import ladder
 from rrcm.auditing.audit import audit
 from rrcm.auditing.findings import some
 from rrcm.auditing.recount import Hypothesis, accept, common
 from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
+from rrcm.cli import main as cli
 from rrcm.core.errors import CertificateError, DataError, VotesError
 
 

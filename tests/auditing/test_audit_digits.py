@@ -9,11 +9,11 @@ import typer.testing
 from audit_tables import RULES, alarms, sampled, table
 
 from benchmarks.audit import OUTCOMES, bad, published, simulate, tell, write_published
-from pipeline.cli import main as cli
 from rrcm.auditing import attainable_radii, infer, naming, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.audit import Audit, audit, audit_each
 from rrcm.certification import certify, tsv
+from rrcm.cli import main as cli
 from rrcm.core.errors import CertificateError, DataError
 
 FIRST, _, WRONG, _, _, ALARM = OUTCOMES

@@ -120,7 +120,7 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn(monkeypatch):
         none.answer(SPLIT.images[0], budget=1.0)
     known = {name: value for name, value in defaults.STOPPING.items() if name != "futile"}
     monkeypatch.setattr("rrcm.certification.smoothed.STOPPING", known)
-    with refused(ConfigError, "stop: 'futile' has constants in a params.yaml only"):
+    with refused(ConfigError, "stop: 'futile' has no constants of its own here"):
         of().certify(SPLIT.images, stop="futile")
     with refused(ConfigError, "radii: the rules grid, spending decide them, not 'anytime'"):
         of().certify(SPLIT.images, stop="anytime", radii=[0.1])

@@ -19,6 +19,7 @@ from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import on_demand
 from rrcm.cli.options import Options
+from rrcm.cli.project import Files
 
 import timm  # isort: skip (after _torchvision)
 
@@ -147,7 +148,7 @@ def labelled(elsewhere: Workspace, tmp_path, monkeypatch):
             labels=Path("labels.csv"), classes=Path("names.txt"), n=n, alpha=alpha, stop=stop,
             **more,
         )  # fmt: skip
-        return on_demand.certify(requests.resolve(options))
+        return on_demand.certify(requests.resolve(options, Files()))
 
     return certified
 
@@ -173,7 +174,7 @@ def test_votes_serve_other_labels_and_every_alpha_without_a_rule(labelled, capsy
     assert "(α = 0.05, votes 0.01)" in entries.label(laxer, [laxer])
     for shard in ("1/2", "2/2"):
         labelled(alpha=0.01, first="cat", shard=shard, **asked)
-    assert "alpha = 0.01;" in on_demand.merge(sorted(Path("results").glob("*.jsonl")))
+    assert "alpha = 0.01;" in on_demand.merge(sorted(Path("results").glob("*.jsonl")), Files())
 
 
 def test_a_repetition_says_which_alpha_would_have_kept_the_guarantee(labelled):

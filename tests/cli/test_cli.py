@@ -17,14 +17,16 @@ from typer.testing import CliRunner
 from workspace import EVAL, ROOT, RUN, Workspace
 
 import rrcm
-from pipeline.cli import main as cli
-from pipeline.project import presets
+from pipeline.cli.main import checkout as project
+from pipeline.project import presets, runs
 from rrcm.__main__ import main
 from rrcm.certification import certify
-from rrcm.cli import main as program
-from rrcm.cli import requests, runs
+from rrcm.cli import app as program
+from rrcm.cli import main as cli
+from rrcm.cli import requests
 from rrcm.cli.commands import doctor
 from rrcm.cli.options import Options
+from rrcm.cli.project import Files
 from rrcm.config import defaults
 from rrcm.config import params as parameters
 from rrcm.config.params import Params
@@ -68,7 +70,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "status": set(),
     "plan": {"preset", "only", "gpu", "json"},
     "doctor": {"rng"},
-    "log": {"sink", "to", "only", "follow"},
+    "log": {"sink", "to", "only"},
     "latency": {"seconds", "radius", "reference", "out"},
     "representations": {"out"},
     "import": {
@@ -79,12 +81,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "flow up": {"host", "port", "schedules", "no-schedules"},
     "flow worker": {"queue", "name", "limit"},
     "flow deploy": {"schedules", "no-schedules"},
-    "data digits": set(),
-    "data cifar10": {"from", "no-verify"},
-    "data mnist": {"from", "no-verify"},
-    "data fashion-mnist": {"from", "no-verify"},
-    "data imagenet": {"from", "no-verify", "skip-unreadable"},
-    "data folder": {"from", "skip-unreadable"},
+    "data": {"name", "from", "no-verify", "skip-unreadable"},
 }
 HEAVY = {"torch", "pandas", "scipy", "numba", "dvc", "prefect", "onnxruntime", "matplotlib"}
 RUN_VALUES = ("--model", "tiny", "--sigma", "0.5")
@@ -114,20 +111,18 @@ def test_the_surface_is_closed():
     assert own == {"version", "install-completion", "show-completion", "help"}
 
 
-def test_the_library_knows_which_commands_need_a_checkout():
-    group = typer.main.get_command(cli.app)
-    ours = {c.callback.__module__ for c in group.commands.values() if c.callback}
-    added = {n for n, c in group.commands.items() if _module(c).startswith("pipeline.")}
+def test_a_command_that_is_not_here_is_one_line():
+    """It names the nearest one; where a checkout has added none, that it would."""
+    typo = CliRunner().invoke(cli.app, ["repor"])
+    without = typer.Typer(cls=program.Commands)
+    without.command(rich_help_panel=program.RESULTS)(lambda: None)
+    without.callback()(lambda: None)
+    absent = CliRunner().invoke(without, ["repro"], prog_name="rrcm")
 
-    assert ours == {"rrcm.cli.main", "pipeline.cli.main"}
-    assert added == {*program.NEED_CHECKOUT}
-
-
-def _module(command) -> str:
-    """The module of a command, or of the first one of a group."""
-    while hasattr(command, "commands"):
-        command = next(iter(command.commands.values()))
-    return command.callback.__module__
+    assert str(typo.exception).endswith("repor: no such command. Did you mean 'report'?")
+    assert str(absent.exception) == (
+        "rrcm repro: no such command here; a checkout of rrcm has more: `make env`"
+    )
 
 
 def test_help_lists_commands_under_headings_with_whole_summaries():
@@ -158,13 +153,13 @@ def test_the_version_is_that_of_the_package():
 
 
 @pytest.mark.parametrize("command", ["certify", "predict", "serve"])
-def test_help_gives_the_default_that_holds_without_params_yaml(command: str):
+def test_help_gives_the_default_that_holds_outside_of_a_checkout(command: str):
     """Of every option that a classifier from elsewhere takes."""
     group = typer.main.get_command(cli.app)
     of_params = {
         option.name: option.show_default
         for option in group.commands[command].params
-        if "params.yaml" in str(option.show_default) and option.name not in requests.OURS
+        if " of a checkout" in str(option.show_default) and option.name not in requests.OURS
     }
 
     sample = {name: getattr(defaults.DRAWS, name) for name in requests.SAMPLE}
@@ -255,7 +250,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def resolve(sigma: float = 0.5, **options) -> requests.Request:
-    return requests.resolve(Options(**{"model": "tiny", "sigma": sigma} | options))
+    return requests.resolve(Options(**{"model": "tiny", "sigma": sigma} | options), project)
 
 
 @pytest.mark.parametrize(
@@ -592,7 +587,7 @@ def test_doctor_tells_which_extras_are_there(monkeypatch, needed, said, code):
         doctor, "requires", lambda name: [f'{one}; extra == "serve"' for one in needed]
     )
     monkeypatch.setattr(doctor, "_devices", list)
-    monkeypatch.setattr(doctor, "_project", lambda checkout: [])
+    monkeypatch.setattr(type(project), "findings", lambda self: [])
 
     result = CliRunner().invoke(cli.app, ["doctor"])
 
@@ -626,12 +621,12 @@ def test_doctor_wants_one_runtime_at_most(monkeypatch, installed, said):
 def test_doctor_wants_no_dvc_outside_of_a_checkout(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "_packages", list)
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    monkeypatch.setattr(program, "in_checkout", lambda: False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(cli, "PROJECT", Files())
 
     result = CliRunner().invoke(cli.app, ["doctor"])
 
-    assert result.exit_code == 0 and "--  dvc: not on PATH" in result.output
+    assert result.exit_code == 0 and "dvc" not in result.output
 
 
 @pytest.mark.parametrize("tool", ["git", "dvc"])
@@ -639,9 +634,9 @@ def test_doctor_fails_without_a_tool_and_names_it(tmp_path, monkeypatch, tool: s
     """Not without a GPU or a params.yaml, which classifiers of others do without."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "_packages", list)
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     well = CliRunner().invoke(cli.app, ["doctor"])
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None if name == tool else "/bin/x")
+    monkeypatch.setattr("shutil.which", lambda name: None if name == tool else "/bin/x")
 
     result = CliRunner().invoke(cli.app, ["doctor"])
 
@@ -672,7 +667,7 @@ def test_every_error_of_ours_is_caught_by_the_command_line(monkeypatch):
     def fail() -> None:
         raise RrcmError("what, where, and the way out")
 
-    monkeypatch.setattr(program, "app", fail)
+    monkeypatch.setattr(cli, "app", fail)
 
     with pytest.raises(SystemExit, match=r"^error: what, where, and the way out$"):
         main()

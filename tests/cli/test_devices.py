@@ -12,11 +12,12 @@ from onnx_networks import save
 from PIL import Image
 from typer.testing import CliRunner
 
-from pipeline.cli import main as cli
 from rrcm.certification.sampling import session
 from rrcm.cli import devices, requests
 from rrcm.cli.commands import on_demand
+from rrcm.cli.main import app
 from rrcm.cli.options import Options
+from rrcm.cli.project import Files
 from rrcm.core.errors import BackendError, ConfigError
 
 SIDE, PICTURES = 4, 20
@@ -41,7 +42,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def asked(name: str = "right", **options) -> requests.Request:
     source = {"onnx": f"{name}.onnx", "images": Path("pictures")}
-    return requests.resolve(Options(**source | ASKED | options), outside="grid")
+    return requests.resolve(Options(**source | ASKED | options), Files(), outside="grid")
 
 
 def never(*arguments, **options):
@@ -183,7 +184,7 @@ def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
     for tried in here.glob(".rrcm/votes/*.tried.json"):
         tried.unlink()
 
-    said = on_demand.merge(sorted(here.glob("results/*-shard*.jsonl")))
+    said = on_demand.merge(sorted(here.glob("results/*-shard*.jsonl")), Files())
 
     (first, *_) = said.splitlines()
     assert first.startswith("warning: 20 of 20 pictures are answered 'bright' under noise of sigma")
@@ -194,7 +195,7 @@ def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
 def test_noise_in_units_of_0_to_255_is_refused(here: Path, command: str):
     typed = [*command.split(), "--onnx", "right.onnx", "--sigma", "60", "--size", "4"]
 
-    result = CliRunner().invoke(cli.app, typed)
+    result = CliRunner().invoke(app, typed)
 
     assert isinstance(result.exception, ConfigError)
     assert "60 looks like units of 0..255" in str(result.exception)
@@ -204,6 +205,6 @@ def test_noise_in_units_of_0_to_255_is_refused(here: Path, command: str):
 def test_draws_that_can_certify_nothing_name_the_option(here: Path):
     typed = "certify --images pictures --onnx right.onnx --sigma 1 --size 4 --channels 1 --n 3"
 
-    result = CliRunner().invoke(cli.app, typed.split())
+    result = CliRunner().invoke(app, typed.split())
 
     assert str(result.exception).startswith("--n: 3 votes can never certify")

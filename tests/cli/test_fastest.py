@@ -1,6 +1,5 @@
 """`--precision auto`: what is fastest here of what is allowed, chosen once."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -9,9 +8,10 @@ import pytest
 from builders import refusal, refused
 from workspace import RUN, Workspace
 
+from pipeline.cli.main import checkout as project
 from rrcm.certification import fastest
 from rrcm.certification.votes import records
-from rrcm.cli import devices, requests, sources
+from rrcm.cli import devices, requests
 from rrcm.cli.commands import on_demand
 from rrcm.cli.options import Options
 from rrcm.core.errors import ConfigError
@@ -51,9 +51,13 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
     return timed
 
 
+def resolve(**asked) -> requests.Request:
+    return requests.resolve(Options(**asked), project)
+
+
 def draws(**asked):
     """How the votes of a request are drawn."""
-    return sources.open_source(requests.resolve(Options(**ASKED | asked))).smoothed.draws
+    return resolve(**ASKED | asked).opened().smoothed.draws
 
 
 @pytest.mark.parametrize(
@@ -131,23 +135,23 @@ def test_a_network_that_is_elsewhere_leaves_its_backend_out(measured):
 
 
 def test_votes_are_those_of_the_choice(measured):
-    on_demand.certify(requests.resolve(Options(**ASKED, allow="int8")))
+    on_demand.certify(resolve(**ASKED, allow="int8"))
     (auto,) = Path(".rrcm/votes").glob("*.jsonl")
     named = ASKED | {"backend": "onnx", "precision": "int8", "batch_size": 256}
-    request = requests.resolve(Options(**named))
+    request = resolve(**named)
 
     header, _ = records.read(auto)
 
-    assert header == on_demand.header_of(request, sources.open_source(request))
+    assert header == on_demand.header_of(request, request.opened())
 
 
 def test_processes_of_devices_do_not_choose_for_themselves(measured, monkeypatch):
     given = []
     monkeypatch.setattr(devices, "run", lambda names, options: given.append(options))
-    request = requests.resolve(Options(**ASKED, allow="bf16", devices="cpu"))
+    request = resolve(**ASKED, allow="bf16", devices="cpu")
 
     on_demand.share(request)
-    on_demand.share(dataclasses.replace(request, allowed=None))
+    on_demand.share(resolve(**ASKED | {"precision": "fp32"}, devices="cpu"))
 
     chosen = ("--backend", "torch", "--precision", "bf16", "--allow", "", "--batch-size", "64")
     assert given == [chosen, ()]

@@ -11,6 +11,7 @@ import pytest
 from builders import Clock, refusal
 from workspace import RUN, Workspace
 
+from pipeline.cli.main import checkout as project
 from rrcm.certification import certify
 from rrcm.certification.sampling import sampler
 from rrcm.certification.votes import records
@@ -102,7 +103,7 @@ def test_a_radius_is_a_question_with_an_answer_for_each_image(checkout: Workspac
     monkeypatch.chdir(checkout.path)
     asked = {"model": "tiny", "sigma": 0.5, "n": 2_000, "radius": 0.2, "noise": "sound"}
 
-    said = on_demand.certify(requests.resolve(Options(**asked)))
+    said = on_demand.certify(requests.resolve(Options(**asked), project))
 
     header, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
     table = pd.read_csv(next(checkout.path.glob("results/*-grid-r0.2-sound-a0.001.csv")))
@@ -126,7 +127,9 @@ def test_a_function_and_a_certificate_are_chosen_on_the_command_line(
     monkeypatch.chdir(checkout.path)
     asked = {"model": "tiny", "sigma": 0.5, "n": 200, "backend": "torch", "precision": "bf16"}
 
-    on_demand.certify(requests.resolve(Options(**asked, certificate="two_class", stop="none")))
+    on_demand.certify(
+        requests.resolve(Options(**asked, certificate="two_class", stop="none"), project)
+    )
 
     header, _ = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
     assert (header.backend, header.precision, header.certificate) == ("torch", "bf16", "two_class")
@@ -141,7 +144,7 @@ def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):
     monkeypatch.setattr(sampler, "time", Clock(0.002))
     options = {"model": "tiny", "sigma": 0.5, "n": 4_000_000, "budget": "2s"}
 
-    request = requests.resolve(Options(**options))
+    request = requests.resolve(Options(**options), project)
     on_demand.certify(dataclasses.replace(request, began=0.0))  # of that clock
 
     header, _ = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))

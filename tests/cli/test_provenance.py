@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from builders import refused
 
-from rrcm.cli.commands import provenance
+from pipeline.project import provenance
 from rrcm.core.errors import DataError
 
 WHEN = "2024-05-06T07:08:09+00:00"

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from workspace import ROOT, RUN, committed, tracked
 
+from pipeline import checked
 from pipeline.project import presets
 from pipeline.workflow import check
 from rrcm.__main__ import main
-from rrcm.cli import checked, checking
 from rrcm.config import params
 from rrcm.core.errors import ConfigError, RrcmError
 from rrcm.core.schema import LINE, listed, read_yaml, shown
@@ -37,7 +37,7 @@ def whole(node: Any) -> list[str]:
     """Everything that `rrcm check` asks of these parameters."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(params, "read_yaml", lambda path: node)  # infinities are not JSON
-        return checking.check(params.load())
+        return checked.check(params.load())
 
 
 def put(node: Any, place: Place, value: Any) -> Any:
@@ -62,7 +62,7 @@ def dotted(place: Place) -> str:
 
 @pytest.mark.parametrize("path", [*PRESETS, PARAMS], ids=lambda p: p.name)
 def test_every_preset_is_right_in_all_its_parts(path: Path):
-    assert checking.check(params.load(path)) == []
+    assert checked.check(params.load(path)) == []
 
 
 @pytest.mark.parametrize(("name", "base"), ABLATIONS, ids="-".join)
@@ -71,7 +71,7 @@ def test_every_ablation_is_right_in_all_its_parts(name, base, tmp_path, monkeypa
     path = tmp_path / "params.yaml"
     path.write_text(presets.composed(f"ablation-{name}", base))
 
-    assert checking.check(params.load(path)) == []
+    assert checked.check(params.load(path)) == []
 
 
 # -- slips, each in a part that only one component reads ------------------------------------------
@@ -268,14 +268,14 @@ def test_a_component_that_cannot_be_imported_stops_nothing_else(monkeypatch):
 
 # -- once for each version ------------------------------------------------------------------------
 
-LOAD = "import sys; from rrcm.cli import checked; checked.load(); print('torch' in sys.modules)"
+LOAD = "import sys; from pipeline import checked; checked.load(); print('torch' in sys.modules)"
 
 
 def test_a_file_that_was_found_right_is_not_checked_again(tmp_path, monkeypatch):
     """Components take seconds to import, and a stage may take less."""
     monkeypatch.chdir(tmp_path)
-    check, texts = checking.check, []
-    monkeypatch.setattr(checking, "check", lambda whole: texts.append(text) or check(whole))
+    check, texts = checked.check, []
+    monkeypatch.setattr(checked, "check", lambda whole: texts.append(text) or check(whole))
     right, wrong = json.dumps(plain(PARAMS)), plain(PARAMS)
     wrong["runs"][RUN]["loss"]["lambda"] = 1.0
 

@@ -22,8 +22,8 @@ from ruamel.yaml import YAML
 from torch import nn
 from workspace import MORE, RUN, Workspace
 
+from pipeline.project import runs
 from rrcm.certification.sampling import voting
-from rrcm.cli import runs
 from rrcm.config import params as parameters
 from rrcm.config.certification import Ensemble, Export
 from rrcm.core import registry

@@ -11,9 +11,10 @@ from scipy.stats import ncx2
 from torch import Tensor, nn
 
 from rrcm.certification.distributions import gaussian
-from rrcm.cli import requests, sources
+from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, predict
 from rrcm.cli.options import Options
+from rrcm.cli.project import Files
 from rrcm.core.errors import ConfigError
 
 SIGMA, SHAPE, LENGTH = 0.5, (3, 32, 32), 12.0
@@ -54,7 +55,7 @@ def attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(**options) -> requests.Request:
     given = {"onnx": "net.onnx", "sigma": SIGMA, "n": 1000, "stop": "none", "resize": "exact"}
-    return requests.resolve(Options(**given | options))
+    return requests.resolve(Options(**given | options), Files())
 
 
 def test_the_answer_for_a_picture_file_has_fresh_noise(attack: Path):
@@ -84,7 +85,7 @@ def test_folders_have_fresh_noise_that_is_kept_until_the_pictures_change(attack:
     request = asked(images=folder, n=200)
 
     def seed_of(request) -> int:
-        return on_demand.header_of(request, sources.open_source(request)).seed
+        return on_demand.header_of(request, request.opened()).seed
 
     first = seed_of(request)
     assert first == seed_of(request) == seed_of(asked(images=folder, n=200, shard="1/2")) > 2**32
@@ -120,10 +121,10 @@ def test_radii_that_are_asked_for_are_decided(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)  # where there is no params.yaml
     given = {"onnx": "net.onnx", "sigma": SIGMA, "radii": "0.3,0.1"}
 
-    wanted = requests.resolve(Options(**given))
+    wanted = requests.resolve(Options(**given), Files())
     assert (wanted.sample.stop, wanted.stopping["radii"]) == ("grid", [0.1, 0.3])
     assert wanted.report.radii == [0.1, 0.3]
-    assert requests.resolve(Options(**given, stop="none")).sample.stop == "none"
-    assert requests.resolve(Options(**given, stop="anytime")).sample.stop == "anytime"
+    assert requests.resolve(Options(**given, stop="none"), Files()).sample.stop == "none"
+    assert requests.resolve(Options(**given, stop="anytime"), Files()).sample.stop == "anytime"
     with refused(ConfigError, "--radii: expected radii such as 0,0.25,0.5, got '-1'"):
-        requests.resolve(Options(**given | {"radii": "-1"}))
+        requests.resolve(Options(**given | {"radii": "-1"}), Files())

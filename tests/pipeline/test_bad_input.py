@@ -12,7 +12,7 @@ from builders import refused
 from onnx import numpy_helper
 from workspace import EVAL, MINI, RUN, Workspace
 
-from rrcm.cli import checking
+from pipeline import checked
 from rrcm.config import params as params_yaml
 from rrcm.core.errors import ConfigError
 from rrcm.inference.backends.onnx import write
@@ -179,7 +179,7 @@ def test_bad_parameters(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
 
     with refused(ConfigError, message):
-        checking.check(params_yaml.load())
+        checked.check(params_yaml.load())
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ ROOMS = (  # of rrcm/; a module may import from its own room and those before it
     *("certification", "evaluation", "analysis", "auditing", "serving", "cli"),
 )
 LONE = {"__init__.py", "__main__.py", "py.typed"}  # the only files of rrcm/ that are in no room
-ABOVE = {  # what of pipeline/ a folder of it may import
+ABOVE = {  # what of pipeline/ a folder of it may import, beside pipeline/checked.py
     "runtime": set(),
     "stages": {"runtime"},
     "workflow": {"runtime", "stages"},
@@ -32,6 +33,20 @@ ABOVE = {  # what of pipeline/ a folder of it may import
     "cli": {"runtime", "workflow", "project", "commands"},
 }
 FOREIGN = {"dvc", "prefect", "pipeline", "benchmarks", "cli"}
+# Nothing of the library opens, or says, what only a checkout has. Allowed are: the extra that
+# brings a package; a command in backquotes, the way out of an error of a file that a stage has
+# written; the name of the file that rrcm/config/ reads as a mapping, in errors of its values; and
+# there, the pointers of artifacts that such a file may name.
+CHECKOUT = re.compile(r"\bdvc\b|\bpipeline\b|\bpresets/|\bprovenance/|params\.yaml")
+COMMAND = re.compile(r"`(dvc|rrcm) [^`]*")
+ALLOWED = {
+    "rrcm/inference/extras.py": {"dvc"},
+    "rrcm/config/sections.py": {"params.yaml"},
+    "rrcm/config/params.py": {"dvc"},
+    "rrcm/data/splits/shards.py": {"params.yaml"},
+    "rrcm/models/trained/base/checkpoint.py": {"params.yaml"},
+    "rrcm/models/trained/ensembles.py": {"params.yaml"},
+}
 LIBRARY = sorted(ROOT.glob("rrcm/**/*.py"))
 TESTS, SUPPORT = sorted(ROOT.glob("tests/*/test_*.py")), sorted(ROOT.glob("tests/support/*.py"))
 CODE = sorted([*LIBRARY, *ROOT.glob("pipeline/**/*.py"), ROOT / "cli.py"])
@@ -43,8 +58,17 @@ REPORTED |= {"purified", "report", "runs"}
 # Every stage checks the whole of params.yaml, components that it does not run included. That may
 # refuse a result but not change it, so it is no dependency: otherwise every edit of any component
 # would run everything again.
-CHECK = "rrcm/cli/checked.py"
+CHECK = "pipeline/checked.py"
 COMPONENTS = re.compile(rf"rrcm/({'|'.join(registry.FOLDERS.values())})/[a-z]\w*\.py")
+
+
+ENTRY_POINTS = {  # group: the modules that the distributions of this checkout register in it
+    group: {module.replace(":", ".") for module in points.values()}
+    for file in ("pyproject.toml", "pipeline/pyproject.toml")
+    for group, points in tomllib.loads((ROOT / file).read_text())["project"]
+    .get("entry-points", {})
+    .items()
+}
 
 
 def relative(path: Path) -> str:
@@ -53,19 +77,34 @@ def relative(path: Path) -> str:
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Every dotted name that a file imports, at the top or inside a function."""
+    """Every dotted name that a file imports, at the top or inside a function, or by its name.
+
+    A string that is the name of a module, or of something in one, counts as its import. So does,
+    for a string that is a group of entry points, each of them.
+    """
     nodes = [*ast.walk(ast.parse(path.read_text()))]
     plain = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
     froms = [n for n in nodes if isinstance(n, ast.ImportFrom)]
     names = {f"{n.module}.{a.name}" for n in froms for a in n.names}
-    return frozenset(plain | {n.module for n in froms} | names)
+    strings = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    by_name = {s for s in strings if re.fullmatch(r"[\w.]+", s) and module_files({s})}
+    entered = {
+        point for group, points in ENTRY_POINTS.items() if group in strings for point in points
+    }
+    return frozenset(plain | {n.module for n in froms} | names | by_name | entered)
+
+
+def module_files(names: Iterable[str]) -> frozenset[str]:
+    """The files of those names that are a module of ours, or something in one."""
+    ours = {name for name in names if name.split(".")[0] in ("rrcm", "pipeline")}
+    ours |= {name.rpartition(".")[0] for name in ours}
+    files = {f"{name.replace('.', '/')}.py" for name in ours}
+    return frozenset(file for file in files if (ROOT / file).is_file())
 
 
 @cache
 def imported_files(path: Path) -> frozenset[str]:
-    files = {Path(*name.split(".")).with_suffix(".py") for name in imports(path)}
-    ours = [file for file in files if file.parts[0] in ("rrcm", "pipeline")]
-    return frozenset(file.as_posix() for file in ours if (ROOT / file).is_file())
+    return module_files(imports(path))
 
 
 def room(name: str) -> str:
@@ -94,10 +133,25 @@ def test_a_folder_says_what_is_in_it(folder: Path):
 def test_imports_go_down_only(path: Path):
     """So there is no circle between rooms."""
     here = path.relative_to(ROOT / "rrcm").parts[0]
-    for name in imports(path):
+    entered = set().union(*ENTRY_POINTS.values())  # which the library loads without knowing them
+    for name in imports(path) - entered:
         assert name.split(".")[0] not in FOREIGN, f"library code may not know {name}"
         if name.startswith("rrcm.") and here in ROOMS:
             assert ROOMS.index(room(name)) <= ROOMS.index(here), f"reaches up to {name}"
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=relative)
+def test_the_library_knows_files_and_tensors_alone(path: Path):
+    """In what it does and prints; docstrings and comments are not looked at."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    docstrings = {n.value for n in nodes if isinstance(n, ast.Expr)}
+    constants = {n for n in nodes if isinstance(n, ast.Constant)} - docstrings
+    texts = [COMMAND.sub("", n.value) for n in constants if isinstance(n.value, str)]
+
+    named = {word for text in texts for word in CHECKOUT.findall(text)}
+    assert named == ALLOWED.get(relative(path), set())
+    if not relative(path).startswith("rrcm/config/"):
+        assert "rrcm.config.sections.PARAMS" not in imports(path)
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("pipeline/*/**/*.py")), ids=relative)
@@ -105,7 +159,7 @@ def test_imports_of_the_pipeline_go_down_only(path: Path):
     here = path.relative_to(ROOT / "pipeline").parts[0]
     used = {room(name) for name in imports(path) if name.startswith("pipeline.")}
 
-    assert used - {here} <= ABOVE[here]
+    assert used - {here, "checked"} <= ABOVE[here]
 
 
 def test_tests_are_in_the_rooms_of_what_they_test():
@@ -405,7 +459,6 @@ def test_the_check_of_all_parameters_is_no_dependency():
         next(line for line in graph.splitlines() if line.startswith("    checked.load()"))
     ]
     assert users("rrcm/config/params.py") == {"pipeline/stages/report.py"}
-    assert users("rrcm/cli/checking.py") == set()
 
 
 def test_the_report_reads_only_the_sections_it_lists():

@@ -115,9 +115,9 @@ def test_a_part_that_an_installed_package_lacks_is_no_matter_of_extras():
         __import__("onnx.no_such_module")
 
 
-def environment(folder: Path, *wanted: str) -> Run:
+def environment(folder: Path, *wanted: str, checkout: bool = False) -> Run:
     """A function that runs a program of an environment with some extras."""
-    binaries = installations.install(folder, *wanted)
+    binaries = installations.install(folder, *wanted, checkout=checkout)
 
     def run(program: str, *words: str, cwd: Path, fails: bool = False) -> str:
         clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -173,8 +173,8 @@ def test_the_core_has_the_commands_and_names_the_extra_of_the_others(core: Run, 
 
 
 @pytest.mark.slow
-def test_a_checkout_names_the_extra_of_its_commands(core: Run):
-    """Which it has where rrcm is started in it, as `pip install --editable .` does."""
+def test_a_checkout_names_the_extra_of_its_commands(tmp_path: Path):
+    core = environment(tmp_path / "env", checkout=True)
     for command in ("repro", "pull", "data", "flow"):
         words = {"data": ("digits",), "flow": ("run",)}.get(command, ())
         said = core("python", "cli.py", command, *words, cwd=ROOT, fails=True)

@@ -19,8 +19,8 @@ from ruamel.yaml import YAML
 from torch.distributed.run import get_args_parser
 from workspace import ROOT, committed
 
-from pipeline.cli import main as cli
 from pipeline.workflow.flow.environment import CHECKOUT
+from rrcm.cli import main as cli
 
 DEPLOY = ROOT / "deploy"
 SCRIPTS = sorted([*DEPLOY.glob("**/*.sh"), *DEPLOY.glob("**/*.sbatch")])

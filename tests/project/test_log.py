@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from wandb.proto.wandb_internal_pb2 import Record
 from workspace import EVAL, RUN, Workspace
 
-from pipeline.cli import main as cli
 from pipeline.project.tracking.log import log
+from rrcm.cli import main as cli
 from rrcm.core.errors import RrcmError
 
 STAGE = f"train@{RUN}"

@@ -12,7 +12,7 @@ from workspace import ROOT
 
 from pipeline.project import pulling, release
 from pipeline.workflow import lockfile
-from rrcm.cli.dvc_lock import md5
+from pipeline.workflow.dvc_lock import md5
 from rrcm.core.errors import ConfigError, DataError
 
 GRAPH = """

@@ -19,8 +19,8 @@ import typer
 from typer.testing import CliRunner
 from workspace import ROOT, Workspace, tracked
 
-from pipeline.cli import main as cli
 from pipeline.project import presets
+from rrcm.cli import main as cli
 from rrcm.config import params
 
 PRESETS = [path.stem for path in tracked("presets/*.yaml")]

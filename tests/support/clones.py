@@ -19,7 +19,7 @@ import workspace
 from ruamel.yaml import YAML
 from workspace import Workspace
 
-from rrcm.cli import dvc_lock
+from pipeline.workflow import dvc_lock
 
 T = TypeVar("T")
 

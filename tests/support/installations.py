@@ -34,8 +34,10 @@ def closure(requirements: list[str]) -> set[str]:
     return {name for name, _ in found}
 
 
-def install(folder: Path, *extras: str) -> Path:
+def install(folder: Path, *extras: str, checkout: bool = False) -> Path:
     """An environment in ``folder`` with rrcm, its dependencies and those of ``extras``; its bin/.
+
+    With ``checkout``, it also has the commands of this checkout.
 
     Everything else is not there at all, neither to be imported nor as metadata.
     """
@@ -51,8 +53,9 @@ def install(folder: Path, *extras: str) -> Path:
         for entry in _entries(every[name]):
             _link(site, every[name], entry, shared=not owners[entry] <= wanted)
     command = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "install"]
+    more = ["--editable", ROOT / "pipeline"] if checkout else []
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, *options, ROOT], check=True, timeout=300)
+    subprocess.run([*command, *options, ROOT, *more], check=True, timeout=300)
     return folder / "bin"
 
 

@@ -21,9 +21,8 @@ from ruamel.yaml import YAML
 from survivors import until
 from workspace import EVAL, ROOT, RUN, Workspace
 
-from pipeline.workflow import lockfile, plan
+from pipeline.workflow import dvc_lock, lockfile, plan
 from pipeline.workflow.locks import Stopped
-from rrcm.cli import dvc_lock
 from rrcm.core.errors import ConfigError, StageError
 
 GRAPH = """
@@ -95,7 +94,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "here"
     shutil.copytree(made, path, symlinks=True)
     monkeypatch.chdir(path)
-    monkeypatch.setattr("rrcm.cli.checked.load", lambda: None)
+    monkeypatch.setattr("pipeline.checked.load", lambda: None)
     return path
 
 

@@ -59,7 +59,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RRCM_SLOTS_DIR", str(tmp_path / "slots"))
-    monkeypatch.setattr("rrcm.cli.checked.load", lambda: None)
+    monkeypatch.setattr("pipeline.checked.load", lambda: None)
     for name in ("OMP_WAIT_POLICY", "RRCM_SLOTS"):
         monkeypatch.setenv(name, "0")  # restored after the test, whatever it sets
         monkeypatch.delenv(name)

@@ -101,7 +101,7 @@ sys.exit(65)
 """,
     "careful": """
 import pathlib, time
-from rrcm.cli import checked
+from pipeline import checked
 from pipeline.runtime import graph
 checked.load = lambda: None
 def run():

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.project.tracking import sinks
-from rrcm.cli.dvc_lock import Lock, md5, tree
+from pipeline.workflow.dvc_lock import Lock, md5, tree
 from rrcm.core.errors import ConfigError, DataError, StageError, one_line
 from rrcm.core.files import read_config, read_json, require_file, sha256
 from rrcm.core.registry import suggest

@@ -9,7 +9,7 @@ the number of workers, if the scores of a row do not depend on the other rows of
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rrcm.certification.sampling.journal import Journal
+from rrcm.certification.sampling import side_by_side
+from rrcm.certification.sampling.journal import InMemoryJournal, Journal
 from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
@@ -235,6 +236,46 @@ def require_classes(header: Header, split: Split) -> None:
         )
 
 
+def draw(
+    backend: Backend,
+    split: Split,
+    header: Header,
+    kept: InMemoryJournal,
+    *,
+    workers: int,
+    every: float = 5.0,
+    began: float | None = None,
+    reference: Backend | None = None,
+    others: Sequence[Backend] = (),
+) -> Iterator[SamplingProgress]:
+    """Draw the votes of the images of ``split`` that ``kept`` lacks, into it; yield the progress.
+
+    Arguments and errors are those of `sample`.
+    """
+    paired = reference if header.paired else None
+    if header.paired and paired is None:
+        raise BackendError(f"paired: {header.paired} draws need another function to compare with")
+    places = subset(header.subset, len(split.idx), shard=header.shard)
+    devices = [backend, *others]
+    shared = side_by_side.Shared(kept) if others else kept
+    each = []
+    for number, device in enumerate(devices):
+        drawing = VoteSampler(
+            split,
+            header,
+            shared,
+            noise=noise(header, split),
+            workers=workers,
+            every=every,
+            began=began,
+        )
+        own = places[number :: len(devices)]
+        if paired is not None:
+            drawing.draw_pairs(device, paired, own)
+        each.append(drawing.draw_votes(device, own))
+    yield from side_by_side.merged(each) if others else each[0]
+
+
 def sample(
     backend: Backend,
     split: Split,
@@ -246,6 +287,7 @@ def sample(
     every: float = 5.0,
     began: float | None = None,
     reference: Backend | None = None,
+    others: Sequence[Backend] = (),
     known: Iterable[Row] = (),
 ) -> Iterator[SamplingProgress]:
     """Write the votes of the images of ``split`` to ``path``, resuming from ``journal``.
@@ -258,10 +300,11 @@ def sample(
         header: From `header`; has all other settings.
         journal: The journal file; removed at the end.
         path: The votes file; written whole, at the end.
-        workers: Number of threads.
+        workers: Number of threads of each device.
         every: Seconds between journal lines of an unfinished image; a kill loses at most these.
         began: When the budget of ``header`` began, of `time.monotonic`; by default with the draws.
         reference: The classifier that ``header.paired`` draws are compared with.
+        others: The same function on further devices, with which it shares the images.
         known: Finished rows, from `reusable`, whose images are not drawn.
 
     Raises:
@@ -271,24 +314,20 @@ def sample(
             ``reference`` for paired draws.
     """
     require_classes(header, split)
-    paired = reference if header.paired else None
-    if header.paired and paired is None:
-        raise BackendError(f"paired: {header.paired} draws need another function to compare with")
-    places = subset(header.subset, len(split.idx), shard=header.shard)
     with Journal(journal, header) as kept:
         kept.complete(known)
-        drawing = VoteSampler(
+        yield from draw(
+            backend,
             split,
             header,
             kept,
-            noise=noise(header, split),
             workers=workers,
             every=every,
             began=began,
+            reference=reference,
+            others=others,
         )
-        if paired is not None:
-            drawing.draw_pairs(backend, paired, places)
-        yield from drawing.draw_votes(backend, places)
+        places = subset(header.subset, len(split.idx), shard=header.shard)
         rows = [kept.rows[int(split.idx[place])] for place in places]
     records.write(path, header, rows)
     journal.unlink()

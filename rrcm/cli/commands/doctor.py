@@ -3,24 +3,21 @@
 import importlib
 import os
 import platform
-import shutil
 import warnings
 from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from rrcm.core.errors import RrcmError, one_line
+from rrcm.cli.project import ABSENT, OK, WRONG, Finding, Project
+from rrcm.core.errors import one_line
 from rrcm.inference import extras
 
-OK, ABSENT, WRONG = "ok", "--", "!!"
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}  # others are imported by their own name
 SHOWN = ("train", "diffusion", "serve", "flow")  # extras that add commands or parts of them
-Finding = tuple[str, str]  # one of these marks, and the text
 
 
-def examine(*, checkout: bool) -> tuple[str, bool]:
+def examine(project: Project) -> tuple[str, bool]:
     """Return one line per finding, with a summary of the failures, and whether there are none.
 
     A line begins with ``ok``; with ``--`` if something optional, or that can be made, is absent; or
@@ -28,7 +25,7 @@ def examine(*, checkout: bool) -> tuple[str, bool]:
     """
     found = _packages()
     if all(mark != WRONG for mark, _ in found):  # the next checks import these packages
-        found += [*_devices(), *_project(checkout)]
+        found += [*_devices(), *project.findings()]
     wrong = [text for mark, text in found if mark == WRONG]
     lines = [f"{mark}  {text}" for mark, text in found]
     if wrong:
@@ -151,28 +148,3 @@ def _runtime() -> Finding:
 
     providers = ", ".join(onnxruntime.get_available_providers())
     return OK, f"ONNX Runtime was built with {providers}"
-
-
-def _project(checkout: bool) -> list[Finding]:
-    from rrcm.cli import checked
-    from rrcm.config import sections
-
-    found = []
-    for tool in ("git", "dvc"):
-        place = shutil.which(tool)
-        cure = "not on PATH; activate .venv, or install it"
-        absent = WRONG if checkout else ABSENT  # only the graph needs them
-        found.append((OK, f"{tool}: {place}") if place else (absent, f"{tool}: {cure}"))
-    try:
-        project = checked.load()
-    except RrcmError as error:  # classifiers trained elsewhere need no params.yaml
-        return [*found, (WRONG if sections.PARAMS.exists() else ABSENT, str(error))]
-    found.append((OK, f"params.yaml: {len(project.runs)} runs, {len(project.evals)} evaluations"))
-    raw = Path("data")
-    cure = "" if raw.exists() else f": not here; `rrcm data {project.data.name.replace('_', '-')}`"
-    found.append((OK if raw.exists() else ABSENT, f"raw data in {raw}/{cure}"))
-    for run in project.classifiers():
-        path = Path(f"onnx/{run}.onnx")
-        cure = "" if path.exists() else f": not here; `dvc repro {project.maker(run)}`"
-        found.append((OK if path.exists() else ABSENT, f"{path}{cure}"))
-    return found

@@ -1,7 +1,8 @@
-"""``rrcm certify`` and ``rrcm merge``: certification on demand, outside the graph.
+"""``rrcm certify`` and ``rrcm merge``: certification on demand.
 
 Votes are kept under .rrcm/votes, named by a digest of all that defines them: the same request
-resumes where it stopped, and another one starts afresh. Votes that the graph has drawn are reused.
+resumes where it stopped, and another one starts afresh. Votes that are elsewhere already are
+reused.
 """
 
 import dataclasses
@@ -23,14 +24,13 @@ from rrcm.certification.certify import DIGITS, UP, printed
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
-from rrcm.cli import devices, requests, sources
+from rrcm.cli import devices
+from rrcm.cli.classifiers import Opened, note
 from rrcm.cli.commands import repeated, trial, verdicts
 from rrcm.cli.commands.trial import FOREIGN
-from rrcm.cli.differences import listed
-from rrcm.cli.requests import Foreign, Request
-from rrcm.cli.sources import Source
-from rrcm.cli.stale import Described, Present
-from rrcm.config.certification import Certify, Report, Sample
+from rrcm.cli.project import Described, Project, Settings
+from rrcm.cli.requests import Request
+from rrcm.config.certification import Certify
 from rrcm.config.defaults import DRAWS, RADII
 from rrcm.core import locks
 from rrcm.core.errors import VotesError, printable
@@ -40,16 +40,16 @@ VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
 SHOWN = 5  # files left out that are listed individually
 
 
-def certify(request: Request, source: Source | None = None) -> str:
+def certify(request: Request, opened: Opened | None = None) -> str:
     """Certify the images of a request; return the table to show and the files written.
 
-    ``source`` is the opened source of the request, if there is one already.
+    ``opened`` is the source of the request, if it is open already.
     """
     devices.require_given()
-    source = source or sources.open_source(request)
-    header, rows, path = _votes(request, source)
+    opened = opened or request.opened()
+    header, rows, path = _votes(request, opened)
     if request.shard == "1/1":
-        return _results(request.certify, request.report, header, rows, path, source, request.radius)
+        return _results(request, request.project, header, rows, path, opened)
     path = _shard(header)
     records.write(path, header, rows)
     return (
@@ -65,33 +65,26 @@ def share(request: Request) -> str:
     exist already.
     """
     names = devices.choose(request.devices)
-    source = sources.open_source(request)
-    whole = header_of(request, source)
-    if not _made(whole, source):
-        _prepare(request, whole, source)
-        devices.run(names, _settled(request, source.smoothed.draws))
+    opened = request.opened()
+    header = header_of(request, opened)
+    if not _made(header, opened):
+        _prepare(request, header, opened)
+        devices.run(names, request.source.settled(opened.smoothed.draws))
         if (count := len(names)) > 1:
             shards = [f"{i}/{count}" for i in range(1, count + 1)]
-            _merged([_shard(dataclasses.replace(whole, shard=shard)) for shard in shards])
-    return certify(request, source)  # finds the votes that the processes have drawn
+            _merged([_shard(dataclasses.replace(header, shard=shard)) for shard in shards])
+    return certify(request, opened)  # finds the votes that the processes have drawn
 
 
-def _settled(request: Request, draws: Sample) -> tuple[str, ...]:
-    """Return the options for processes that must not choose for themselves."""
-    if not request.allowed:
-        return ()
-    chosen = ("--backend", draws.backend, "--precision", draws.precision, "--allow", "")
-    return (*chosen, "--batch-size", str(draws.batch_size))
-
-
-def merge(paths: list[Path]) -> str:
+def merge(paths: list[Path], project: Project) -> str:
     """Merge shards of votes and certify them as was asked for; return the table to show."""
-    certify, report = requests.settings()
+    settings = project.settings() or Settings()
     header, rows, path = _merged(paths)
-    certify = dataclasses.replace(certify, alpha=header.alpha)
+    certify = dataclasses.replace(settings.certify, alpha=header.alpha)
     if header.certificate != certify.certificates[0]:
         certify = dataclasses.replace(certify, certificates=[header.certificate])
-    return _results(certify, report, header, rows, path, None)
+    settings = dataclasses.replace(settings, certify=certify)
+    return _results(settings, project, header, rows, path)
 
 
 def _merged(paths: list[Path]) -> tuple[Header, list[Row], Path]:
@@ -102,73 +95,89 @@ def _merged(paths: list[Path]) -> tuple[Header, list[Row], Path]:
 
 
 def _results(
-    certify: Certify,
-    report: Report,
+    asked: Request | Settings,
+    project: Project,
     header: Header,
     rows: list[Row],
     path: Path,
-    source: Source | None,
-    radius: float | None = None,
+    opened: Opened | None = None,
 ) -> str:
-    """Write certificates; return the text to show, with notes on the ``source`` if it is open.
+    """Write certificates; return the text to show, with notes on what is ``opened``, if anything.
 
-    With a ``radius`` each image is judged at it.
+    With the radius of a request each image is judged at it.
     """
-    certificates, alpha = certify.certificates, certify.alpha
-    entry, written = certified(certify, header, rows)
-    name, table = entry.name, entry.table
-    tried = trial.read(_tried(header))
+    certify, report, alpha = asked.certify, asked.report, asked.certify.alpha
+    described = Described(model=header.run, method="")
+    if not header.backend.startswith(FOREIGN):
+        described = project.described(header)
+    entry, written = certified(certify, header, rows, described)
+    table, tried = entry.table, trial.read(_tried(header))
     warned = [f"warning: {line}" for line in trial.warnings(header, tried, rows)]
+    judged = []
+    if isinstance(asked, Request) and asked.radius is not None:
+        table = verdicts.judged(table, asked.radius)
+        judged = verdicts.lines(
+            table,
+            asked.radius,
+            classes=header.classes,
+            files=opened.files if opened else {},
+            confidence=report.confidence,
+        )
+    if opened and opened.files:
+        table["file"] = table["idx"].map(opened.files)
+    certification.write(table, written)
+    earlier = [*(opened.made if opened else ()), *sorted(VOTES.glob("*.jsonl"))]
     lines = [
-        *(["\n".join(warned) + "\n"] if warned else []),
+        *([*warned, ""] if warned else []),
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
-        *([f"stale: {header.run}: {listed(entry.stale)}"] if entry.stale and not source else []),
+        *([f"stale: {header.run}: {'; '.join(entry.stale)}"] if entry.stale and not opened else []),
+        *([*judged, ""] if judged else []),
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha}; stopping rule "
         f"{header.stop}: {_effort(header, rows, table)}",
         f"the function: {header.backend} {header.precision} on {header.provider}",
+        *(_ceiling(header, alpha) if "transfer" in certify.certificates else []),
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
+        *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
+        *repeated.line(header, earlier, opened.split if opened else None, alpha=alpha),
+        *([*opened.said, *_left_out(entry.name, opened)] if opened else []),
+        f"certificates: {written}",
+        f"votes: {path}",
     ]
-    if "transfer" in certificates:
-        rule = header.rule()
-        pairs = header.paired
-        most, zeta = transfer.ceiling(rule, pairs=pairs, sigma=header.sigma, alpha=alpha)
-        lines.insert(
-            -1,
-            f"With {pairs} pairs and {header.n} votes no radius above "
-            f"{printed(most, UP, places=DIGITS)} can be certified, even if no pair disagrees: "
-            f"{pairs} pairs cannot tell a share of {printed(zeta, UP, digits=2)} from none.",
-        )
-    if radius is not None:
-        table = verdicts.judged(table, radius)
-        files, confidence = source.files if source else {}, report.confidence
-        lines[-3:-3] = [
-            *verdicts.lines(
-                table, radius, classes=header.classes, files=files, confidence=confidence
-            ),
-            "",
-        ]
-    if source and source.files:
-        table["file"] = table["idx"].map(source.files)
-    certification.write(table, written)
-    if tried:
-        lines.append(f"tried before: {plausibility.fact(tried, sigma=header.sigma)}")
-    earlier = sorted(VOTES.glob("*.jsonl"))
-    split = None
-    if source:
-        earlier, split = [*source.made, *earlier], source.split
-    lines += repeated.line(header, earlier, split, alpha=alpha)
-    if source:
-        lines += [*source.said, *_left_out(name, source)]
-    return "\n".join([*lines, f"certificates: {written}", f"votes: {path}"])
+    return "\n".join(lines)
 
 
-def certified(certify: Certify, header: Header, rows: list[Row]) -> tuple[Entry, Path]:
+def _ceiling(header: Header, alpha: float) -> list[str]:
+    """Return the line on the largest radius that pairs of draws can certify."""
+    pairs = header.paired
+    most, zeta = transfer.ceiling(header.rule(), pairs=pairs, sigma=header.sigma, alpha=alpha)
+    return [
+        f"With {pairs} pairs and {header.n} votes no radius above "
+        f"{printed(most, UP, places=DIGITS)} can be certified, even if no pair disagrees: "
+        f"{pairs} pairs cannot tell a share of {printed(zeta, UP, digits=2)} from none."
+    ]
+
+
+def certified(
+    certify: Certify, header: Header, rows: list[Row], described: Described
+) -> tuple[Entry, Path]:
     """Return votes as an entry of a table, and where its certificates are to be written."""
-    table = certification.certify(
-        header, rows, certificates=certify.certificates, alpha=certify.alpha
-    )
     name = _written_as(header, certify)
-    return _entry(name, header, rows, table, certify), RESULTS / f"{name}.csv"
+    entry = Entry(
+        name=name,
+        model=described.model,
+        method=described.method,
+        sigma=header.sigma,
+        table=certification.certify(
+            header, rows, certificates=certify.certificates, alpha=certify.alpha
+        ),
+        alpha=certify.alpha,
+        sigma_train=described.sigma,
+        seed=described.seed,
+        votes=(header, rows),
+        certificate=certify.certificates[0],
+        stale=described.stale,
+    )
+    return entry, RESULTS / f"{name}.csv"
 
 
 def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:
@@ -177,71 +186,45 @@ def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:
     return f"{drawn:,} draws, {100 * drawn / most:.3g} % of all"
 
 
-def _left_out(name: str, source: Source) -> list[str]:
+def _left_out(name: str, opened: Opened) -> list[str]:
     """Return lines on the files that were not used; all are listed in a separate file."""
-    if not source.left_out:
+    if not opened.left_out:
         return []
     path = _left_out_file(name)
-    lines = [printable(line) for line in source.left_out]
+    lines = [printable(line) for line in opened.left_out]
     write_text(path, "".join(f"{line}\n" for line in lines))
     some = [f"left out: {line}" for line in lines[:SHOWN]]
-    count, total = len(source.left_out), len(source.left_out) + len(source.files)
+    count, total = len(opened.left_out), len(opened.left_out) + len(opened.files)
     return [*some, f"left out: {count} of {total} files, listed in {path}"]
 
 
-def _entry(
-    name: str,
-    header: Header,
-    rows: list[Row],
-    table: pd.DataFrame,
-    certify: Certify,
-) -> Entry:
-    if header.backend.startswith(FOREIGN):
-        made = Described(model=header.run, method="", stale=())
-    else:
-        made = Present().classifier(header)
-    return Entry(
-        name=name,
-        model=made.model,
-        method=made.method,
-        sigma=header.sigma,
-        table=table,
-        alpha=certify.alpha,
-        sigma_train=made.sigma,
-        seed=made.seed,
-        votes=(header, rows),
-        certificate=certify.certificates[0],
-        stale=made.stale,
-    )
-
-
-def _votes(request: Request, source: Source) -> tuple[Header, list[Row], Path]:
-    wanted = header_of(request, source)
-    if made := _made(wanted, source):
+def _votes(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
+    wanted = header_of(request, opened)
+    if made := _made(wanted, opened):
         return made
     path = VOTES / f"{key_of(wanted)}.jsonl"
-    title = f"certify {source.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else "")
-    with locks.alone(path.with_suffix(".lock"), title, say=sources.note):
-        if made := _made(wanted, source):  # by the process that we waited for
+    title = f"certify {opened.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else "")
+    with locks.alone(path.with_suffix(".lock"), title, say=note):
+        if made := _made(wanted, opened):  # by the process that we waited for
             return made
-        _prepare(request, wanted, source)
+        _prepare(request, wanted, opened)
         session.run(
-            source.smoothed.backend,
+            opened.smoothed.backend,
             wanted,
-            source.split,
+            opened.split,
             journal=path.with_suffix(".journal"),
             path=path,
             title=title,
-            reference=source.reference,
-            earlier=[*source.made, *sorted(VOTES.glob("*.jsonl"))],
+            reference=opened.reference,
+            earlier=[*opened.made, *sorted(VOTES.glob("*.jsonl"))],
             began=request.began,
         )
     return *records.read(path), path
 
 
-def _made(wanted: Header, source: Source) -> tuple[Header, list[Row], Path] | None:
+def _made(wanted: Header, opened: Opened) -> tuple[Header, list[Row], Path] | None:
     """Return the votes that ``wanted`` defines, if they exist; shards are merged."""
-    for path in (*source.made, VOTES / f"{key_of(wanted)}.jsonl"):
+    for path in (*opened.made, VOTES / f"{key_of(wanted)}.jsonl"):
         if path.exists():
             header, rows = records.read(path)
             if header == wanted:
@@ -261,39 +244,33 @@ def _parts(wanted: Header) -> list[Path]:
     return next((paths for count, paths in found.items() if len(paths) == count), [])
 
 
-def _prepare(request: Request, wanted: Header, source: Source) -> None:
+def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
     """Refuse a request that cannot be certified, before anything is drawn."""
     asked = request.certify
     certification.require(wanted, certificates=asked.certificates, alpha=asked.alpha)
     require_place(_left_out_file(_written_as(wanted, asked)))  # the longest of the file names
-    trial.ensure(_tried(wanted), wanted, source)
+    trial.ensure(_tried(wanted), wanted, opened)
 
 
 def _tried(header: Header) -> Path:
     return VOTES / f"{key_of(dataclasses.replace(header, shard='1/1'))}.tried.json"
 
 
-def header_of(request: Request, source: Source) -> Header:
+def header_of(request: Request, opened: Opened) -> Header:
     """Return the definition of the votes that a request asks for.
 
     The noise for image files is fresh unless the request has a seed: somebody who knows the noise
     can construct an image whose certificate is false.
     """
-    header = procedure.header(
-        source.smoothed.backend,
-        source.split,
-        source.name,
-        source.smoothed.draws,
-        request.stopping,
-        shard=request.shard,
-        budget=request.budget,
+    header = opened.smoothed.header(
+        opened.split, run=opened.name, shard=request.shard, budget=request.budget
     )
-    if isinstance(request.source, Foreign) and not request.seeded:
-        return dataclasses.replace(header, seed=_kept_seed(header, source))
+    if request.source.fresh_noise and not request.seeded:
+        return dataclasses.replace(header, seed=_kept_seed(header, opened))
     return header
 
 
-def _kept_seed(header: Header, source: Source) -> int:
+def _kept_seed(header: Header, opened: Opened) -> int:
     """Return an unpredictable seed, drawn once for these images and this request.
 
     If only labels differ from an earlier request, or what else votes do not depend on, it is that
@@ -304,7 +281,7 @@ def _kept_seed(header: Header, source: Source) -> int:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".seed-{os.getpid()}")
-        seed = _seed_of_votes(header, source)
+        seed = _seed_of_votes(header, opened)
         part.write_text(f"{secrets.randbits(64) if seed is None else seed}\n")
         try:
             os.link(part, path)  # the first of several processes decides
@@ -315,14 +292,14 @@ def _kept_seed(header: Header, source: Source) -> int:
     return int(path.read_text())
 
 
-def _seed_of_votes(header: Header, source: Source) -> int | None:
+def _seed_of_votes(header: Header, opened: Opened) -> int | None:
     """Return the seed of votes of the same images that answer this request; None without any."""
     for path in sorted(VOTES.glob("*.jsonl")):
         with suppress(VotesError):  # a damaged file is ignored
             found = records.definition(path)
             if (found.subset, found.images) == (header.subset, header.images):
                 wanted = dataclasses.replace(header, seed=found.seed)
-                if procedure.reusable([path], wanted, source.split):
+                if procedure.reusable([path], wanted, opened.split):
                     return found.seed
     return None
 

@@ -15,9 +15,8 @@ from starlette.types import ASGIApp
 
 from rrcm.certification.sampling import session, voting
 from rrcm.certification.smoothed import Smoothed
-from rrcm.cli import sources
+from rrcm.cli.classifiers import note
 from rrcm.cli.requests import Request
-from rrcm.cli.runs import Trained
 from rrcm.core.errors import ConfigError
 from rrcm.serving import application, bearer
 from rrcm.serving.endpoints import Limits
@@ -58,11 +57,11 @@ def serve(
     )
     tokens = () if token_file is None else bearer.read(token_file)
     if token_file is not None and bearer.is_exposed(token_file):
-        sources.note(
+        note(
             f"--token-file {token_file}: all users of this machine may use it; `chmod 600` it",
             kind="warning",
         )
-    classifier, name = _classifier(request.answering()), _name(request)
+    classifier, name = _classifier(request.answering()), request.source.name
     app = application.app(
         classifier, name=name, limits=limits, reproducible=reproducible, tokens=tokens
     )
@@ -102,22 +101,15 @@ def run(app: ASGIApp, listener: socket.socket, *, connections: int, grace: int) 
 
 def _classifier(request: Request) -> Smoothed:
     """Open the classifier, check and compile it, so that no client waits for that."""
-    smoothed = sources.classifier(request)
+    smoothed = request.classifier()
     backend, size = smoothed.backend, smoothed.draws.batch_size
     if not voting.is_batch_invariant(backend, torch.rand(size, *smoothed.shape)):
-        sources.note(
+        note(
             f"{backend.provider} rounds a row by its place in a batch, so a seed may give other "
             "votes where two scores nearly tie"
         )
     smoothed.answer(np.zeros(smoothed.shape, dtype=np.uint8))
     return smoothed
-
-
-def _name(request: Request) -> str:
-    source = request.source
-    if isinstance(source, Trained):
-        return source.evaluation.run
-    return Path(source.name).stem if source.kind == "onnx" else source.name
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -136,7 +128,7 @@ def _warn(listener: socket.socket) -> None:
     """Warn if other machines may connect and no token is required."""
     address = listener.getsockname()[0]
     if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-        sources.note(
+        note(
             f"--host {address}: whoever reaches this port has answers computed and reads what is "
             "served; --token-file asks them for a token, a proxy or firewall keeps them out",
             kind="warning",

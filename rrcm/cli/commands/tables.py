@@ -1,103 +1,26 @@
-"""``rrcm report``, ``compare`` and ``derive``: tables from results that exist."""
+"""``rrcm report``, ``compare`` and ``derive``: tables of files that exist."""
 
-import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rrcm.analysis import conclusions, entries, pairing, published, report, sources
+from rrcm.analysis import conclusions, entries, pairing, report, sources
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 from rrcm.analysis.estimation.truncation import truncate
-from rrcm.analysis.presentation import pictures, tables
-from rrcm.analysis.presentation.extras import Extras
+from rrcm.analysis.presentation import tables
 from rrcm.certification import certify, tsv
 from rrcm.certification.certify import UP, one_minus
 from rrcm.certification.votes import records
-from rrcm.cli import differences, requests
-from rrcm.cli.commands import provenance
-from rrcm.cli.stale import PAGE, Present
+from rrcm.cli import requests
+from rrcm.cli.project import Project
 from rrcm.config.defaults import REPORT
-from rrcm.config.sections import PARAMS
-from rrcm.core.errors import ConfigError, DataError
+from rrcm.core.errors import DataError
 from rrcm.core.ranges import require
-from rrcm.core.registry import suggest
-from rrcm.data.splits import shards
 
-CONFIDENCE = REPORT.confidence  # confidence of intervals without a params.yaml
+CONFIDENCE = REPORT.confidence  # of intervals where no settings say so
 RESULTS = Path("results")
 HTML = "index.html"
-
-
-def overview(only: Sequence[str] = ()) -> str:
-    """Return the certified-accuracy table of params.yaml's evaluations, and the page's path.
-
-    Rows are described by their records; lines below the table name those that are stale. With
-    patterns ``only``, the table of the evaluations that match one.
-    """
-    present = Present()
-    whole = present.whole
-    names = _matching(whole.evals, only)
-    paths = [Path(f"certificates/{name}.csv") for name in names] + ([] if only else [PAGE])
-    if missing := [path for path in paths if not path.exists()]:
-        raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
-    found = present.evaluations(names)
-    shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
-    said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
-    if only:
-        return "\n".join([tables.text(found, **shown), *said])
-    if changed := present.page():
-        said.append(differences.line(str(PAGE), changed, "`dvc repro report`"))
-    return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {PAGE}"])
-
-
-def _matching(names: Iterable[str], only: Sequence[str]) -> list[str]:
-    """Return the names that match a pattern, all without patterns.
-
-    Raises:
-        ConfigError: A pattern matches none.
-    """
-    known = [*names]
-    if not only:
-        return known
-    for pattern in only:
-        if not fnmatch.filter(known, pattern):
-            raise ConfigError(
-                f"--only {pattern}: no evaluation of {PARAMS} has such a name."
-                f"{suggest(pattern, known)}"
-            )
-    return [name for name in known if any(fnmatch.fnmatchcase(name, each) for each in only)]
-
-
-def page(out: Path, only: Sequence[str]) -> str:
-    """Write the page of params.yaml's evaluations to ``out``; return the table and the page's path.
-
-    It is that of the graph, with the versions and machines of ``provenance/``, the commit, and
-    pictures if the certified split is here; with patterns ``only``, of those that match one.
-    """
-    present = Present()
-    whole = present.whole
-    found = present.evaluations(_matching(whole.evals, only))
-    split = Path("shards", found[0].split)
-    there = (split / "index.json").exists()
-    extras = Extras(
-        pictures=pictures.groups(found, shards.read(split.parent, split.name)) if there else [],
-        versions=provenance.versions(),
-        recorded=provenance.recorded(),
-    )
-    shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
-    report.write(
-        found,
-        out,
-        subject=f"{whole.data.name}, {found[0].split} split · certificate: {found[0].certificate}",
-        published=published.read(Path(f"presets/published/{whole.data.name}.csv")),
-        extras=extras,
-        **shown,
-    )
-    said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
-    if not there:
-        said.append(f"no pictures: {split} is not here; `dvc pull {split}` fetches it")
-    return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {out / HTML}"])
 
 
 def report_files(
@@ -150,9 +73,15 @@ def _choice(entry: Entry, *, fewer: bool) -> str:
     )
 
 
-def compare(first: str, second: str, *, radii: str | None) -> str:
-    """Compare two classifiers in pairs on the same images; return tests and conclusions."""
-    a, b = _source(first), _source(second)
+def compare(first: str, second: str, project: Project, *, radii: str | None) -> str:
+    """Compare two classifiers in pairs on the same images; return tests and conclusions.
+
+    Each is a file, or the name of an evaluation.
+    """
+    a, b = (
+        sources.read(Path(name)) if Path(name).is_file() else project.evaluation(name)
+        for name in (first, second)
+    )
     entries.require_alike([a, b])
     if not pairing.same_images(a, b):
         differ = "pictures" if paired.same_images(a.table, b.table) else "`idx` or `label`"
@@ -170,7 +99,7 @@ def compare(first: str, second: str, *, radii: str | None) -> str:
         *([f"assumed alike, as not both record it: {', '.join(unknown)}"] if unknown else []),
         f"A: {_named(first, a)}, σ = {entries.sigma(a)}",
         f"B: {_named(second, b)}, σ = {entries.sigma(b)}",
-        *differences.lines([(entry.name, entry.stale) for entry in (a, b)], stage="certify"),
+        *project.remarks([a, b]),
         f"{len(a.table)} images; the same answer on {100 * alike:.1f} %",
         "",
         tables.pair_table(found, a, b).to_string(index=False),
@@ -220,21 +149,6 @@ def _conclusion(found: list[paired.Comparison], a: Entry, b: Entry) -> list[str]
         "This is about these two classifiers on images like these, not about how they were trained."
     )
     return lines
-
-
-def _source(name: str) -> Entry:
-    """Read an evaluation of params.yaml by name, or a file."""
-    if Path(name).is_file():
-        return sources.read(Path(name))
-    present = Present() if PARAMS.exists() else None
-    if present is None or name not in present.whole.evals:
-        known = ", ".join(present.whole.evals) if present else "not here"
-        raise DataError(f"{name}: neither a file nor an evaluation of params.yaml ({known})")
-    certificates, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
-    if missing := [path for path in (certificates, drawn) if not path.exists()]:
-        raise DataError(f"{missing[0]} is not here; `dvc repro certify@{name}` makes it")
-    (entry,) = present.evaluations([name])
-    return entry
 
 
 def _named(source: str, entry: Entry) -> str:

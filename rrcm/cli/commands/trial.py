@@ -7,15 +7,14 @@ from pathlib import Path
 from rrcm.certification import checks, plausibility
 from rrcm.certification.plausibility import TrialAnswers
 from rrcm.certification.votes.records import Header, Row
-from rrcm.cli import sources
-from rrcm.cli.sources import Source
+from rrcm.cli.classifiers import Opened, note
 from rrcm.core import registry
 from rrcm.core.files import write_json
 
 FOREIGN = "foreign/"  # prefix of the backend of a classifier trained elsewhere
 
 
-def ensure(path: Path, wanted: Header, source: Source) -> None:
+def ensure(path: Path, wanted: Header, source: Opened) -> None:
     """Try the classifier, note the findings, and keep them in ``path``; once for the same votes.
 
     Raises:
@@ -32,9 +31,9 @@ def ensure(path: Path, wanted: Header, source: Source) -> None:
         batch_size=wanted.batch_size,
         ours=not wanted.backend.startswith(FOREIGN),
     )
-    sources.note(plausibility.fact(tried, sigma=wanted.sigma))
+    note(plausibility.fact(tried, sigma=wanted.sigma))
     for line in warnings(wanted, tried, []):
-        sources.note(line, kind="warning")
+        note(line, kind="warning")
     write_json(path, dataclasses.asdict(tried))
 
 

@@ -1,27 +1,67 @@
-"""Checks the parts of ``params.yaml`` that components declare.
+"""Loads params.yaml for every command and stage, checked as a whole, components included.
 
 `params.load` checks the sections that rrcm/config/ declares, and that components exist. A network's
 shape, the constants of a method, an objective, a purifier or a stopping rule, and augmentations are
 checked here against the ``Config`` of their component, so that a mistake in the last stage is found
-before the first one starts.
+before the first one starts. Importing components is slow, and a stage may take only a second. So a
+file that was found valid is not checked again until it or the library changes.
 """
 
+import hashlib
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import rrcm
 from rrcm.certification.votes.counts import Claim
+from rrcm.config import params
 from rrcm.config.params import Params
 from rrcm.config.sections import DATA_ONLY, PARAMS
 from rrcm.core import registry
 from rrcm.core.errors import CertificateError, ConfigError
+from rrcm.core.files import read_bytes, write_text
 from rrcm.core.ranges import require
 from rrcm.core.schema import listed, parse, reading
 
+VALID = Path(".rrcm/checked")  # the digest of a file and library that were found valid
 
-def check(params: Params) -> list[str]:
+
+def load() -> Params:
+    """Load params.yaml of the current folder, after a check of all its sections.
+
+    Raises:
+        ConfigError: It is not valid; names the dotted place, the value, and the way out.
+    """
+    return examined()[0]
+
+
+def examined() -> tuple[Params, list[str]]:
+    """Like `load`; also return the components not checked because a package is missing."""
+    digest = _digest()  # before reading the file: an edit made meanwhile is checked next time
+    whole, missing = params.load(), []
+    if not (VALID.is_file() and VALID.read_bytes() == digest.encode()):
+        missing = check(whole)
+        if not missing:
+            with suppress(OSError):  # a read-only checkout
+                write_text(VALID, digest)
+    return whole, missing
+
+
+def _digest() -> str:
+    """Return the SHA-256 of params.yaml and of the code that reads it."""
+    library = Path(rrcm.__file__).parent
+    files = [PARAMS, Path(__file__), *sorted(library.rglob("*.py"))] if PARAMS.exists() else []
+    found = hashlib.sha256()
+    for file in files:
+        found.update(f"{file.name} {file.stat().st_size} ".encode() + read_bytes(file))
+    return found.hexdigest()
+
+
+def check(whole: Params) -> list[str]:
     """Refuse every value that a component would refuse when its stage starts.
 
-    Networks are not built, and no data are read. Imports the components that ``params`` names,
+    Networks are not built, and no data are read. Imports the components that ``whole`` names,
     PyTorch with them.
 
     Returns:
@@ -32,14 +72,14 @@ def check(params: Params) -> list[str]:
     """
     found = _Components()
     with reading(PARAMS):
-        _encoders(params, found)
-        _classifiers(params, found)
-        _denoisers(params, found)
-        for name, cfg in params.purified.items():
+        _encoders(whole, found)
+        _classifiers(whole, found)
+        _denoisers(whole, found)
+        for name, cfg in whole.purified.items():
             found.constants("purifiers", cfg.purifier, cfg.purify, where=f"purified.{name}.purify")
-        for rule, constants in params.stopping.items():
+        for rule, constants in whole.stopping.items():
             found.constants("stopping", rule, constants, where=f"stopping.{rule}")
-        _served(params, found)
+        _served(whole, found)
     return sorted(found.missing)
 
 
@@ -79,9 +119,9 @@ class _Components:
         self.missing.add(f"{file} needs {error.name}, which is not installed")
 
 
-def _encoders(params: Params, found: _Components) -> None:
-    for name, cfg in params.pretrain.items():
-        where, shape = f"pretrain.{name}", params.models[cfg.model]
+def _encoders(whole: Params, found: _Components) -> None:
+    for name, cfg in whole.pretrain.items():
+        where, shape = f"pretrain.{name}", whole.models[cfg.model]
         found.constants("networks", cfg.architecture, shape, where=f"models.{cfg.model}")
         objective = found.constants("objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
         if objective is not None:
@@ -94,11 +134,11 @@ def _encoders(params: Params, found: _Components) -> None:
             found.augmentations(declared, where=f"{where}.augment.{view}")
 
 
-def _classifiers(params: Params, found: _Components) -> None:
-    for name, recipe in params.recipes.items():
+def _classifiers(whole: Params, found: _Components) -> None:
+    for name, recipe in whole.recipes.items():
         found.augmentations(recipe.augment, where=f"recipes.{name}.augment")
-    for name, run in params.runs.items():
-        where, shape = f"runs.{name}", params.models[run.model]
+    for name, run in whole.runs.items():
+        where, shape = f"runs.{name}", whole.models[run.model]
         found.constants("networks", run.architecture, shape, where=f"models.{run.model}")
         method = found.constants("methods", run.method, run.loss, where=f"{where}.loss")
         if method is not None:
@@ -108,32 +148,32 @@ def _classifiers(params: Params, found: _Components) -> None:
             )
 
 
-def _denoisers(params: Params, found: _Components) -> None:
-    for name, cfg in params.denoisers.items():
-        where, shape = f"denoisers.{name}", params.models[cfg.model]
+def _denoisers(whole: Params, found: _Components) -> None:
+    for name, cfg in whole.denoisers.items():
+        where, shape = f"denoisers.{name}", whole.models[cfg.model]
         found.constants("denoiser_networks", cfg.network, shape, where=f"models.{cfg.model}")
         found.constants("denoiser_objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
         found.augmentations(cfg.augment, where=f"{where}.augment")
 
 
-def _served(params: Params, found: _Components) -> None:
+def _served(whole: Params, found: _Components) -> None:
     """Refuse a stopping rule that cannot serve a certificate, and draws that certify nothing."""
-    cfg, pairs = params.sample, params.sample.paired
+    cfg, pairs = whole.sample, whole.sample.paired
     module = found.load("stopping", cfg.stop)
     certificate = found.load("certificates", cfg.certificate)
     if module is None or certificate is None:
         return
-    constants = parse(params.stopping[cfg.stop], module.Config, where=f"stopping.{cfg.stop}")
+    constants = parse(whole.stopping[cfg.stop], module.Config, where=f"stopping.{cfg.stop}")
     claim = Claim(certificate=certificate, sigma=1.0, alpha=cfg.alpha)
     try:
         rule = module.Rule(constants, n=cfg.n, claim=claim)
     except ConfigError as error:
         where = f"stopping.{cfg.stop}." if "hits" in certificate.READS else "sample.certificate: "
         raise ConfigError(f"{where}{error}") from None
-    for name in params.certify.certificates:
+    for name in whole.certify.certificates:
         try:
             asked = found.load("certificates", name)
             if asked is not None:
-                asked.require(rule, alpha=params.certify.alpha, pairs=pairs)
+                asked.require(rule, alpha=whole.certify.alpha, pairs=pairs)
         except CertificateError as error:
             raise ConfigError(f"certify.certificates: {error}") from None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from rrcm.cli.dvc_lock import LOCKFILE
+from pipeline.workflow.dvc_lock import LOCKFILE
 from rrcm.core.errors import DataError
 from rrcm.core.files import read_json
 

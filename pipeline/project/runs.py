@@ -1,17 +1,36 @@
-"""Finds a run of params.yaml by its values, or else the presets that have such a run."""
+"""Classifiers of params.yaml by their values: the one that `--model` means, or who else has it."""
 
+import dataclasses
 import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rrcm.cli.classifiers import KnownImage, Opened, note
 from rrcm.cli.options import Options
-from rrcm.config.certification import Eval, noise_level
+from rrcm.cli.requests import AUTO, PRECISIONS
+from rrcm.config.certification import Eval, Sample, noise_level
 from rrcm.config.params import Params, load
-from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.errors import BackendError, ConfigError, DataError
+from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 
+if TYPE_CHECKING:  # PyTorch takes seconds
+    from rrcm.certification.smoothed import Smoothed
+
 PRESETS = Path("presets")
+SHARDS = Path("shards")
+SHOWN = 3  # ways of drawing that were not chosen, and indices of images
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowed:
+    """What --precision auto may choose: ``precisions``; a given ``backend`` or ``batch_size``."""
+
+    precisions: tuple[str, ...]
+    backend: str | None
+    batch_size: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,12 +38,93 @@ class Trained:
     """A run of params.yaml, smoothed at the sigma of ``evaluation``.
 
     ``trained_at`` is the sigma of its training if that differs, else None. ``votes`` are the files
-    in which the graph keeps votes of such an evaluation.
+    in which the graph keeps votes of such an evaluation. Where there is ``allowed``, what is
+    fastest of it takes the place of the precision, the backend and the batch size of the draws.
     """
 
     evaluation: Eval
     trained_at: float | None
     votes: tuple[Path, ...]
+    allowed: Allowed | None = None
+    fresh_noise: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.evaluation.run
+
+    def classifier(self, draws: Sample, *, max_value: int | None = None) -> "Smoothed":
+        """Open the run; refuse a file that was made for another one, and note other differences."""
+        from pipeline.project import differences
+        from pipeline.project.stale import Present
+        from rrcm.certification.sampling import session
+        from rrcm.certification.smoothed import Smoothed
+        from rrcm.data.splits import shards
+        from rrcm.data.splits.pictures import MAX_VALUE
+
+        fit = shards.fit(shards.read_index(SHARDS / draws.split))
+        if self.allowed:
+            from rrcm.certification import fastest  # it needs the extra that runs ONNX files
+
+            found = fastest.choose(
+                self.evaluation, draws, fit.shape, **dataclasses.asdict(self.allowed)
+            )
+            draws, (best, *others) = found[0], map(str, found[1])
+            also = f"; {'; '.join(others[:SHOWN])}" if others else ""
+            note(f"--precision auto: {best} noisy images/s{also}")
+        present = Present()
+        if changed := present.asked(self.name, backend=draws.backend).stale:
+            remake = f"`dvc repro {present.whole.maker(self.name)}`"
+            note(differences.line(self.name, changed, remake))
+        return Smoothed(
+            session.backend(self.evaluation, draws),
+            shape=fit.shape,
+            draws=draws,
+            fit=fit,
+            max_value=max_value or MAX_VALUE,
+        )
+
+    def opened(self, draws: Sample) -> Opened:
+        """Open the run and the split that it is certified on."""
+        from rrcm.certification.sampling import session
+        from rrcm.data.splits import shards
+
+        split = shards.read(SHARDS, draws.split)
+        if self.trained_at is not None:
+            note(f"{self.name} was trained at sigma = {self.trained_at:g}")
+        smoothed = self.classifier(draws, max_value=split.max_value)
+        return Opened(
+            name=self.name,
+            smoothed=smoothed,
+            split=split,
+            made=self.votes,
+            reference=session.reference(self.evaluation, smoothed.draws),
+        )
+
+    def known_image(self, name: str) -> KnownImage | None:
+        """Return a test image by its index in the raw data."""
+        from rrcm.data.splits import shards
+
+        if not name.isdecimal():
+            return None
+        split = shards.read(SHARDS, "test")
+        known = split.idx.tolist()
+        if int(name) not in known:
+            some = ", ".join(map(str, known[:5]))
+            raise DataError(f"--image {name}: not a test image; test images are {some}, …")
+        place = known.index(int(name))
+        return KnownImage(
+            pixels=split.images[place],
+            max_value=split.max_value,
+            label=split.classes[split.labels[place]],
+        )
+
+    def settled(self, draws: Sample) -> tuple[str, ...]:
+        """Return the options for processes that must not choose for themselves."""
+        if not self.allowed:
+            return ()
+        chosen = ("--backend", draws.backend, "--precision", draws.precision, "--allow", "")
+        return (*chosen, "--batch-size", str(draws.batch_size))
 
 
 def trained(params: Params, options: Options) -> Trained:
@@ -57,6 +157,30 @@ def trained(params: Params, options: Options) -> Trained:
         evaluation=evaluation,
         trained_at=None if sigma == noise else sigma,
         votes=tuple(Path(f"votes/{k}.jsonl") for k, e in params.evals.items() if e == evaluation),
+        allowed=_allowed(options),
+    )
+
+
+def _allowed(options: Options) -> Allowed | None:
+    """Return what --precision auto may choose from; None if another precision was given.
+
+    Raises:
+        ConfigError: --allow names no precision, or does not go with --precision.
+    """
+    named = tuple(options.allow.split(",")) if options.allow else ()
+    for name in named:
+        require(
+            name in PRECISIONS,
+            f"--allow: expected some of {', '.join(PRECISIONS)}, got {name!r}."
+            f"{suggest(name, [*PRECISIONS])}",
+        )
+    if options.precision != AUTO:
+        require(not named, "--allow: goes with --precision auto only")
+        return None
+    return Allowed(
+        precisions=tuple(sorted({PRECISIONS[0], *named})),
+        backend=options.backend,
+        batch_size=options.batch_size,
     )
 
 

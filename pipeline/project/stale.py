@@ -8,21 +8,22 @@ by dvc.lock. A result is stale if params.yaml differs from its record.
 import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from pipeline import checked
+from pipeline.project.differences import differences, listed
+from pipeline.workflow.dvc_lock import Lock, md5, tree
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry, Votes
 from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
-from rrcm.cli import checked
-from rrcm.cli.differences import differences, listed
-from rrcm.cli.dvc_lock import Lock, md5, tree
+from rrcm.cli.project import Described
 from rrcm.config.certification import Eval
 from rrcm.config.params import Params
 from rrcm.config.sections import PARAMS, Run
@@ -36,22 +37,6 @@ OF_PAGE = ("certify", "data", "evals", "report")  # sections whose values are on
 COMPARED = ["idx", "label", "predict", "radius", "correct", "n"]
 PAGE = Path("report/index.html")
 INFINITE = {".inf": float("inf"), "-.inf": float("-inf")}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Described:
-    """A classifier, described by its own record; without a record, ``method`` is its name.
-
-    ``sigma`` is the noise of its training, ``calls`` are those of `Params.calls`, and ``stale`` are
-    its differences from params.yaml, one string each.
-    """
-
-    model: str = ""
-    method: str
-    sigma: float | None = None
-    seed: int | None = None
-    calls: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    stale: tuple[str, ...]
 
 
 class Present:

@@ -1,0 +1,122 @@
+"""What the commands of rrcm ask of a checkout: its classifiers, evaluations and settings."""
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pipeline import checked
+from pipeline.project import runs
+from pipeline.project.runs import Trained
+from rrcm.cli.app import say, seen
+from rrcm.cli.options import Options
+from rrcm.cli.project import ABSENT, OK, WRONG, Described, Finding, Settings
+from rrcm.config.sections import PARAMS
+from rrcm.core.errors import RrcmError
+
+if TYPE_CHECKING:  # pandas takes a while
+    from rrcm.analysis.entries import Entry
+    from rrcm.certification.votes.records import Header
+
+
+def enter() -> Path:
+    """Make the checkout around the current folder the current one, as git does; return the latter.
+
+    Nothing changes in a folder that has a params.yaml, or that lies in no checkout.
+    """
+    here = Path.cwd()
+    if not PARAMS.exists():
+        for folder in here.parents:
+            if (folder / PARAMS).is_file() and (folder / "dvc.yaml").is_file():
+                os.chdir(folder)
+                say(f"note: at work in the checkout {folder}", err=True)
+                break
+    return here
+
+
+def given(context: typer.Context, path: Path | None) -> Path | None:
+    """The callback of a path of a command that runs in the checkout, which is entered before."""
+    return path if path is None else seen(path, context.obj)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkout:
+    """The checkout around the current folder; ``commands`` are what it adds to `rrcm`."""
+
+    commands: typer.Typer
+    name: str = str(PARAMS)
+
+    def settings(self) -> Settings | None:
+        """Return those of params.yaml; None where there is none."""
+        if not PARAMS.exists():
+            return None
+        params = checked.load()
+        return Settings(
+            sample=params.sample,
+            stopping=params.stopping,
+            certify=params.certify,
+            report=params.report,
+        )
+
+    def require(self, settings: Settings) -> None:
+        """Refuse settings that params.yaml could not have."""
+        changed = {key.name: getattr(settings, key.name) for key in dataclasses.fields(settings)}
+        dataclasses.replace(checked.load(), **changed)
+
+    def classifier(self, options: Options) -> Trained:
+        """Return the run that --model, --method and --sigma mean, of the checkout around."""
+        enter()
+        return runs.trained(checked.load(), options)
+
+    def described(self, header: "Header") -> Described:
+        """Describe the classifier of votes by its file, beside params.yaml."""
+        from pipeline.project.stale import Present
+
+        return Present().classifier(header)
+
+    def evaluation(self, name: str) -> "Entry":
+        """Return the certificates of an evaluation of params.yaml."""
+        from pipeline.project import results
+
+        enter()
+        return results.evaluation(name)
+
+    def remarks(self, entries: "Sequence[Entry]") -> list[str]:
+        """Return a line for all evaluations that are out of date for the same reasons."""
+        from pipeline.project import differences
+
+        return differences.lines([(one.name, one.stale) for one in entries], stage="certify")
+
+    def report(self, *, only: Sequence[str], out: Path | None) -> str:
+        """Return the table of the evaluations of params.yaml, and write their page to ``out``."""
+        from pipeline.project import results
+
+        here = enter()
+        return results.page(seen(out, here), only) if out else results.overview(only)
+
+    def findings(self) -> list[Finding]:
+        """Return which tools, data and classifiers are here."""
+        found = []
+        for tool in ("git", "dvc"):
+            place = shutil.which(tool)
+            cure = "not on PATH; activate .venv, or install it"
+            found.append((OK, f"{tool}: {place}") if place else (WRONG, f"{tool}: {cure}"))
+        try:
+            params = checked.load()
+        except RrcmError as error:  # classifiers trained elsewhere need no params.yaml
+            return [*found, (WRONG if PARAMS.exists() else ABSENT, str(error))]
+        counts = f"{len(params.runs)} runs, {len(params.evals)} evaluations"
+        found.append((OK, f"{PARAMS}: {counts}"))
+        data = params.data.name.replace("_", "-")
+        wanted = {Path("data"): ("raw data in data/", f"`rrcm data {data}`")}
+        for run in params.classifiers():
+            file = Path(f"onnx/{run}.onnx")
+            wanted[file] = (str(file), f"`dvc repro {params.maker(run)}`")
+        for path, (what, way) in wanted.items():
+            there = path.exists()
+            found.append((OK, what) if there else (ABSENT, f"{what}: not here; {way}"))
+        return found

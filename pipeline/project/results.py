@@ -1,0 +1,107 @@
+"""``rrcm report`` without files, and evaluations by name: the results of params.yaml."""
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.project import differences, provenance
+from pipeline.project.stale import PAGE, Present
+from rrcm.analysis import published, report
+from rrcm.analysis.entries import Entry
+from rrcm.analysis.presentation import pictures, tables
+from rrcm.analysis.presentation.extras import Extras
+from rrcm.config.sections import PARAMS
+from rrcm.core.errors import ConfigError, DataError
+from rrcm.core.registry import suggest
+from rrcm.data.splits import shards
+
+HTML = "index.html"
+
+
+def overview(only: Sequence[str] = ()) -> str:
+    """Return the certified-accuracy table of params.yaml's evaluations, and the page's path.
+
+    Rows are described by their records; lines below the table name those that are stale. With
+    patterns ``only``, the table of the evaluations that match one.
+    """
+    present = Present()
+    whole = present.whole
+    names = _matching(whole.evals, only)
+    paths = [Path(f"certificates/{name}.csv") for name in names] + ([] if only else [PAGE])
+    if missing := [path for path in paths if not path.exists()]:
+        raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
+    found = present.evaluations(names)
+    shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
+    said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
+    if only:
+        return "\n".join([tables.text(found, **shown), *said])
+    if changed := present.page():
+        said.append(differences.line(str(PAGE), changed, "`dvc repro report`"))
+    return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {PAGE}"])
+
+
+def _matching(names: Iterable[str], only: Sequence[str]) -> list[str]:
+    """Return the names that match a pattern, all without patterns.
+
+    Raises:
+        ConfigError: A pattern matches none.
+    """
+    known = [*names]
+    if not only:
+        return known
+    for pattern in only:
+        if not fnmatch.filter(known, pattern):
+            raise ConfigError(
+                f"--only {pattern}: no evaluation of {PARAMS} has such a name."
+                f"{suggest(pattern, known)}"
+            )
+    return [name for name in known if any(fnmatch.fnmatchcase(name, each) for each in only)]
+
+
+def page(out: Path, only: Sequence[str]) -> str:
+    """Write the page of params.yaml's evaluations to ``out``; return the table and the page's path.
+
+    It is that of the graph, with the versions and machines of ``provenance/``, the commit, and
+    pictures if the certified split is here; with patterns ``only``, of those that match one.
+    """
+    present = Present()
+    whole = present.whole
+    found = present.evaluations(_matching(whole.evals, only))
+    split = Path("shards", found[0].split)
+    there = (split / "index.json").exists()
+    extras = Extras(
+        pictures=pictures.groups(found, shards.read(split.parent, split.name)) if there else [],
+        versions=provenance.versions(),
+        recorded=provenance.recorded(),
+    )
+    shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
+    report.write(
+        found,
+        out,
+        subject=f"{whole.data.name}, {found[0].split} split · certificate: {found[0].certificate}",
+        published=published.read(Path(f"presets/published/{whole.data.name}.csv")),
+        extras=extras,
+        **shown,
+    )
+    said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
+    if not there:
+        said.append(f"no pictures: {split} is not here; `dvc pull {split}` fetches it")
+    return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {out / HTML}"])
+
+
+def evaluation(name: str) -> Entry:
+    """Return the certificates of an evaluation, described by their record.
+
+    Raises:
+        RrcmError: There is no such evaluation, or its certificates or votes are not here.
+    """
+    present = Present() if PARAMS.exists() else None
+    if present is None or name not in present.whole.evals:
+        known = ", ".join(present.whole.evals) if present else "not here"
+        raise DataError(f"{name}: neither a file nor an evaluation of {PARAMS} ({known})")
+    certificates, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
+    if missing := [path for path in (certificates, drawn) if not path.exists()]:
+        raise DataError(f"{missing[0]} is not here; `dvc repro certify@{name}` makes it")
+    (entry,) = present.evaluations([name])
+    return entry

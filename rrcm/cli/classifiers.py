@@ -1,0 +1,212 @@
+"""Which classifier a command means: the interface of its source, and that of files and networks.
+
+A named classifier of a checkout is the other kind of source. Importing this is quick; what opens
+classifiers is imported when one is opened.
+"""
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rrcm.config.certification import Sample
+from rrcm.core.errors import BackendError, ConfigError, DataError, printable
+from rrcm.core.files import read_bytes
+from rrcm.core.labels import UNKNOWN
+
+if TYPE_CHECKING:  # PyTorch takes seconds
+    import numpy as np
+
+    from rrcm.certification.sampling.voting import Backend
+    from rrcm.certification.smoothed import Smoothed
+    from rrcm.data.splits.shards import Split
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A smoothed classifier, called ``name``, and the images that it is certified on.
+
+    ``made`` are files of votes that may answer the same request. For a folder of images, ``files``
+    maps an index to its file, and ``left_out`` has a line for each file that was not used. ``said``
+    are lines to show with the results. ``reference`` is the function to which ``draws.paired``
+    draws are compared.
+    """
+
+    name: str
+    smoothed: "Smoothed"
+    split: "Split"
+    made: tuple[Path, ...] = ()
+    reference: "Backend | None" = None
+    files: dict[int, str] = dataclasses.field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownImage:
+    """An image of the data that a classifier is tested on, [C, H, W], and the name of its class."""
+
+    pixels: "np.ndarray"
+    max_value: int
+    label: str
+
+
+class ClassifierSource(Protocol):
+    """Opens the classifier that a command means."""
+
+    @property
+    def name(self) -> str:
+        """What to call the classifier."""
+
+    @property
+    def fresh_noise(self) -> bool:
+        """Whether the noise is to be unpredictable, as for images that somebody may have made."""
+
+    def classifier(self, draws: Sample, *, max_value: int | None = None) -> "Smoothed":
+        """Open it, for pixels whose maximum ``max_value`` is 1.0; without it, for image files.
+
+        Raises:
+            RrcmError: It is missing or damaged, or cannot be certified.
+        """
+
+    def opened(self, draws: Sample) -> Opened:
+        """Open it and its images.
+
+        Raises:
+            RrcmError: One of them is missing or damaged, or they do not fit each other.
+        """
+
+    def known_image(self, name: str) -> KnownImage | None:
+        """Return the image of its data with this index; None if it is a name of another kind.
+
+        Raises:
+            DataError: There is no such index.
+        """
+
+    def settled(self, draws: Sample) -> tuple[str, ...]:
+        """Return the options by which other processes draw like ``draws``, if that was chosen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Foreign:
+    """A classifier trained elsewhere, its images, and their preprocessing.
+
+    ``kind`` is a file of rrcm/inference/foreign/, ``file`` the name or file of the classifier.
+    A value of None stands for the classifier's own.
+    """
+
+    kind: str
+    file: str
+    sigma: float
+    images: Path | None
+    labels: Path | None
+    classes: Path | None
+    weights: Path | None
+    denoiser: Path | None
+    output: str | None
+    size: tuple[int, int] | None
+    channels: int | None
+    resize: str
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    batch_size: int | None
+    strict: bool
+    fresh_noise: bool = True
+
+    @property
+    def name(self) -> str:
+        """The stem of the file, or the name of the network."""
+        return Path(self.file).stem if self.kind == "onnx" else self.file
+
+    def classifier(self, draws: Sample, *, max_value: int | None = None) -> "Smoothed":
+        """Open the classifier; pixels are those of image files."""
+        from rrcm.certification import openers
+
+        options: dict[str, Any] = {
+            "sigma": self.sigma,
+            "mean": self.mean,
+            "std": self.std,
+            "size": self.size,
+            "classes": None if self.classes is None else class_names(self.classes),
+            "resize": self.resize,
+            "draws": dataclasses.replace(draws, paired=0),
+            "denoiser": self.denoiser,
+        }
+        try:
+            if self.kind == "onnx":
+                options |= {"channels": self.channels, "output": self.output}
+                return openers.onnx(self.file, **options)
+            opened = openers.timm(self.file, weights=self.weights, **options)
+        except BackendError as error:
+            text = str(error)
+            if text.startswith("classes: "):  # here the file is known
+                text = f"--classes {self.classes}: {text.removeprefix('classes: ')}"
+            raise BackendError(text) from None
+        if self.batch_size is None:
+            return opened
+        return dataclasses.replace(
+            opened, draws=dataclasses.replace(opened.draws, batch_size=self.batch_size)
+        )
+
+    def opened(self, draws: Sample) -> Opened:
+        """Open the classifier and the folder of images."""
+        from rrcm.data.image_folder import folder
+
+        if self.images is None:
+            raise ConfigError(f"--{self.kind} {self.file}: give its images with --images")
+        smoothed = self.classifier(draws)
+        backend: Any = smoothed.backend  # it also has the normalisation of pixels
+        assert smoothed.fit is not None  # every foreign classifier has one
+        pictures = folder(
+            self.images,
+            smoothed.fit,
+            classes=backend.classes,
+            named=self.classes is not None,
+            labels=self.labels,
+            strict=self.strict,
+        )
+        backend.classes = list(pictures.split.classes)
+        aware = smoothed.draws.label_aware and not (pictures.split.labels == UNKNOWN).any()
+        drawn = dataclasses.replace(smoothed.draws, label_aware=aware)
+        before = "" if self.denoiser is None else f"{printable(str(self.denoiser))}, then "
+        inside = f"{before}{backend.normalise}, then {printable(self.file)}"
+        return Opened(
+            name=printable(f"{self.name}-{self.images.resolve().name}").lstrip("."),
+            smoothed=dataclasses.replace(smoothed, draws=drawn),
+            split=pictures.split,
+            files=dict(zip(pictures.split.idx.tolist(), pictures.files, strict=True)),
+            left_out=tuple(pictures.left_out),
+            said=(
+                f"inside the function: {inside}",
+                f"before the noise: {smoothed.fit}",
+                *pictures.passed_over,
+            ),
+        )
+
+    def known_image(self, name: str) -> None:
+        """Return None: its images are files."""
+
+    def settled(self, draws: Sample) -> tuple[str, ...]:
+        """Return nothing: the options say all."""
+        return ()
+
+
+def class_names(path: Path) -> list[str]:
+    """Read a file with one class name per line.
+
+    Raises:
+        DataError: It is missing, or is not text.
+    """
+    try:
+        lines = read_bytes(path).decode("utf-8-sig").splitlines()
+    except DataError as error:
+        raise DataError(f"--classes {error}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"--classes {path}: not a text file with a name in each line") from None
+    return [line.strip() for line in lines if line.strip()]
+
+
+def note(text: str, *, kind: str = "note") -> None:
+    """Print a line on standard error that is neither an error nor a result."""
+    print(f"{kind}: {printable(text)}", file=sys.stderr)
