@@ -97,7 +97,7 @@ def test_a_half_sent_state_is_none(clone, tmp_path: Path):
     said: list[str] = []
     clone("other")
     with moving.moving(STAGE, DIGEST, say=said.append):
-        assert not (moving.SCRATCH / STAGE).exists()
+        assert not [*(moving.SCRATCH / STAGE).iterdir()]
     assert said == ["resume state: File is not a zip file"]
 
 

@@ -31,6 +31,7 @@ class Tasks:
         self._commit, self._stop = commit, stop
         self._lock = threading.Lock()  # of dvc.lock, among the threads of this process
         self._futures: dict[str, PrefectFuture] = {}
+        self._skipped: set[str] = set()
         self._bars: dict[str, UUID] = {}
         self._due = time.monotonic() + hosts.SELDOM
 
@@ -38,7 +39,10 @@ class Tasks:
         """See `schedule.Executor`."""
 
         def stage() -> State:
-            return self._state(work())
+            result = work()
+            if result.outcome == Outcome.SKIPPED:
+                self._skipped.add(node.name)
+            return self._state(result)
 
         made = task(
             stage,
@@ -47,7 +51,9 @@ class Tasks:
             cache_policy=NO_CACHE,
             persist_result=False,
         )
-        needs = [allow_failure(self._futures[name]) for name in node.upstream]
+        # Prefect has no task wait for one that was cancelled, as a stage that was skipped is.
+        futures = [self._futures[name] for name in node.upstream if name not in self._skipped]
+        needs = [allow_failure(future) for future in futures]
         self._futures[node.name] = future = made.submit(wait_for=needs)
         return future
 
