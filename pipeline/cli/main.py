@@ -71,8 +71,8 @@ def plan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Estimate time, memory and disk of every stage; nothing is run or fetched."""
-    from pipeline.commands import plan
+    """Estimate time and disk of every stage; nothing is run or fetched."""
+    from pipeline.project.planning import plan
 
     say(plan.plan(preset, only=only or [], gpu=gpu, as_json=as_json))
 

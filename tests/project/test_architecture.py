@@ -28,8 +28,7 @@ ABOVE = {  # what of pipeline/ a folder of it may import, beside pipeline/checke
     "workflow": {"runtime", "stages"},
     "acceptance": {"workflow"},
     "project": {"runtime", "workflow"},
-    "planning": {"runtime"},
-    "commands": {"runtime", "workflow", "project", "acceptance", "planning"},
+    "commands": {"runtime", "workflow", "project", "acceptance"},
     "cli": {"runtime", "workflow", "project", "commands"},
 }
 FOREIGN = {"dvc", "prefect", "pipeline", "benchmarks", "cli"}
@@ -165,7 +164,7 @@ def test_imports_of_the_pipeline_go_down_only(path: Path):
 def test_tests_are_in_the_rooms_of_what_they_test():
     folders = {path.parent.name for path in TESTS}
 
-    assert folders <= {*ROOMS, "pipeline", "planning", "workflow", "project"}
+    assert folders <= {*ROOMS, "pipeline", "workflow", "project"}
     assert not [*ROOT.glob("tests/test_*.py")]
 
 

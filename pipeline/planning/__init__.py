@@ -1,1 +1,0 @@
-"""What a params.yaml would cost: counted operations, stated and measured rates, memory, disk."""

@@ -1,0 +1,1 @@
+"""What a params.yaml would cost: counted operations, published or measured speeds, disk."""
