@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from pipeline import checked
 from pipeline.project import presets
 from pipeline.project.planning import devices
 from pipeline.project.planning.devices import Gpus
 from pipeline.project.planning.work import Planned, Work
 from pipeline.workflow.plan import declared
-from rrcm.cli import checked, checking
 from rrcm.config import params
 from rrcm.config.params import Params
 from rrcm.config.sections import PARAMS
@@ -71,7 +71,7 @@ def _read(preset: str | None) -> tuple[str, Params, str]:
         file = Path(folder, "params.yaml")
         write_text(file, text)
         whole = params.load(file)
-    checking.check(whole)
+    checked.check(whole)
     return text, whole, described
 
 

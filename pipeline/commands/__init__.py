@@ -1,1 +1,0 @@
-"""What commands that need a checkout do, without their options."""
