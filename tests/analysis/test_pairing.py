@@ -13,6 +13,7 @@ from rrcm.analysis.presentation import tables
 from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.cli.commands import tables as commands
+from rrcm.cli.project import Files
 from rrcm.core.errors import DataError
 
 SHOWN = {"radii": [0.0, 0.25, 0.5], "confidence": 0.95}
@@ -132,17 +133,17 @@ def test_compare_refuses_other_pictures_and_begins_with_the_settings(tmp_path):
     certify.write(sources.read(tmp_path / "a.jsonl").table, tmp_path / "a.csv")
 
     with refused(DataError, "not of the same images", "their pictures differ"):
-        commands.compare(mine, others, radii=None)
-    first, *rest = commands.compare(mine, fewer, radii=None).splitlines()
+        commands.compare(mine, others, Files(), radii=None)
+    first, *rest = commands.compare(mine, fewer, Files(), radii=None).splitlines()
     assert first == "settings that differ: n 500 and 200"
     assert (
         "Nothing about the classifiers follows: the certificates were made with another n"
         in (rest[-1])
     )
     assert not any("certifies more" in line or "tell A and B apart" in line for line in rest)
-    first, *rest = commands.compare(mine, str(tmp_path / "a.csv"), radii=None).splitlines()
+    first, *rest = commands.compare(mine, str(tmp_path / "a.csv"), Files(), radii=None).splitlines()
     assert first.startswith("assumed alike, as not both record it: pictures, σ, α, n₀, n, rule")
-    same = commands.compare(mine, mine, radii="0.25,0.3").splitlines()
+    same = commands.compare(mine, mine, Files(), radii="0.25,0.3").splitlines()
     assert same[0].startswith("A: ") and "At r = 0.3 drawing stopped before every image" in same[-2]
 
 

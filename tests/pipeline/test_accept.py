@@ -238,7 +238,7 @@ def test_a_reason_accepts_a_change_and_stays_with_the_result(checkout: Workspace
     assert f"train@{RUN}: accepted, provenance/train@{RUN}.json says why" in said
     (note,) = json.loads(provenance.read_text())["accepted"]
     assert note["because"] == "1 is True"
-    assert note["difference"]["new"]["text"].startswith("PRETRAINED = 1 ")
+    assert note["difference"]["new"]["text"] == "PRETRAINED = 1"
     assert list(note["code"]) == ["rrcm/training/methods/rrcm.py"]
     rows = {row["path"]: row for row in entries(checkout)[f"train@{RUN}"]["outs"]}
     old = {row["path"]: row for row in entry["outs"]}
