@@ -26,10 +26,8 @@ ABOVE = {  # what of pipeline/ a folder of it may import, beside pipeline/checke
     "runtime": set(),
     "stages": {"runtime"},
     "workflow": {"runtime", "stages"},
-    "acceptance": {"workflow"},
     "project": {"runtime", "workflow"},
-    "commands": {"runtime", "workflow", "project", "acceptance"},
-    "cli": {"runtime", "workflow", "project", "commands"},
+    "cli": {"runtime", "workflow", "project"},
 }
 FOREIGN = {"dvc", "prefect", "pipeline", "benchmarks", "cli"}
 # Nothing of the library opens, or says, what only a checkout has. Allowed are: the extra that
