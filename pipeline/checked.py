@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import rrcm
-from rrcm.certification.votes.counts import Claim
 from rrcm.config import params
 from rrcm.config.params import Params
 from rrcm.config.sections import DATA_ONLY, PARAMS
@@ -158,6 +157,8 @@ def _denoisers(whole: Params, found: _Components) -> None:
 
 def _served(whole: Params, found: _Components) -> None:
     """Refuse a stopping rule that cannot serve a certificate, and draws that certify nothing."""
+    from rrcm.certification.votes.counts import Claim  # NumPy with it; a valid file needs neither
+
     cfg, pairs = whole.sample, whole.sample.paired
     module = found.load("stopping", cfg.stop)
     certificate = found.load("certificates", cfg.certificate)

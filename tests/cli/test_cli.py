@@ -83,7 +83,17 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "flow deploy": {"schedules", "no-schedules"},
     "data": {"name", "from", "no-verify", "skip-unreadable"},
 }
-HEAVY = {"torch", "pandas", "scipy", "numba", "dvc", "prefect", "onnxruntime", "matplotlib"}
+HEAVY = {
+    "numpy",
+    "torch",
+    "pandas",
+    "scipy",
+    "numba",
+    "dvc",
+    "prefect",
+    "onnxruntime",
+    "matplotlib",
+}
 RUN_VALUES = ("--model", "tiny", "--sigma", "0.5")
 
 
