@@ -143,7 +143,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _moved(before: Mapping[str, ast.Module], now: Mapping[str, ast.Module]) -> dict[str, str]:
-    """Where each file went that is only in the old version: one alone with its definitions."""
+    """The new path of each file that is only in the old version, if a new file has its contents."""
     found: dict[str, str] = {}
     gone = {path: _definitions(before[path]) for path in sorted(before.keys() - now.keys())}
     come = {path: _definitions(now[path]) for path in sorted(now.keys() - before.keys())}
