@@ -30,7 +30,7 @@ from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
 from rrcm.config import params
 from rrcm.config.params import Params
-from rrcm.config.sections import DATA_ONLY, Model, Recipe, Run
+from rrcm.config.sections import NONE, Model, Recipe, Run
 from rrcm.core import progress, registry
 from rrcm.core.files import sha256, write_json
 from rrcm.data.splits import shards
@@ -156,7 +156,7 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row
         )
         constants = whole.stopping[whole.sample.stop]
         cfg = dataclasses.replace(
-            whole.sample, split="choice", subset="all", n=DRAWS, precision="fp32", paired=0
+            whole.sampling, split="choice", subset="all", n=DRAWS, precision="fp32", paired=0
         )
         header = procedure.header(backend, data["choice"], name, cfg, constants)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def trained(name: str, run: Run, recipe: Recipe, model: Model, data: dict[str, S
     classes = data["train"].classes
     data = data | {"train": data["train"].labelled(recipe.labels, seed=run.seed)}
     state = start(run, recipe, model, classes=len(classes))
-    if run.start != DATA_ONLY:
+    if run.start != NONE:
         classifier.begin(state.modules["classifier"], Path(run.start))
     per_epoch = order.steps_per_epoch(len(data["train"].idx), batch_size=recipe.batch_size)
     for _ in progress.steps(

@@ -103,7 +103,7 @@ def ours(model: Model, split: Split, made_by: Recipe) -> Iterator[object]:
         method="gaussian",
         sigma=SIGMA,
         seed=0,
-        start="shards/train",
+        start="none",
         recipe="bench",
         loss={},
     )

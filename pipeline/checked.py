@@ -16,7 +16,7 @@ from typing import Any
 import rrcm
 from rrcm.config import params
 from rrcm.config.params import Params
-from rrcm.config.sections import DATA_ONLY, PARAMS
+from rrcm.config.sections import NONE, PARAMS
 from rrcm.core import registry
 from rrcm.core.errors import CertificateError, ConfigError
 from rrcm.core.files import read_bytes, write_text
@@ -142,7 +142,7 @@ def _classifiers(whole: Params, found: _Components) -> None:
         method = found.constants("methods", run.method, run.loss, where=f"{where}.loss")
         if method is not None:
             require(
-                run.start != DATA_ONLY or not method.PRETRAINED,
+                run.start != NONE or not method.PRETRAINED,
                 f"{where}.start: {run.method} starts from a pre-trained encoder, got {run.start}",
             )
 
@@ -159,7 +159,7 @@ def _served(whole: Params, found: _Components) -> None:
     """Refuse a stopping rule that cannot serve a certificate, and draws that certify nothing."""
     from rrcm.certification.votes.counts import Claim  # NumPy with it; a valid file needs neither
 
-    cfg, pairs = whole.sample, whole.sample.paired
+    cfg, pairs = whole.sampling, whole.sample.paired
     module = found.load("stopping", cfg.stop)
     certificate = found.load("certificates", cfg.certificate)
     if module is None or certificate is None:

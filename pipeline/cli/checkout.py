@@ -56,7 +56,7 @@ class Checkout:
             return None
         params = checked.load()
         return Settings(
-            sample=params.sample,
+            sample=params.sampling,
             stopping=params.stopping,
             certify=params.certify,
             report=params.report,

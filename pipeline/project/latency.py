@@ -71,7 +71,7 @@ Turn = Callable[[], float]  # classifies noisy images, and returns the seconds f
 
 
 def _turn(whole: Params, evaluation: Eval, split: Split) -> Turn:
-    cfg = whole.sample
+    cfg = whole.sampling
     backend = session.backend(evaluation, cfg)
     stopping = whole.stopping[cfg.stop]
     header = procedure.header(backend, split, evaluation.run, cfg, stopping)

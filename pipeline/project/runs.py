@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rrcm.cli.classifiers import KnownImage, Opened, note
 from rrcm.cli.options import Options
 from rrcm.cli.requests import AUTO, PRECISIONS
-from rrcm.config.certification import Eval, Sample, noise_level
+from rrcm.config.certification import Eval, Sampling, noise_level
 from rrcm.config.params import Params, load
 from rrcm.core.errors import BackendError, ConfigError, DataError
 from rrcm.core.ranges import require
@@ -53,7 +53,7 @@ class Trained:
         """The name of the run."""
         return self.evaluation.run
 
-    def classifier(self, draws: Sample, *, max_value: int | None = None) -> "Smoothed":
+    def classifier(self, draws: Sampling, *, max_value: int | None = None) -> "Smoothed":
         """Open the run; refuse a file that was made for another one, and note other differences."""
         from pipeline.project import differences
         from pipeline.project.stale import Present
@@ -84,7 +84,7 @@ class Trained:
             max_value=max_value or MAX_VALUE,
         )
 
-    def opened(self, draws: Sample) -> Opened:
+    def opened(self, draws: Sampling) -> Opened:
         """Open the run and the split that it is certified on."""
         from rrcm.certification.sampling import session
         from rrcm.data.splits import shards
@@ -119,7 +119,7 @@ class Trained:
             label=split.classes[split.labels[place]],
         )
 
-    def settled(self, draws: Sample) -> tuple[str, ...]:
+    def settled(self, draws: Sampling) -> tuple[str, ...]:
         """Return the options for processes that must not choose for themselves."""
         if not self.allowed:
             return ()

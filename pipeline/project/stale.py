@@ -157,6 +157,7 @@ class Present:
         """Return the header of votes as sections of params.yaml."""
         evaluation, sample = asdict(self.whole.evals[name]), asdict(self.whole.sample)
         return {
+            "certify.alpha": header.alpha,
             f"evals.{name}": evaluation | {"run": header.run, "sigma": header.sigma},
             "sample": {key: getattr(header, key, value) for key, value in sample.items()},
             f"stopping.{header.stop}": header.stopping,

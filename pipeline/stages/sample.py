@@ -20,7 +20,8 @@ def main(name: str) -> None:
 
 def draw(name: str, *, journal: Path, path: Path, title: str, shard: str = "1/1") -> dict[str, Any]:
     """Draw the votes of an evaluation, or of a ``shard`` i/k of its images; see `session.draw`."""
-    cfg = sections.read("sample", certification.Sample)
+    alpha = sections.read("certify", certification.Certify).alpha
+    cfg = sections.read("sample", certification.Sample).at(alpha)
     return session.draw(
         sections.read(f"evals.{name}", certification.Eval),
         cfg,

@@ -22,12 +22,12 @@ def main(name: str) -> None:
         data["train"] = data["train"].labelled(recipe.labels, seed=run.seed)
         classes, images = data["train"].classes, data["train"].images
         training.require_fit(run.model, model.shape, data["train"])
-        if method.PRETRAINED and run.start == sections.DATA_ONLY:
+        if method.PRETRAINED and run.start == sections.NONE:
             raise ConfigError(f"runs.{name}.start: {run.method} starts from a pre-trained encoder")
         training.on_devices(stage, recipe.compute)
         state = start(run, recipe, model, classes=len(classes), device=distributed.device())
         made_with = {}
-        if run.start != sections.DATA_ONLY:
+        if run.start != sections.NONE:
             made_with = classifier.begin(state.modules["classifier"], Path(run.start))
         per_epoch = order.steps_per_epoch(len(images), batch_size=recipe.batch_size)
         training.run(

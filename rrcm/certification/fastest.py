@@ -27,7 +27,7 @@ from rrcm.certification.sampling import batching, session, voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.procedure import BoundNoise
 from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
-from rrcm.config.certification import Eval, Sample
+from rrcm.config.certification import Eval, Sampling
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError, DataError
 from rrcm.core.files import read_json, write_json
@@ -68,13 +68,13 @@ class Candidate:
 
 def choose(
     evaluation: Eval,
-    draws: Sample,
+    draws: Sampling,
     shape: tuple[int, int, int],
     *,
     precisions: tuple[str, ...],
     backend: str | None,
     batch_size: int | None,
-) -> tuple[Sample, list[Candidate]]:
+) -> tuple[Sampling, list[Candidate]]:
     """Return ``draws`` with what is fastest for a run of this folder, and all rates, fastest first.
 
     Args:
@@ -122,7 +122,7 @@ def _key(evaluation: Eval, *asked: object) -> str:
 
 
 def _opened(
-    evaluation: Eval, draws: Sample, precisions: tuple[str, ...], only: str | None
+    evaluation: Eval, draws: Sampling, precisions: tuple[str, ...], only: str | None
 ) -> dict[tuple[str, str], Backend]:
     """Open what can run here, by names of backend and precision."""
     opened, refused = {}, []

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rrcm.certification.smoothed import Smoothed, SmoothedNetwork, checked
-from rrcm.config.certification import Sample
+from rrcm.config.certification import Sampling
 from rrcm.config.defaults import DRAWS
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
@@ -93,7 +93,7 @@ def smooth(
 
 
 def trained(
-    run: str, *, sigma: float, root: str | PathLike[str] = ".", draws: Sample = DRAWS
+    run: str, *, sigma: float, root: str | PathLike[str] = ".", draws: Sampling = DRAWS
 ) -> Smoothed:
     """Smooth a run of this project, ``root/onnx/<run>.onnx``; picture files must have its size.
 
@@ -118,7 +118,7 @@ def onnx(
     output: str | None = None,
     classes: list[str] | None = None,
     resize: Resize = "crop",
-    draws: Sample = DRAWS,
+    draws: Sampling = DRAWS,
     denoiser: Denoiser | None = None,
 ) -> Smoothed:
     """Smooth any ONNX classifier; arguments up to ``output`` are those of its ``Backend``.
@@ -154,7 +154,7 @@ def timm(
     size: tuple[int, int] | None = None,
     classes: list[str] | None = None,
     resize: Resize = "crop",
-    draws: Sample = DRAWS,
+    draws: Sampling = DRAWS,
     denoiser: Denoiser | None = None,
 ) -> Smoothed:
     """Smooth a timm network; arguments are those of its ``Backend`` and of `onnx`.
@@ -180,7 +180,7 @@ def _foreign(
     kind: str,
     classes: list[str] | None,
     resize: Resize,
-    draws: Sample,
+    draws: Sampling,
     denoiser: Denoiser | None,
 ) -> Smoothed:
     fit = FitOthers(

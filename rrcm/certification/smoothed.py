@@ -20,7 +20,7 @@ from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
-from rrcm.config.certification import Sample, noise_level
+from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS, STOPPING
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
@@ -33,7 +33,6 @@ from rrcm.inference.foreign import _denoised, _scores
 from rrcm.inference.foreign._denoised import Denoiser
 
 SEVERAL = 16  # pictures that show whether a single score is a probability
-TOLERANCE = STOPPING[DRAWS.stop]
 Labels = Sequence[int] | np.ndarray | Tensor | None
 
 
@@ -157,8 +156,8 @@ class Smoothed(Certifier):
     backend: Backend
     _: KW_ONLY
     shape: tuple[int, int, int]
-    draws: Sample = DRAWS
-    stopping: dict[str, Any] = field(default_factory=TOLERANCE.copy)
+    draws: Sampling = DRAWS
+    stopping: dict[str, Any] = field(default_factory=STOPPING[DRAWS.stop].copy)
     max_value: int = MAX_VALUE
     fit: Fit | None = None
 
@@ -182,7 +181,7 @@ class Smoothed(Certifier):
     def _asked(self, changed: dict[str, Any], radii: Sequence[float] | None) -> "Smoothed":
         if radii is not None:
             able = [rule for rule, constants in STOPPING.items() if "radii" in constants]
-            if (rule := changed.setdefault("stop", "grid")) not in able:
+            if (rule := changed.setdefault("stop", DRAWS.stop)) not in able:
                 raise ConfigError(f"radii: the rules {listed(able)} decide them, not {rule!r}")
             stopping = STOPPING[rule] | {"radii": sorted({float(radius) for radius in radii})}
         elif (rule := changed.get("stop", self.draws.stop)) == self.draws.stop:
@@ -264,7 +263,7 @@ class SmoothedNetwork(Certifier):
     classes: list[str]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    draws: Sample = DRAWS
+    draws: Sampling = DRAWS
     denoiser: Denoiser | None = None
 
     def __post_init__(self) -> None:
@@ -303,7 +302,7 @@ def checked(
     *,
     classes: list[str] | None,
     fit: Fit,
-    draws: Sample,
+    draws: Sampling,
     denoiser: Denoiser | None = None,
 ) -> Smoothed:
     """Check that a foreign classifier is a function of each picture, and smooth it.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rrcm.config.certification import Sample
+from rrcm.config.certification import Sampling
 from rrcm.core.errors import BackendError, ConfigError, DataError, printable
 from rrcm.core.files import read_bytes
 from rrcm.core.labels import UNKNOWN
@@ -63,14 +63,14 @@ class ClassifierSource(Protocol):
     def fresh_noise(self) -> bool:
         """Whether the noise is to be unpredictable, as for images that somebody may have made."""
 
-    def classifier(self, draws: Sample, *, max_value: int | None = None) -> "Smoothed":
+    def classifier(self, draws: Sampling, *, max_value: int | None = None) -> "Smoothed":
         """Open it, for pixels whose maximum ``max_value`` is 1.0; without it, for image files.
 
         Raises:
             RrcmError: It is missing or damaged, or cannot be certified.
         """
 
-    def opened(self, draws: Sample) -> Opened:
+    def opened(self, draws: Sampling) -> Opened:
         """Open it and its images.
 
         Raises:
@@ -84,7 +84,7 @@ class ClassifierSource(Protocol):
             DataError: There is no such index.
         """
 
-    def settled(self, draws: Sample) -> tuple[str, ...]:
+    def settled(self, draws: Sampling) -> tuple[str, ...]:
         """Return the options by which other processes draw like ``draws``, if that was chosen."""
 
 
@@ -119,7 +119,7 @@ class Foreign:
         """The stem of the file, or the name of the network."""
         return Path(self.file).stem if self.kind == "onnx" else self.file
 
-    def classifier(self, draws: Sample, *, max_value: int | None = None) -> "Smoothed":
+    def classifier(self, draws: Sampling, *, max_value: int | None = None) -> "Smoothed":
         """Open the classifier; pixels are those of image files."""
         from rrcm.certification import openers
 
@@ -149,7 +149,7 @@ class Foreign:
             opened, draws=dataclasses.replace(opened.draws, batch_size=self.batch_size)
         )
 
-    def opened(self, draws: Sample) -> Opened:
+    def opened(self, draws: Sampling) -> Opened:
         """Open the classifier and the folder of images."""
         from rrcm.data.image_folder import folder
 
@@ -187,7 +187,7 @@ class Foreign:
     def known_image(self, name: str) -> None:
         """Return None: its images are files."""
 
-    def settled(self, draws: Sample) -> tuple[str, ...]:
+    def settled(self, draws: Sampling) -> tuple[str, ...]:
         """Return nothing: the options say all."""
         return ()
 

@@ -12,6 +12,7 @@ from rrcm.cli import waiting
 from rrcm.cli.app import CERTIFY, MACHINE, RESULTS, app, say, seen
 from rrcm.cli.options import Options, takes
 from rrcm.cli.project import Files, Project
+from rrcm.config.defaults import DRAWS
 from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import ConfigError, printable
 from rrcm.core.files import require_utf8
@@ -43,7 +44,7 @@ def certify(asked: Options) -> None:
     """Certify a run on test images, or any classifier on a folder; interrupted, it resumes."""
     from rrcm.cli import requests
 
-    request = requests.resolve(asked, PROJECT, outside="grid")
+    request = requests.resolve(asked, PROJECT)
     from rrcm.cli.commands import on_demand  # heavy: a request is refused before
 
     say(on_demand.share(request) if request.devices else on_demand.certify(request))
@@ -96,7 +97,7 @@ def serve(
     from rrcm.cli import requests
 
     here = Path.cwd()
-    request = requests.resolve(dataclasses.replace(asked, stop="anytime"), PROJECT)
+    request = requests.resolve(dataclasses.replace(asked, stop=DRAWS.stop), PROJECT)
     from rrcm.cli.commands import serve
 
     serve.serve(

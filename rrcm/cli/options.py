@@ -103,7 +103,7 @@ class Options:
     )
     stop: str | None = _option(
         "Stopping rule, such as none, grid, spending or anytime.",
-        "grid to certify and anytime to predict",
+        DRAWS.stop,
         key="sample.stop",
     )
     radii: str | None = _option("Radii to decide, such as 0,0.25,0.5.", RADII, key="report.radii")

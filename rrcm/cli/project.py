@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rrcm.cli.classifiers import ClassifierSource
 from rrcm.cli.options import Options
 from rrcm.config import defaults
-from rrcm.config.certification import Certify, Report, Sample
+from rrcm.config.certification import Certify, Report, Sampling
 from rrcm.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # pandas takes a while
@@ -24,7 +24,7 @@ Finding = tuple[str, str]  # a mark, and the text
 class Settings:
     """What the options of a command leave open; ``stopping`` has the constants of each rule."""
 
-    sample: Sample = defaults.DRAWS
+    sample: Sampling = defaults.DRAWS
     stopping: dict[str, dict[str, Any]] = field(default_factory=defaults.STOPPING.copy)
     certify: Certify = defaults.CERTIFY
     report: Report = defaults.REPORT

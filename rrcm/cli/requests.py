@@ -11,7 +11,7 @@ from rrcm.cli.classifiers import ClassifierSource, Foreign, Opened
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project, Settings
 from rrcm.config import defaults
-from rrcm.config.certification import Certify, Report, Sample, noise_level
+from rrcm.config.certification import Certify, Report, Sampling, noise_level
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
@@ -48,7 +48,7 @@ class Request:
 
     source: ClassifierSource
     project: Project
-    sample: Sample
+    sample: Sampling
     stopping: dict[str, Any]
     certify: Certify
     report: Report
@@ -61,8 +61,7 @@ class Request:
 
     def answering(self) -> "Request":
         """Return the request for single answers: draws serve the certificate that is reported."""
-        certificate, alpha = self.certify.certificates[0], self.certify.alpha
-        sample = dataclasses.replace(self.sample, certificate=certificate, alpha=alpha)
+        sample = dataclasses.replace(self.sample, certificate=self.certify.certificates[0])
         return dataclasses.replace(self, sample=sample)
 
     def classifier(self, *, max_value: int | None = None) -> "Smoothed":
@@ -85,10 +84,8 @@ class Request:
         return dataclasses.replace(opened, smoothed=smoothed)
 
 
-def resolve(options: Options, project: Project, *, outside: str = "anytime") -> Request:
+def resolve(options: Options, project: Project) -> Request:
     """Turn the options of a command into a request; the project decides what they leave open.
-
-    ``outside`` is the stopping rule where there are no settings.
 
     Raises:
         ConfigError: No such classifier, options that contradict each other, or settings under which
@@ -100,8 +97,7 @@ def resolve(options: Options, project: Project, *, outside: str = "anytime") -> 
     kind = _kind(options)
     source = project.classifier(options) if kind == "model" else _foreign(kind, options)
     kept = project.settings()
-    settings = kept or Settings(sample=dataclasses.replace(defaults.DRAWS, stop=outside))
-    settings = _overridden(options, settings)
+    settings = _overridden(options, kept or Settings())
     if kept:
         project.require(settings)
     sample = settings.sample
@@ -154,6 +150,8 @@ def _overridden(options: Options, settings: Settings) -> Settings:
             if "radii" in constants:
                 stopping = stopping | {rule: constants | {"radii": report.radii}}
     if options.tolerance is not None:
+        if options.stop is None:
+            sample = dataclasses.replace(sample, stop="anytime")
         stopping = _with_tolerance(options.tolerance, stopping, rule=sample.stop)
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
@@ -178,11 +176,11 @@ def _kind(options: Options) -> str:
     return kind
 
 
-def _until_decided(sample: Sample, constants: dict[str, Any], *, always: bool) -> Sample:
-    """Return ``sample`` with the rule `grid`, unless its own decides the radii anyway."""
+def _until_decided(sample: Sampling, constants: dict[str, Any], *, always: bool) -> Sampling:
+    """Return ``sample`` with the default rule, unless its own decides the radii anyway."""
     if "radii" in constants or (sample.stop in ("none", "futile") and not always):
         return sample
-    return dataclasses.replace(sample, stop="grid")
+    return dataclasses.replace(sample, stop=defaults.DRAWS.stop)
 
 
 def _with_tolerance(
@@ -193,7 +191,7 @@ def _with_tolerance(
     Raises:
         ConfigError: ``rule`` is another one, or the tolerance is not positive.
     """
-    require(rule == "anytime", "--tolerance: is of the rule anytime; add --stop anytime")
+    require(rule == "anytime", f"--tolerance: is of the rule anytime, and was given --stop {rule}")
     require(
         0 < tolerance < math.inf, f"--tolerance: must be positive and finite, got {tolerance:g}"
     )

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from rrcm.core.ranges import BATCH, COPIES, LAYERS, MOST, not_negative, positive, require, seeded
@@ -155,8 +155,8 @@ class Sample:
 
     ``split`` is the one to certify; ``choice`` is for comparing recipes. ``stop`` names a rule of
     rrcm/certification/stopping/, whose constants are ``stopping.<stop>``. The rule is made for
-    ``certificate``, a file of rrcm/certification/certificates/, at failure probability ``alpha``;
-    other certificates of the same votes are lower bounds. ``label_aware`` stops sampling an image
+    ``certificate``, a file of rrcm/certification/certificates/, at ``certify.alpha``; other
+    certificates of the same votes are lower bounds. ``label_aware`` stops sampling an image
     if the chosen class is wrong, as it then never counts as certified accuracy. If ``soft`` is not
     0, the probabilities softmax(soft * scores) are summed too, as with MACER's beta. ``paired``
     draws are evaluated by both this function and its float32 form, to certify the latter with votes
@@ -174,7 +174,6 @@ class Sample:
     subset: str
     stop: str
     certificate: Annotated[str, Of("certificates")]
-    alpha: float
     label_aware: bool
     soft: float
     paired: int
@@ -183,7 +182,6 @@ class Sample:
         positive(self, "batch_size", most=BATCH)
         positive(self, "n0", "n", most=DRAWS)
         require(0 <= self.seed < 2**64, f"seed: must be in [0, 2^64), got {self.seed}")
-        require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
         not_negative(self, "soft")
         not_negative(self, "paired", most=DRAWS)
         require(
@@ -196,6 +194,23 @@ class Sample:
         )
         top = self.n0 + self.n + self.paired
         require(top < DRAWS, f"n: draws are numbered below 2^32, and n0 + n + paired is {top}")
+
+    def at(self, alpha: float) -> "Sampling":
+        """The sampling whose stopping rule serves certificates of failure probability ``alpha``."""
+        return Sampling(
+            **{key.name: getattr(self, key.name) for key in fields(Sample)}, alpha=alpha
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling(Sample):
+    """The section ``sample`` at one ``alpha``, that of ``certify``."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        Sample.__post_init__(self)
+        require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,10 +1,15 @@
-"""Default settings of certification outside a checkout, where there is no params.yaml."""
+"""Default settings of certification, where no params.yaml states others.
+
+The stopping rule is `spending`: of the rules that may stop at any look, as a budget or a server's
+deadline needs, it draws least for a table, and it certifies single pictures too.
+docs/certifying.md compares the rules; presets state theirs.
+"""
 
 from typing import Any
 
-from rrcm.config.certification import Certify, Report, Sample
+from rrcm.config.certification import Certify, Report, Sampling
 
-DRAWS = Sample(
+DRAWS = Sampling(
     backend="onnx",
     precision="fp32",
     batch_size=64,
@@ -14,7 +19,7 @@ DRAWS = Sample(
     seed=0,
     split="test",
     subset="all",
-    stop="anytime",
+    stop="spending",
     certificate="cohen",
     alpha=0.001,
     label_aware=False,
@@ -29,5 +34,5 @@ STOPPING: dict[str, dict[str, Any]] = {  # constants of each stopping rule
     "spending": {"radii": RADII, "beta": 0.01},
     "anytime": {"tolerance": 0.1, "beta": 1e-3},
 }
-CERTIFY = Certify(certificates=["cohen"], alpha=0.001)
+CERTIFY = Certify(certificates=["cohen"], alpha=DRAWS.alpha)
 REPORT = Report(radii=RADII, confidence=0.95)

@@ -17,7 +17,7 @@ class Generation:
     once per step, ``heun`` twice except in the last. ``features`` defines the features of the
     Fréchet distance: the folder ``models/<run>``, for the representation that its head reads, or a
     file with the weights of torch-fidelity's Inception. ``condition`` is ``represented/<name>`` for
-    a conditional model, and ``shards/train`` for others. ``architecture`` is the file of
+    a conditional model, and ``none`` for others. ``architecture`` is the file of
     rrcm/models/networks/ of that run, and of the encoder of the condition.
     """
 

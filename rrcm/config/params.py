@@ -16,14 +16,18 @@ from rrcm.config.certification import (
     Purified,
     Report,
     Sample,
+    Sampling,
 )
 from rrcm.config.denoisers import Denoising
 from rrcm.config.evaluation import Generation, Representation
-from rrcm.config.sections import DATA_ONLY, PARAMS, Data, Pretrain, Recipe, Run
+from rrcm.config.sections import NONE, PARAMS, Data, Pretrain, Recipe, Run
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.registry import Of, suggest
 from rrcm.core.schema import NAME, Name, cast, listed, parse, read_yaml, reading, shown
+
+# Keys whose value `NONE` was the path of the training images.
+OLD_NONE = {"runs": ["start"], "denoisers": ["start", "guide"], "generations": ["condition"]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +75,11 @@ class Params:
                     f"report.radii: {radius:g} is not in {where} ({listed(known)}); a "
                     "table may show only radii that the rule settles",
                 )
+
+    @property
+    def sampling(self) -> Sampling:
+        """How votes are drawn: ``sample``, for certificates at ``certify.alpha``."""
+        return self.sample.at(self.certify.alpha)
 
     def runs_of(self, ensemble: str) -> list[str]:
         """The runs of an ensemble, ordered by ``place``."""
@@ -127,16 +136,31 @@ def load(path: Path = PARAMS) -> Params:
     """
     node = read_yaml(path)
     with reading(path):
+        _require_current(node)
         params = parse(node, Params, where="")
         _consistent(params)
     return params
+
+
+def _require_current(node: dict[str, Any]) -> None:
+    """Refuse what versions before 0.3 wrote differently, with the line to write instead."""
+    if "alpha" in (node.get("sample") or {}):
+        raise ConfigError("sample.alpha: is certify.alpha now, for votes too; remove this line")
+    for section, keys in OLD_NONE.items():
+        for name, entry in (node.get(section) or {}).items():
+            for key in keys:
+                if isinstance(entry, dict) and entry.get(key) == "shards/train":
+                    raise ConfigError(
+                        f"{section}.{name}.{key}: is {NONE} now, where it was shards/train; "
+                        f"`sed -i 's/: shards\\/train/: {NONE}/' {PARAMS}` changes all of them"
+                    )
 
 
 def _consistent(params: Params) -> None:
     """Refuse references to names that do not exist."""
     for name, pretrain in params.pretrain.items():
         _refer(pretrain.model, params.models, f"pretrain.{name}.model", "models")
-    starts = [DATA_ONLY, *(f"pretrained/{name}" for name in params.pretrain), *imported()]
+    starts = [NONE, *(f"pretrained/{name}" for name in params.pretrain), *imported()]
     for name, run in params.runs.items():
         _refer(run.model, params.models, f"runs.{name}.model", "models")
         _refer(run.recipe, params.recipes, f"runs.{name}.recipe", "recipes")
@@ -177,9 +201,9 @@ def _denoised(params: Params) -> None:
     for name, denoiser in params.denoisers.items():
         where = f"denoisers.{name}"
         _refer(denoiser.model, params.models, f"{where}.model", "models")
-        starts = [other for other in (DATA_ONLY, *made) if other != f"denoisers/{name}"]
+        starts = [other for other in (NONE, *made) if other != f"denoisers/{name}"]
         _refer(denoiser.start, starts, f"{where}.start", "the starting points")
-        _refer(denoiser.guide, [DATA_ONLY, *guides], f"{where}.guide", "what may guide")
+        _refer(denoiser.guide, [NONE, *guides], f"{where}.guide", "what may guide")
     for name, cfg in params.purified.items():
         where = f"purified.{name}"
         require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
@@ -207,7 +231,7 @@ def _looked_at(params: Params) -> None:
         folder, _, source = generation.denoiser.partition("/")
         made = [*(f"denoisers/{denoiser}" for denoiser in params.denoisers), *imported()]
         _refer(generation.denoiser, made, f"{where}.denoiser", "the denoisers")
-        told = params.denoisers[source].guide if folder == "denoisers" else DATA_ONLY
+        told = params.denoisers[source].guide if folder == "denoisers" else NONE
         _refer(generation.condition, [told], f"{where}.condition", "what its denoiser is told")
         if generation.features.startswith("models/"):  # any other is a file of weights
             known = [f"models/{run}" for run in params.classifiers()]

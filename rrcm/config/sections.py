@@ -26,9 +26,9 @@ from rrcm.core.registry import Of
 from rrcm.core.schema import T, Unbounded, cast, find, finite, read_yaml, reading, shown
 
 PARAMS = Path("params.yaml")
-# The value of a start, guide or condition that means "none". It is the path of the training data,
-# because dvc.yaml makes each of these values a dependency, which has to exist.
-DATA_ONLY = "shards/train"
+# A start, guide or condition that is none. dvc.yaml makes each of these values a dependency, which
+# has to exist: it is the file of this name.
+NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,7 +273,7 @@ class Run:
 
     ``architecture`` names a file of rrcm/models/networks/, ``model`` its shape in ``models``.
     ``start`` is the artifact with its initial weights, ``pretrained/<name>`` or
-    ``imported/<name>``, or `DATA_ONLY` to train from scratch. ``loss`` holds the method's own
+    ``imported/<name>``, or `NONE` to train from scratch. ``loss`` holds the method's own
     constants.
     """
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from rrcm.config.evaluation import Generation
-from rrcm.config.sections import DATA_ONLY
+from rrcm.config.sections import NONE
 from rrcm.core.errors import ConfigError
 from rrcm.diffusion import condition
 from rrcm.diffusion.condition import Condition
@@ -127,10 +127,10 @@ def load(
         raise ConfigError(
             f"denoiser: {cfg.denoiser} makes pictures [C, H, W] = {made}, the data are {[*shape]}"
         )
-    if bool(own.get("condition")) != (cfg.condition != DATA_ONLY):
-        asked = "represented/<name>" if own.get("condition") else DATA_ONLY
+    if bool(own.get("condition")) != (cfg.condition != NONE):
+        asked = "represented/<name>" if own.get("condition") else NONE
         raise ConfigError(f"condition: {cfg.denoiser} asks for {asked}; got {cfg.condition}")
-    if cfg.condition == DATA_ONLY:
+    if cfg.condition == NONE:
         return found.to(device), None
     told = condition.load(Path(cfg.condition), device=device)
     if len(told.mean) != own["condition"]:

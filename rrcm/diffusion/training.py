@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rrcm.config.denoisers import Denoising
-from rrcm.config.sections import DATA_ONLY
+from rrcm.config.sections import NONE
 from rrcm.core import registry
 from rrcm.core.ranges import require
 from rrcm.core.schema import parse
@@ -36,7 +36,7 @@ def start(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> Stat
     """
     torch.manual_seed(streams.torch_seed(cfg.seed, streams.INITIALISE))
     network = denoiser.network(cfg.network, shape, where=f"models.{cfg.model}")
-    if cfg.start != DATA_ONLY:
+    if cfg.start != NONE:
         path = Path(cfg.start) / "model.safetensors"
         checkpoint.restore(network, checkpoint.load(path)[0], source=str(path))
     network.to(device)  # before the optimizer, whose state follows its parameters
@@ -147,8 +147,8 @@ def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") ->
     wanted, numbers = objective.GUIDE, shape.get("condition", 0)
     if wanted == "represented" and numbers == 0:
         wanted = ""
-    folder = "" if cfg.guide == DATA_ONLY else cfg.guide.partition("/")[0]
-    ways = f"{wanted}/<name>" if wanted else f"nothing beside the images, that is {DATA_ONLY}"
+    folder = "" if cfg.guide == NONE else cfg.guide.partition("/")[0]
+    ways = f"{wanted}/<name>" if wanted else f"nothing beside the images, that is {NONE}"
     require(folder == wanted, f"denoisers: guide: {cfg.objective} looks at {ways}; got {cfg.guide}")
     if wanted == "represented":
         guide = condition.load(Path(cfg.guide), device=device)

@@ -148,7 +148,7 @@ def test_a_run_from_scratch_has_no_pretraining_to_vary():
     small = composed({"small": {"model": {"size": "32x2x2"}}}, run=SCRATCH)
 
     assert small["pretrain"] == {} and [*small["models"]] == ["tiny", "tiny-small"]
-    assert small["runs"][f"{SCRATCH}-small"]["start"] == "shards/train"
+    assert small["runs"][f"{SCRATCH}-small"]["start"] == "none"
     with refused(ConfigError, "here.variants.a: 'pretrain' is not in", "model, recipe, run"):
         composed({"a": {"pretrain": {"steps": 9}}}, run=SCRATCH)
 

@@ -260,7 +260,7 @@ def test_a_refused_report_writes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"recipe": "scratch"}, {"start": "shards/train"}, {"loss": {"lbd": 5.0}}], ids=str
+    "changes", [{"recipe": "scratch"}, {"start": "none"}, {"loss": {"lbd": 5.0}}], ids=str
 )
 def test_no_entry_hides_another(tmp_path, monkeypatch, changes):
     """Whatever they differ in, entries of one sigma have labels of their own, and curves."""

@@ -24,7 +24,7 @@ from rrcm.certification.sampling import batching, journal, procedure, sampler, s
 from rrcm.certification.sampling.procedure import subset
 from rrcm.certification.votes import bounds, records
 from rrcm.certification.votes.counts import ABSTAIN, SOFT
-from rrcm.config.certification import Sample
+from rrcm.config.certification import Sampling
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError, VotesError
 
@@ -381,7 +381,7 @@ def other(value):
 CHANGES = {"noise": "sound", "subset": "first:2", "stop": "grid", "paired": 5, "soft": 16.0}
 
 
-@pytest.mark.parametrize("field", [name for name in Sample.__slots__ if name != "split"])
+@pytest.mark.parametrize("field", [name for name in Sampling.__slots__ if name != "split"])
 def test_every_setting_is_in_the_header(field, tmp_path):
     """So that votes of one setting are never continued, or read, as those of another."""
     value = CHANGES.get(field, other(getattr(CFG, field)))

@@ -17,11 +17,11 @@ from rrcm.certification import certify
 from rrcm.certification.sampling import procedure
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN, SOFT
-from rrcm.config.certification import Sample
+from rrcm.config.certification import Sampling
 from rrcm.data.splits.shards import Split
 
 SIGMA, ALPHA, REPEATS = 0.5, 0.05, 1000
-CFG = Sample(
+CFG = Sampling(
     backend="linear", precision="fp32", batch_size=4096, noise="gaussian", n0=20, n=200, seed=11,
     split="test", subset="all", stop="none", certificate="cohen",
     alpha=ALPHA, label_aware=False, soft=0.0, paired=0,

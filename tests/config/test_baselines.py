@@ -65,7 +65,7 @@ def test_all_but_macer_are_trained_by_cohen_et_al_s_recipe(preset):
             continue
         recipe, optimizer = whole.recipes[run.recipe], whole.recipes[run.recipe].optimizer
         assert recipe.batch_size * run.loss.get("m", 1) == 256, name
-        assert (run.architecture, run.start) == ("resnet", "shards/train")
+        assert (run.architecture, run.start) == ("resnet", "none")
         assert (recipe.epochs, recipe.selection) == (epochs, "last")
         assert (optimizer.algorithm, optimizer.lr, optimizer.momentum) == ("sgd", 0.1, 0.9)
         assert optimizer.weight_decay == 1e-4
@@ -186,7 +186,7 @@ def test_mnist_has_the_recipes_of_the_published_table():
         method, sigma = name.removeprefix("lenet-").split("-")
         recipe = whole.recipes[run.recipe]
         optimizer = recipe.optimizer
-        assert (run.sigma, run.start) == (SIGMAS[sigma], "shards/train")
+        assert (run.sigma, run.start) == (SIGMAS[sigma], "none")
         assert (recipe.epochs, recipe.selection, recipe.augment) == (90, "last", [])
         assert recipe.batch_size * run.loss.get("m", 1) == 256
         assert run.loss.get("m", 1) == copies.get(method, 16 if method == "macer" else 1)

@@ -104,7 +104,7 @@ SLIPS = [
     ),
     (ALL, "runs.tiny-macer-s025.loss.gama", 8.0, "loss: unknown key", "Did you mean 'gamma'?"),
     (ALL, "runs.tiny-macer-s025.loss.m", True, "loss.m: expected int, got True"),
-    (ALL, "runs.tiny-rrcm-s025.start", "shards/train", "rrcm starts from a pre-trained encoder"),
+    (ALL, "runs.tiny-rrcm-s025.start", "none", "rrcm starts from a pre-trained encoder"),
     (
         ALL,
         "stopping.gird",

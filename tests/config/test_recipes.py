@@ -233,7 +233,7 @@ def kinds(preset):
     """A run of each method from scratch, and of each recipe of fine-tuning, whatever its size."""
     found = {}
     for name, run in preset.runs.items():
-        scratch = run.start == "shards/train" and run.method
+        scratch = run.start == "none" and run.method
         found.setdefault((run.architecture, scratch or run.recipe), name)
     return found.values()
 

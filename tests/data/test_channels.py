@@ -90,7 +90,7 @@ def denoiser(params):
     params["denoisers"] = {
         "tiny": {
             "network": "dncnn", "model": "dncnn", "objective": "mse", "seed": 0, "steps": STEPS,
-            "batch_size": 8, "start": sections.DATA_ONLY, "guide": sections.DATA_ONLY, "ema": 0.0,
+            "batch_size": 8, "start": sections.NONE, "guide": sections.NONE, "ema": 0.0,
             "architecture": "vit",
             "loss": {"sigma": 0.5}, "augment": [], "optimizer": dict(pretrain["optimizer"]),
             "compute": dict(pretrain["compute"]),

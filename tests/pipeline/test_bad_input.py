@@ -111,7 +111,7 @@ CASES = {
         "9 draws can never certify at certify.alpha = 0.001; at least 10 can",
     ),
     "scratch for a method that needs an encoder": (
-        params(lambda p: p["runs"][RUN].update(start="shards/train")),
+        params(lambda p: p["runs"][RUN].update(start="none")),
         f"train@{RUN}",
         "rrcm starts from a pre-trained encoder",
     ),

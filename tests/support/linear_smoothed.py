@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from rrcm.certification.smoothed import Smoothed
-from rrcm.config.certification import Sample
+from rrcm.config.certification import Sampling
 from rrcm.config.defaults import DRAWS
 from rrcm.serving import application
 from rrcm.serving.endpoints import Limits
@@ -35,7 +35,7 @@ class Slow(builders.Linear):
 
 
 def classifier(
-    kind: type[builders.Linear] = builders.Linear, draws: Sample = FEW, sigma: float = 0.5
+    kind: type[builders.Linear] = builders.Linear, draws: Sampling = FEW, sigma: float = 0.5
 ) -> Smoothed:
     plain = builders.linear()
     function = kind(plain.w.tolist(), plain.b.tolist(), sigma=sigma)

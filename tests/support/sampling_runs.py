@@ -10,10 +10,10 @@ from builders import SIGMA, images, linear
 from rrcm.certification.sampling import procedure
 from rrcm.certification.sampling.procedure import header
 from rrcm.certification.votes import records
-from rrcm.config.certification import Sample
+from rrcm.config.certification import Sampling
 
 N = 400
-CFG = Sample(
+CFG = Sampling(
     backend="linear", precision="fp32", batch_size=16, noise="gaussian", n0=20, n=N, seed=0,
     split="test", subset="all", stop="none", certificate="cohen",
     alpha=0.05, label_aware=False, soft=0.0, paired=0,

@@ -40,8 +40,8 @@ CFG = Denoising(
     model="small",
     objective="mse",
     seed=3,
-    start="shards/train",
-    guide="shards/train",
+    start="none",
+    guide="none",
     architecture="vit",
     steps=8,
     batch_size=16,
@@ -466,10 +466,10 @@ def test_a_network_with_a_condition_trains_on_what_is_represented(tmp_path, monk
     ("changed", "condition", "message"),
     [
         ({"guide": "models/x"}, 0, "mse looks at nothing beside the images, .*; got models/x"),
-        ({"objective": "stability"}, 0, "stability looks at models/<name>; got shards/train"),
+        ({"objective": "stability"}, 0, "stability looks at models/<name>; got none"),
         ({"objective": "classification", "guide": "represented/x"}, 0, "got represented/x"),
         ({"objective": "diffusion", "guide": "represented/x"}, 0, "looks at nothing beside"),
-        ({"objective": "diffusion"}, 3, "diffusion looks at represented/<name>; got shards/train"),
+        ({"objective": "diffusion"}, 3, "diffusion looks at represented/<name>; got none"),
     ],
 )
 def test_a_guide_of_the_wrong_kind_is_refused(changed, condition, message):

@@ -13,7 +13,7 @@ from pipeline.project.planning.counting import Cost, Network
 from pipeline.project.planning.devices import STATED, Gpus, trial
 from rrcm.certification.votes.sequential import look_schedule
 from rrcm.config.params import Params
-from rrcm.config.sections import DATA_ONLY, Compute, Model
+from rrcm.config.sections import NONE, Compute, Model
 from rrcm.core.errors import ConfigError
 from rrcm.core.schema import read_yaml
 from rrcm.diffusion.training import Blank
@@ -205,7 +205,7 @@ class Planned:
         names = (cfg.network, cfg.model)
         network = self._denoiser(*names)
         work = _training(network, names, own, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
-        if cfg.guide == DATA_ONLY:
+        if cfg.guide == NONE:
             return work
         folder, _, name = cfg.guide.partition("/")
         represented = folder == "represented"

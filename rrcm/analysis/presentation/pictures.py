@@ -21,7 +21,7 @@ from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.sampling import procedure
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import BUDGET, Header
-from rrcm.config.certification import Sample
+from rrcm.config.certification import Sampling
 from rrcm.core.errors import DataError, printable
 from rrcm.core.labels import UNKNOWN
 from rrcm.data.splits.shards import Split
@@ -83,7 +83,7 @@ def _require_same(entry: Entry, split: Split) -> None:
         _recorded(header),
         split,
         header.run,
-        Sample(**{f.name: getattr(header, f.name) for f in fields(Sample)}),
+        Sampling(**{f.name: getattr(header, f.name) for f in fields(Sampling)}),
         header.stopping,
     )
     if made.pixels != header.pixels:

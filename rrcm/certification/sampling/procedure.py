@@ -26,7 +26,7 @@ from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import Rule
 from rrcm.certification.votes.records import BUDGET, Header, Row
-from rrcm.config.certification import Sample
+from rrcm.config.certification import Sampling
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError, VotesError
 from rrcm.core.schema import listed
@@ -37,7 +37,7 @@ def header(
     backend: Backend,
     split: Split,
     run: str,
-    cfg: Sample,
+    cfg: Sampling,
     stopping: dict[str, Any],
     *,
     shard: str = "1/1",

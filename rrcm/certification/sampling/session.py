@@ -15,7 +15,7 @@ from rrcm.certification.sampling import procedure, voting
 from rrcm.certification.sampling.sampler import SamplingProgress
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes.records import Header
-from rrcm.config.certification import Eval, Sample
+from rrcm.config.certification import Eval, Sampling
 from rrcm.core import progress, registry
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
@@ -27,7 +27,7 @@ CALIBRATION = 64  # noisy validation images that set the ranges of int8 activati
 
 def draw(
     evaluation: Eval,
-    cfg: Sample,
+    cfg: Sampling,
     stopping: dict[str, Any],
     *,
     journal: Path,
@@ -55,7 +55,7 @@ def draw(
     )
 
 
-def backend(evaluation: Eval, cfg: Sample, *, precision: str | None = None) -> Backend:
+def backend(evaluation: Eval, cfg: Sampling, *, precision: str | None = None) -> Backend:
     """The classifier of an evaluation in the configured backend, on the GPU if there is one."""
     return registry.load("backends", cfg.backend).Backend(
         Path("."),
@@ -67,7 +67,7 @@ def backend(evaluation: Eval, cfg: Sample, *, precision: str | None = None) -> B
     )
 
 
-def reference(evaluation: Eval, cfg: Sample) -> Backend | None:
+def reference(evaluation: Eval, cfg: Sampling) -> Backend | None:
     """The float32 classifier to compare votes with, if ``cfg.paired``."""
     return backend(evaluation, cfg, precision="fp32") if cfg.paired else None
 
