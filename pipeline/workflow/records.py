@@ -17,6 +17,7 @@ from dvc.stage.serialize import to_single_stage_lockfile
 from pipeline import checked
 from pipeline.workflow import dvc_lock
 from pipeline.workflow.plan import Changes, meant, opened, overlap
+from rrcm.config.params import modern
 from rrcm.core.errors import StageError
 
 
@@ -121,7 +122,8 @@ def _parameters(
     """A stage's files of parameters, with the values that dvc.lock has, and the current ones."""
     for dep in stage.deps:
         if isinstance(dep, ParamsDependency):
-            yield dep, entry.get("params", {}).get(dep.def_path, {}), dep.read_params()
+            had = modern(entry.get("params", {}).get(dep.def_path, {}))
+            yield dep, had, dep.read_params()
 
 
 def _new(had: Any, has: Any, name: str) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,9 +25,6 @@ from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.registry import Of, suggest
 from rrcm.core.schema import NAME, Name, cast, listed, parse, read_yaml, reading, shown
-
-# Keys whose value `NONE` was the path of the training images.
-OLD_NONE = {"runs": ["start"], "denoisers": ["start", "guide"], "generations": ["condition"]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,24 +133,45 @@ def load(path: Path = PARAMS) -> Params:
     """
     node = read_yaml(path)
     with reading(path):
-        _require_current(node)
+        if isinstance(node, Mapping):
+            _require_modern(node)
         params = parse(node, Params, where="")
         _consistent(params)
     return params
 
 
-def _require_current(node: dict[str, Any]) -> None:
-    """Refuse what versions before 0.3 wrote differently, with the line to write instead."""
+def modern(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded sections by dotted name, as this version writes them.
+
+    Versions before 0.3 wrote ``shards/train`` where a start, guide or condition is `NONE`, and
+    ``certify.alpha`` in ``sample`` too.
+    """
+    sections = {name: _with_none(value) for name, value in recorded.items()}
+    if "alpha" in (sample := sections.get("sample") or {}):
+        sections["sample"] = {key: value for key, value in sample.items() if key != "alpha"}
+        sections["certify.alpha"] = sample["alpha"]
+    return sections
+
+
+def _with_none(node: Any) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    old = {key for key in ("start", "guide", "condition") if node.get(key) == "shards/train"}
+    return {key: NONE if key in old else _with_none(value) for key, value in node.items()}
+
+
+def _require_modern(node: Mapping[str, Any]) -> None:
     if "alpha" in (node.get("sample") or {}):
-        raise ConfigError("sample.alpha: is certify.alpha now, for votes too; remove this line")
-    for section, keys in OLD_NONE.items():
-        for name, entry in (node.get(section) or {}).items():
-            for key in keys:
-                if isinstance(entry, dict) and entry.get(key) == "shards/train":
-                    raise ConfigError(
-                        f"{section}.{name}.{key}: is {NONE} now, where it was shards/train; "
-                        f"`sed -i 's/: shards\\/train/: {NONE}/' {PARAMS}` changes all of them"
-                    )
+        raise ConfigError(
+            "sample.alpha: votes are drawn for certify.alpha now; remove this line, then "
+            "`rrcm accept --because` keeps results"
+        )
+    if modern(node) != node:
+        raise ConfigError(
+            "starts, guides and conditions that are none are written none now, not shards/train: "
+            f"`sed -i 's,: shards/train,: {NONE},' {PARAMS}`, then `rrcm accept --because` keeps "
+            "results"
+        )
 
 
 def _consistent(params: Params) -> None:

@@ -177,7 +177,7 @@ def test_help_gives_the_default_that_holds_outside_of_a_checkout(command: str):
     known = sample | {"alpha": certify.alpha, "certificate": certify.certificates[0]}
     known |= {"radii": ",".join(f"{radius:g}" for radius in report.radii)}
     known |= defaults.STOPPING["anytime"]
-    known |= {"stop": "grid to certify and anytime to predict", "seed": "fresh for image files"}
+    known |= {"seed": "fresh for image files"}
     assert of_params.keys() >= {"batch_size", "n", "alpha", "tolerance"}
     for name, shown in of_params.items():
         assert shown.startswith(f"{known[name]}, or "), name
@@ -298,7 +298,7 @@ def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
     found = resolve(n=None, subset=None, stop=None, strict=False)
 
     assert (found.sample, found.certify, found.report) == (
-        params.sample,
+        params.sampling,
         params.certify,
         params.report,
     )
@@ -320,7 +320,7 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
 
     found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3", devices=None)
 
-    assert found.sample == replace(params.sample, **sample, alpha=0.01)
+    assert found.sample == replace(params.sampling, **sample, alpha=0.01)
     assert found.stopping == params.stopping["anytime"]
     assert resolve(**sample, tolerance=0.3).stopping["tolerance"] == 0.3
     assert found.certify == replace(params.certify, alpha=0.01)
@@ -335,7 +335,10 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         ({"stop": "grit"}, "--stop grit: not in params.yaml's stopping"),
         ({"stop": "grit"}, "Did you mean 'grid'?"),
         ({"n": 0}, "n: must be positive"),
-        ({"tolerance": 0.1}, "--tolerance: is of the rule anytime; add --stop anytime"),
+        (
+            {"tolerance": 0.1, "stop": "grid"},
+            "--tolerance: is of the rule anytime, and was given --stop grid",
+        ),
         ({"tolerance": 0.0, "stop": "anytime"}, "--tolerance: must be positive and finite, got 0"),
         ({"split": "validation"}, "--split: must be test or choice, got 'validation'"),
         ({"n": 9}, "9 draws can never certify at certify.alpha = 0.001"),

@@ -42,7 +42,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def asked(name: str = "right", **options) -> requests.Request:
     source = {"onnx": f"{name}.onnx", "images": Path("pictures")}
-    return requests.resolve(Options(**source | ASKED | options), Files(), outside="grid")
+    return requests.resolve(Options(**source | ASKED | options), Files())
 
 
 def never(*arguments, **options):

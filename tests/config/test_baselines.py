@@ -208,7 +208,7 @@ def test_mnist_has_the_recipes_of_the_published_table():
         if method == "macer":
             assert (run.loss["beta"], run.loss["gamma"]) == (16, 8)
             assert 90 * run.loss["defer"] == pytest.approx(30, abs=1e-3)
-    assert (whole.sample.n0, whole.sample.n, whole.sample.alpha) == (100, 100_000, 0.001)
+    assert (whole.sample.n0, whole.sample.n, whole.certify.alpha) == (100, 100_000, 0.001)
 
 
 def test_the_small_mnist_preset_is_a_part_of_the_whole_table():

@@ -215,7 +215,7 @@ def test_certification_is_the_paper_s(preset):
     whole, imagenet = PAPER[preset], preset == "imagenet"
 
     assert (whole.sample.n0, whole.sample.n, whole.certify.alpha) == (100, 100_000, 0.001)
-    assert whole.sample.alpha == 0.001 and whole.certify.certificates[0] == "cohen"
+    assert whole.certify.certificates[0] == "cohen"
     assert whole.sample.batch_size == (200 if imagenet else 500)  # code
     radii = [0.0, 0.5, 1.0, 1.5, 2.0, 2.5] if imagenet else [0.0, 0.25, 0.5, 0.75, 1.0]
     assert {*radii} <= {*whole.report.radii}

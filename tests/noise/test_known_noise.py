@@ -111,18 +111,18 @@ def test_an_answer_says_by_which_rule_its_draws_ended(attack: Path):
             {"stop": "anytime"},
             "anytime: until 1,000 draws would add less than 0.05 to a radius (0.1 sigma)",
         ),
-        ({"stop": None, "radii": "0,0.3"}, "grid: until the radii 0, 0.3 are decided"),
+        ({"stop": None, "radii": "0,0.3"}, "spending: until the radii 0, 0.3 are decided"),
     ):
         assert f"stopping rule {rule}" in predict.predict(asked(**options), str(attack))
 
 
 def test_radii_that_are_asked_for_are_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Rules that decide every radius stay; another makes way for `grid`."""
+    """By the default rule, unless another is named."""
     monkeypatch.chdir(tmp_path)  # where there is no params.yaml
     given = {"onnx": "net.onnx", "sigma": SIGMA, "radii": "0.3,0.1"}
 
     wanted = requests.resolve(Options(**given), Files())
-    assert (wanted.sample.stop, wanted.stopping["radii"]) == ("grid", [0.1, 0.3])
+    assert (wanted.sample.stop, wanted.stopping["radii"]) == ("spending", [0.1, 0.3])
     assert wanted.report.radii == [0.1, 0.3]
     assert requests.resolve(Options(**given, stop="none"), Files()).sample.stop == "none"
     assert requests.resolve(Options(**given, stop="anytime"), Files()).sample.stop == "anytime"

@@ -73,7 +73,7 @@ def test_a_served_answer_is_that_of_predict(finished: Workspace, tmp_path: Path)
     with server(finished, "--reproducible") as (_, address):
         reply = httpx.post(f"{address}/certify?seed=7", content=DIGITS[0], timeout=60).json()
 
-    image = ("--image", str(tmp_path / "digit.png"), "--seed", "7", "--stop", "anytime")
+    image = ("--image", str(tmp_path / "digit.png"), "--seed", "7", "--stop", "spending")
     printed = finished.run("rrcm", "predict", *TINY, *image)
     assert f"class {reply['name']}, " in printed
     assert f"radius of {math.floor(reply['radius'] * 1e4) / 1e4:.4f} " in printed
@@ -110,7 +110,7 @@ def test_answers_under_load_are_those_of_their_seeds(finished: Workspace):
 
 
 def test_sigterm_finishes_what_was_let_in_and_refuses_the_rest(finished: Workspace):
-    endless = ("--n", "1000000000", "--alpha", "0.5", "--timeout", "3")
+    endless = ("--n0", "200000", "--timeout", "30")
     with server(finished, *endless) as (process, address), ThreadPoolExecutor(2) as clients:
         url = f"{address}/certify"
         begun = [clients.submit(httpx.post, url, content=DIGITS[0], timeout=30) for _ in range(2)]

@@ -105,7 +105,7 @@ def test_every_request_has_noise_of_its_own():
 
 @pytest.mark.parametrize("n0", [FEW.n0, 10**6], ids=["draws", "before the first look"])
 def test_the_deadline_gives_the_answer_of_what_was_drawn(n0: int):
-    endless, began = classifier(Slow, dataclasses.replace(FEW, n=10**6, n0=n0)), time.monotonic()
+    endless, began = classifier(Slow, dataclasses.replace(FEW, n=10_000, n0=n0)), time.monotonic()
 
     reply = ask(post, endless, seconds=0.5).json()
 
@@ -120,8 +120,8 @@ def test_what_is_served_is_said():
     assert served == schemas.Served.model_validate(served).model_dump(mode="json")
     assert served["shape"] == [1, 2, 2] and served["classes"] == ["0", "1", "2"]
     settings = [served[key] for key in ("sigma", "n0", "n", "rule", "reproducible")]
-    assert settings == [0.5, 100, 400, "anytime", False]
-    assert served["stopping"] == STOPPING["anytime"] and "[0, 1]" in served["units"]
+    assert settings == [0.5, 100, 400, "spending", False]
+    assert served["stopping"] == STOPPING["spending"] and "[0, 1]" in served["units"]
 
 
 # What is refused.
@@ -272,7 +272,7 @@ def test_a_full_line_refuses_at_once_and_serves_all_who_are_in_it():
 
 
 def test_a_deadline_that_passes_in_the_line_is_said():
-    gated = classifier(Gated, dataclasses.replace(FEW, n=10**6))
+    gated = classifier(Gated, dataclasses.replace(FEW, n=10_000))
 
     async def talk(asking: httpx.AsyncClient) -> tuple[httpx.Response, httpx.Response]:
         first = asyncio.create_task(post(asking))

@@ -27,6 +27,7 @@ from rrcm.core.errors import ConfigError
 
 FIRST, PER_DECADE = 100, 80  # the first look, and looks while draws grow tenfold,
 LEAST_STEP = 16  # but not after every few draws
+MOST_DRAWS = 10**7
 BEND = 0.8  # looks become a little denser towards n, where most draws are made
 SHARE, POWER = 0.9, 0.5  # SHARE (t / n)^POWER of alpha, and of beta, is spent before the end
 PER_SIGMA = 64  # radii that can be certified between those of the table
@@ -68,6 +69,11 @@ class Rule:
             raise ConfigError(
                 f"stopping rule spending does not go with the certificate {name}: its boundaries "
                 "are those of radii of the certificate cohen; use the rule grid"
+            )
+        if n > MOST_DRAWS:
+            raise ConfigError(
+                f"n: boundaries of the rule spending take minutes beyond {MOST_DRAWS:,} draws, got "
+                f"{n:,}; use the rule anytime"
             )
         self.cfg, self.claim = cfg, claim
         self.looks = looks(n)
