@@ -97,7 +97,9 @@ def serve(
     from rrcm.cli import requests
 
     here = Path.cwd()
-    request = requests.resolve(dataclasses.replace(asked, stop=DRAWS.stop), PROJECT)
+    if asked.tolerance is None:  # params.yaml's rule may be one that has no deadline
+        asked = dataclasses.replace(asked, stop=DRAWS.stop)
+    request = requests.resolve(asked, PROJECT)
     from rrcm.cli.commands import serve
 
     serve.serve(

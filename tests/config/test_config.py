@@ -88,7 +88,6 @@ WRONG = [
     ("sample.soft", True, "expected float, got True"),
     ("certify.alpha", 0, "must be in (0, 1), got 0.0"),
     ("sample.alpha", 0.001, "for certify.alpha now; remove this line"),
-    (f"{RUN}.start", "shards/train", "are written none now, not shards/train"),
     ("sample.paired", -1, "must be finite and >= 0, got -1"),
     ("sample.n", 2**32 - 20, f"below 2^32, and n0 + n + paired is {2**32}"),
     ("sample.stop", "grit", "anytime). Did you mean 'grid'?"),
@@ -206,6 +205,22 @@ def test_numbers_are_those_of_yaml_1_2(tmp_path):
 def test_what_is_not_a_mapping_of_yaml_is_refused_in_one_line(tmp_path, text):
     with refused(ConfigError, str(tmp_path / "params.yaml")):
         load(tmp_path, text)
+
+
+def test_older_spellings_are_refused_and_read_in_records(tmp_path):
+    """A record of another version is no difference to params.yaml, so that nothing is stale."""
+    node = changed(plain(PARAMS), "runs.tiny-gaussian-s050.start", "shards/train")
+    with refused(ConfigError, "written none now, not shards/train"):
+        load(tmp_path, node)
+
+    assert params.modern(node) == plain(PARAMS) == params.modern(plain(PARAMS))
+    assert params.modern(
+        {"sample": {"alpha": 0.01, "n": 5}, "runs.a": {"start": "shards/train"}}
+    ) == {
+        "sample": {"n": 5},
+        "certify.alpha": 0.01,
+        "runs.a": {"start": "none"},
+    }
 
 
 def test_a_missing_file_is_told_where_presets_come_from(tmp_path):
