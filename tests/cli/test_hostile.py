@@ -33,7 +33,6 @@ from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.core import ending, files
 from rrcm.core.errors import DataError, TrainingError
-from rrcm.data.ingest.listing import Place
 from rrcm.data.splits import shards
 from rrcm.inference.foreign import onnx as foreign
 from rrcm.models.trained.base import checkpoint
@@ -251,14 +250,6 @@ def test_a_sparse_file_in_an_archive_is_not_read(here, monkeypatch, capsys):
     (here / "a.tar.gz").write_bytes(gzip.compress(packed.getvalue() + bytes(10240)))
 
     said(monkeypatch, capsys, "data", "cifar10", "--no-verify", "--from", "a.tar.gz")
-
-
-def test_a_picture_of_80_gb_in_an_archive_is_not_read(tmp_path):
-    archive = tmp_path / "a.tar"
-    sparse(archive)
-
-    with refused(DataError, "a.tar:x.png", "too many for a picture"):
-        Place("x.png", str(archive), 512, 80 * 10**9).read()
 
 
 def test_an_array_that_declares_more_than_its_file_holds_is_refused(tmp_path):
