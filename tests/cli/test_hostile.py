@@ -32,11 +32,10 @@ from rrcm.analysis.presentation import figures
 from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.core import ending, files
-from rrcm.core.errors import DataError, TrainingError
+from rrcm.core.errors import DataError
 from rrcm.data.splits import shards
 from rrcm.inference.foreign import onnx as foreign
 from rrcm.models.trained.base import checkpoint
-from rrcm.training.engine import loop
 
 HUGE = 100 * 10**9  # bytes that a sparse file declares, and a disk does not have
 LONG = 30.0  # seconds after which a command is said to hang
@@ -443,14 +442,6 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
 
     assert caught.value.filename == str(path)
     assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == before
-
-
-def test_a_compiler_that_takes_no_space_is_not_begun(monkeypatch):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/a folder")
-    monkeypatch.setattr(loop.torch.cuda, "is_available", lambda: False)
-
-    with refused(TrainingError, "/a folder has a space", "TORCHINDUCTOR_CACHE_DIR"):
-        loop._require_plain_paths()
 
 
 def start(*arguments: str, before: tuple[str, ...] = (), stdout: int = subprocess.PIPE):
