@@ -24,8 +24,8 @@ def loss(
     y: Tensor,
     *,
     sigma: float,
+    constants: dict[str, Any] | None = None,
     done: float = 1.0,
-    **constants: Any,
 ) -> Tensor:
     """The loss of a training method, a file of rrcm/training/methods/ (docs/methods.md).
 
@@ -35,8 +35,8 @@ def loss(
         x: Images, [B, C, H, W].
         y: Classes [B], or probabilities [B, K].
         sigma: Standard deviation of the noise, in pixels.
+        constants: All constants of the method, as under ``loss`` of a run.
         done: Share of the training that has passed, for losses that set in gradually.
-        **constants: All constants of the method, as under ``loss`` of a run.
 
     Returns:
         One value for each image, [B].
@@ -52,7 +52,7 @@ def loss(
         sigma=torch.tensor(sigma, dtype=x.dtype, device=x.device),
         draw=_draws(),
         done=done,
-        cfg=parse(constants, component.Config, where=method),
+        cfg=parse(constants or {}, component.Config, where=method),
     )
 
 

@@ -41,7 +41,7 @@ def network() -> Recorded:
 def test_consistency_is_the_equation():
     net, lbd, eta = network(), 10.0, 0.5
 
-    loss = rrcm.losses.loss("consistency", net, X, Y, sigma=SIGMA, **CONSISTENCY)
+    loss = rrcm.losses.loss("consistency", net, X, Y, sigma=SIGMA, constants=CONSISTENCY)
 
     p = [F.softmax(net.layer(x.flatten(1)), 1).detach() for x in net.seen[0].chunk(2)]
     for i in range(B):
@@ -57,7 +57,7 @@ def test_a_loss_trains_and_follows_the_seed():
     found = []
     for seed in (5, 5, 6):
         torch.manual_seed(seed)
-        found.append(rrcm.losses.loss("stability", net, X, Y, sigma=SIGMA, lbd=2.0))
+        found.append(rrcm.losses.loss("stability", net, X, Y, sigma=SIGMA, constants={"lbd": 2.0}))
     found[0].mean().backward()
 
     assert found[0].shape == (B,) and found[0].isfinite().all()
@@ -73,7 +73,9 @@ def test_probabilities_are_labels_and_objects_have_logits():
     found = []
     for called, labels in ((net, Y), (net, one_hot), (hugging, Y)):
         torch.manual_seed(2)
-        found.append(rrcm.losses.loss("consistency", called, X, labels, sigma=SIGMA, **CONSISTENCY))
+        found.append(
+            rrcm.losses.loss("consistency", called, X, labels, sigma=SIGMA, constants=CONSISTENCY)
+        )
 
     assert torch.allclose(found[0], found[1], rtol=1e-12) and torch.equal(found[0], found[2])
 
@@ -85,7 +87,7 @@ def test_mistakes_are_named():
         ("consistancy", CONSISTENCY, "Did you mean 'consistency'?"),
     ):
         with refused(ConfigError, words):
-            rrcm.losses.loss(method, network(), X, Y, sigma=SIGMA, **constants)
+            rrcm.losses.loss(method, network(), X, Y, sigma=SIGMA, constants=constants)
 
 
 class Encoder(nn.Module):
