@@ -206,7 +206,8 @@ def exported(folder: Path, name: str, run: Run, split: Split, whole: Params) -> 
         "weights": sha256(folder / "model.safetensors"),
     }
     path = KEPT / "onnx" / f"{name}.onnx"
-    export(network, path, split, metadata, whole.export, architecture=run.architecture)
+    folded = registry.load("folding", run.architecture).fold(network)
+    export(network, folded, path, split, metadata, whole.export)
 
 
 def _key(run: Run, recipe: Recipe, model: Model, *splits: str) -> str:

@@ -138,7 +138,8 @@ def prepare(root: Path, model: str, image_size: int) -> Subject:
     weights = sha256(root / "models/bench/model.safetensors")
     metadata = {"classes": classes, "sigma": SIGMA, "run": "bench", "weights": weights}
     settings = Export(opset=20, parity_images=2, tolerance=1e-2)
-    export(network, root / "onnx/bench.onnx", split, metadata, settings, architecture=architecture)
+    folded = registry.load("folding", architecture).fold(network)
+    export(network, folded, root / "onnx/bench.onnx", split, metadata, settings)
     if architecture == "vit":
         flops = vit_operations(declared.shape)
     else:

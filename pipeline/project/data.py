@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline.runtime import graph
 from rrcm.core import registry
-from rrcm.data.ingest.origin import Origin
+from rrcm.data.ingest.listing import Origin
 
 DATA = Path("data")
 

@@ -6,14 +6,14 @@ from pipeline.runtime import graph
 from rrcm.config import certification, sections
 from rrcm.core.files import sha256
 from rrcm.data.splits import shards
-from rrcm.inference.export import export_ensemble
+from rrcm.inference.export import export
 from rrcm.models.trained import ensembles
 
 
 def main(name: str) -> None:
     with graph.running(f"combine@{name}") as stage:
         cfg = sections.read(f"ensembles.{name}", certification.Ensemble)
-        export = sections.read("export", certification.Export)
+        parity = sections.read("export", certification.Export)
         members = ensembles.read(Path("ensembles", name), cfg.members)
         folder = Path("models", name)
         used = sorted({about["model"]["architecture"] for _, about in members})
@@ -24,7 +24,7 @@ def main(name: str) -> None:
             params |= about.pop("params")  # a record only, not part of the function
         made = ensembles.save(folder, members, cfg, code=code, params=params)
         folded, _ = ensembles.load(folder)
-        stage.notes["parity"] = export_ensemble(
+        stage.notes["parity"] = export(
             ensembles.EnsembleClassifier([network for network, _ in members], cfg),
             folded,
             Path(f"onnx/{name}.onnx"),
@@ -39,7 +39,7 @@ def main(name: str) -> None:
                 "weights": sha256(folder / "model.safetensors"),
                 "params": made["params"] | sections.as_written("export"),
             },
-            export,
+            parity,
         )
 
 

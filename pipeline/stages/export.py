@@ -7,6 +7,7 @@ from rrcm.config import certification, sections
 from rrcm.core.files import sha256
 from rrcm.data.splits import shards
 from rrcm.inference.export import export
+from rrcm.models.trained import ensembles
 from rrcm.models.trained.base import classifier
 
 
@@ -17,6 +18,7 @@ def main(name: str) -> None:
         network, trained = classifier.load(folder)
         stage.notes["parity"] = export(
             network,
+            ensembles.folded(network, trained),
             Path(f"onnx/{name}.onnx"),
             shards.read(Path("shards"), "validation"),
             {
@@ -29,7 +31,6 @@ def main(name: str) -> None:
                 "params": trained["params"] | sections.as_written("export"),
             },
             cfg,
-            architecture=trained["model"]["architecture"],
         )
 
 

@@ -6,14 +6,14 @@ from pipeline.runtime import graph
 from rrcm.config import certification, sections
 from rrcm.core.files import sha256
 from rrcm.data.splits import shards
-from rrcm.inference.export import export_purified
+from rrcm.inference.export import export
 from rrcm.models.trained import purified
 
 
 def main(name: str) -> None:
     with graph.running(f"purify@{name}") as stage:
         cfg = sections.read(f"purified.{name}", certification.Purified)
-        export = sections.read("export", certification.Export)
+        parity = sections.read("export", certification.Export)
         folder, split = Path("models", name), shards.read(Path("shards"), "validation")
         made = purified.save(
             folder,
@@ -28,7 +28,7 @@ def main(name: str) -> None:
             params=sections.as_written(f"purified.{name}"),
         )
         folded, _ = purified.load(folder)
-        stage.notes["parity"] = export_purified(
+        stage.notes["parity"] = export(
             purified.rebuild(made, folder, trained=True),
             folded,
             Path(f"onnx/{name}.onnx"),
@@ -43,7 +43,7 @@ def main(name: str) -> None:
                 "weights": sha256(folder / "model.safetensors"),
                 "params": made["params"] | sections.as_written("export"),
             },
-            export,
+            parity,
         )
 
 

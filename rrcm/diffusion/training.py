@@ -20,11 +20,10 @@ from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.diffusion_process import Schedule, Times
 from rrcm.noise import streams
-from rrcm.training.engine import distributed
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import loading, order
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.loop import Computed, State, decayed, optimise, set_recompute, train
+from rrcm.training.engine.loop import Computed, State, decayed, optimise, prepare, train
 
 
 def start(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> State:
@@ -72,7 +71,7 @@ def denoise(
     """
     objective, constants = _objective(cfg)
     network = state.modules["network"].train()
-    _prepare(network, cfg)
+    prepare(network, cfg.compute, name=cfg.network)
     called = Computed(network, cfg.compute)
     if guide is not None:
         guide = Computed(guide.eval().requires_grad_(False), cfg.compute)
@@ -176,12 +175,6 @@ def _objective(cfg: Denoising) -> tuple[ModuleType, Any]:
     """The objective's module and its constants."""
     objective = registry.load("denoiser_objectives", cfg.objective)
     return objective, parse(cfg.loss, objective.Config, where="denoisers: loss")
-
-
-def _prepare(network: nn.Module, cfg: Denoising) -> None:
-    set_recompute(network, cfg.compute, name=cfg.network)
-    if distributed.world() > 1:
-        distributed.synchronise(network)
 
 
 @torch.no_grad()

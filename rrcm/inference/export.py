@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,110 +22,74 @@ import torch
 from torch import Tensor, nn
 
 from rrcm.config.certification import Export
-from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.core.files import atomic, sha256
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backends.onnx import DATA, GRAPH, LARGEST, open_session, unload, write
-from rrcm.models.trained.base.classifier import Classifier
 from rrcm.models.trained.ensembles import EnsembleClassifier
 from rrcm.models.trained.purified_classifier import PurifiedClassifier
 from rrcm.noise import streams
 
 
-class Comparable(Protocol):
-    """A classifier that can be compared with its export.
-
-    ``normals`` is the shape of a row's normal numbers z, or () if it takes none.
-    """
-
-    normals: tuple[int, ...]
-
-    def parity_outputs(self, x: Tensor, sigma: Tensor, /, *z: Tensor) -> dict[str, Tensor]:
-        """The outputs of its ONNX file by name: ``scores`` [B, K], then the scores they combine."""
-
-    def decided(self, outputs: dict[str, Tensor], *, tolerance: float) -> Tensor:
-        """Rows [B] whose votes stay the same if combined scores change by up to ``tolerance``.
-
-        On other rows a rounding error may change ``scores`` by a whole vote.
-        """
-
-
 def export(
-    network: Classifier,
+    network: nn.Module,
+    folded: nn.Module,
     path: Path,
     split: Split,
     metadata: dict[str, Any],
     cfg: Export,
-    *,
-    architecture: str,
 ) -> dict[str, Any]:
-    """Write ``network`` to ``path`` and return its parity record; no file is left on disagreement.
+    """Write a classifier to ``path`` and return its parity record; no file is left on disagreement.
 
     The file maps ``x`` [batch, C, H, W], noisy pixels, and ``sigma`` [], their noise level, to
-    ``scores`` [batch, K], in the inference form of rrcm/models/folding/. The same weights give the
+    ``scores`` [batch, K]. A random classifier has a further input ``z`` [batch, S, C, H, W], its
+    normal numbers. One that combines scores has these as further outputs, which the backend drops:
+    ``member_1`` … of an ensemble, ``call_1`` … of a purified classifier. The same weights give the
     same bytes.
 
     Args:
-        network: The classifier, in evaluation mode, on the CPU.
+        network: The classifier as trained, in evaluation mode, on the CPU.
+        folded: Its form for inference, from `purified.load`, which is what the file holds.
         path: The file or folder to write.
         split: Images for the parity check, which adds its own noise.
         metadata: Stored in the file, with values other than text as JSON; must have ``sigma``.
         cfg: Opset, number of images and tolerance.
-        architecture: A file of rrcm/models/folding/.
 
     Raises:
         BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
     """
-    folded = registry.load("folding", architecture).fold(network).float()
-    return _export(_Plain(network), folded, path, split, metadata, cfg)
-
-
-def export_ensemble(
-    network: EnsembleClassifier,
-    folded: EnsembleClassifier,
-    path: Path,
-    split: Split,
-    metadata: dict[str, Any],
-    cfg: Export,
-) -> dict[str, Any]:
-    """Export the ensemble ``folded``, from `ensembles.load`, after comparing it with ``network``.
-
-    As `export`, with further outputs ``member_1`` … ``member_k`` [batch, K], the scores of each
-    member, which the backend drops (rrcm/inference/backends/onnx.py).
-
-    Raises:
-        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
-    """
-    return _export(network, _Outputs(folded.float()), path, split, metadata, cfg)
-
-
-def export_purified(
-    network: PurifiedClassifier,
-    folded: PurifiedClassifier,
-    path: Path,
-    split: Split,
-    metadata: dict[str, Any],
-    cfg: Export,
-) -> dict[str, Any]:
-    """Export the purified classifier ``folded``, from `purified.load`, compared with ``network``.
-
-    As `export`. A random one has a further input ``z`` [batch, S, C, H, W], its normal numbers. One
-    that combines several scores has further outputs ``call_1`` … [batch * calls, K], which the
-    backend drops.
-
-    Raises:
-        BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
-    """
-    return _export(network, _Outputs(folded.float()), path, split, metadata, cfg)
+    compared: Any = network  # which has `parity_outputs` and `decided`
+    folded = folded.float()
+    if isinstance(network, EnsembleClassifier | PurifiedClassifier):
+        folded = _Outputs(folded)
+    else:
+        compared = _Plain(network)
+    inputs = _inputs(split.pixels(slice(cfg.parity_images)), metadata["sigma"], compared.normals)
+    with torch.inference_mode():
+        outputs = compared.parity_outputs(*inputs.values())
+    size = sum(t.nbytes for t in [*folded.parameters(), *folded.buffers()])
+    with (_folder if size >= LARGEST else atomic)(path) as part:
+        _write(part, folded, inputs, [*outputs], metadata, opset=cfg.opset)
+        gc.collect()  # frees the exporter's copies of the weights before ONNX Runtime makes its own
+        graph = part / GRAPH if part.is_dir() else part
+        decided = compared.decided(outputs, tolerance=cfg.tolerance)
+        record = parity(graph, inputs, outputs, decided)
+        if not record["max_abs_difference"] <= cfg.tolerance:
+            raise BackendError(
+                f"{path}: ONNX Runtime differs from PyTorch by {record['max_abs_difference']:.2g} "
+                f"on noisy images, export.tolerance is {cfg.tolerance:g}"
+            )
+        if path.is_dir():  # an older folder cannot be replaced in one step
+            shutil.rmtree(path)
+    return record
 
 
 class _Plain:
-    """A single network as a `Comparable`; its scores do not combine others."""
+    """A single network that can be compared with its export; its scores do not combine others."""
 
     normals: tuple[int, ...] = ()
 
-    def __init__(self, network: Classifier) -> None:
+    def __init__(self, network: nn.Module) -> None:
         self.network = network
 
     def parity_outputs(self, x: Tensor, sigma: Tensor, *z: Tensor) -> dict[str, Tensor]:
@@ -138,41 +102,13 @@ class _Plain:
 class _Outputs(nn.Module):
     """The `parity_outputs` of a classifier as a tuple, which PyTorch can trace."""
 
-    def __init__(self, network: EnsembleClassifier | PurifiedClassifier) -> None:
+    def __init__(self, network: Any) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, x: Tensor, sigma: Tensor, z: Tensor | None = None) -> tuple[Tensor, ...]:
         inputs = (x, sigma) if z is None else (x, sigma, z)
         return (*self.network.parity_outputs(*inputs).values(),)
-
-
-def _export(
-    network: Comparable,
-    folded: nn.Module,
-    path: Path,
-    split: Split,
-    metadata: dict[str, Any],
-    cfg: Export,
-) -> dict[str, Any]:
-    inputs = _inputs(split.pixels(slice(cfg.parity_images)), metadata["sigma"], network.normals)
-    with torch.inference_mode():
-        outputs = network.parity_outputs(*inputs.values())
-    size = sum(t.nbytes for t in [*folded.parameters(), *folded.buffers()])
-    with (_folder if size >= LARGEST else atomic)(path) as part:
-        _write(part, folded, inputs, [*outputs], metadata, opset=cfg.opset)
-        gc.collect()  # frees the exporter's copies of the weights before ONNX Runtime makes its own
-        graph = part / GRAPH if part.is_dir() else part
-        decided = network.decided(outputs, tolerance=cfg.tolerance)
-        record = parity(graph, inputs, outputs, decided)
-        if not record["max_abs_difference"] <= cfg.tolerance:
-            raise BackendError(
-                f"{path}: ONNX Runtime differs from PyTorch by {record['max_abs_difference']:.2g} "
-                f"on noisy images, export.tolerance is {cfg.tolerance:g}"
-            )
-        if path.is_dir():  # an older folder cannot be replaced in one step
-            shutil.rmtree(path)
-    return record
 
 
 def _inputs(pixels: np.ndarray, sigma: float, normals: tuple[int, ...]) -> dict[str, Tensor]:

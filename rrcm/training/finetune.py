@@ -18,7 +18,7 @@ from rrcm.training.engine import distributed
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import augment, loading, order
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.loop import Computed, State, optimise, set_recompute
+from rrcm.training.engine.loop import Computed, State, optimise, prepare
 from rrcm.training.engine.loop import train as loop
 
 from timm.optim import param_groups_layer_decay  # isort: skip (after _torchvision)
@@ -64,9 +64,7 @@ def train(
     """
     constants = parse(run.loss, method.Config, where=f"runs: loss of method {run.method}")
     network: Any = state.modules["classifier"].train()  # its class is the architecture's
-    set_recompute(network.encoder, recipe.compute, name=run.architecture)
-    if distributed.world() > 1:
-        distributed.synchronise(network)
+    prepare(network.encoder, recipe.compute, name=run.architecture)
     called = Computed(network, recipe.compute)
     sigma = torch.tensor(run.sigma, device=network.head.weight.device)
     per_epoch = order.steps_per_epoch(len(data["train"].labels), batch_size=recipe.batch_size)

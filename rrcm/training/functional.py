@@ -1,121 +1,59 @@
 """``rrcm.losses``: the losses of this project, for a training loop of one's own.
 
-Each takes a network of pixels in [0, 1] (x [B, C, H, W] -> logits [B, K]) that has any
-normalisation inside, images ``x`` without noise, and labels ``y``, classes [B] or probabilities
-[B, K]; it adds the noise itself, and returns one value for each image, [B]. Constants have the
-names of the papers. Randomness is that of PyTorch's global generator. ``done`` is the share of the
-training that has passed, for losses that set in gradually. Equations are those of docs/theory.md.
+They take images without noise in [0, 1], add the noise themselves, and return one value for each
+image, [B]. Randomness is that of PyTorch's global generator. Equations are those of docs/theory.md.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rrcm.core import registry
+from rrcm.core.schema import parse
 from rrcm.training.engine.draws import Draws
 from rrcm.training.shared.losses import info_nce
 
-__all__ = [
-    "consistency",
-    "gaussian",
-    "info_nce",
-    "macer",
-    "representation_consistency",
-    "smoothadv",
-    "smoothmix",
-    "stability",
-]
+__all__ = ["info_nce", "loss", "representation_consistency"]
 
 
-def gaussian(network: nn.Module, x: Tensor, y: Tensor, *, sigma: float) -> Tensor:
-    """Cross-entropy on one noisy copy of each image: Cohen et al. (2019), arXiv:1902.02918."""
-    return _of("gaussian", network, x, y, sigma=sigma)
-
-
-def stability(network: nn.Module, x: Tensor, y: Tensor, *, sigma: float, lbd: float) -> Tensor:
-    """Stability training (eq. 44): Li et al. (2019), arXiv:1809.03113; ``lbd`` weighs its term."""
-    return _of("stability", network, x, y, sigma=sigma, lbd=lbd)
-
-
-def consistency(
+def loss(
+    method: str,
     network: nn.Module,
     x: Tensor,
     y: Tensor,
     *,
     sigma: float,
-    lbd: float,
-    eta: float = 0.5,
-    m: int = 2,
-    measure: Literal["kl", "mse"] = "kl",
+    constants: dict[str, Any] | None = None,
+    done: float = 1.0,
 ) -> Tensor:
-    """Consistency of ``m`` noisy copies (eq. 8): Jeong & Shin (2020), arXiv:2006.04062.
+    """The loss of a training method, a file of rrcm/training/methods/ (docs/methods.md).
 
-    It is also the fine-tuning loss of rRCM. ``lbd`` weighs the distance of the copies' predictions
-    from their mean, ``eta`` the entropy of the mean.
+    Args:
+        method: Its name, such as ``consistency``.
+        network: Pixels [B, C, H, W] -> logits [B, K], with any normalisation inside.
+        x: Images, [B, C, H, W].
+        y: Classes [B], or probabilities [B, K].
+        sigma: Standard deviation of the noise, in pixels.
+        constants: All constants of the method, as under ``loss`` of a run.
+        done: Share of the training that has passed, for losses that set in gradually.
+
+    Returns:
+        One value for each image, [B].
+
+    Raises:
+        ConfigError: There is no such method, or a constant is missing, unknown or out of range.
     """
-    return _of("consistency", network, x, y, sigma=sigma, lbd=lbd, eta=eta, m=m, measure=measure)
-
-
-def smoothadv(
-    network: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    sigma: float,
-    epsilon: float,
-    steps: int = 10,
-    m: int = 4,
-    attack: Literal["pgd", "ddn"] = "pgd",
-    multi_noise: bool = True,
-    lbd: float = 0.0,
-    eta: float = 0.0,
-    warmup: float = 0.0,
-    done: float = 1.0,
-) -> Tensor:
-    """SmoothAdv (eq. 41): Salman et al. (2019), arXiv:1906.04584; an attack within ``epsilon``."""
-    constants = {"epsilon": epsilon, "steps": steps, "m": m, "attack": attack, "lbd": lbd}
-    constants |= {"multi_noise": multi_noise, "eta": eta, "warmup": warmup}
-    return _of("smoothadv", network, x, y, sigma=sigma, done=done, **constants)
-
-
-def smoothmix(
-    network: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    sigma: float,
-    alpha: float,
-    eta: float = 5.0,
-    steps: int = 4,
-    m: int = 2,
-    one_step: bool = False,
-    max_norm: float = float("inf"),
-    warmup: float = 0.0,
-    done: float = 1.0,
-) -> Tensor:
-    """SmoothMix (eq. 43): Jeong et al. (2021), arXiv:2111.09277; steps of length ``alpha``."""
-    constants = {"alpha": alpha, "eta": eta, "steps": steps, "m": m, "one_step": one_step}
-    constants |= {"max_norm": max_norm, "warmup": warmup}
-    return _of("smoothmix", network, x, y, sigma=sigma, done=done, **constants)
-
-
-def macer(
-    network: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    sigma: float,
-    lbd: float,
-    gamma: float = 8.0,
-    beta: float = 16.0,
-    m: int = 16,
-    defer: float = 0.0,
-    done: float = 1.0,
-) -> Tensor:
-    """MACER (eq. 42): Zhai et al. (2020), arXiv:2001.02378; a hinge on the soft radius."""
-    constants = {"lbd": lbd, "gamma": gamma, "beta": beta, "m": m, "defer": defer}
-    return _of("macer", network, x, y, sigma=sigma, done=done, **constants)
+    component = registry.load("methods", method)
+    return component.loss(
+        _Blind(network),
+        x,
+        y,
+        sigma=torch.tensor(sigma, dtype=x.dtype, device=x.device),
+        draw=_draws(),
+        done=done,
+        cfg=parse(constants or {}, component.Config, where=method),
+    )
 
 
 def representation_consistency(
@@ -179,28 +117,6 @@ class _Blind(nn.Module):
         """Logits of ``x``."""
         logits: Any = self.network(x)
         return getattr(logits, "logits", logits)
-
-
-def _of(
-    method: str,
-    network: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    sigma: float,
-    done: float = 1.0,
-    **cfg: Any,
-) -> Tensor:
-    component = registry.load("methods", method)
-    return component.loss(
-        _Blind(network),
-        x,
-        y,
-        sigma=torch.tensor(sigma, dtype=x.dtype, device=x.device),
-        draw=_draws(),
-        done=done,
-        cfg=component.Config(**cfg),
-    )
 
 
 def _draws() -> Draws:

@@ -19,7 +19,7 @@ from rrcm.training.engine import distributed, schedules
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import loading, order
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.loop import Computed, State, decayed, optimise, set_recompute, train
+from rrcm.training.engine.loop import Computed, State, decayed, optimise, prepare, train
 
 
 def start(cfg: Pretrain, model: Model, *, device: str = "cpu") -> State:
@@ -54,7 +54,9 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
     _require_views(cfg, objective.VIEWS)
     modules: dict[str, Any] = {**state.modules}  # nn.ModuleDicts
     online, target = (modules[name].train() for name in ("online", "target"))
-    _prepare(online, target, cfg)
+    prepare(online["encoder"], cfg.compute, name=cfg.architecture)
+    for module in (online, target) if distributed.world() > 1 else ():
+        distributed.synchronise(module)  # the projectors, too
     called: list[Any] = [
         nn.ModuleDict({name: Computed(part, cfg.compute) for name, part in module.items()})
         for module in (online, target)
@@ -124,13 +126,6 @@ def _require_views(cfg: Pretrain, views: tuple[str, ...]) -> None:
             f"pretrain: augment: {cfg.objective} needs the views {', '.join(views)}; got "
             f"{', '.join(cfg.augment) or 'none'}"
         )
-
-
-def _prepare(online: nn.ModuleDict, target: nn.ModuleDict, cfg: Pretrain) -> None:
-    set_recompute(online["encoder"], cfg.compute, name=cfg.architecture)
-    for module in (online, target):
-        if distributed.world() > 1:
-            distributed.synchronise(module)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from rrcm.core import registry
 from rrcm.core.errors import DataError
 from rrcm.data.datasets import fashion_mnist, mnist
 from rrcm.data.ingest import idx
-from rrcm.data.ingest.origin import Origin
+from rrcm.data.ingest.listing import Origin
 
 from torchvision import datasets  # isort: skip (after the stub)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from rrcm.models.trained.base import classifier
 from rrcm.noise import units
-from rrcm.training.engine.loop import Computed, set_recompute
+from rrcm.training.engine.loop import Computed, prepare
 
 FP32 = PRETRAIN.compute
 CALLS = {
@@ -25,7 +25,7 @@ def computed(name):
     torch.manual_seed(0)
     network = classifier.build(MODEL, classes=4, condition="exact", final_norm=True)
     nn.init.normal_(network.head.weight)
-    set_recompute(network.encoder, CALLS[name], name="vit")
+    prepare(network.encoder, CALLS[name], name="vit")
     names = [*network.state_dict()]
     called = Computed(network.train(), CALLS[name])
     y = called(torch.rand(8, 1, 8, 8), torch.tensor(0.5))

@@ -29,7 +29,7 @@ from rrcm.config.certification import Ensemble, Export
 from rrcm.core import registry
 from rrcm.core.errors import CheckpointError, ConfigError
 from rrcm.data.datasets import digits
-from rrcm.inference.export import export_ensemble
+from rrcm.inference.export import export
 from rrcm.models.trained import ensembles
 from rrcm.models.trained.base import classifier
 from rrcm.models.trained.ensembles import EnsembleClassifier
@@ -223,7 +223,7 @@ def exported(tmp_path_factory):
         about |= {"sigma": SIGMA, "ensemble": {"members": cfg.members}}
         check = Export(opset=20, parity_images=16, tolerance=1e-4)
         path = root / f"onnx/{rule}.onnx"
-        record = export_ensemble(network, network, path, split(16), about, check)
+        record = export(network, network, path, split(16), about, check)
         assert record["max_abs_difference"] < 1e-4
         assert record["argmax_agreement"] == 1
         assert record["undecided"] == 0

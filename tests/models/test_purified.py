@@ -27,7 +27,7 @@ from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.core.files import sha256
 from rrcm.diffusion.networks import dncnn
-from rrcm.inference.export import export_purified
+from rrcm.inference.export import export
 from rrcm.models.trained import denoiser, ensembles, purified
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
@@ -355,7 +355,7 @@ def written(root: Path, network: PurifiedClassifier, pictures: int) -> tuple[Any
     about |= {"sigma": SIGMA, "purified": {}}
     cfg = Export(opset=20, parity_images=16, tolerance=1e-4)
     path = root / "onnx/pure.onnx"
-    record = export_purified(network, copy.deepcopy(network), path, found, about, cfg)
+    record = export(network, copy.deepcopy(network), path, found, about, cfg)
 
     def opened(precision: str) -> Any:
         return registry.load("backends", "onnx").Backend(
@@ -399,7 +399,7 @@ def test_files_of_trained_parts_run_in_both_backends(tmp_path, name):
     made = save(tmp_path / "models/pure", globals()[name])
     folder = tmp_path / "models/pure"
     weights = sha256(folder / "model.safetensors")
-    record = export_purified(
+    record = export(
         purified.rebuild(made, folder, trained=True),
         purified.load(folder)[0],
         tmp_path / "onnx/pure.onnx",

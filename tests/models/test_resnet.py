@@ -15,13 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode
 import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
 from rrcm.certification.sampling import voting
 from rrcm.config import certification, sections
+from rrcm.core import registry
 from rrcm.core.errors import ConfigError
 from rrcm.inference import export
 from rrcm.models.folding.resnet import fold
 from rrcm.models.networks import resnet
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.training import finetune, pretrain
-from rrcm.training.engine.loop import set_recompute
+from rrcm.training.engine.loop import prepare
 
 import torchvision  # isort: skip (after _torchvision)
 
@@ -180,7 +181,7 @@ def test_what_a_resnet_has_not_is_refused():
         classifier.build(model(), classes=7, condition="exact", final_norm=True)
     twice = dataclasses.replace(PRETRAIN.compute, recompute=True)
     with pytest.raises(ConfigError, match=r"^compute\.recompute: resnet does not support it; set"):
-        set_recompute(network.encoder, twice, name="resnet")
+        prepare(network.encoder, twice, name="resnet")
     with pytest.raises(
         ConfigError, match=r"^models: image_size is 8, and images have 9 x 9 pixels"
     ):
@@ -269,7 +270,8 @@ def test_it_is_exported_for_any_batch_and_is_batch_invariant(tmp_path):
     split = images(16, (1, 8, 8), classes=7, max_value=255)
     cfg = certification.Export(opset=20, parity_images=16, tolerance=1e-4)
 
-    record = export.export(network, path, split, {"sigma": 0.5}, cfg, architecture="resnet")
+    folded = registry.load("folding", "resnet").fold(network)
+    record = export.export(network, folded, path, split, {"sigma": 0.5}, cfg)
 
     exported = Exported(path)
     assert record["argmax_agreement"] == 1

@@ -31,6 +31,7 @@ from rrcm.data.datasets import digits
 from rrcm.data.ingest.listing import Listing
 from rrcm.data.splits.shards import Split
 from rrcm.inference.export import export
+from rrcm.models.trained import ensembles
 from rrcm.models.trained.base import classifier
 
 PARAMS = Path(__file__).parents[1] / "mini.yaml"
@@ -238,7 +239,7 @@ def export_classifier(root: Path, run: str, to: Path, *, tolerance: float = 1e-4
     weights = sha256(root / "models" / run / "model.safetensors")
     metadata = {"run": run, "weights": weights, **{k: config[k] for k in ("classes", "sigma")}}
     cfg = Export(opset=20, parity_images=16, tolerance=tolerance)
-    return export(network, to, split(16), metadata, cfg, architecture="vit")
+    return export(network, ensembles.folded(network, config), to, split(16), metadata, cfg)
 
 
 @cache

@@ -68,7 +68,7 @@ PURIFIERS: dict[str, dict[str, Any]] = {
     "multi_step": {"rule": "exact", "steps": 3, "variance": "small"},
 }
 LOSSES: dict[str, dict[str, Any]] = {
-    **{name: {"sigma": SIGMA} for name in ("mse", "stability", "classification")},
+    **{name: {"sigma": SIGMA} for name in ("mse", "stability")},
     "diffusion": {"schedule": EDM, "mean": -1.2, "std": 1.2},
 }
 DENOISING = Denoising(
@@ -148,7 +148,7 @@ def denoise(objective: str, **loss: Any) -> Make:
     cfg = dataclasses.replace(
         DENOISING, network=network, objective=objective, loss=LOSSES[objective] | loss
     )
-    guided = objective in ("stability", "classification")
+    guided = objective == "stability"
 
     def make(device: str) -> Iterable[Tensor]:
         state = denoising.start(cfg, DENOISERS[network], device=device)

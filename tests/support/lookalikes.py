@@ -11,11 +11,10 @@ import pickle
 import struct
 import tarfile
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
-from scipy.io import savemat
 
 CIFAR_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 WNIDS = ["n02119789", "n01440764", "n03000684", "n04328186", "n07697313", "n02102040"]  # not sorted
@@ -122,64 +121,15 @@ def encoded(label: int, number: int, kind: str = "JPEG") -> bytes:
     return file.getvalue()
 
 
-def imagenet(
-    folder: Path,
-    *,
-    classes: int = 3,
-    train: int = 8,
-    val: int = 2,
-    layout: Literal["folders", "flat", "tars"] = "folders",
-) -> Path:
-    """ILSVRC2012 with ``train`` and ``val`` pictures a class, in one of the forms it comes in.
-
-    ``folders``: train/<wnid>/ and val/<wnid>/; ``flat``: val/ without folders, and the devkit's
-    archive; ``tars``: the three archives. The pictures and their names are the same.
-    """
-    wnids = WNIDS[:classes]  # number k of ILSVRC is wnids[k - 1]
-    folder.mkdir(parents=True, exist_ok=True)
-    trained = {
-        wnid: {f"{wnid}_{n}.JPEG": encoded(label, n) for n in range(train)}
-        for label, wnid in enumerate(wnids)
-    }
-    truth = np.random.default_rng(0).permutation(np.repeat(np.arange(classes), val)).tolist()
-    validated = {
-        f"ILSVRC2012_val_{n + 1:08d}.JPEG": encoded(label, 1000 + n)
-        for n, label in enumerate(truth)
-    }
-    if layout == "tars":
-        classed = {f"{wnid}.tar": tar(files) for wnid, files in sorted(trained.items())}
-        (folder / "ILSVRC2012_img_train.tar").write_bytes(tar(classed))
-        (folder / "ILSVRC2012_img_val.tar").write_bytes(tar(validated))
-    else:
-        for wnid, files in trained.items():
-            write(folder / "train" / wnid, files)
-        for (name, raw), label in zip(validated.items(), truth, strict=True):
-            below = folder / "val" if layout == "flat" else folder / "val" / wnids[label]
-            write(below, {name: raw})
-    if layout != "folders":
-        devkit(folder, wnids, [label + 1 for label in truth])
+def imagenet(folder: Path, *, classes: int = 3, train: int = 8, val: int = 2) -> Path:
+    """ILSVRC2012 with ``train`` and ``val`` pictures a class, in the folders of torchvision."""
+    for label, wnid in enumerate(WNIDS[:classes]):
+        trained = {f"{wnid}_{n}.JPEG": encoded(label, n) for n in range(train)}
+        write(folder / "train" / wnid, trained)
+        numbers = [classes * n + label for n in range(1, val + 1)]
+        named = {f"ILSVRC2012_val_{n:08d}.JPEG": encoded(label, 1000 + n) for n in numbers}
+        write(folder / "val" / wnid, named)
     return folder
-
-
-def devkit(folder: Path, wnids: list[str], truth: list[int]) -> Path:
-    """ILSVRC2012_devkit_t12.tar.gz: the synsets, one of them no class, and the ground truth."""
-    names = ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children")
-    kinds = [(name, object) for name in (*names, "wordnet_height", "num_train_images")]
-    rows = [(k, w, f"thing {k}, it", "a thing", 0, [], 0, 8) for k, w in enumerate(wnids, 1)]
-    rows.append((len(wnids) + 1, "n00001740", "entity", "what is", len(wnids), [1, 2], 18, 0))
-    synsets = np.array([[row] for row in rows], dtype=kinds)
-    mat = io.BytesIO()
-    savemat(mat, {"synsets": synsets})
-    root = folder / "ILSVRC2012_devkit_t12"
-    lines = "".join(f"{k}\n" for k in truth)
-    write(
-        root / "data",
-        {
-            "meta.mat": mat.getvalue(),
-            "ILSVRC2012_validation_ground_truth.txt": lines.encode(),
-        },
-    )
-    return packed(root, folder / "ILSVRC2012_devkit_t12.tar.gz")
 
 
 def folders(

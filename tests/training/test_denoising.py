@@ -29,7 +29,7 @@ COSINE = Schedule(kind="cosine", steps=9, rescale=False)
 EDM = Schedule(kind="edm", steps=0, rescale=False)
 VP = [LINEAR, COSINE]
 CONSTANTS = {
-    **{name: {"sigma": 0.5} for name in ("mse", "stability", "classification")},
+    **{name: {"sigma": 0.5} for name in ("mse", "stability")},
     "diffusion": {"schedule": dataclasses.asdict(EDM), "mean": -1.2, "std": 1.2},
 }
 UVIT = {"size": "16x3x2", "image_size": 8, "channels": 1, "patch_size": 4}
@@ -119,17 +119,15 @@ def test_squared_error_is_of_pixels():
     torch.testing.assert_close(asked("mse", network), torch.stack(expected).mean(dim=(1, 2, 3)))
 
 
-@pytest.mark.parametrize("name", ["stability", "classification"])
-def test_a_guide_is_asked_of_the_denoised_image(name):
-    """For what it says of the image itself, or for the true class; it differs in some."""
+def test_a_guide_is_asked_of_the_denoised_image_for_what_it_says_of_the_image():
     x, y = pixels()
     network, guide, z = Tiny(), Guide(), Draws(5, 0).normal(x)
     log_p = guide(network(x + 0.5 * z, torch.zeros(6).double())).log_softmax(dim=1)
     said = guide(x).argmax(dim=1)
-    classes = {"stability": said, "classification": y}[name]
 
     assert not torch.equal(said, y)
-    torch.testing.assert_close(asked(name, network, guide=guide), -log_p[torch.arange(6), classes])
+    found = asked("stability", network, guide=guide)
+    torch.testing.assert_close(found, -log_p[torch.arange(6), said])
 
 
 @pytest.mark.parametrize("schedule", VP, ids=lambda s: s.kind)
@@ -298,7 +296,7 @@ def test_objective(name):
     ("name", "change", "message"),
     [
         ("mse", {"sigma": 0.0}, "sigma: must be positive"),
-        ("classification", {"sigma": math.inf}, "sigma: must be positive"),
+        ("stability", {"sigma": math.inf}, "sigma: must be positive"),
         ("diffusion", {"std": 0.0}, "std: must be positive"),
         ("diffusion", {"schedule": COSINE}, "mean, std: of edm alone, set them to 0, got -1.2"),
     ],
@@ -467,7 +465,7 @@ def test_a_network_with_a_condition_trains_on_what_is_represented(tmp_path, monk
     [
         ({"guide": "models/x"}, 0, "mse looks at nothing beside the images, .*; got models/x"),
         ({"objective": "stability"}, 0, "stability looks at models/<name>; got none"),
-        ({"objective": "classification", "guide": "represented/x"}, 0, "got represented/x"),
+        ({"objective": "stability", "guide": "represented/x"}, 0, "got represented/x"),
         ({"objective": "diffusion", "guide": "represented/x"}, 0, "looks at nothing beside"),
         ({"objective": "diffusion"}, 3, "diffusion looks at represented/<name>; got none"),
     ],

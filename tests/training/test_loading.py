@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from builders import images, some
+from builders import images, refused, some
 from lookalikes import encoded
 
-from rrcm.core.errors import DataError
+from rrcm.core.errors import ConfigError, DataError
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 from rrcm.data.splits.shards import KIND, Pictures, Split
@@ -45,13 +45,12 @@ def photos(tmp_path_factory):
     )
 
 
-@pytest.fixture(params=["arrays", "arrays as pictures", "pictures"])
+@pytest.fixture(params=["arrays", "pictures"])
 def source(request, photos):
-    """A split, and views of it that are made in one of three ways."""
+    """A split, and views of it."""
     if request.param == "pictures":
-        return photos, VIEWS
-    arrays = images(sum(SIZES), (3, 8, 8))
-    return arrays, VIEWS if request.param == "arrays" else VIEWS | {"second": [POLICY, FLIP]}
+        return photos, VIEWS | {"second": [POLICY, FLIP]}
+    return images(sum(SIZES), (3, 8, 8)), VIEWS
 
 
 def load(split, views, *, start=0, stop=4, batch_size=6, seed=0, workers=0, where="pretrain"):
@@ -141,10 +140,9 @@ def test_the_global_generators_are_left_alone(source):
 
 
 @pytest.mark.parametrize("max_value", [16, 255])
-@pytest.mark.parametrize("other", [[], [POLICY]], ids=["in memory", "beside pictures"])
-def test_without_augmentation_arrays_are_the_pixels_of_the_split(max_value, other):
+def test_without_augmentation_arrays_are_the_pixels_of_the_split(max_value):
     split = images(20, max_value=max_value)
-    for batch in load(split, {"plain": [], "other": other}):
+    for batch in load(split, {"plain": []}):
         rows = order.rows(batch.step, shards=(20,), batch_size=6, seed=0).numpy()
 
         assert torch.equal(batch.views["plain"], torch.from_numpy(split.pixels(rows)))
@@ -180,13 +178,9 @@ def test_what_is_done_to_batches_comes_after_pictures(photos):
     torch.testing.assert_close(batch.views["first"], expected)
 
 
-def test_grey_arrays_can_be_shown_as_pictures():
-    split = images(12, (1, 8, 8), max_value=16)
-    (batch,) = load(
-        split, {"first": [{"resized_crop": {"scale": [1, 1], "ratio": [1, 1]}}, POLICY]}, stop=1
-    )
-
-    assert batch.views["first"].shape == (6, 1, 8, 8)
+def test_arrays_are_no_pictures_for_randaugment():
+    with refused(ConfigError, "pretrain: augment: randaugment works on picture files"):
+        load(images(12, (1, 8, 8)), {"first": [POLICY]}, stop=1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -13,8 +13,7 @@ import numpy as np
 
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic, sha256
-from rrcm.data.ingest.listing import Listing
-from rrcm.data.ingest.origin import Origin
+from rrcm.data.ingest.listing import Listing, Origin
 
 CLASSES = tuple("0123456789")
 MAX_VALUE = 16  # the largest pixel value

@@ -6,8 +6,7 @@ Source: Xiao, Rasul & Vollgraf (2017), arXiv:1708.07747.
 from pathlib import Path
 
 from rrcm.data.ingest import idx
-from rrcm.data.ingest.listing import Listing
-from rrcm.data.ingest.origin import Origin
+from rrcm.data.ingest.listing import Listing, Origin
 
 CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from rrcm.core.errors import DataError
 from rrcm.data.ingest import class_folders, manifest
-from rrcm.data.ingest.listing import Listing
+from rrcm.data.ingest.listing import Listing, Origin
 from rrcm.data.ingest.manifest import Tree
-from rrcm.data.ingest.origin import Origin
 
 
 def acquire(root: Path, origin: Origin) -> str:

@@ -7,8 +7,7 @@ recognition".
 from pathlib import Path
 
 from rrcm.data.ingest import idx
-from rrcm.data.ingest.listing import Listing
-from rrcm.data.ingest.origin import Origin
+from rrcm.data.ingest.listing import Listing, Origin
 
 CLASSES = tuple("0123456789")
 TORCHVISION = "MNIST"  # the class of torchvision.datasets that downloads it

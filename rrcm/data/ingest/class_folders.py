@@ -1,7 +1,6 @@
 """Lists picture files in one folder per class, for the datasets of such files."""
 
 import os
-from collections.abc import Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,13 +16,13 @@ def classes(root: Path) -> dict[str, list[Place]]:
     """The pictures below each folder of ``root``, at any depth, sorted by name.
 
     Raises:
-        DataError: ``root`` has no folders; or as `files`.
+        DataError: ``root`` has no folders; or as `contents`.
     """
     names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     names = [name for name in names if not name.startswith(".")]
     if not names:
         raise DataError(f"{root}: no folders in it; expected one for each class")
-    return {name: files(root / name) for name in names}
+    return {name: contents(root / name).pictures for name in names}
 
 
 class Contents(NamedTuple):
@@ -37,12 +36,7 @@ class Contents(NamedTuple):
     hidden: int
 
 
-def files(root: Path) -> list[Place]:
-    """The pictures of `contents`, which has the errors."""
-    return contents(root).pictures
-
-
-def contents(root: Path, suffixes: Set[str] = SUFFIXES) -> Contents:
+def contents(root: Path) -> Contents:
     """What lies below ``root``, at any depth; links to folders are followed.
 
     Raises:
@@ -63,7 +57,7 @@ def contents(root: Path, suffixes: Set[str] = SUFFIXES) -> Contents:
             place = name if below == "." else f"{below}/{name}".replace(os.sep, "/")
             if name.startswith("."):
                 continue
-            if os.path.splitext(name)[1].lower() in suffixes:
+            if os.path.splitext(name)[1].lower() in SUFFIXES:
                 found.append(Place(place, os.path.join(folder, name)))
             else:
                 others.append(place)

@@ -14,8 +14,7 @@ import numpy as np
 
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic, read_bytes, unzipped
-from rrcm.data.ingest.listing import Listing
-from rrcm.data.ingest.origin import Origin
+from rrcm.data.ingest.listing import Listing, Origin
 
 SIDE, MAX_VALUE = 28, 255
 PARTS = {"train": False, "t10k": True}  # prefix of the files -> do they belong to the test split?

@@ -1,31 +1,78 @@
-"""The contents of a dataset, listed before any picture is read."""
+"""What a dataset is told, the origin of its files, and what it tells: its images, unread."""
 
-import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from rrcm.core.errors import DataError
-from rrcm.core.files import MOST, read_bytes
+from rrcm.core.errors import DataError, one_line
+from rrcm.core.files import read_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """What a dataset's ``acquire`` takes.
+
+    ``path`` is the folder or archive of the original files, None if none was named. ``verify``:
+    they must be the official ones. ``skip_unreadable``: pictures that cannot be read are left out
+    and listed, instead of an error. ``link`` is a file for the path of files that stay in place.
+    """
+
+    path: Path | None
+    verify: bool
+    skip_unreadable: bool
+    link: Path
+
+    def folder(self) -> Path:
+        """The folder that was named.
+
+        Raises:
+            DataError: None was, or there is no such folder.
+        """
+        if self.path is None:
+            raise DataError("--from DIR: say where the pictures are; they stay there")
+        if not self.path.is_dir():
+            raise DataError(f"--from {self.path}: no such folder")
+        return self.path
+
+    @contextmanager
+    def or_download(
+        self, name: str, download: Callable[[Path], Path], instead: str
+    ) -> Iterator[Path]:
+        """The path that was named, or what ``download`` puts into a temporary folder.
+
+        Args:
+            name: The dataset, for messages.
+            download: Downloads by torchvision into a folder, and returns the path of the files.
+            instead: What a user can fetch by hand.
+
+        Raises:
+            DataError: The download fails.
+        """
+        if self.path is not None:
+            yield self.path
+            return
+        import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
+
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                path = download(Path(folder))
+            except (OSError, RuntimeError) as error:
+                raise DataError(
+                    f"{name}: torchvision cannot download it ({one_line(error)}); fetch {instead}"
+                ) from None
+            yield path
 
 
 class Place(NamedTuple):
-    """Location of a picture's bytes: ``size`` bytes of ``file`` from ``offset``, or -1 for all.
-
-    ``name`` is the picture's name within its class.
-    """
+    """A picture file: its ``name`` within its class, and its path."""
 
     name: str
-    file: str
-    offset: int = 0
-    size: int = -1
-
-    def __str__(self) -> str:
-        """The path, followed by the name if the path is an archive."""
-        return self.file if self.size < 0 else f"{self.file}:{self.name}"
+    path: str
 
     def read(self) -> bytes:
         """The bytes.
@@ -33,15 +80,7 @@ class Place(NamedTuple):
         Raises:
             DataError: They are missing.
         """
-        if self.size < 0:
-            return read_bytes(Path(self.file))
-        if self.size > MOST:
-            raise DataError(f"{self}: {self.size:,} bytes, too many for a picture")
-        with open(self.file, "rb", buffering=0) as file:
-            raw = os.pread(file.fileno(), self.size, self.offset)
-        if len(raw) != self.size:
-            raise DataError(f"{self}: {self.size - len(raw)} bytes are missing at its end")
-        return raw
+        return read_bytes(Path(self.path))
 
 
 def anything(_: list[str]) -> None:

@@ -20,8 +20,7 @@ from rrcm.core import pool, progress
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.files import read_bytes, read_json, write_json, write_text
 from rrcm.core.schema import parse
-from rrcm.data.ingest.listing import Listing, Place
-from rrcm.data.ingest.origin import Origin
+from rrcm.data.ingest.listing import Listing, Origin, Place
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 
@@ -117,7 +116,7 @@ def _look(places: list[Place]) -> list[Seen]:
     for place in places:
         try:
             raw = place.read()
-            pictures.read(io.BytesIO(raw), THUMB, name=str(place))
+            pictures.read(io.BytesIO(raw), THUMB, name=place.path)
             seen.append(Seen(hashlib.sha256(raw).hexdigest(), len(raw), ""))
         except DataError as error:
             seen.append(Seen("", 0, str(error)))

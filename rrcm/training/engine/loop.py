@@ -8,9 +8,6 @@ of one part of an accumulated batch (over all processes).
 
 import json
 import math
-import os
-import shlex
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -41,16 +38,11 @@ class Computed(nn.Module):
     """
 
     def __init__(self, module: nn.Module, compute: Compute) -> None:
-        """Compile ``module`` in place if ``compute.compile``.
-
-        Raises:
-            TrainingError: PyTorch's compiler does not work on this machine.
-        """
+        """Compile ``module`` in place if ``compute.compile``."""
         super().__init__()
         self.module, self.narrow = module, compute.precision == "bf16"
         self._passes = self._gradients = 0
         if compute.compile:
-            _require_plain_paths()
             module.compile()
 
     def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
@@ -76,11 +68,12 @@ class Computed(nn.Module):
         return taken
 
 
-def set_recompute(network: nn.Module, compute: Compute, *, name: str) -> None:
-    """Let ``network`` recompute activations in the backward pass if ``compute.recompute``.
+def prepare(network: nn.Module, compute: Compute, *, name: str) -> None:
+    """Set ``network`` to recompute activations if ``compute.recompute``, and share its BatchNorms.
 
     Raises:
-        ConfigError: The architecture ``name`` does not support it (``supports_recompute``).
+        ConfigError: The architecture ``name`` cannot recompute (``supports_recompute``), or has a
+            BatchNorm that several processes cannot share.
     """
     if compute.recompute and not network.supports_recompute:
         raise ConfigError(
@@ -88,6 +81,8 @@ def set_recompute(network: nn.Module, compute: Compute, *, name: str) -> None:
             "devices or batch_size"
         )
     setattr(network, "recompute", compute.recompute)  # noqa: B010 (not every module declares it)
+    if distributed.world() > 1:
+        distributed.synchronise(network)
 
 
 @dataclass(kw_only=True)
@@ -291,19 +286,3 @@ def _require_finite(row: dict[str, float]) -> None:
             f"the loss is not finite at step {row['step']} (loss {row['loss']}, gradient "
             f"norm {row['grad_norm']}); lower optimizer.lr or optimizer.clip"
         )
-
-
-def _require_plain_paths() -> None:
-    """Refuse spaces in paths that PyTorch puts unquoted into the command of a C++ compiler."""
-    if torch.cuda.is_available():
-        return
-    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", tempfile.gettempdir())
-    for path, cure in (
-        (cache, "set TORCHINDUCTOR_CACHE_DIR to a folder without"),
-        (os.path.dirname(torch.__file__), "install the environment in one without"),
-    ):
-        if shlex.split(path) != [path]:
-            raise TrainingError(
-                f"compute.compile: {path} has a space or a quote, with which PyTorch cannot "
-                f"compile; {cure}, or set compile: false"
-            )

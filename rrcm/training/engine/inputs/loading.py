@@ -14,13 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from rrcm.core.errors import DataError
+from rrcm.core.errors import ConfigError, DataError
 from rrcm.data.splits import pictures
-from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Pictures, Split
 from rrcm.training.engine import distributed
 from rrcm.training.engine.draws import Draws
@@ -57,9 +55,9 @@ def batches(
 ) -> Iterator[Batch]:
     """The batches of steps ``start`` to ``stop`` - 1, in order.
 
-    Arrays are copied to the device once and augmented there. Picture files, and arrays with an
-    augmentation of pictures, are prepared by ``workers`` processes ahead of time, or by this
-    process if that is 0, and copied to the device as bytes.
+    Arrays are copied to the device once and augmented there. Picture files are prepared by
+    ``workers`` processes ahead of time, or by this process if that is 0, and copied to the device
+    as bytes.
 
     Args:
         split: The images.
@@ -73,7 +71,8 @@ def batches(
         where: The section of params.yaml, for error messages.
 
     Raises:
-        ConfigError: ``augment`` is invalid, or ``batch_size`` cannot be shared evenly.
+        ConfigError: ``augment`` is invalid or not for arrays, or ``batch_size`` cannot be shared
+            evenly.
         DataError: A picture cannot be decoded.
     """
     rows, encoded = distributed.part(batch_size, where=where), isinstance(split.images, Pictures)
@@ -93,9 +92,15 @@ def batches(
     )
     order.steps_per_epoch(len(split.labels), batch_size=batch_size)  # checks the batch size
     steps = range(start, stop)
-    if encoded or any(view.to_pictures for view in part.views.values()):
+    if encoded:
         images = _rendered(part, steps, device, workers)
     else:
+        for name, view in part.views.items():
+            if view.to_pictures:
+                raise ConfigError(
+                    f"{places[name]}: randaugment works on picture files, and these data are "
+                    "arrays; leave it out"
+                )
         images = _in_memory(part, steps, device)
     return _augmented(part, steps, images, device)
 
@@ -117,40 +122,26 @@ class _Part(Dataset[dict[str, Tensor] | DataError]):
         rows = order.rows(step, shards=self.shards, batch_size=self.batch_size, seed=self.seed)
         return rows[self.first : self.first + self.rows]
 
-    def max_value(self, view: str) -> int:
-        """The pixel value of a view that becomes 1.0."""
-        return MAX_VALUE if self.views[view].to_pictures else self.split.max_value
-
     def __getitem__(self, step: int) -> dict[str, Tensor] | DataError:
-        """Every view after the augmentations of pictures, uint8 [b, C, H, W].
+        """Every view of pictures after the augmentations of pictures, uint8 [b, C, H, W].
 
         A DataError is returned and not raised: from a worker process it would arrive as a
         traceback.
         """
-        shape = self.split.images.shape[1:]
-        views = {name: np.empty((self.rows, *shape), dtype=np.uint8) for name in self.views}
+        images = self.split.images
+        assert isinstance(images, Pictures)
+        fit = images.fit
+        views = {name: np.empty((self.rows, *fit.shape), dtype=np.uint8) for name in self.views}
         try:
             for place, row in enumerate(self.chosen(step).tolist()):
-                self._render(row, f"{self.seed}/{step}/{self.first + place}", place, views)
+                name = images.name(row)
+                picture = pictures.decode(io.BytesIO(images.encoded(row)), fit.shape[0], name=name)
+                for view, augmentation in self.views.items():
+                    rng = random.Random(f"{self.seed}/{step}/{self.first + place}/{view}")
+                    views[view][place] = augmentation.render(picture, fit, rng, name=name)
         except DataError as error:
             return error
-        return {name: torch.from_numpy(images) for name, images in views.items()}
-
-    def _render(self, row: int, key: str, place: int, views: dict[str, np.ndarray]) -> None:
-        """Write each view of one image to ``place`` of the view's batch."""
-        images = self.split.images
-        if isinstance(images, Pictures):
-            fit, name = images.fit, images.name(row)
-            picture = pictures.decode(io.BytesIO(images.encoded(row)), fit.shape[0], name=name)
-        else:
-            fit, name = Fit(shape=images.shape[1:]), f"image {self.split.idx[row]}"
-            picture = _as_picture(images[row], max_value=self.split.max_value)
-        for view, augmentation in self.views.items():
-            if augmentation.to_pictures or isinstance(images, Pictures):
-                rng = random.Random(f"{key}/{view}")
-                views[view][place] = augmentation.render(picture, fit, rng, name=name)
-            else:
-                views[view][place] = images[row]
+        return {name: torch.from_numpy(rendered) for name, rendered in views.items()}
 
 
 def _shards(split: Split) -> tuple[int, ...]:
@@ -158,12 +149,6 @@ def _shards(split: Split) -> tuple[int, ...]:
     if isinstance(split.images, Pictures):
         return tuple(np.bincount(split.images.rows["shard"]).tolist())
     return (len(split.labels),)
-
-
-def _as_picture(image: np.ndarray, *, max_value: int) -> Image.Image:
-    """An array [C, H, W] as a picture of eight bits."""
-    image = ((image.astype(np.int64) * MAX_VALUE + max_value // 2) // max_value).astype(np.uint8)
-    return Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0))
 
 
 def _in_memory(
@@ -205,7 +190,7 @@ def _augmented(
         yield Batch(
             step=step,
             views={
-                name: part.views[name](pixels.float() / part.max_value(name), draws[name])
+                name: part.views[name](pixels.float() / part.split.max_value, draws[name])
                 for name, pixels in views.items()
             },
             labels=labels[part.chosen(step)].to(device),
