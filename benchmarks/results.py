@@ -3,7 +3,7 @@
 Run it in a checkout whose params.yaml is a preset such as digits-all. It writes a chapter of a
 Markdown page, replacing a chapter of the same title. Certified accuracy is the report's. Costs are
 from the stages' ``provenance/``: seconds of stages that DVC restored are of the machine that ran
-them. Latency is from `rrcm latency`, if it was run.
+them. Latency is from `benchmarks.latency`, if it was run.
 """
 
 import argparse
@@ -65,8 +65,8 @@ TABLE = Path("results/latency/latency.md")
 LATENCY = """
 ## What a certificate takes
 
-Measured by `rrcm latency` in one run, in turns, on one core: from pixels to the vote of a noisy
-image, and for all draws of an image. × is how many times longer than the reference.
+Measured by `python -m benchmarks.latency` in one run, in turns, on one core: from pixels to the
+vote of a noisy image, and for all draws of an image. × is how many times longer than the reference.
 
 {table}"""
 CHAPTER = """# {title}

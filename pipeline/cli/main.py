@@ -227,40 +227,6 @@ def log(
     say(logging.log(sink, to=to, only=only or [], say=say))
 
 
-@app.command(rich_help_panel=RESULTS)
-def latency(
-    seconds: Annotated[float, typer.Option(help="Seconds to time each evaluation for.")] = 5.0,
-    radius: Annotated[
-        float | None,
-        typer.Option(
-            help="Radius of the figure.", show_default="the first of report.radii above 0"
-        ),
-    ] = None,
-    reference: Annotated[
-        str, typer.Option(help="Method that the ratios are relative to.")
-    ] = "rrcm",
-    out: Annotated[Path, typer.Option(help="Folder of table and figure.")] = Path(
-        "results/latency"
-    ),
-) -> None:
-    """Time every evaluation of params.yaml, beside its certified accuracy."""
-    from pipeline.project import latency
-
-    say(latency.run(seconds=seconds, radius=radius, reference=reference, out=out))
-
-
-@app.command(rich_help_panel=RESULTS)
-def representations(
-    out: Annotated[Path, typer.Option(help="Folder of table and figure.")] = Path(
-        "results/representations"
-    ),
-) -> None:
-    """Compare the encoders of params.yaml: linear probes under noise, and feature distances."""
-    from pipeline.project import representations
-
-    say(representations.run(out=out))
-
-
 for command in (*app.registered_commands, *flow.app.registered_commands):
     command.cls = InCheckout
 checkout = Checkout(app)  # the entry point

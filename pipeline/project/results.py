@@ -9,12 +9,10 @@ from pipeline.project import differences, provenance
 from pipeline.project.stale import PAGE, Present
 from rrcm.analysis import published, report
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.presentation import pictures, tables
-from rrcm.analysis.presentation.extras import Extras
+from rrcm.analysis.presentation import tables
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.registry import suggest
-from rrcm.data.splits import shards
 
 HTML = "index.html"
 
@@ -62,31 +60,23 @@ def _matching(names: Iterable[str], only: Sequence[str]) -> list[str]:
 def page(out: Path, only: Sequence[str]) -> str:
     """Write the page of params.yaml's evaluations to ``out``; return the table and the page's path.
 
-    It is that of the graph, with the versions and machines of ``provenance/``, the commit, and
-    pictures if the certified split is here; with patterns ``only``, of those that match one.
+    It is that of the graph, with the versions and machines of ``provenance/`` and the commit; with
+    patterns ``only``, of those that match one.
     """
     present = Present()
     whole = present.whole
     found = present.evaluations(_matching(whole.evals, only))
-    split = Path("shards", found[0].split)
-    there = (split / "index.json").exists()
-    extras = Extras(
-        pictures=pictures.groups(found, shards.read(split.parent, split.name)) if there else [],
-        versions=provenance.versions(),
-        recorded=provenance.recorded(),
-    )
     shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
     report.write(
         found,
         out,
         subject=f"{whole.data.name}, {found[0].split} split · certificate: {found[0].certificate}",
         published=published.read(Path(f"presets/published/{whole.data.name}.csv")),
-        extras=extras,
+        versions=provenance.versions(),
+        recorded=provenance.recorded(),
         **shown,
     )
     said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
-    if not there:
-        said.append(f"no pictures: {split} is not here; `dvc pull {split}` fetches it")
     return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {out / HTML}"])
 
 

@@ -197,7 +197,6 @@ class Present:
             method=was.method,
             sigma=was.sigma,
             seed=was.seed,
-            calls=made.calls(run),
             stale=stale,
         )
 

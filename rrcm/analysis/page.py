@@ -5,7 +5,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,14 +12,11 @@ from torch import Tensor
 
 from rrcm.analysis import report, sources
 from rrcm.analysis.entries import Entry, default_radii
-from rrcm.analysis.presentation import markup, pictures, tables
-from rrcm.analysis.presentation.extras import Extras, Group
+from rrcm.analysis.presentation import markup, tables
 from rrcm.certification.answers import Answers
 from rrcm.certification.votes.records import Row
 from rrcm.config.defaults import REPORT
 from rrcm.core.errors import DataError
-from rrcm.data import given
-from rrcm.data.splits.shards import Split
 
 Labels = Sequence[int] | np.ndarray | Tensor | None
 
@@ -28,17 +24,9 @@ Labels = Sequence[int] | np.ndarray | Tensor | None
 class Page:
     """The report of some answers: a ``table``, and a page to `save`."""
 
-    def __init__(
-        self,
-        entries: list[Entry],
-        *,
-        radii: list[float],
-        confidence: float,
-        pictures: list[Group] | None = None,
-    ) -> None:
+    def __init__(self, entries: list[Entry], *, radii: list[float], confidence: float) -> None:
         """``confidence`` is that of all intervals."""
         self._entries, self._radii, self._confidence = entries, radii, confidence
-        self._extras = Extras(pictures=pictures or [])
 
     @property
     def table(self) -> pd.DataFrame:
@@ -62,7 +50,6 @@ class Page:
                 radii=self._radii,
                 confidence=self._confidence,
                 subject=f"{len(self._entries[0].table)} images",
-                extras=self._extras,
             )
             if one:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +64,6 @@ def of_answers(
     answers: Answers | Mapping[str, Answers],
     labels: Labels = None,
     *,
-    images: Any = None,
     radii: Sequence[float] | None = None,
     confidence: float = REPORT.confidence,
 ) -> Page:
@@ -87,13 +73,11 @@ def of_answers(
         answers: From `certify`; those of several classifiers should be of the same images.
         labels: The true class of each image, -1 for unknown; by default those that `certify` had.
             Without any, the report has the share of images with an answer.
-        images: The images that were certified, as `certify` takes them, but no files: the page then
-            shows some of them, with their noise.
         radii: Radii of the table; by default those that were asked for, or the usual ones.
         confidence: Of all intervals.
 
     Raises:
-        DataError: There is not a label for each image, or ``images`` are others.
+        DataError: There is not a label for each image.
     """
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
     entries = [
@@ -109,14 +93,7 @@ def of_answers(
         entries,
         radii=sorted(radii) if radii is not None else default_radii(entries),
         confidence=confidence,
-        pictures=None if images is None else pictures.groups(entries, _split(images, first)),
     )
-
-
-def _split(images: Any, answers: Answers) -> Split:
-    """The images with the labels that they had when they were certified."""
-    marks = [row.label for row in answers.rows]
-    return given.collect(images, labels=marks, classes=answers.header.classes, fit=None)
 
 
 def _labelled(answers: Answers, labels: Labels) -> list[Row]:

@@ -14,7 +14,6 @@ from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import fewer_draws, intervals, statistics
 from rrcm.analysis.presentation import figures, markup, tables
-from rrcm.analysis.presentation.extras import Extras
 from rrcm.analysis.presentation.figures import Curve
 from rrcm.analysis.published import Published
 from rrcm.certification.certify import DIGITS, DOWN, UP, one_minus, printed
@@ -64,7 +63,8 @@ def write(
     confidence: float,
     subject: str,
     published: dict[str, Published] | None = None,
-    extras: Extras | None = None,
+    versions: pd.DataFrame | None = None,
+    recorded: str = "",
 ) -> None:
     """Write the page, its tables and its figures to the folder ``out``.
 
@@ -82,7 +82,8 @@ def write(
         subject: The certified images, in words.
         published: Published rows of the same recipes, by the name of the evaluation;
             ``published.csv`` and the page then put them beside ours.
-        extras: Further chapters of the page.
+        versions: Versions of packages and machines that made the results, a row for each.
+        recorded: The commit and the date of the results, in words.
 
     Raises:
         DataError: Some entries have labels and others do not.
@@ -118,12 +119,13 @@ def write(
         "choice": fewer_draws.choice_note(budget, [e.alpha for e in found if e.alpha]),
         "comparison": tables.comparison_table(found, compared),
         "concluded": _concluded(found, compared, apart, level=1 - confidence),
-        "extras": extras or Extras(),
         "figures": _saved(drawn, out),
         "published": publications.table(beside),
+        "recorded": recorded,
         "seeds": repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,
         "seeds_apart": repetitions.difference_table(apart) if len(apart) else apart,
         "subject": subject,
+        "versions": pd.DataFrame() if versions is None else versions,
     }
     write_text(out / "index.html", _page(found, confidence=confidence, context=context))
 

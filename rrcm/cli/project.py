@@ -1,6 +1,6 @@
 """What surrounds a command: a folder of files, or a project that knows classifiers by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,15 +34,14 @@ class Settings:
 class Described:
     """A classifier, described by its own record; without a record, ``method`` is its name.
 
-    ``sigma`` is the noise of its training, ``calls`` are its networks' calls for each noisy draw,
-    and ``stale`` are its differences from what the project says of it now, one string each.
+    ``sigma`` is the noise of its training, and ``stale`` are its differences from what the project
+    says of it now, one string each.
     """
 
     model: str = ""
     method: str
     sigma: float | None = None
     seed: int | None = None
-    calls: Mapping[str, int] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
 
 

@@ -293,3 +293,14 @@ def test_figures_have_the_radii_of_the_table(tmp_path, monkeypatch, figure):
     assert {*pd.read_csv(tmp_path / f"{figure}.csv")["radius"].round(6)} == {
         round(radius, 6) for radius in radii
     }
+
+
+def test_versions_and_the_commit_are_on_a_page_that_is_given_them(written, tmp_path):
+    versions = pd.DataFrame([{"stages": "sample (2)", "torch": "2.0<x>"}])
+    report.write(
+        ENTRIES, tmp_path, subject=SUBJECT, versions=versions, recorded="commit abc", **SHOWN
+    )
+
+    page, bare = ((folder / "index.html").read_text() for folder in (tmp_path, written))
+    for words in ("sample (2)", "2.0&lt;x&gt;", "commit abc"):
+        assert words in page and words not in bare

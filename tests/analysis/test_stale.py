@@ -348,9 +348,3 @@ def test_the_command_line_says_so_too(checkout: Workspace):
         said = refusal(checkout.path, "rrcm", *command, *words)
         assert said.startswith("error: ") and len(said.splitlines()) == 1
         assert f"runs.{RUN}.sigma was 0.5, is now 0.6" in said
-    said = refusal(checkout.path, "rrcm", "latency", "--seconds", "0.01")
-    assert f"onnx/{RUN}.onnx is not the {RUN} of params.yaml" in said
-    checkout.edit(set_to(f"runs.{RUN}.sigma", 0.5))
-    checkout.edit(set_to("sample.n", 150))
-    said = checkout.run("rrcm", "latency", "--seconds", "0.01")
-    assert "rrcm (stale)" in said and "sample.n was 100, is now 150" in said

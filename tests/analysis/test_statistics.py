@@ -146,7 +146,8 @@ def test_without_labels_any_answer_counts_and_no_abstention(table, radius):
     hits = ((table["predict"] != -1) & (table["radius"] >= radius)).sum()
     unlabelled = table.assign(label=-1, correct=0)
 
-    share = statistics.certified_share(unlabelled, radius, confidence=0.95)
+    answered = statistics.answered(unlabelled)
+    share = statistics.certified_accuracy(answered, radius, confidence=0.95)
 
     assert share == intervals.wilson(int(hits), len(table), confidence=0.95)
     assert statistics.certified_accuracy(unlabelled, radius, confidence=0.95).value == 0

@@ -173,7 +173,8 @@ def test_without_labels_nothing_is_called_accuracy():
 
     (row,) = tables.accuracy_table([blind], **SHOWN).to_dict("records")
 
-    share = statistics.certified_share(blind.table, 0.25, confidence=0.95)
+    answers = statistics.answered(blind.table)
+    share = statistics.certified_accuracy(answers, 0.25, confidence=0.95)
     assert row["answered, r = 0.25"] == f"≥ {tables.percent(share)}" and share.value > 0
     assert float(row["mean radius"].removeprefix("≥ ")) == pytest.approx(
         blind.table["radius"].mean(), abs=1e-3

@@ -71,8 +71,6 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "plan": {"preset", "only", "gpu", "json"},
     "doctor": {"rng"},
     "log": {"sink", "to", "only"},
-    "latency": {"seconds", "radius", "reference", "out"},
-    "representations": {"out"},
     "import": {
         *("file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"),
         *("denoiser", "schedule", "rescale", "head-channels"),

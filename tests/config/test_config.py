@@ -296,3 +296,14 @@ def test_a_preset_may_name_a_denoiser_that_is_imported_later(tmp_path, monkeypat
     whole = params.load(DIFFUSION.with_name("imagenet-diffusion.yaml"))
 
     assert whole.purified["r50-dds-s025"].denoiser == "imported/imagenet-diffusion"
+
+
+def test_calls_are_counted_through_what_stands_behind_what():
+    whole = params.load(ROOT / "presets/digits-diffusion.yaml")
+    counted = {name: tuple(whole.calls(name).values()) for name in whole.classifiers()}
+
+    assert counted["tiny-rrcm-s025"] == (0, 1)
+    assert counted["tiny-dds-s025"] == counted["tiny-denoised-s025"] == (1, 1)
+    assert counted["tiny-densepure1-s025"] == (5, 1)
+    assert counted["tiny-densepure5-s025"] == (25, 5)
+    assert counted["tiny-diffsmooth15-s025"] == (1, 15)

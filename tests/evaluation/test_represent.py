@@ -1,24 +1,16 @@
 """What is said of representations is true of them: probes, distances, conditions."""
 
-import dataclasses
-import math
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from builders import PARAMS, refused, split
+from builders import refused, split
 from helpers import MODEL, REPRESENTATION
-from ruamel.yaml import YAML
 from sklearn.linear_model import LogisticRegression
-from statsmodels.stats.proportion import proportion_confint
 from torch import nn
 
-from pipeline.project import representations as command
-from rrcm.analysis import representations
-from rrcm.core.errors import CheckpointError, ConfigError, DataError, TrainingError
-from rrcm.core.files import write_json
+from rrcm.core.errors import CheckpointError, ConfigError, TrainingError
 from rrcm.diffusion import condition
 from rrcm.evaluation import frechet, probe
 from rrcm.models.trained.base import checkpoint
@@ -198,125 +190,3 @@ def test_damaged_files_are_refused(tmp_path):
 def test_settings_that_mean_nothing_are_refused(key, value):
     with refused(ConfigError, key):
         replace(CFG, **{key: value})
-
-
-def save(root, name, right, **changes):
-    """Two sigmas of a probe, and a distance."""
-    folder = root / "represented" / name
-    folder.mkdir(parents=True)
-    rows = {"sigma": [0.0, 0.5], "right": right, "images": 20}
-    pd.DataFrame(rows).assign(accuracy=lambda t: t["right"] / 20).to_csv(folder / "probe.csv")
-    found = {"distance": 3.25, "bias": 0.4321}
-    found |= {"images": 1097, "dimensions": 64, "normalised": True}
-    found |= {"t_min": 0.002, "t_max": 80.0} | changes
-    write_json(folder / "metrics.json", {"probe": {}, "frechet": found})
-
-
-def measured(root, *names):
-    found = representations.read(root / "represented", [*names])
-    return representations.numbers(found, confidence=0.9)
-
-
-def test_the_figure_has_a_line_for_each_probe_with_its_wilson_interval(tmp_path):
-    save(tmp_path, "b", [19, 12])
-    save(tmp_path, "a", [18, 3])
-    save(tmp_path, "stale", [0, 0])
-    (axis,) = representations.probes(measured(tmp_path, "b", "a")).axes
-
-    assert [line.get_label() for line in axis.lines] == ["b", "a"]
-    np.testing.assert_allclose(axis.lines[1].get_ydata(), [90, 15])
-    low, high = (
-        100 * bound for bound in proportion_confint(3, 20, alpha=0.1, method="wilson")
-    )  # of a at sigma = 0.5
-    shown = axis.collections[1].get_segments()[1]
-    np.testing.assert_allclose(shown, [[0.5, low], [0.5, high]])
-
-
-def test_the_table_has_the_numbers_and_says_when_distances_do_not_compare(tmp_path):
-    save(tmp_path, "a", [18, 3])
-    save(tmp_path, "b", [19, 12], distance=123.456)
-    same = measured(tmp_path, "a", "b")
-    low, high = (1000 * bound for bound in proportion_confint(12, 20, alpha=0.1, method="wilson"))
-    outwards = f"[{math.floor(low) / 10}, {math.ceil(high) / 10}]"
-    rows = representations.table(same).to_dict("records")
-
-    assert rows[1]["σ = 0.5"] == f"60.0 {outwards}"
-    assert [(row["name"], row["RFD"]) for row in rows] == [("a", "3.25"), ("b", "123.5")]
-    settings = {"units": "normalised", "dimensions": "64", "images": "1,097", "t": "80, 0.002"}
-    settings |= {"its bias": "0.43"}
-    assert all(settings.items() <= row.items() for row in rows)
-    assert "90 % Wilson" in representations.note(same, confidence=0.9)
-    assert "not" not in representations.note(same, confidence=0.9)
-    others = {"normalised": False, "images": 9, "dimensions": 3, "t_min": 0.1, "t_max": 40.0}
-    for key, value in others.items():
-        save(tmp_path, key, [18, 3], **{key: value})
-        assert "here they are not" in representations.note(
-            measured(tmp_path, "a", key), confidence=0.9
-        )
-    save(tmp_path, "own", [18, 3], normalised=False)
-    assert "are not" in representations.note(
-        measured(tmp_path, "normalised", "own"), confidence=0.9
-    )
-    assert "are not" not in representations.note(measured(tmp_path, "own"), confidence=0.9)
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "said"),
-    [
-        ("probe.csv", None, "not found"),
-        ("probe.csv", "sigma,right\n0.5,3\n", "images"),
-        ("probe.csv", "sigma,right,images\n", "no rows"),
-        ("probe.csv", "sigma,right,images\n0,much,20\n", "damaged"),
-        ("metrics.json", "{}", "frechet"),
-        ("metrics.json", "[1", "damaged"),
-        ("metrics.json", '{"frechet": {"distance": 1}}', "normalised"),
-    ],
-)
-def test_what_was_not_represented_is_refused_with_the_stage_that_makes_it(
-    tmp_path, file, text, said
-):
-    save(tmp_path, "a", [18, 3])
-    path = tmp_path / "represented/a" / file
-    path.unlink() if text is None else path.write_text(text)
-
-    with refused(DataError, f"represented/a/{file}", said, "`dvc repro represent@a`"):
-        measured(tmp_path, "a")
-
-
-def test_the_command_shows_what_params_yaml_names_and_keeps_it(tmp_path, monkeypatch):
-    params = YAML(typ="safe").load(PARAMS)
-    cfg = dataclasses.asdict(CFG)
-    params |= {"representations": {name: cfg | {"architecture": "vit"} for name in ("z", "y")}}
-    monkeypatch.chdir(tmp_path)
-
-    def use(chosen):
-        with (tmp_path / "params.yaml").open("w") as file:
-            YAML().dump(chosen, file)
-
-    use(params)
-    save(tmp_path, "z", [18, 3])
-    save(tmp_path, "stale", [0, 0])
-    out = tmp_path / "results"
-    with refused(DataError, "represented/y/probe.csv"):
-        command.run(out=out)
-    assert not out.exists()
-    save(tmp_path, "y", [19, 12])
-    said = command.run(out=out)
-
-    assert {path.name for path in out.iterdir()} == {
-        *("representations.md", "probe.csv", "probe.png", "probe.svg")
-    }
-    kept = pd.read_csv(out / "probe.csv")
-    assert [*zip(kept["name"], kept["right"], strict=True)] == [
-        *(("z", 18), ("z", 3), ("y", 19), ("y", 12))
-    ]
-    text = (out / "representations.md").read_text()
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith(("| z", "| y"))]
-    shares = kept["accuracy"].to_numpy().reshape(2, 2)
-    assert [[float(cell.split()[0]) for cell in row[1:3]] for row in rows] == (
-        np.round(100 * shares, 1).tolist()
-    )
-    assert "RFD" in said and "RFD" in text and "stale" not in said + text
-    use(params | {"representations": {}})
-    with refused(ConfigError, "representations is empty", "docs/representations.md"):
-        command.run(out=out)

@@ -347,9 +347,7 @@ COARSE = {
     },
     "sample": {*CONFIG, "rrcm/config/evaluation.py"},
     "report": {
-        *("rrcm/analysis/latency.py", "rrcm/analysis/presentation/results.py"),
-        *("rrcm/analysis/representations.py", "rrcm/analysis/sources.py"),
-        *("rrcm/analysis/page.py", "rrcm/analysis/presentation/pictures.py"),
+        *("rrcm/analysis/page.py", "rrcm/analysis/sources.py"),
         "rrcm/config/defaults.py",
     },
 }

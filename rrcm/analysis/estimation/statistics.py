@@ -20,11 +20,6 @@ def certified_accuracy(table: pd.DataFrame, radius: float, *, confidence: float)
     return intervals.wilson(int(hits.sum()), len(hits), confidence=confidence)
 
 
-def certified_share(table: pd.DataFrame, radius: float, *, confidence: float) -> Estimate:
-    """Share of images with an answer, right or wrong, that is certified at ``radius``."""
-    return certified_accuracy(answered(table), radius, confidence=confidence)
-
-
 def answered(table: pd.DataFrame) -> pd.DataFrame:
     """``table`` with every answer counted as correct, for images without labels."""
     return table.assign(correct=(table["predict"] != ABSTAIN).astype(int))
