@@ -1,6 +1,6 @@
 """How much faster votes are drawn in pieces: ``python -m benchmarks.pieces [--draws N]``.
 
-On a machine of two cores: one process, two processes of `rrcm repro --shares 2`, and four workers
+On a machine of two cores: one process, two processes of `rrcm repro --shares 2`, and four slots
 in two clones, that is hosts of one core each, under `rrcm flow run --hosts --shares 4`. Processes
 have one thread. All draw the same votes of a small network, and must have the same bytes. Times are
 of whole commands, with all that DVC, Prefect and the remote take. As on hosts, server and workers
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.drills.hosts import EVAL, RUN, SAMPLE, SECRET, TRAIN, Team, Workspace, until
+from benchmarks.drills.hosts import EVAL, RUN, SAMPLE, TRAIN, Team, Workspace, until
 from pipeline.workflow.flow.environment import POOL
 from rrcm.core.files import sha256
 
@@ -43,7 +43,7 @@ def main() -> None:
         rows = [
             ("one process", lambda: alone(team)),
             *([("two processes", lambda: two(team))] if asked.only != "four" else []),
-            *([("four workers in two clones", lambda: four(team))] if asked.only != "two" else []),
+            *([("four slots in two clones", lambda: four(team))] if asked.only != "two" else []),
         ]
         print(f"{asked.draws:,} draws of 20 images, {os.cpu_count()} cores\n")
         print("| votes by | seconds | times as fast | same bytes |\n| --- | ---: | ---: | --- |")
@@ -69,22 +69,16 @@ def two(team: Team) -> tuple[float, str]:
 
 
 def four(team: Team) -> tuple[float, str]:
-    """Seconds and votes of four workers."""
+    """Seconds and votes of two workers, each with two slots."""
     team.serve()
     for name in ("host-a", "host-b"):
         ready(team, name)
-        core = {"RRCM_SLOTS_DIR": str(team.folder / f"slots-{name}")}
-        for i in range(2):
-            team.work(name, slots=f"{name}-{i}", **core, **ONE, **USUAL)
-    until(lambda: online(team) == 4, seconds=300)
+        team.work(name, RRCM_SLOTS="2", **ONE, **USUAL)
+    until(lambda: online(team) == 2, seconds=300)
     before = processor_time(team)
-    asked = {
-        "PREFECT_API_URL": team.service.url,
-        "PREFECT_API_AUTH_STRING": SECRET,
-    }
     command = ("rrcm", "flow", "run", "--hosts", "--shares", "4", SAMPLE)
-    coordinator = ready(team, "second")
-    seconds, made = timed(coordinator, *command, after=("dvc", "pull", VOTES), **asked)
+    coordinator, after = ready(team, "second"), ("dvc", "pull", VOTES)
+    seconds, made = timed(coordinator, *command, after=after, **team.service.client)
     share = (processor_time(team) - before) / seconds
     print(f"the server took {100 * share:.1f} % of a core", file=sys.stderr)
     return seconds, made
@@ -100,7 +94,7 @@ def processor_time(team: Team) -> float:
 def online(team: Team) -> int:
     """Workers of stages that ask the server for work."""
     known = team.service.ask(f"work_pools/{POOL}/workers/filter", {})
-    hosts = [worker for worker in known if worker["name"].startswith("host-")]
+    hosts = [worker for worker in known if "-host-" in worker["name"]]
     return sum(worker["status"] == "ONLINE" for worker in hosts)
 
 

@@ -6,7 +6,7 @@ drill prints what was lost, how long it took to go on, and whether the results h
 uninterrupted `dvc repro`. The rows are those of docs/flows.md.
 
 A worker counts as lost after SILENCE seconds, and state is sent to the remote every PERIOD seconds:
-less than usual, so that the drills are short. ``clock`` needs `pip install libfaketime`.
+less than usual, so that the drills are short.
 """
 
 import argparse
@@ -17,12 +17,10 @@ import socket
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +34,10 @@ from workspace import Workspace
 
 from pipeline.runtime.graph import SCRATCH
 from pipeline.workflow.shares import JOURNAL
-from pipeline.workflow.stage_run import Outcome
 from rrcm.core.files import sha256
 from rrcm.models.trained.base import checkpoint
 
-SILENCE, PERIOD, RETRY = 20.0, 5.0, 1.0
+SILENCE, PERIOD = 20.0, 5.0
 TRIAL, DRAWS = 20, 20_000  # of a trial: epochs, and draws of each of 20 images
 BUSY = 60.0  # seconds that a training takes, and a sampling, by their rates
 RUN = "tiny-gaussian-s050"
@@ -140,28 +137,24 @@ class Team:
             "--port",
             str(port),
             RRCM_SILENCE_SECONDS=str(SILENCE),
-            RRCM_RETRY_SECONDS=str(RETRY),
             PREFECT_SERVER_API_AUTH_STRING=SECRET,
         )
 
-    def work(
-        self, name: str, *, prefix: tuple[str, ...] = (), slots: str = "", **more: str
-    ) -> psutil.Process:
-        """Start a worker in the clone of this name, with a slot of its own."""
+    def work(self, name: str, **more: str) -> psutil.Process:
+        """Start a worker in the clone of this name, with slots of its own."""
         path = self.folder / name
         checkout = Workspace(path) if path.exists() else self.clone(name)
         environment = self.clones.environment | {
-            "PREFECT_API_URL": self.service.url,
-            "PREFECT_API_AUTH_STRING": SECRET,
+            **self.service.client,
             "RRCM_SLOTS": "1",
-            "RRCM_SLOTS_DIR": str(self.folder / f"slots-{slots or name}"),
+            "RRCM_SLOTS_DIR": str(self.folder / f"slots-{name}"),
             "RRCM_SILENCE_SECONDS": str(SILENCE),
             "RRCM_MOVE_SECONDS": str(PERIOD),
             "RRCM_SAVE_SECONDS": "1",
             **more,
         }
-        command = (*prefix, "rrcm", "flow", "worker", "--name", slots or name)
-        started = clones.background(checkout, self.log(slots or name), *command, **environment)
+        command = ("rrcm", "flow", "worker")
+        started = clones.background(checkout, self.log(name), *command, **environment)
         self.workers.append(psutil.Process(started.pid))
         return self.workers[-1]
 
@@ -324,84 +317,8 @@ def remote(team: Team) -> Found:
     return Found(lost="nothing", seconds=seconds)
 
 
-def disk(team: Team) -> Found:
-    """a host's disk is full while it shards the data"""
-    team.serve()
-    team.work("host-a", prefix=("prlimit", "--fsize=200000"))
-    run = team.start()
-    until(lambda: "make room" in team.log("host-a").read_text())
-    began = time.monotonic()
-    killed(team.workers.pop())
-    team.work("host-b")
-    until(lambda: team.at_work(TRAIN) == "host-b")
-    seconds = time.monotonic() - began
-    team.over(run)
-    return Found(lost="its try", seconds=seconds)
-
-
-def clock(team: Team) -> Found:
-    """the clock of a host jumps an hour ahead while it trains, then to an hour behind"""
-    offset = team.folder / "offset"
-    offset.write_text("+0")
-    spec = find_spec("libfaketime")
-    assert spec is not None and spec.origin is not None  # `main` has looked
-    (library,) = Path(spec.origin).parent.glob("**/libfaketime.so.1")
-    team.serve()
-    faked = {"LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(offset)}
-    team.work("host-a", **faked, FAKETIME_NO_CACHE="1", DONT_FAKE_MONOTONIC="1")
-    run = team.start()
-    name = until(lambda: team.at_work(TRAIN))
-    reached = step(team.folder / name)
-    began = time.monotonic()
-    offset.write_text("+3600")
-    until(lambda: step_of_any(team) > reached)
-    seconds = time.monotonic() - began
-    time.sleep(PERIOD)
-    offset.write_text("-3600")
-    team.over(run, seconds=1800)  # libfaketime slows every look at the clock
-    return Found(lost="nothing", seconds=seconds)
-
-
-def coordinators(team: Team) -> Found:
-    """two coordinators ask for the same"""
-    two_hosts(team)
-    second = team.clone("second")
-    run = team.start()
-    began = time.monotonic()
-    environment = team.clones.environment | {
-        "PREFECT_API_URL": team.service.url,
-        "PREFECT_API_AUTH_STRING": SECRET,
-        "RRCM_SILENCE_SECONDS": str(SILENCE),
-    }
-    second.run("rrcm", "flow", "run", CERTIFY, "--hosts", "--shares", "2", **environment)
-    seconds = time.monotonic() - began
-    team.over(run)
-    runs = team.service.ask("flow_runs/filter", {"flows": {"name": {"any_": ["stage"]}}})
-    ran = Counter(one["name"] for one in runs if one["state_name"] == Outcome.RAN.capitalize())
-    again = sum(times > 1 for times in ran.values())
-    return Found(lost=f"{again} of {len(ran)} tasks ran twice", seconds=seconds)
-
-
-def a_piece(team: Team) -> Found:
-    """a piece fails on every host, until that is mended"""
-    two_hosts(team)
-    blocked = [team.folder / host / SCRATCH / f"{SAMPLE}:2of2" for host in ("host-a", "host-b")]
-    for path in blocked:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    failed = team.over(team.start())
-    if failed["state_type"] != "FAILED" or f"{SAMPLE}:2of2" not in failed["state"]["message"]:
-        sys.exit(f"the run did not name the piece: {failed['state']}")
-    for path in blocked:
-        path.unlink()
-    began = time.monotonic()
-    team.over(team.start())
-    return Found(lost="nothing", seconds=time.monotonic() - began)
-
-
 DRILLS: dict[str, Callable[[Team], Found]] = {
-    one.__name__: one
-    for one in (in_training, in_a_piece, server, remote, disk, clock, coordinators, a_piece)
+    one.__name__: one for one in (in_training, in_a_piece, server, remote)
 }
 
 
@@ -411,8 +328,6 @@ def main() -> None:
     )
     options.add_argument("--only", action="append", choices=[*DRILLS])
     names = options.parse_args().only or [*DRILLS]
-    if clock.__name__ in names and find_spec("libfaketime") is None:
-        options.error("clock needs `pip install libfaketime`")
     good = True
     with tempfile.TemporaryDirectory(prefix="rrcm-drills-") as folder:
         team = Team.busy(Path(folder))

@@ -25,9 +25,6 @@ def run(
     hosts: Annotated[
         bool, typer.Option("--hosts", help="Run stages on workers instead of in this checkout.")
     ] = False,
-    commit: Annotated[
-        str, typer.Option(help="With --hosts: the commit to run.", show_default="HEAD")
-    ] = "",
     shares: Annotated[
         int, typer.Option(min=1, help="Tasks that each sampling of votes is split into.")
     ] = 1,
@@ -35,34 +32,18 @@ def run(
     """Run what is out of date, stages side by side where GPUs allow; stopped, it goes on."""
     from pipeline.workflow.flow import server
 
-    server.run(
-        targets or [],
-        force=force or [],
-        retries=retries,
-        hosts=hosts,
-        commit=commit,
-        shares=shares,
-    )
-
-
-Schedules = Annotated[
-    bool | None,
-    typer.Option(
-        help="Switch all schedules on or off.", show_default="as they are; off the first time"
-    ),
-]
+    server.run(targets or [], force=force or [], retries=retries, hosts=hosts, shares=shares)
 
 
 @app.command()
 def up(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0 takes a free one.")] = 4200,
-    schedules: Schedules = None,
 ) -> None:
     """Run a Prefect server with the deployments and a worker of this checkout, until a signal."""
     from pipeline.workflow.flow import server
 
-    server.up(host=host, port=port, schedules=schedules, say=say)
+    server.up(host=host, port=port, say=say)
 
 
 @app.command()
@@ -70,23 +51,20 @@ def worker(
     queue: Annotated[
         str, typer.Option(help="Work queue: stages, or flows, whose runs ask for stages.")
     ] = "stages",
-    name: Annotated[
-        str, typer.Option(help="Name of the worker.", show_default="host and folder")
-    ] = "",
     limit: Annotated[int, typer.Option(min=0, help="Runs at once; 0: as many as GPUs.")] = 0,
 ) -> None:
     """Take stages for this host, in a clone of its own, until a signal ends it."""
     from pipeline.workflow.flow import server
 
-    server.work(queue=queue, name=name, limit=limit, say=say)
+    server.work(queue=queue, limit=limit, say=say)
 
 
 @app.command()
-def deploy(schedules: Schedules = None) -> None:
+def deploy() -> None:
     """Register the deployments of prefect.yaml at the server of PREFECT_API_URL."""
     from pipeline.workflow.flow import environment
 
-    environment.prepare()
+    environment.named()
     from pipeline.workflow.flow import deployments  # imports prefect, which reads the environment
 
-    say(deployments.deploy(schedules))
+    say(deployments.deploy())

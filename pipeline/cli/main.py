@@ -51,9 +51,9 @@ def check() -> None:
     components that do not exist. The first mistake is printed in one line, with its place, and the
     exit code is 1. Every stage makes the same checks before it starts.
     """
-    from pipeline.workflow import check
+    from pipeline.workflow import status
 
-    say(check.check())
+    say(status.check())
 
 
 @app.command(rich_help_panel=CHECKOUT)

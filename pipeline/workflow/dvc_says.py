@@ -1,6 +1,6 @@
 """The messages of DVC that this project reads because no file and no exit code has the same.
 
-tests/workflow/test_dvc_says.py compares each with the source of the installed DVC.
+tests/workflow/test_stage_run.py compares each with the source of the installed DVC.
 """
 
 import re

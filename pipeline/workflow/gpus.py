@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from pipeline.workflow import locks
-from pipeline.workflow.locks import Stopped
+from pipeline.workflow import processes
 from rrcm.core.errors import StageError
 from rrcm.core.locks import lock
 
 FOLDER, COUNT, VISIBLE = "RRCM_SLOTS_DIR", "RRCM_SLOTS", "CUDA_VISIBLE_DEVICES"
 DEFAULT = Path("/tmp/rrcm-slots")  # not $TMPDIR, which may be each user's own
-POLL = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,16 +102,17 @@ def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Ta
     folder, why = _folder(), f"{wanted} of {len(every)} slots of this host"
     with ExitStack() as stack:
         files = [_open(folder, key, stack) for _, key in every]
-        held: list[int] = []
-        told = False
+        held: set[int] = set()
+
+        def collected() -> bool:
+            for i, file in enumerate(files):
+                if len(held) < wanted and i not in held and lock(file):
+                    held.add(i)
+            return len(held) == wanted
+
         with ExitStack() as turn:
-            locks.take(_open(folder, "turn", turn), stop=stop, why=why, say=say)
-            while len(held := held + _free(files, held, wanted)) < wanted:
-                if not told:
-                    told = True
-                    say(f"waiting for {why}")
-                if stop.wait(POLL):
-                    raise Stopped(f"stopped while it waited for {why}")
+            processes.take(_open(folder, "turn", turn), stop=stop, why=why, say=say)
+            processes.wait_until(collected, stop=stop, why=why, say=say)
         gpus = [every[i][0] for i in sorted(held)]
         visible = {VISIBLE: ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         yield Taken(
@@ -121,15 +120,6 @@ def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Ta
             environment={} if "cpu" in gpus else visible,
             files=tuple(files[i] for i in sorted(held)),
         )
-
-
-def _free(files: list[int], held: list[int], wanted: int) -> list[int]:
-    """Lock free GPUs until ``wanted`` are held; return their indices in ``files``."""
-    found: list[int] = []
-    for i, file in enumerate(files):
-        if len(held) + len(found) < wanted and i not in held and lock(file):
-            found.append(i)
-    return found
 
 
 def _folder() -> Path:

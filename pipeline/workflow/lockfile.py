@@ -23,7 +23,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.workflow import git, locks, processes
+from pipeline.workflow import git, processes
 from pipeline.workflow.dvc_lock import GUARD, LOCKFILE, parse, read
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
@@ -91,7 +91,7 @@ def _mend_runs() -> None:
 def _mend_path_locks() -> None:
     if PATH_LOCKS.exists():
         with PATH_GUARD.open("ab") as guard:
-            locks.take(guard.fileno(), stop=Event(), why="DVC's path locks")
+            processes.take(guard.fileno(), stop=Event(), why="DVC's path locks")
             try:
                 json.loads(PATH_LOCKS.read_text(encoding="utf-8"))
             except ValueError:
@@ -141,7 +141,7 @@ def edited(stop: Event | None = None) -> Iterator[dict[str, Any]]:
     """
     GUARD.parent.mkdir(parents=True, exist_ok=True)
     with GUARD.open("ab") as guard:
-        locks.take(guard.fileno(), stop=stop or Event(), why="the lock of another DVC process")
+        processes.take(guard.fileno(), stop=stop or Event(), why="the lock of another DVC process")
         before = LOCKFILE.read_text(encoding="utf-8") if LOCKFILE.exists() else ""
         data = {"schema": "2.0"} | parse()
         stages = data.setdefault("stages", {})
@@ -182,7 +182,7 @@ def switch(data: str) -> str:
     """
     GUARD.parent.mkdir(parents=True, exist_ok=True)
     with GUARD.open("ab") as guard:
-        locks.take(guard.fileno(), stop=Event(), why="the lock of another DVC process")
+        processes.take(guard.fileno(), stop=Event(), why="the lock of another DVC process")
         found = parse()
         before = data_set(found)
         if before == data or (not before and found.get("stages")):

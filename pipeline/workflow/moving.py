@@ -23,8 +23,7 @@ from pipeline.runtime.graph import SCRATCH
 from rrcm.core.errors import StageError, one_line
 
 PLACE = "rrcm-resume"  # a folder at the remote, beside DVC's own
-PERIOD, MOST = "RRCM_MOVE_SECONDS", "RRCM_MOVE_BYTES"  # between two copies, and of one; 0: none
-USUAL, LARGEST = 600.0, 20e9
+PERIOD = float(os.environ.get("RRCM_MOVE_SECONDS", 600.0))  # between two copies
 
 Say = Callable[[str], None]
 
@@ -49,11 +48,13 @@ class Place:
         self._there = self._fs.join(remote.path, PLACE, name.partition(":")[0], self._key)
 
     def send(self) -> None:
-        """Copy the state here to the remote, in place of the one that is there."""
+        """Copy the state here, if there is any, to the remote, in place of the one there."""
+        if not (files := _files(SCRATCH / self.name / self._key)):
+            return
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             packed = Path(folder, "state.zip")
             with zipfile.ZipFile(packed, "w") as archive:
-                for path in _files(SCRATCH / self.name / self._key):
+                for path in files:
                     archive.write(path, path.relative_to(SCRATCH / self.name / self._key))
             self._fs.makedirs(self._there, exist_ok=True)
             self._fs.put_file(str(packed), self._archive(self.name))
@@ -91,10 +92,6 @@ class Place:
         for mark in SCRATCH.glob(f"{self.name}*.moved"):
             mark.unlink()
 
-    def size(self) -> int:
-        """Bytes of the state here."""
-        return sum(path.stat().st_size for path in _files(SCRATCH / self.name / self._key))
-
     def _archive(self, name: str) -> str:
         return self._fs.join(self._there, f"{name}.zip")
 
@@ -115,8 +112,8 @@ def moving(name: str, digest: str, *, keep: bool = False, say: Say) -> Iterator[
 
     It is sent every RRCM_MOVE_SECONDS, 600 by default, and when the block raises, so that a stage
     that was stopped loses nothing, and one whose host is gone at most these seconds. After success
-    it is removed from the remote, or sent if ``keep``. A state of more than RRCM_MOVE_BYTES, 20 GB
-    by default, and one that the remote refuses stay here: none of this fails the stage.
+    it is removed from the remote, or sent if ``keep``. A state that the remote refuses stays here:
+    none of this fails the stage.
 
     Args:
         name: Of the stage, which also fetches what its shares drew, or of a share of it.
@@ -124,11 +121,8 @@ def moving(name: str, digest: str, *, keep: bool = False, say: Say) -> Iterator[
         keep: Whether the state is what the block is run for, as with a share.
         say: Called with a message when a state was fetched, and when one cannot be sent.
     """
-    period, most = _number(PERIOD, USUAL), _number(MOST, LARGEST)
     try:
         place = Place(name, digest)
-        if not period:
-            raise StageError(f"{name}: its state stays on this host ({PERIOD} is 0)")
     except StageError as error:
         say(str(error))
         yield
@@ -137,16 +131,9 @@ def moving(name: str, digest: str, *, keep: bool = False, say: Say) -> Iterator[
         say(f"{name}: goes on from what other clones left at the remote")
     over = threading.Event()
 
-    def send() -> None:
-        size = place.size()
-        if size > most:
-            say(f"{name}: its state of {size / 1e9:.1f} GB stays on this host ({MOST})")
-        elif size:
-            _tried(place.send, say=say)
-
     def watch() -> None:
-        while not over.wait(period):
-            send()
+        while not over.wait(PERIOD):
+            _tried(place.send, say=say)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -160,7 +147,7 @@ def moving(name: str, digest: str, *, keep: bool = False, say: Say) -> Iterator[
         if good and not keep:
             _tried(place.forget, say=say)
         else:
-            send()
+            _tried(place.send, say=say)
 
 
 def _tried(call: Callable[[], Any], *, say: Say) -> Any:
@@ -170,10 +157,3 @@ def _tried(call: Callable[[], Any], *, say: Say) -> Any:
     except Exception as error:
         say(f"resume state: {one_line(error) or type(error).__name__}")
         return None
-
-
-def _number(name: str, usual: float) -> float:
-    try:
-        return float(os.environ.get(name, usual))
-    except ValueError:
-        raise StageError(f"{name}: must be a number, got {os.environ[name]!r}") from None

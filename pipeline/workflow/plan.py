@@ -103,14 +103,14 @@ def _load(
 
 
 @contextmanager
-def opened() -> Iterator[tuple[Any, list[PipelineStage]]]:
+def opened(folder: str = ".") -> Iterator[tuple[Any, list[PipelineStage]]]:
     """DVC's graph, including data tracked by .dvc files, and its stages in `dvc repro`'s order.
 
     Raises:
         StageError: DVC cannot read dvc.yaml or dvc.lock.
     """
     try:
-        with closing(Repo(".")) as repo:
+        with closing(Repo(folder)) as repo:
             graph = get_active_graph(repo.index.graph)
             order = plan_repro(graph, repo.index.stages)
             yield graph, [stage for stage in order if not stage.is_data_source]
@@ -130,15 +130,8 @@ def declared(params: str) -> dict[str, tuple[str, ...]]:
         shutil.copy("dvc.yaml", folder)
         write_text(Path(folder, "params.yaml"), params)
         write_text(Path(folder, ".dvc/config"), "[core]\n    no_scm = True\n")
-        try:
-            with closing(Repo(folder)) as repo:
-                graph = get_active_graph(repo.index.graph)
-                order = plan_repro(graph, repo.index.stages)
-                return {
-                    s.name: tuple(up.name for up in order if graph.has_edge(s, up)) for s in order
-                }
-        except DvcException as error:
-            raise StageError(f"dvc.yaml: {one_line(error)}") from None
+        with opened(folder) as (graph, order):
+            return {s.name: tuple(up.name for up in order if graph.has_edge(s, up)) for s in order}
 
 
 def meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:

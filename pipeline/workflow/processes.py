@@ -1,5 +1,6 @@
-"""Starts programs that end when this process ends, and turns signals into an event."""
+"""Starts programs that end when this process ends; signals and waiting for locks, with a stop."""
 
+import fcntl
 import os
 import select
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from pipeline.workflow import supervise
+from rrcm.core.errors import StageError
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL = 0.2
@@ -32,6 +34,62 @@ class Stop(threading.Event):
         if not self.reason:
             self.reason, self.crashed = reason, crashed
             self.set()
+
+
+class Stopped(StageError):
+    """Waiting ended because a stop was requested."""
+
+
+def take(
+    file: int,
+    *,
+    stop: threading.Event,
+    why: str,
+    kind: int = fcntl.LOCK_EX,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Lock an open file as soon as others have freed it; a process that ends frees its locks.
+
+    Args:
+        file: Stays locked until this process and all that inherit the file have closed it.
+        stop: May be set at any time, and ends the waiting.
+        why: The reason for waiting, for messages.
+        kind: LOCK_EX or, to share the lock, LOCK_SH.
+        say: Called once if the lock is not free.
+
+    Raises:
+        Stopped: ``stop`` was set before the lock was free.
+    """
+
+    def free() -> bool:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    wait_until(free, stop=stop, why=why, say=say)
+
+
+def wait_until(
+    ready: Callable[[], bool],
+    *,
+    stop: threading.Event,
+    why: str,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Return once ``ready()`` is true; see `take` for the arguments.
+
+    Raises:
+        Stopped: ``stop`` was set before.
+    """
+    told = False
+    while not ready():
+        if not told:
+            told = True
+            say(f"waiting for {why}")
+        if stop.wait(POLL / 2):
+            raise Stopped(f"stopped while it waited for {why}")
 
 
 @contextmanager

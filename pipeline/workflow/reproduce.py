@@ -14,8 +14,8 @@ from pipeline.workflow import gpus, lockfile, plan, processes, schedule, stage_r
 from pipeline.workflow import shares as split
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop
+from pipeline.workflow.schedule import GOOD, Result
 from pipeline.workflow.stage_run import Done, Outcome
-from pipeline.workflow.summary import GOOD, Result
 from rrcm.core import progress
 from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import StageError
@@ -23,7 +23,6 @@ from rrcm.core.errors import StageError
 POLL = 0.2
 ALLOW_MISSING = "--allow-missing"
 WAITING = "OMP_WAIT_POLICY"
-HELD_UP = "waiting for "  # how a line begins that says what a stage needs to start
 
 Say = Callable[[str], None]
 
@@ -109,12 +108,6 @@ class Here:
         def progressed(percent: float, text: str) -> None:
             self.shown[node.name] = f"{text.partition(':')[0]} {percent:.0f} %"
 
-        def said(line: str) -> None:  # others are of interest where it fails, and in the error then
-            if line.startswith(HELD_UP):
-                self.shown[node.name] = f"{node.name} ({line})"
-            elif self.shown[node.name].endswith(")"):
-                self.shown[node.name] = node.name
-
         self.shown[node.name] = node.name
         try:
             return stage_run.run(
@@ -122,7 +115,7 @@ class Here:
                 devices=node.devices,
                 forced=node.forced,
                 stop=self._stop,
-                say=said,
+                say=lambda line: None,  # its last lines are in the error of one that fails
                 progressed=progressed,
             )
         finally:

@@ -1,26 +1,40 @@
 """Runs the stages of a plan: which is ready, retries, a stop, and the results.
 
 An `Executor` says where stages run and who sees them: processes of this machine (`reproduce`), or
-tasks of Prefect and its workers (`flow.tasks`).
+tasks of Prefect and its workers (`flow.flows`).
 """
 
-import os
 import queue
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from pipeline.workflow import lockfile, plan, summary
+from pipeline.workflow import lockfile, plan
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop
 from pipeline.workflow.stage_run import Done, Outcome
-from pipeline.workflow.summary import Result
 from rrcm.core.errors import RrcmError
 
 POLL = 0.2
-PAUSE = "RRCM_RETRY_SECONDS"  # before the second try; doubled before each further one
-USUAL, LONGEST = 10.0, 600.0
+PAUSE, LONGEST = 5.0, 600.0  # seconds before the second try; doubled before each further one
+GOOD = (Outcome.DONE, Outcome.CACHED)
+REASONS = 2  # failures that the one line explains; the table has all
+INPUTS = ("cmd", "params", "deps")  # of an entry of dvc.lock
+PROVENANCE = "provenance/"  # has the seconds of a stage, and so differs from run to run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """The result of a stage; ``note`` has the reason, or the new outputs."""
+
+    stage: str
+    outcome: Outcome
+    seconds: float = 0.0
+    tries: int = 0
+    note: str = ""
 
 
 class Future(Protocol):
@@ -124,7 +138,7 @@ class _Schedule:
             outcome = self._results[needed.name].outcome
             if outcome == Outcome.SKIPPED:
                 failed += self._failed(needed)
-            elif outcome not in summary.GOOD:
+            elif outcome not in GOOD:
                 failed.append(needed.name)
         return list(dict.fromkeys(failed))
 
@@ -133,8 +147,7 @@ class _Schedule:
         while True:
             tries += 1
             if tries > 1:  # exponential backoff, with a random part
-                usual = float(os.environ.get(PAUSE, USUAL)) * 2 ** (tries - 2)
-                seconds = min(usual, LONGEST) * random.uniform(0.5, 1.5)
+                seconds = min(PAUSE * 2 ** (tries - 2), LONGEST) * random.uniform(0.5, 1.5)
                 self._executor.say(node, f"try {tries} of {self._retries + 1} in {seconds:.1f} s")
                 self._stop.wait(seconds)
             stopped = Result(stage=node.name, outcome=Outcome.STOPPED, tries=tries)
@@ -150,7 +163,7 @@ class _Schedule:
                     continue
                 self._executor.say(node, str(error))
                 return Result(stage=node.name, outcome=Outcome.FAILED, tries=tries, note=str(error))
-            note = self._news(node.name) if done.outcome == Outcome.RAN else ""
+            note = self._news(node.name) if done.outcome == Outcome.DONE else ""
             told = f"{done.outcome}, {done.seconds:.1f} s{note and f'; {note}'}"
             self._executor.say(node, told)
             return Result(
@@ -166,7 +179,51 @@ class _Schedule:
         if not (before := self._before.get(name)):
             return ""
         after = lockfile.entries([name]).get(name, {})
-        changed = summary.news(before, after)
-        if changed and summary.same_inputs(before, after):
+        changed = news(before, after)
+        if changed and all(before.get(key) == after.get(key) for key in INPUTS):
             return f"same inputs, other outputs: {', '.join(changed)}"
         return f"new: {', '.join(changed)}" if changed else "outputs as before"
+
+
+def rows(results: Sequence[Result]) -> list[dict[str, str]]:
+    """The results as a table with a row for each stage."""
+    return [
+        {
+            "stage": result.stage,
+            "state": str(result.outcome),
+            "seconds": f"{result.seconds:.1f}" if result.seconds else "",
+            "tries": str(result.tries or ""),
+            "note": result.note.partition("\n")[0],
+        }
+        for result in results
+    ]
+
+
+def sentence(results: Sequence[Result]) -> str:
+    """The results in one line: the failures and their reasons, or counts of outcomes."""
+    counts = Counter(result.outcome for result in results)
+    done = ", ".join(f"{counts[how]} {how}" for how in Outcome if counts[how])
+    if failed := [result for result in results if result.outcome == Outcome.FAILED]:
+        notes = [" ".join(result.note.split("\n")[:2]) for result in failed[:REASONS]]
+        others = ", ".join(result.stage for result in failed[REASONS:])
+        why = "; ".join(notes) + (f"; and {others}" if others else "")
+        return f"failed: {why} (of {_count(results)}: {done})"
+    return f"{_count(results)}: {done}" if results else "dvc.yaml has no stages"
+
+
+def _count(results: Sequence[Result]) -> str:
+    return f"{len(results)} stage{'s'[: len(results) != 1]}"
+
+
+def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The outputs of an entry of dvc.lock that are new or changed since another of that stage."""
+    known = {out["path"]: _content(out) for out in before.get("outs", [])}
+    return [
+        out["path"]
+        for out in after.get("outs", [])
+        if not out["path"].startswith(PROVENANCE) and known.get(out["path"]) != _content(out)
+    ]
+
+
+def _content(out: Mapping[str, Any]) -> Any:
+    return out.get(str(out.get("hash", "md5")))

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -25,19 +25,16 @@ from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from pipeline.runtime import graph
-from pipeline.workflow import dvc_lock, dvc_says, gpus, lockfile, locks, moving, processes, shares
+from pipeline.workflow import dvc_lock, dvc_says, gpus, lockfile, moving, processes, shares
 from pipeline.workflow.gpus import Taken
-from pipeline.workflow.lockfile import RUNS
-from pipeline.workflow.locks import Stopped
+from pipeline.workflow.processes import Stopped
 from rrcm.core.ending import MEND, RETRY
 from rrcm.core.errors import StageError
-from rrcm.core.schema import read_yaml
 
 LOCKS = Path(".rrcm/flow")
 TAIL = 20  # lines of output in a failure
 BAR = re.compile(r"(?P<title>.*?):? +(?P<percent>\d+)%\|.*?\| *(?P<rest>.*)")
 ERROR = "error: "
-RECORDS = "*/*/[!.]*"  # of the run cache, but no partial files
 TRIES = 5  # of a DVC that read dvc.lock while another one wrote it
 _reading = threading.Lock()  # DVC reads the graph in one thread at a time
 
@@ -45,8 +42,7 @@ _reading = threading.Lock()  # DVC reads the graph in one thread at a time
 class Outcome(StrEnum):
     """How a stage ended."""
 
-    RAN = "ran"
-    RESTORED = "restored"  # from DVC's cache of runs
+    DONE = "done"  # it ran, or DVC restored its outputs from its cache of runs
     CACHED = "cached"  # nothing had changed
     FAILED = "failed"
     SKIPPED = "skipped"  # a stage upstream failed
@@ -103,19 +99,17 @@ def run(
     LOCKS.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         file = stack.enter_context((LOCKS / f"{name}.lock").open("ab")).fileno()
-        locks.take(file, stop=stop, why=f"another run of {name} in this checkout", say=say)
+        processes.take(file, stop=stop, why=f"another run of {name} in this checkout", say=say)
         held = stack.enter_context(gpus.taken(devices, stop=stop, say=say))
         with _reading:
             if share and not forced and dvc_lock.consistent(partial(_known, stage, pull=pull)):
                 return Done(outcome=Outcome.CACHED, seconds=0.0)
-            if pull and not share:  # DVC would fetch these records itself, among those of the run
-                _fetch_records()
             digest = graph.digest(stage) if move or shares.drawn(stage) else ""
         if move:
             stack.enter_context(moving.moving(name, digest, keep=bool(share), say=say))
         if not share and shares.drawn(stage):
             shares.merge(stage, digest)
-        began, before, records = time.monotonic(), _whole(stage), {*RUNS.glob(RECORDS)}
+        began, before = time.monotonic(), _whole(stage)
         for tries in range(1, TRIES + 1):
             output = Output(name, say=say, progressed=progressed)
             with _started(name, options, held, hold=(file, *held.files)) as process:
@@ -130,36 +124,16 @@ def run(
                 raise output.failure(process.returncode)
             time.sleep(1.0)
         seconds = time.monotonic() - began
-        if share:
-            return Done(outcome=Outcome.RAN, seconds=seconds)
-        shares.clear(stage)
-        outcome = Outcome.RAN if forced else _outcome(before, _whole(stage), records)
-        return Done(outcome=outcome, seconds=seconds)
-
-
-def _outcome(before: Mapping[str, Any], after: Mapping[str, Any], known: set[Path]) -> Outcome:
-    """What DVC did, by a stage's entries of dvc.lock and the ``known`` records of its run cache.
-
-    DVC adds a record of the inputs and outputs of each stage that ran and has dependencies.
-    """
-    if before == after:
-        return Outcome.CACHED
-    outputs = {out["path"] for out in after.get("outs", ())}
-    for path in {*RUNS.glob(RECORDS)} - known:
-        if {out["path"] for out in read_yaml(path).get("outs", ())} == outputs:
-            return Outcome.RAN
-    return Outcome.RESTORED if after.get("deps") else Outcome.RAN
+        if not share:
+            shares.clear(stage)
+        same = not (share or forced) and _whole(stage) == before
+        return Done(outcome=Outcome.CACHED if same else Outcome.DONE, seconds=seconds)
 
 
 def _whole(stage: str) -> dict[str, Any]:
     """The entry of a stage in dvc.lock if all its outputs are here, else nothing."""
     entry = lockfile.entries([stage]).get(stage, {})
     return entry if all(os.path.exists(out["path"]) for out in entry.get("outs", ())) else {}
-
-
-def _fetch_records() -> None:
-    with suppress(DvcException), Repo(".") as repo:
-        repo.stage_cache.pull(None)
 
 
 def _known(stage: str, *, pull: bool) -> bool:

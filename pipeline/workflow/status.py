@@ -1,22 +1,50 @@
-"""``rrcm status``: where the results of params.yaml stand, and what runs now."""
+"""``rrcm check`` validates all of params.yaml; ``rrcm status`` says where its results stand."""
 
+import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from pipeline import checked
-from pipeline.workflow import plan, records, running
+from pipeline.runtime.graph import SCRATCH
+from pipeline.workflow import plan, records
 from pipeline.workflow.plan import Node, overlap
 from pipeline.workflow.records import Record
-from pipeline.workflow.running import Running
+from rrcm.config.params import Params
+from rrcm.core.locks import lock
 from rrcm.core.schema import listed
 
 WIDTH = 100
 NAMES = 120  # characters of names and paths in a reason
-MISSING = "not here (dvc.lock has it)"
-UNREAD = "here, without what it was made from"
-ELSEWHERE = {MISSING, UNREAD}  # nothing changed since dvc.lock was written
+MISSING = "not all here (dvc.lock has it)"  # nothing changed since dvc.lock was written
+
+
+def check() -> str:
+    """Return a summary of params.yaml.
+
+    Raises:
+        ConfigError: Something in params.yaml is wrong.
+    """
+    whole, missing = checked.examined()
+    lines = [_contents(whole), *(f"not checked: {component}" for component in missing)]
+    entries = [*whole.pretrain.values(), *whole.runs.values(), *whole.denoisers.values()]
+    unused = whole.models.keys() - {entry.model for entry in entries}
+    lines += [f"not checked: models.{name}: no run has it" for name in sorted(unused)]
+    return "\n".join(lines)
+
+
+def _contents(whole: Params) -> str:
+    counts = (
+        (len(whole.pretrain), "pre-training"),
+        (len(whole.runs), "run"),
+        (len(whole.denoisers), "denoiser"),
+        (len(whole.ensembles), "ensemble"),
+        (len(whole.purified), "purified classifier"),
+        (len(whole.evals), "evaluation"),
+    )
+    found = [f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts if count]
+    return f"params.yaml is right: {', '.join(found) or 'nothing to train'}, of {whole.data.name}"
 
 
 def status() -> str:
@@ -30,35 +58,47 @@ def status() -> str:
         StageError: DVC cannot read dvc.yaml or dvc.lock.
     """
     whole = checked.load()
-    nodes = plan.load()
-    now = {one.name: one for one in running.stages(whole)}
+    nodes, now = plan.load(), running()
     behind = [node for node in nodes if node.changed and node.name not in now]
     known = {one.name: one for one in records.load()} if behind else {}
-    reasons = {node.name: _reason(node, known.get(node.name)) for node in behind}
+    reasons = {node.name: _reason(known.get(node.name)) for node in behind}
     waits = _waiting(nodes, {*reasons, *now})
-    for node in nodes:  # what waits for files only is not here, either, or is
-        if all(reasons.get(cause) in ELSEWHERE for cause in waits.get(node.name, [""])):
-            reasons[node.name] = UNREAD if _is_here(node) else MISSING
-            del waits[node.name]
+    for name, causes in [*waits.items()]:  # what waits for files only is not here, either
+        if all(reasons.get(cause) == MISSING for cause in causes):
+            reasons[name] = MISSING
+            del waits[name]
     groups: dict[str, list[Node]] = {}
     for node in nodes:
         groups.setdefault(node.name.partition("@")[0], []).append(node)
     lines = [_group(group, found, now, reasons, waits) for group, found in groups.items()]
-    lines += [_runs(one) for one in now.values()]
+    lines += [f"running: {name}, process {pid}" for name, pid in now.items()]
     if not (reasons or now):
         lines.append(f"all {len(nodes)} stages are up to date: `dvc repro` has nothing to do")
-    if ELSEWHERE & {*reasons.values()}:
+    if MISSING in reasons.values():
         lines.append(
             "`rrcm pull` fetches the results that a remote or release/ has; "
             "`dvc repro` makes the others again"
         )
-    absent = _absent(nodes, {*reasons, *waits})
-    if absent:
+    if absent := _absent(nodes, {*reasons, *waits}):
         lines.append(
             f"not here: {listed(absent, most=NAMES)}; fetch it with `dvc pull`, or get raw data "
             f"with `rrcm data {whole.data.name}`"
         )
     return "\n".join(part for line in lines for part in _wrapped(line))
+
+
+def running() -> dict[str, int]:
+    """Return the stages that run in this checkout, each with the process that holds its lock."""
+    found = {}
+    for path in sorted(SCRATCH.glob("*.lock")):
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        if not lock(file):
+            found[path.name.removesuffix(".lock")] = int(os.pread(file, 20, 0) or 0)
+        os.close(file)
+    return found
 
 
 def _waiting(nodes: Sequence[Node], first: set[str]) -> dict[str, list[str]]:
@@ -72,7 +112,7 @@ def _waiting(nodes: Sequence[Node], first: set[str]) -> dict[str, list[str]]:
     return {name: list(dict.fromkeys(causes)) for name, causes in waits.items()}
 
 
-def _reason(node: Node, record: Record | None) -> str:
+def _reason(record: Record | None) -> str:
     """Return why a stage is out of date."""
     if record is None or not record.entry:
         return "has not run"
@@ -86,20 +126,13 @@ def _reason(node: Node, record: Record | None) -> str:
         return "its command changed"
     if record.added:
         return f"new parameters: {listed(record.added, most=NAMES)}"
-    if not _is_here(node):
-        return MISSING
-    read = all(Path(path).exists() for path in node.inputs)
-    return "an output differs" if read else UNREAD
-
-
-def _is_here(node: Node) -> bool:
-    return all(Path(path).exists() for path in node.outputs)
+    return MISSING
 
 
 def _group(
     group: str,
     nodes: Sequence[Node],
-    now: Mapping[str, Running],
+    now: Mapping[str, int],
     reasons: Mapping[str, str],
     waits: Mapping[str, Sequence[str]],
 ) -> str:
@@ -114,12 +147,12 @@ def _group(
             by_reason.setdefault(reasons[name], []).append(name)
     some = partial(_some, whole=len(nodes))
     parts += [
-        f"{some(found)}{'' if reason in ELSEWHERE else 'out of date: '}{reason}"
+        f"{some(found)}{'' if reason == MISSING else 'out of date: '}{reason}"
         for reason, found in by_reason.items()
     ]
-    if running_ := [name for name in names if name in now]:
-        parts.append(f"{some(running_)}running")
-    if waiting := [name for name in names if name in waits and name not in reasons]:
+    if at_work := [name for name in names if name in now]:
+        parts.append(f"{some(at_work)}running")
+    if waiting := [name for name in names if name in waits]:
         causes = list(dict.fromkeys(cause for name in waiting for cause in waits[name]))
         parts.append(f"{some(waiting)}waiting for {listed(causes, most=60)}")
     count = f" ({len(nodes)})" if "@" in names[0] else ""
@@ -132,19 +165,6 @@ def _some(names: Sequence[str], *, whole: int) -> str:
     items = [name.partition("@")[2] for name in names]
     count = f"{len(names)} " if len(names) > 1 else ""
     return f"{count}({listed(items, most=60)}) "
-
-
-def _runs(one: Running) -> str:
-    share = "has saved nothing yet" if one.done is None else f"{one.done:.0%} done"
-    left = "" if one.left is None else f", about {_brief(one.left)} left"
-    return f"running: {one.name}, process {one.pid}: {share}{left}"
-
-
-def _brief(seconds: float) -> str:
-    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def _absent(nodes: Sequence[Node], behind: set[str]) -> list[str]:

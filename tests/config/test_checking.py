@@ -21,7 +21,7 @@ from workspace import ROOT, RUN, committed, tracked
 
 from pipeline import checked
 from pipeline.project import presets
-from pipeline.workflow import check
+from pipeline.workflow import status as check
 from rrcm.__main__ import main
 from rrcm.config import params
 from rrcm.core.errors import ConfigError, RrcmError

@@ -1,6 +1,5 @@
 """deploy/: what its files start exists, its scripts do what they say, and it holds no secret."""
 
-import json
 import os
 import re
 import shlex
@@ -11,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import jsonschema
 import pytest
 import typer
 from dvc.cli.parser import get_main_parser
@@ -19,17 +17,14 @@ from ruamel.yaml import YAML
 from torch.distributed.run import get_args_parser
 from workspace import ROOT, committed
 
-from pipeline.workflow.flow.environment import CHECKOUT
 from rrcm.cli import main as cli
 
 DEPLOY = ROOT / "deploy"
 SCRIPTS = sorted([*DEPLOY.glob("**/*.sh"), *DEPLOY.glob("**/*.sbatch")])
 COMPOSE = YAML(typ="safe").load(DEPLOY / "compose.yaml")
 SERVICES: dict[str, dict] = COMPOSE["services"]
-TEMPLATE = json.loads((DEPLOY / "kubernetes/job-template.json").read_text())
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
 PAGE = (ROOT / "docs/deployment.md").read_text()
-CLONE = "/srv/rrcm/clone"
 SECRET = re.compile(r"PASSWORD|SECRET|AUTH|KEY|TOKEN")
 GIVEN = re.compile(r"\$\{(\w+)(:[?-][^}]*)?\}")
 TOOLS = {  # programs that check a file as a whole, where they are installed
@@ -374,83 +369,6 @@ def test_the_image_is_pinned_and_no_root():
     assert len(bases) == 1 and re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", bases[0])
     assert python.replace("python", "python:") in bases[0] and f"PYTHON={python}" in DOCKERFILE
     assert uid != "0" and f"--uid {uid} rrcm" in DOCKERFILE
-    assert pod()["securityContext"]["runAsUser"] == int(uid)
     for lock in re.findall(r"LOCK=(\S+)", DOCKERFILE):
         assert lock == '"$LOCK"' or (ROOT / lock).is_file()
     assert not SECRET.search(DOCKERFILE)
-
-
-# --- Kubernetes
-
-
-def pod() -> dict:
-    return TEMPLATE["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
-
-
-def filled() -> dict:
-    """The manifest of a job, as Prefect fills the template in."""
-    values = {name: one["default"] for name, one in variables().items() if "default" in one}
-    values |= {"image": "rrcm:cuda", "name": "sample", "labels": {"a": "b"}}
-    values["command"] = values["command"].split()
-    values["env"] = [{"name": key, "value": value} for key, value in values["env"].items()]
-
-    def fill(node):
-        if isinstance(node, dict):
-            return {key: fill(value) for key, value in node.items()}
-        if isinstance(node, list):
-            return [*map(fill, node)]
-        if whole := re.fullmatch(r"\{\{ (\w+) \}\}", str(node)):
-            return values[whole[1]]
-        if not isinstance(node, str):
-            return node
-        return re.sub(r"\{\{ (\w+) \}\}", lambda found: values[found[1]], node)
-
-    return fill(TEMPLATE["job_configuration"]["job_manifest"])
-
-
-def variables() -> dict[str, dict]:
-    return TEMPLATE["variables"]["properties"]
-
-
-def test_the_template_uses_its_variables_and_no_others():
-    used = re.findall(r"\{\{ (\w+) \}\}", json.dumps(TEMPLATE["job_configuration"]))
-
-    assert {*used} == variables().keys()
-    defaults = {name: one["default"] for name, one in variables().items() if "default" in one}
-    jsonschema.Draft202012Validator.check_schema(TEMPLATE["variables"])
-    jsonschema.validate(defaults | {"image": "rrcm:cuda"}, TEMPLATE["variables"])
-
-
-def test_a_job_runs_a_stage_in_its_clone():
-    deployments = YAML(typ="safe").load(ROOT / "prefect.yaml")
-    (container,), (before,) = pod()["containers"], pod()["initContainers"]
-    env = variables()["env"]["default"]
-    scripts = (DEPLOY / "checkout.sh").read_text()
-
-    assert variables()["command"]["default"] == deployments["definitions"]["job"]["command"]
-    assert env == {CHECKOUT: CLONE, "PYTHONPATH": CLONE}
-    assert container["workingDir"] == CLONE and f"${{RRCM_CLONE:-{CLONE}}}" in scripts
-    assert before["command"] == ["/opt/rrcm/deploy/checkout.sh"]
-    mounts = {one["name"] for each in (container, before) for one in each["volumeMounts"]}
-    assert mounts == {volume["name"] for volume in pod()["volumes"]}
-    assert not any(SECRET.search(one["name"]) for one in filled_env())
-    for name in re.findall(r"\b(?:AWS|RRCM|PREFECT)_[A-Z_]+", variables()["secret"]["description"]):
-        assert name in scripts or name in (DEPLOY / "compose.yaml").read_text()
-
-
-def filled_env() -> list[dict[str, str]]:
-    return filled()["spec"]["template"]["spec"]["containers"][0]["env"]
-
-
-@pytest.mark.skipif(
-    shutil.which("kubernetes-validate") is None,
-    reason="pip install kubernetes-validate; docs/deployment.md",
-)
-def test_kubernetes_knows_every_field(tmp_path: Path):
-    manifest = filled()
-    for key in ("parallelism", "completions"):  # which Prefect asks for there, and nobody reads
-        del manifest["spec"]["template"]["spec"][key]
-    manifest["metadata"]["name"] = manifest["metadata"].pop("generateName")
-    (tmp_path / "job.json").write_text(json.dumps(manifest))
-
-    run("kubernetes-validate", "--strict", tmp_path / "job.json", cwd=tmp_path)

@@ -43,7 +43,7 @@ GRAPH = {  # stage: (output, inputs)
     "big": ("made/big", []),
     "left": ("made/left", ["made/big"]),
     "right": ("made/right", ["made/big"]),
-    "last": ("told/last", ["made/left", "made/right"]),
+    "last": ("metrics/last", ["made/left", "made/right"]),
 }
 
 
@@ -59,7 +59,6 @@ class Clones:
             "TOY": str(self.folder),
             "RRCM_SLOTS_DIR": str(self.folder / "slots"),
             "RRCM_SLOTS": "2",
-            "RRCM_RETRY_SECONDS": "0.1",
         }
 
     def clone(self, name: str) -> Workspace:
@@ -97,7 +96,7 @@ def make(folder: Path) -> Clones:
         }
         for name, (output, inputs) in GRAPH.items()
     }
-    stages["last"] |= {"outs": [], "metrics": [{"told": {"cache": False}}]}
+    stages["last"] |= {"outs": [], "metrics": [{"metrics": {"cache": False}}]}
     (first.path / "toy.py").write_text(TOY)
     (first.path / ".gitignore").write_text((first.path / ".gitignore").read_text() + "/made/\n")
     for pointer in first.path.glob("**/*.dvc"):
@@ -162,11 +161,16 @@ class Service:
 
     @property
     def url(self) -> str:
-        return json.loads((self.checkout.path / ".rrcm/prefect/server.json").read_text())["url"]
+        return self.client["PREFECT_API_URL"]
 
     @property
     def secret(self) -> str:
-        return (self.checkout.path / ".rrcm/prefect/secret").read_text().strip()
+        return self.client["PREFECT_API_AUTH_STRING"]
+
+    @property
+    def client(self) -> dict[str, str]:
+        """What clients of the server set."""
+        return json.loads((self.checkout.path / ".rrcm/prefect/server.json").read_text())
 
     def ask(self, path: str, body: object | None = None) -> Any:
         """The API's answer."""

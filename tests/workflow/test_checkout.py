@@ -8,10 +8,11 @@ from threading import Event
 import clones
 import pytest
 from clones import Clones, git, lock
-from workspace import Workspace
+from workspace import ROOT, Workspace
 
 from pipeline.workflow.flow import checkout
 from rrcm.core.errors import StageError
+from rrcm.core.schema import read_yaml
 
 
 @pytest.fixture(scope="module")
@@ -45,31 +46,14 @@ def head(of: Workspace) -> str:
     return git("-C", str(of.path), "rev-parse", "HEAD")
 
 
-def branch(of: Clones) -> str:
-    return git("-C", str(of.folder / "origin"), "symbolic-ref", "--short", "HEAD")
-
-
-def commit(of: Workspace, file: str, text: str) -> str:
-    (of.path / file).write_text(text)
-    of.commit(f"{file}: {text}")
-    return head(of)
-
-
-def test_a_commit_is_known_to_all_or_refused(team: Clones, clone: Workspace):
-    other = team.clone("another")
-    newer = commit(other, "notes", "pushed")
-    other.run("git", "push", "--quiet", "origin", "HEAD:refs/heads/more")
-
-    assert checkout.asked() == head(clone)
-    assert checkout.asked("origin/more") == newer  # though it was not fetched
-    with pytest.raises(StageError, match="git knows no such commit"):
-        checkout.asked("origin/mroe")
+def test_a_commit_is_pushed_or_refused(clone: Workspace):
+    assert checkout.pushed() == head(clone)
     (clone.path / "toy.py").write_text("edited")
     with pytest.raises(StageError, match=r"^toy.py: edited; workers run a commit"):
-        checkout.asked()
+        checkout.pushed()
     clone.commit("not pushed")
     with pytest.raises(StageError, match="on no branch of origin"):
-        checkout.asked()
+        checkout.pushed()
 
 
 def test_results_are_no_edits_and_edits_are_never_lost(clone: Workspace):
@@ -88,19 +72,13 @@ def test_results_are_no_edits_and_edits_are_never_lost(clone: Workspace):
     assert (clone.path / "toy.py").read_text() == "edited"
 
 
-def test_metrics_are_results_whatever_stage_they_are_of(clone: Workspace):
-    (clone.path / "dvc.yaml").write_text(
-        "stages:\n  a:\n    foreach: [1, 2]\n    do:\n      cmd: x\n"
-        "      metrics: ['kept/m-${item}.json': {cache: false}]\n      outs: [other]\n"
-    )
-    for name in ("kept/m-1.json", "kept/m.json"):
-        (clone.path / name).parent.mkdir(exist_ok=True)
-        (clone.path / name).write_text("1")
-    clone.commit("metrics")
-    for name in ("kept/m-1.json", "kept/m.json"):
-        (clone.path / name).unlink()
-
-    assert checkout.edited() == ["kept/m.json"]
+def test_outputs_in_git_are_where_a_worker_looks_for_them():
+    """Of other outputs in git, an edit would be lost, and a coordinator would not get them."""
+    for stage in read_yaml(ROOT / "dvc.yaml")["stages"].values():
+        body = stage.get("do", stage)
+        for output in [one for kind in ("outs", "metrics", "plots") for one in body.get(kind, ())]:
+            for path, said in output.items() if isinstance(output, dict) else ():
+                assert said.get("cache", True) or path in checkout.RESULTS
 
 
 def test_a_checkout_is_not_moved_under_a_stage(clone: Workspace):
@@ -125,16 +103,6 @@ def test_a_checkout_is_not_moved_under_a_stage(clone: Workspace):
 
     assert head(clone) == old
     assert said == [f"waiting for stages of this checkout at {new[:12]}"]
-
-
-def test_waiting_for_a_commit_ends_when_asked(clone: Workspace):
-    stop = Event()
-    with (
-        checkout.at("", stop=stop, say=quiet),
-        pytest.raises(StageError, match="stopped while it waited"),
-        checkout.at(git("rev-parse", "HEAD~1"), stop=stop, say=lambda line: stop.set()),
-    ):
-        pass
 
 
 def test_only_what_a_stage_reads_is_fetched(clone: Workspace):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -16,12 +15,11 @@ import databases
 import httpx
 import pytest
 from dvc.repo import Repo
-from ruamel.yaml import YAML
 from survivors import mark, marked, until
 from workspace import ROOT, Workspace
 
-from pipeline.workflow.flow import guarded
-from pipeline.workflow.flow.server import LEAN
+from pipeline.workflow.flow import environment
+from pipeline.workflow.flow.server import _status
 
 GRAPH = """
 stages:
@@ -105,6 +103,12 @@ stages:
 """
 
 
+LEAN = {
+    f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false"
+    for service in ("SCHEDULER", "LATE_RUNS", "FOREMAN", "TRIGGERS", "PAUSE_EXPIRATIONS")
+}
+
+
 class Api(httpx.Client):
     """A Prefect server, asked."""
 
@@ -132,20 +136,22 @@ class Api(httpx.Client):
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """Prefect's server, as `rrcm flow run` would start it for itself."""
+    """Prefect's server, without what only schedules need, and without a secret."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     databases.place(home := tmp_path_factory.mktemp("prefect"))
     settings = {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-    command = [sys.executable, "-m", "uvicorn", "--factory", guarded.APPLICATION, "--port", port]
+    command = [sys.executable, "-m", "uvicorn", "--factory", environment.APPLICATION]
     with (home / "log").open("wb") as log:
-        server = subprocess.Popen(command, env=os.environ | LEAN | settings, stdout=log, stderr=log)
+        server = subprocess.Popen(
+            [*command, "--port", port], env=os.environ | LEAN | settings, stdout=log, stderr=log
+        )
     url = f"http://127.0.0.1:{port}/api/"
     try:
-        until(
-            lambda: guarded.status(f"{url}health") == 200 or server.poll() is not None, seconds=120
-        )
+        until(lambda: _status(f"{url}health") == 200 or server.poll() is not None, seconds=120)
         with Api(base_url=url, timeout=300) as client:
+            pool = {"name": environment.POOL, "type": "process"}
+            assert client.post("work_pools/", json=pool).is_success
             yield client
     finally:
         server.terminate()
@@ -182,7 +188,6 @@ class Seen:
             "PREFECT_API_URL": str(api.base_url).rstrip("/"),
             "RRCM_SLOTS_DIR": str(here.path.parent / f"slots of {here.path.name}"),
             "RRCM_SLOTS": "2",
-            "RRCM_RETRY_SECONDS": "0.2",
             "PYTHONPATH": str(ROOT),
         }
         self.known: set[str] = set()
@@ -228,6 +233,7 @@ def test_what_does_not_need_a_failed_stage_goes_on_and_what_does_is_not_run(
     }
     assert states["wrong"] == ("FAILED", "Failed", 1)
     assert states["after"][:2] == states["last"][:2] == ("CANCELLED", "Skipped")
+    assert run["name"] == "all stages"
     assert (run["state_type"], last) == ("FAILED", f"error: {run['state']['message']}")
     assert last.startswith("error: failed: wrong: cure: must be mended (of 7 stages: ")
 
@@ -238,19 +244,6 @@ def test_a_flaky_stage_is_tried_again_and_goes_on_where_it_was(
     assert api.states(first[1]["id"])[FLAKY][:2] == ("COMPLETED", "Completed")
     assert seen.begun()["flaky"] == 3
     assert (seen.here.path / "flaky.state").read_text() == "step\n" * 3
-
-
-def test_edges_and_names_are_those_of_the_graph(api: Api, first: tuple[str, dict[str, Any]]):
-    tasks = {task["id"]: task for task in api.of_run("task_runs", first[1]["id"])}
-    edges = {
-        (tasks[source["id"]]["name"], task["name"])
-        for task in tasks.values()
-        for source in task["task_inputs"].get("wait_for", [])
-    }
-
-    assert {("root", "left"), ("root", "right"), ("left", "after"), ("wrong", "after")} <= edges
-    assert ("root", "after") not in edges
-    assert first[1]["name"] == "all stages"
 
 
 def test_what_a_stage_prints_is_in_the_log_of_its_task(api: Api, first: tuple[str, dict[str, Any]]):
@@ -267,12 +260,12 @@ def test_progress_and_the_table_of_stages_are_artifacts(
     api: Api, first: tuple[str, dict[str, Any]]
 ):
     shown = api.of_run("artifacts", first[1]["id"])
-    progress = {one["key"]: one["data"] for one in shown if one["type"] == "progress"}
+    progress = {one["key"]: one["data"] for one in shown if one["data"] == 100}
     (table,) = [json.loads(one["data"]) for one in shown if one["key"] == "stages"]
     states = {row["stage"]: (row["state"], row["tries"]) for row in table}
 
-    assert progress["progress-flaky-tiny-rrcm-s050-e050"] == progress["progress-left"] == 100
-    assert states[FLAKY] == ("ran", "3")
+    assert {"progress-flaky-tiny-rrcm-s050-e050", "progress-left"} <= progress.keys()
+    assert states[FLAKY] == ("done", "3")
     assert states["wrong"] == ("failed", "1"), "its own error: no second try"
     assert states["last"] == ("skipped", "")
 
@@ -296,32 +289,6 @@ def test_only_what_changed_runs_then_nothing_does_and_dvc_agrees(
     assert states["root"][:2] == states["left"][:2] == ("COMPLETED", "Cached")
     assert "up to date" in again, again
     assert (seen.here.path / "dvc.lock").read_bytes() == lock
-
-
-def test_a_server_that_does_not_answer_is_said_in_one_line(seen: Seen):
-    nowhere = seen.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
-
-    assert seen.here.run("rrcm", "flow", "run", fails=True, **nowhere).splitlines() == [
-        "error: http://127.0.0.1:9/api: no server answers there; start it, or unset PREFECT_API_URL"
-    ]
-
-
-def test_the_server_of_one_run_is_for_that_run_alone(
-    api: Api, survivors: dict[str, str], tmp_path: Path
-):
-    own = Seen(api, repository(tmp_path / "own", SLOW), {**survivors, **mark()})
-    own.environment["PREFECT_API_URL"] = ""
-    databases.place(own.here.path / ".rrcm/prefect")
-    process = own.start()
-    until(lambda: (own.here.path / "ready").exists() or process.poll() is not None)
-    (server,) = [one for one in marked(own.environment) if one.cmdline()[1:3] == ["-m", "uvicorn"]]
-    url = server.environ()["PREFECT_API_URL"]
-
-    assert guarded.status(f"{url}/health", seconds=60) == 200
-    assert guarded.status(f"{url}/flow_runs/filter", seconds=60) == 401
-    process.terminate()
-    process.communicate(timeout=300)
-    assert not marked(own.environment)
 
 
 @pytest.mark.parametrize(
@@ -360,40 +327,3 @@ def test_a_stopped_run_leaves_no_process_and_final_states_and_goes_on(
     if how == "cancel":
         slow.run()
         assert (slow.here.path / "next").read_text() == "slow"
-
-
-def processor_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def without_provenance(checkout: Workspace) -> dict[str, Any]:
-    lock = YAML(typ="safe").load(checkout.path / "dvc.lock")
-    for entry in lock["stages"].values():
-        entry["outs"] = [o for o in entry["outs"] if not o["path"].startswith("provenance/")]
-    return lock
-
-
-@pytest.mark.slow
-def test_the_real_graph_ends_as_with_dvc_and_unchanged_it_costs_seconds(
-    finished: Workspace, tmp_path: Path, survivors: dict[str, str]
-):
-    """With no server but its own. The time is the processors', as others use them meanwhile."""
-    by_flow, by_dvc = finished.copy(tmp_path / "by flow"), finished.copy(tmp_path / "by DVC")
-    for checkout in (by_flow, by_dvc):
-        checkout.edit(lambda p: p["certify"].update(alpha=0.01))
-    own = survivors | {"RRCM_SLOTS_DIR": str(tmp_path / "slots"), "RRCM_SLOTS": "2"}
-
-    ran = by_dvc.repro()
-    first = by_flow.run("rrcm", "flow", "run", **own)
-    before = processor_seconds()
-    second = by_flow.run("rrcm", "flow", "run", **own)
-    spent = processor_seconds() - before
-
-    table = [line.split() for line in first.splitlines()]
-    assert {row[0] for row in table if row[1:2] == ["ran"]} == ran
-    assert [*without_provenance(by_flow)["stages"]] == [*without_provenance(by_dvc)["stages"]]
-    assert without_provenance(by_flow) == without_provenance(by_dvc)
-    assert "Finished in state Completed('11 stages: 11 cached')" in second
-    assert spent < 40, f"{spent:.1f} s"  # some 13; no stage's process
-    assert not marked(survivors)

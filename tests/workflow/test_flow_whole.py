@@ -1,21 +1,17 @@
-"""A team's day on one machine: up, scheduled, triggered, killed twice, finished, seen, down."""
+"""A stage that is killed twice in a flow ends at its third try, with the bytes of one try."""
 
 import json
 import os
 import shutil
-import signal
-import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import databases
-import httpx
 import psutil
 import pytest
 import screens
+from clones import Clones, Service, alive
 from workspace import RUN, Workspace
 
 from rrcm.models.trained.base import checkpoint
@@ -33,87 +29,6 @@ def until(found: Callable[[], T], *, seconds: float, what: str, every: float = 0
     return value
 
 
-def processes(checkout: Workspace) -> list[psutil.Process]:
-    """Whatever runs in a checkout or was started from it."""
-    here, found = str(checkout.path), []
-    for process in psutil.process_iter():
-        try:
-            told = [process.cwd(), *process.environ().get("PYTHONPATH", "").split(":")]
-        except (psutil.AccessDenied, psutil.NoSuchProcess):
-            continue
-        if any(place == here or place.startswith(f"{here}/") for place in told):
-            found.append(process)
-    return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
-
-
-@contextmanager
-def up(checkout: Workspace, slots: Path) -> Iterator[httpx.Client]:
-    """`rrcm flow up`: a client of its API; stopped as a person would, with nothing left."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {
-        "RRCM_SLOTS_DIR": str(slots),
-        "RRCM_SAVE_SECONDS": "0",
-        "RRCM_RETRY_SECONDS": "0.5",
-    }
-    process = checkout.start("rrcm", "flow", "up", "--port", str(port), **environment)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api", timeout=60) as api:
-
-            def healthy() -> bool:
-                assert process.poll() is None, process.communicate()[0]
-                return (checkout.path / ".rrcm/prefect/server.json").exists()
-
-            until(healthy, seconds=120, what="server")
-            api.auth = (*secret(checkout).split(":"),)
-            yield api
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == 0, output
-        assert f"http://127.0.0.1:{port}" in output
-        assert processes(checkout) == []
-        assert not (checkout.path / ".rrcm/prefect/server.json").exists()
-    finally:
-        for left in processes(checkout):
-            left.kill()
-
-
-def post(api: httpx.Client, path: str, body: dict[str, Any]) -> Any:
-    answer = api.post(path, json=body)
-    assert answer.is_success, answer.text
-    return answer.json()
-
-
-def deployment(api: httpx.Client, name: str) -> dict[str, Any]:
-    answer = api.get(f"/deployments/name/{name}")
-    assert answer.is_success, answer.text
-    return answer.json()
-
-
-def scheduled(api: httpx.Client, name: str) -> int:
-    """Switch a deployment's schedule on; how many runs are planned then; and off again."""
-    found = deployment(api, name)
-    (schedule,) = found["schedules"]
-    path = f"/deployments/{found['id']}/schedules/{schedule['id']}"
-    planned = {
-        "deployments": {"id": {"any_": [found["id"]]}},
-        "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
-    }
-    assert api.patch(path, json={"active": True}).is_success
-    try:
-        return until(
-            lambda: len(post(api, "/flow_runs/filter", planned)), seconds=90, what="planned run"
-        )
-    finally:
-        assert api.patch(path, json={"active": False}).is_success
-
-
-def secret(checkout: Workspace) -> str:
-    """What the server of a checkout asks for."""
-    return (checkout.path / ".rrcm/prefect/secret").read_text().strip()
-
-
 def picture(pages: str, known: str, file: Path, *, run: str) -> None:
     """What the pages show of a run, for docs/."""
     with screens.opened(f"{pages}/runs", size=(1500, 1700)) as page:
@@ -127,11 +42,13 @@ def killed(checkout: Workspace, *, ready: int) -> int:
     """kill -9 the stage once it has saved state of step ``ready`` or later; which step that was."""
 
     def training() -> psutil.Process | None:  # itself, not the shell that DVC runs it through
-        for process in processes(checkout):
+        for process in psutil.process_iter():
             try:
+                if process.cwd() != str(checkout.path):
+                    continue
                 command = process.cmdline()[1:]
                 stage = process.environ().get("DVC_STAGE")
-            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
             if command == ["-m", "pipeline.stages.train"] and stage == STAGE:
                 return process
@@ -166,35 +83,31 @@ def test_a_stage_killed_twice_goes_on_where_it_was_and_the_run_is_seen(
     uninterrupted = checkout.digest(f"models/{RUN}/model.safetensors")
     (checkout.path / "dvc.lock").write_bytes(lock)
     shutil.rmtree(checkout.path / ".dvc/cache/runs")
-    databases.place(checkout.path / ".rrcm/prefect")
+    team = Clones(tmp_path)
+    service = Service(team, checkout, RRCM_SAVE_SECONDS="0")
+    run = service.start("rebuild/on-demand", targets=["report"])
+    first = killed(checkout, ready=1)
+    second = killed(checkout, ready=first + 1)
+    assert second > first, "the stage ended before it was killed again"
 
-    with up(checkout, tmp_path / "slots") as api:
-        assert scheduled(api, "rebuild/rebuild") > 0
+    def ended() -> dict[str, Any] | None:
+        state = service.ask(f"flow_runs/{run}")["state"]
+        return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED") else None
 
-        target = deployment(api, "rebuild/on-demand")
-        body = {"parameters": {"targets": ["report"]}, "state": {"type": "SCHEDULED"}}
-        run = post(api, f"/deployments/{target['id']}/create_flow_run", body)["id"]
-        first = killed(checkout, ready=1)
-        second = killed(checkout, ready=first + 1)
-        assert second > first, "the stage ended before it was killed again"
-
-        def ended() -> dict[str, Any] | None:
-            state = api.get(f"/flow_runs/{run}").json()["state"]
-            return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED") else None
-
-        assert until(ended, seconds=180, what="end", every=1)["type"] == "COMPLETED"
-
-        shown = post(api, "/artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
-        logs = post(api, "/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200})
-        if folder := os.environ.get("RRCM_SCREENS"):
-            pages = str(api.base_url).removesuffix("/api/")
-            picture(pages, secret(checkout), Path(folder) / "flow.png", run=run)
-        (table,) = [json.loads(each["data"]) for each in shown if each["type"] == "table"]
+    assert until(ended, seconds=180, what="end", every=1)["type"] == "COMPLETED"
+    mine = {"flow_runs": {"id": {"any_": [run]}}}
+    (table,) = [
+        json.loads(each["data"])
+        for each in service.ask("artifacts/filter", mine)
+        if each["type"] == "table"
+    ]
+    if folder := os.environ.get("RRCM_SCREENS"):
+        picture(service.url.removesuffix("/api"), service.secret, Path(folder, "flow.png"), run=run)
+    service.process.terminate()
+    assert service.process.wait(60) == 0 and not alive(team)
 
     note = json.loads((checkout.path / f"provenance/{STAGE}.json").read_text())
     assert [row["tries"] for row in table if row["stage"] == STAGE] == ["3"]
     assert note["resumed_at"] >= second > first > 0
     assert checkout.digest(f"models/{RUN}/model.safetensors") == uninterrupted
-    assert "progress" in {each["type"] for each in shown}
-    assert any("resuming at step" in line["message"] for line in logs)
     assert "up to date" in checkout.run("dvc", "status")

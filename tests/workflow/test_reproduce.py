@@ -95,14 +95,6 @@ def entries(path: Path = lockfile.LOCKFILE) -> dict:
     return YAML(typ="safe").load(path)["stages"]
 
 
-def test_options_and_exit_codes_are_those_of_dvc(here: Path):
-    again = repro(here, "part")
-    assert (again.returncode, "Running stage" in again.stdout) == (0, False)
-    assert "Running stage 'part@3'" in repro(here, "--force", "part@3").stdout
-    missing = repro(here, "nothing")
-    assert missing.returncode == 255 and "'nothing' not found" in missing.stdout
-
-
 @pytest.mark.parametrize(
     "number",
     [
@@ -164,6 +156,8 @@ def test_half_a_remembered_run_is_none(part: str | None, here: Path):
     lockfile.LOCKFILE.unlink()
 
     again = repro(here, "part@1")
+    missing = repro(here, "nothing")
+    assert missing.returncode == 255 and "'nothing' not found" in missing.stdout  # DVC's own code
 
     assert again.returncode == 0 and "Running stage 'part@1'" in again.stdout
     assert [*entries()] == ["part@1"]
@@ -210,13 +204,7 @@ def test_what_a_failed_dvc_leaves_is_not_kept_as_the_last_whole_copy(here: Path)
     assert repro(here, "full").returncode == 255
     assert len(lockfile.LOCKFILE.read_bytes()) == 900
     assert lockfile.KEPT.read_text() == text
-    assert "was cut while DVC wrote it" in lockfile.restore()
-    assert lockfile.LOCKFILE.read_text() == text
 
-
-def test_the_next_command_mends_what_a_plain_dvc_left(here: Path):
-    text = lockfile.LOCKFILE.read_text()
-    lockfile.LOCKFILE.write_text(text[: len(text) // 2])
     done = repro(here, "part")
     assert done.returncode == 0 and "dvc.lock was cut while DVC wrote it" in done.stdout
     assert "Running stage" not in done.stdout

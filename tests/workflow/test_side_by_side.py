@@ -12,11 +12,11 @@ from ruamel.yaml import YAML
 from survivors import mark, marked, until
 from workspace import ROOT
 
-from pipeline.workflow import gpus, lockfile, plan, reproduce, schedule
-from pipeline.workflow.locks import Stopped
+from pipeline.workflow import lockfile, plan, reproduce, schedule
 from pipeline.workflow.processes import Stop
-from pipeline.workflow.summary import GOOD as WELL
-from rrcm.core import progress
+from pipeline.workflow.schedule import GOOD as WELL
+from pipeline.workflow.schedule import Result
+from pipeline.workflow.stage_run import Outcome
 from rrcm.core.errors import StageError
 
 GRAPH = """
@@ -86,11 +86,11 @@ def test_stages_run_at_the_same_time_and_leave_what_dvc_leaves(here: Path):
 
     assert (here / "both").read_text() == "left passive\nright passive\n"
     assert sorted(line.partition(",")[0] for line in said) == [
-        "after: ran",
-        "both: ran",
-        "side@left: ran",
-        "side@right: ran",
-        "wrong: ran",
+        "after: done",
+        "both: done",
+        "side@left: done",
+        "side@right: done",
+        "wrong: done",
     ]
     found = (here / "dvc.lock").read_bytes()
     (here / "dvc.lock").unlink()
@@ -100,19 +100,6 @@ def test_stages_run_at_the_same_time_and_leave_what_dvc_leaves(here: Path):
     assert (here / "dvc.lock").read_bytes() == found
     said.clear()
     assert run(*GOOD, said=said) and not said
-
-
-def test_the_time_left_is_computed_from_stages_that_took_time(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    bars, bar = [], progress.bar
-    monkeypatch.setattr(progress, "bar", lambda *asked: bars.append(bar(*asked)) or bars[-1])
-    assert run("wrong")
-    assert run("after")
-
-    first, second = ((one.initial, one.n, one.total) for one in bars)
-    assert first == (0, 1, 1)
-    assert second == (1, 2, 2)  # (unchanged, ended, all)
 
 
 def test_after_a_failure_what_does_not_need_it_goes_on_and_so_does_the_next_run(here: Path):
@@ -142,20 +129,6 @@ def test_a_stop_ends_what_runs_and_keeps_what_ended(here: Path):
     assert {*entries()} == {"wrong"}
 
 
-def test_a_stage_that_waits_for_a_slot_is_shown_to_wait(here: Path, monkeypatch):
-    monkeypatch.setenv("RRCM_SLOTS", "1")
-    stop = Stop()
-    (node,) = plan.load(["slow"])
-    with reproduce.here(1, jobs=1, stop=stop, say=print) as executor:
-        with gpus.taken(1, stop=stop, say=print):
-            future = executor.submit(node, lambda: executor.run(node))
-            waits = {"slow": "slow (waiting for 1 of 1 slots of this host)"}
-            until(lambda: executor.shown == waits, seconds=60)
-        until(lambda: executor.shown == {"slow": "slow"}, seconds=60)
-        stop.ask("by the test")
-        assert isinstance(future.exception(60), Stopped)
-
-
 def test_outputs_that_are_not_here_can_be_left_so(here: Path):
     assert run(*GOOD)
     made = [here / output for output in ("left", "right", "both", "wrong", "after")]
@@ -167,8 +140,29 @@ def test_outputs_that_are_not_here_can_be_left_so(here: Path):
     assert reproduce.side_by_side(arguments, jobs=2, shares=1, say=print) == 0
 
     assert not any(output.exists() for output in made)
-
-
-def test_other_options_of_dvc_are_refused_with_jobs(here: Path):
-    with refused(StageError, "--force", "only targets can follow"):
+    with refused(StageError, "--force", "only targets can follow"):  # as all other options of DVC
         reproduce.side_by_side(["both", "--force"], jobs=2, shares=1, say=print)
+
+
+def test_one_line_says_what_failed_and_why():
+    results = [
+        Result(stage="a", outcome=Outcome.DONE, seconds=1.25, tries=2),
+        Result(stage="b", outcome=Outcome.FAILED, tries=1, note="b: exit code 1\nlast words\nmore"),
+        Result(stage="c", outcome=Outcome.SKIPPED, note="needs b"),
+    ]
+    more = [Result(stage=name, outcome=Outcome.FAILED, note=f"{name}: no") for name in "wxyz"]
+
+    assert schedule.sentence(results) == (
+        "failed: b: exit code 1 last words (of 3 stages: 1 done, 1 failed, 1 skipped)"
+    )
+    assert schedule.sentence(results[:1]) == "1 stage: 1 done"
+    assert schedule.sentence(more) == "failed: w: no; x: no; and y, z (of 4 stages: 4 failed)"
+
+
+def test_outputs_are_new_by_content_and_provenance_never_is():
+    made = {"path": "made", "hash": "md5", "md5": "2"}
+    note = {"path": "provenance/made.json", "hash": "md5", "md5": "3"}
+    other = [{**made, "md5": "9"}, {**note, "md5": "9"}]
+
+    assert schedule.news({"outs": [made, note]}, {"outs": other}) == ["made"]
+    assert schedule.news({"outs": [made, note]}, {"outs": [made, other[1]]}) == []

@@ -1,4 +1,4 @@
-"""A supervised command leaves no process behind, whoever ends, and however."""
+"""A supervised command leaves no process behind, whoever ends, and however; signals stop it."""
 
 import fcntl
 import os
@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from survivors import mark, marked, until
+from workspace import ROOT
+
+from pipeline.workflow import processes
 
 SUPERVISE = [sys.executable, "-m", "pipeline.workflow.supervise"]
 STARTER = """
@@ -111,27 +114,16 @@ def test_a_starter_killed_lets_the_command_save_and_frees_its_locks_last(
         until(lambda: not marked(marker))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_command(number: int, here: Path, marker: dict[str, str]):
-    with start(
-        *SUPERVISE,
-        *("--", sys.executable, "saving.py"),
-        env=os.environ | marker,
-        stdout=subprocess.DEVNULL,
-    ) as process:
-        until((here / "ready").exists)
-        process.send_signal(number)
-
-        assert process.wait(60) == 1
-    assert (here / "saved").exists()
-
-
-def test_what_ignores_a_stop_is_killed_after_the_grace(here: Path, marker: dict[str, str]):
-    command = ["--grace", "0.5", "--", sys.executable, "stubborn.py"]
+@pytest.mark.parametrize("spared", [["--spare", "0.5"], []])
+def test_what_ignores_a_stop_is_killed_after_the_grace(
+    spared: list[str], here: Path, marker: dict[str, str]
+):
+    """Also a command that is spared, after so many seconds."""
+    command = [*spared, "--grace", "0.5", "--", sys.executable, "stubborn.py"]
     with start(*SUPERVISE, *command, env=os.environ | marker) as process:
         until((here / "ready").exists)
         began = time.monotonic()
-        process.stdin.close()
+        process.terminate() if spared else process.stdin.close()
 
         assert process.wait(60) == 128 + signal.SIGKILL
         assert time.monotonic() - began >= 0.5
@@ -150,15 +142,6 @@ def test_a_spared_command_gets_no_signal_and_what_it_started_does(
 
     assert (here / "saved").exists() and (here / "recorded").exists()
     assert not (here / "told").exists()
-
-
-def test_a_command_is_spared_for_so_long_and_no_longer(here: Path, marker: dict[str, str]):
-    command = ["--spare", "0.5", "--grace", "0.5", "--", sys.executable, "stubborn.py"]
-    with start(*SUPERVISE, *command, env=os.environ | marker) as process:
-        until((here / "ready").exists)
-        process.terminate()
-        assert process.wait(60) == 128 + signal.SIGKILL
-    assert (here / "heard").exists()
 
 
 def test_what_a_command_leaves_in_a_session_of_its_own_ends_with_it(
@@ -180,3 +163,40 @@ def test_a_command_gets_the_files_that_it_is_given_and_no_other(here: Path):
             files = [file.fileno()]
             with subprocess.Popen(command, pass_fds=files, stdin=subprocess.PIPE) as process:
                 assert process.wait(60) == expected
+
+
+LISTENER_GONE = """
+import os, signal
+from pipeline.workflow import processes
+
+def say(line):
+    raise BrokenPipeError
+
+stop = processes.Stop()
+before = signal.getsignal(signal.SIGTERM)
+with processes.signals(stop, say):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), number)
+        assert stop.wait(30)
+assert (stop.reason, stop.crashed) == ("stopped by SIGTERM", True)
+assert signal.getsignal(signal.SIGTERM) == before
+"""
+
+
+def test_a_signal_asks_to_stop_though_nobody_hears_of_it():
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENER_GONE], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_signal_that_was_ignored_before_still_is():
+    stop = processes.Stop()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with processes.signals(stop, print):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.wait(0.1)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -5,8 +5,6 @@ edits is refused, and a push to an unreachable remote is retried.
 """
 
 import fcntl
-import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,41 +13,26 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pipeline.workflow import dvc_says, git, locks, processes
+from pipeline.workflow import dvc_says, git, processes
 from pipeline.workflow import pull as pulling
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
-from rrcm.core.schema import read_yaml
 
 FOLDER = Path(".rrcm/flow")
 REMOTE = "origin"
+RESULTS = ("dvc.lock", "metrics")  # what stages write of what git keeps
 PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push results that took hours
 SHORT = 12  # digits of a commit in a message
 
 Say = Callable[[str], None]
 
 
-def results() -> set[str]:
-    """Paths of results, present or in git: dvc.lock, and outputs that DVC does not cache."""
-    paths = ["dvc.lock"]
-    for stage in read_yaml(Path("dvc.yaml")).get("stages", {}).values():
-        body = stage.get("do", stage)
-        for output in [one for kind in ("outs", "metrics", "plots") for one in body.get(kind, ())]:
-            uncached = output.items() if isinstance(output, dict) else ()
-            paths += [path for path, said in uncached if (said or {}).get("cache") is False]
-    known = (re.sub(r"\\\$\\\{.*?\\\}", ".*", re.escape(path)) for path in paths)
-    names = re.compile("|".join(f"{one}(?:/.*)?" for one in known))
-    here = {file.as_posix() for path in map(Path, paths) for file in (path, *path.rglob("*"))}
-    tracked = filter(names.fullmatch, git.run("ls-files", "-z").split("\0"))
-    return {*filter(os.path.isfile, here), *tracked}
-
-
 def results_of(entry: Mapping[str, Any]) -> dict[str, str]:
     """The text, by path, of the outputs in git of the stage with this entry of dvc.lock."""
-    outputs = [out["path"] for out in entry.get("outs", ())]
-    files = [Path(name) for name in sorted(results()) if os.path.isfile(name)]
-    mine = [file for file in files if any(map(file.is_relative_to, outputs))]
-    return {file.as_posix(): file.read_text(encoding="utf-8") for file in mine}
+    outputs = [Path(out["path"]) for out in entry.get("outs", ())]
+    mine = [path for path in outputs if path.parts[0] in RESULTS]
+    files = sorted(file for path in mine for file in (path, *path.rglob("*")) if file.is_file())
+    return {file.as_posix(): file.read_text(encoding="utf-8") for file in files}
 
 
 def put_results(entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
@@ -62,45 +45,25 @@ def put_results(entry: Mapping[str, Any], files: Mapping[str, str]) -> None:
 
 def edited() -> list[str]:
     """Tracked files with uncommitted changes, except for results, which are not lost."""
-    status = git.run("--no-optional-locks", "status", "--porcelain", "-z", "--untracked-files=no")
-    names = [entry[3:] for entry in status.split("\0") if entry]
-    ours = results() if names else set()
-    return [name for name in names if name not in ours]
+    status = ("status", "--porcelain", "-z", "--untracked-files=no", "--", ".")
+    changed = git.run("--no-optional-locks", *status, *(f":!{name}" for name in RESULTS))
+    return [entry[3:] for entry in changed.split("\0") if entry]
 
 
-def asked(commit: str = "") -> str:
-    """The full hash of a commit that every clone can fetch; of HEAD if ``commit`` is empty.
-
-    ``commit`` is any revision that git resolves, such as ``origin/main``, which is fetched first.
+def pushed() -> str:
+    """The full hash of HEAD, which every clone can fetch.
 
     Raises:
-        StageError: There is no such commit, it was not pushed, or it is HEAD and files were edited.
+        StageError: Files were edited, or HEAD was not pushed.
     """
-    if commit:
-        fetch()
-    elif changed := edited():
+    if changed := edited():
         raise StageError(f"{_some(changed)}: edited; workers run a commit: commit and push it")
-    name = commit or "HEAD"
-    found = git.attempt("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-    if found is None:
-        raise StageError(f"{name}: git knows no such commit, here or at {REMOTE}")
-    places = ("for-each-ref", "--contains", found, "refs/remotes", "refs/tags")
-    if not git.run(*places):
-        fetch()
-        if not git.run(*places):
-            raise StageError(
-                f"{found[:SHORT]}: on no branch of {REMOTE}, so no worker can have it; push it"
-            )
-    return found
-
-
-def fetch() -> None:
-    """Run `git fetch`.
-
-    Raises:
-        StageError: The remote does not answer.
-    """
-    git.run("fetch", "--quiet", "--tags", REMOTE)
+    commit = _head()
+    if not git.run("for-each-ref", "--contains", commit, "refs/remotes"):
+        raise StageError(
+            f"{commit[:SHORT]}: on no branch of {REMOTE}, so no worker can have it; push it"
+        )
+    return commit
 
 
 @contextmanager
@@ -127,7 +90,7 @@ def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
         )
         now = git.attempt("rev-parse", "HEAD") or "no commit"
         why = f"stages of this checkout at {now[:SHORT]}"
-        take = partial(locks.take, stop=stop, why=why, say=say)
+        take = partial(processes.take, stop=stop, why=why, say=say)
         take(turn.fileno())
         take(lock.fileno(), kind=fcntl.LOCK_SH)
         if commit:
@@ -151,7 +114,7 @@ def _clean() -> None:
 def _switch(commit: str) -> None:
     _clean()  # no other block of ours uses the checkout now
     if git.attempt("cat-file", "-e", f"{commit}^{{commit}}") is None:
-        fetch()
+        git.run("fetch", "--quiet", "--tags", REMOTE)
     # --force: only results differ from HEAD here, and git would refuse to overwrite them.
     git.run("-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit)
 
@@ -184,28 +147,21 @@ def push(stage: str, *, stop: Event, say: Say) -> None:
     Raises:
         StageError: The push failed, or ``stop`` was set.
     """
+    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "push", "--run-cache", stage]
     for pause in (*PAUSES, None):
-        try:
-            lines = _pushed(stage, stop=stop, say=say)
+        code, lines = processes.run(command, stop=stop, say=say)
+        if stop.is_set():
+            raise StageError("stopped during `dvc push`")
+        if code == 0:
             break
-        except StageError as error:
-            if pause is None or stop.is_set():
-                raise
-            say(f"{error}; trying again in {pause} s")
-            stop.wait(pause)
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        error = f"`dvc push --run-cache {stage}`: {(errors or lines or ['failed'])[-1]}"
+        if pause is None:
+            raise StageError(error)
+        say(f"{error}; trying again in {pause} s")
+        stop.wait(pause)
     if missing := [*filter(None, map(dvc_says.UNPUSHED.line.fullmatch, lines))]:
         raise StageError(f"`dvc push {stage}`: {missing[0][1]}")
-
-
-def _pushed(stage: str, *, stop: Event, say: Say) -> list[str]:
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "push", "--run-cache", stage]
-    code, lines = processes.run(command, stop=stop, say=say)
-    if stop.is_set():
-        raise StageError("stopped during `dvc push`")
-    if code != 0:
-        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-        raise StageError(f"`dvc push --run-cache {stage}`: {(errors or lines or ['failed'])[-1]}")
-    return lines
 
 
 def _some(names: Sequence[str]) -> str:

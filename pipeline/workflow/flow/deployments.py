@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event
 
 import httpx
@@ -24,19 +24,15 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import Crashed
 
 from pipeline.workflow import processes
-from pipeline.workflow.flow.environment import ADDRESS, AUTH, FLOWS, POOL, SECRET
+from pipeline.workflow.flow.environment import ADDRESS, AUTH, FLOWS, POOL, SERVER
 from rrcm.core.errors import StageError, one_line
 
 AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 OURS = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
 
 
-def deploy(schedules: bool | None) -> str:
-    """Create or update the work pool, the queues and the deployments of prefect.yaml.
-
-    Args:
-        schedules: Whether all schedules are active. None leaves each as it is at the server, and
-            new ones as in prefect.yaml.
+def deploy() -> str:
+    """Make the work pool, the queues and the deployments at the server those of prefect.yaml.
 
     Returns:
         A line for each deployment.
@@ -44,33 +40,25 @@ def deploy(schedules: bool | None) -> str:
     Raises:
         StageError: The server does not answer, or refuses.
     """
-    with _asked() as client:
-        try:
-            client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-        except ObjectAlreadyExists:
-            pass
-        before = {one.name: _scheduled(one) for one in _deployments(client)}
+    with _asked() as client, suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     code, lines = processes.run(command, stop=Event(), say=lambda line: None)
     if code != 0:
         raise StageError(f"prefect.yaml: {' '.join(lines[-3:])}")
     with _asked() as client:
-        for one in _deployments(client):
-            wanted = before.get(one.name) if schedules is None else schedules
-            for schedule in one.schedules if wanted is not None else ():
-                client.update_deployment_schedule(one.id, schedule.id, active=wanted)
-        return "\n".join(_line(one) for one in _deployments(client))
+        return "\n".join(sorted(map(_line, client.read_deployments(work_pool_filter=OURS))))
 
 
-def check(*, pool: bool) -> None:
-    """Check that the server accepts our secret and, if ``pool``, that it has the work pool.
+def check() -> None:
+    """Check that the server accepts our secret and has the work pool.
 
     Raises:
         StageError: The server asks for another secret, does not answer, or has no pool.
     """
     with _asked() as client:
         try:
-            client.read_work_pool(POOL) if pool else client.read_work_pools(limit=1)
+            client.read_work_pool(POOL)
         except ObjectNotFound:
             raise StageError(
                 f"{os.environ[ADDRESS]}: has no work pool {POOL}; `rrcm flow deploy` makes it"
@@ -93,7 +81,7 @@ def sweep() -> None:
 @contextmanager
 def _asked() -> Iterator[SyncPrefectClient]:
     """A Prefect client whose errors become a `StageError` of one line."""
-    address = os.environ.get(ADDRESS, f"no {ADDRESS}")
+    address = os.environ[ADDRESS]
     try:
         with get_client(sync_client=True) as client:
             yield client
@@ -101,20 +89,14 @@ def _asked() -> Iterator[SyncPrefectClient]:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
             raise StageError(
                 f"{address}: {AUTH} is not the secret of this server, or not set; where `rrcm flow "
-                f"up` runs, it is in {SECRET}"
+                f"up` runs, it is in {SERVER}"
             ) from None
         raise StageError(f"{address}: {one_line(error) or type(error).__name__}") from None
 
 
-def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
-    return sorted(client.read_deployments(work_pool_filter=OURS), key=lambda one: one.name)
-
-
-def _scheduled(deployment: DeploymentResponse) -> bool:
-    return any(schedule.active for schedule in deployment.schedules)
-
-
 def _line(deployment: DeploymentResponse) -> str:
-    crons = ", ".join(f"{schedule.schedule.cron}" for schedule in deployment.schedules)
-    state = "on" if _scheduled(deployment) else "off: `rrcm flow deploy --schedules`"
-    return f"  {deployment.name}" + (f": {crons} ({state})" if crons else "")
+    crons = [
+        f"{one.schedule.cron} ({'on' if one.active else 'off: `active` in prefect.yaml'})"
+        for one in deployment.schedules
+    ]
+    return f"  {deployment.name}{': ' * bool(crons)}{', '.join(crons)}"

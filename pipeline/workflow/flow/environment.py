@@ -1,19 +1,40 @@
-"""Sets the environment that Prefect reads at import, and finds the checkout of a flow."""
+"""The environment that Prefect reads at import, the server of this checkout, and its secret.
 
+A worker executes, as its user, whatever Prefect's API receives. Every user of a machine can reach
+its loopback addresses, and so may a web page in a browser there. Hence every server started here
+requires a secret, whatever its address, and there is no way to start one without.
+
+Guarantee: the secret is in the environment of processes of this user and in one file of a folder
+that nobody else may enter; it is on no command line and in no log. The port is held from before the
+secret is made until every process that received the secret has ended, so that nobody else can
+listen there and receive it.
+"""
+
+import ipaddress
 import json
 import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from rrcm.core.errors import StageError, one_line
+from rrcm.core.errors import ConfigError, StageError
+from rrcm.core.files import write_json
+from rrcm.core.locks import lock
 from rrcm.inference import extras
 
 HOME = Path(".rrcm/prefect")  # Prefect's database and files, of this checkout alone
-SERVER = HOME / "server.json"  # the server of `rrcm flow up`, while it runs
-SECRET = HOME / "secret"  # the secret of that server
+SERVER = HOME / "server.json"  # address and secret of the server of `rrcm flow up`
+LOCK = HOME / "up.lock"  # held while `rrcm flow up` runs
 CHECKOUT = "RRCM_CHECKOUT"  # the checkout of a worker's flows, which start in another folder
 ADDRESS = "PREFECT_API_URL"
 AUTH = "PREFECT_API_AUTH_STRING"  # the secret of the server at ADDRESS
+SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+SHORTEST = 16  # characters of a secret chosen by a person
 POOL, FLOWS, STAGES = "rrcm", "flows", "stages"  # the work pool and its queues, as in prefect.yaml
+APPLICATION = "prefect.server.api.server:create_app"
 LINES = "%(asctime)s  "
 
 QUIET = {  # no telemetry, and no prompts on Prefect's pages
@@ -34,13 +55,11 @@ USUAL = {  # defaults that the environment may override
 def prepare() -> str:
     """Set the variables that Prefect reads at import; return the address of the server to use.
 
-    The address is PREFECT_API_URL, else that of `rrcm flow up` in this checkout, else an empty
-    string. Without PREFECT_API_URL, PREFECT_HOME lies in this checkout, and the secret of
-    `rrcm flow up` is read from its file. No telemetry is sent. May be called again.
+    The address is PREFECT_API_URL, else that of `rrcm flow up` in this checkout, whose secret is
+    then used, else an empty string. No telemetry is sent. May be called again.
 
     Raises:
         ModuleNotFoundError: Prefect is not installed.
-        StageError: A file that `rrcm flow up` wrote cannot be read.
     """
     extras.require("prefect")
     os.environ.update(QUIET)
@@ -49,27 +68,61 @@ def prepare() -> str:
     if address := os.environ.get(ADDRESS):
         return address
     os.environ["PREFECT_HOME"] = str(HOME.absolute())
-    if address := running():
-        os.environ |= {ADDRESS: address, AUTH: _secret()}
-    return address
+    os.environ |= running()
+    return os.environ.get(ADDRESS, "")
 
 
-def running() -> str:
-    """The address of `rrcm flow up` of this checkout, or an empty string if it does not run.
+def named() -> str:
+    """`prepare`, where a server must be there.
 
     Raises:
-        StageError: The file that it wrote cannot be read.
+        ConfigError: No server is named, and none runs in this checkout.
+    """
+    if address := prepare():
+        return address
+    raise ConfigError(
+        f"no server: start `rrcm flow up` in this checkout, or set {ADDRESS}=http://HOST:4200/api; "
+        "`rrcm repro --jobs` needs none"
+    )
+
+
+def running() -> dict[str, str]:
+    """The variables of clients of `rrcm flow up` of this checkout; none if it does not run."""
+    try:
+        with LOCK.open("rb") as file:
+            if lock(file.fileno()):
+                return {}
+        return dict(json.loads(SERVER.read_text()))
+    except FileNotFoundError:
+        return {}
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Ensure that this is the only `rrcm flow up` of this checkout, and that its folder is ours.
+
+    Raises:
+        StageError: It runs already, or the folder belongs to another user.
     """
     try:
-        said = json.loads(SERVER.read_text())
-        address, process = str(said["url"]), int(said["pid"])
-    except FileNotFoundError:
-        return ""
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StageError(
-            f"{SERVER}: is not what `rrcm flow up` writes ({one_line(error)}); remove it"
-        ) from None
-    return address if _alive(process) else ""
+        HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
+        HOME.chmod(0o700)  # somebody else may have made it
+    except OSError as error:
+        raise StageError(f"{HOME}: {error.strerror}; it must be a folder of yours") from None
+    with LOCK.open("ab") as file:
+        if not lock(file.fileno()):
+            doing = running().get(ADDRESS) or "it is starting, or ending, and waits for its runs"
+            raise StageError(f"`rrcm flow up` runs in this checkout already: {doing}")
+        SERVER.unlink(missing_ok=True)  # left by one that was killed
+        try:
+            yield
+        finally:
+            SERVER.unlink(missing_ok=True)
+
+
+def publish() -> None:
+    """Let other commands of this checkout, by this user, use the server of our environment."""
+    write_json(SERVER, {name: os.environ[name] for name in (ADDRESS, AUTH)})
 
 
 def enter() -> None:
@@ -85,18 +138,63 @@ def enter() -> None:
     os.chdir(folder)
 
 
-def _secret() -> str:
-    try:
-        return SECRET.read_text().strip()
-    except OSError as error:
-        raise StageError(f"{SECRET}: {error.strerror}; start `rrcm flow up` again") from None
+def secret() -> str:
+    """A fresh secret, or that of PREFECT_SERVER_API_AUTH_STRING.
+
+    Raises:
+        ConfigError: The variable's secret can be guessed, or cannot be sent.
+    """
+    if not (given := os.environ.get(SERVER_AUTH)):
+        return f"rrcm:{secrets.token_urlsafe(32)}"
+    if len(given) < SHORTEST or not given.isascii():
+        raise ConfigError(
+            f"{SERVER_AUTH}: must be {SHORTEST} characters or more, all of them ASCII; unset it "
+            "for a fresh one with each start"
+        )
+    return given
 
 
-def _alive(process: int) -> bool:
+def listening(host: str, port: int) -> socket.socket:
+    """A listening socket for `command`; port 0 takes a free one.
+
+    Raises:
+        ConfigError: The address is not available.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # the process belongs to another user
-        return True
-    return True
+        listener = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error})") from None
+    # Accepted connections inherit this; uvicorn does not set it on a socket that it is given.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def settings(host: str, listener: socket.socket, known: str) -> dict[str, str]:
+    """Environment variables of a server at ``listener``, and of its clients."""
+    port = listener.getsockname()[1]
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    origin = f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{port}"
+    return {
+        ADDRESS: f"{origin}/api",
+        AUTH: known,
+        SERVER_AUTH: known,
+        # No requests from pages of other origins; the server's own pages need no CORS.
+        "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": origin,
+        "PREFECT_SERVER_API_HOST": host,
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_UI_API_URL": "/api",  # relative, to work from browsers on other hosts
+    }
+
+
+def warning(listener: socket.socket) -> str:
+    """A warning, after a line feed, if it listens at more than loopback; else empty."""
+    if ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+        return ""
+    return "\nwarning: without TLS, whoever can listen in on the network reads the password"
+
+
+def command(listener: socket.socket) -> list[str]:
+    """The command line of the server; its process must inherit the socket."""
+    uvicorn = [sys.executable, "-m", "uvicorn", "--factory", APPLICATION, "--log-level", "warning"]
+    return [*uvicorn, "--fd", str(listener.fileno())]

@@ -4,21 +4,32 @@ dvc.yaml defines the stages and their order, and DVC decides whether a stage mus
 decides when, where and how often. Import it only in a flow's process, after `environment.prepare`.
 """
 
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from uuid import UUID
 
-from prefect import flow, get_run_logger
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.client.schemas import State
+from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run as current
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
-from pipeline.workflow import lockfile, plan, schedule, summary
+from pipeline.workflow import lockfile, plan, schedule, stage_run
 from pipeline.workflow import shares as split
-from pipeline.workflow.flow import artifacts, checkout, environment
-from pipeline.workflow.flow.hosts import stopped
-from pipeline.workflow.flow.tasks import Tasks
+from pipeline.workflow.flow import checkout, environment
+from pipeline.workflow.flow import hosts as workers
+from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop, signals
-from pipeline.workflow.stage_run import Outcome
+from pipeline.workflow.schedule import GOOD, Result
+from pipeline.workflow.stage_run import Done, Outcome
 from rrcm.core.errors import RrcmError
+
+NAMES = {Outcome.DONE: "Completed", Outcome.CACHED: "Cached"}
 
 
 def _title() -> str:
@@ -34,7 +45,6 @@ def rebuild(
     force: list[str] | None = None,
     hosts: bool = False,
     retries: int = 2,
-    commit: str = "",
     shares: int = 1,
 ) -> State:
     """Bring ``targets`` up to date; without targets, all of dvc.yaml.
@@ -48,7 +58,6 @@ def rebuild(
         force: Stages, groups, patterns or outputs to run even if up to date.
         hosts: Run stages on workers, each in a clone of its own, instead of in this checkout.
         retries: Further tries of a stage that fails.
-        commit: The commit to run, which is checked out if there are no edits; empty: as it is.
         shares: Into how many tasks each sampling of votes is split.
     """
     logger, stop = get_run_logger(), Stop()
@@ -56,21 +65,104 @@ def rebuild(
         stack.enter_context(signals(stop, logger.warning))
         try:
             environment.enter()
-            if hosts or commit:
-                commit = checkout.asked(commit)
+            commit = checkout.pushed() if hosts else ""
             stack.enter_context(checkout.at(commit, stop=stop, say=logger.info))
             if restored := lockfile.restore():
                 logger.warning(restored)
             nodes = plan.load(targets or [], force=force or [], here=not hosts)
             nodes = split.expanded(nodes, count=shares)
-            tasks = Tasks(commit=commit if hosts else "", stop=stop)
+            tasks = Tasks(commit=commit, stop=stop)
             results = schedule.run(nodes, tasks, retries=retries, stop=stop)
-            artifacts.show(results)
+            _show(results)
         except RrcmError as error:
-            return stopped(stop) if stop.is_set() else Failed(message=str(error))
-        told = summary.sentence(results)
+            return workers.stopped(stop) if stop.is_set() else Failed(message=str(error))
+        told = schedule.sentence(results)
         over = len(results) == len(nodes) and all(one.outcome != Outcome.STOPPED for one in results)
         if stop.is_set() and not over:  # a later stop changes nothing
-            return stopped(stop, told)
+            return workers.stopped(stop, told)
         failed = any(result.outcome == Outcome.FAILED for result in results)
         return Failed(message=told) if failed else Completed(message=told)
+
+
+def _show(results: Sequence[Result]) -> None:
+    """Publish the table of stages; a server that refuses it fails nothing."""
+    try:
+        if results:
+            rows, told = schedule.rows(results), schedule.sentence(results)
+            create_table_artifact(rows, "stages", told)
+    except workers.REFUSED as error:
+        get_run_logger().warning("not shown: %s", error)
+
+
+class Tasks:
+    """Runs stages as tasks of the current flow, on workers at ``commit``; here if it is empty."""
+
+    def __init__(self, *, commit: str, stop: Stop) -> None:
+        """Stages end when ``stop`` is set."""
+        self._commit, self._stop = commit, stop
+        self._lock = threading.Lock()  # of dvc.lock, among the threads of this process
+        self._due = time.monotonic() + workers.BEAT
+
+    def submit(self, node: Node, work: Callable[[], Result]) -> PrefectFuture:
+        """See `schedule.Executor`."""
+        made = task(
+            lambda: self._state(work()),
+            name=node.name,
+            task_run_name=node.name,
+            cache_policy=NO_CACHE,
+            persist_result=False,
+        )
+        return made.submit()
+
+    def run(self, node: Node) -> Done:
+        """See `schedule.Executor`."""
+        logger = get_run_logger()
+        if not self._commit:
+            with workers.progress(node.name) as progressed:
+                return stage_run.run(
+                    node.name,
+                    devices=node.devices,
+                    forced=node.forced,
+                    stop=self._stop,
+                    say=logger.info,
+                    progressed=progressed,
+                )
+        with self._lock:
+            stage, _ = split.split(node.name)
+            (now,) = (n for n in plan.load([stage], here=False) if n.name == stage)
+            inputs = lockfile.entries(now.upstream)
+        if not (now.changed or node.forced):  # its inputs turned out unchanged
+            return Done(outcome=Outcome.CACHED, seconds=0.0)
+        done, entries = workers.there(node, self._commit, inputs, stop=self._stop, say=logger.info)
+        with self._lock:
+            lockfile.adopt(entries)
+        return done
+
+    def say(self, node: Node, line: str) -> None:
+        """See `schedule.Executor`."""
+        get_run_logger().info(line.partition("\n")[0])  # the rest is in the log already
+
+    def look(self, results: Sequence[Result]) -> None:
+        """Stop if the run was cancelled in Prefect, which only a worker would signal to us."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + workers.BEAT
+        try:
+            with get_client(sync_client=True) as client:
+                state = client.read_flow_run(UUID(current.id)).state
+        except workers.REFUSED as error:
+            get_run_logger().debug("no answer of the server: %s", error)
+            return
+        if state is not None and (state.is_cancelling() or state.is_final()):
+            self._stop.ask(f"{state.name.lower()} in Prefect")
+
+    def _state(self, result: Result) -> State:
+        """The state of a task for Prefect."""
+        if result.outcome in GOOD:
+            message = result.note or str(result.outcome)
+            return Completed(name=NAMES[result.outcome], message=message)
+        if result.outcome == Outcome.FAILED:
+            return Failed(message=result.note.partition("\n")[0])
+        if result.outcome == Outcome.SKIPPED:
+            return Cancelled(name="Skipped", message=result.note)
+        return Cancelled(message=f"{self._stop.reason}; a new run goes on")

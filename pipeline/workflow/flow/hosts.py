@@ -10,41 +10,83 @@ stopped reporting. Each run updates its progress every few seconds; one on a los
 
 import json
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
 import httpx
 from prefect import flow, get_run_logger
-from prefect.artifacts import Artifact
+from prefect.artifacts import Artifact, create_progress_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.objects import State
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 
 from pipeline.workflow import lockfile, processes, shares, stage_run
-from pipeline.workflow.flow import artifacts, checkout, environment
-from pipeline.workflow.locks import Stopped
+from pipeline.workflow.flow import checkout, environment
 from pipeline.workflow.plan import Node
+from pipeline.workflow.processes import Stopped
 from pipeline.workflow.stage_run import Done, Outcome
 from rrcm.core.errors import RrcmError, StageError
 
 DEPLOYMENT = "stage/stage"
 SILENCE = float(os.environ.get("RRCM_SILENCE_SECONDS", 180.0))  # after which a run is given up
-# Seconds between two checks whether a run is over, of a new run and of one that takes minutes
-OFTEN, SELDOM = 1.0, max(1.0, min(5.0, SILENCE / 12))
+BEAT = max(1.0, min(5.0, SILENCE / 12))  # seconds between two updates, and two questions
 SUBMISSION = 180.0  # until a worker that took a run must have started it
 LONELY = 60.0  # seconds until a message that no worker takes a run
 FAREWELL = 90.0  # seconds for a cancelled run to end; its stage has 30
+LATE = 10.0  # seconds that the server may take for the last update
 FINAL = "Failed for good"  # the name of the state of a failure that a retry cannot fix
+REFUSED = (httpx.HTTPError, PrefectException)
 
 Say = Callable[[str], None]
 _turn = threading.Lock()  # Prefect's counter of a flow's subflow runs is not atomic
+
+
+@contextmanager
+def progress(name: str) -> Iterator[Callable[[float, str], None]]:
+    """Show a progress bar on the page of the current run or task while the block runs.
+
+    It is updated every few seconds, whether or not anything changed. If the server refuses it, the
+    block runs without.
+
+    Yields:
+        A function that sets the percentage and the text of the bar; cheap, and thread-safe.
+    """
+    latest, over, logger = [0.0, "at work"], threading.Event(), get_run_logger()
+
+    def send(bar: UUID) -> None:
+        with get_client(sync_client=True) as client:
+            while not over.is_set():
+                over.wait(BEAT)
+                update = ArtifactUpdate(data=latest[0], description=latest[1])
+                try:
+                    client.update_artifact(bar, update)
+                except REFUSED as error:
+                    logger.warning("not shown: %s", error)
+
+    key = re.sub(r"[^a-z0-9]+", "-", f"progress-{name}".lower()).strip("-")
+    try:
+        bar = create_progress_artifact(0.0, key=key, description=latest[1])
+    except REFUSED as error:
+        logger.warning("not shown: %s", error)
+        yield lambda percent, text: None
+        return
+    sender = threading.Thread(target=send, args=(bar,), daemon=True)
+    sender.start()
+    try:
+        yield lambda *update: latest.__setitem__(slice(None), update)
+    finally:
+        over.set()
+        sender.join(LATE)
 
 
 @flow(name="stage", flow_run_name="{name}", persist_result=False)
@@ -68,7 +110,7 @@ def stage(
     environment.enter()
     with (
         processes.signals(stop, log.warning),
-        artifacts.progress(name, {}, every=SILENCE / 12) as progressed,
+        progress(name) as progressed,
     ):
         try:
             with checkout.at(commit, stop=stop, say=log.info):
@@ -122,9 +164,8 @@ def there(
 ) -> tuple[Done, dict[str, Any]]:
     """Have a worker run a stage; return its result and its entries for dvc.lock, not yet written.
 
-    A share has none.
-
-    Outputs that git keeps, such as metrics, are written here; DVC's remote does not have them.
+    A share has none. Outputs that git keeps, such as metrics, are written here; DVC's remote does
+    not have them.
 
     Args:
         node: The stage.
@@ -154,7 +195,19 @@ def there(
             f"the server has no deployment {DEPLOYMENT}; `rrcm flow deploy` makes it"
         ) from None
     with get_client(sync_client=True) as client:
-        return _Watch(node.name, asked.id, client, say).wait(stop)
+        state, stopped_here = _over(node.name, asked.id, client, stop=stop, say=say)
+        if state.is_completed():
+            found = json.loads(_artifact(client, asked.id, "result").data)
+            entries = lockfile.unpack(found["entry"])
+            for entry in entries.values():
+                checkout.put_results(entry, found["files"])
+            return Done(outcome=Outcome(found["outcome"]), seconds=found["seconds"]), entries
+    if stopped_here:
+        raise Stopped(f"{node.name}: stopped; what it saved is kept, and a new run goes on")
+    if state.is_cancelled():
+        raise stage_run.Failed(f"{node.name}: its run was cancelled")
+    message = f"{node.name}: {state.message or state.name}"
+    raise stage_run.Failed(message, retryable=state.name != FINAL)
 
 
 def _outputs(inputs: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
@@ -164,85 +217,48 @@ def _outputs(inputs: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
     return [one for path, inside in found.items() for one in inside or [path]]
 
 
-class _Watch:
-    """Follows a requested run until it ends, from the coordinator."""
+def _over(
+    name: str, run: UUID, client: SyncPrefectClient, *, stop: threading.Event, say: Say
+) -> tuple[State, bool]:
+    """Wait for the end of a run; return its last state, and whether it was cancelled from here.
 
-    def __init__(self, name: str, run: UUID, client: SyncPrefectClient, say: Say) -> None:
-        self._name, self._run, self._client, self._say = name, run, client, say
-        self._began = self._heard = time.monotonic()
-        self._kind: StateType | None = None  # of the last answer
-        self._bar: object = None  # when its progress was last updated
-        self._asked = 0.0  # when its cancellation was requested
+    A run that stopped reporting is given up; one that no worker took stays awaited.
+    """
+    heard, news, cancelled, told = time.monotonic(), None, 0.0, False
+    while True:
+        try:
+            state = client.read_flow_run(run).state
+            if state.is_final():
+                return state, bool(cancelled)
+            now, before = time.monotonic(), news
+            bar = _artifact(client, run, "progress")
+            news = (state.type, bar and bar.updated)
+            heard = now if news != before else heard
+            silent = now - heard
+            if stop.is_set() and not cancelled:
+                cancelled = now
+                asked = Cancelled() if state.is_scheduled() else Cancelling()
+                client.set_flow_run_state(run, asked)
+            elif cancelled and now - cancelled > FAREWELL:
+                client.set_flow_run_state(run, Cancelled(message="no answer"), force=True)
+            elif state.is_scheduled():
+                if silent > LONELY and not told:
+                    told = True
+                    say("waiting for a worker; `rrcm flow worker`, in a clone, starts one")
+            elif silent > (max(SILENCE, SUBMISSION) if state.is_pending() else SILENCE):
+                lost = Crashed(message=f"nothing was heard of it for {silent:.0f} s")
+                client.set_flow_run_state(run, lost, force=True)
+        except ObjectNotFound:
+            raise stage_run.Failed(f"{name}: its run was deleted") from None
+        except httpx.HTTPError as error:  # the run may well go on
+            if time.monotonic() - heard > SILENCE:
+                raise stage_run.Failed(
+                    f"{name}: no answer of the server ({error})", retryable=True
+                ) from None
+        time.sleep(1.0) if stop.is_set() else stop.wait(BEAT)
 
-    def wait(self, stop: threading.Event) -> tuple[Done, dict[str, Any]]:
-        """Wait until the run is over; return its result and its entries for dvc.lock."""
-        while True:
-            try:
-                state = self._client.read_flow_run(self._run).state
-                if state.is_final():
-                    return self._ended(state)
-                if stop.is_set():
-                    self._end(state)
-                self._look(state)
-            except ObjectNotFound:
-                raise stage_run.Failed(f"{self._name}: its run was deleted") from None
-            except httpx.HTTPError as error:  # the run may well go on
-                if time.monotonic() - self._heard > SILENCE:
-                    raise stage_run.Failed(
-                        f"{self._name}: no answer of the server ({error})", retryable=True
-                    ) from None
-            # A twentieth of the time that the run has taken so far, within the bounds above
-            pause = min(max(OFTEN, (time.monotonic() - self._began) / 20), SELDOM)
-            time.sleep(OFTEN) if stop.is_set() else stop.wait(pause)
 
-    def _ended(self, state: State) -> tuple[Done, dict[str, Any]]:
-        if state.is_completed():
-            found = json.loads(self._artifact("result").data)
-            entries = lockfile.unpack(found["entry"])
-            for entry in entries.values():
-                checkout.put_results(entry, found["files"])
-            return Done(outcome=Outcome(found["outcome"]), seconds=found["seconds"]), entries
-        if self._asked:
-            raise Stopped(f"{self._name}: stopped; what it saved is kept, and a new run goes on")
-        if state.is_cancelled():
-            raise stage_run.Failed(f"{self._name}: its run was cancelled")
-        message = f"{self._name}: {state.message or state.name}"
-        raise stage_run.Failed(message, retryable=state.name != FINAL)
-
-    def _artifact(self, kind: str) -> Any:
-        mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]))
-        found = self._client.read_artifacts(artifact_filter=mine)
-        return next((one for one in found if one.type == kind), None)
-
-    def _progressed(self) -> bool:
-        """Whether its progress was updated since the last call, which costs the server a query."""
-        bar = self._artifact("progress")
-        before, self._bar = self._bar, bar and bar.updated
-        return self._bar != before
-
-    def _end(self, state: State) -> None:
-        """Cancel the run; one that does not end in time is marked as ended."""
-        now = time.monotonic()
-        if not self._asked:
-            self._asked = now
-            state = Cancelled() if state.is_scheduled() else Cancelling()
-            self._client.set_flow_run_state(self._run, state)
-        elif now - self._asked > FAREWELL:
-            state = Cancelled(message="no answer")
-            self._client.set_flow_run_state(self._run, state, force=True)
-
-    def _look(self, state: State) -> None:
-        """Give the run up if it stopped reporting; one that no worker took stays awaited."""
-        before, self._kind = self._kind, state.type
-        silent = time.monotonic() - self._heard
-        if state.type != before:
-            self._heard = time.monotonic()
-        elif state.is_scheduled():
-            if silent > LONELY:
-                self._say("waiting for a worker; `rrcm flow worker`, in a clone, starts one")
-                self._say = lambda line: None
-        elif silent > SILENCE / 6 and self._progressed():
-            self._heard = time.monotonic()
-        elif silent > (max(SILENCE, SUBMISSION) if state.is_pending() else SILENCE):
-            lost = Crashed(message=f"nothing was heard of it for {silent:.0f} s")
-            self._client.set_flow_run_state(self._run, lost, force=True)
+def _artifact(client: SyncPrefectClient, run: UUID, kind: str) -> Any:
+    mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
+    found = client.read_artifacts(artifact_filter=mine)
+    return next((one for one in found if one.type == kind), None)
