@@ -12,7 +12,8 @@ from rrcm.config.certification import Sampling
 from rrcm.config.defaults import DRAWS
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
-from rrcm.data.splits.pictures import Fit, Resize
+from rrcm.data.picture_files import FitOthers
+from rrcm.data.splits.pictures import Resize
 from rrcm.inference import extras
 from rrcm.inference.foreign._denoised import Denoiser
 
@@ -73,7 +74,7 @@ def smooth(
         )
         if shape is None:
             return network
-        return network.at(shape, fit=Fit(shape=shape, resize=resize, as_is=True))
+        return network.at(shape, fit=FitOthers(shape=shape, resize=resize))
     if not isinstance(classifier, str | PathLike):
         raise ConfigError(
             f"classifier: an nn.Module, an .onnx file or a name, got {type(classifier).__name__}; "
@@ -182,8 +183,7 @@ def _foreign(
     draws: Sampling,
     denoiser: Denoiser | None,
 ) -> Smoothed:
-    fit = Fit(
-        as_is=True,
+    fit = FitOthers(
         shape=backend.shape,
         resize=resize,
         ratio=backend.crop_pct,

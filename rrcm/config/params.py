@@ -147,7 +147,8 @@ def modern(recorded: Mapping[str, Any]) -> dict[str, Any]:
     ``certify.alpha`` in ``sample`` too.
     """
     sections = {name: _with_none(value) for name, value in recorded.items()}
-    if "alpha" in (sample := sections.get("sample") or {}):
+    sample = sections.get("sample")
+    if isinstance(sample, Mapping) and "alpha" in sample:
         sections["sample"] = {key: value for key, value in sample.items() if key != "alpha"}
         sections["certify.alpha"] = sample["alpha"]
     return sections
@@ -161,12 +162,13 @@ def _with_none(node: Any) -> Any:
 
 
 def _require_modern(node: Mapping[str, Any]) -> None:
-    if "alpha" in (node.get("sample") or {}):
+    today = modern(node)
+    if today.get("sample") != node.get("sample"):
         raise ConfigError(
             "sample.alpha: votes are drawn for certify.alpha now; remove this line, then "
             "`rrcm accept --because` keeps results"
         )
-    if modern(node) != node:
+    if today != node:
         raise ConfigError(
             "starts, guides and conditions that are none are written none now, not shards/train: "
             f"`sed -i 's,: shards/train,: {NONE},' {PARAMS}`, then `rrcm accept --because` keeps "

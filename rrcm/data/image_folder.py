@@ -1,6 +1,7 @@
 """Reads a folder of pictures as a split, with labels from sub-folders or a CSV file, or without."""
 
 import io
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from rrcm.core.labels import UNKNOWN
 from rrcm.core.registry import suggest
 from rrcm.core.schema import listed
 from rrcm.data.ingest import class_folders
-from rrcm.data.splits.pictures import MAX_VALUE, SUFFIXES, Fit, read
+from rrcm.data.picture_files import SUFFIXES, read
+from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 
 
@@ -52,7 +54,7 @@ def folder(
     Raises:
         DataError: No picture can be read, or with ``strict`` one cannot; or a label is no class.
     """
-    contents = class_folders.contents(root)
+    contents = class_folders.contents(root, SUFFIXES)
     passed_over = class_folders.passed_over(contents)
     names = [place.name for place in contents.pictures]
     if not names:
@@ -97,31 +99,42 @@ def _listed(path: Path, classes: list[str], names: list[str]) -> dict[str, int]:
     except (KeyError, ValueError):
         raise DataError(f"{path}: not a CSV file with the columns file and label") from None
     found = dict.fromkeys(names, UNKNOWN)
+    alike = {_composed(name): name for name in names}
     outputs, lines = _outputs(classes), dict[str, int]()
     for line, (name, label) in enumerate(rows, start=2):
         if not name and not label:
             continue
         name = name if name in found else uncell(name)  # as written in our own tables
+        name = name if name in found else alike.get(_composed(name), name)
         if name not in found:
             raise DataError(f"{path}:{line}: there is no picture {name}.{suggest(name, names)}")
-        if lines.setdefault(name, line) != line:
-            raise DataError(f"{path}:{line}: {name} is in line {lines[name]}, too; list it once")
-        found[name] = _class(label, outputs, where=f"{path}:{line}")
+        output = _class(label, outputs, where=f"{path}:{line}")
+        if lines.setdefault(name, line) != line and found[name] != output:
+            raise DataError(
+                f"{path}:{line}: {name} is of class {label!r} here, but of "
+                f"{classes[found[name]]!r} in line {lines[name]}"
+            )
+        found[name] = output
     if not lines:
         raise DataError(f"{path}: no labels in it; without --labels none are needed")
     return found
+
+
+def _composed(text: str) -> str:
+    """``text`` with composed accents: a name that is typed and one on a disk may differ in it."""
+    return unicodedata.normalize("NFC", text)
 
 
 def _outputs(classes: list[str]) -> dict[str, list[int]]:
     """The outputs of each name, which several may have."""
     found: dict[str, list[int]] = {}
     for output, name in enumerate(classes):
-        found.setdefault(name, []).append(output)
+        found.setdefault(_composed(name), []).append(output)
     return found
 
 
 def _class(label: str, outputs: dict[str, list[int]], *, where: str) -> int:
-    named, count = outputs.get(label, []), sum(map(len, outputs.values()))
+    named, count = outputs.get(_composed(label), []), sum(map(len, outputs.values()))
     if len(named) == 1:
         return named[0]
     if named:

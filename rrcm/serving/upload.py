@@ -11,6 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from rrcm.core.errors import DataError
+from rrcm.data import picture_files
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 
@@ -103,4 +104,4 @@ def pixels(body: bytes, fit: Fit) -> np.ndarray:
         raise DataError(f"{NAME}: not a {' or '.join(FORMATS)} file") from None
     if is_too_large:
         raise HTTPException(413, f"{NAME}: more than {PIXELS:,} pixels")
-    return pictures.read(BytesIO(body), fit, name=NAME)
+    return picture_files.read(BytesIO(body), fit, name=NAME)

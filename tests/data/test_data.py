@@ -30,6 +30,7 @@ from rrcm.data.ingest.listing import Listing, Origin
 
 from torchvision.datasets import CIFAR10  # isort: skip (after _torchvision)
 
+
 # CIFAR-10.
 
 
@@ -39,22 +40,16 @@ def official(tmp_path_factory) -> Path:
     return lookalikes.cifar10(tmp_path_factory.mktemp("cifar10"))
 
 
-def acquired(source: Path | None, root: Path, *, verify: bool = False) -> Listing:
-    asked = Origin(path=source, verify=verify, skip_unreadable=False, link=root / "no link")
-    assert cifar10.acquire(root / "data", asked) == f"{root / 'data'}: 70 images"
-    return cifar10.listing(root / "data", root / "no link")
+def fetched(source: Path, root: Path) -> Listing:
+    cifar10.fetch(root, source, verify=False)
+    return cifar10.listing(root, root / "no link")
 
 
-def altered(official: Path, to: Path, name: str, raw: bytes) -> Path:
-    """The archive with another batch."""
-    folder_ = shutil.copytree(official.parent / cifar10.FOLDER, to / cifar10.FOLDER)
-    (folder_ / name).write_bytes(raw)
-    return lookalikes.packed(folder_, to / "a.tar.gz")
-
-
-def test_cifar10_is_its_batches_in_their_order(official: Path, tmp_path: Path):
+@pytest.mark.parametrize("form", ["archive", "folder", "batches"])
+def test_cifar10_is_its_batches_in_their_order(official: Path, tmp_path: Path, form: str):
     """Rows are red, green and blue planes; the sixth batch is the test split."""
-    found = acquired(official, tmp_path)
+    forms = {"archive": official, "folder": official.parent}
+    found = fetched(forms.get(form, official.parent / cifar10.FOLDER), tmp_path)
 
     assert found.images.shape == (70, 3, 32, 32) and found.images.dtype == np.uint8
     for n in (0, 9, 10, 49, 50, 69):
@@ -64,17 +59,39 @@ def test_cifar10_is_its_batches_in_their_order(official: Path, tmp_path: Path):
     assert found.held.tolist() == [False] * 50 + [True] * 20
     assert found.idx.tolist() == [*range(50), *range(20)]
     assert found.classes[3] == "cat" and found.size == 70 * 3072
-    assert (tmp_path / "data" / cifar10.ARCHIVE).read_bytes() == official.read_bytes()
+    raw = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert raw == {n: (official.parent / cifar10.FOLDER / n).read_bytes() for n in cifar10.MD5}
 
 
-def test_the_archive_is_held_to_the_md5_that_torchvision_checks(official, tmp_path, monkeypatch):
-    assert (cifar10.ARCHIVE, cifar10.MD5) == (CIFAR10.filename, CIFAR10.tgz_md5)
-    with refused(DataError, f"{official}: MD5 is", "--no-verify"):
-        acquired(official, tmp_path, verify=True)
+def test_md5s_are_those_that_torchvision_checks():
+    """Golden: torchvision.datasets.CIFAR10."""
+    listed = dict([*CIFAR10.train_list, *CIFAR10.test_list])
+    assert cifar10.MD5 == listed | {CIFAR10.meta["filename"]: CIFAR10.meta["md5"]}
+    assert (cifar10.ARCHIVE, cifar10.ARCHIVE_MD5) == (CIFAR10.filename, CIFAR10.tgz_md5)
+
+
+@pytest.mark.parametrize("form", ["archive", "folder"])
+def test_a_wrong_md5_is_refused_and_the_right_one_taken(official, tmp_path, monkeypatch, form):
+    source = official if form == "archive" else official.parent
+    with refused(DataError, str(source), "MD5", "--no-verify"):
+        cifar10.fetch(tmp_path / "data", source, verify=True)
     assert not (tmp_path / "data").exists()
 
-    monkeypatch.setattr(cifar10, "MD5", lookalikes.md5(official))
-    acquired(official, tmp_path, verify=True)
+    folder_ = official.parent / cifar10.FOLDER
+    monkeypatch.setattr(cifar10, "MD5", {n: lookalikes.md5(folder_ / n) for n in cifar10.MD5})
+    if form == "archive":
+        with refused(DataError, f"{official}: MD5 is", "--no-verify"):
+            cifar10.fetch(tmp_path / "data", source, verify=True)
+    monkeypatch.setattr(cifar10, "ARCHIVE_MD5", lookalikes.md5(official))
+
+    assert cifar10.fetch(tmp_path / "data", source, verify=True) == 70
+
+
+def altered(official: Path, to: Path, name: str, raw: bytes) -> Path:
+    """The folder with another batch."""
+    shutil.copytree(official.parent / cifar10.FOLDER, to / cifar10.FOLDER)
+    (to / cifar10.FOLDER / name).write_bytes(raw)
+    return to
 
 
 class Evil:
@@ -84,8 +101,16 @@ class Evil:
         return os.system, ("touch hostile",)
 
 
+class Instance:
+    """Asks for an attribute of something harmless."""
+
+    def __reduce__(self) -> tuple:
+        return getattr, (np.ndarray, "tofile")
+
+
 HOSTILE = {
-    "posix.system": pickle.dumps({"data": Evil(), "labels": []}, protocol=2),
+    "posix.system": pickle.dumps({b"data": Evil(), b"labels": []}, protocol=2),
+    "__builtin__.getattr": pickle.dumps(Instance(), protocol=2),
     "numpy.core.multiarray.scalar": b"\x80\x02cnumpy.core.multiarray\nscalar\n.",
     "os.system": b"(S'touch hostile'\nios\nsystem\n.",  # the opcode INST, of protocol 0
 }
@@ -97,7 +122,7 @@ def test_a_hostile_pickle_is_refused_and_nothing_is_run(official, tmp_path, monk
     source = altered(official, tmp_path / "raw", "data_batch_3", HOSTILE[asked])
 
     with refused(DataError, "data_batch_3", f"asks for {asked}", "nothing of it was run"):
-        acquired(source, tmp_path)
+        cifar10.fetch(tmp_path / "data", source, verify=False)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
 
@@ -116,17 +141,22 @@ def batch(**changes) -> bytes:
         (batch(labels=[1]), "1 labels for data of shape (2, 3072)"),
         (batch(labels=[1, 10]), "a label is not one of 0 … 9"),
         (batch(data=np.zeros((2, 3071), np.uint8)), "2 labels for data of shape (2, 3071)"),
-        (batch(data=np.zeros((2, 3072), np.float32)), "(2, 3072), float32"),
+        (batch(data=np.zeros((2, 3072), np.float32)), "'f4' instead of bytes"),
+        (batch(data=np.zeros((2, 3072), np.uint8, order="F")), "anything but bytes in C order"),
+        (b"\x80\x02cnumpy\nndarray\n)R(K\x01K\x05\x85K\x00\x89U\x03abctb.", "anything but bytes"),
     ],
 )
-def test_a_damaged_batch_is_refused_by_name(raw, words):
-    with refused(DataError, "a batch: ", words):
-        cifar10._batch(raw, "a batch")
+def test_a_damaged_batch_is_refused_by_name(official: Path, tmp_path: Path, raw, words):
+    source = altered(official, tmp_path / "raw", "test_batch", raw)
+
+    with refused(DataError, "test_batch", words):
+        cifar10.fetch(tmp_path / "data", source, verify=False)
+    assert not (tmp_path / "data").exists()
 
 
 @few
 @given(st.data())
-def test_no_damage_is_more_than_a_line(data: st.DataObject):
+def test_no_damage_is_more_than_a_line(official: Path, data: st.DataObject):
     """Bytes that were flipped anywhere but in pixels are read as they are or refused."""
     raw = bytearray(batch())
     for _ in range(data.draw(st.integers(1, 4))):
@@ -147,13 +177,16 @@ def test_an_archive_that_is_none_is_refused(official: Path, tmp_path: Path):
     for name, (raw, words) in wrong.items():
         (tmp_path / name).write_bytes(raw)
         with refused(DataError, name, words):
-            acquired(tmp_path / name, tmp_path)
+            cifar10.fetch(tmp_path / "data", tmp_path / name, verify=False)
     with refused(DataError, "no.tar.gz: not found", "expected cifar-10-python.tar.gz"):
-        acquired(tmp_path / "no.tar.gz", tmp_path)
+        cifar10.fetch(tmp_path / "data", tmp_path / "no.tar.gz", verify=False)
+    with refused(DataError, "data_batch_1: not found", "expected the batches"):
+        cifar10.fetch(tmp_path / "data", tmp_path, verify=False)
 
 
 def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, monkeypatch):
     """With a mirror that answers with a look-alike, then one that does not answer."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(CIFAR10, "tgz_md5", lookalikes.md5(official))
 
     class Answer(io.BytesIO):
@@ -161,14 +194,16 @@ def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, m
 
     opened = "torchvision.datasets.utils.urllib.request.urlopen"
     monkeypatch.setattr(opened, lambda *_, **__: Answer(official.read_bytes()))
-    acquired(None, tmp_path)
+    download = Origin(path=None, verify=False, skip_unreadable=False, link=tmp_path / "link")
+    assert cifar10.acquire(Path("data/cifar10"), download) == "data/cifar10: 70 images"
+    assert {path.name for path in Path("data/cifar10").iterdir()} == {*cifar10.MD5}
 
     def away(*_, **__):
         raise URLError("no route")
 
     monkeypatch.setattr(opened, away)
     with refused(DataError, "torchvision cannot download it", "--from cifar-10-python.tar.gz"):
-        acquired(None, tmp_path)
+        cifar10.acquire(Path("data/cifar10"), download)
 
 
 # Picture files: what is in a place, and its manifest.

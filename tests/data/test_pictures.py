@@ -2,6 +2,7 @@
 
 import io
 import struct
+import unicodedata
 import zlib
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from builders import refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, features
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError, DataError
@@ -386,6 +387,57 @@ def test_class_folders_may_be_links(tmp_path: Path):
         folder(tmp_path / "in")
 
 
+@pytest.mark.skipif(not features.check("avif"), reason="Pillow without AVIF")
+def test_avif_is_read_where_pillow_reads_it(tmp_path: Path):
+    fill(tmp_path, "b.png")
+    Image.new("L", (5, 6), 100).save(tmp_path / "a.avif")
+
+    found = folder(tmp_path)
+
+    assert found.files == ["a.avif", "b.png"] and abs(int(found.split.images[0].max()) - 100) < 3
+    (tmp_path / "a.avif").write_bytes((tmp_path / "a.avif").read_bytes()[:200])
+    assert folder(tmp_path).left_out[0].startswith("a.avif: a damaged picture")
+
+
+def test_heic_is_read_by_its_plug_in_or_named_with_the_way_out(tmp_path: Path, monkeypatch):
+    fill(tmp_path, "b.png")
+    (tmp_path / "a.HEIC").write_bytes(GOOD["PNG"])  # stands for what the plug-in reads
+    png, accepts = Image.OPEN["PNG"]
+    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
+
+    found = folder(tmp_path)
+
+    assert found.files == ["b.png"] and found.split.idx.tolist() == [1]
+    assert "a.HEIC: HEIF is not read" in found.left_out[0]
+    assert "`pip install pillow-heif`" in found.left_out[0]
+    monkeypatch.setitem(Image.OPEN, "HEIF", (png, accepts))
+    assert folder(tmp_path).files == ["a.HEIC", "b.png"]
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_accents_are_the_same_however_they_are_written(tmp_path: Path, forms):
+    """A label that is typed, and a file or folder of a disk that decomposes them."""
+    typed, kept = (unicodedata.normalize(form, "café") for form in forms)
+    fill(tmp_path, f"{kept}/{kept}.png")
+    (tmp_path / "labels.csv").write_text(f"file,label\n{typed}/{typed}.png,{typed}\n")
+
+    for labels in (None, tmp_path / "labels.csv"):
+        found = folder(tmp_path, classes=["tea", typed], named=True, labels=labels)
+
+        assert found.split.labels.tolist() == [1] and found.files == [f"{kept}/{kept}.png"]
+
+
+def test_a_picture_may_be_listed_twice_only_with_one_label(tmp_path: Path):
+    fill(tmp_path, "1.png", "2.png")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("file,label\n1.png,2\n\n1.png,002\n2.png,0\n")
+    assert folder(tmp_path, labels=labels).split.labels.tolist() == [2, 0]
+
+    labels.write_text("file,label\n1.png,2\n\n2.png,0\n1.png,1\n")
+    with refused(DataError, "labels.csv:5: 1.png is of class '1' here, but of '2' in line 2"):
+        folder(tmp_path, labels=labels)
+
+
 def test_a_name_of_two_outputs_is_no_label_but_their_numbers_are(tmp_path: Path):
     fill(tmp_path, "1.png")
     labels = tmp_path / "labels.csv"
@@ -401,14 +453,13 @@ def test_a_name_of_two_outputs_is_no_label_but_their_numbers_are(tmp_path: Path)
 @pytest.mark.parametrize(
     ("names", "changes", "words"),
     [
-        ([], {}, "no pictures here, only .bmp, .gif"),
+        ([], {}, "no pictures here, only .avif, .bmp"),
         (["ant/1.png", "bee/1.png"], {}, "2 folders for a model of 3 classes; give the names"),
         (["ant/1.png", "1.png"], {}, "1.png lies beside folders"),
         (["7/1.png"], {}, "'7' is no class of the 3"),
         (["aunt/1.png"], {"classes": ["ant", "bee"], "named": True}, "Did you mean 'ant'?"),
         (["1.png"], {"labels": "file,label\n2.png,0\n"}, ":2: there is no picture 2.png"),
         (["1.png"], {"labels": "file,label\n1.png,9\n"}, ":2: '9' is no class of the 3"),
-        (["1.png"], {"labels": "file,label\n1.png,2\n\n1.png,2\n"}, ":4: 1.png is in line 2, too"),
         (["1.png"], {"labels": "name,label\n1.png,0\n"}, "not a CSV file with the columns"),
         (["1.png"], {"labels": "file,label\n"}, "labels.csv: no labels in it"),
         (["1.png"], {"labels": None}, "labels.csv: not found"),

@@ -291,7 +291,7 @@ def test_a_deadline_that_passes_in_the_line_is_said():
 
 
 def test_a_deadline_that_passes_while_a_picture_is_read_is_said(monkeypatch):
-    monkeypatch.setattr("rrcm.data.splits.pictures.read", lambda *source, **names: time.sleep(0.2))
+    monkeypatch.setattr("rrcm.data.picture_files.read", lambda *source, **names: time.sleep(0.2))
 
     response = ask(post, classifier(), seconds=0.1)
 

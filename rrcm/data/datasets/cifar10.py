@@ -1,17 +1,19 @@
 """CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 pixels, as pickled by Python 2.
 
 Source: Krizhevsky (2009), "Learning Multiple Layers of Features from Tiny Images", the "python
-version" of its page. A pickle can run any program, so these are read by an unpickler that knows
-nothing but numpy's arrays, beside numbers, text, lists and mappings.
+version" of its page. A pickle can run any program, so these are read by an unpickler that builds
+only bytes, numbers, lists, mappings and arrays of bytes, with functions of this file.
 """
 
 import gzip
 import hashlib
 import io
+import math
 import pickle
 import struct
 import tarfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,18 @@ from rrcm.data.ingest.listing import Listing, Origin
 
 CLASSES = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 MAX_VALUE, SHAPE = 255, (3, 32, 32)
-ARCHIVE, MD5 = "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"
+ARCHIVE, ARCHIVE_MD5 = "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"
 FOLDER, META = "cifar-10-batches-py", "batches.meta"
-BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 UNZIPPED = 2**28  # most bytes of the unpacked archive; the official one has 186 million
+MD5 = {  # as torchvision.datasets.CIFAR10 has them; the test batch is last
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+    META: "5ff9c542aee3614f3951f8cda6e48888",
+}
 BROKEN = (  # exceptions from unpickling damaged bytes
     *(pickle.UnpicklingError, EOFError, TypeError, ValueError, IndexError, KeyError),
     *(AttributeError, OverflowError, MemoryError, struct.error, RecursionError),
@@ -34,11 +44,10 @@ BROKEN = (  # exceptions from unpickling damaged bytes
 
 
 def acquire(root: Path, origin: Origin) -> str:
-    """Copy the archive to ``root`` after reading all of it; without one, download it.
+    """Copy the batches of the archive or its folder to ``root``; without one, download it.
 
     Raises:
-        DataError: It is missing, damaged, hostile or, if the official one is asked for, another; or
-            the download fails.
+        DataError: As `fetch`, or the download fails.
     """
 
     def download(folder: Path) -> Path:  # it is not unpickled by torchvision
@@ -49,101 +58,173 @@ def acquire(root: Path, origin: Origin) -> str:
 
     instead = f"{ARCHIVE} yourself and give it: --from {ARCHIVE}"
     with origin.or_download("CIFAR10", download, instead) as source:
-        raw = read_bytes(source, hint=f"; expected {ARCHIVE}")
-        got = hashlib.md5(raw, usedforsecurity=False).hexdigest()
-        if origin.verify and got != MD5:
+        return f"{root}: {fetch(root, source, verify=origin.verify):,} images"
+
+
+def fetch(root: Path, source: Path, *, verify: bool) -> int:
+    """Copy the batches of the archive or folder ``source`` to ``root``; returns the image count.
+
+    All batches are read before the first is written.
+
+    Raises:
+        DataError: One is missing, damaged, hostile or, if ``verify``, not the official file.
+    """
+    raw = _from_folder(source) if source.is_dir() else _from_archive(source, verify=verify)
+    for name, content in raw.items():
+        got = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if verify and got != MD5[name]:
             raise DataError(
-                f"{source}: MD5 is {got}, that of the official file {MD5}: it is truncated or "
-                "another; fetch it again, or --no-verify"
+                f"{source}: MD5 of {name} is {got}, that of the official file {MD5[name]}: it is "
+                "truncated or another; fetch it again, or --no-verify"
             )
-        images = sum(len(labels) for _, labels in _batches(raw, source))
-        with atomic(root / ARCHIVE) as part:
-            part.write_bytes(raw)
-    return f"{root}: {images:,} images"
+    images = sum(len(_batch(raw[name], f"{source}: {name}")[1]) for name in MD5 if name != META)
+    names = _unpickled(raw[META], f"{source}: {META}").get(b"label_names")
+    if names != [name.encode() for name in CLASSES]:
+        raise DataError(f"{source}: {META} has other classes than CIFAR-10: {names!r:.80}")
+    for name, content in raw.items():
+        with atomic(root / name) as part:
+            part.write_bytes(content)
+    return images
 
 
 def listing(root: Path, link: Path) -> Listing:
-    """Every image of the archive in ``root``; the last batch is the test split.
+    """Every image of the batches in ``root``; the test batch is the test split.
 
     Raises:
-        DataError: It is missing or damaged.
+        DataError: A batch is missing or damaged.
     """
-    path = root / ARCHIVE
-    raw = read_bytes(path, hint=f"; `rrcm data cifar10 --from {ARCHIVE}`")
-    pixels, labels = zip(*_batches(raw, path), strict=True)
-    images, held = np.concatenate(pixels), len(labels[-1])
-    trained = len(images) - held
+    images, labels, held = [], [], []
+    for name in MD5.keys() - {META}:
+        if not (root / name).exists():
+            raise DataError(f"{root / name}: not found; `rrcm data cifar10 --from {ARCHIVE}`")
+    for name in (name for name in MD5 if name != META):
+        batch = _batch(read_bytes(root / name), str(root / name))
+        images.append(batch[0])
+        labels.append(batch[1])
+        held.append(np.full(len(batch[1]), name == "test_batch"))
+    all_held = np.concatenate(held)
+    pixels = np.concatenate(images)
     return Listing(
         classes=CLASSES,
         max_value=MAX_VALUE,
-        idx=np.concatenate([np.arange(trained), np.arange(held)]),
+        idx=np.concatenate([np.arange((~all_held).sum()), np.arange(all_held.sum())]),
         labels=np.concatenate(labels),
-        held=np.arange(len(images)) >= trained,
-        images=images,
-        size=images.nbytes,
+        held=all_held,
+        images=pixels,
+        size=pixels.nbytes,
     )
 
 
-def _batches(raw: bytes, path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Images, uint8 [n, 3, 32, 32], and labels, int64 [n], of each batch in the archive."""
+def _from_folder(source: Path) -> dict[str, bytes]:
+    folder = source / FOLDER if (source / FOLDER).is_dir() else source
+    hint = f"; expected the batches of {ARCHIVE} in there"
+    return {name: read_bytes(folder / name, hint=hint) for name in MD5}
+
+
+def _from_archive(source: Path, *, verify: bool) -> dict[str, bytes]:
+    raw = read_bytes(source, hint=f"; expected {ARCHIVE}")
     try:
-        unpacked = unzipped(raw, path, most=UNZIPPED)  # verifies its checksum
-        with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as tar:
-            files = {name: tar.extractfile(f"{FOLDER}/{name}") for name in (*BATCHES, META)}
-            contents = {name: file.read(UNZIPPED) for name, file in files.items() if file}
-        meta = _unpickled(contents[META], f"{path}: {META}")
-        batches = [_batch(contents[name], f"{path}: {name}") for name in BATCHES]
+        got = hashlib.md5(raw, usedforsecurity=False).hexdigest()
+        if verify and got != ARCHIVE_MD5:
+            raise DataError(
+                f"{source}: MD5 is {got}, that of the official file {ARCHIVE_MD5}: it is truncated "
+                "or another; fetch it again, or --no-verify"
+            )
+        whole = unzipped(raw, source, most=UNZIPPED)  # verifies its checksum
+        with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
+            return {name: _member(tar, f"{FOLDER}/{name}") for name in MD5}
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-        raise DataError(f"{path}: truncated or no tar.gz ({error}); fetch it again") from None
+        raise DataError(f"{source}: truncated or no tar.gz ({error}); fetch it again") from None
     except KeyError as error:  # a member is missing or not a file
-        raise DataError(f"{path}: not the archive of CIFAR-10 ({error})") from None
-    if meta.get("label_names") != [*CLASSES]:
-        named = meta.get("label_names")
-        raise DataError(f"{path}: {META} has other classes than CIFAR-10: {named!r:.80}")
-    return batches
+        raise DataError(f"{source}: not the archive of CIFAR-10 ({error})") from None
+
+
+def _member(tar: tarfile.TarFile, name: str) -> bytes:
+    file = tar.extractfile(name)
+    if file is None:
+        raise KeyError(f"{name} is no file")
+    return file.read(UNZIPPED)
 
 
 def _batch(raw: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
-    content = _unpickled(raw, name)
-    pixels, labels = content.get("data"), content.get("labels")
-    if not isinstance(pixels, np.ndarray) or not isinstance(labels, list):
+    """Images, uint8 [n, 3, 32, 32], and labels, int64 [n]."""
+    found = _unpickled(raw, name)
+    pixels, labels = found.get(b"data"), found.get(b"labels")
+    if not isinstance(pixels, Bytes) or not isinstance(labels, list):
         raise DataError(f"{name}: not a batch of CIFAR-10, without data and labels")
-    if pixels.dtype != np.uint8 or pixels.shape != (len(labels), np.prod(SHAPE)):
-        raise DataError(
-            f"{name}: {len(labels)} labels for data of shape {pixels.shape}, {pixels.dtype}"
-        )
+    if pixels.shape != (len(labels), math.prod(SHAPE)):
+        raise DataError(f"{name}: {len(labels)} labels for data of shape {pixels.shape}")
     if not all(type(label) is int and 0 <= label < len(CLASSES) for label in labels):
         raise DataError(f"{name}: a label is not one of 0 … {len(CLASSES) - 1}")
-    return pixels.reshape(-1, *SHAPE), np.array(labels, dtype=np.int64)
+    images = np.frombuffer(pixels.raw, dtype=np.uint8).reshape(-1, *SHAPE)
+    return images, np.array(labels, dtype=np.int64)
 
 
-def _unpickled(raw: bytes, name: str) -> dict[str, Any]:
+def _unpickled(raw: bytes, name: str) -> dict[bytes, Any]:
     try:
-        content = Unpickler(io.BytesIO(raw), encoding="latin-1").load()
+        found = Unpickler(io.BytesIO(raw), encoding="bytes").load()
     except BROKEN as error:
         raise DataError(f"{name}: damaged, or no pickle of CIFAR-10 ({error})") from None
     except DataError as error:
         raise DataError(f"{name}: {error}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{name}: not a batch of CIFAR-10, but a {type(content).__name__}")
-    return content
+    if not isinstance(found, dict):
+        raise DataError(f"{name}: not a batch of CIFAR-10, but a {type(found).__name__}")
+    return found
 
 
-KNOWN = {  # what an array of numpy is pickled with
-    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
+class Bytes:
+    """Stand-in for a numpy array of bytes during unpickling: ``shape``, and the bytes ``raw``."""
+
+    shape: tuple[int, ...] = ()
+    raw: bytes = b""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Take numpy's state, (version, shape, kind, Fortran order, bytes)."""
+        _, shape, kind, fortran, raw = state
+        if not isinstance(kind, Kind) or fortran or type(raw) is not bytes:
+            raise ValueError("an array of anything but bytes in C order")
+        if any(type(side) is not int or side < 0 for side in shape) or math.prod(shape) != len(raw):
+            raise ValueError(f"{len(raw)} bytes for an array of shape {shape!r:.40}")
+        self.shape, self.raw = tuple(shape), raw
+
+
+class Kind:
+    """Stand-in for numpy's dtype of bytes, the only one allowed."""
+
+    def __init__(self, name: bytes, *_: Any) -> None:
+        """Accept only the name of that dtype."""
+        if name not in (b"u1", "u1"):
+            raise ValueError(f"an array of {name!r:.20} instead of bytes")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Ignore the state, as bytes have no byte order."""
+
+
+def _array(*_: Any) -> Bytes:
+    return Bytes()
+
+
+def _latin(text: str, *_: Any) -> bytes:
+    return text.encode("latin-1")
+
+
+KNOWN: dict[tuple[str, str], Callable[..., Any]] = {  # stand-ins: no function of numpy is called
+    ("numpy.core.multiarray", "_reconstruct"): _array,
+    ("numpy._core.multiarray", "_reconstruct"): _array,
+    ("numpy", "ndarray"): Bytes,
+    ("numpy", "dtype"): Kind,
+    ("_codecs", "encode"): _latin,
 }
 
 
 class Unpickler(pickle.Unpickler):
-    """Unpickles nothing but what CIFAR-10 has."""
+    """Unpickles CIFAR-10 with the stand-ins in KNOWN only."""
 
-    def find_class(self, module: str, name: str) -> Any:
-        """One of KNOWN.
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
+        """The stand-in for a global.
 
         Raises:
-            DataError: The pickle asks for anything else, which could run a program.
+            DataError: The pickle asks for any other global, which could run a program.
         """
         try:
             return KNOWN[module, name]
