@@ -21,7 +21,6 @@ from pipeline.project.stale import Present
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
-from rrcm.analysis.estimation.paired import Comparison
 from rrcm.analysis.presentation import markup, tables
 from rrcm.config.params import Params
 from rrcm.core.files import write_text
@@ -170,25 +169,22 @@ def against(
     rows = []
     for first in [entry for entry in found if entry.method == reference]:
         others = [e for e in found if e.group == first.group and e is not first]
-        compared = [
-            paired.compare(first.judged, other.judged, radii=radii, confidence=confidence)
+        compared = pd.concat(
+            paired.compare(first.judged, other.judged, radii=radii, confidence=confidence).assign(
+                against=entries.label(other, found)
+            )
             for other in others
-        ]
-        p = [c.p for each in compared for c in each if disagree(c)]
-        corrected = iter(multipletests(p, method="holm")[1])
-        for other, each in zip(others, compared, strict=True):
-            row = {"σ": entries.sigma(first), "against": entries.label(other, found)}
-            for c in each:
-                points = f"{100 * c.difference.value:+.1f}"
-                shown = f"{points} ({next(corrected):.2g})" if disagree(c) else "–"
-                row[f"r = {c.radius:g}"] = shown
+        ).reset_index()
+        # Without disagreement the test can never reject (Tarone, 1990).
+        tests = compared["only_first"] + compared["only_second"] > 0
+        compared.loc[tests, "corrected"] = multipletests(compared.loc[tests, "p"], method="holm")[1]
+        for against, part in compared.groupby("against", sort=False):
+            row = {"σ": entries.sigma(first), "against": against}
+            for c in part.itertuples():
+                text = f"{100 * c.difference:+.1f} ({c.corrected:.2g})"
+                row[f"r = {c.radius:g}"] = "–" if pd.isna(c.corrected) else text
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-def disagree(c: Comparison) -> bool:
-    """Whether any images differ; otherwise the test can never reject (Tarone, 1990)."""
-    return c.only_first + c.only_second > 0
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ class Checkout:
         from pipeline.project import results
 
         here = enter()
-        return results.page(seen(out, here), only) if out else results.overview(only)
+        return results.overview(only, out=out and seen(out, here))
 
     def findings(self) -> list[Finding]:
         """Return which tools, data and classifiers are here."""

@@ -17,26 +17,40 @@ from rrcm.core.registry import suggest
 HTML = "index.html"
 
 
-def overview(only: Sequence[str] = ()) -> str:
+def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
     """Return the certified-accuracy table of params.yaml's evaluations, and the page's path.
 
     Rows are described by their records; lines below the table name those that are stale. With
-    patterns ``only``, the table of the evaluations that match one.
+    patterns ``only``, of the evaluations that match one. The page is that of the graph; or it is
+    written to ``out``, with the versions and machines of ``provenance/`` and the commit.
     """
     present = Present()
     whole = present.whole
     names = _matching(whole.evals, only)
-    paths = [Path(f"certificates/{name}.csv") for name in names] + ([] if only else [PAGE])
+    page = out / HTML if out else None if only else PAGE
+    paths = [Path(f"certificates/{name}.csv") for name in names] + [PAGE] * (page == PAGE)
     if missing := [path for path in paths if not path.exists()]:
         raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
     found = present.evaluations(names)
     shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
-    said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
-    if only:
-        return "\n".join([tables.text(found, **shown), *said])
-    if changed := present.page():
-        said.append(differences.line(str(PAGE), changed, "`dvc repro report`"))
-    return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {PAGE}"])
+    lines = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
+    if out:
+        report.write(
+            found,
+            out,
+            subject=f"{whole.data.name}, {found[0].split} split · certificate: "
+            f"{found[0].certificate}",
+            published=published.read(Path(f"presets/published/{whole.data.name}.csv")),
+            versions=provenance.versions(),
+            recorded=provenance.recorded(),
+            **shown,
+        )
+    elif page and (changed := present.page()):
+        lines.append(differences.line(str(PAGE), changed, "`dvc repro report`"))
+    text = tables.text(found, **shown)
+    return "\n".join(
+        [f"{text}\n" if page else text, *lines, *([f"the report: {page}"] * bool(page))]
+    )
 
 
 def _matching(names: Iterable[str], only: Sequence[str]) -> list[str]:
@@ -55,29 +69,6 @@ def _matching(names: Iterable[str], only: Sequence[str]) -> list[str]:
                 f"{suggest(pattern, known)}"
             )
     return [name for name in known if any(fnmatch.fnmatchcase(name, each) for each in only)]
-
-
-def page(out: Path, only: Sequence[str]) -> str:
-    """Write the page of params.yaml's evaluations to ``out``; return the table and the page's path.
-
-    It is that of the graph, with the versions and machines of ``provenance/`` and the commit; with
-    patterns ``only``, of those that match one.
-    """
-    present = Present()
-    whole = present.whole
-    found = present.evaluations(_matching(whole.evals, only))
-    shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
-    report.write(
-        found,
-        out,
-        subject=f"{whole.data.name}, {found[0].split} split · certificate: {found[0].certificate}",
-        published=published.read(Path(f"presets/published/{whole.data.name}.csv")),
-        versions=provenance.versions(),
-        recorded=provenance.recorded(),
-        **shown,
-    )
-    said = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
-    return "\n".join([f"{tables.text(found, **shown)}\n", *said, f"the report: {out / HTML}"])
 
 
 def evaluation(name: str) -> Entry:

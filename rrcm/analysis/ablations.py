@@ -18,8 +18,6 @@ from rrcm.analysis.presentation import figures
 COLUMNS = "key panel entry value base radius certified low high lower_bound"
 COLUMNS += " acr acr_low acr_high acr_lower_bound"
 BOUND = " (lower bound)"
-EVEN = "even"  # the scale with equal distances
-APART = 16  # parts of an axis; values closer than one part overlap
 
 
 def ablations(
@@ -42,15 +40,27 @@ def ablations(
     for entry in found:
         if entry.settings:
             groups.setdefault((*entry.group[1:], entry.sigma_train, entry.method), []).append(entry)
-    tables: dict[str, list[dict[str, Any]]] = {}
+    tables: dict[str, list[pd.DataFrame]] = {}
     for members in groups.values():
         for keys, varied in _varied(members).items():
             for entry in varied:
-                rows = _rows(entry, keys, radii=radii, confidence=confidence)
-                base = entry.settings[keys[0]] == members[0].settings[keys[0]]
-                shared = {"key": _named(keys), "panel": _panel(entry, found), "base": base}
-                tables.setdefault(_named(keys), []).extend(shared | row for row in rows)
-    return {key: pd.DataFrame(rows, columns=COLUMNS.split()) for key, rows in tables.items()}
+                acr = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
+                shares = statistics.certified_accuracy(entry.judged, radii, confidence=confidence)
+                value = entry.settings[keys[0]]
+                rows = shares.rename(columns={"value": "certified"}).assign(
+                    key=_named(keys),
+                    panel=_panel(entry, found),
+                    entry=entry.name,
+                    value=[value] * len(radii),  # which may be a list itself
+                    base=value == members[0].settings[keys[0]],
+                    lower_bound=entry.lower_bounds(radii),
+                    acr=acr.value,
+                    acr_low=acr.low,
+                    acr_high=acr.high,
+                    acr_lower_bound=entry.cut_short,
+                )
+                tables.setdefault(_named(keys), []).append(rows[COLUMNS.split()])
+    return {key: pd.concat(parts, ignore_index=True) for key, parts in tables.items()}
 
 
 def table(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -62,17 +72,19 @@ def table(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
 def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
     """Plot ``what`` at each radius, and ACR below, against the varied setting; a column per panel.
 
-    Repetitions are points at one value; lines join the means of numeric values. A dotted line marks
-    the base. The legend and the axis of ACR mark lower bounds.
+    Values have equal distances, numbers in their order. Repetitions are points at one value; lines
+    join the means of numeric values. A dotted line marks the base. The legend and the axis of ACR
+    mark lower bounds.
 
     Args:
         panels: A title -> rows of a table of `ablations`.
         key: The varied setting, for the axis.
         what: The certified quantity, for the axis.
     """
-    values = [value for table in panels.values() for value in table["value"]]
-    places, scale = _axis(values)
     whole = pd.concat(panels.values())
+    values = {text(value): value for value in whole["value"]}
+    numeric = all(type(value) in (int, float) for value in values.values())
+    names = sorted(values, key=values.__getitem__) if numeric else [*values]
     radii = sorted({*whole["radius"]})
     undecided = {*whole.loc[whole["lower_bound"], "radius"]}
     with style.context(figures.STYLE):
@@ -82,28 +94,26 @@ def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
             *(2, len(panels)), sharex=True, sharey="row", squeeze=False, height_ratios=[2.2, 1]
         )
         for (title, table), (upper, lower) in zip(panels.items(), grid.T, strict=True):
-            table = table.assign(at=[places[text(value)] for value in table["value"]])
+            table = table.assign(at=[names.index(text(value)) for value in table["value"]])
             for radius, line in table.groupby("radius", sort=True):
                 shade = radii.index(radius) / len(radii)
                 colour = matplotlib.colormaps["viridis"](shade)
                 percent = line[["certified", "low", "high"]] * 100
                 label = f"r = {radius:g}" + BOUND * (radius in undecided)
-                _points(upper, line["at"], percent, label, colour, join=bool(scale))
+                _points(upper, line["at"], percent, label, colour, join=numeric)
             one = table[table["radius"] == radii[0]]
             acr = one[["acr", "acr_low", "acr_high"]]
-            _points(lower, one["at"], acr, "", "#444444", join=bool(scale))
+            _points(lower, one["at"], acr, "", "#444444", join=numeric)
             for axis in (upper, lower):
                 axis.axvline(table.loc[table["base"], "at"].iloc[0], color="#888888", ls=":", lw=1)
                 axis.grid(axis="y", alpha=0.25)
             upper.set_title(title)
             upper.set_ylim(0, 100)
             lower.set_ylim(bottom=0)
-            lower.set_xscale(scale if scale == "log" else "linear")
-            lower.set_xticks([*places.values()], [*places])
-            lower.minorticks_off()
+            lower.set_xticks(range(len(names)), names)
         grid[0, 0].set_ylabel(f"{what}, %")
         grid[1, 0].set_ylabel("ACR" + BOUND * bool(whole["acr_lower_bound"].any()))
-        drawn.supxlabel(f"{key}, not to scale" if scale == EVEN else key, fontsize=10)
+        drawn.supxlabel(f"{key}, not to scale" if numeric else key, fontsize=10)
         handles, names = grid[0, 0].get_legend_handles_labels()
         drawn.legend(handles, names, frameon=False, loc="outside right upper")
     return drawn
@@ -144,31 +154,6 @@ def _as_one(entry: Entry, keys: tuple[str, ...]) -> bool:
     return values[0] is not None and all(value == values[0] for value in values)
 
 
-def _rows(
-    entry: Entry, keys: tuple[str, ...], *, radii: list[float], confidence: float
-) -> list[dict[str, Any]]:
-    acr = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
-    rows = []
-    for radius in radii:
-        share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
-        rows.append(
-            {
-                "entry": entry.name,
-                "value": entry.settings[keys[0]],
-                "radius": radius,
-                "certified": share.value,
-                "low": share.low,
-                "high": share.high,
-                "acr": acr.value,
-                "acr_low": acr.low,
-                "acr_high": acr.high,
-                "lower_bound": entry.lower_bound(radius),
-                "acr_lower_bound": entry.cut_short,
-            }
-        )
-    return rows
-
-
 def _named(keys: tuple[str, ...]) -> str:
     """``pretrain.loss.tau_contrast = tau_consistency``: the section is written once."""
     first, *others = keys
@@ -184,24 +169,6 @@ def _panel(entry: Entry, found: list[Entry]) -> str:
     if entry.sigma_train not in (None, entry.sigma):
         parts.append(f"trained at {entry.sigma_train:g}")
     return ", ".join(parts)
-
-
-def _axis(values: list[Any]) -> tuple[dict[str, float], str]:
-    """Positions of values on the axis, by text, and the scale: linear, log, `EVEN`, or none.
-
-    Numbers are spaced evenly where they would overlap on a linear and on a logarithmic axis. Other
-    values have no scale, and the order of ``values``.
-    """
-    shown = {text(value): value for value in values}
-    if any(type(value) not in (int, float) for value in values):
-        return {name: float(place) for place, name in enumerate(shown)}, ""
-    names = sorted(shown, key=shown.__getitem__)
-    numbers = np.array([shown[name] for name in names], dtype=float)
-    scale = "log" if 0 < 8 * numbers[0] <= numbers[-1] else "linear"
-    gaps = np.diff(np.log(numbers) if scale == "log" else numbers)
-    if gaps.min(initial=np.inf) < gaps.sum() / APART:
-        numbers, scale = np.arange(len(names), dtype=float), EVEN
-    return dict(zip(names, numbers.tolist(), strict=True)), scale
 
 
 def _points(

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from rrcm.analysis import report, sources
-from rrcm.analysis.entries import Entry, default_radii
+from rrcm.analysis import report
+from rrcm.analysis.entries import Entry, default_radii, from_votes
 from rrcm.analysis.presentation import markup, tables
 from rrcm.certification.answers import Answers
 from rrcm.certification.votes.records import Row
@@ -80,9 +80,7 @@ def of_answers(
         DataError: There is not a label for each image.
     """
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
-    entries = [
-        sources.from_votes(name, one.header, _labelled(one, labels)) for name, one in named.items()
-    ]
+    entries = [from_votes(name, one.header, _labelled(one, labels)) for name, one in named.items()]
     first = next(iter(named.values()))
     marks = [[row.label for row in one.rows] for one in (first, *named.values())]
     entries = [

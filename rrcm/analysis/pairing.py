@@ -1,8 +1,12 @@
-"""Which entries may be compared in pairs, and what their difference can be due to."""
+"""Which entries may be compared in pairs, and what the tests of a report allow to say of them."""
 
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 
+import pandas as pd
+
+from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 
@@ -73,6 +77,74 @@ def notes(found: list[Entry]) -> list[str]:
             f"Not recorded of both, and so assumed to be the same in pairs: {', '.join(unknown)}."
         )
     return said
+
+
+def of_images(found: list[Entry], compared: pd.DataFrame, *, level: float) -> list[str]:
+    """A sentence for the first entry of each sigma and every other one; see `tables.comparisons`.
+
+    They are about these trained classifiers. Radii that are undecided or at which no image differs
+    are left out.
+    """
+    compared = compared[compared["only_first"] + compared["only_second"] > 0]
+    compared = compared[~compared["undecided"].astype(bool)]
+    names = {entry.name: entry for entry in found}
+    firsts = {entry.group: entry for entry in reversed(found)}
+    return [
+        f"σ = {entries.sigma(a)}: {conclusion(a, b, part, labels=labels, level=level)}"
+        for (first, second), part in compared.groupby(["first", "second"], sort=False)
+        for a, b in [(names[str(first)], names[str(second)])]
+        for labels in [(entries.label(a, found), entries.label(b, found))]
+        if a is firsts[a.group]
+    ]
+
+
+def conclusion(
+    a: Entry, b: Entry, tests: pd.DataFrame, *, labels: tuple[str, str], level: float
+) -> str:
+    """What ``tests`` of two entries say about them: nothing, if they were certified otherwise."""
+    if other := differing(a, b):
+        return (
+            f"{' and '.join(labels)} were certified with other settings "
+            f"({'; '.join(other.values())}), which may be why they differ."
+        )
+    return _sentence(*labels, tests, level=level, tell=f"these {len(a.judged)} images")
+
+
+def of_seeds(compared: pd.DataFrame, *, level: float) -> list[str]:
+    """A sentence for each pair of methods; see `repetitions.differences`.
+
+    They are about trainings with other seeds, too.
+    """
+    decided = compared[~compared["undecided"]]
+    return [
+        f"σ = {sigma}: "
+        + _sentence(str(a), str(b), part, level=level, tell="these seeds and images")
+        for (sigma, a, b), part in decided.groupby(["sigma", "first", "second"], sort=False)
+    ]
+
+
+def _sentence(a: str, b: str, tests: pd.DataFrame, *, level: float, tell: str) -> str:
+    """Claims from ``difference`` and ``p_holm`` at each ``radius``.
+
+    Chance alone leads to a claim, at any of the radii, with at most the level's probability (Holm).
+    """
+    clear = tests["p_holm"] <= level
+    ahead, behind = clear & (tests["difference"] > 0), clear & (tests["difference"] < 0)
+    parts = [
+        f"{better} certifies more images than {worse} at r = {radii(tests.loc[where, 'radius'])}"
+        for better, worse, where in ((a, b, ahead), (b, a, behind))
+        if where.any()
+    ]
+    if not parts:
+        return f"{tell} do not tell {a} and {b} apart at any radius."
+    left = radii(tests.loc[~ahead & ~behind, "radius"])
+    rest = f"; {tell} do not tell them apart at r = {left}" if left else ""
+    return f"{', '.join(parts)}{rest}."
+
+
+def radii(values: Iterable[float]) -> str:
+    """Radii as text."""
+    return ", ".join(f"{value:g}" for value in values)
 
 
 def _settings(entry: Entry) -> dict[str, object]:

@@ -9,13 +9,12 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rrcm.analysis import ablations, conclusions, entries, pairing, repetitions
+from rrcm.analysis import ablations, entries, pairing, repetitions
 from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.estimation import fewer_draws, intervals, statistics
+from rrcm.analysis.estimation import intervals, statistics, truncation
 from rrcm.analysis.presentation import figures, markup, tables
 from rrcm.analysis.presentation.figures import Curve
-from rrcm.analysis.published import Published
 from rrcm.certification.certify import DIGITS, DOWN, UP, one_minus, printed
 from rrcm.core.errors import printable
 from rrcm.core.files import write_csv, write_text
@@ -27,7 +26,6 @@ ALTERNATIVES = {  # texts in place of figures, which name the table with their n
     "envelopes": "Curves of the best share certified at each radius over several σ",
     "budget": "Lines of the share certified against the number of draws; see budget.csv",
     "per_class": "Heat maps of certified accuracy by class and radius; see per_class.csv",
-    "seeds": "Lines of the mean over seeds against the radius; the table below has the numbers",
 }
 
 
@@ -62,7 +60,7 @@ def write(
     radii: list[float],
     confidence: float,
     subject: str,
-    published: dict[str, Published] | None = None,
+    published: pd.DataFrame | None = None,
     versions: pd.DataFrame | None = None,
     recorded: str = "",
 ) -> None:
@@ -80,8 +78,8 @@ def write(
         radii: Radii of the tables, in pixels of [0, 1].
         confidence: Confidence of all intervals.
         subject: The certified images, in words.
-        published: Published rows of the same recipes, by the name of the evaluation;
-            ``published.csv`` and the page then put them beside ours.
+        published: Published rows of the same recipes, from `published.read`; ``published.csv`` and
+            the page then put them beside ours.
         versions: Versions of packages and machines that made the results, a row for each.
         recorded: The commit and the date of the results, in words.
 
@@ -92,7 +90,7 @@ def write(
     chosen: dict[str, Any] = {"radii": radii, "confidence": confidence}
     accuracy = tables.accuracy_table(found, **chosen)
     compared = tables.comparisons(found, **chosen)
-    budget = fewer_draws.numbers(found, **chosen)
+    budget = truncation.fewer_draws(found, **chosen)
     classes = tables.class_numbers(found, **chosen)
     write_text(out / "table.md", markup.markdown(accuracy))
     write_text(out / "table.tex", markup.latex(accuracy))
@@ -100,7 +98,8 @@ def write(
     _csv(compared, out / "comparisons.csv")
     _csv(classes, out / "per_class.csv")
     _csv(budget, out / "budget.csv")
-    beside = publications.compare(found, published or {}, **chosen)
+    theirs = pd.DataFrame() if published is None else published
+    beside = publications.compare(found, theirs, **chosen)
     varied = ablations.ablations(found, **chosen)
     if varied:
         _csv(ablations.table(varied), out / "ablations.csv")
@@ -112,15 +111,13 @@ def write(
             _csv(table, out / f"{name}.csv")
     _curves(found, out / "curves")
     drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
-    if len(over_seeds):
-        drawn["seeds"] = repetitions.figure(over_seeds, what=_what(found))
     context = {
         "accuracy": accuracy,
-        "choice": fewer_draws.choice_note(budget, [e.alpha for e in found if e.alpha]),
+        "choice": truncation.choice_note(budget, [e.alpha for e in found if e.alpha]),
         "comparison": tables.comparison_table(found, compared),
         "concluded": _concluded(found, compared, apart, level=1 - confidence),
         "figures": _saved(drawn, out),
-        "published": publications.table(beside),
+        "published": publications.table(beside) if len(beside) else beside,
         "recorded": recorded,
         "seeds": repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,
         "seeds_apart": repetitions.difference_table(apart) if len(apart) else apart,
@@ -155,9 +152,9 @@ def _concluded(
 ) -> list[str]:
     """Conclusions about trainings if there are several of each, else about these networks."""
     if len(apart):
-        said = conclusions.of_seeds(apart, level=level)
+        said = pairing.of_seeds(apart, level=level)
     else:
-        said = conclusions.of_images(found, compared, level=level)
+        said = pairing.of_images(found, compared, level=level)
     return said + pairing.notes(found)
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from builders import certificates, random_votes, refused
 
-from rrcm.analysis import entries, sources
+from rrcm.analysis import entries
 from rrcm.analysis.estimation import truncation
 from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
@@ -28,6 +28,40 @@ def here(tmp_path, monkeypatch):
     tsv.write(table, tmp_path / "a.tsv")
     records.write(tmp_path / "b.jsonl", *random_votes(1, images=30, n=500, n0=20))
     return tmp_path
+
+
+def test_every_kind_of_file_holds_the_same_certificates_and_what_it_does_not_say_may_be_said(here):
+    (here / "bare").write_bytes((here / "a.tsv").read_bytes())  # the field's files have no suffix
+
+    found = [entries.read(here / name) for name in ("a.jsonl", "a.csv", "a.tsv", "bare")]
+
+    known = ["idx", "label", "predict", "radius", "correct"]
+    for entry in found:
+        pd.testing.assert_frame_equal(entry.table[known], found[0].table[known])
+    assert [entry.sigma for entry in found] == [0.5, None, None, None]
+    assert [entry.alpha for entry in found] == [0.001, None, None, None]
+    assert [entry.name for entry in found] == ["a", "a", "a", "bare"]
+    assert found[0].votes and not found[1].votes
+    told, laxer = (
+        entries.read(here / name, alpha=0.01, sigma=0.25) for name in ("a.tsv", "a.jsonl")
+    )
+    assert (told.alpha, told.sigma) == (0.01, 0.25)
+    assert (laxer.alpha, laxer.sigma) == (0.01, 0.5)  # votes know their sigma
+    assert laxer.table["radius"].sum() > found[0].table["radius"].sum()
+
+
+def test_a_file_of_another_kind_than_its_suffix_is_refused(here):
+    for name, other, error in [
+        ("x.jsonl", "a.csv", VotesError),
+        ("x.csv", "a.tsv", DataError),
+        ("x.tsv", "a.jsonl", DataError),
+    ]:
+        (here / name).write_bytes((here / other).read_bytes())
+        with refused(error, name):
+            entries.read(here / name)
+    for missing in ("no.jsonl", "no.csv", "no.tsv"):
+        with refused((VotesError, DataError), missing, "not found"):
+            entries.read(here / missing)
 
 
 def test_derived_certificates_are_those_of_the_votes(here):
@@ -101,16 +135,16 @@ def pair(here, only_first, only_second, both=20):
 @pytest.mark.parametrize(
     ("counts", "said"),
     [
-        ((30, 5), "A certifies more images at r = 0, 0.5"),
-        ((5, 30), "B certifies more images at r = 0, 0.5"),
-        ((6, 5), "At r = 0, 0.5 these 31 images do not tell A and B apart"),
+        ((30, 5), "A certifies more images than B at r = 0, 0.5"),
+        ((5, 30), "B certifies more images than A at r = 0, 0.5"),
+        ((6, 5), "these 31 images do not tell A and B apart at any radius"),
     ],
 )
 def test_a_conclusion_is_what_the_corrected_tests_allow(here, counts, said):
     text = tables.compare(*pair(here, *counts), Files(), radii="0.5,0")
 
     assert said in text
-    assert ("certifies more" in text) == ("apart" not in text)
+    assert ("certifies more" in text) == ("at any radius." not in text)
     assert "not about how they were trained" in text
 
 
@@ -140,13 +174,13 @@ def test_radii_are_numbers(text):
 
 
 def test_radii_that_nobody_chose_are_those_that_the_rule_settled(here):
-    entry = sources.read(here / "a.jsonl")
-    foreign = sources.read(here / "a.tsv")
+    entry = entries.read(here / "a.jsonl")
+    foreign = entries.read(here / "a.tsv")
 
     assert entries.default_radii([entry, foreign]) == GRID["radii"]
     largest = foreign.table["radius"].max()
     assert entries.default_radii([foreign]) == [r for r in entries.RADII if r <= largest]
     nothing = certificates([-1], [0.0])
     certify.write(nothing, here / "nothing.csv")
-    assert entries.default_radii([sources.read(here / "nothing.csv")]) == [0.0]
+    assert entries.default_radii([entries.read(here / "nothing.csv")]) == [0.0]
     assert np.isfinite(entries.RADII).all()

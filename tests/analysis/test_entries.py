@@ -58,7 +58,6 @@ def test_an_image_without_a_label_is_neither_right_nor_wrong_beside_labelled_one
         ({"seed": 1}, ["rrcm seed 0", "rrcm seed 1"]),
         ({"model": "small"}, ["small rrcm", "tiny rrcm"]),
         ({"sigma": 0.25}, ["rrcm (trained at σ = 0.25)", "rrcm"]),
-        ({"recipe": "scratch"}, ["rrcm (first-e)", "rrcm (other-e)"]),
         ({"eval_sigma": 0.25}, ["rrcm (trained at σ = 0.5)", "rrcm"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -69,7 +68,7 @@ def test_labels_tell_entries_apart(changes, expected):
     assert [entries.label(entry, found) for entry in found] == expected
 
 
-def test_what_is_stale_is_marked_wherever_it_is_named():
+def test_twins_have_their_names_and_what_is_stale_is_marked():
     first, other = made(variant(recipe="scratch"))
     found = [first, dataclasses.replace(other, stale=("a reason",))]
 
@@ -117,7 +116,8 @@ def test_a_table_is_of_one_split_and_says_which():
     )
 
     assert [entry.split for entry in (test, choice, PLAIN)] == ["test", "choice", ""]
-    assert entries.split([PLAIN, choice]) == " of the choice split" and not entries.split([PLAIN])
+    title = tables.title([PLAIN, choice], confidence=0.95)
+    assert title == "certified accuracy of the choice split, % [95 % Wilson interval]"
     entries.require_alike([test, PLAIN, test])
     with refused(DataError, "c is of the choice split and t of the test split", "apart"):
         entries.require_alike([test, PLAIN, choice])

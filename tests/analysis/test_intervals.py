@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builders import many
 from helpers import few
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -68,15 +68,6 @@ def test_differences_turn_round_with_the_pair_and_contain_the_value(both, first,
     assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
 
 
-@many
-@given(counts, counts)
-def test_equal_classifiers_do_not_make_a_certain_difference(both, neither):
-    """No disagreement among m images leaves room for one, as no event among m does."""
-    if both + neither:
-        found = newcombe(both, 0, 0, neither)
-        assert found.low < 0 == found.value < found.high
-
-
 def test_differences_of_pairs_cover_the_truth():
     """Simulated at 100 images: 95 % intervals hold in 93 % of repeats or more."""
     rng = np.random.default_rng(0)
@@ -90,6 +81,7 @@ def test_differences_of_pairs_cover_the_truth():
 
 @few
 @given(st.lists(st.integers(0, 3_000_000).map(lambda i: i / 1e6), min_size=2, max_size=40))
+@example([0.7] * 9)
 def test_an_interval_of_a_mean_lies_within_the_values(values):
     values = np.array(values)
 
@@ -122,13 +114,6 @@ def test_the_bootstrap_is_the_same_every_time_and_more_sure_if_wider():
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
-@pytest.mark.parametrize("value", [0.0, 0.7])
-def test_values_that_are_all_equal_are_their_own_interval(value):
-    found = mean(np.full(9, value), confidence=0.95)
-
-    assert found.value == found.low == found.high == pytest.approx(value)
-
-
 def test_many_images_do_not_need_much_memory():
     """10,000 images in batches of resamples; all at once would be 800 MB."""
     values = np.random.default_rng(0).random(10_000)
@@ -152,25 +137,3 @@ def test_the_most_false_is_the_least_number_that_is_enough(images, alpha, rho):
     assert binom.sf(most, images, alpha) <= rho * (1 + 1e-9)
     assert most == 0 or binom.sf(most - 1, images, alpha) > rho * (1 - 1e-9)
     assert intervals.any_false(images, alpha=alpha) == pytest.approx(1 - (1 - alpha) ** images)
-
-
-@pytest.mark.parametrize("images", [100, 500, 10_000])
-@pytest.mark.parametrize("alpha", [0.001, 0.01])
-def test_the_deduction_of_tables_in_print_is_no_bound(images, alpha):
-    """What the script of Cohen et al. deducts lacks Bernstein's 2 under the root.
-
-    It is .93 points for 500 images and enough there, but too little for 10,000. With the 2 it is
-    always enough, and never less than the exact number.
-    """
-    logarithm, variance = math.log(1 / 0.001), alpha * (1 - alpha)
-
-    def deducted(factor):
-        root = math.sqrt(factor * variance * logarithm / images)
-        return alpha + root + logarithm / (3 * images)
-
-    exact = most_false(images, alpha=alpha, rho=0.001) / images
-
-    assert exact <= deducted(2)
-    assert (exact <= deducted(1)) == (images < 10_000)
-    if (images, alpha) == (500, 0.001):
-        assert 100 * deducted(1) == pytest.approx(0.93, abs=0.005)

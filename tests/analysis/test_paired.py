@@ -25,7 +25,8 @@ def discordant(only_first, only_second, both=7, neither=5):
 
 
 def compared(first, second, *radii):
-    return paired.compare(first, second, radii=list(radii) or [0.5], confidence=0.95)
+    table = paired.compare(first, second, radii=list(radii) or [0.5], confidence=0.95)
+    return [*table.itertuples()]
 
 
 @pytest.mark.parametrize(
@@ -52,9 +53,10 @@ def test_mcnemar_is_a_fair_coin_tossed_over_the_disagreements(b, c, both, neithe
 
     assert test.p == pytest.approx(min(1, 2 * tail))
     assert (test.both, test.neither) == (both, neither)
-    assert test.difference == intervals.paired_difference(
+    apart = intervals.paired_difference(
         both=both, only_first=b, only_second=c, neither=neither, confidence=0.95
     )
+    assert (test.difference, test.low, test.high) == (apart.value, apart.low, apart.high)
 
 
 def test_each_radius_is_a_comparison():

@@ -1,13 +1,14 @@
-"""Pairs are of the same pictures, and what settings may be the cause of is no one's merit."""
+"""Pairs are of the same pictures, and sentences say no more than the corrected tests allow."""
 
 import dataclasses
 
+import numpy as np
 import pandas as pd
 import pytest
-from builders import random_votes, refused
+from builders import certificates, random_votes, refused
 from report_entries import GRID, entry
 
-from rrcm.analysis import conclusions, pairing, report, sources
+from rrcm.analysis import entries, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify
@@ -17,6 +18,8 @@ from rrcm.cli.project import Files
 from rrcm.core.errors import DataError
 
 SHOWN = {"radii": [0.0, 0.25, 0.5], "confidence": 0.95}
+RADII = [0.0, 0.5, 1.0, 2.0]
+N = 200
 
 
 def votes(name: str, **changes: object) -> Entry:
@@ -25,35 +28,37 @@ def votes(name: str, **changes: object) -> Entry:
     return entry(seed, name=name, method=name, **changes)
 
 
-def bare(of: Entry) -> Entry:
-    """The certificates alone, as from a CSV file."""
-    return dataclasses.replace(of, votes=None)
+def with_header(of: Entry, **changes: object) -> Entry:
+    head, rows = of.votes
+    return dataclasses.replace(of, votes=(dataclasses.replace(head, **changes), rows))
 
 
-def test_other_pictures_are_not_paired_and_unknown_ones_are_assumed_to_be_the_same():
+def test_other_pictures_are_not_paired_and_unknown_ones_are_assumed_to_be_the_same(tmp_path):
     mine, same, others = (votes("a"), votes("b"), votes("c", pixels="2" * 64))
 
     assert [pairing.same_pictures(mine, one) for one in (same, others)] == [True, False]
-    assert pairing.same_images(mine, same) and not pairing.same_images(mine, others)
     assert pairing.pairs([mine, same, others]) == [(mine, same)]
     (note,) = pairing.notes([mine, others])
     assert note == "a and c have other pictures, and are not compared in pairs."
-    unknown = bare(others)
+    assert tables.comparisons([mine, others], **SHOWN).empty
+    unknown = dataclasses.replace(others, votes=None)  # the certificates alone, as from a CSV file
     assert pairing.same_pictures(mine, unknown) is None and pairing.same_images(mine, unknown)
     assert pairing.assumed(mine, unknown)[0] == "pictures" and not pairing.assumed(mine, same)
-    (note,) = pairing.notes([mine, unknown])
-    assert note.startswith("Not recorded of both, and so assumed to be the same in pairs: pictures")
-    assert tables.comparisons([mine, others], **SHOWN).empty
+
+    report.write([mine, unknown], tmp_path, subject="images", **SHOWN)
+
+    page = (tmp_path / "index.html").read_text()
+    assumed = "Not recorded of both, and so assumed to be the same in pairs: pictures"
+    assert assumed in page[: page.index("<svg")]
+    assert pd.read_csv(tmp_path / "comparisons.csv")["undecided"].dtype == bool
 
 
 @pytest.mark.parametrize("shard", ["1/2", "2/2"])
 def test_a_digest_of_more_pictures_or_other_labels_decides_nothing(shard):
     """It is of all shards and of the labels as they were, so that other ones may be the cause."""
     mine, others = votes("a"), votes("c", pixels="2" * 64)
-    head, rows = others.votes
-    part = dataclasses.replace(others, votes=(dataclasses.replace(head, shard=shard), rows))
 
-    assert pairing.same_pictures(mine, part) is None
+    assert pairing.same_pictures(mine, with_header(others, shard=shard)) is None
     assert pairing.same_pictures(mine, dataclasses.replace(others, relabelled=True)) is None
     assert pairing.same_pictures(mine, dataclasses.replace(votes("b"), relabelled=True))
 
@@ -66,46 +71,35 @@ def test_a_digest_of_more_pictures_or_other_labels_decides_nothing(shard):
         ({"noise": "sound", "slack": 1e-9}, "noise gaussian and sound"),
         ({"label_aware": True}, "label-aware"),
         ({"budget": 60.0}, "budget 60 s"),
+        ({"stop": "futile", "stopping": {"beta": 0.01}}, "rule grid, "),
+        ({"stopping": GRID | {"beta": 0.01}}, "rule grid, "),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_settings_that_differ_are_named_and_nothing_is_concluded(changes, said):
     mine = votes("a")
-    head, rows = mine.votes
-    other = dataclasses.replace(
-        mine, name="b", method="b", votes=(dataclasses.replace(head, **changes), rows)
-    )
+    other = dataclasses.replace(with_header(mine, **changes), name="b", method="b")
     found = [mine, other]
 
     (differs,) = pairing.differing(*found).values()
     assert said in differs
     compared = tables.comparisons(found, **SHOWN).assign(undecided=False, p_holm=0.0)
-    sentences = conclusions.of_images(found, compared.assign(only_first=1), level=0.05)
+    sentences = pairing.of_images(found, compared.assign(only_first=1), level=0.05)
     assert sentences == [
         f"σ = 0.5: a and b were certified with other settings ({differs}), which may be why they "
         "differ."
     ]
 
 
-def test_rules_differ_by_name_and_constants_and_by_what_they_are_laid_out_for():
-    mine = votes("a")
-    for header in (
-        {"stop": "futile", "stopping": {"beta": 0.01}},
-        {"stopping": GRID | {"beta": 0.01}},
-        {"alpha": 0.01},
-    ):
-        head, rows = mine.votes
-        other = dataclasses.replace(mine, votes=(dataclasses.replace(head, **header), rows))
-        (differs,) = pairing.differing(mine, other).values()
-        assert differs.startswith("rule grid, ") and " and " in differs
+def test_the_alpha_of_a_rule_that_stops_nowhere_is_no_difference():
     never = [
         dataclasses.replace(
-            mine,
+            votes("a"),
             votes=random_votes(0, images=15, n=500, n0=20, stop="none", stopping={}, alpha=alpha),
         )
         for alpha in (0.001, 0.01)
     ]
-    assert not pairing.differing(*never)  # it stops nowhere, so only the alpha of the table counts
+    assert not pairing.differing(*never)
 
 
 def test_undecided_radii_count_for_nobody():
@@ -115,8 +109,55 @@ def test_undecided_radii_count_for_nobody():
     assert between["undecided"].tolist() == [False, True]
     assert tables.comparison_table(found, between.assign(only_first=1))["r"].tolist() == ["0.25"]
     claimed = between.assign(only_first=9, only_second=0, difference=0.5, p_holm=0.0)
-    (sentence,) = conclusions.of_images(found, claimed, level=0.05)
-    assert sentence == "σ = 0.5: a certifies more images than b at r = 0.25."
+    sentence = "σ = 0.5: a certifies more images than b at r = 0.25."
+    assert pairing.of_images(found, claimed, level=0.05) == [sentence]
+    of_seeds = claimed.assign(sigma="0.5", first="a", second="b")
+    assert pairing.of_seeds(of_seeds, level=0.05) == [sentence]
+
+
+def reaching(name: str, shares: list[float], sigma: float = 0.5) -> Entry:
+    """Right and certified at each radius of `RADII` for these shares of the images."""
+    reached = np.array([0.0, *RADII])[
+        np.sum([np.arange(N) < share * N for share in shares], axis=0)
+    ]
+    answered = np.where(np.arange(N) < shares[0] * N, 0, -1)
+    table = certificates(answered.tolist(), reached.tolist())
+    return Entry(name=name, model="m", method=name, sigma=sigma, table=table, alpha=0.001)
+
+
+def said(*found: Entry, level: float = 0.05) -> list[str]:
+    compared = tables.comparisons([*found], radii=RADII, confidence=0.95)
+    return pairing.of_images([*found], compared, level=level)
+
+
+def test_a_sentence_names_the_better_the_radii_and_what_is_open():
+    ours = reaching("ours", [0.9, 0.8, 0.01, 0.0])
+    worse = reaching("worse", [0.9, 0.5, 0.0, 0.0])
+    better = reaching("better", [0.99, 0.8, 0.0, 0.0])
+
+    assert said(ours, worse, better) == [
+        "σ = 0.5: ours certifies more images than worse at r = 0.5; these 200 images do not tell "
+        "them apart at r = 1.",
+        "σ = 0.5: better certifies more images than ours at r = 0; these 200 images do not tell "
+        "them apart at r = 1.",
+    ]
+    open_ = ["σ = 0.5: these 200 images do not tell ours and worse apart at any radius."]
+    assert said(ours, worse, level=1e-20) == open_
+    assert said(ours) == [] == said(ours, reaching("far", [0.5, 0.1, 0.0, 0.0], sigma=1.0))
+    assert said(reaching("a", [0.9, 0.2, 0.0, 0.0]), reaching("b", [0.7, 0.6, 0.0, 0.0])) == [
+        "σ = 0.5: a certifies more images than b at r = 0, b certifies more images than a at "
+        "r = 0.5."
+    ]
+
+
+def test_the_page_begins_with_it(tmp_path):
+    found = [reaching("ours", [0.9, 0.8, 0.0, 0.0]), reaching("worse", [0.9, 0.5, 0.0, 0.0])]
+
+    report.write(found, tmp_path, radii=RADII, confidence=0.95, subject="images")
+
+    page = (tmp_path / "index.html").read_text()
+    assert "ours certifies more images than worse at r = 0.5" in page[: page.index("<svg")]
+    assert "in at most 5 %" in page
 
 
 def kept(folder, name: str, **changes: object) -> str:
@@ -127,31 +168,22 @@ def kept(folder, name: str, **changes: object) -> str:
     return str(folder / f"{name}.jsonl")
 
 
-def test_compare_refuses_other_pictures_and_begins_with_the_settings(tmp_path):
+def compared(first: str, second: str, radii: str | None = None) -> list[str]:
+    return commands.compare(first, second, Files(), radii=radii).splitlines()
+
+
+def test_compare_refuses_other_pictures_and_names_other_settings(tmp_path):
     mine, others = kept(tmp_path, "a"), kept(tmp_path, "b", pixels="2" * 64)
-    fewer = kept(tmp_path, "c", n=200)
-    certify.write(sources.read(tmp_path / "a.jsonl").table, tmp_path / "a.csv")
+    fewer, table = kept(tmp_path, "c", n=200), str(tmp_path / "a.csv")
+    certify.write(entries.read(tmp_path / "a.jsonl").table, tmp_path / "a.csv")
 
     with refused(DataError, "not of the same images", "their pictures differ"):
-        commands.compare(mine, others, Files(), radii=None)
-    first, *rest = commands.compare(mine, fewer, Files(), radii=None).splitlines()
-    assert first == "settings that differ: n 500 and 200"
-    assert (
-        "Nothing about the classifiers follows: the certificates were made with another n"
-        in (rest[-1])
-    )
-    assert not any("certifies more" in line or "tell A and B apart" in line for line in rest)
-    first, *rest = commands.compare(mine, str(tmp_path / "a.csv"), Files(), radii=None).splitlines()
-    assert first.startswith("assumed alike, as not both record it: pictures, σ, α, n₀, n, rule")
-    same = commands.compare(mine, mine, Files(), radii="0.25,0.3").splitlines()
-    assert same[0].startswith("A: ") and "At r = 0.3 drawing stopped before every image" in same[-2]
-
-
-def test_the_page_says_what_is_assumed(tmp_path):
-    found = [votes("a"), bare(votes("b", drawn=1))]
-
-    report.write(found, tmp_path, subject="images", **SHOWN)
-
-    page = (tmp_path / "index.html").read_text()
-    assert "assumed to be the same in pairs: pictures" in page[: page.index("<svg")]
-    assert pd.read_csv(tmp_path / "comparisons.csv")["undecided"].dtype == bool
+        compared(mine, others)
+    text = "\n".join(compared(mine, fewer))
+    assert "A and B were certified with other settings (n 500 and 200)" in text
+    assert "certifies more" not in text and "these 15 images do not tell" not in text
+    assumed = "assumed alike, as not both record it: pictures, σ, α, n₀, n, rule"
+    assert compared(mine, table)[0].startswith(assumed)
+    same = compared(mine, mine, "0.25,0.3")
+    assert same[0].startswith("A: ") and "no radius at which any image differs" in same
+    assert any("At r = 0.3 drawing stopped before every image" in line for line in same)

@@ -11,7 +11,7 @@ from statsmodels.stats.anova import anova_lm
 
 from rrcm.analysis import repetitions, report
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.estimation import crossed
+from rrcm.analysis.estimation import intervals
 
 RADII = [0.0, 0.25, 0.5]
 
@@ -48,7 +48,7 @@ def test_the_interval_is_that_of_the_mean_squares_of_a_table_of_variance():
     squares = anova_lm(smf.ols("d ~ C(k) + C(i)", long).fit())
     a, b, e = (squares["sum_sq"] / squares["df"])[["C(k)", "C(i)", "Residual"]]
     assert a > b > e
-    found, p = crossed.mean(values, confidence=0.9)
+    found, p = intervals.crossed_mean(values, confidence=0.9)
 
     assert found.value == pytest.approx(values.mean())
     for level, half in ((0.1, found.high - found.value), (p, abs(found.value))):
@@ -60,7 +60,7 @@ def test_the_interval_is_that_of_the_mean_squares_of_a_table_of_variance():
 def test_it_is_never_shorter_than_that_of_these_seeds_on_other_images():
     """Seeds that happen to agree in their means say nothing against other images."""
     row = np.array([1.0, 0.0, 0.0, 1.0, -1.0, 0.0])
-    found, _ = crossed.mean(np.stack([row, row[::-1], np.roll(row, 2)]), confidence=0.95)
+    found, _ = intervals.crossed_mean(np.stack([row, row[::-1], np.roll(row, 2)]), confidence=0.95)
 
     means = (row + row[::-1] + np.roll(row, 2)) / 3
     half = student.isf(0.025, 5) * means.std(ddof=1) / np.sqrt(6)
@@ -72,7 +72,7 @@ def test_p_is_one_at_no_difference_and_never_zero_by_rounding(scale):
     values = np.random.default_rng(0).normal(size=(3, 20))
     values += scale - values.mean()
 
-    assert crossed.mean(values, confidence=0.95)[1] == pytest.approx(
+    assert intervals.crossed_mean(values, confidence=0.95)[1] == pytest.approx(
         1 if scale == 0 else 1e-12, abs=1e-13
     )
 
@@ -89,30 +89,18 @@ def test_the_interval_covers_the_mean_of_other_seeds_and_images(of_seeds, of_ima
         latent = 0.2 + rng.normal(size=(3, 100))
         latent += of_seeds * rng.normal(size=(3, 1)) + of_images * rng.normal(size=100)
         values = (latent > threshold).astype(float) - (latent < -threshold)
-        found, _ = crossed.mean(values, confidence=0.95)
+        found, _ = intervals.crossed_mean(values, confidence=0.95)
         missed += not found.low <= true <= found.high
 
     assert missed / tries < 0.06 + 3 * np.sqrt(0.06 * 0.94 / tries)  # Student's t is approximate
 
 
-def test_images_alone_would_not_cover_where_seeds_differ():
-    """The negative control: the same interval of one long row misses far more often."""
-    rng = np.random.default_rng(5)
-    missed = 0
-    for _ in range(500):
-        values = rng.normal(size=(3, 100)) + 0.5 * rng.normal(size=(3, 1))
-        error = values.std() / np.sqrt(values.size)
-        missed += abs(values.mean()) > 1.96 * error
-
-    assert missed / 500 > 0.3
-
-
 def test_equal_values_have_no_interval():
-    assert crossed.mean(np.zeros((3, 5)), confidence=0.95)[1] == 1
-    found, p = crossed.mean(np.ones((3, 5)), confidence=0.95)
+    assert intervals.crossed_mean(np.zeros((3, 5)), confidence=0.95)[1] == 1
+    found, p = intervals.crossed_mean(np.ones((3, 5)), confidence=0.95)
     assert (found.low, found.value, found.high, p) == (1, 1, 1, 0)
     with pytest.raises(ValueError, match="two seeds and two images"):
-        crossed.mean(np.ones((1, 5)), confidence=0.95)
+        intervals.crossed_mean(np.ones((1, 5)), confidence=0.95)
 
 
 def test_entries_that_differ_in_the_seed_alone_belong_together():
@@ -123,9 +111,9 @@ def test_entries_that_differ_in_the_seed_alone_belong_together():
 
     groups = repetitions.repeated(found[:-1])
 
-    assert [g.name for g in groups] == ["vit-rrcm-all-e050", "vit-gaussian-all-e050"]
-    assert [e.seed for e in groups[0].entries] == [0, 1, 2]
-    assert [g.name for g in repetitions.repeated(found)] == ["vit-gaussian-all-e050"]
+    assert [*groups] == ["vit-rrcm-all-e050", "vit-gaussian-all-e050"]
+    assert [e.seed for e in groups["vit-rrcm-all-e050"]] == [0, 1, 2]
+    assert [*repetitions.repeated(found)] == ["vit-gaussian-all-e050"]
 
 
 def test_numbers_are_those_of_the_seeds():
@@ -136,7 +124,6 @@ def test_numbers_are_those_of_the_seeds():
     row = numbers[numbers["radius"] == 0.25].iloc[0]
     assert (row["seeds"], row["mean"]) == (3, pytest.approx(0.5))
     assert row["sd"] == pytest.approx(np.std([0.2, 0.4, 0.9], ddof=1))
-    assert (row["low"], row["high"]) == (0.2, 0.9)
     assert row["acr"] == pytest.approx(np.mean([0.14, 0.18, 0.28]))
 
 
@@ -162,22 +149,11 @@ def test_only_methods_with_the_same_labels_and_sigma_are_compared():
     row = apart.iloc[0]  # at r = 0 all are certified, and nothing can be tested
     assert row["radius"] == 0.25
     first, second = (
-        np.mean([(e.table["radius"] >= 0.25).mean() for e in groups[i].entries]) for i in (0, 2)
+        np.mean([(e.table["radius"] >= 0.25).mean() for e in groups[f"vit-{name}-1.0-e050"]])
+        for name in ("rrcm", "gaussian")
     )
     assert row["difference"] == pytest.approx(first - second)
     assert row["p"] <= row["p_holm"] <= 1 and row["low"] < row["difference"] < row["high"]
-
-
-def test_a_clear_lead_is_seen_and_by_every_seed():
-    found = [entry("rrcm", k, [0.6] * 30 + [0.1] * 10) for k in range(3)]
-    found += [entry("gaussian", k, [0.6] * 8 + [0.1] * (32 - k) + [0.6] * k) for k in range(3)]
-
-    apart = repetitions.differences(repetitions.repeated(found), radii=[0.5], confidence=0.95).iloc[
-        0
-    ]
-
-    assert (apart["better"], apart["worse"], apart["seeds"]) == (3, 0, 3)
-    assert apart["low"] > 0 and apart["p_holm"] < 0.01
 
 
 def test_the_report_has_seeds_where_there_are_some(tmp_path):
@@ -188,8 +164,8 @@ def test_the_report_has_seeds_where_there_are_some(tmp_path):
     report.write(found[::3], tmp_path / "without", **settings)
 
     page = (tmp_path / "with/index.html").read_text()
-    assert "Over seeds" in page and "A : B ahead" in page
+    assert "Over seeds" in page and "This is about trainings with other seeds" in page
     assert len(pd.read_csv(tmp_path / "with/seeds.csv")) == 2 * len(RADII)
-    assert (tmp_path / "with/seeds.png").stat().st_size > 10_000
+    assert not pd.read_csv(tmp_path / "with/seeds_compared.csv").empty
     assert "Over seeds" not in (tmp_path / "without/index.html").read_text()
     assert not (tmp_path / "without/seeds.csv").exists()

@@ -12,7 +12,7 @@ from PIL import Image
 from workspace import ROOT, Workspace
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
-from rrcm.analysis import entries, sources
+from rrcm.analysis import entries
 from rrcm.auditing.audit import audit
 from rrcm.certification import certify
 from rrcm.certification.votes import records
@@ -169,7 +169,7 @@ def test_votes_serve_other_labels_and_every_alpha_without_a_rule(labelled, capsy
     header, rows = records.read(path)
     assert (header.alpha, rows[0].label) == (0.01, 2)
     assert audit(path, alpha=0.01).trusted
-    plain, laxer = sources.read(path), sources.read(path, alpha=0.05)
+    plain, laxer = entries.read(path), entries.read(path, alpha=0.05)
     assert [entry.laxer for entry in (plain, laxer)] == [False, True]
     assert "(α = 0.05, votes 0.01)" in entries.label(laxer, [laxer])
     for shard in ("1/2", "2/2"):

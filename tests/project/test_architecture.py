@@ -347,8 +347,7 @@ COARSE = {
     },
     "sample": {*CONFIG, "rrcm/config/evaluation.py"},
     "report": {
-        *("rrcm/analysis/page.py", "rrcm/analysis/sources.py"),
-        "rrcm/config/defaults.py",
+        *("rrcm/analysis/page.py", "rrcm/config/defaults.py"),
     },
 }
 

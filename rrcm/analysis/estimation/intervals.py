@@ -4,12 +4,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import binom, bootstrap
+from scipy.stats import t as student
 from statsmodels.stats.proportion import proportion_confint
 
 RESAMPLES = 9999
 CELLS = 1 << 22  # numbers in a batch of resamples: bounds the memory for many images
 TINY = 1e-9  # pixels; radii have six decimals, so smaller differences are rounding errors
+LEAST = 1e-12  # a smaller p is reported as this
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +53,42 @@ def mean(values: np.ndarray, *, confidence: float) -> Estimate:
         rng=np.random.default_rng(0),
     ).confidence_interval
     return Estimate(value=value, low=float(found.low), high=float(found.high))
+
+
+def crossed_mean(values: np.ndarray, *, confidence: float) -> tuple[Estimate, float]:
+    """The mean of ``values`` [K seeds, N images], its interval, and p of a mean of 0 (eq. 55).
+
+    Seeds and images are random and crossed: every seed has a value for every image. The interval
+    speaks of other seeds and other images. If all values are equal, it is that value. p is 1 minus
+    the confidence at which the interval would end at 0.
+
+    Raises:
+        ValueError: There are fewer than two seeds or images, so that one of them shows no spread.
+    """
+    seeds, images = values.shape
+    if seeds < 2 or images < 2:
+        raise ValueError(f"two seeds and two images at least, got {seeds} and {images}")
+    value = float(values.mean())
+    of_seeds, of_images = values.mean(axis=1), values.mean(axis=0)
+    left = values - of_seeds[:, None] - of_images + value
+    by_seeds = float(of_seeds.var(ddof=1)) / seeds
+    rest = float((left**2).sum()) / ((seeds - 1) * (images - 1) * values.size)
+    by_images = float(of_images.var(ddof=1)) / images
+
+    def half(p: float) -> float:
+        seeds_t, images_t = student.isf(p / 2, [seeds - 1, images - 1])
+        both = seeds_t**2 * by_seeds + images_t**2 * max(by_images - rest, 0.0)
+        return math.sqrt(max(both, images_t**2 * by_images))
+
+    estimate = Estimate(
+        value=value, low=value - half(1 - confidence), high=value + half(1 - confidence)
+    )
+    if not by_seeds and not by_images:
+        return estimate, float(value == 0)
+    excess = [half(p) - abs(value) for p in (LEAST, 1.0)]
+    if excess[0] <= 0 or excess[1] >= 0:
+        return estimate, LEAST if excess[0] <= 0 else 1.0
+    return estimate, float(brentq(lambda p: half(p) - abs(value), LEAST, 1.0))
 
 
 def paired_difference(

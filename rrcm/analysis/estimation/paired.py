@@ -1,8 +1,5 @@
 """Paired tests of two classifiers on the same images. Equations are those of docs/theory.md."""
 
-from dataclasses import dataclass
-
-import numpy as np
 import pandas as pd
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
@@ -12,61 +9,38 @@ from rrcm.analysis.estimation.intervals import Estimate
 from rrcm.core.errors import DataError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """Counts of images that both, one or none of two classifiers certify at a radius, and a test.
-
-    ``difference`` is the first's share minus the second's, ``p`` the p-value of the exact McNemar
-    test, and ``p_holm`` the same corrected by Holm for all compared radii.
-    """
-
-    radius: float
-    both: int
-    only_first: int
-    only_second: int
-    neither: int
-    difference: Estimate
-    p: float
-    p_holm: float
-
-
 def compare(
     first: pd.DataFrame, second: pd.DataFrame, *, radii: list[float], confidence: float
-) -> list[Comparison]:
-    """Compare two classifiers on the same images, radius by radius (eq. 14, 35, 37).
+) -> pd.DataFrame:
+    """Compare two classifiers on the same images, a row for each radius (eq. 14, 35, 37).
+
+    ``both``, ``only_first``, ``only_second`` and ``neither`` count the images that these certify at
+    ``radius``. ``difference`` is the first's share minus the second's, [``low``, ``high``] its
+    interval, ``p`` the p-value of the exact McNemar test, and ``p_holm`` the same corrected by Holm
+    for all radii.
 
     Raises:
         DataError: The tables have other images, or another order.
     """
     require_same_images(first, second)
-    counts = [
-        _counts(statistics.certified(first, r), statistics.certified(second, r)) for r in radii
-    ]
-    p = np.array([float(mcnemar(four, exact=True).pvalue) for four in counts])
-    corrected = p.copy()
+    rows = []
+    for radius in radii:
+        a, b = statistics.certified(first, radius), statistics.certified(second, radius)
+        four = [[int((x & y).sum()) for y in (b, ~b)] for x in (a, ~a)]
+        (both, only_first), (only_second, neither) = four
+        counts = {"both": both, "only_first": only_first, "only_second": only_second}
+        counts["neither"] = neither
+        apart = intervals.paired_difference(**counts, confidence=confidence)
+        row = {"radius": radius} | counts
+        row |= {"difference": apart.value, "low": apart.low, "high": apart.high}
+        rows.append(row | {"p": float(mcnemar(four, exact=True).pvalue)})
+    table = pd.DataFrame(rows)
     # Holm ignores radii without any disagreement, at which no test can reject (Tarone, 1990).
-    tests = np.array([four[0][1] + four[1][0] > 0 for four in counts])
+    tests = table["only_first"] + table["only_second"] > 0
+    table["p_holm"] = table["p"]
     if tests.any():
-        corrected[tests] = multipletests(p[tests], method="holm")[1]
-    return [
-        Comparison(
-            radius=radius,
-            both=four[0][0],
-            only_first=four[0][1],
-            only_second=four[1][0],
-            neither=four[1][1],
-            difference=intervals.paired_difference(
-                both=four[0][0],
-                only_first=four[0][1],
-                only_second=four[1][0],
-                neither=four[1][1],
-                confidence=confidence,
-            ),
-            p=float(alone),
-            p_holm=float(together),
-        )
-        for radius, four, alone, together in zip(radii, counts, p, corrected, strict=True)
-    ]
+        table.loc[tests, "p_holm"] = multipletests(table.loc[tests, "p"], method="holm")[1]
+    return table
 
 
 def acr_difference(first: pd.DataFrame, second: pd.DataFrame, *, confidence: float) -> Estimate:
@@ -98,7 +72,3 @@ def require_same_images(first: pd.DataFrame, second: pd.DataFrame) -> None:
         raise DataError(
             "a paired comparison needs the same images; these tables differ in `idx` or `label`"
         )
-
-
-def _counts(a: np.ndarray, b: np.ndarray) -> list[list[int]]:
-    return [[int((x & y).sum()) for y in (b, ~b)] for x in (a, ~a)]

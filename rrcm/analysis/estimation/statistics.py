@@ -1,11 +1,12 @@
 """Statistics over the certificates of many images. Equations are those of docs/theory.md."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
 from rrcm.analysis.estimation import intervals
-from rrcm.analysis.estimation.intervals import Estimate
 from rrcm.certification.votes.counts import ABSTAIN
 
 
@@ -14,10 +15,14 @@ def certified(table: pd.DataFrame, radius: float) -> np.ndarray:
     return ((table["correct"] == 1) & (table["radius"] >= radius)).to_numpy()
 
 
-def certified_accuracy(table: pd.DataFrame, radius: float, *, confidence: float) -> Estimate:
-    """Certified accuracy at ``radius``, with its Wilson interval (eq. 13)."""
-    hits = certified(table, radius)
-    return intervals.wilson(int(hits.sum()), len(hits), confidence=confidence)
+def certified_accuracy(
+    table: pd.DataFrame, radii: Sequence[float], *, confidence: float
+) -> pd.DataFrame:
+    """Certified accuracy with its Wilson interval (eq. 13): ``radius, value, low, high``."""
+    hits = np.array([certified(table, radius).sum() for radius in radii])
+    low, high = proportion_confint(hits, len(table), alpha=1 - confidence, method="wilson")
+    value = hits / len(table)
+    return pd.DataFrame({"radius": radii, "value": value, "low": low, "high": high})
 
 
 def answered(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,14 +1,14 @@
 """Tables of a report: as numbers (one row each, shares in [0, 1]), and as text."""
 
-import itertools
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rrcm.analysis import entries, pairing
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals, paired, statistics
 from rrcm.analysis.estimation.intervals import Estimate
-from rrcm.analysis.estimation.paired import Comparison
 from rrcm.analysis.presentation import markup
 from rrcm.certification.certify import DOWN, UP, one_minus, printed
 from rrcm.core.errors import printable
@@ -30,10 +30,11 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
     rows = []
     for entry in found:
         row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
-        for radius in shown:
-            share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
+        shares = statistics.certified_accuracy(entry.judged, shown, confidence=confidence)
+        bounds = entry.lower_bounds(shown)
+        for (radius, *share), bound in zip(shares.to_numpy(), bounds, strict=True):
             column = f"r = {radius:g}" if labelled else f"answered, r = {radius:g}"
-            row[column] = at_least(entry.lower_bound(radius)) + percent(share)
+            row[column] = at_least(bound) + percent(*share)
         row["ACR" if labelled else "mean radius"] = acr(entry)
         abstained = printed(statistics.abstention(entry.judged), UP, places=1, scale=PERCENT)
         row["abstain %"] = "≤ " * entry.lower_bound(0.0) + abstained
@@ -73,62 +74,42 @@ def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd
 
     ``lower_bound`` is True if drawing stopped before this radius was decided for every image.
     """
-    rows = []
-    for entry, radius in itertools.product(found, radii):
-        share = statistics.certified_accuracy(entry.judged, radius, confidence=confidence)
-        rows.append(
-            {
-                "entry": entry.name,
-                "model": entry.model,
-                "method": entry.method,
-                "sigma": entry.sigma,
-                "images": len(entry.judged),
-                "radius": radius,
-                "value": share.value,
-                "low": share.low,
-                "high": share.high,
-                "lower_bound": entry.lower_bound(radius),
-            }
+    parts = [
+        statistics.certified_accuracy(entry.judged, radii, confidence=confidence).assign(
+            entry=entry.name,
+            model=entry.model,
+            method=entry.method,
+            sigma=entry.sigma,
+            images=len(entry.judged),
+            lower_bound=entry.lower_bounds(radii),
         )
-    return pd.DataFrame(rows)
+        for entry in found
+    ]
+    columns = "entry model method sigma images radius value low high lower_bound"
+    return pd.concat(parts, ignore_index=True)[columns.split()]
 
 
 def comparisons(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
-    """Paired comparisons, radius by radius, of entries that share model, sigma and images.
+    """Paired comparisons, radius by radius, of entries that share model, sigma and images."""
+    chosen: dict[str, Any] = {"radii": radii, "confidence": confidence}
+    parts = [comparison(*pair, **chosen) for pair in pairing.pairs(found)]
+    columns = "sigma radius first second both only_first only_second neither difference low high p"
+    columns += " p_holm undecided"
+    return pd.concat(parts)[columns.split()] if parts else pd.DataFrame(columns=columns.split())
+
+
+def comparison(
+    first: Entry, second: Entry, *, radii: list[float], confidence: float
+) -> pd.DataFrame:
+    """`paired.compare` of two entries, with their names.
 
     Where ``undecided``, drawing for one of them stopped before this radius was decided.
     """
-    rows = []
-    for first, second in pairing.pairs(found):
-        undecided = _undecided(first, second, radii)
-        for c in paired.compare(first.judged, second.judged, radii=radii, confidence=confidence):
-            rows.append(
-                {
-                    "sigma": first.sigma,
-                    "radius": c.radius,
-                    "first": first.name,
-                    "second": second.name,
-                    "both": c.both,
-                    "only_first": c.only_first,
-                    "only_second": c.only_second,
-                    "neither": c.neither,
-                    "difference": c.difference.value,
-                    "low": c.difference.low,
-                    "high": c.difference.high,
-                    "p": c.p,
-                    "p_holm": c.p_holm,
-                    "undecided": undecided[c.radius],
-                }
-            )
-    columns = "sigma radius first second both only_first only_second neither"
-    return pd.DataFrame(
-        rows, columns=[*columns.split(), "difference", "low", "high", "p", "p_holm", "undecided"]
+    table = paired.compare(first.judged, second.judged, radii=radii, confidence=confidence)
+    undecided = np.logical_or(first.undecided(radii), second.undecided(radii))
+    return table.assign(
+        sigma=first.sigma, first=first.name, second=second.name, undecided=undecided
     )
-
-
-def _undecided(first: Entry, second: Entry, radii: list[float]) -> dict[float, bool]:
-    both = zip(first.undecided(radii), second.undecided(radii), strict=True)
-    return dict(zip(radii, map(any, both), strict=True))
 
 
 def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
@@ -149,35 +130,9 @@ def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
                 "only A": line["only_first"],
                 "only B": line["only_second"],
                 "neither": line["neither"],
-                "A − B, points": points(
-                    Estimate(value=line["difference"], low=line["low"], high=line["high"])
-                ),
+                "A − B, points": points(line["difference"], line["low"], line["high"]),
                 "p": f"{line['p']:.2g}",
                 "p, Holm": f"{line['p_holm']:.2g}",
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def pair_table(found: list[Comparison], first: Entry, second: Entry) -> pd.DataFrame:
-    """`paired.compare` of two entries as text, with a ≥ at lower bounds."""
-    rows = []
-    for c in found:
-        images = c.both + c.only_first + c.only_second + c.neither
-        rows.append(
-            {
-                "r": f"{c.radius:g}",
-                "A %": at_least(first.lower_bound(c.radius))
-                + printed((c.both + c.only_first) / images, DOWN, places=1, scale=PERCENT),
-                "B %": at_least(second.lower_bound(c.radius))
-                + printed((c.both + c.only_second) / images, DOWN, places=1, scale=PERCENT),
-                "both": c.both,
-                "only A": c.only_first,
-                "only B": c.only_second,
-                "neither": c.neither,
-                "A − B, points": points(c.difference),
-                "p": f"{c.p:.2g}",
-                "p, Holm": f"{c.p_holm:.2g}",
             }
         )
     return pd.DataFrame(rows)
@@ -195,7 +150,7 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
             {
                 "σ": entries.sigma(entry),
                 "classifier, or difference": entries.label(entry, found),
-                "ACR": f"{acr(entry)} {interval(mean, places=3)}",
+                "ACR": f"{acr(entry)} {interval(mean.low, mean.high, places=3)}",
             }
         )
     for first, second in pairing.pairs(found):
@@ -310,22 +265,22 @@ def _class(entry: Entry, label: int) -> str:
     return printable(entry.votes[0].classes[label]) if entry.votes else str(label)
 
 
-def percent(share: Estimate) -> str:
+def percent(value: float, low: float, high: float) -> str:
     """A share, rounded down, and its interval as text, in percent."""
-    ends = interval(share, places=1, scale=PERCENT)
-    return f"{printed(share.value, DOWN, places=1, scale=PERCENT)} {ends}"
+    ends = interval(low, high, places=1, scale=PERCENT)
+    return f"{printed(value, DOWN, places=1, scale=PERCENT)} {ends}"
 
 
-def points(apart: Estimate, *, places: int = 1) -> str:
+def points(difference: float, low: float, high: float, *, places: int = 1) -> str:
     """A difference of shares and its interval as text, in points."""
-    ends = interval(apart, places=places, scale=PERCENT, sign="+")
-    return f"{PERCENT * apart.value:+.{places}f} {ends}"
+    ends = interval(low, high, places=places, scale=PERCENT, sign="+")
+    return f"{PERCENT * difference:+.{places}f} {ends}"
 
 
-def interval(of: Estimate, *, places: int, scale: int = 1, sign: str = "") -> str:
+def interval(low: float, high: float, *, places: int, scale: int = 1, sign: str = "") -> str:
     """An interval as text, rounded outwards."""
-    low = printed(of.low, DOWN, places=places, scale=scale, sign=sign)
-    return f"[{low}, {printed(of.high, UP, places=places, scale=scale, sign=sign)}]"
+    start = printed(low, DOWN, places=places, scale=scale, sign=sign)
+    return f"[{start}, {printed(high, UP, places=places, scale=scale, sign=sign)}]"
 
 
 def acr(entry: Entry) -> str:
@@ -337,7 +292,7 @@ def acr(entry: Entry) -> str:
 def acr_difference(apart: Estimate, first: Entry, second: Entry) -> str:
     """The difference of the ACR of two entries as text, marked if one is a lower bound."""
     bound = " of lower bounds" * (first.cut_short or second.cut_short)
-    return f"{apart.value:+.3f} {interval(apart, places=3, sign='+')}{bound}"
+    return f"{apart.value:+.3f} {interval(apart.low, apart.high, places=3, sign='+')}{bound}"
 
 
 def percent_of(level: float) -> str:

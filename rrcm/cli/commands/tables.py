@@ -1,10 +1,9 @@
 """``rrcm report``, ``compare`` and ``derive``: tables of files that exist."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rrcm.analysis import conclusions, entries, pairing, report, sources
+from rrcm.analysis import entries, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 from rrcm.analysis.estimation.truncation import truncate
@@ -21,6 +20,10 @@ from rrcm.core.ranges import require
 CONFIDENCE = REPORT.confidence  # of intervals where no settings say so
 RESULTS = Path("results")
 HTML = "index.html"
+CLAIMS = f"""Chance alone leads to a claim, at any radius, in at most \
+{one_minus(CONFIDENCE, UP, scale=tables.PERCENT)} % of tables (Holm). Images that do not tell A
+and B apart do not prove that they are alike. All of it is about these two classifiers on images
+like these, not about how they were trained."""
 
 
 def report_files(
@@ -29,7 +32,7 @@ def report_files(
     """Write a report of files of any kind; return the table to show and the page's path."""
     _require_level(alpha)
     require(sigma is None or sigma > 0, f"--sigma: must be positive, got {sigma}")
-    found = [sources.read(path, alpha=alpha, sigma=sigma) for path in files]
+    found = [entries.read(path, alpha=alpha, sigma=sigma) for path in files]
     if twins := [entry.name for entry in found if _names(found).count(entry.name) > 1]:
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
     out = out or Path(f"report-{found[0].name}")
@@ -50,26 +53,20 @@ def derive(
     _require_level(alpha)
     header, rows = records.read(path)
     header, rows = truncate(header, rows, header.n if n is None else n)
-    entry = sources.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
+    entry = entries.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
     out = out or RESULTS / f"{path.stem}-n{header.n}-a{entry.alpha:g}.csv"
     (tsv if out.suffix == ".tsv" else certify).write(entry.table, out)
     shown = tables.text([entry], radii=entries.default_radii([entry]), confidence=CONFIDENCE)
+    choice = (
+        f"Whoever looks at m tables of these votes and publishes one has made m tests: certify at "
+        f"--alpha {entry.alpha} / m, and all of them hold at {entry.alpha}.\n"
+    )
     return (
         f"{shown}\n\n{len(entry.table)} images, n0 = {header.n0}, n = {header.n}, "
         f"alpha = {entry.alpha}; "
         f"stopping rule {header.stop}, laid out for {header.certificate} at alpha = "
         f"{header.alpha}; nothing was drawn\n"
-        f"{_choice(entry, fewer=n is not None)}certificates: {out}"
-    )
-
-
-def _choice(entry: Entry, *, fewer: bool) -> str:
-    """Return a warning about choosing among several n, which costs alpha."""
-    if not fewer:
-        return ""
-    return (
-        f"Whoever looks at m tables of these votes and publishes one has made m tests: certify at "
-        f"--alpha {entry.alpha} / m, and all of them hold at {entry.alpha}.\n"
+        f"{choice if n is not None else ''}certificates: {out}"
     )
 
 
@@ -79,7 +76,7 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
     Each is a file, or the name of an evaluation.
     """
     a, b = (
-        sources.read(Path(name)) if Path(name).is_file() else project.evaluation(name)
+        entries.read(Path(name)) if Path(name).is_file() else project.evaluation(name)
         for name in (first, second)
     )
     entries.require_alike([a, b])
@@ -89,66 +86,36 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
             f"{first} and {second} are not of the same images in the same order, their {differ} "
             "differ; a comparison in pairs needs them"
         )
-    differing, unknown = pairing.differing(a, b), pairing.assumed(a, b)
+    unknown = pairing.assumed(a, b)
     chosen = requests.parse_radii(radii) if radii else entries.default_radii([a, b])
-    found = paired.compare(a.judged, b.judged, radii=chosen, confidence=CONFIDENCE)
+    numbers = tables.comparison(a, b, radii=chosen, confidence=CONFIDENCE)
+    decided = numbers[~numbers["undecided"]]
+    undecided = numbers.loc[numbers["undecided"], "radius"]
     apart = paired.acr_difference(a.judged, b.judged, confidence=CONFIDENCE)
     alike = paired.agreement(a.table, b.table)
+    table = tables.comparison_table([a, b], numbers).drop(columns=["σ", "A", "B"], errors="ignore")
     lines = [
-        *([f"settings that differ: {'; '.join(differing.values())}"] if differing else []),
         *([f"assumed alike, as not both record it: {', '.join(unknown)}"] if unknown else []),
         f"A: {_named(first, a)}, σ = {entries.sigma(a)}",
         f"B: {_named(second, b)}, σ = {entries.sigma(b)}",
         *project.remarks([a, b]),
         f"{len(a.table)} images; the same answer on {100 * alike:.1f} %",
         "",
-        tables.pair_table(found, a, b).to_string(index=False),
+        table.to_string(index=False) if len(table) else "no radius at which any image differs",
         "",
         f"ACR {tables.acr(a)} and {tables.acr(b)}: A − B = {tables.acr_difference(apart, a, b)} "
         f"({tables.percent_of(CONFIDENCE)} BCa bootstrap of the differences by image)",
         "",
-        *(_no_conclusion(differing) if differing else _conclusion(found, a, b)),
     ]
-    if None not in (a.sigma, b.sigma) and a.sigma != b.sigma:
-        lines.append("They are smoothed at different σ: each may be better at radii of its own.")
-    return "\n".join(lines)
-
-
-def _no_conclusion(differing: Iterable[str]) -> list[str]:
-    return [
-        "Nothing about the classifiers follows: the certificates were made with another "
-        f"{', '.join(differing)}, which may be why they differ."
-    ]
-
-
-def _conclusion(found: list[paired.Comparison], a: Entry, b: Entry) -> list[str]:
-    """Return the conclusions that the tests allow, in words."""
-    undecided = [c.radius for c in found if any(e.undecided([c.radius])[0] for e in (a, b))]
-    found = [c for c in found if c.radius not in undecided]
-    level, chance = 1 - CONFIDENCE, one_minus(CONFIDENCE, UP, scale=tables.PERCENT)
-    claims = conclusions.claims(
-        ((c.radius, c.difference.value, c.p_holm) for c in found), level=level
-    )
-    lines = [
-        f"{letter} certifies more images at r = {conclusions.radii(better)}: chance alone leads to "
-        f"such a claim, at any radius, in at most {chance} % of tables (Holm)."
-        for letter, better in (("A", claims.first), ("B", claims.second))
-        if better
-    ]
-    if claims.open:
+    if len(decided):
+        level = 1 - CONFIDENCE
+        lines.append(pairing.conclusion(a, b, decided, labels=("A", "B"), level=level))
+    if len(undecided):
         lines.append(
-            f"At r = {conclusions.radii(claims.open)} these {len(a.judged)} images do not tell A "
-            "and B apart; that is no proof that they are alike."
+            f"At r = {pairing.radii(undecided)} drawing stopped before every image was decided: "
+            "nothing follows there."
         )
-    if undecided:
-        lines.append(
-            f"At r = {conclusions.radii(undecided)} drawing stopped before every image was "
-            "decided: nothing follows there."
-        )
-    lines.append(
-        "This is about these two classifiers on images like these, not about how they were trained."
-    )
-    return lines
+    return "\n".join([*lines, CLAIMS])
 
 
 def _named(source: str, entry: Entry) -> str:

@@ -43,9 +43,10 @@ def lines(
     )
     yes, more = int(table[ROBUST].sum()), len(table) - len(shown)
     share = intervals.wilson(yes, len(table), confidence=confidence)
+    percent = tables.percent(share.value, share.low, share.high)
     return [
         shown.to_string(index=False),
         *([f"and {more} more, in the file of certificates"] if more else []),
-        f"robust at {radius}: {yes} of {len(table)} images, {tables.percent(share)} %",
+        f"robust at {radius}: {yes} of {len(table)} images, {percent} %",
         '"no" says that it is not certified, not that a picture with another answer is near',
     ]
