@@ -4,12 +4,11 @@ import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from pipeline import checked
 from pipeline.runtime.graph import SCRATCH
 from pipeline.workflow import plan, records
-from pipeline.workflow.plan import Node, overlap
+from pipeline.workflow.plan import Node
 from pipeline.workflow.records import Record
 from rrcm.config.params import Params
 from rrcm.core.locks import lock
@@ -57,7 +56,6 @@ def status() -> str:
         ConfigError: params.yaml is not valid.
         StageError: DVC cannot read dvc.yaml or dvc.lock.
     """
-    whole = checked.load()
     nodes, now = plan.load(), running()
     behind = [node for node in nodes if node.changed and node.name not in now]
     known = {one.name: one for one in records.load()} if behind else {}
@@ -78,11 +76,6 @@ def status() -> str:
         lines.append(
             "`rrcm pull` fetches the results that a remote or release/ has; "
             "`dvc repro` makes the others again"
-        )
-    if absent := _absent(nodes, {*reasons, *waits}):
-        lines.append(
-            f"not here: {listed(absent, most=NAMES)}; fetch it with `dvc pull`, or get raw data "
-            f"with `rrcm data {whole.data.name}`"
         )
     return "\n".join(part for line in lines for part in _wrapped(line))
 
@@ -165,14 +158,6 @@ def _some(names: Sequence[str], *, whole: int) -> str:
     items = [name.partition("@")[2] for name in names]
     count = f"{len(names)} " if len(names) > 1 else ""
     return f"{count}({listed(items, most=60)}) "
-
-
-def _absent(nodes: Sequence[Node], behind: set[str]) -> list[str]:
-    """Return inputs that are neither here nor made by a stage."""
-    made = [path for node in nodes for path in node.outputs]
-    needed = {path for node in nodes if node.name in behind for path in node.inputs}
-    gone = (p for p in needed if not Path(p).exists() and not any(overlap(p, m) for m in made))
-    return sorted(gone)
 
 
 def _wrapped(line: str) -> Iterable[str]:
