@@ -7,16 +7,13 @@ from functools import partial
 
 from pipeline import checked
 from pipeline.runtime.graph import SCRATCH
-from pipeline.workflow import plan, records
-from pipeline.workflow.plan import Node
-from pipeline.workflow.records import Record
+from pipeline.workflow import plan
+from pipeline.workflow.plan import MISSING, Node
 from rrcm.config.params import Params
 from rrcm.core.locks import lock
 from rrcm.core.schema import listed
 
 WIDTH = 100
-NAMES = 120  # characters of names and paths in a reason
-MISSING = "not all here (dvc.lock has it)"  # nothing changed since dvc.lock was written
 
 
 def check() -> str:
@@ -57,9 +54,7 @@ def status() -> str:
         StageError: DVC cannot read dvc.yaml or dvc.lock.
     """
     nodes, now = plan.load(), running()
-    behind = [node for node in nodes if node.changed and node.name not in now]
-    known = {one.name: one for one in records.load()} if behind else {}
-    reasons = {node.name: _reason(known.get(node.name)) for node in behind}
+    reasons = {node.name: node.reason for node in nodes if node.changed and node.name not in now}
     waits = _waiting(nodes, {*reasons, *now})
     for name, causes in [*waits.items()]:  # what waits for files only is not here, either
         if all(reasons.get(cause) == MISSING for cause in causes):
@@ -103,23 +98,6 @@ def _waiting(nodes: Sequence[Node], first: set[str]) -> dict[str, list[str]]:
             if causes and node.name not in first:
                 waits.setdefault(node.name, []).extend(causes)
     return {name: list(dict.fromkeys(causes)) for name, causes in waits.items()}
-
-
-def _reason(record: Record | None) -> str:
-    """Return why a stage is out of date."""
-    if record is None or not record.entry:
-        return "has not run"
-    if record.obstacles:
-        return "; ".join(record.obstacles)
-    paths = {*record.before, *record.now}
-    changed = sorted(p for p in paths if record.before.get(p) != record.now.get(p))
-    if changed:
-        return f"code changed: {listed(changed, most=NAMES)}"
-    if record.command != record.entry.get("cmd"):
-        return "its command changed"
-    if record.added:
-        return f"new parameters: {listed(record.added, most=NAMES)}"
-    return MISSING
 
 
 def _group(
