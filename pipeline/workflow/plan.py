@@ -231,9 +231,9 @@ class Changes:
         for dep in filter(self.in_input, [] if stage.frozen else stage.deps):
             if isinstance(dep, ParamsDependency):
                 yield f"{dep.def_path} says otherwise: {listed(self._keys(dep), most=MOST)}"
-            elif not self.sources(dep):
+            elif not (sources := self.sources(dep)):
                 code.append(dep.def_path)
-            elif self._compared(dep) and not dep.exists and not self.in_lock(dep):
+            elif not all(one.exists for one in (dep, *sources)) and not self.in_lock(dep):
                 yield MISSING
             else:
                 yield f"{dep.def_path} is not what it ran on"
