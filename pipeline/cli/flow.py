@@ -51,12 +51,11 @@ def worker(
     queue: Annotated[
         str, typer.Option(help="Work queue: stages, or flows, whose runs ask for stages.")
     ] = "stages",
-    limit: Annotated[int, typer.Option(min=0, help="Runs at once; 0: as many as GPUs.")] = 0,
 ) -> None:
-    """Take stages for this host, in a clone of its own, until a signal ends it."""
+    """Take stages for this host, as many as GPUs, in a clone of its own, until a signal."""
     from pipeline.workflow.flow import server
 
-    server.work(queue=queue, limit=limit, say=say)
+    server.work(queue=queue, say=say)
 
 
 @app.command()

@@ -29,7 +29,10 @@ from rrcm.config.sections import PARAMS
 from rrcm.core.errors import StageError, one_line
 from rrcm.core.files import write_text
 from rrcm.core.registry import suggest
-from rrcm.core.schema import read_yaml
+from rrcm.core.schema import listed, read_yaml
+
+MISSING = "not all here (dvc.lock has it)"  # nothing changed since dvc.lock was written
+MOST = 120  # characters of names and paths in a reason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +41,9 @@ class Node:
 
     ``upstream`` are the nodes of the same plan that must run first. ``devices`` is the number of
     GPUs that it takes; 0: all of a host's. ``inputs`` are the paths it reads that another stage
-    makes or a .dvc file tracks: no code, no parameters. ``changed``: DVC would run or restore it
-    now, regardless of stages upstream. ``forced``: it is to run even if nothing changed.
+    makes or a .dvc file tracks: no code, no parameters. ``reason``: why DVC would run or restore it
+    now, regardless of stages upstream; empty if it would not. ``forced``: it is to run even if
+    nothing changed.
     """
 
     name: str
@@ -47,8 +51,13 @@ class Node:
     devices: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    changed: bool
+    reason: str
     forced: bool
+
+    @property
+    def changed(self) -> bool:
+        """Whether DVC would run or restore it now."""
+        return bool(self.reason)
 
 
 def load(
@@ -94,7 +103,7 @@ def _load(
                 devices=_devices(stage, changes.values),
                 inputs=tuple({dep.def_path: None for dep in stage.deps if changes.sources(dep)}),
                 outputs=tuple(out.def_path for out in stage.outs),
-                changed=changes.in_stage(stage),
+                reason=changes.in_stage(stage),
                 forced=stage in forced,
             )
             for stage in order
@@ -202,27 +211,52 @@ class Changes:
             return []
         return [out for out in self._outputs if overlap(dep.fs_path, out.fs_path)]
 
-    def in_stage(self, stage: PipelineStage) -> bool:
-        """Like `dvc status`, but without locks: a running stage counts as changed."""
+    def in_stage(self, stage: PipelineStage) -> str:
+        """What `dvc status` would find, but without locks; `MISSING` if only files are not here."""
         try:
-            return (
-                stage.changed_stage()
-                or stage.is_callback
-                or stage.always_changed
-                or any(self.in_input(dep) for dep in ([] if stage.frozen else stage.deps))
-                or any(self._in_output(out) for out in stage.outs)
-            )
+            reasons = list(dict.fromkeys(self._in_stage(stage)))
         except OSError:  # files come and go while a stage runs
-            return True
+            return "its files are changing"
+        return "; ".join([one for one in reasons if one != MISSING] or reasons)
+
+    def _in_stage(self, stage: PipelineStage) -> Iterator[str]:
+        if not any(one.hash_info for one in (*stage.deps, *stage.outs)):
+            yield "has not run"
+            return
+        if stage.changed_stage():
+            yield "its command changed"
+        if stage.is_callback or stage.always_changed:
+            yield "it always runs"
+        code = []
+        for dep in filter(self.in_input, [] if stage.frozen else stage.deps):
+            if isinstance(dep, ParamsDependency):
+                yield f"{dep.def_path} says otherwise: {listed(self._keys(dep), most=MOST)}"
+            elif not (sources := self.sources(dep)):
+                code.append(dep.def_path)
+            elif not all(one.exists for one in (dep, *sources)) and not self.in_lock(dep):
+                yield MISSING
+            else:
+                yield f"{dep.def_path} is not what it ran on"
+        if code:
+            yield f"code changed: {listed(code, most=MOST)}"
+        for out in filter(self._in_output, stage.outs):
+            if out.hash_info and out.exists:
+                yield f"{out.def_path} is not what dvc.lock has"
+            else:
+                yield MISSING if out.hash_info else f"{out.def_path} was not made yet"
+
+    def _keys(self, dep: ParamsDependency) -> list[str]:
+        """The parameters whose values differ from those that the stage ran with."""
+        if dep.def_path != str(PARAMS) or not dep.params:
+            return sorted(dep.status().get(dep.def_path, ()))
+        known = dep.hash_info.value or {}
+        read = {key: _find(self.values, key, dep) for key in dep.params}
+        return sorted(key for key in read if key not in known or known[key] != read[key])
 
     def in_input(self, dep: Output) -> bool:
         """Whether a dependency differs from the version that the stage ran on."""
         if isinstance(dep, ParamsDependency):
-            if dep.def_path != str(PARAMS) or not dep.params:
-                return bool(dep.status())
-            known = dep.hash_info.value or {}
-            read = {key: _find(self.values, key, dep) for key in dep.params}
-            return any(key not in known or known[key] != read[key] for key in read)
+            return bool(self._keys(dep))
         if not self._compared(dep) and self.sources(dep):
             return self.in_lock(dep)
         return dep.hash_info != self._hash(dep)

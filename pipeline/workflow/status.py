@@ -4,20 +4,16 @@ import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from pipeline import checked
 from pipeline.runtime.graph import SCRATCH
-from pipeline.workflow import plan, records
-from pipeline.workflow.plan import Node, overlap
-from pipeline.workflow.records import Record
+from pipeline.workflow import plan
+from pipeline.workflow.plan import MISSING, Node
 from rrcm.config.params import Params
 from rrcm.core.locks import lock
 from rrcm.core.schema import listed
 
 WIDTH = 100
-NAMES = 120  # characters of names and paths in a reason
-MISSING = "not all here (dvc.lock has it)"  # nothing changed since dvc.lock was written
 
 
 def check() -> str:
@@ -57,11 +53,8 @@ def status() -> str:
         ConfigError: params.yaml is not valid.
         StageError: DVC cannot read dvc.yaml or dvc.lock.
     """
-    whole = checked.load()
     nodes, now = plan.load(), running()
-    behind = [node for node in nodes if node.changed and node.name not in now]
-    known = {one.name: one for one in records.load()} if behind else {}
-    reasons = {node.name: _reason(known.get(node.name)) for node in behind}
+    reasons = {node.name: node.reason for node in nodes if node.changed and node.name not in now}
     waits = _waiting(nodes, {*reasons, *now})
     for name, causes in [*waits.items()]:  # what waits for files only is not here, either
         if all(reasons.get(cause) == MISSING for cause in causes):
@@ -78,11 +71,6 @@ def status() -> str:
         lines.append(
             "`rrcm pull` fetches the results that a remote or release/ has; "
             "`dvc repro` makes the others again"
-        )
-    if absent := _absent(nodes, {*reasons, *waits}):
-        lines.append(
-            f"not here: {listed(absent, most=NAMES)}; fetch it with `dvc pull`, or get raw data "
-            f"with `rrcm data {whole.data.name}`"
         )
     return "\n".join(part for line in lines for part in _wrapped(line))
 
@@ -110,23 +98,6 @@ def _waiting(nodes: Sequence[Node], first: set[str]) -> dict[str, list[str]]:
             if causes and node.name not in first:
                 waits.setdefault(node.name, []).extend(causes)
     return {name: list(dict.fromkeys(causes)) for name, causes in waits.items()}
-
-
-def _reason(record: Record | None) -> str:
-    """Return why a stage is out of date."""
-    if record is None or not record.entry:
-        return "has not run"
-    if record.obstacles:
-        return "; ".join(record.obstacles)
-    paths = {*record.before, *record.now}
-    changed = sorted(p for p in paths if record.before.get(p) != record.now.get(p))
-    if changed:
-        return f"code changed: {listed(changed, most=NAMES)}"
-    if record.command != record.entry.get("cmd"):
-        return "its command changed"
-    if record.added:
-        return f"new parameters: {listed(record.added, most=NAMES)}"
-    return MISSING
 
 
 def _group(
@@ -165,14 +136,6 @@ def _some(names: Sequence[str], *, whole: int) -> str:
     items = [name.partition("@")[2] for name in names]
     count = f"{len(names)} " if len(names) > 1 else ""
     return f"{count}({listed(items, most=60)}) "
-
-
-def _absent(nodes: Sequence[Node], behind: set[str]) -> list[str]:
-    """Return inputs that are neither here nor made by a stage."""
-    made = [path for node in nodes for path in node.outputs]
-    needed = {path for node in nodes if node.name in behind for path in node.inputs}
-    gone = (p for p in needed if not Path(p).exists() and not any(overlap(p, m) for m in made))
-    return sorted(gone)
 
 
 def _wrapped(line: str) -> Iterable[str]:

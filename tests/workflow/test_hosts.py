@@ -4,12 +4,22 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import clones
+import httpx
+import psutil
 import pytest
 from clones import Clones, Service, alive, lock, until
+from prefect.client.schemas import State
+from prefect.states import Running, Scheduled
 from workspace import Workspace
+
+from pipeline.workflow import stage_run
+from pipeline.workflow.flow import hosts as workers
 
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
@@ -81,6 +91,8 @@ def test_two_workers_run_each_stage_once_and_dvc_lock_is_that_of_repro(tmp_path:
         holds = [team.hold("left"), team.hold("right")]
         run = all_.service.start("rebuild/on-demand", hosts=True)
         until(lambda: len(team.began()) == 3)  # both wait at once, so on both workers
+        (prefect, *_) = psutil.Process(all_.workers[0].pid).children(recursive=True)
+        assert prefect.environ()["PREFECT_WORKER_PREFETCH_SECONDS"] == "86400"  # a clock behind
         for hold in holds:
             hold.unlink()
         ended = all_.ended(run)
@@ -131,3 +143,60 @@ def test_a_stage_goes_on_elsewhere_when_its_host_dies_and_ends_when_its_run_is_c
         ]
         assert child["state_type"] == "CANCELLED"
         hold.unlink()
+
+
+class Server:
+    """A server that answers what it is told, a second later at each question."""
+
+    def __init__(self, *states: State | Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.states, self.set, self.seconds = list(states), [], 0.0
+        monkeypatch.setattr(workers.time, "monotonic", lambda: self.seconds)
+        monkeypatch.setattr(workers.time, "sleep", lambda seconds: None)
+
+    def read_flow_run(self, run: object) -> SimpleNamespace:
+        self.seconds += workers.BEAT
+        state = self.states[0] if len(self.states) == 1 else self.states.pop(0)
+        if isinstance(state, Exception):
+            raise state
+        return SimpleNamespace(state=state)
+
+    def read_artifacts(self, artifact_filter: object) -> list[object]:
+        return []
+
+    def set_flow_run_state(self, run: object, state: State, force: bool = False) -> None:
+        self.set.append((state.name, self.seconds))
+        if force:
+            self.states = [state]
+
+
+class Now(Event):
+    """A stop that is not waited for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
+
+
+def test_a_run_is_given_up_that_stopped_reporting_or_does_not_end(monkeypatch: pytest.MonkeyPatch):
+    """And one that no worker takes stays awaited; after a minute, that is said."""
+    said, stop, uuid = [], Now(), UUID(int=0)
+
+    def over(server: Server) -> State:
+        return workers._over("a", uuid, server, stop=stop, say=said.append)[0]
+
+    lonely = [Scheduled()] * 99
+    server = Server(*lonely, Running(), monkeypatch=monkeypatch)
+    assert over(server).is_crashed()
+    ((name, seconds),) = server.set
+    silent = seconds - len(lonely) * workers.BEAT
+    assert name == "Crashed" and workers.SILENCE < silent <= 1.2 * workers.SILENCE
+    assert said == ["waiting for a worker; `rrcm flow worker`, in a clone, starts one"]
+
+    with pytest.raises(stage_run.Failed, match="no answer of the server") as caught:
+        over(Server(Running(), httpx.ConnectError("away"), monkeypatch=monkeypatch))
+    assert caught.value.retryable
+
+    stop.set()
+    server = Server(Running(), monkeypatch=monkeypatch)
+    assert over(server).is_cancelled()
+    assert [name for name, _ in server.set] == ["Cancelling", "Cancelled"]
+    assert server.set[1][1] > workers.FAREWELL

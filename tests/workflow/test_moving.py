@@ -1,13 +1,12 @@
 """The state of an unfinished stage at the remote: what another clone finds, and what it costs."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
 
 from pipeline.workflow import moving
 from pipeline.workflow.moving import Place
@@ -24,10 +23,11 @@ def clone(tmp_path: Path, monkeypatch) -> Callable[[str], Path]:
         path = tmp_path / name
         if not path.exists():
             path.mkdir()
-            dvc = (sys.executable, "-m", "dvc", "-q")
-            remote = ("remote", "add", "--default", "shared", str(tmp_path / "remote"))
-            for command in (("init", "--no-scm"), remote):
-                subprocess.run((*dvc, *command), cwd=path, check=True)
+            Repo.init(str(path), no_scm=True).close()
+            with (path / ".dvc/config").open("a") as file:
+                file.write(
+                    f"    remote = shared\n['remote \"shared\"']\n    url = {tmp_path}/remote\n"
+                )
         monkeypatch.chdir(path)
         return path
 
@@ -139,7 +139,7 @@ def test_a_remote_that_is_away_fails_nothing(clone, tmp_path: Path):
 
 def test_no_remote_is_one_line(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q"], check=True)
+    Repo.init(no_scm=True).close()
     said: list[str] = []
     with moving.moving(STAGE, DIGEST, say=said.append):
         pass

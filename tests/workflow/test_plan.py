@@ -160,17 +160,20 @@ def test_each_edit_changes_what_reads_it(with_data: bool, here: Path):
         for path in ("raw", "apart", "counted"):
             (here / path).unlink()
         assert changed() == {"part@a", "part@b", "join", "count", "apart"}
+        assert {node.reason for node in plan.load()} == {plan.MISSING}
+    both = {"part@a", "part@b"}
     edits = {
-        ("params.yaml", "z: 0", "z: 1"): {"part@a"},
-        ("params.yaml", "1.0e-4", "1.0e-3"): {"part@a", "part@b"},
-        ("code.py", "pass", "None"): {"part@a", "part@b"},
-        ("dvc.yaml", "touch apart", "touch  apart"): {"apart"},
-        ("raw.dvc", "md5: ", "md5: 0"): {"part@a", "part@b"},
+        ("params.yaml", "z: 0", "z: 1"): ({"part@a"}, "params.yaml says otherwise: parts.a"),
+        ("params.yaml", "1.0e-4", "1.0e-3"): (both, "params.yaml says otherwise: shared"),
+        ("code.py", "pass", "None"): (both, "code changed: code.py"),
+        ("dvc.yaml", "touch apart", "touch  apart"): ({"apart"}, "its command changed"),
+        ("raw.dvc", "md5: ", "md5: 0"): (both, "raw is not what it ran on"),
     }
-    for (file, old, new), expected in edits.items():
+    for (file, old, new), (expected, reason) in edits.items():
         text = (here / file).read_text()
         (here / file).write_text(text.replace(old, new))
         assert changed(here=False) == expected, file
+        assert {one.reason for one in plan.load(here=False) if one.changed} == {reason}
         if with_data and file != "raw.dvc":  # here it is the file that counts
             assert changed() == expected, file
         (here / file).write_text(text)
@@ -192,6 +195,8 @@ def test_missing_data_may_count_as_what_dvc_lock_has(here: Path):
     assert changed(allow_missing=True) == {"part@a", "join", "count"}
     (here / "counted").write_text("edited")  # which git keeps, not DVC
     assert changed(here=False) == {"part@a", "count"}
+    (count,) = (node.reason for node in plan.load(here=False) if node.name == "count")
+    assert count.endswith("counted is not what dvc.lock has")
 
 
 def test_an_input_made_anew_elsewhere_changes_its_reader(here: Path):

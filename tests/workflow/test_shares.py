@@ -25,7 +25,7 @@ def node(name: str, *upstream: str, changed: bool = False) -> Node:
         devices=1,
         inputs=(),
         outputs=(name,),
-        changed=changed,
+        reason="its command changed" if changed else "",
         forced=False,
     )
 

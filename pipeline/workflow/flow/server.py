@@ -104,13 +104,10 @@ def up(*, host: str, port: int, say: Say) -> None:
                     _wait({"server": server, "worker": worker}, stop)
 
 
-def work(*, queue: str, limit: int, say: Say) -> None:
+def work(*, queue: str, say: Say) -> None:
     """Take runs of a queue for this checkout: ``stages`` as a host, ``flows`` as a coordinator.
 
-    Args:
-        queue: ``stages`` or ``flows``.
-        limit: Runs at once; 0: as many as this host has GPUs, or one coordinator.
-        say: Called with progress messages.
+    So many stages at once as this host has GPUs, or one flow.
 
     Raises:
         ConfigError: There is no such queue, or no server is configured.
@@ -123,7 +120,7 @@ def work(*, queue: str, limit: int, say: Say) -> None:
     from pipeline.workflow.flow import deployments  # imports prefect, which reads the environment
 
     deployments.check()
-    limit = limit or (len(gpus.names()) if queue == STAGES else 1)
+    limit = len(gpus.names()) if queue == STAGES else 1
     stop = processes.Stop()
     with processes.signals(stop, say), _worker(queue, limit, log=False) as worker:
         say(f"takes {limit} of queue {queue} at {address}; Ctrl-C ends it")
