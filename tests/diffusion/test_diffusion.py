@@ -86,15 +86,6 @@ def test_beyond_its_ends_a_schedule_is_its_ends(times: Times):
         assert times.at(torch.tensor(1e9), rule) == len(times.levels) - 1
 
 
-def test_a_tensor_of_levels_is_each_of_them():
-    levels = torch.tensor([[0.1, 1.0], [2.0, 40.0]], dtype=torch.float64)
-    for times in (LINEAR, COSINE, EDM):
-        for rule in ("first", "nearest", "exact"):
-            each = [[times.at(s, rule) for s in row] for row in levels]
-
-            assert torch.equal(times.at(levels, rule), torch.tensor(each))
-
-
 def test_edm_has_every_time_and_says_its_quarter_logarithm():
     s = torch.tensor(0.7, dtype=torch.float64)
 
