@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rrcm.core.errors import ConfigError
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
+from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
 
 LINEAR = Times(Schedule(kind="linear", steps=1000, rescale=False))
 COSINE = Times(Schedule(kind="cosine", steps=4000, rescale=True))

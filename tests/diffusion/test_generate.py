@@ -15,7 +15,7 @@ from rrcm.diffusion import condition, sampling
 from rrcm.evaluation import fid, frechet, image_grid
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import classifier
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
+from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
 from rrcm.noise import units
 
 SCHEDULES = {

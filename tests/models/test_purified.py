@@ -29,8 +29,8 @@ from rrcm.diffusion.networks import dncnn
 from rrcm.inference.export import export
 from rrcm.models.trained import denoiser, ensembles, purified
 from rrcm.models.trained.base import checkpoint, classifier
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
-from rrcm.models.trained.purified_classifier import Precise, PurifiedClassifier, Resize
+from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
+from rrcm.models.trained.purified import Precise, PurifiedClassifier, Resize
 from rrcm.noise import streams
 
 SHAPE = {"channels": 1, "image_size": 8, "depth": 3, "width": 4, "momentum": 0.1}

@@ -11,7 +11,7 @@ from rrcm.core.errors import CheckpointError, ConfigError
 from rrcm.diffusion import openai_unet
 from rrcm.diffusion.networks import unet
 from rrcm.models.trained import denoiser
-from rrcm.models.trained.diffusion_process import Schedule
+from rrcm.models.trained.denoiser import Schedule
 
 CIFAR10 = Form(32, 3, 6, 128, (1, 2, 2, 2), 3, (16, 8), 4, None, False)
 IMAGENET = Form(256, 3, 6, 256, (1, 1, 2, 2, 4, 4), 2, (32, 16, 8), None, 64, True)

@@ -20,7 +20,7 @@ from rrcm.diffusion import condition, training
 from rrcm.diffusion.objectives import diffusion
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import classifier
-from rrcm.models.trained.diffusion_process import Schedule, Times
+from rrcm.models.trained.denoiser import Schedule, Times
 from rrcm.training.engine.draws import Draws
 
 NAMES = registry.names("denoiser_objectives")
