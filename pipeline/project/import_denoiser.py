@@ -13,7 +13,7 @@ from rrcm.config.sections import Run
 from rrcm.core.errors import ConfigError
 from rrcm.diffusion import openai_unet
 from rrcm.models.trained import denoiser
-from rrcm.models.trained.diffusion_process import Schedule
+from rrcm.models.trained.denoiser import Schedule
 
 NETWORK = "unet"
 

@@ -1,6 +1,6 @@
 r"""Sampling from diffusion models: Heun's method and DPM-Solver.
 
-In the coordinates of rrcm/models/trained/diffusion_process.py, samplers integrate from the largest
+In the coordinates of rrcm/models/trained/denoiser.py, samplers integrate from the largest
 noise level to the smallest
 
 .. math:: \frac{\mathrm d x}{\mathrm d s} = \frac{x - \hat x_0(x, s)}{s}
@@ -30,7 +30,7 @@ from rrcm.core.errors import ConfigError
 from rrcm.diffusion import condition
 from rrcm.diffusion.condition import Condition
 from rrcm.models.trained import denoiser
-from rrcm.models.trained.diffusion_process import Denoiser
+from rrcm.models.trained.denoiser import Denoiser
 from rrcm.noise import units
 from rrcm.noise.levels import karras_grid
 from rrcm.training.engine.draws import Draws

@@ -18,7 +18,7 @@ from rrcm.data.splits.shards import Split
 from rrcm.diffusion import condition
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
-from rrcm.models.trained.diffusion_process import Schedule, Times
+from rrcm.models.trained.denoiser import Schedule, Times
 from rrcm.noise import streams
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import loading, order

@@ -27,7 +27,7 @@ from rrcm.core.files import atomic, sha256
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backends.onnx import DATA, GRAPH, LARGEST, open_session, unload, write
 from rrcm.models.trained.ensembles import EnsembleClassifier
-from rrcm.models.trained.purified_classifier import PurifiedClassifier
+from rrcm.models.trained.purified import PurifiedClassifier
 from rrcm.noise import streams
 
 

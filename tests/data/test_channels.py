@@ -7,9 +7,9 @@ import pytest
 import workspace
 from builders import refused
 from PIL import Image
-from workspace import EVAL, RUN, Workspace
+from workspace import Workspace
 
-from pipeline.stages import certify, denoise, export, pretrain, sample, train
+from pipeline.stages import denoise, pretrain, train
 from rrcm.config import sections
 from rrcm.core.errors import ConfigError
 from rrcm.data.splits import shards
@@ -67,19 +67,6 @@ def test_everything_sees_grey_pictures_with_one_channel(sharded: Workspace, tmp_
         (tmp_path / "picture").write_bytes(split.images.encoded(row))
         np.testing.assert_array_equal(split.images[row], read(tmp_path / "picture", fit))
     assert shards.fit(shards.read_index(sharded.path / "shards/test")) == fit
-
-
-def test_a_network_of_one_channel_is_trained_and_certified_on_them(checkout: Workspace):
-    pretrain.main("tiny")
-    train.main(RUN)
-    export.main(RUN)
-    sample.main(EVAL)
-    certify.main(EVAL)
-
-    log = (checkout.path / "pretrained/tiny/log.csv").read_text().splitlines()
-    assert log[-1].startswith(f"{STEPS},")
-    rows = (checkout.path / f"certificates/{EVAL}.csv").read_text().splitlines()
-    assert len(rows) == 1 + 8  # data.test
 
 
 def denoiser(params):

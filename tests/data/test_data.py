@@ -381,14 +381,6 @@ def test_a_missing_or_a_new_picture_names_the_class(kept: Path):
         again(kept)
 
 
-def test_a_renamed_picture_is_another_dataset(kept: Path):
-    """Its place, and so its name for ever, may have changed."""
-    (kept / "raw/train/cat/000.jpg").rename(kept / "raw/train/cat/900.jpg")
-
-    with refused(DataError, "class folder train/cat are not those"):
-        built(again(kept), kept)
-
-
 def test_a_dataset_may_move(kept: Path):
     before = built(again(kept), kept / "one")
     (kept / "raw").rename(kept / "elsewhere")

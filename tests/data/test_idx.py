@@ -168,13 +168,6 @@ def test_missing_files_name_the_command(source: Path, tmp_path: Path):
         fetched(source, tmp_path / "data")
 
 
-@pytest.mark.parametrize("module", BOTH)
-def test_torchvision_has_the_same_classes_under_that_name(module):
-    """Golden: the classes of torchvision.datasets, of which MNIST's are "0 - zero" and so on."""
-    listed = getattr(datasets, module.TORCHVISION).classes
-    assert module.CLASSES == tuple(name.partition(" - ")[0] for name in listed)
-
-
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
 def test_without_a_folder_torchvision_downloads(
     name: str, source: Path, tmp_path: Path, monkeypatch

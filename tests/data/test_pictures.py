@@ -50,12 +50,6 @@ def test_colours_are_those_of_the_file(kind: str):
     assert (read(Image.fromarray(COLOURS), kind=kind) == COLOURS).all()
 
 
-def test_a_palette_is_looked_up():
-    picture = Image.fromarray(COLOURS).quantize(colors=30)
-
-    assert (read(picture) == COLOURS).all()
-
-
 def test_grey_is_luma_of_colours_and_three_times_itself():
     """Golden: ITU-R 601-2, L = 0.299 R + 0.587 G + 0.114 B, as PIL documents it."""
     luma = COLOURS @ np.array([0.299, 0.587, 0.114])
@@ -79,16 +73,6 @@ def test_transparent_pixels_show_white():
     assert np.abs(read(Image.fromarray(grey), GREY) - over[..., :1]).max() <= 1
 
 
-def test_a_transparent_colour_of_a_palette_shows_white():
-    picture = Image.new("P", (5, 6), 1)
-    picture.putpalette([10, 20, 30, 40, 50, 60])
-    picture.putpixel((0, 0), 0)
-
-    found = read(picture, transparency=0)
-
-    assert (found[0, 0] == 255).all() and (found[1, 1] == [40, 50, 60]).all()
-
-
 @few
 @given(st.integers(0, 65535))
 def test_sixteen_bits_are_scaled_and_not_clipped(value: int):
@@ -98,12 +82,6 @@ def test_sixteen_bits_are_scaled_and_not_clipped(value: int):
     for kind in ("PNG", "TIFF"):
         assert abs(int(read(picture, GREY, kind)[0, 0, 0]) * 257 - value) <= 128
         assert len({*read(picture, RGB, kind)[0, 0]}) == 1
-
-
-def test_one_bit_is_black_or_white():
-    bits = COLOURS[..., 0] > 127
-
-    assert (read(Image.fromarray(bits), GREY)[..., 0] == 255 * bits).all()
 
 
 def test_cmyk_is_turned_into_colours():

@@ -6,14 +6,12 @@ import io
 import os
 import shutil
 import signal
-import tarfile
 import time
 import tracemalloc
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from multiprocessing import get_context
 from pathlib import Path
 
 import lookalikes
@@ -128,15 +126,6 @@ def test_altered_raw_data_is_refused_with_the_cure(tmp_path):
     assert digits.listing(tmp_path, tmp_path).labels[0] == 0
 
 
-def test_an_altered_scikit_learn_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(digits, "SHA256", "0" * 64)
-
-    with refused(DataError, "scikit-learn's copy", "requirements.lock"):
-        digits.fetch(tmp_path)
-
-    assert not list(tmp_path.iterdir())
-
-
 def test_certified_images_never_change():
     """Golden: computed once, by the rule of `split`, for presets/digits.yaml."""
     test = sharding.split(LABELS, **PRESET)["test"]
@@ -159,33 +148,6 @@ def test_the_rule_is_the_documented_one():
         assert [i for i in rows["test"] if LABELS[i] == 3] == sorted(threes[:3])
         assert [i for i in rows["validation"] if LABELS[i] == 3] == sorted(threes[3:5])
         assert [i for i in rows["choice"] if LABELS[i] == 3] == threes[5:6]
-
-
-def test_held_out_for_choosing_are_only_images_that_were_to_train_on():
-    """So that another ``data.choice``, or none, moves no image of the test or validation split."""
-    without = sharding.split(LABELS, **PRESET | {"choice": 0})
-    held = sharding.split(LABELS, **PRESET)
-
-    assert without["choice"] == [] and len(held["choice"]) == 200
-    assert (held["test"], held["validation"]) == (without["test"], without["validation"])
-    assert sorted([*held["choice"], *held["train"]]) == without["train"]
-
-
-def test_splits_without_a_choice_are_those_of_before_there_was_one():
-    """Golden: computed by the rule of the first version, which had no such split."""
-    rows = sharding.split(LABELS, test=500, validation=100, choice=0, seed=0)
-
-    digests = {name: hashlib.sha256(str(rows[name]).encode()).hexdigest()[:8] for name in rows}
-    del digests["choice"]  # of no images
-    assert digests == {"train": "7a38021b", "validation": "c7de2987", "test": "4489f4c6"}
-
-
-@few
-@given(st.permutations(range(10)))
-def test_renaming_classes_moves_no_image(names):
-    renamed = [names[label] for label in LABELS]
-
-    assert sharding.split(renamed, **PRESET) == sharding.split(LABELS, **PRESET)
 
 
 @few
@@ -319,13 +281,6 @@ def test_a_failing_build_leaves_what_was_there(built, tmp_path, monkeypatch, bef
     assert not before or contents(out) == contents(built)
 
 
-def test_a_new_build_replaces_the_old_one(built, tmp_path):
-    """No shard of an earlier, larger build is left."""
-    write(tmp_path / "shards", shard_size=8)
-
-    assert contents(write(tmp_path / "shards")) == contents(built)
-
-
 # However many processes, and whatever happens to them.
 
 
@@ -338,29 +293,6 @@ def test_processes_do_not_matter(tmp_path: Path, kind: str):
     )
 
     assert one == three
-
-
-def killed_after(images: Listing, out: Path, scratch: Path, shards_: int) -> None:
-    for done, _ in enumerate(sharding.write(images, out, CFG, scratch=scratch, workers=1), 1):
-        if done == shards_:
-            (scratch / "whole/validation").mkdir(exist_ok=True)
-            (scratch / "whole/validation/.000000.tar.1.part").write_bytes(b"half of")
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_build_goes_on_to_the_same_bytes(built: Path, tmp_path: Path):
-    out, scratch = tmp_path / "shards", tmp_path / "scratch"
-    process = get_context("fork").Process(target=killed_after, args=(SOME, out, scratch, 2))
-    process.start()
-    process.join()
-
-    assert process.exitcode == -signal.SIGKILL and not out.exists()
-    left = {path: path.stat().st_ino for path in scratch.rglob("*.tar")}
-    written = [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
-
-    assert len(left) == 2 and contents(out) == contents(built) and written[-1] == 150
-    again = {path.stat().st_ino for path in out.rglob("*.tar")}
-    assert {*left.values()} <= again, "a whole shard was written again"
 
 
 def killed(images: Listing, out: Path, scratch: Path, *, at: int) -> bool:
@@ -475,21 +407,6 @@ def test_picture_files_keep_their_bytes(seen: tuple[Listing, Path]):
             assert split.images.encoded(row) == Path(images.images[n].path).read_bytes()
             assert split.labels[row] == images.labels[n]
             assert split.images.name(row).endswith(f"{idx:08d}")
-
-
-def test_offsets_are_those_of_the_tars(seen: tuple[Listing, Path]):
-    _, out = seen
-    for name in shards.SPLITS:
-        rows = np.load(out / name / "images.npy")
-        for path, shard in zip(sorted((out / name).glob("*.tar")), range(99), strict=False):
-            with tarfile.open(path) as tar:
-                members = [m for m in tar if not m.name.endswith(".cls")]
-            own = rows[rows["shard"] == shard]
-
-            assert own["offset"].tolist() == [m.offset_data for m in members]
-            assert own["size"].tolist() == [m.size for m in members]
-            assert [f"{idx:08d}" for idx in own["idx"]] == [m.name[:8] for m in members]
-            assert {Path(m.name).suffix for m in members} <= {".jpg", ".png", ".bmp"}
 
 
 def test_pictures_are_an_array_of_what_evaluation_sees(seen: tuple[Listing, Path]):

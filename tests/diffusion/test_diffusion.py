@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rrcm.core.errors import ConfigError
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
+from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
 
 LINEAR = Times(Schedule(kind="linear", steps=1000, rescale=False))
 COSINE = Times(Schedule(kind="cosine", steps=4000, rescale=True))
@@ -84,15 +84,6 @@ def test_beyond_its_ends_a_schedule_is_its_ends(times: Times):
     for rule in ("first", "nearest", "exact"):
         assert times.at(torch.tensor(1e-9), rule) == 0
         assert times.at(torch.tensor(1e9), rule) == len(times.levels) - 1
-
-
-def test_a_tensor_of_levels_is_each_of_them():
-    levels = torch.tensor([[0.1, 1.0], [2.0, 40.0]], dtype=torch.float64)
-    for times in (LINEAR, COSINE, EDM):
-        for rule in ("first", "nearest", "exact"):
-            each = [[times.at(s, rule) for s in row] for row in levels]
-
-            assert torch.equal(times.at(levels, rule), torch.tensor(each))
 
 
 def test_edm_has_every_time_and_says_its_quarter_logarithm():

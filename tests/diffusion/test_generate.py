@@ -15,7 +15,7 @@ from rrcm.diffusion import condition, sampling
 from rrcm.evaluation import fid, frechet, image_grid
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import classifier
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
+from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
 from rrcm.noise import units
 
 SCHEDULES = {
@@ -120,13 +120,6 @@ def test_a_condition_is_made_of_noise_of_its_own_and_told_at_every_step():
     assert (starts - z).abs().min() > 0
 
 
-class Listening(Odd):
-    """A network to which the condition matters."""
-
-    def forward(self, x, told, condition=None):
-        return super().forward(x, told, condition) + condition.mean(dim=1).view(-1, 1, 1, 1)
-
-
 class Pixels(nn.Module):
     """The pixels as the representation, beside the sigma that is told."""
 
@@ -152,25 +145,6 @@ def test_a_row_of_levels_starts_from_one_noise_and_is_told_of_one_noise_at_risin
             assert given[:, 64].numpy() == pytest.approx(t / 2)
             u = units.to_model_space(given[:, :64].view(x.shape))
             torch.testing.assert_close((u - units.to_model_space(x)) / t, eps, atol=1e-5, rtol=0)
-
-
-def test_what_is_told_matters_to_a_row_of_levels_and_nothing_else():
-    """A model that ignores it makes the very pictures that it makes of noise."""
-    told, x = condition_of(Pixels(), 65), torch.from_numpy(split(7).pixels())
-    schedule = Times(SCHEDULES["edm"])
-    blind, listening = (
-        sampling.from_images(Denoiser(kind(), schedule), CFG, x, max_value=16, told=told)
-        for kind in (Odd, Listening)
-    )
-
-    assert blind.shape == listening.shape == (7, sampling.COLUMNS, *SHAPE)
-    for column in range(sampling.COLUMNS):
-        np.testing.assert_array_equal(blind[:, column], pictures(CFG))
-    assert all((listening[:, k] != listening[:, 0]).any() for k in range(1, sampling.COLUMNS))
-    again = sampling.from_images(
-        Denoiser(Listening(), schedule), replace(CFG, batch_size=7), x, max_value=16, told=told
-    )
-    np.testing.assert_array_equal(again, listening)
 
 
 def save_denoiser(root, **changes):

@@ -12,7 +12,7 @@ from rrcm.core import registry
 from rrcm.core.errors import ConfigError
 from rrcm.diffusion.networks import dncnn
 from rrcm.diffusion.purifiers import learned, multi_step, one_shot
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
+from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
 
 LINEAR = Schedule(kind="linear", steps=1000, rescale=False)
 COSINE = Schedule(kind="cosine", steps=4000, rescale=True)

@@ -159,12 +159,6 @@ def test_weights_say_which_function_it_is(name, precision):
     assert (weights == make(name, precision, sigma=0.6).weights) != own
 
 
-def test_other_images_calibrate_another_function():
-    bright = make("onnx", "int8", calibration=lambda: 2 * noisy(64, SIGMA))
-
-    assert bright.weights != make("onnx", "int8").weights
-
-
 def test_int8_needs_images():
     with refused(BackendError, "int8 needs images to calibrate on"):
         make("onnx", "int8", calibration=None)

@@ -12,7 +12,7 @@ from helpers import equal
 from rrcm.core.errors import CheckpointError, ConfigError
 from rrcm.diffusion.networks import dncnn, uvit
 from rrcm.models.trained import denoiser
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule
+from rrcm.models.trained.denoiser import Denoiser, Schedule
 
 UVIT = {
     "size": "16x5x2",

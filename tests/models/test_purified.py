@@ -15,13 +15,12 @@ import torch
 from ballot_counters import pieces
 from builders import SIGMA, Linear, linear, refused, save_classifier, split
 from sampling_runs import CFG as LONG
-from sampling_runs import SIX, rows, sampled
+from sampling_runs import SIX, sampled
 from torch import nn
 from torch.nn import functional as F
 
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.procedure import BoundNoise
-from rrcm.certification.smoothed import Smoothed
 from rrcm.config.certification import Ensemble, Export, Local, Purified
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
@@ -30,8 +29,8 @@ from rrcm.diffusion.networks import dncnn
 from rrcm.inference.export import export
 from rrcm.models.trained import denoiser, ensembles, purified
 from rrcm.models.trained.base import checkpoint, classifier
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
-from rrcm.models.trained.purified_classifier import Precise, PurifiedClassifier, Resize
+from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
+from rrcm.models.trained.purified import Precise, PurifiedClassifier, Resize
 from rrcm.noise import streams
 
 SHAPE = {"channels": 1, "image_size": 8, "depth": 3, "width": 4, "momentum": 0.1}
@@ -46,7 +45,6 @@ DENSE = replace(DDS, purifier="multi_step", purify=STEPS, votes=2)
 FIXED = replace(DDS, local=Local(copies=2, sigma=0.25, fixed=True, seed=0))
 FRESH = replace(DDS, local=replace(FIXED.local, fixed=False))
 BOTH = replace(DENSE, local=FRESH.local)
-DIRECT = replace(DDS, denoiser="denoisers/direct", purifier="learned", purify={})
 
 
 @cache
@@ -294,11 +292,6 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path, change, error
     assert not (tmp_path / "out").exists()
 
 
-def test_pictures_of_other_colours_are_refused(tmp_path):
-    with refused(ConfigError, "pictures have 3 channels, the denoiser 1, the classifier 1"):
-        save(tmp_path, DDS, pictures=(3, 8, 8))
-
-
 @pytest.mark.parametrize("key", ["purified", "denoiser", "classifier", "pictures"])
 def test_a_damaged_file_is_named(tmp_path, key):
     config = save(tmp_path, DDS)
@@ -391,36 +384,6 @@ def test_the_file_is_the_function(tmp_path, votes, fixed, side, schedule):
     if not fixed:
         with refused(BackendError, "int8 takes its ranges", "random, too"):
             opened("int8")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["DIRECT", "DDS", "DENSE", "FIXED", "FRESH", "BOTH"])
-def test_files_of_trained_parts_run_in_both_backends(tmp_path, name):
-    made = save(tmp_path / "models/pure", globals()[name])
-    folder = tmp_path / "models/pure"
-    weights = sha256(folder / "model.safetensors")
-    record = export(
-        purified.rebuild(made, folder, trained=True),
-        purified.load(folder)[0],
-        tmp_path / "onnx/pure.onnx",
-        split(16),
-        {"run": "pure", "weights": weights, **made},
-        Export(opset=20, parity_images=16, tolerance=1e-4),
-    )
-    normals, x = function(name).normals, batch(12)
-    given = (x, normal(12, normals)) if normals else (x,)
-    expected = function(name).fix(0.3)(*given).float()
-
-    assert record["max_abs_difference"] < 1e-4
-    for kind in ("onnx", "torch"):
-        backend = registry.load("backends", kind).Backend(
-            tmp_path, "pure", sigma=0.3, precision="fp32", device="cpu", calibration=None
-        )
-        assert backend.normals == normals
-        assert backend.weights == weights
-        found = backend.scores(*(part.float() for part in given))
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
-        assert voting.is_batch_invariant(backend, x.float())
 
 
 def test_an_ensemble_may_stand_behind(tmp_path):
@@ -521,19 +484,6 @@ def test_votes_of_a_random_classifier_depend_on_seed_image_and_draw_alone():
     whole = sampled(short, make=Random)
     assert sampled(short, make=Random, workers=3) == whole
     assert sampled(short, make=linear) != whole
-
-
-def test_one_picture_of_a_random_classifier_has_the_votes_of_its_table():
-    """As `rrcm predict` and the server draw them."""
-    short = replace(LONG, n=60)
-    whole = Smoothed(Random(), shape=(1, 2, 2), draws=short, stopping={}, max_value=SIX.max_value)
-    place = 2
-    answer = whole.answer(SIX.images[place], idx=int(SIX.idx[place]), seed=short.seed)
-
-    row = rows(sampled(short, make=Random))[int(SIX.idx[place])]
-    chosen = max(row["n0"], key=row["n0"].get)
-    assert answer.n == 60
-    assert answer.n_A == row["looks"][-1][1].get(chosen, 0)
 
 
 def test_the_keys_that_make_the_function_are_all_but_names():

@@ -60,14 +60,6 @@ def test_parameters_are_as_many_as_the_paper_s(size, image, parameters, at_2048,
     assert count(encoder, wide) == at_4096
 
 
-@pytest.mark.parametrize(("size", "heads"), [("s", 8), ("b", 12), ("b_deep", 24)])
-def test_heads_are_the_paper_s(size, heads):
-    with torch.device("meta"):
-        encoder = vit.Encoder(shape(size, **IMAGENET))
-
-    assert {block.attn.num_heads for block in encoder.blocks} == {heads}
-
-
 def test_names_and_shapes_are_those_of_the_reference_checkpoints():
     d, h, p, tokens = 64, TINY.projector_width, TINY.patch_size, 2 + (8 // 4) ** 2
     expected = {"cls_token": [1, 1, d], "pos_embed": [1, tokens, d]}
@@ -163,11 +155,6 @@ def test_leaving_tokens_out_of_the_last_block_changes_nothing(recompute, final_n
     torch.testing.assert_close(grown(vit.Encoder.__call__), grown(plainly), atol=1e-12, rtol=1e-10)
 
 
-def whole(encoder, x, sigma):
-    """All tokens, behind the last LayerNorm: every block for every token."""
-    return encoder(x, sigma, torch.empty(len(x), 0, dtype=torch.int64))
-
-
 FINE = dataclasses.replace(TINY, size="24x3x4", patch_size=2)  # 4 x 4 patches
 
 
@@ -197,23 +184,6 @@ def test_what_is_not_hidden_is_encoded_as_if_there_were_nothing_else(fine, recom
         torch.testing.assert_close(found[i : i + 1], fine.norm(tokens))
 
 
-def test_with_nothing_hidden_the_first_token_is_the_representation(fine):
-    x, sigma = torch.rand(3, 1, 8, 8).double(), torch.tensor([0.1, 0.5, 1.0]).double()
-
-    assert whole(fine, x, sigma).shape == (3, 18, 24)
-    torch.testing.assert_close(whole(fine, x, sigma)[:, 0], fine(x, sigma))
-
-
-def test_hidden_pixels_are_not_looked_at(fine):
-    """Patches go row by row: the sixth one of 4 x 4 is in the second row and column."""
-    x, sigma, hidden = torch.rand(2, 1, 8, 8).double(), torch.tensor(0.5), torch.tensor([[5], [5]])
-    changed = x.clone()
-    changed[:, :, 2:4, 2:4] = torch.rand(2, 1, 2, 2).double()
-
-    assert torch.equal(fine(x, sigma, hidden), fine(changed, sigma, hidden))
-    assert not torch.allclose(fine(x, sigma, hidden - 1), fine(changed, sigma, hidden - 1))
-
-
 def test_predictor_is_its_equation():
     """Each block of each image from what was seen and the places asked for, one at a time."""
     torch.manual_seed(0)
@@ -234,20 +204,6 @@ def test_predictor_is_its_equation():
                 tokens = block(tokens)
             expected = predictor.project(predictor.norm(tokens[0, -2:]))
             torch.testing.assert_close(found[i, k], expected)
-
-
-def test_grid_embedding_is_sines_and_cosines_of_row_and_column():
-    expected = [
-        [
-            f(at * 1e4 ** (-k / 3))
-            for at in divmod(n, 5)
-            for f in (math.sin, math.cos)
-            for k in range(3)
-        ]
-        for n in range(25)
-    ]
-
-    torch.testing.assert_close(vit.grid_embedding(5, 12), torch.tensor(expected))
 
 
 def test_xavier_is_moco_s():

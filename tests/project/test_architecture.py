@@ -326,22 +326,18 @@ VARIANTS = {
 SMALL = {f"rrcm/core/{name}.py" for name in ("labels", "progress", "torchvision_stub")}
 FILES = (
     "denoiser",
-    "diffusion_process",
     "ensembles",
     "purified",
-    "purified_classifier",
     "quantize",
 )
 TRAINED = {name: f"rrcm/models/trained/{name}.py" for name in FILES}
 CONFIG = {f"rrcm/config/{name}.py" for name in ("defaults", "denoisers", "params")}
 COARSE = {
     "pretrain": {"rrcm/models/trained/base/classifier.py", "rrcm/training/shared/attacks.py"},
-    "denoise": {TRAINED[n] for n in ("ensembles", "purified", "purified_classifier", "quantize")},
-    "export": {TRAINED[name] for name in ("denoiser", "diffusion_process", "purified")},
-    "combine": {TRAINED[name] for name in ("denoiser", "diffusion_process", "purified")},
+    "denoise": {TRAINED[n] for n in ("ensembles", "purified", "quantize")},
     "represent": {"rrcm/models/trained/base/classifier.py", "rrcm/noise/levels.py"},
     "generate": {
-        *(TRAINED[n] for n in ("ensembles", "purified", "purified_classifier", "quantize")),
+        *(TRAINED[n] for n in ("ensembles", "purified", "quantize")),
         *CONFIG,
         *("rrcm/config/certification.py", "rrcm/evaluation/probe.py", "rrcm/noise/streams.py"),
     },

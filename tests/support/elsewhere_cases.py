@@ -35,8 +35,8 @@ from rrcm.evaluation import fid, probe
 from rrcm.models.networks.vit import SIZES
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
-from rrcm.models.trained.purified_classifier import Precise, PurifiedClassifier, Resize
+from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
+from rrcm.models.trained.purified import Precise, PurifiedClassifier, Resize
 from rrcm.training import finetune
 from rrcm.training import pretrain as pretraining
 from rrcm.training.engine.loop import State

@@ -85,12 +85,3 @@ def test_images_are_shuffled_within_windows_of_shuffled_shards():
     for one, other in zip(windows[::2], windows[1::2], strict=True):
         assert len(one | other) == order.WINDOW  # two batches of 80 are a window of 160
     assert sorted(windows[0]) != [*range(min(windows[0]), max(windows[0]) + 1)]
-
-
-def test_an_order_is_made_once_an_epoch():
-    """A permutation of a million images is too slow to make for every step."""
-    order._order.cache_clear()
-    for step in range(8):
-        order.rows(step, shards=(100,), batch_size=25, seed=0)
-
-    assert order._order.cache_info().misses == 2

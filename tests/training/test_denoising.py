@@ -15,12 +15,12 @@ from torch import nn
 
 from rrcm.config.denoisers import Denoising
 from rrcm.core import registry
-from rrcm.core.errors import CheckpointError, ConfigError
+from rrcm.core.errors import ConfigError
 from rrcm.diffusion import condition, training
 from rrcm.diffusion.objectives import diffusion
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import classifier
-from rrcm.models.trained.diffusion_process import Schedule, Times
+from rrcm.models.trained.denoiser import Schedule, Times
 from rrcm.training.engine.draws import Draws
 
 NAMES = registry.names("denoiser_objectives")
@@ -187,58 +187,6 @@ def test_every_time_is_as_likely_and_levels_of_edm_are_lognormal():
     assert levels.std().item() == pytest.approx(0.7, rel=0.03)
 
 
-class Oracle(nn.Module):
-    """The posterior mean where model space is normal with ``mean`` and ``variance``.
-
-    In the form that a network of ``times`` has. Its slope may be wrong by a factor.
-    """
-
-    def __init__(self, times, mean, variance, factor=1.0):
-        super().__init__()
-        self.times, self.mean, self.variance, self.factor = times, mean, variance, factor
-
-    def forward(self, x, told):
-        if self.times.discrete:
-            rescaled = self.times.cfg.rescale
-            t = (told * self.times.cfg.steps / 1000).round() if rescaled else told
-            s = self.times.level(t).view(-1, 1, 1, 1)
-            x = x * (1 + s**2).sqrt()
-        else:
-            s = (4 * told).exp().view(-1, 1, 1, 1)
-            x = x * (s**2 + 0.25).sqrt()
-        slope = self.factor * self.variance / (self.variance + s**2)
-        best = self.mean + slope * (x - self.mean)
-        if self.times.discrete:
-            return (x - best) / s
-        total = s**2 + 0.25
-        return (best - 0.25 / total * x) / (0.5 * s / total.sqrt())
-
-
-@pytest.mark.parametrize("schedule", [*VP, EDM], ids=lambda s: s.kind)
-def test_the_posterior_mean_has_the_least_loss_and_it_is_known(schedule):
-    """Data with one normal law: the error is the posterior variance v s² / (v + s²), weighted."""
-    mean, variance, times = 0.3, 0.2, Times(schedule)
-    edm = schedule.kind == "edm"
-    cfg = diffusion.Config(schedule=schedule, mean=-0.5 * edm, std=1.0 * edm)
-    generator = torch.Generator().manual_seed(0)
-    z = torch.randn(4000, 1, 4, 4, dtype=torch.float64, generator=generator)
-    x = (mean + math.sqrt(variance) * z + 1) / 2
-
-    def loss(*oracle):
-        return diffusion.loss(
-            Oracle(times, *oracle), x, None, guide=None, times=times, draw=Draws(0, 0), cfg=cfg
-        )
-
-    s = times.level(diffusion._times(x, times, Draws(0, 0), cfg))
-    weight = (s**2 + 0.25) / (0.5 * s) ** 2 if edm else 1 / s**2
-    expected, best = (weight * variance * s**2 / (variance + s**2)).mean(), loss(mean, variance)
-
-    error = best.std() / math.sqrt(len(best))
-    assert (best.mean() - expected).abs() < 4 * error
-    for other in [(mean + 0.1, variance), (mean, variance, 1.1), (mean, variance, 0.9)]:
-        assert loss(*other).mean() > best.mean()
-
-
 def test_a_condition_is_that_of_the_clean_image():
     seen = []
 
@@ -380,14 +328,6 @@ def test_what_is_kept_is_the_average_of_the_weights_and_the_last_statistics():
     assert all(not torch.equal(expected[key], now[key]) for key in now)
 
 
-def test_images_are_augmented_as_declared():
-    changed = dataclasses.replace(CFG, augment=[])
-
-    found = finish(training.start(changed, DNCNN), changed).log
-
-    assert found[-1]["loss"] != uninterrupted("mse").log[-1]["loss"]
-
-
 @pytest.mark.parametrize("ema", [0.0, 0.75])
 def test_no_steps_leave_the_start_as_it_is(ema, tmp_path):
     before = uninterrupted("mse").modules["network"].state_dict()
@@ -397,22 +337,6 @@ def test_no_steps_leave_the_start_as_it_is(ema, tmp_path):
     state = finish(training.start(cfg, DNCNN), cfg)
 
     assert equal(training.result(state).state_dict(), before)
-
-
-@pytest.mark.parametrize(
-    ("shape", "message"),
-    [
-        (DNCNN | {"width": 4}, "another architecture: first.weight"),
-        (None, "safetensors: not found"),
-    ],
-)
-def test_a_start_of_another_shape_is_refused(shape, message, tmp_path):
-    if shape:
-        network = denoiser.network("dncnn", shape, where="here")
-        denoiser.save(tmp_path, network.state_dict(), network="dncnn", shape=shape, schedule=None)
-
-    with pytest.raises(CheckpointError, match=message):
-        training.start(dataclasses.replace(CFG, start=str(tmp_path)), DNCNN)
 
 
 def test_a_guide_stays_as_it_is(tmp_path, monkeypatch):

@@ -79,18 +79,6 @@ def test_a_batchnorm_that_does_more_is_refused_and_nothing_changed():
     assert type(network[0]) is nn.BatchNorm1d
 
 
-def test_synchronising_twice_is_synchronising_once_and_alone_it_is_torch_s():
-    x = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    ours, theirs = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
-    names = [*ours.state_dict()]
-    distributed.synchronise(ours)
-    distributed.synchronise(ours)
-
-    assert torch.equal(ours(x), theirs(x)) and type(ours) is distributed.BatchNorm2d
-    assert torch.equal(ours.eval()(x), theirs.eval()(x))
-    assert [*ours.state_dict()] == names
-
-
 def test_processes_hear_of_each_other(found):
     for tensors in found:
         assert tensors["gathered"].flatten().tolist() == [0, 1, 10, 11]

@@ -49,13 +49,6 @@ def test_every_call_seed_step_and_purpose_draws_anew(kind):
     assert len(values.unique()) == len(values), "some numbers were drawn twice"
 
 
-@kinds
-def test_rows_of_different_blocks_differ(kind):
-    found = KINDS[kind](Draws(0, 0), rows(3 * BLOCK)).view(3 * BLOCK, -1)
-
-    assert len(found.unique(dim=0)) == 3 * BLOCK
-
-
 def test_the_same_call_draws_the_same_and_leaves_the_global_generator_alone():
     torch.manual_seed(0)
     before = torch.get_rng_state()

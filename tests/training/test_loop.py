@@ -12,7 +12,7 @@ from helpers import MINI, MODEL, PRETRAIN, Linear, equal, split
 from torch import nn
 
 from rrcm.config.sections import Mix, Momentum, Optimizer
-from rrcm.core.errors import CheckpointError, ConfigError, TrainingError
+from rrcm.core.errors import ConfigError, TrainingError
 from rrcm.noise import levels, streams
 from rrcm.training import finetune
 from rrcm.training import pretrain as pretraining
@@ -37,7 +37,6 @@ SETTING = Optimizer(
 )
 CFG = dataclasses.replace(PRETRAIN, steps=12, batch_size=16, seed=3)
 RUN = dataclasses.replace(MINI.runs["tiny-gaussian-s050"], seed=3)
-MIX = Mix(mixup=0.8, cutmix=1.0, prob=1.0, switch=0.5, smoothing=0.1)
 RECIPE = dataclasses.replace(MINI.recipes["finetune"], epochs=3, batch_size=16)  # 4 steps each
 
 DATA = {"train": split(64, seed=0), "validation": split(20, seed=1)}  # there is no test split
@@ -107,7 +106,7 @@ def uninterrupted(procedure):
 
 
 @pytest.mark.parametrize("procedure", PROCEDURES)
-@pytest.mark.parametrize("stop", [4, 7])
+@pytest.mark.parametrize("stop", [7])
 def test_resumed_is_uninterrupted_bit_for_bit(procedure, stop, tmp_path):
     """Weights, buffers, moments, best weights and log: all that the file of a state holds."""
     begin, run = PROCEDURES[procedure]
@@ -122,15 +121,6 @@ def test_resumed_is_uninterrupted_bit_for_bit(procedure, stop, tmp_path):
 
     same = (tmp_path / "resumed").read_bytes() == (tmp_path / "uninterrupted").read_bytes()
     assert same, "resuming changed the run"
-
-
-def test_a_damaged_state_is_refused(tmp_path):
-    path = tmp_path / "state"
-    begin_loop().save(path)
-    path.write_bytes(path.read_bytes()[:-1])
-
-    with pytest.raises(CheckpointError, match="damaged"):
-        begin_loop().resume(path)
 
 
 def descend(slope, *, steps=1, **changed):
@@ -318,23 +308,6 @@ def test_the_target_follows_the_online_network():
         torch.testing.assert_close(dict(target.named_parameters()), expected)
 
 
-def test_batchnorm_statistics_that_the_target_keeps_change_nothing():
-    """Its outputs are those of its batch, so that an average of statistics would have no effect."""
-
-    def trained(spoil):
-        state = pretraining.start(CFG, MODEL)
-        for _ in pretraining.pretrain(state, DATA["train"], CFG):
-            if spoil:
-                state.modules["target"]["projector"][1].running_mean.fill_(1e3)
-                state.modules["target"]["projector"][1].running_var.fill_(1e-3)
-        return state
-
-    left, spoilt = trained(spoil=False), trained(spoil=True)
-
-    assert left.log == spoilt.log
-    assert equal(*(state.modules["online"].state_dict() for state in (left, spoilt)))
-
-
 def test_patches_stay_random_where_they_are_frozen():
     cfg = dataclasses.replace(CFG, freeze_patches=True, steps=2)
     state = pretraining.start(cfg, MODEL)
@@ -386,13 +359,6 @@ def test_pretraining_wants_the_views_of_its_objective():
 
     with pytest.raises(ConfigError, match="needs the views first, second, plain; got first, pl"):
         next(pretraining.pretrain(pretraining.start(cfg, MODEL), DATA["train"], cfg))
-
-
-def test_pretraining_starts_with_the_target_at_the_online_network():
-    state = pretraining.start(CFG, MODEL)
-
-    assert equal(*(module.state_dict() for module in state.modules.values()))
-    assert not any(p.requires_grad for p in state.modules["target"].parameters())
 
 
 def test_pretraining_has_not_moved():
@@ -447,21 +413,6 @@ def test_images_and_labels_are_mixed_alike():
         assert (own >= share - 1e-6)[share < 1].all(), "pixels may agree by chance, not differ"
 
 
-def test_accumulated_fine_tuning_is_the_same_training():
-    """To rounding, under plain SGD: AdamW would turn rounding into steps."""
-    found = []
-    for accumulate in (1, 4):
-        state = start_train()
-        groups = [{k: g[k] for k in ("params", "lr_scale")} for g in state.optimizer.param_groups]
-        state.optimizer = torch.optim.SGD(groups)
-        compute = dataclasses.replace(RECIPE.compute, accumulate=accumulate)
-        optimizer = dataclasses.replace(RECIPE.optimizer, lr=0.5)
-        finish(run_train(state, compute=compute, optimizer=optimizer, mix=MIX))
-        found.append(state.modules["classifier"].state_dict())
-
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
-
-
 def test_without_epochs_the_weights_are_those_at_the_start():
     state = start_train()
     before = {name: x.clone() for name, x in state.modules["classifier"].state_dict().items()}
@@ -495,18 +446,6 @@ def test_the_last_of_the_best_epochs_is_kept(monkeypatch):
 
     assert state.best_score == 0.9
     assert [equal(state.best, weights) for weights in after] == [False, False, True, False]
-
-
-def test_selection_reads_the_validation_split(monkeypatch):
-    """`DATA` has no test split that training could read."""
-    scored = []
-    monkeypatch.setattr(
-        finetune, "accuracy", lambda _, split, *__, **named: scored.append(split) or 0
-    )
-
-    finish(run_train(start_train()))
-
-    assert [split is DATA["validation"] for split in scored] == 3 * [True]
 
 
 def test_accuracy_is_the_share_of_noisy_copies_that_are_right(monkeypatch):

@@ -5,13 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from builders import refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from rrcm.core.errors import ConfigError
 from rrcm.training.engine.draws import Draws
 from rrcm.training.shared import losses
 
@@ -115,15 +113,6 @@ def test_consistency_is_its_equation_with_its_gradient(measure):
     )
 
 
-def test_agreement_needs_two_copies_and_is_never_punished():
-    for changed, message in [
-        ({"m": 1}, "m: must be at least 2, got 1"),
-        ({"lbd": -1.0}, "lbd: must be finite and >= 0, got -1.0"),
-    ]:
-        with refused(ConfigError, message):
-            losses.Consistency(**CONSTANTS | changed)
-
-
 def test_the_logarithm_of_a_mean_of_predictions_survives_what_underflows():
     """Of e^-1000 and e^-1001, both 0 in float: no clamp, and a gradient that is a softmax."""
     log_p = torch.tensor([[[-1000.0]], [[-1001.0]]], dtype=torch.float64, requires_grad=True)
@@ -142,8 +131,3 @@ def test_cross_entropy_is_torchs_for_classes_and_probabilities():
     for y in (LABELS, shares):
         expected = [F.cross_entropy(each, y, reduction="none") for each in log_p]
         torch.testing.assert_close(losses.cross_entropy(log_p, y), torch.stack(expected))
-
-
-def test_the_class_of_probabilities_is_the_largest():
-    assert losses.classes(torch.tensor([[0.2, 0.8], [0.6, 0.4]])).tolist() == [1, 0]
-    assert losses.classes(torch.tensor([3, 1])).tolist() == [3, 1]

@@ -157,17 +157,6 @@ def test_levels_of_align_agree_with_the_clean_end_itself():
     assert all(10 <= [pair[0] for pair in found].count(level) <= 30 for level in (0.25, 0.5, 1.5))
 
 
-@pytest.mark.parametrize("weights", [None, torch.tensor([0.0, 3.0, 1.0, 1.0])])
-@pytest.mark.parametrize("align", [[], [0.3, 3.0]])
-def test_diagnostics_hold_the_level_that_was_compared(align, weights):
-    cfg = dataclasses.replace(CFG, align=align)
-    networks = unlabelled.networks(rrcm, cfg)
-    for step in range(5):
-        diagnostics = unlabelled.diagnostics(rrcm, networks, cfg, step=step, weights=weights)
-
-        assert diagnostics == {"t": 2 * plains(cfg, step=step, weights=weights)[0], "points": 5}
-
-
 def naive(networks, cfg):
     """Equation 7 in separate passes: four, or six."""
     online, target = networks
@@ -210,44 +199,6 @@ def test_loss_is_its_equation_with_its_gradient(changed):
 
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(*(gradients(each, networks[0]) for each in (loss, expected)))
-
-
-def test_consistency_leaves_the_projector_alone():
-    """Its BatchNorm counts the views only."""
-    networks = unlabelled.networks(rrcm, CFG)
-    terms(rrcm, networks, CFG)
-
-    assert [network["projector"][1].num_batches_tracked for network in networks] == [1, 1]
-
-
-def test_noise_of_moco_is_one_for_both_views_and_not_told():
-    """Whatever the level of an image, both networks hear of the clean end."""
-    encoded, projected = spy(moco_noise, NOISE)
-    end = SIGMAS[-1].item()
-
-    assert encoded.keys() == {
-        (who, view, end, who == "online")
-        for who in ("online", "target")
-        for view in (VIEW_1, VIEW_2)
-    }
-    assert len(projected) == 4
-    z, *others = encoded.values()
-    for other in others:
-        torch.testing.assert_close(other, z, atol=1e-9, rtol=0)
-
-
-def test_each_image_of_moco_has_a_level_of_its_own():
-    """Each as often as the others: noise of t / 2 in pixels, and none at 0."""
-    found = {level: [] for level in NOISE.levels}
-    for step in range(40):
-        encoded, _ = spy(moco_noise, NOISE, step=step)
-        for noise in next(iter(encoded.values())) * SIGMAS[-1]:
-            std = noise.square().mean().sqrt().item()
-            found[min(found, key=lambda t, std=std: abs(t / 2 - std))].append(std)
-
-    for level, stds in found.items():
-        assert len(stds) / (40 * B) == pytest.approx(1 / 3, abs=0.1)
-        assert sum(stds) / len(stds) == pytest.approx(level / 2, rel=0.1)
 
 
 def test_moco_with_noise_is_its_equation_with_its_gradient():

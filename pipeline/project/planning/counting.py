@@ -18,7 +18,7 @@ from rrcm.config.denoisers import Denoising
 from rrcm.config.sections import Pretrain, Run
 from rrcm.core import registry
 from rrcm.core.schema import parse
-from rrcm.models.trained.diffusion_process import Times
+from rrcm.models.trained.denoiser import Times
 from rrcm.training.engine.draws import Draws
 from rrcm.training.pretrain import noise_levels
 

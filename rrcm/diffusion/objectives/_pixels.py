@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rrcm.core.ranges import positive
-from rrcm.models.trained.diffusion_process import Schedule
+from rrcm.models.trained.denoiser import Schedule
 from rrcm.training.engine.draws import Draws
 
 

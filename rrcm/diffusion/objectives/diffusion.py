@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import MOST, positive, require
-from rrcm.models.trained.diffusion_process import Denoiser, Schedule, Times
+from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
 from rrcm.noise import units
 from rrcm.training.engine.draws import Draws
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rrcm.core.ranges import require
-from rrcm.models.trained.diffusion_process import Denoiser
+from rrcm.models.trained.denoiser import Denoiser
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import COPIES, positive, require
-from rrcm.models.trained.diffusion_process import Denoiser, Rule
+from rrcm.models.trained.denoiser import Denoiser, Rule
 from rrcm.noise import units
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rrcm.core.ranges import require
-from rrcm.models.trained.diffusion_process import Denoiser, Rule
+from rrcm.models.trained.denoiser import Denoiser, Rule
 from rrcm.noise import units
 
 
