@@ -13,8 +13,6 @@ from rrcm.analysis.latency import Cost
 from rrcm.analysis.presentation import results
 from rrcm.certification.sampling import batching, procedure, session, voting
 from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.journal import InMemoryJournal
-from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.config.certification import Eval
 from rrcm.config.params import Params
 from rrcm.config.sections import require
@@ -75,15 +73,8 @@ def _turn(whole: Params, evaluation: Eval, split: Split) -> Turn:
     backend = session.backend(evaluation, cfg)
     stopping = whole.stopping[cfg.stop]
     header = procedure.header(backend, split, evaluation.run, cfg, stopping)
-    drawing = VoteSampler(
-        split,
-        header,
-        InMemoryJournal(),
-        noise=procedure.noise(header, split),
-        workers=1,
-        every=float("inf"),
-    )
-    count = drawing.counter(backend, voting.hard(backend))
+    noise = procedure.noise(header, split)
+    count = voting.counter(backend, split, noise=noise, batch_size=cfg.batch_size)
 
     def seconds(rows: int) -> float:
         start = time.perf_counter()

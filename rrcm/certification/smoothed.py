@@ -211,9 +211,7 @@ class Smoothed(Certifier):
 
     def _header(self, split: Split, seed: int | None, budget: float) -> Header:
         seed = secrets.randbits(64) if seed is None else seed
-        draws = dataclasses.replace(
-            self.draws, seed=seed, subset="all", label_aware=False, paired=0
-        )
+        draws = dataclasses.replace(self.draws, seed=seed, subset="all")
         header = dataclasses.replace(self, draws=draws).header(split, budget=budget)
         certify.require(header, certificates=[header.certificate], alpha=header.alpha)
         return header

@@ -180,7 +180,7 @@ def _kind(options: Options) -> str:
 
 def _until_decided(sample: Sample, constants: dict[str, Any], *, always: bool) -> Sample:
     """Return ``sample`` with the rule `grid`, unless its own decides the radii anyway."""
-    if "radii" in constants or (sample.stop in ("none", "futile") and not always):
+    if "radii" in constants or (sample.stop == "none" and not always):
         return sample
     return dataclasses.replace(sample, stop="grid")
 

@@ -17,14 +17,10 @@ DRAWS = Sample(
     stop="anytime",
     certificate="cohen",
     alpha=0.001,
-    label_aware=False,
-    soft=0.0,
-    paired=0,
 )
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]
 STOPPING: dict[str, dict[str, Any]] = {  # constants of each stopping rule
     "none": {},
-    "futile": {"beta": 1e-3},
     "grid": {"radii": RADII, "beta": 5e-4},
     "spending": {"radii": RADII, "beta": 0.01},
     "anytime": {"tolerance": 0.1, "beta": 1e-3},

@@ -64,7 +64,6 @@ def test_a_digest_of_more_pictures_or_other_labels_decides_nothing(shard):
         ({"n0": 30}, "n₀ 20 and 30"),
         ({"alpha": 0.01}, "rule grid, "),
         ({"noise": "sound", "slack": 1e-9}, "noise gaussian and sound"),
-        ({"label_aware": True}, "label-aware"),
         ({"budget": 60.0}, "budget 60 s"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -90,7 +89,7 @@ def test_settings_that_differ_are_named_and_nothing_is_concluded(changes, said):
 def test_rules_differ_by_name_and_constants_and_by_what_they_are_laid_out_for():
     mine = votes("a")
     for header in (
-        {"stop": "futile", "stopping": {"beta": 0.01}},
+        {"stop": "anytime", "stopping": {"tolerance": 0.1, "beta": 0.01}},
         {"stopping": GRID | {"beta": 0.01}},
         {"alpha": 0.01},
     ):

@@ -178,7 +178,7 @@ def test_a_damaged_file_is_read_or_refused(folder, valid, kind, change):
     ("key", "value"),
     [
         *(("shard", value) for value in ("", "a/b", "0/1", "2/1", "1/1/1")),
-        *((key, value) for key in ("images", "n", "n0", "paired") for value in (-1, 10**30)),
+        *((key, value) for key in ("images", "n", "n0") for value in (-1, 10**30)),
         *(("sigma", value) for value in (0.0, 1e999, math.nan)),
         *(("alpha", value) for value in (0.0, 1.0)),
         *((key, value) for key in ("budget", "slack") for value in (-1.0, math.nan)),

@@ -462,12 +462,10 @@ def asked(*parts, component="gaussian", batch_size=7):
     """All x, all z [N, 3, 1, 2, 2] and the counts that draws of pieces ask for."""
     backend = Random()
     count = voting.counter(
-        voting.hard(backend),
+        backend,
         SIX,
         noise=BoundNoise(registry.load("distributions", component), SIGMA, 3, SIX.max_value),
         batch_size=batch_size,
-        device=torch.device("cpu"),
-        normals=backend.normals,
     )
     counts = count(pieces(*parts))
     x, z = (torch.cat(each) for each in zip(*backend.seen, strict=True))
