@@ -154,12 +154,11 @@ def test_changing_one_coordinate_gives_independent_noise(component, changed):
         assert abs(torch.corrcoef(pair)[0, 1]) < 4.5 / 300
 
 
-def test_gaussian_noise_is_normal_and_uncorrelated_at_every_lag():
+def test_gaussian_noise_is_uncorrelated_at_every_lag():
     """2^20 numbers in the order (image, draw, pixel), and their sizes; p-values above 1e-4."""
     where = [*itertools.product(range(4), range(256))]
     z = (draw(gaussian, where, x=torch.zeros(1024, 1, 32, 32), sigma=1.0)).double().flatten()
 
-    assert stats.kstest(z.numpy(), "norm").pvalue > 1e-4
     for values in (z, z.abs()):
         centred = (values - values.mean()) / values.std()
         power = torch.fft.rfft(centred).abs().square()
