@@ -80,7 +80,7 @@ class Certifier:
             budget: Seconds of this call, checks included, after which sampling stops and the
                 bounds so far are used, give or take a batch; 0 for no limit.
             workers: Threads of each device; by default as many as PyTorch uses.
-            devices: Devices, such as ``["cuda:0", "cuda:1"]``, that share the images; each gets a
+            devices: Devices, such as ``["cuda:0", "cuda:1"]``, that share the draws; each gets a
                 copy of the network. By default the one where the network is.
             votes: A file to keep the votes in. If it is there, it is read and nothing is drawn, and
                 other ``labels`` are put into it; an interrupted call with the same file goes on

@@ -285,7 +285,7 @@ def sample(
         workers: Number of threads of each device.
         every: Seconds between journal lines of an unfinished image; a kill loses at most these.
         began: When the budget of ``header`` began, of `time.monotonic`; by default with the draws.
-        others: The same function on further devices, with which it shares the images.
+        others: The same function on further devices, with which it shares the draws.
         known: Finished rows, from `reusable`, whose images are not drawn.
 
     Raises:
