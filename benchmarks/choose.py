@@ -156,7 +156,7 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row
         )
         constants = whole.stopping[whole.sample.stop]
         cfg = dataclasses.replace(
-            whole.sampling, split="choice", subset="all", n=DRAWS, precision="fp32", paired=0
+            whole.sampling, split="choice", subset="all", n=DRAWS, precision="fp32"
         )
         header = procedure.header(backend, data["choice"], name, cfg, constants)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,6 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row
             journal=path.with_suffix(".journal"),
             path=path,
             title=f"certify {candidate.run}",
-            reference=None,
         )
     return records.read(path)
 

@@ -78,8 +78,6 @@ def seen(history: list[tuple[int, int]]) -> ImageVotes:
         selection=np.array([1, 0]),
         draws=tuple(draws for draws, _ in history),
         counts=np.array([[hits, draws - hits] for draws, hits in history]),
-        soft=(0, 0),
-        paired=(0, 0),
     )
 
 

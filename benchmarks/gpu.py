@@ -84,14 +84,13 @@ def votes(asked: Namespace) -> str:
 def _votes(made: Subject, name: str, precision: str, device: str) -> torch.Tensor:
     backend = engine.opened(made, name, precision, device)
     count = voting.counter(
-        voting.hard(backend),
+        backend,
         made.split,
         noise=BoundNoise(registry.load("distributions", "gaussian"), SIGMA, 0, 255),
         batch_size=256,
-        device=backend.device,
     )
     pieces = [Piece(Job(row=row, bounds=()), 0, 0, VOTE_DRAWS) for row in range(VOTE_IMAGES)]
-    return torch.stack([one.votes for one in count(pieces)])
+    return torch.from_numpy(np.stack(count(pieces)))
 
 
 def sampling(asked: Namespace) -> str:

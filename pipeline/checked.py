@@ -159,7 +159,7 @@ def _served(whole: Params, found: _Components) -> None:
     """Refuse a stopping rule that cannot serve a certificate, and draws that certify nothing."""
     from rrcm.certification.votes.counts import Claim  # NumPy with it; a valid file needs neither
 
-    cfg, pairs = whole.sampling, whole.sample.paired
+    cfg = whole.sampling
     module = found.load("stopping", cfg.stop)
     certificate = found.load("certificates", cfg.certificate)
     if module is None or certificate is None:
@@ -169,12 +169,11 @@ def _served(whole: Params, found: _Components) -> None:
     try:
         rule = module.Rule(constants, n=cfg.n, claim=claim)
     except ConfigError as error:
-        where = f"stopping.{cfg.stop}." if "hits" in certificate.READS else "sample.certificate: "
-        raise ConfigError(f"{where}{error}") from None
+        raise ConfigError(f"stopping.{cfg.stop}.{error}") from None
     for name in whole.certify.certificates:
         try:
             asked = found.load("certificates", name)
             if asked is not None:
-                asked.require(rule, alpha=whole.certify.alpha, pairs=pairs)
+                asked.require(rule, alpha=whole.certify.alpha)
         except CertificateError as error:
             raise ConfigError(f"certify.certificates: {error}") from None

@@ -86,20 +86,13 @@ class Trained:
 
     def opened(self, draws: Sampling) -> Opened:
         """Open the run and the split that it is certified on."""
-        from rrcm.certification.sampling import session
         from rrcm.data.splits import shards
 
         split = shards.read(SHARDS, draws.split)
         if self.trained_at is not None:
             note(f"{self.name} was trained at sigma = {self.trained_at:g}")
         smoothed = self.classifier(draws, max_value=split.max_value)
-        return Opened(
-            name=self.name,
-            smoothed=smoothed,
-            split=split,
-            made=self.votes,
-            reference=session.reference(self.evaluation, smoothed.draws),
-        )
+        return Opened(name=self.name, smoothed=smoothed, split=split, made=self.votes)
 
     def known_image(self, name: str) -> KnownImage | None:
         """Return a test image by its index in the raw data."""

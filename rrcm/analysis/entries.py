@@ -11,13 +11,12 @@ import pandas as pd
 from rrcm.analysis.estimation import statistics
 from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
-from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
+from rrcm.certification.votes.records import BUDGET, END, Header, Row
 from rrcm.config.params import Params
 from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN
 
 Votes = tuple[Header, list[Row]]
-WHOLE = (END, SKIPPED)  # reasons to stop after which further draws are not used
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
 
 
@@ -74,7 +73,7 @@ class Entry:
     def _stopped_early(self) -> bool:
         if not {"n", "stop"} <= {*self.table}:
             return False
-        early = self.table[~self.table["stop"].isin(WHOLE)]
+        early = self.table[self.table["stop"] != END]
         most = self.votes[0].n if self.votes else int(self.table["n"].max())
         return bool((early["n"] < most).any())
 

@@ -156,14 +156,12 @@ def _settings(entry: Entry) -> dict[str, object]:
     rule = [header.stop, *(f"{key} = {value}" for key, value in header.stopping.items())]
     if not header.rule().fixed:  # where it stops depends on what it is laid out for
         rule.append(f"for {header.certificate} at α = {header.alpha}")
-    rule += ["label-aware"] * header.label_aware
     rule += [f"budget {header.budget:g} s"] * bool(header.budget)
-    votes = [f"{key} {getattr(header, key)}" for key in ("soft", "paired") if getattr(header, key)]
     return known | {
         "n₀": header.n0,
         "n": header.n,
         "rule": ", ".join(rule),
-        "certificate": ", ".join([entry.certificate, *votes]),
+        "certificate": entry.certificate,
         "noise": header.noise,
     }
 

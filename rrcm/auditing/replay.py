@@ -2,7 +2,7 @@
 
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding
 from rrcm.certification.votes.counts import Rule
-from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
+from rrcm.certification.votes.records import BUDGET, END, Header, Row
 from rrcm.core.errors import CertificateError
 
 IMAGES = 200  # images whose decisions to stop are repeated
@@ -18,7 +18,7 @@ def replay(header: Header, rows: list[Row]) -> list[Finding]:
     found += _reused(header, rows)
     try:
         rule = header.rule()
-        rule.claim.certificate.require(rule, alpha=rule.claim.alpha, pairs=header.paired)
+        rule.claim.certificate.require(rule, alpha=rule.claim.alpha)
     except CertificateError as error:  # no votes could certify anything
         return [Finding(level=ERROR, text=str(error)), *found]
     return found + _stopping(header, rows, rule)
@@ -26,13 +26,9 @@ def replay(header: Header, rows: list[Row]) -> list[Finding]:
 
 def _admitted(header: Header) -> list[tuple[str, str]]:
     """Settings in the header that limit what the radii mean, as (level, text)."""
-    total = header.n0 + header.n + header.paired
+    total = header.n0 + header.n
     conditions = {
         f"only part {header.shard} of the images": (WARNING, header.shard != "1/1"),
-        "images of a wrongly selected class were not drawn further: no way to use a classifier": (
-            NOTE,
-            header.label_aware,
-        ),
         f"drawing stopped after {header.budget:g} seconds: radii depend on the machine": (
             NOTE,
             header.budget > 0,
@@ -42,7 +38,6 @@ def _admitted(header: Header) -> list[tuple[str, str]]:
             NOTE,
             header.precision != "fp32",
         ),
-        f"{header.paired} draws compare it with the float32 function": (NOTE, header.paired > 0),
         "the images are of the choice split, on which recipes are compared: no result of its own": (
             NOTE,
             header.split == "choice",
@@ -83,8 +78,6 @@ def _stopping(header: Header, rows: list[Row], rule: Rule) -> list[Finding]:
 def _reason(header: Header, row: Row, rule: Rule) -> str | None:
     """Why the rule stops at the last look of an image and at none before; None if it does not."""
     votes = row.votes(len(header.classes))
-    if header.label_aware and votes.c_A != row.label:
-        return SKIPPED if not row.looks else None
     draws = votes.draws
     if not draws or draws != rule.looks[: len(draws)]:
         return None

@@ -75,12 +75,11 @@ def require(header: Header, *, certificates: list[str], alpha: float) -> tuple[R
     """The rule of ``header``, and ``alpha`` minus the error of the noise sampler.
 
     Raises:
-        CertificateError: A certificate cannot use the bounds of the rule, or no outcome of so many
-            draws certifies anything.
+        CertificateError: No outcome of so many draws certifies anything.
     """
     rule, level = header.rule(), header.alpha_left(alpha)
     for name in certificates:
-        _component(name).require(rule, alpha=level, pairs=header.paired)
+        _component(name).require(rule, alpha=level)
     return rule, level
 
 

@@ -204,15 +204,14 @@ def engine_rate(
     """Return noisy images per second of the engine, on as many images as it takes."""
     gaussian = registry.load("distributions", "gaussian")
     count = voting.counter(
-        voting.hard(backend),
+        backend,
         split,
         noise=BoundNoise(gaussian, backend.sigma, 0, split.max_value),
         batch_size=batch_size,
-        device=backend.device,
     )
     calls: list[tuple[float, int]] = []  # the end of each, and its rows
 
-    def timed(pieces: list[Piece]) -> Sequence[voting.Counts]:
+    def timed(pieces: list[Piece]) -> Sequence[np.ndarray]:
         counts = count(pieces)
         calls.append((time.perf_counter(), sum(piece.size for piece in pieces)))
         return counts

@@ -79,7 +79,7 @@ class Certifier:
             budget: Seconds of this call, checks included, after which sampling stops and the
                 bounds so far are used, give or take a batch; 0 for no limit.
             workers: Threads of each device; by default as many as PyTorch uses.
-            devices: Devices, such as ``["cuda:0", "cuda:1"]``, that share the images; each gets a
+            devices: Devices, such as ``["cuda:0", "cuda:1"]``, that share the draws; each gets a
                 copy of the network. By default the one where the network is.
             votes: A file to keep the votes in. If it is there, it is read and nothing is drawn, and
                 other ``labels`` are put into it; an interrupted call with the same file goes on
@@ -210,9 +210,7 @@ class Smoothed(Certifier):
 
     def _header(self, split: Split, seed: int | None, budget: float) -> Header:
         seed = secrets.randbits(64) if seed is None else seed
-        draws = dataclasses.replace(
-            self.draws, seed=seed, subset="all", label_aware=False, paired=0
-        )
+        draws = dataclasses.replace(self.draws, seed=seed, subset="all")
         header = dataclasses.replace(self, draws=draws).header(split, budget=budget)
         certify.require(header, certificates=[header.certificate], alpha=header.alpha)
         return header

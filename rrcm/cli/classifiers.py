@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rrcm.config.certification import Sampling
 from rrcm.core.errors import BackendError, ConfigError, DataError, printable
 from rrcm.core.files import read_bytes
-from rrcm.core.labels import UNKNOWN
 
 if TYPE_CHECKING:  # PyTorch takes seconds
     import numpy as np
 
-    from rrcm.certification.sampling.voting import Backend
     from rrcm.certification.smoothed import Smoothed
     from rrcm.data.splits.shards import Split
 
@@ -29,15 +27,13 @@ class Opened:
 
     ``made`` are files of votes that may answer the same request. For a folder of images, ``files``
     maps an index to its file, and ``left_out`` has a line for each file that was not used. ``said``
-    are lines to show with the results. ``reference`` is the function to which ``draws.paired``
-    draws are compared.
+    are lines to show with the results.
     """
 
     name: str
     smoothed: "Smoothed"
     split: "Split"
     made: tuple[Path, ...] = ()
-    reference: "Backend | None" = None
     files: dict[int, str] = dataclasses.field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
@@ -130,7 +126,7 @@ class Foreign:
             "size": self.size,
             "classes": None if self.classes is None else class_names(self.classes),
             "resize": self.resize,
-            "draws": dataclasses.replace(draws, paired=0),
+            "draws": draws,
             "denoiser": self.denoiser,
         }
         try:
@@ -167,13 +163,11 @@ class Foreign:
             strict=self.strict,
         )
         backend.classes = list(pictures.split.classes)
-        aware = smoothed.draws.label_aware and not (pictures.split.labels == UNKNOWN).any()
-        drawn = dataclasses.replace(smoothed.draws, label_aware=aware)
         before = "" if self.denoiser is None else f"{printable(str(self.denoiser))}, then "
         inside = f"{before}{backend.normalise}, then {printable(self.file)}"
         return Opened(
             name=printable(f"{self.name}-{self.images.resolve().name}").lstrip("."),
-            smoothed=dataclasses.replace(smoothed, draws=drawn),
+            smoothed=smoothed,
             split=pictures.split,
             files=dict(zip(pictures.split.idx.tolist(), pictures.files, strict=True)),
             left_out=tuple(pictures.left_out),

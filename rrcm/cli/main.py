@@ -213,15 +213,11 @@ def audit(
 
 
 @app.command(rich_help_panel=MACHINE)
-def doctor(
-    rng: Annotated[
-        bool, typer.Option("--rng", help="Test the random numbers that this machine draws.")
-    ] = False,
-) -> None:
+def doctor() -> None:
     """Check packages, devices and tools; exit code 1 if one that is needed is missing."""
     from rrcm.cli.commands import doctor
 
-    text, good = doctor.examine_noise() if rng else doctor.examine(PROJECT)
+    text, good = doctor.examine(PROJECT)
     say(text)
     raise typer.Exit(int(not good))
 

@@ -116,7 +116,7 @@ class Options:
         key="stopping.anytime.tolerance",
     )
     noise: str | None = _option(
-        "Sampler of the noise: gaussian, sound or secure.", DRAWS.noise, key="sample.noise"
+        "Sampler of the noise: gaussian or sound.", DRAWS.noise, key="sample.noise"
     )
     certificate: str | None = _option(
         "Certificate to report, such as cohen or two_class.",

@@ -178,7 +178,7 @@ def _kind(options: Options) -> str:
 
 def _until_decided(sample: Sampling, constants: dict[str, Any], *, always: bool) -> Sampling:
     """Return ``sample`` with the default rule, unless its own decides the radii anyway."""
-    if "radii" in constants or (sample.stop in ("none", "futile") and not always):
+    if "radii" in constants or (sample.stop == "none" and not always):
         return sample
     return dataclasses.replace(sample, stop=defaults.DRAWS.stop)
 

@@ -156,11 +156,7 @@ class Sample:
     ``split`` is the one to certify; ``choice`` is for comparing recipes. ``stop`` names a rule of
     rrcm/certification/stopping/, whose constants are ``stopping.<stop>``. The rule is made for
     ``certificate``, a file of rrcm/certification/certificates/, at ``certify.alpha``; other
-    certificates of the same votes are lower bounds. ``label_aware`` stops sampling an image
-    if the chosen class is wrong, as it then never counts as certified accuracy. If ``soft`` is not
-    0, the probabilities softmax(soft * scores) are summed too, as with MACER's beta. ``paired``
-    draws are evaluated by both this function and its float32 form, to certify the latter with votes
-    of the former.
+    certificates of the same votes are lower bounds.
     """
 
     backend: Annotated[str, Of("backends")]
@@ -174,26 +170,17 @@ class Sample:
     subset: str
     stop: str
     certificate: Annotated[str, Of("certificates")]
-    label_aware: bool
-    soft: float
-    paired: int
 
     def __post_init__(self) -> None:
         positive(self, "batch_size", most=BATCH)
         positive(self, "n0", "n", most=DRAWS)
         require(0 <= self.seed < 2**64, f"seed: must be in [0, 2^64), got {self.seed}")
-        not_negative(self, "soft")
-        not_negative(self, "paired", most=DRAWS)
-        require(
-            not self.soft or self.n < 2**31,
-            f"n: squares of soft votes are summed in 63 bits, for n below 2^31, got {self.n}",
-        )
         require(
             bool(SUBSET.fullmatch(self.subset)),
             f"subset: expected all, every:K or first:K, got {shown(self.subset)}",
         )
-        top = self.n0 + self.n + self.paired
-        require(top < DRAWS, f"n: draws are numbered below 2^32, and n0 + n + paired is {top}")
+        top = self.n0 + self.n
+        require(top < DRAWS, f"n: draws are numbered below 2^32, and n0 + n is {top}")
 
     def at(self, alpha: float) -> "Sampling":
         """The sampling whose stopping rule serves certificates of failure probability ``alpha``."""

@@ -22,16 +22,12 @@ DRAWS = Sampling(
     stop="spending",
     certificate="cohen",
     alpha=0.001,
-    label_aware=False,
-    soft=0.0,
-    paired=0,
 )
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]
 # With radii of large sigmas; those that n draws cannot certify cost nothing.
 DECIDED = [*RADII, 2.0, 2.5, 3.0]
 STOPPING: dict[str, dict[str, Any]] = {  # constants of each stopping rule
     "none": {},
-    "futile": {"beta": 1e-3},
     "grid": {"radii": DECIDED, "beta": 5e-4},
     "spending": {"radii": DECIDED, "beta": 0.01},
     "anytime": {"tolerance": 0.1, "beta": 1e-3},

@@ -143,14 +143,16 @@ def load(path: Path = PARAMS) -> Params:
 def modern(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Recorded sections by dotted name, as this version writes them.
 
-    Versions before 0.3 wrote ``shards/train`` where a start, guide or condition is `NONE`, and
-    ``certify.alpha`` in ``sample`` too.
+    Versions before 0.3 wrote ``shards/train`` where a start, guide or condition is `NONE`, and had
+    ``certify.alpha`` in ``sample`` too, beside options that no preset used.
     """
     sections = {name: _with_none(value) for name, value in recorded.items()}
     sample = sections.get("sample")
-    if isinstance(sample, Mapping) and "alpha" in sample:
-        sections["sample"] = {key: value for key, value in sample.items() if key != "alpha"}
-        sections["certify.alpha"] = sample["alpha"]
+    if isinstance(sample, Mapping):
+        if "alpha" in sample:
+            sections["certify.alpha"] = sample["alpha"]
+        off = {key for key in ("label_aware", "soft", "paired") if not sample.get(key, 1)}
+        sections["sample"] = {k: v for k, v in sample.items() if k not in {"alpha", *off}}
     return sections
 
 
@@ -165,8 +167,8 @@ def _require_modern(node: Mapping[str, Any]) -> None:
     today = modern(node)
     if today.get("sample") != node.get("sample"):
         raise ConfigError(
-            "sample.alpha: votes are drawn for certify.alpha now; remove this line, then "
-            "`rrcm accept --because` keeps results"
+            "sample: votes are drawn for certify.alpha now; remove the lines alpha, label_aware, "
+            "soft and paired, then `rrcm accept --because` keeps results"
         )
     if today != node:
         raise ConfigError(

@@ -105,7 +105,6 @@ def test_radii_beyond_the_first_that_nothing_certifies_are_left_out():
         ("certified", 200, True),  # more could have enlarged the radius
         ("certified", 500, False),
         ("futile", 200, True),  # given up, and a share beta of these would have had a radius
-        ("skipped", 0, False),  # the wrong class, whatever is drawn
         ("budget", 0, True),
         ("budget", 200, True),
         ("n", 500, False),
@@ -125,7 +124,7 @@ def test_acr_is_a_lower_bound_where_a_radius_was_cut_short(stop, draws, short):
     assert dataclasses.replace(one, votes=None).cut_short == short  # certificates say it, too
 
 
-@pytest.mark.parametrize("stop", ["none", "futile", "grid", "anytime"])
+@pytest.mark.parametrize("stop", ["none", "grid", "anytime"])
 @pytest.mark.parametrize("alpha", [0.001, 0.01])
 @pytest.mark.parametrize("certificate", ["cohen", "two_class"])
 def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate):
@@ -135,7 +134,6 @@ def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate)
     """
     constants = {
         "none": {},
-        "futile": {"beta": 0.01},
         "grid": GRID,
         "anytime": {"tolerance": 0.05, "beta": 0.01},
     }[stop]
@@ -145,14 +143,13 @@ def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate)
         PAIR[0], votes=drawn, table=made, certificate=certificate, alpha=alpha
     )
     asked = (certificate, alpha) == ("cohen", 0.001)
-    decided = {"none": [0, 0.25, 0.3], "futile": [0, 0.25, 0.3], "grid": [0, 0.25]}
-    decided |= {"anytime": []}
+    decided = {"none": [0, 0.25, 0.3], "grid": [0, 0.25], "anytime": []}
 
     assert one.cut_short == (stop != "none")
     for radius in (0, 0.25, 0.3):
         known = stop == "none" or (asked and radius in decided[stop])
         assert one.undecided([radius]) == [not known]
-        assert one.lower_bound(radius) == (not known or stop not in ("none", "futile"))
+        assert one.lower_bound(radius) == (not known or stop != "none")
     (row,) = tables.accuracy_table([one], radii=[0.25], confidence=0.95).to_dict("records")
     assert row["r = 0.25"].startswith("≥ ") == one.lower_bound(0.25)
     assert row["abstain %"].startswith("≤ ") == one.lower_bound(0)

@@ -325,7 +325,7 @@ def test_stopping_when_it_looked_good_is_found(tmp_path):
 
 def test_going_on_where_the_rule_gives_up_is_found(tmp_path):
     """30 hits in 100 draws are futile; whoever draws on until it looks better has no guarantee."""
-    definition, _ = sampled("futile", images=0)
+    definition, _ = sampled("grid", images=0)
     looks = [[draws - 70, 70, 0, 0] for draws in definition.rule().looks]
     one = row(0, 0, [100, 0, 0, 0], *looks)
     records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, images=1), [one])

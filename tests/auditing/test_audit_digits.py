@@ -260,7 +260,6 @@ def test_how_few_radii_it_rests_on_is_said(tmp_path):
     [
         ("grid", "alpha = 0.0005: with the stopping rule grid, half of alpha = 0.001 is kept"),
         ("anytime", None),
-        ("futile", None),
         ("none", None),
     ],
 )

@@ -24,15 +24,6 @@ alphas = st.floats(1e-6, 0.5)
 counts = st.integers(1, 100_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
 
-def test_bound_is_sound_and_tight_against_simulation():
-    """At p = bound, k or more successes happen with probability alpha: no more, no less."""
-    rng = np.random.default_rng(0)
-    for k, n, alpha in [(70, 100, 0.05), (950, 1000, 0.01), (500, 1000, 0.001)]:
-        p = bound(k, n, alpha)
-
-        assert (rng.binomial(n, p, size=1_000_000) >= k).mean() == pytest.approx(alpha, rel=0.1)
-
-
 @many
 @given(counts, alphas)
 def test_bounds_agree_with_scipy(kn, alpha):
@@ -41,7 +32,6 @@ def test_bounds_agree_with_scipy(kn, alpha):
     interval = binomtest(k, n).proportion_ci(1 - 2 * alpha, method="exact")
 
     assert bound(k, n, alpha) == pytest.approx(interval.low, abs=1e-9)
-    assert bounds.upper_confidence_bound(k, n, alpha) == pytest.approx(interval.high, abs=1e-9)
 
 
 @many
@@ -59,18 +49,6 @@ def test_more_votes_never_lower_the_bound(kn, alpha):
 def test_bounds_have_closed_forms_at_their_ends(n, alpha):
     assert bound(n, n, alpha) == pytest.approx(alpha ** (1 / n), rel=1e-15)
     assert bound(0, n, alpha) == 0
-    assert bounds.upper_confidence_bound(n, n, alpha) == 1
-    assert bounds.upper_confidence_bound(0, n, alpha) == pytest.approx(
-        -math.expm1(math.log(alpha) / n), rel=1e-15
-    )
-
-
-@many
-@given(counts, alphas)
-def test_an_upper_bound_of_p_is_the_complement_of_the_misses(kn, alpha):
-    k, n = kn
-
-    assert bounds.upper_confidence_bound(k, n, alpha) == bounds.complement(n - k, n, alpha)
 
 
 def exact_complement(misses, n, alpha):
@@ -215,65 +193,6 @@ def test_mixture_bound_has_the_values_of_exact_arithmetic(H, T, q):
 
     assert got == pytest.approx(q, rel=1e-8)
     assert got >= q
-
-
-# Empirical Bernstein.
-
-UNIT = 1 << 10
-values = st.lists(st.integers(0, UNIT), min_size=2, max_size=200)
-
-
-def bernstein(x, alpha=0.05, unit=UNIT):
-    return bounds.bernstein_complement(sum(x), sum(v * v for v in x), len(x), alpha, unit=unit)
-
-
-@many
-@given(values, alphas)
-def test_bernstein_is_its_formula(x, alpha):
-    share, n, log = np.array(x) / UNIT, len(x), math.log(2 / alpha)
-
-    mean = share.mean() - math.sqrt(2 * share.var(ddof=1) * log / n) - 7 * log / (3 * (n - 1))
-
-    assert bernstein(x, alpha) == pytest.approx(min(1, 1 - mean), abs=1e-9)
-
-
-def test_bernstein_does_not_cancel():
-    """A hundred million values, all but one of them 1: the spread is exact."""
-    n, unit = 10**8, 1 << 16
-    got = bounds.bernstein_complement(n * unit - 1, n * unit**2 - 2 * unit + 1, n, 0.05, unit=unit)
-
-    end = 7 * math.log(40) / (3 * (n - 1))
-    deviation = math.sqrt(2 * math.log(40) / n / n) / unit
-    assert got - end == pytest.approx(deviation + 1 / n / unit, rel=1e-6)
-
-
-@pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
-@pytest.mark.parametrize("kind", ["votes", "soft"])
-def test_bernstein_is_sound(p, kind):
-    """It is far from tight, on purpose: it holds for every distribution on [0, 1]."""
-    rng, n, repeats = np.random.default_rng(0), 300, 2000
-    unit = {"votes": 1, "soft": UNIT}[kind]
-    x = rng.binomial(unit, p, (repeats, n))
-
-    q = [bernstein(row, 0.4, unit=unit) for row in x.tolist()]
-
-    assert np.mean(np.array(q) < 1 - p) <= 0.4
-
-
-@pytest.mark.parametrize(
-    ("total", "squares", "n", "alpha"),
-    [
-        (1, 1, 1, 0.1),
-        (11, 11, 10, 0.1),
-        (-1, 1, 10, 0.1),
-        (5, 6, 10, 0.1),
-        (5, 2, 10, 0.1),
-        (5, 5, 10, 0.0),
-    ],
-)
-def test_bernstein_needs_sums_that_can_be(total, squares, n, alpha):
-    with refused(CertificateError, "sums of n values in 0..1", f"total={total}"):
-        bounds.bernstein_complement(total, squares, n, alpha, unit=1)
 
 
 # Radius.

@@ -14,7 +14,6 @@ from scipy.stats import norm
 
 from rrcm.certification import certify
 from rrcm.certification.votes import bounds
-from rrcm.certification.votes.counts import SOFT
 from rrcm.core import registry
 from rrcm.core.errors import CertificateError, ConfigError, DataError
 from rrcm.core.labels import UNKNOWN
@@ -174,23 +173,18 @@ def test_what_cannot_be_certified_is_refused():
 # Several certificates.
 
 ALL = registry.names("certificates")
-SOFTLY = header(n0=10, n=100, sigma=0.25, soft=1.0, paired=100)
-FULL = [
-    dataclasses.replace(one, soft=(k * SOFT, k * SOFT**2), paired=(1, 100))
-    for one, k in zip(ROWS, (100, 99, 60), strict=True)
-]
 
 
 @pytest.mark.parametrize("first", ALL)
 def test_the_first_certificate_fills_the_columns_and_the_others_have_their_own(first):
     others = [name for name in ALL if name != first]
 
-    made = table(FULL, SOFTLY, certificates=[first, *others], alpha=0.05)
+    made = table(certificates=[first, *others], alpha=0.05)
 
     extra = [f"{what}_{name}" for name in others for what in ("predict", "radius")]
     assert list(made) == [*COLUMNS, *extra]
     for name in ALL:
-        alone = table(FULL, SOFTLY, certificates=[name], alpha=0.05)
+        alone = table(certificates=[name], alpha=0.05)
         assert alone["predict"].tolist() == made[extra_or("predict", name, first)].tolist()
         assert alone["radius"].tolist() == made[extra_or("radius", name, first)].tolist()
         assert list(alone) == [*COLUMNS]
@@ -222,7 +216,7 @@ def test_what_has_no_label_is_neither_correct_nor_wrong(tmp_path):
     "name", ["NA", "null", "nan", "None", "=1+1", "-x", "'", "a,b", "\x1b[31m"]
 )
 def test_the_name_of_a_picture_is_read_as_it_was_written(tmp_path, name):
-    made = table(FULL)
+    made = table()
     made["file"] = name
     certify.write(made, tmp_path / "table.csv")
 
@@ -230,7 +224,7 @@ def test_the_name_of_a_picture_is_read_as_it_was_written(tmp_path, name):
 
 
 def test_an_image_of_which_nothing_is_known_abstains():
-    rows = [row(1, 0, [0, 0, 0], stop="budget"), row(2, 0, [9, 1, 0], stop="skipped")]
+    rows = [row(1, 0, [0, 0, 0], stop="budget"), row(2, 0, [9, 1, 0], stop="budget")]
     grid = header(stop="grid", stopping={"radii": [0.0], "beta": 0.01}, budget=1.0)
 
     made = table(rows, grid, certificates=["cohen", "two_class"])
@@ -238,7 +232,7 @@ def test_an_image_of_which_nothing_is_known_abstains():
     for line in made.to_dict("records"):
         assert (line["predict"], line["radius"], line["n"], line["p_A"]) == (-1, 0, 0, 0)
         assert (line["predict_two_class"], line["radius_two_class"], line["correct"]) == (-1, 0, 0)
-    assert made["stop"].tolist() == ["budget", "skipped"]
+    assert made["stop"].tolist() == ["budget", "budget"]
 
 
 def test_a_rule_bounds_what_it_stopped():
@@ -261,17 +255,16 @@ def test_a_rule_bounds_what_it_stopped():
 
 @pytest.mark.parametrize("name", ALL)
 def test_slack_of_every_draw_is_taken_off_alpha(name):
-    """10 draws select, 100 bound, 100 are paired: each may fall elsewhere with that chance."""
+    """10 draws select, 100 bound: each may fall elsewhere with that chance."""
     slack, alpha = 1e-4, 0.05
-    short = dataclasses.replace(SOFTLY, slack=slack, alpha=alpha)
+    short = dataclasses.replace(HEADER, slack=slack, alpha=alpha)
 
-    made = table(FULL, short, certificates=[name], alpha=alpha)
+    made = table(header=short, certificates=[name], alpha=alpha)
 
-    less = table(FULL, SOFTLY, certificates=[name], alpha=alpha - 210 * slack)
+    less = table(certificates=[name], alpha=alpha - 110 * slack)
     assert made.equals(less)
-    assert (
-        made["radius"].sum() < table(FULL, SOFTLY, certificates=[name], alpha=alpha)["radius"].sum()
-    )
+    assert made["radius"].sum() < table(certificates=[name], alpha=alpha)["radius"].sum()
+    assert short.rule().claim.alpha == pytest.approx(alpha - 110 * slack, rel=1e-12)
 
 
 def test_alpha_that_noise_uses_up_is_refused():

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from rrcm.certification import certify, tsv
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.votes import records
 from rrcm.core.errors import RrcmError
-from rrcm.core.files import write_json
 
 ROWS = [
     row(7, 2, [0, 0, 10], [1, 0, 9], [1, 0, 39]),
@@ -178,7 +176,7 @@ def test_a_damaged_file_is_read_or_refused(folder, valid, kind, change):
     ("key", "value"),
     [
         *(("shard", value) for value in ("", "a/b", "0/1", "2/1", "1/1/1")),
-        *((key, value) for key in ("images", "n", "n0", "paired") for value in (-1, 10**30)),
+        *((key, value) for key in ("images", "n", "n0") for value in (-1, 10**30)),
         *(("sigma", value) for value in (0.0, 1e999, math.nan)),
         *(("alpha", value) for value in (0.0, 1.0)),
         *((key, value) for key in ("budget", "slack") for value in (-1.0, math.nan)),
@@ -199,27 +197,6 @@ def test_a_header_that_means_nothing_is_refused(tmp_path, key, value):
 
 class Full(OSError):
     """No space left on device."""
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "json"])
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, kind):
-    write = {
-        "jsonl": lambda path: records.write(path, replace(HEADER, images=3), ROWS),
-        "csv": lambda path: certify.write(TABLE, path),
-        "tsv": lambda path: tsv.write(TABLE, path),
-        "json": lambda path: write_json(path, {"a": [1, 2, 3]}),
-    }[kind]
-    path = tmp_path / f"a.{kind}"
-    path.write_bytes(b"old")
-
-    def full(descriptor: int) -> None:
-        raise Full("no space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(Full):
-        write(path)
-
-    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"old"
 
 
 def test_a_disk_that_fills_up_in_the_middle_leaves_the_old_file(tmp_path):

@@ -17,31 +17,21 @@ from builders import row as line_of
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling_runs import CFG, CONSTANTS, OTHER, SIX, N, defined, rows, sampled
+from sampling_runs import CFG, CONSTANTS, SIX, N, defined, rows, sampled
 
 from rrcm.certification import certify
 from rrcm.certification.sampling import batching, journal, procedure, sampler, session
 from rrcm.certification.sampling.procedure import subset
 from rrcm.certification.votes import bounds, records
-from rrcm.certification.votes.counts import ABSTAIN, SOFT
+from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.config.certification import Sampling
 from rrcm.core import registry
-from rrcm.core.errors import BackendError, ConfigError, VotesError
-
-EXTRAS = {
-    "plain": {},
-    "soft": {"soft": 1.0},
-    "sharp": {"soft": 16.0},
-    "paired": {"paired": 50},
-    "label-aware": {"label_aware": True},
-    "sound": {"noise": "sound"},
-    "all": {"soft": 1.0, "paired": 50, "label_aware": True},
-}
+from rrcm.core.errors import BackendError, ConfigError
 
 
 @cache
-def whole(stop="none", extra="plain"):
-    return sampled(replace(CFG, stop=stop, **EXTRAS[extra]))
+def whole(stop="none", noise="gaussian"):
+    return sampled(replace(CFG, stop=stop, noise=noise))
 
 
 def journal_of(cfg, split=SIX):
@@ -51,15 +41,11 @@ def journal_of(cfg, split=SIX):
         patch.setattr(Path, "unlink", lambda path: None)
         journal = Path(folder, "journal")
         arguments = linear(), split, defined(cfg, split), journal, Path(folder, "votes")
-        list(procedure.sample(*arguments, workers=1, every=-1.0, reference=OTHER()))
+        list(procedure.sample(*arguments, workers=1, every=-1.0))
         return journal.read_bytes()
 
 
 every_rule = pytest.mark.parametrize("stop", CONSTANTS)
-every_extra = pytest.mark.parametrize("extra", EXTRAS)
-# Every rule with all extras at once, and every extra with a rule that stops early.
-CASES = {*((stop, "all") for stop in CONSTANTS), *(("grid", extra) for extra in EXTRAS)}
-every_case = pytest.mark.parametrize(("stop", "extra"), sorted(CASES))
 
 
 # One process, or however many.
@@ -67,10 +53,8 @@ every_case = pytest.mark.parametrize(("stop", "extra"), sorted(CASES))
 
 @every_rule
 def test_workers_do_not_change_a_byte(stop):
-    cfg = replace(CFG, stop=stop, **EXTRAS["all"])
-
-    assert sampled(cfg, workers=3) == whole(stop, "all")
-    assert len(whole(stop, "all").splitlines()) == 1 + 6
+    assert sampled(replace(CFG, stop=stop), workers=3) == whole(stop)
+    assert len(whole(stop).splitlines()) == 1 + 6
 
 
 def test_every_thread_draws(tmp_path, monkeypatch):
@@ -82,7 +66,7 @@ def test_every_thread_draws(tmp_path, monkeypatch):
     places = {"journal": tmp_path / "journal", "path": tmp_path / "votes"}
     try:
         torch.set_num_threads(3)
-        notes = session.run(function, defined(CFG, SIX), SIX, title="", reference=None, **places)
+        notes = session.run(function, defined(CFG, SIX), SIX, title="", **places)
     finally:
         torch.set_num_threads(before)
 
@@ -90,58 +74,53 @@ def test_every_thread_draws(tmp_path, monkeypatch):
     assert notes["workers"] == 3
 
 
-@every_case
-def test_three_shards_are_one_process(tmp_path, stop, extra):
-    cfg, paths = replace(CFG, stop=stop, **EXTRAS[extra]), []
+@every_rule
+def test_three_shards_are_one_process(tmp_path, stop):
+    cfg, paths = replace(CFG, stop=stop), []
     for i in (3, 1, 2):
         paths.append(tmp_path / f"{i}.jsonl")
         paths[-1].write_bytes(sampled(cfg, shard=f"{i}/3"))
 
     records.write(tmp_path / "merged.jsonl", *records.merge(paths))
 
-    assert (tmp_path / "merged.jsonl").read_bytes() == whole(stop, extra)
+    assert (tmp_path / "merged.jsonl").read_bytes() == whole(stop)
 
 
 @few
-@given(st.permutations(range(6)), st.sampled_from([*CONSTANTS]), st.sampled_from(["plain", "all"]))
-def test_an_image_has_the_same_votes_in_any_order(order, stop, extra):
-    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
-
-    assert rows(sampled(cfg, some(SIX, order))) == rows(whole(stop, extra))
+@given(st.permutations(range(6)), st.sampled_from([*CONSTANTS]))
+def test_an_image_has_the_same_votes_in_any_order(order, stop):
+    assert rows(sampled(replace(CFG, stop=stop), some(SIX, order))) == rows(whole(stop))
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 1000])
 def test_batches_do_not_change_a_vote(batch_size):
     """Of a classifier whose kernels do not know their batch; the header says which batch it was."""
-    other = sampled(replace(CFG, stop="grid", batch_size=batch_size, **EXTRAS["all"]))
+    other = sampled(replace(CFG, stop="grid", batch_size=batch_size))
 
-    assert rows(other) == rows(whole("grid", "all"))
-    assert other.splitlines()[0] != whole("grid", "all").splitlines()[0]
+    assert rows(other) == rows(whole("grid"))
+    assert other.splitlines()[0] != whole("grid").splitlines()[0]
 
 
 @cache
-def journal_bytes(stop, extra):
-    return journal_of(replace(CFG, stop=stop, **EXTRAS[extra]))
+def journal_bytes(stop):
+    return journal_of(replace(CFG, stop=stop))
 
 
 @few
-@given(st.data(), st.sampled_from([*CONSTANTS]), st.sampled_from([*EXTRAS]))
-def test_votes_resumed_after_any_cut_are_the_uninterrupted_ones(data, stop, extra):
+@given(st.data(), st.sampled_from([*CONSTANTS]))
+def test_votes_resumed_after_any_cut_are_the_uninterrupted_ones(data, stop):
     """From a journal that was cut at any byte, with some images in the middle of their draws."""
-    text = journal_bytes(stop, extra)
-    cut = data.draw(st.integers(0, len(text)))
-    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+    text = journal_bytes(stop)
+    cut, workers = data.draw(st.integers(0, len(text))), data.draw(st.integers(1, 3))
 
-    assert sampled(cfg, before=text[:cut], workers=data.draw(st.integers(1, 3))) == whole(
-        stop, extra
-    )
+    assert sampled(replace(CFG, stop=stop), before=text[:cut], workers=workers) == whole(stop)
 
 
 def test_a_resumed_image_draws_only_what_is_missing():
     """A journal with every line has nothing left to draw."""
     backend = linear()
 
-    sampled(before=journal_bytes("none", "plain"), make=lambda: backend)
+    sampled(before=journal_bytes("none"), make=lambda: backend)
 
     assert backend.batches == []
 
@@ -165,57 +144,43 @@ def test_the_journal_hears_of_a_long_image_now_and_then(monkeypatch):
 
 
 @every_rule
-@every_extra
-def test_the_first_draws_select_and_the_next_ones_estimate(stop, extra):
+@pytest.mark.parametrize("noise", registry.names("distributions"))
+def test_the_first_draws_select_and_the_next_ones_estimate(stop, noise):
     """Everything in a row, by the equations, from all draws of an image at once."""
-    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+    cfg = replace(CFG, stop=stop, noise=noise)
     module, rule = registry.load("distributions", cfg.noise), defined(cfg).rule()
-    first, last = cfg.n0 + cfg.n, cfg.n0 + cfg.n + cfg.paired
+    last = cfg.n0 + cfg.n
     for place, idx in enumerate(SIX.idx):
         d = torch.arange(last)
         x = torch.from_numpy(SIX.pixels(place)).expand(last, -1, -1, -1)
         image = torch.full_like(d, int(idx))
         noisy = module.noisy(x, SIGMA, seed=0, images=image, draws=d, max_value=16)
-        scores = linear().scores(noisy)
-        label = scores.argmax(dim=1).numpy()
-        selection = np.bincount(label[: cfg.n0], minlength=3)
-        c_A, looks, why = int(selection.argmax()), [], "skipped"
-        if not (cfg.label_aware and c_A != SIX.labels[place]):
-            for look in rule.looks:
-                counts = np.bincount(label[cfg.n0 : cfg.n0 + look], minlength=3)
-                looks.append([look, {str(c): int(k) for c, k in enumerate(counts) if k}])
-                dense = [[votes_.get(str(c), 0) for c in range(3)] for _, votes_ in looks]
-                one = line_of(int(idx), 0, selection.tolist(), *dense, stop="")
-                why = rule.stop(one.votes(3)) or "n"
-                if why != "n":
-                    break
-        steps = (scores[:, c_A : c_A + 1] * 0).long()
-        if cfg.soft and looks:
-            drawn = scores[cfg.n0 : cfg.n0 + looks[-1][0]]
-            steps = ((cfg.soft * drawn).softmax(dim=1)[:, c_A] * SOFT).floor().long()
-        unlike = int((label[first:] != OTHER().scores(noisy[first:]).argmax(1).numpy()).sum())
-
-        assert rows(whole(stop, extra))[idx] == {
+        label = linear().scores(noisy).argmax(dim=1).numpy()
+        selection, looks = np.bincount(label[: cfg.n0], minlength=3), []
+        for look in rule.looks:
+            counts = np.bincount(label[cfg.n0 : cfg.n0 + look], minlength=3)
+            looks.append([look, {str(c): int(k) for c, k in enumerate(counts) if k}])
+            dense = [[votes_.get(str(c), 0) for c in range(3)] for _, votes_ in looks]
+            one = line_of(int(idx), 0, selection.tolist(), *dense, stop="")
+            why = rule.stop(one.votes(3)) or "n"
+            if why != "n":
+                break
+        assert rows(whole(stop, noise))[idx] == {
             "idx": idx,
             "label": SIX.labels[place],
             "n0": {str(c): int(k) for c, k in enumerate(selection) if k},
             "looks": looks,
             "stop": why,
-            "soft": [int(steps.sum()), int((steps**2).sum())],
-            "paired": [unlike, cfg.paired],
+            **records.CONSTANT_OF_ROW,
         }
 
 
 def test_rules_do_stop_early_and_for_different_reasons():
     """Otherwise the tests above would compare nothing but full runs."""
-    reasons = {
-        stop: {row["stop"] for row in rows(whole(stop, "plain")).values()} for stop in CONSTANTS
-    }
+    reasons = {stop: {row["stop"] for row in rows(whole(stop)).values()} for stop in CONSTANTS}
 
     assert reasons["none"] == {"n"}
-    assert "futile" in reasons["futile"] and "n" in reasons["futile"]
     assert {"certified", "futile"} <= set().union(*reasons.values())
-    assert "skipped" in {row["stop"] for row in rows(whole("none", "label-aware")).values()}
 
 
 def test_images_and_seeds_have_noise_of_their_own():
@@ -261,22 +226,21 @@ def extended(earlier, cfg, split=SIX):
         return sampled(cfg, split, known=known.values()), len(known)
 
 
-@every_case
-def test_votes_on_other_images_are_not_drawn_again(stop, extra):
-    cfg = replace(CFG, stop=stop, **EXTRAS[extra])
+@every_rule
+def test_votes_on_other_images_are_not_drawn_again(stop):
+    cfg = replace(CFG, stop=stop)
     half, first = (sampled(replace(cfg, subset=subset)) for subset in ("every:2", "first:2"))
 
-    assert extended([half], cfg) == (whole(stop, extra), 3)
-    assert extended([half, first], cfg) == (whole(stop, extra), 4)
-    assert extended([whole(stop, extra)], replace(cfg, subset="every:2")) == (half, 3)
+    assert extended([half], cfg) == (whole(stop), 3)
+    assert extended([half, first], cfg) == (whole(stop), 4)
+    assert extended([whole(stop)], replace(cfg, subset="every:2")) == (half, 3)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"seed": 1}, {"n": 2 * N}, {"stop": "futile"}, {"alpha": 0.04}, {"noise": "sound"},
-     {"label_aware": True}, {"paired": 5}],
+    [{"seed": 1}, {"n": 2 * N}, {"stop": "anytime"}, {"alpha": 0.04}, {"noise": "sound"}],
     ids=str,
-)  # fmt: skip
+)
 def test_votes_of_another_definition_are_not_taken(changes):
     stop = "grid" if "alpha" in changes else CFG.stop
     half = sampled(replace(CFG, stop=stop, subset="every:2"))
@@ -292,13 +256,12 @@ def test_votes_without_a_rule_serve_every_alpha():
     assert b'"alpha":0.04' in sampled(asked)
 
 
-@pytest.mark.parametrize("extra, known", [("plain", 6), ("soft", 6), ("label-aware", 5)])
-def test_a_corrected_label_draws_nothing_that_does_not_depend_on_it(extra, known):
-    cfg, labels = replace(CFG, **EXTRAS[extra]), SIX.labels.copy()
+def test_a_corrected_label_draws_nothing():
+    labels = SIX.labels.copy()
     labels[4] = (labels[4] + 1) % 3
     corrected = replace(SIX, labels=labels)
 
-    assert extended([whole("none", extra)], cfg, corrected) == (sampled(cfg, corrected), known)
+    assert extended([whole()], CFG, corrected) == (sampled(split=corrected), 6)
 
 
 def of_other_weights():
@@ -378,20 +341,16 @@ def other(value):
     return f"{value}'" if isinstance(value, str) else value + 1
 
 
-CHANGES = {"noise": "sound", "subset": "first:2", "stop": "grid", "paired": 5, "soft": 16.0}
+CHANGES = {"noise": "sound", "subset": "first:2", "stop": "grid"}
 
 
 @pytest.mark.parametrize("field", [name for name in Sampling.__slots__ if name != "split"])
-def test_every_setting_is_in_the_header(field, tmp_path):
+def test_every_setting_is_in_the_header(field):
     """So that votes of one setting are never continued, or read, as those of another."""
     value = CHANGES.get(field, other(getattr(CFG, field)))
     changed = defined(replace(CFG, **{field: value}))
 
     assert getattr(changed, field) == value != getattr(defined(), field)
-    with journal.Journal(tmp_path / "journal", defined()):
-        pass
-    with refused(VotesError, " was ", "move the file away"):
-        journal.Journal(tmp_path / "journal", changed)
 
 
 def test_the_split_in_the_header_is_that_of_the_images():
@@ -415,10 +374,9 @@ def test_a_shard_is_i_of_k(shard):
         defined(shard=shard)
 
 
-@pytest.mark.parametrize("stop", ["none", "futile"])
-def test_a_rule_that_certifies_at_its_end_only_has_no_budget(stop):
-    with refused(ConfigError, "budget: ", repr(stop), "use one of anytime, grid, spending"):
-        defined(replace(CFG, stop=stop), budget=1.0)
+def test_a_rule_that_certifies_at_its_end_only_has_no_budget():
+    with refused(ConfigError, "budget: ", "'none'", "use one of anytime, grid, spending"):
+        defined(budget=1.0)
 
 
 # A budget.
@@ -481,7 +439,7 @@ def test_a_budget_loses_nothing_that_was_drawn(monkeypatch):
     decide = sampler.VoteSampler.wants_more
 
     def wanted(drawing, job):
-        seen[int(SIX.idx[job.row])] = [count.votes.tolist() for count in job.counts]
+        seen[int(SIX.idx[job.row])] = [count.tolist() for count in job.counts]
         return decide(drawing, job)
 
     monkeypatch.setattr(sampler.VoteSampler, "wants_more", wanted)
@@ -495,16 +453,14 @@ def test_a_budget_loses_nothing_that_was_drawn(monkeypatch):
 
 
 @pytest.mark.usefixtures("one_batch_a_task")
-def test_under_a_budget_every_image_is_selected_first(monkeypatch):
-    """And then most draws go to those of which a radius may be expected."""
+def test_under_a_budget_images_take_turns(monkeypatch):
+    """None has two looks more than another that still goes on."""
     monkeypatch.setattr(sampler, "time", Clock(1.0))
     _, found = header_and_rows(sampled(replace(CFG, stop="grid"), budget=40.0))
 
+    looks = [len(row.looks) for row in found if row.stop == "budget"]
     assert all(sum(row.n0.values()) == 20 for row in found)
-    draws = [sum(draws for draws, _ in row.looks[-1:]) for row in found]
-    ahead = [max(row.n0.values()) > 10 for row in found]
-    assert 0 < sum(ahead) < 6
-    assert sum(itertools.compress(draws, ahead)) > sum(draws) / 2
+    assert len(looks) > 1 and max(looks) - min(looks) <= 1
 
 
 # Failures.
@@ -537,13 +493,6 @@ def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_pat
 def test_classes_must_be_those_of_the_data(classes):
     with refused(BackendError, "run a-run has 3 classes", "the data"):
         sampled(split=replace(SIX, classes=classes))
-
-
-def test_pairs_need_something_to_be_compared_with(tmp_path):
-    definition = defined(replace(CFG, paired=5))
-
-    with refused(BackendError, "paired: 5 draws need another function"):
-        list(procedure.sample(linear(), SIX, definition, tmp_path / "j", tmp_path / "v", workers=1))
 
 
 def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):

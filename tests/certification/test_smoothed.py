@@ -93,8 +93,8 @@ def test_a_budget_ends_drawing(monkeypatch):
 
 
 def test_what_only_a_table_has_is_left_out():
-    """No subset, labels or pairs: an answer is about one picture, of a class that nobody knows."""
-    draws = dataclasses.replace(DRAWS, subset="first:1", label_aware=True, paired=7)
+    """An answer is about one picture, whatever subset the settings name."""
+    draws = dataclasses.replace(DRAWS, subset="first:1")
 
     assert of(draws=draws).answer(SPLIT.images[0], seed=1) == of().answer(SPLIT.images[0], seed=1)
 
@@ -118,10 +118,10 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn(monkeypatch):
     none = of(draws=dataclasses.replace(DRAWS, stop="none"), stopping={})
     with refused(ConfigError, "rule 'none' certifies nothing before its end"):
         none.answer(SPLIT.images[0], budget=1.0)
-    known = {name: value for name, value in defaults.STOPPING.items() if name != "futile"}
+    known = {name: value for name, value in defaults.STOPPING.items() if name != "none"}
     monkeypatch.setattr("rrcm.certification.smoothed.STOPPING", known)
-    with refused(ConfigError, "stop: 'futile' has no constants of its own here"):
-        of().certify(SPLIT.images, stop="futile")
+    with refused(ConfigError, "stop: 'none' has no constants of its own here"):
+        of().certify(SPLIT.images, stop="none")
     with refused(ConfigError, "radii: the rules grid, spending decide them, not 'anytime'"):
         of().certify(SPLIT.images, stop="anytime", radii=[0.1])
 

@@ -17,14 +17,13 @@ from rrcm.analysis.estimation import truncation
 from rrcm.certification import certify
 from rrcm.certification.sampling import procedure
 from rrcm.certification.votes import records
-from rrcm.certification.votes.records import BUDGET, END, SKIPPED
+from rrcm.certification.votes.records import BUDGET, END
 from rrcm.core.errors import VotesError
 
 MANY, FEW = 10_000, 1_000
 CFG = replace(sampling_runs.CFG, batch_size=1000, n=MANY, alpha=0.001)
 CONSTANTS = {
     "none": {},
-    "futile": {"beta": 0.01},
     "grid": {"radii": [0.0, 0.25, 0.5], "beta": 0.01},
     "anytime": {"tolerance": 0.01, "beta": 0.01},
 }
@@ -33,9 +32,9 @@ every_rule = pytest.mark.parametrize("stop", CONSTANTS)
 
 
 @cache
-def sampled(stop, n, **how):
+def sampled(stop, n):
     """Votes that were drawn, with at most ``n`` draws an image; none of them is undecided only."""
-    cfg = replace(CFG, stop=stop, n=n, **how)
+    cfg = replace(CFG, stop=stop, n=n)
     classifier = linear((-0.4, 0.2, 0.1))
     head = procedure.header(classifier, SPLIT, "a-run", cfg, CONSTANTS[stop])
     with TemporaryDirectory() as folder:
@@ -53,11 +52,10 @@ def written(folder, head, rows):
 
 
 @every_rule
-@pytest.mark.parametrize("label_aware", [False, True])
-def test_cut_votes_are_those_that_fewer_draws_make(tmp_path, stop, label_aware):
+def test_cut_votes_are_those_that_fewer_draws_make(tmp_path, stop):
     """To the last byte, of the votes and of the table: sampled twice, with the same seed."""
-    _, *many = sampled(stop, MANY, label_aware=label_aware)
-    drawn, *fewer = sampled(stop, FEW, label_aware=label_aware)
+    _, *many = sampled(stop, MANY)
+    drawn, *fewer = sampled(stop, FEW)
 
     cut = written(tmp_path, *truncation.truncate(*many, FEW))
 
@@ -67,7 +65,7 @@ def test_cut_votes_are_those_that_fewer_draws_make(tmp_path, stop, label_aware):
 
 def test_the_images_of_these_tests_stop_for_every_reason():
     """Some before the cut and some after, so that both are tried."""
-    for stop in ("futile", "grid", "anytime"):
+    for stop in ("grid", "anytime"):
         _, _, rows = sampled(stop, MANY)
         last = [r.looks[-1][0] for r in rows]
         assert min(last) < FEW < max(last)
@@ -110,17 +108,6 @@ def test_votes_cannot_be_cut_where_nobody_looked(stop, n, nearest):
         truncation.truncate(*random_votes(stop, 0), n)
 
 
-@pytest.mark.parametrize(("changes", "kind"), [({"soft": 1.0}, "soft"), ({"paired": 9}, "paired")])
-def test_sums_over_all_draws_cannot_be_cut(changes, kind):
-    """Draws of pairs are numbered from n0 + n on: with another n they are others."""
-    head, rows = random_votes("none", 0, **changes)
-
-    with refused(VotesError, f"{kind} votes", "cannot be cut"):
-        truncation.truncate(head, rows, 500)
-    assert truncation.truncate(head, rows, head.n) == (head, rows)
-    assert truncation.budgets(head) == [head.n]
-
-
 @pytest.mark.parametrize("n", [100, 118, 500])
 def test_boundaries_that_belong_to_n_cannot_be_cut(n):
     """Not even where the looks of a smaller n are the first ones."""
@@ -133,12 +120,10 @@ def test_boundaries_that_belong_to_n_cannot_be_cut(n):
     assert truncation.truncate(head, rows, 1000) == (head, rows)
 
 
-@pytest.mark.parametrize("reason", [BUDGET, SKIPPED])
-def test_what_nobody_finished_stays_as_it_is(reason):
-    """Time that ran out, and images that were never drawn, are no rule's."""
+def test_what_nobody_finished_stays_as_it_is():
     head, _ = random_votes("grid", 0)
     open_row = row(0, 0, [10, 0, 0], [70, 30, 0], stop=BUDGET)
-    unseen = row(1, 0, [0, 10, 0], stop=reason)
+    unseen = row(1, 0, [0, 10, 0], stop=BUDGET)
 
     _, rows = truncation.truncate(head, [open_row, unseen], 500)
 

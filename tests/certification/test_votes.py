@@ -18,7 +18,6 @@ from rrcm.certification.sampling import procedure
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.stopping import spending
 from rrcm.certification.votes import records
-from rrcm.certification.votes.counts import SOFT
 from rrcm.certification.votes.records import Header
 from rrcm.core.errors import VotesError
 
@@ -58,13 +57,21 @@ def write(path, rows=ROWS, definition=HEADER):
 # The file.
 
 
+KEYS = (
+    "format noise stream slack run weights sigma n0 n seed stop stopping certificate alpha "
+    "label_aware soft paired budget backend provider precision batch_size split subset images "
+    "pixels shard classes"
+).split()
+
+
 def test_the_format_is_the_documented_one(path):
     """One JSON object a line, the header first; classes without votes are left out."""
     first, *lines = write(path).decode().splitlines()
 
     said = json.loads(first)
-    assert [*said] == [*Header.__slots__, "crc32"] and said.pop("crc32") == "17d3ca9d"
-    assert said == dataclasses.asdict(HEADER)
+    assert said.pop("crc32") == "17d3ca9d"
+    assert [*said] == KEYS
+    assert said == dataclasses.asdict(HEADER) | records.CONSTANT
     text = (
         '{"idx":7,"label":2,"n0":{"2":10},"looks":[[10,{"0":1,"2":9}],[40,{"0":1,"2":39}]],'
         '"stop":"n","soft":[0,0],"paired":[0,0]'
@@ -76,29 +83,20 @@ def test_the_format_is_the_documented_one(path):
 @st.composite
 def files(draw):
     """A header of any size, and rows of any votes that it allows."""
-    classes, soft, paired = (
-        draw(st.integers(2, 5)),
-        draw(st.sampled_from([0.0, 1.0, 16.0])),
-        draw(st.integers(0, 3)),
-    )
-    definition = header(
-        classes=[str(k) for k in range(classes)], n0=4, n=99, soft=soft, paired=paired
-    )
+    classes = draw(st.integers(2, 5))
+    definition = header(classes=[str(k) for k in range(classes)], n0=4, n=99)
     rows = []
     for idx in draw(st.lists(st.integers(0, 2**32 - 1), unique=True, max_size=4)):
         pick = st.integers(0, classes - 1)
         ballots = draw(st.lists(pick, min_size=1, max_size=99))
         ends = draw(st.sets(st.integers(1, len(ballots)), max_size=3)) | {len(ballots)}
         looks = [np.bincount(ballots[:end], minlength=classes) for end in sorted(ends)]
-        steps = draw(st.integers(0, SOFT)) * bool(soft)  # each draw the same probability
         one = row(
             idx,
             draw(pick),
             np.bincount(draw(st.lists(pick, min_size=4, max_size=4)), minlength=classes),
             *looks,
             stop=draw(st.sampled_from(["n", "certified", "futile", "budget"])),
-            soft=(len(ballots) * steps, len(ballots) * steps**2),
-            paired=(draw(st.integers(0, paired)), paired),
         )
         rows.append(one)
     return replace(definition, images=len(rows)), rows
@@ -180,7 +178,7 @@ def test_evidence_is_the_votes_as_arrays(file):
 
         assert records.sparse(found.selection) == one.n0
         assert list(zip(found.draws, map(records.sparse, found.counts), strict=True)) == one.looks
-        assert (found.idx, found.soft, found.paired) == (one.idx, one.soft, one.paired)
+        assert found.idx == one.idx
         assert all(0 not in v.values() for v in (one.n0, *(v for _, v in one.looks)))
 
 
@@ -204,7 +202,7 @@ def test_a_row_may_have_no_draws_at_all_where_a_budget_left_it(path):
 
 GOOD = {
     "idx": 8, "label": 0, "n0": {"0": 10}, "looks": [[20, {"0": 20}], [40, {"0": 39, "1": 1}]],
-    "stop": "n", "soft": [0, 0], "paired": [0, 0],
+    "stop": "n",
 }  # fmt: skip
 BAD = [
     ({"idx": 7}, "image 7 comes twice"),
@@ -223,9 +221,7 @@ BAD = [
     ({"looks": [[20, {"0": 20}], [20, {"0": 20}]]}, "do not add up: 20 draws after 20"),
     ({"looks": [[20, {"0": 20}], [40, {"0": 19, "1": 21}]]}, "do not add up: 40 draws after 20"),
     ({"looks": [[9, {"1": 9}], [20, {"1": 9, "2": 11}], [40, {"1": 40}]]}, "40 draws after 20"),
-    ({"soft": [5, 7]}, "soft does not add up"),
-    ({"soft": [0, 1]}, "soft does not add up"),
-    ({"paired": [0, 5]}, "paired has 0 of 5, expected 0 pairs"),
+    ({"soft": [5, 7]}, "not a line of votes"),
     ({"idx": 1.5}, "not a line of votes"),
     ({"looks": [[20, {"0": 19.5, "1": 0.5}]]}, "not a line of votes"),
     ({"n0": {"zero": 10}}, "not a line of votes"),
@@ -264,43 +260,12 @@ def test_every_key_of_a_line_is_needed(path, key):
         records.read(path)
 
 
-@pytest.mark.parametrize(
-    "soft",
-    [
-        (-1, 1),
-        (41 * SOFT, 40 * SOFT**2),  # more than 40 draws of probability 1
-        (100, 99),  # whole numbers are never above their squares
-        (2, 3 * SOFT),  # nor a square above SOFT times its number
-        (40 * 10, 40 * 100 - 1),  # nor the square of a sum above n sums of squares
-    ],
-    ids=str,
-)
-def test_soft_sums_that_no_draws_have_are_refused(path, soft):
-    definition = header(soft=1.0)
-    damaged(path, json.dumps(GOOD | {"soft": [400, 4000]}), definition)
-    records.read(path)
-    damaged(path, json.dumps(GOOD | {"soft": soft}), definition)
+@pytest.mark.parametrize("changes", [{"label_aware": True}, {"soft": 1.0}, {"paired": 9}])
+def test_votes_of_a_kind_that_is_no_longer_drawn_are_refused(path, changes):
+    """Earlier versions stopped, counted or compared otherwise; a file of theirs says so."""
+    path.write_text(json.dumps(records.fields(HEADER) | changes) + "\n")
 
-    with refused(VotesError, f"{path}:4: soft does not add up"):
-        records.read(path)
-
-
-@pytest.mark.parametrize("pairs", [(-1, 9), (10, 9), (0, 8), (0, 10)], ids=str)
-def test_pairs_are_as_many_as_the_header_says(path, pairs):
-    definition = header(paired=9)
-    rows = [dataclasses.replace(one, paired=(1, 9)) for one in ROWS]
-    write(path, rows, definition)
-    records.read(path)
-    write(path, [rows[0], dataclasses.replace(rows[1], paired=pairs)], definition)
-
-    with refused(VotesError, f"{path}:3: paired has {pairs[0]} of {pairs[1]}, expected 9 pairs"):
-        records.read(path)
-
-
-def test_an_image_that_waits_for_its_pairs_is_unfinished(path):
-    write(path, definition=header(paired=9))
-
-    with refused(VotesError, f"{path}:2: image 7 is unfinished"):
+    with refused(VotesError, f"{path}:1: ", *changes, "which this version no longer draws"):
         records.read(path)
 
 

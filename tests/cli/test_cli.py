@@ -69,7 +69,7 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "check": set(),
     "status": set(),
     "plan": {"preset", "only", "gpu", "json"},
-    "doctor": {"rng"},
+    "doctor": set(),
     "log": {"sink", "to", "only"},
     "import": {
         *("file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"),

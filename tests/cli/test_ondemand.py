@@ -155,29 +155,13 @@ def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):
     assert (left.loc[left["n"] == 0, "predict"] == -1).all()
 
 
-def test_a_transfer_states_its_ceiling(checkout: Workspace):
-    def ask(params):
-        params["sample"].update(paired=50, n=300)
-        params["certify"]["certificates"] = ["cohen", "transfer"]
-
-    checkout.edit(ask)
-    said = checkout.run(*COMMAND)
-
-    table = certify.read(next(checkout.path.glob("results/*.csv")))
-    assert "With 50 pairs and 300 votes no radius above" in said
-    assert (table["radius_transfer"] <= table["radius"]).all()
-    _, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
-    assert {row.paired for row in rows} == {(0, 50)}  # fp32 against itself
-
-
-@pytest.mark.parametrize("noise", ["sound", pytest.param("secure", marks=pytest.mark.slow)])
-def test_other_noise_is_drawn_and_named(checkout: Workspace, noise: str):
-    checkout.edit(lambda p: p["sample"].update(noise=noise))
+def test_other_noise_is_drawn_and_named(checkout: Workspace):
+    checkout.edit(lambda p: p["sample"].update(noise="sound"))
 
     checkout.run(*COMMAND)
 
     header, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
-    assert header.noise == noise and (header.slack > 0) == (noise == "sound")
+    assert header.noise == "sound" and header.slack > 0
     assert sum(sum(row.n0.values()) for row in rows) == header.n0 * len(rows)
 
 

@@ -125,8 +125,6 @@ SLIPS = [
         "rrcm/certification/certificates/",
         "Did you mean 'cohen'?",
     ),
-    (ALL, "sample.certificate", "bernstein", "not go with the certificate bernstein"),
-    (ALL, "certify.certificates", ["transfer"], "transfer: needs paired votes", "sample.paired"),
     (ALL, "export.parity_images", -1, "export.parity_images: must be positive, got -1"),
     (ALL, "export.opset", 5, "export.opset: from 17 to 25, got 5"),
     (ALL, "ensembles.tiny-boosting-s025.members", 2**40, "members: at most 1024"),

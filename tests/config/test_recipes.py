@@ -126,16 +126,6 @@ def test_pretraining_is_the_paper_s(preset, name):
     assert cfg.augment == VIEWS
 
 
-@pytest.mark.parametrize(
-    ("step", "points"), [(0, 21), (1, 41), (258_406, 41), (258_407, 81), (600_000, 81)]
-)
-def test_the_grid_of_imagenet_grows_as_in_the_code(step, points):
-    """K' = ceil(600,000 / log2(5)) = 258,406."""
-    cfg = IMAGENET.pretrain["b"]
-
-    assert len(pretrain.noise_levels(step, cfg.grid, steps=cfg.steps)[0]) == points
-
-
 @cases(FINETUNE)
 def test_finetuning_is_that_of_the_logs(preset, name):
     recipe = PAPER[preset].recipes[f"finetune-{name}"]

@@ -1,9 +1,7 @@
 """Noise components: bits that depend on nothing else, kernels that change none, exact steps."""
 
-import hashlib
 import itertools
 import math
-import struct
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rrcm.certification.distributions import gaussian, secure, sound
+from rrcm.certification.distributions import gaussian, sound
 from rrcm.certification.sampling import philox
 from rrcm.core.errors import DataError
 from rrcm.core.registry import load, names
@@ -29,7 +27,7 @@ words = st.integers(0, WORD)
 seeds = st.integers(0, 2**64 - 1)
 places = st.lists(st.tuples(words, words), min_size=1, max_size=20)
 shapes = st.sampled_from([(1, 1, 1), (1, 3, 3), (3, 5, 7), (1, 8, 8), (2, 1, 17)])
-COMPONENTS = [gaussian, sound, secure]
+COMPONENTS = [gaussian, sound]
 each = pytest.mark.parametrize("component", COMPONENTS, ids=lambda c: c.__name__.split(".")[-1])
 
 
@@ -51,12 +49,12 @@ def same(a, b):
 
 
 def test_every_component_keeps_the_contract():
-    assert names("distributions") == ["gaussian", "secure", "sound"]
+    assert names("distributions") == ["gaussian", "sound"]
     for component in map(lambda name: load("distributions", name), names("distributions")):
-        assert isinstance(component.NAME, str) and isinstance(component.ON_GRID, bool)
+        assert isinstance(component.NAME, str)
         assert component.slack(0.5, pixels=64, max_value=16) >= 0
     assert gaussian.NAME == "philox4x32-10, box-muller, fp32"
-    assert len({component.NAME for component in COMPONENTS}) == 3
+    assert gaussian.NAME != sound.NAME
 
 
 @few
@@ -156,14 +154,26 @@ def test_changing_one_coordinate_gives_independent_noise(component, changed):
         assert abs(torch.corrcoef(pair)[0, 1]) < 4.5 / 300
 
 
+def test_gaussian_noise_is_uncorrelated_at_every_lag():
+    """2^20 numbers in the order (image, draw, pixel), and their sizes; p-values above 1e-4."""
+    where = [*itertools.product(range(4), range(256))]
+    z = (draw(gaussian, where, x=torch.zeros(1024, 1, 32, 32), sigma=1.0)).double().flatten()
+
+    for values in (z, z.abs()):
+        centred = (values - values.mean()) / values.std()
+        power = torch.fft.rfft(centred).abs().square()
+        correlations = torch.fft.irfft(power)[1 : len(z) // 2] / math.sqrt(len(z))
+        largest = float(correlations.abs().max())
+        assert len(correlations) * 2 * stats.norm.sf(largest) > 1e-4
+
+
 @pytest.mark.parametrize(
     ("component", "golden"),
     [
         (gaussian, [-1.7770261, 2.3060746, 0.8622078, -0.187674]),
         (sound, [0.8125, 0.125, 0.0625, 0.0]),
-        (secure, [-0.5089355, 0.2861553, -1.1373807, 0.3985133]),
     ],
-    ids=["gaussian", "sound", "secure"],
+    ids=["gaussian", "sound"],
 )
 def test_noise_has_not_moved(component, golden):
     """Golden of this code: votes on disk were drawn with it, so a change needs a new NAME."""
@@ -367,50 +377,6 @@ def test_grids_too_fine_for_sigma_are_refused(sigma, max_value):
         sound.thresholds(sigma, max_value)
 
 
-def chacha20(key, nonce, blocks):
-    """RFC 8439, section 2.3, from its text; the counter starts at 0."""
-
-    def quarter(s, a, b, c, d):
-        for x, y, z, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-            s[x] = (s[x] + s[y]) & WORD
-            s[z] ^= s[x]
-            s[z] = (s[z] << turn | s[z] >> (32 - turn)) & WORD
-
-    for counter in blocks:
-        start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key)]
-        start += [counter, *struct.unpack("<3I", nonce)]
-        s = [*start]
-        for _ in range(10):
-            for i in range(4):
-                quarter(s, i, i + 4, i + 8, i + 12)
-            for i in range(4):
-                quarter(s, i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
-        yield from ((a + b) & WORD for a, b in zip(s, start, strict=True))
-
-
-def test_secure_words_are_chacha20_of_the_rfc():
-    vector = chacha20(bytes(range(32)), bytes.fromhex("000000090000004a00000000"), [1])
-    assert next(vector) == 0xE4E7F110  # section 2.3.2
-
-    seed, image, draw_ = 2**40 + 7, 123, 456
-    key = hashlib.sha256(secure.DOMAIN + struct.pack("<Q", seed)).digest()
-    expected = [*chacha20(key, struct.pack("<3I", 0, image, draw_), range(3))]
-
-    got = secure.keystream(seed, torch.tensor([image]), torch.tensor([draw_]), 47)
-
-    assert got.tolist() == [expected]
-
-
-def test_secure_noise_is_box_muller_of_its_words():
-    x, images, draws = levels(3, (3, 5, 5)), torch.tensor([1, 2, 3]), torch.tensor([4, 5, WORD])
-    words_ = torch.from_numpy(secure.keystream(9, images, draws, 75).astype(np.int64))
-    z = streams.box_muller(words_[:, ::2], words_[:, 1::2]).flatten(1)[:, :75]
-
-    got = secure.noisy(x, 0.25, seed=9, images=images, draws=draws, max_value=16)
-
-    assert same(got, x + 0.25 * z.reshape(3, 3, 5, 5))
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_draws_the_same_steps_and_the_torch_normals():
     x, at = levels(50, (3, 9, 9)).cuda(), torch.arange(50).cuda()
@@ -420,9 +386,8 @@ def test_a_gpu_draws_the_same_steps_and_the_torch_normals():
     assert same(sound.noisy(x, 0.5, **on_gpu).cpu(), sound.noisy(x.cpu(), 0.5, **on_cpu))
     z = streams.gaussian(3, at, at, (3, 9, 9))
     assert same(gaussian.noisy(x, 0.5, **on_gpu), x + 0.5 * z)
-    for component in (gaussian, secure):
-        other = component.noisy(x.cpu(), 0.5, **on_cpu)
-        torch.testing.assert_close(component.noisy(x, 0.5, **on_gpu).cpu(), other)
+    other = gaussian.noisy(x.cpu(), 0.5, **on_cpu)
+    torch.testing.assert_close(gaussian.noisy(x, 0.5, **on_gpu).cpu(), other)
 
 
 # Normal numbers for a classifier that is random itself.
@@ -432,16 +397,11 @@ def test_a_gpu_draws_the_same_steps_and_the_torch_normals():
 @few
 @given(seed=seeds, where=places, shape=shapes)
 def test_normal_numbers_are_no_noise(component, seed, where, shape):
-    """By the equation, in a stream that no noise has, or from a key that it does not have."""
+    """By the equation, in a stream that no noise has."""
     images, draws = torch.tensor(where).T
     zero = torch.zeros(len(where), *shape)
     found = component.normals(seed, images, draws, shape)
 
-    if component is secure:
-        key = {"domain": component.RANDOMISE}
-        words = component.keystream(seed, images, draws, zero[0].numel(), **key)
-        assert same(found, philox.box_muller(words, shape))
-    else:
-        assert same(found, streams.gaussian(seed, images, draws, shape, stream=6))
+    assert same(found, streams.gaussian(seed, images, draws, shape, stream=6))
     added = component.noisy(zero, 1.0, seed=seed, images=images, draws=draws, max_value=255)
     assert not same(found, added)

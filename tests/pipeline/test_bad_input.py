@@ -118,7 +118,7 @@ CASES = {
     "stopping rule": (
         params(lambda p: p["sample"].update(stop="gird")),
         f"sample@{EVAL}",
-        "sample.stop: 'gird' is not in stopping (none, futile, grid, spending, anytime).",
+        "sample.stop: 'gird' is not in stopping (none, grid, spending, anytime).",
     ),
     "constant of a stopping rule": (
         params(lambda p: p["stopping"]["grid"].update(beta=2.0)),
@@ -129,11 +129,6 @@ CASES = {
         params(lambda p: p["report"].update(radii=[0.0, 0.3])),
         "report",
         "report.radii: 0.3 is not in stopping.grid.radii",
-    ),
-    "certificate that needs more": (
-        params(lambda p: p["certify"].update(certificates=["bernstein"])),
-        f"certify@{EVAL}",
-        "sample with the stopping rule none",
     ),
     "precision that the backend has not": (
         params(lambda p: p["sample"].update(precision="bf16")),

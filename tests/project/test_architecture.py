@@ -316,7 +316,7 @@ def using(
 VARIANTS = {
     "grid on onnx": using("onnx", "grid", "gaussian", "digits"),
     "none on torch": using("torch", "none", "sound", "cifar10", "resnet"),
-    "anytime on torch": using("torch", "anytime", "secure", "imagenet", method="smoothadv"),
+    "anytime on torch": using("torch", "anytime", "gaussian", "imagenet", method="smoothadv"),
     "MNIST": using("lanes", "none", "gaussian", "mnist", "lenet"),
 }
 

@@ -25,7 +25,7 @@ from rrcm.config import params
 
 PRESETS = [path.stem for path in tracked("presets/*.yaml")]
 PAPER = [name for name in PRESETS if not name.startswith(("digits", "fashion"))]
-RULES = ("futile", "grid", "spending", "anytime")
+RULES = ("grid", "spending", "anytime")
 
 
 @cache

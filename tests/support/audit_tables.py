@@ -9,7 +9,6 @@ from benchmarks.audit import rounded, simulate
 
 RULES = {
     "none": {},
-    "futile": {"beta": 0.001},
     "grid": {"radii": [0.0, 0.25, 0.5, 0.75, 1.0], "beta": 0.05},
     "anytime": {"tolerance": 0.01, "beta": 0.001},
     "spending": {"radii": [0.0, 0.25, 0.5, 0.75, 1.0], "beta": 0.01},

@@ -1,6 +1,5 @@
 """Pieces of draws, and counters of the votes on them."""
 
-import torch
 from builders import SIGMA, images
 
 from rrcm.certification.sampling import voting
@@ -9,7 +8,6 @@ from rrcm.certification.sampling.procedure import BoundNoise
 from rrcm.core import registry
 
 SIX = images(6)
-CPU = torch.device("cpu")
 
 
 def pieces(*parts):
@@ -17,11 +15,6 @@ def pieces(*parts):
     return [Piece(Job(row=row, bounds=()), 0, first, size) for row, first, size in parts]
 
 
-def counting(ballot, split=SIX, *, component="gaussian", seed=3, batch_size=7):
-    return voting.counter(
-        ballot,
-        split,
-        noise=BoundNoise(registry.load("distributions", component), SIGMA, seed, split.max_value),
-        batch_size=batch_size,
-        device=CPU,
-    )
+def counting(backend, split=SIX, *, component="gaussian", seed=3, batch_size=7):
+    noise = BoundNoise(registry.load("distributions", component), SIGMA, seed, split.max_value)
+    return voting.counter(backend, split, noise=noise, batch_size=batch_size)

@@ -129,9 +129,6 @@ def header(**changes: Any) -> Header:
         "stopping": {},
         "certificate": "cohen",
         "alpha": 0.001,
-        "label_aware": False,
-        "soft": 0.0,
-        "paired": 0,
         "budget": 0.0,
         "backend": "onnx",
         "provider": "CPUExecutionProvider",
@@ -155,8 +152,6 @@ def row(idx: int, label: int, n0: list[int], *looks: list[int], **changes: Any) 
         "n0": records.sparse(np.array(n0)),
         "looks": [(int(sum(look)), records.sparse(np.array(look))) for look in looks],
         "stop": "n",
-        "soft": (0, 0),
-        "paired": (0, 0),
     }
     return Row(**values | changes)
 

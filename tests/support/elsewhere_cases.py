@@ -237,6 +237,7 @@ class OneLayer:
     def __init__(self, some: Split, device: str) -> None:
         torch.manual_seed(0)
         pixels = some.images[0].size
+        self.classes = ["0", "1", "2"]
         self.layer, self.device = torch.nn.Linear(pixels, 3).to(device), torch.device(device)
 
     def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
@@ -244,26 +245,20 @@ class OneLayer:
             return self.layer(x.flatten(1))
 
 
-def votes(kind: str) -> Make:
-    """Votes of pieces, hard, soft or of disagreements."""
+def votes() -> Make:
+    """Votes of pieces."""
     some = images(5)
 
     def make(device: str) -> Iterable[Tensor]:
         one: Any = OneLayer(some, device)
-        ballots = {
-            "hard": lambda: voting.hard(one),
-            "soft": lambda: voting.soft(one, beta=2.0),
-            "disagreement": lambda: voting.disagreement(one, one),
-        }
         count = voting.counter(
-            ballots[kind](),
+            one,
             some,
             noise=BoundNoise(registry.load("distributions", "gaussian"), SIGMA, 3, some.max_value),
             batch_size=7,
-            device=torch.device(device),
         )
         pieces = [Piece(Job(row=row, bounds=()), 0, row, 9) for row in range(3)]
-        return [x for one in count(pieces) for x in (one.votes, one.soft, one.squares)]
+        return [torch.from_numpy(each) for each in count(pieces)]
 
     return make
 
@@ -339,7 +334,7 @@ CASES: dict[str, Make] = {
     **{f"fold {name}": folded(name) for name in registry.names("networks")},
     **{f"purify {name}": purified(name) for name in registry.names("purifiers")},
     **{f"noise {name}": noise(name) for name in registry.names("distributions")},
-    **{f"votes {kind}": votes(kind) for kind in ("hard", "soft", "disagreement")},
+    "votes": votes(),
     "encode": encoded,
     "distances": distances,
     **{f"generate by {name}": generated(name) for name in sampling.SAMPLERS},

@@ -1,7 +1,6 @@
 """Votes files that small samplings write."""
 
 import json
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,16 +15,14 @@ N = 400
 CFG = Sampling(
     backend="linear", precision="fp32", batch_size=16, noise="gaussian", n0=20, n=N, seed=0,
     split="test", subset="all", stop="none", certificate="cohen",
-    alpha=0.05, label_aware=False, soft=0.0, paired=0,
+    alpha=0.05,
 )  # fmt: skip
 CONSTANTS = {
     "none": {},
-    "futile": {"beta": 0.01},
     "grid": {"radii": [0.0, 0.25, 0.5], "beta": 0.01},
     "anytime": {"tolerance": 0.05, "beta": 0.01},
 }
 SIX = images(6)
-OTHER = partial(linear, (0.4, 0.0, 0.2))  # what paired draws are compared with
 
 
 def defined(cfg=CFG, split=SIX, *, backend=None, sigma=SIGMA, **how):
@@ -47,7 +44,6 @@ def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b""
             path,
             workers=workers,
             every=every,
-            reference=OTHER(),
             known=known,
         )
         last, (_, found) = list(drawn)[-1], records.read(path)  # nothing in it is damaged

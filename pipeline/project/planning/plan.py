@@ -162,9 +162,7 @@ def _notes(estimates: Sequence[Estimate], gpus: Gpus | None, planned: Planned) -
             "operator of a training. Loading of images is not in it."
         )
     if any(one.work.bound for one in estimates):
-        notes.append(
-            "≤: an upper bound: a stopping rule or sample.label_aware may end an image earlier."
-        )
+        notes.append("≤: an upper bound: a stopping rule may end an image earlier.")
     if unknown := [one.work.name for one in estimates if one.work.operations is None]:
         notes.append(f"not known: the size of an imported denoiser: {', '.join(unknown)}")
     return notes

@@ -261,14 +261,14 @@ class Planned:
         images = self.images[cfg.split]
         if kind != "all":
             images = -(-images // int(number)) if kind == "every" else min(images, int(number))
-        draws = cfg.n0 + cfg.n + 2 * cfg.paired  # a paired draw goes through two functions
+        draws = cfg.n0 + cfg.n
         return Work(
             what=f"{images:,} images x {draws:,} draws",
             operations=None if called is None else images * draws * called.operations,
             images=images,
             draws=draws,
             batch=cfg.batch_size,
-            bound=cfg.stop != "none" or cfg.label_aware,
+            bound=cfg.stop != "none",
             precision=cfg.precision,
             disk=images * (len(look_schedule(cfg.n)) + 2) * LOOK,
             network=("", "") if called is None else called.network,

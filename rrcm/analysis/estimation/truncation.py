@@ -10,7 +10,7 @@ from rrcm.analysis.estimation import statistics
 from rrcm.certification import certify
 from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.votes.counts import ImageVotes, Rule
-from rrcm.certification.votes.records import BUDGET, END, SKIPPED, Header, Row
+from rrcm.certification.votes.records import BUDGET, END, Header, Row
 from rrcm.core.errors import CertificateError, VotesError
 
 
@@ -22,8 +22,8 @@ def truncate(header: Header, rows: list[Row], n: int) -> tuple[Header, list[Row]
     smaller n, so no draw is missing. Images that a budget of time cut short stay so.
 
     Raises:
-        VotesError: ``n`` is no look of these votes (the error names the nearest one), their rule is
-            not nested, or they contain sums over all draws, soft or paired.
+        VotesError: ``n`` is no look of these votes (the error names the nearest one), or their rule
+            is not nested.
     """
     ((shorter, found),) = truncations(header, rows, [n])
     return shorter, found
@@ -55,9 +55,6 @@ def _require(header: Header, n: int) -> Rule:
     Raises:
         VotesError: Votes of ``header`` cannot be truncated to ``n``.
     """
-    if header.soft or header.paired:
-        kind = "soft" if header.soft else "paired"
-        raise VotesError(f"n = {n}: {kind} votes are sums over all draws and cannot be cut")
     if not header.rule().nested:
         raise VotesError(
             f"n = {n}: the boundaries of the rule {header.stop} belong to its n, so its votes of "
@@ -76,7 +73,7 @@ def _require(header: Header, n: int) -> Rule:
 
 def budgets(header: Header) -> list[int]:
     """The n of a series 1-2-5 at which votes can be cut, and their own n, ascending."""
-    if header.soft or header.paired or not header.rule().nested:
+    if not header.rule().nested:
         return [header.n]
     series = (look for look in header.rule().looks if str(look).rstrip("0") in ("1", "2", "5"))
     return [*(n for n in series if n < header.n and _rule(header, n)), header.n]
@@ -96,7 +93,7 @@ def _replay(row: Row, votes: ImageVotes, rule: Rule, since: int) -> Row:
         end = END if draws[seen - 1] == n else ""
         if stop := rule.stop(votes.first(seen)) or end:
             return dataclasses.replace(row, looks=row.looks[:seen], stop=stop)
-    if row.stop not in (BUDGET, SKIPPED):
+    if row.stop != BUDGET:
         raise VotesError(
             f"image {row.idx}: drawing stopped after {draws[-1]} draws, where the rule laid "
             f"out for {n} would have gone on"

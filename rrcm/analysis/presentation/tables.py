@@ -204,7 +204,7 @@ def drawing_table(found: list[Entry]) -> pd.DataFrame:
         if entry.votes:
             header, _ = entry.votes
             row["of at most"] = f"{header.n:,}"
-            row["rule"] = header.stop + (", label-aware" if header.label_aware else "")
+            row["rule"] = header.stop
             row["noise"] = f"{header.noise}, seed {header.seed}"
             row["function"] = f"{header.backend} {header.precision}, {header.provider}"
         rows.append(row)

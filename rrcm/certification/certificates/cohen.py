@@ -32,8 +32,8 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Cer
     return conclude(votes, complement=q, radius=radius(q, sigma=sigma))
 
 
-def require(rule: Rule, *, alpha: float, pairs: int) -> None:
-    """Refuse too few draws for unanimous votes to certify anything; ``pairs`` is not used.
+def require(rule: Rule, *, alpha: float) -> None:
+    """Refuse too few draws for unanimous votes to certify anything.
 
     Raises:
         CertificateError: There are too few.

@@ -41,8 +41,8 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Cer
     return conclude(votes, complement=not_A, radius=both / 2)
 
 
-def require(rule: Rule, *, alpha: float, pairs: int) -> None:
-    """Refuse too few draws for unanimous votes to certify anything; ``pairs`` is not used.
+def require(rule: Rule, *, alpha: float) -> None:
+    """Refuse too few draws for unanimous votes to certify anything.
 
     Raises:
         CertificateError: There are too few.

@@ -1,1 +1,1 @@
-"""Noise samplers of certification; each file has ``NAME, ON_GRID, noisy, normals, slack``."""
+"""Noise samplers of certification; each file has ``NAME, noisy, normals, slack``."""

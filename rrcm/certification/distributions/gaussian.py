@@ -9,7 +9,6 @@ from rrcm.certification.sampling.normals import normals as counter_based
 from rrcm.noise import streams
 
 NAME = "philox4x32-10, box-muller, fp32"
-ON_GRID = False
 
 
 def noisy(

@@ -17,7 +17,6 @@ from rrcm.core.errors import DataError
 from rrcm.noise import streams
 
 NAME = "philox4x32-10, rounded normal on the pixel grid, 63-bit thresholds"
-ON_GRID = True
 LARGEST = 2**12  # of max_value * sigma: k + i stays far below 2^24, so it is exact in float32
 BITS = 63
 

@@ -51,7 +51,7 @@ class Piece:
 # short, as what is under way when an image stops is lost.
 TASK = 0.05
 
-# Counts are whatever can be added: arrays, or `voting.Counts`.
+# Counts are whatever can be added.
 CountPieces = Callable[[list[Piece]], Sequence[Any]]  # pieces [P] of whole batches -> counts [P]
 Decide = Callable[[Job], bool]  # called after each interval: is another one wanted?
 

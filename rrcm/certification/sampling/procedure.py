@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rrcm.certification.sampling import side_by_side
 from rrcm.certification.sampling.journal import InMemoryJournal, Journal
 from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler
 from rrcm.certification.sampling.voting import Backend
@@ -72,9 +71,6 @@ def header(
         stopping=stopping,
         certificate=cfg.certificate,
         alpha=cfg.alpha,
-        label_aware=cfg.label_aware,
-        soft=cfg.soft,
-        paired=cfg.paired,
         budget=budget,
         backend=cfg.backend,
         provider=backend.provider,
@@ -186,8 +182,8 @@ def reusable(earlier: Iterable[Path], header: Header, split: Split) -> dict[int,
 
     Guarantee: the votes that sampling would draw, under the condition stated above for restarts:
     all that they depend on is the same, and the images are those of ``split``. They do not depend
-    on the ``subset``; on labels, unless the header is label-aware, and then on their own; or on
-    ``alpha``, where all n draws are made of every image. Rows have the labels of ``split``.
+    on the ``subset``, on labels, or on ``alpha``, where all n draws are made of every image. Rows
+    have the labels of ``split``.
 
     Args:
         earlier: Files that may have such votes. Others are passed over, also damaged ones, and
@@ -206,7 +202,6 @@ def reusable(earlier: Iterable[Path], header: Header, split: Split) -> dict[int,
         idx: dataclasses.replace(rows[idx], label=label)
         for idx, label in labels.items()
         if idx in rows and rows[idx].stop != BUDGET
-        if rows[idx].label == label or not header.label_aware
     }
 
 
@@ -245,35 +240,23 @@ def draw(
     workers: int,
     every: float = 5.0,
     began: float | None = None,
-    reference: Backend | None = None,
     others: Sequence[Backend] = (),
 ) -> Iterator[SamplingProgress]:
     """Draw the votes of the images of ``split`` that ``kept`` lacks, into it; yield the progress.
 
     Arguments and errors are those of `sample`.
     """
-    paired = reference if header.paired else None
-    if header.paired and paired is None:
-        raise BackendError(f"paired: {header.paired} draws need another function to compare with")
+    drawing = VoteSampler(
+        split,
+        header,
+        kept,
+        noise=noise(header, split),
+        workers=workers,
+        every=every,
+        began=began,
+    )
     places = subset(header.subset, len(split.idx), shard=header.shard)
-    devices = [backend, *others]
-    shared = side_by_side.Shared(kept) if others else kept
-    each = []
-    for number, device in enumerate(devices):
-        drawing = VoteSampler(
-            split,
-            header,
-            shared,
-            noise=noise(header, split),
-            workers=workers,
-            every=every,
-            began=began,
-        )
-        own = places[number :: len(devices)]
-        if paired is not None:
-            drawing.draw_pairs(device, paired, own)
-        each.append(drawing.draw_votes(device, own))
-    yield from side_by_side.merged(each) if others else each[0]
+    yield from drawing.draw_votes([backend, *others], places)
 
 
 def sample(
@@ -286,7 +269,6 @@ def sample(
     workers: int,
     every: float = 5.0,
     began: float | None = None,
-    reference: Backend | None = None,
     others: Sequence[Backend] = (),
     known: Iterable[Row] = (),
 ) -> Iterator[SamplingProgress]:
@@ -303,15 +285,13 @@ def sample(
         workers: Number of threads of each device.
         every: Seconds between journal lines of an unfinished image; a kill loses at most these.
         began: When the budget of ``header`` began, of `time.monotonic`; by default with the draws.
-        reference: The classifier that ``header.paired`` draws are compared with.
-        others: The same function on further devices, with which it shares the images.
+        others: The same function on further devices, with which it shares the draws.
         known: Finished rows, from `reusable`, whose images are not drawn.
 
     Raises:
         VotesError: ``journal`` has votes of another classifier or setting.
         ConfigError: The budget was spent before the first draw.
-        BackendError: The classes differ from those of ``split``, a score is NaN, or there is no
-            ``reference`` for paired draws.
+        BackendError: The classes differ from those of ``split``, or a score is NaN.
     """
     require_classes(header, split)
     with Journal(journal, header) as kept:
@@ -324,7 +304,6 @@ def sample(
             workers=workers,
             every=every,
             began=began,
-            reference=reference,
             others=others,
         )
         places = subset(header.subset, len(split.idx), shard=header.shard)

@@ -50,26 +50,20 @@ def draw(
         journal=journal,
         path=path,
         title=title,
-        reference=reference(evaluation, cfg),
         earlier=earlier,
     )
 
 
-def backend(evaluation: Eval, cfg: Sampling, *, precision: str | None = None) -> Backend:
+def backend(evaluation: Eval, cfg: Sampling) -> Backend:
     """The classifier of an evaluation in the configured backend, on the GPU if there is one."""
     return registry.load("backends", cfg.backend).Backend(
         Path("."),
         evaluation.run,
         sigma=evaluation.sigma,
-        precision=precision or cfg.precision,
+        precision=cfg.precision,
         device="cuda" if torch.cuda.is_available() else "cpu",
         calibration=partial(_calibration, evaluation.sigma),
     )
-
-
-def reference(evaluation: Eval, cfg: Sampling) -> Backend | None:
-    """The float32 classifier to compare votes with, if ``cfg.paired``."""
-    return backend(evaluation, cfg, precision="fp32") if cfg.paired else None
 
 
 def _calibration(sigma: float) -> Tensor:
@@ -96,7 +90,6 @@ def run(
     journal: Path,
     path: Path,
     title: str,
-    reference: Backend | None,
     earlier: Sequence[Path] = (),
     began: float | None = None,
 ) -> dict[str, Any]:
@@ -115,7 +108,6 @@ def run(
         workers=threads,
         every=save_every(),
         began=began,
-        reference=reference,
         known=known.values(),
     )
     last = shown(states, header, total=images, title=title)

@@ -1,16 +1,12 @@
 """Counts votes per image from batches of classifier scores, on the backend's device.
 
-A ballot maps noisy pixels [B, C, H, W] to the `Counts` of each row: class votes, soft votes, or the
-disagreements of two classifiers. `counter` draws the noise and sums rows over draws of an image.
-
 Guarantee: a row's noise, and the normal numbers z of a random classifier, are functions of (seed,
 image, draw), from two streams. So draws of a random classifier are independent of each other and of
 the noise, as its certificate requires.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from operator import itemgetter
+import queue
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrcm.certification.sampling.batching import CountPieces, Piece
-from rrcm.certification.votes.counts import SOFT
 from rrcm.core.errors import BackendError
 from rrcm.data.splits.shards import Split
 
@@ -46,42 +41,6 @@ class Backend(Protocol):
         """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Counts:
-    """Votes of single draws, or summed over draws, int64; ``+`` adds them.
-
-    ``votes`` [..., K] per class. ``soft`` and ``squares`` [..., K]: class probabilities in whole
-    steps of 1 / SOFT, and the squares of these steps; [..., 0] where there are no soft votes.
-    ``nan`` [..., 1]: draws with a NaN score.
-    """
-
-    votes: Tensor
-    soft: Tensor
-    squares: Tensor
-    nan: Tensor
-
-    def apply(self, function: Callable[[Tensor], Tensor]) -> "Counts":
-        """Apply ``function`` to each tensor."""
-        return Counts(
-            votes=function(self.votes),
-            soft=function(self.soft),
-            squares=function(self.squares),
-            nan=function(self.nan),
-        )
-
-    def __add__(self, other: "Counts") -> "Counts":
-        """Sums of counts of the same shapes."""
-        return Counts(
-            votes=self.votes + other.votes,
-            soft=self.soft + other.soft,
-            squares=self.squares + other.squares,
-            nan=self.nan + other.nan,
-        )
-
-
-Ballot = Callable[[Tensor, Tensor | None], Counts]  # noisy pixels and z of B rows -> their counts
-
-
 class Noise(Protocol):
     """The noise of votes, at its sigma and seed; see `procedure.noise`."""
 
@@ -105,107 +64,66 @@ def trial_normals(backend: Backend, rows: int) -> Tensor | None:
     return torch.randn(rows, *backend.normals, generator=generator).to(backend.device)
 
 
-def hard(backend: Backend) -> Ballot:
-    """One vote per row, for the class of the highest score; ties go to the lowest class."""
+def ballots(backend: Backend, noisy: Tensor, z: Tensor | None = None) -> Tensor:
+    """One vote per row, int64 [B, K + 1]: for the class of the highest score, the lowest of equals.
 
-    def ballot(noisy: Tensor, z: Tensor | None = None) -> Counts:
-        scores = scores_of(backend, noisy, z)
-        return _counts(F.one_hot(scores.argmax(1), scores.shape[1]), _nan(scores))
-
-    return ballot
-
-
-def soft(backend: Backend, *, beta: float) -> Ballot:
-    """The vote of `hard`, and probabilities softmax(beta * scores) in steps of 1 / SOFT.
-
-    They are rounded down to whole steps, so that sums over draws are exact.
+    The last column is 1 where a score is NaN.
     """
-
-    def ballot(noisy: Tensor, z: Tensor | None = None) -> Counts:
-        scores = scores_of(backend, noisy, z)
-        steps = ((beta * scores.double()).softmax(dim=1) * SOFT).nan_to_num().long()
-        return _counts(F.one_hot(scores.argmax(1), scores.shape[1]), _nan(scores), steps)
-
-    return ballot
+    scores = scores_of(backend, noisy, z)
+    votes = F.one_hot(scores.argmax(1), scores.shape[1])
+    return torch.cat([votes, scores.isnan().any(dim=1, keepdim=True)], dim=1)
 
 
-def disagreement(backend: Backend, other: Backend) -> Ballot:
-    """Whether two classifiers agree on a noisy input: votes [B, 2] for yes and no.
+def counter(backend: Backend, split: Split, *, noise: Noise, batch_size: int) -> CountPieces:
+    """The function that `batching.run` calls: the votes of each piece, int64 [K].
 
-    Random classifiers get the same normal numbers.
-    """
-
-    def ballot(noisy: Tensor, z: Tensor | None = None) -> Counts:
-        first = scores_of(backend, noisy, z)
-        there = None if z is None else z.to(other.device)
-        second = scores_of(other, noisy.to(other.device), there).to(first.device)
-        unlike = first.argmax(1) != second.argmax(1)
-        return _counts(F.one_hot(unlike.long(), 2), _nan(first) | _nan(second))
-
-    return ballot
-
-
-def _counts(votes: Tensor, nan: Tensor, steps: Tensor | None = None) -> Counts:
-    steps = votes[:, :0] if steps is None else steps
-    return Counts(votes=votes, soft=steps, squares=steps**2, nan=nan)
-
-
-def _nan(scores: Tensor) -> Tensor:
-    return scores.isnan().any(dim=1, keepdim=True).long()
-
-
-def counter(
-    ballot: Ballot,
-    split: Split,
-    *,
-    noise: Noise,
-    batch_size: int,
-    device: torch.device,
-    normals: tuple[int, ...] = (),
-) -> CountPieces:
-    """The function that `batching.run` calls: the `Counts` of each piece, on the CPU.
-
-    Batches have ``batch_size`` rows on ``device``; rows that no piece fills repeat the first image
-    and are not counted. ``normals`` is the shape of z, which is drawn afresh for each row.
+    Batches have ``batch_size`` rows on the device of ``backend``; rows that no piece fills repeat
+    the first image and are not counted. A random classifier gets fresh normal numbers for each row.
 
     Raises:
         BackendError: A score is NaN; names the image.
     """
+    device = backend.device
 
-    def count(pieces: list[Piece]) -> list[Counts]:
+    def count(pieces: list[Piece]) -> list[np.ndarray]:
         if device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # of this thread; there is a worker for each core
         places = np.array([piece.job.row for piece in pieces])
         x, idx = (_on(device, array) for array in (split.pixels(places), split.idx[places]))
         owner, draws, counted = _on(device, _rows(pieces, batch_size))
-        totals: Counts | None = None
+        totals = torch.zeros(len(pieces), len(backend.classes) + 1, dtype=torch.int64).to(device)
         for first in range(0, len(owner), batch_size):
             batch = slice(first, first + batch_size)
             piece = owner[batch]
             keys = idx[piece], draws[batch]
             noisy = noise.noisy(x[piece], *keys)
-            z = noise.normals(*keys, normals) if normals else None
-            summed = _per_piece(ballot(noisy, z), piece, counted[batch, None], len(pieces))
-            totals = summed if totals is None else totals + summed
-        assert totals is not None  # pieces have rows
-        totals = totals.apply(Tensor.cpu)  # the only wait for the device
-        if bool(totals.nan.any()):
-            image = split.idx[places[int(totals.nan[:, 0].argmax())]]
+            z = noise.normals(*keys, backend.normals) if backend.normals else None
+            totals.index_add_(0, piece, ballots(backend, noisy, z) * counted[batch, None])
+        votes = totals.cpu().numpy()  # the only wait for the device
+        if (nan := votes[:, -1]).any():
+            image = split.idx[places[int(nan.argmax())]]
             raise BackendError(
                 f"NaN scores for image {image}; the weights or the runtime are broken"
             )
-        return [totals.apply(itemgetter(i)) for i in range(len(pieces))]
+        return list(votes[:, :-1])
 
     return count
 
 
-def _per_piece(rows: Counts, piece: Tensor, counted: Tensor, pieces: int) -> Counts:
-    """Sums [pieces, ...] of the rows [B, ...] of each ``piece`` [B] that are ``counted`` [B, 1]."""
+def taking_turns(counters: Sequence[CountPieces], *, workers: int) -> CountPieces:
+    """One function of those of several devices, to each of which it hands ``workers`` calls."""
+    free: queue.SimpleQueue[CountPieces] = queue.SimpleQueue()
+    for each in [*counters] * workers:
+        free.put(each)
 
-    def summed(values: Tensor) -> Tensor:
-        return values.new_zeros(pieces, values.shape[1]).index_add_(0, piece, values * counted)
+    def count(pieces: list[Piece]) -> Sequence[np.ndarray]:
+        each = free.get()
+        try:
+            return each(pieces)
+        finally:
+            free.put(each)
 
-    return rows.apply(summed)
+    return count
 
 
 def _rows(pieces: list[Piece], batch_size: int) -> np.ndarray:

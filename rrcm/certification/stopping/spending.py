@@ -19,7 +19,6 @@ from rrcm.certification.votes.bounds import radius as radius_of
 from rrcm.certification.votes.counts import Claim, History, ImageVotes
 from rrcm.certification.votes.sequential import (
     MARGIN,
-    require_class_votes,
     require_level,
     require_radius,
 )
@@ -63,7 +62,6 @@ class Rule:
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
         """For at most ``n`` draws; the radius of ``claim`` must follow from one probability."""
-        require_class_votes(claim, rule="spending")
         if claim.certificate.READS != {"hits"}:
             name = claim.certificate.__name__.rpartition(".")[2]
             raise ConfigError(

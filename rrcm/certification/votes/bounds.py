@@ -1,4 +1,4 @@
-"""Confidence bounds of a probability from votes or soft votes, in float64.
+"""Confidence bounds of a probability from votes, in float64.
 
 Large radii need p near 1, where 1 - p must be precise: most functions take and return complements,
 q = 1 - p. Equation numbers are those of docs/theory.md.
@@ -13,15 +13,6 @@ from scipy.special import betainc, betaincc, betainccinv, betaln, ndtri
 from rrcm.core.errors import CertificateError
 
 EXACT = 1e-12  # relative error of alpha at which Newton's iteration ends
-
-
-def upper_confidence_bound(k: int, n: int, alpha: float) -> float:
-    """Clopper–Pearson upper bound (eq. 15): P[p <= bound] >= 1 - alpha, for k ~ Binomial(n, p).
-
-    Raises:
-        CertificateError: k, n or alpha are outside the conditions of the theorem.
-    """
-    return complement(n - k, n, alpha)  # a miss is a hit of probability 1 - p
 
 
 def complement(k: int, n: int, alpha: float) -> float:
@@ -88,36 +79,6 @@ def mixture_complement(H: int, T: int, alpha: float) -> float:
         lambda q: max(log_wealth(H, T, q), -1.0) - enough, low, high, xtol=1e-300, rtol=1e-12
     )
     return min(1.0, root * (1 + 4e-12))
-
-
-def bernstein_complement(total: int, squares: int, n: int, alpha: float, *, unit: int) -> float:
-    """Empirical Bernstein: an upper bound of 1 - E[X] for n draws of X in [0, 1] (eq. 22).
-
-    Guarantee: it fails with probability at most alpha, whatever the distribution of X is.
-    Source: Maurer & Pontil (2009), arXiv:0907.3740, theorem 4.
-
-    Args:
-        total: Sum of ``unit * X``, an integer, so that nothing is rounded.
-        squares: Sum of their squares.
-        n: Number of draws, 2 at least.
-        alpha: Failure probability.
-        unit: The integer that stands for X = 1.
-
-    Raises:
-        CertificateError: No n values in [0, 1] have these sums.
-    """
-    spread = n * squares - total * total  # n (n - 1) times the sample variance
-    if not (n > 1 and 0 < alpha < 1 and 0 <= total <= n * unit and 0 <= spread) or (
-        squares > unit * total
-    ):
-        raise CertificateError(
-            f"need n > 1, 0 < alpha < 1 and sums of n values in 0..{unit}; got n={n}, "
-            f"alpha={alpha}, total={total}, squares={squares}"
-        )
-    log = math.log(2 / alpha)
-    variance = spread / (n * (n - 1) * unit**2)
-    missing = (n * unit - total) / (n * unit)
-    return min(1.0, missing + math.sqrt(2 * variance * log / n) + 7 * log / (3 * (n - 1)))
 
 
 def radius(q: float, *, sigma: float) -> float:

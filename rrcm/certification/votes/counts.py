@@ -22,18 +22,13 @@ class ImageVotes:
     """Two independent rounds of noisy votes on one image.
 
     ``selection`` [K] chooses the class. ``counts`` [L, K] are the cumulative votes of the second
-    round at each look, after ``draws`` [L] of its draws. The last two are optional, otherwise 0:
-    ``soft`` is (sum, sum of squares) of the chosen class's probability over the second round, in
-    whole steps of 1 / SOFT; ``paired`` is (disagreements with another function, noisy inputs that
-    both classified).
+    round at each look, after ``draws`` [L] of its draws.
     """
 
     idx: int
     selection: np.ndarray
     draws: tuple[int, ...]
     counts: np.ndarray
-    soft: tuple[int, int]
-    paired: tuple[int, int]
 
     @property
     def c_A(self) -> int:
@@ -68,9 +63,6 @@ class ImageVotes:
         )
 
 
-SOFT = 1 << 16  # soft votes are counted in whole steps of 1/65536, rounded down
-
-
 class Rule(Protocol):
     """When to stop drawing, and the bound that holds then; see rrcm/certification/stopping/.
 
@@ -79,7 +71,7 @@ class Rule(Protocol):
 
     cfg: Any  # the constants, of the rule's own type
     looks: tuple[int, ...]  # numbers of draws, ascending; the last is n
-    fixed: bool  # all claims are made after exactly n draws, so any fixed-sample bound is valid
+    fixed: bool  # all claims are made after exactly n draws, at the full alpha
     any_look: bool  # it may certify at every look, so that drawing may be cut short at any time
     nested: bool  # it stops no later for a smaller n, so that votes can be cut to fewer draws
     claim: "Claim"
@@ -115,18 +107,16 @@ class Certificate(Protocol):
     """A theorem that turns votes into a radius; see rrcm/certification/certificates/."""
 
     __name__: str  # of its module
-    # What the radius depends on: "hits", "runner-up", "soft votes", "pairs". Stopping rules
-    # can predict those that depend on hits.
-    READS: frozenset[str]
+    READS: frozenset[str]  # which votes the radius depends on: "hits", "runner-up"
 
     def certify(self, votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> "Certified":
         """The certified answer for one image."""
 
-    def require(self, rule: Rule, *, alpha: float, pairs: int) -> None:
-        """Refuse a rule whose bounds are invalid here, and too few draws to certify anything.
+    def require(self, rule: Rule, *, alpha: float) -> None:
+        """Refuse too few draws to certify anything.
 
         Raises:
-            CertificateError: Either is the case; names a rule or number that works.
+            CertificateError: There are too few.
         """
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from rrcm.certification.votes import packing
-from rrcm.certification.votes.counts import SOFT, Claim, ImageVotes, Rule
+from rrcm.certification.votes.counts import Claim, ImageVotes, Rule
 from rrcm.core import registry
 from rrcm.core.errors import CertificateError, ConfigError, VotesError
 from rrcm.core.files import atomic, read_bytes, require_file
@@ -31,10 +31,13 @@ from rrcm.core.schema import parse
 
 FORMAT, PACKED = "rrcm-votes-6", "rrcm-votes-7"  # of a file; in memory both are FORMAT
 OFTEN, LOOKS = ("spending",), 1000  # rules whose votes are packed; the most looks in such a file
-END, BUDGET, SKIPPED = "n", "budget", "skipped"  # reasons to stop besides those of rules
+END, BUDGET = "n", "budget"  # reasons to stop besides those of rules
 MOST = 10**12  # largest number of draws or images of a file
 NAMES = ("run", "stop", "split", "subset")  # header fields that become parts of file names
 KEY_OF = "; key of the split "  # in a stream: what follows names a split with noise of its own
+# Parts of both formats that earlier versions set otherwise: of a header, after alpha; of a row.
+CONSTANT: dict[str, Any] = {"label_aware": False, "soft": 0.0, "paired": 0}
+CONSTANT_OF_ROW = {"soft": [0, 0], "paired": [0, 0]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +49,6 @@ class Header:
     is the SHA-256 of the classifier, ``provider`` the kernels that ran it; ``batch_size`` is
     included because kernels may round differently in another batch shape. ``stopping`` are the
     constants of the rule ``stop``, which serves ``certificate`` at failure probability ``alpha``.
-    ``label_aware``: images with a wrong selected class got no further draws. ``paired``: draws that
-    the float32 classifier classified too. ``soft``: inverse temperature of soft votes, or 0.
     ``budget``: seconds after which sampling stopped, or 0. ``subset`` selects ``images`` of
     ``split``, or of loose picture files if that is empty; ``pixels`` is the SHA-256 of images and
     labels. ``shard``: i/k.
@@ -67,9 +68,6 @@ class Header:
     stopping: dict[str, Any]
     certificate: str
     alpha: float
-    label_aware: bool
-    soft: float
-    paired: int
     budget: float
     backend: str
     provider: str
@@ -116,7 +114,7 @@ class Header:
         Raises:
             CertificateError: Nothing is left.
         """
-        left = alpha - self.slack * (self.n0 + self.n + self.paired)
+        left = alpha - self.slack * (self.n0 + self.n)
         if left <= 0:
             raise CertificateError(
                 f"alpha = {alpha:g} is spent on the difference between {self.noise} and Gaussian "
@@ -130,8 +128,7 @@ class Row:
     """Votes of one image; ``label`` is its class, or UNKNOWN.
 
     ``n0`` are the votes of the selection, class -> count, and ``looks`` the cumulative (draws,
-    votes) at each look. ``stop`` is the reason to stop, empty while sampling goes on. ``soft`` and
-    ``paired`` are as in `ImageVotes`, zeros if the header has neither.
+    votes) at each look. ``stop`` is the reason to stop, empty while sampling goes on.
     """
 
     idx: int
@@ -139,8 +136,6 @@ class Row:
     n0: dict[int, int]
     looks: list[tuple[int, dict[int, int]]]
     stop: str
-    soft: tuple[int, int]
-    paired: tuple[int, int]
 
     def votes(self, classes: int) -> ImageVotes:
         """The votes as arrays, for ``classes`` classes."""
@@ -152,8 +147,6 @@ class Row:
             selection=counts[0],
             draws=tuple(draws for draws, _ in self.looks),
             counts=counts[1:],
-            soft=self.soft,
-            paired=self.paired,
         )
 
 
@@ -184,7 +177,7 @@ def read(path: Path) -> tuple[Header, list[Row]]:
     for number, row in enumerate(rows, start=2):
         if row.idx in seen:
             raise VotesError(f"{path}:{number}: image {row.idx} comes twice")
-        if not row.stop or row.paired[1] != header.paired:
+        if not row.stop:
             raise VotesError(f"{path}:{number}: image {row.idx} is unfinished")
         seen.add(row.idx)
     if len(rows) != header.expected():
@@ -205,13 +198,12 @@ def write(path: Path, header: Header, rows: Iterable[Row]) -> None:
 def _packed(header: Header, rows: list[Row]) -> Iterator[str]:
     longest = max((row.looks for row in rows), key=len, default=[])
     draws = [draws for draws, _ in longest[:LOOKS]]
-    yield _line(dataclasses.asdict(header) | {"format": PACKED, "looks": draws})
+    yield _line(fields(header) | {"format": PACKED, "looks": draws})
     for row in rows:
-        value = dataclasses.asdict(row)
+        value = fields(row)
         with suppress(ValueError):  # votes of other looks are written as they are
             if row.looks and packing.unpack(text := packing.pack(row.looks), draws) == row.looks:
-                value = {key: value[key] for key in value if value[key] != (0, 0)}
-                value["looks"] = text
+                value = dataclasses.asdict(row) | {"looks": text}
         yield _line(value)
 
 
@@ -254,7 +246,16 @@ def merge(paths: list[Path]) -> tuple[Header, list[Row]]:
 
 def encode(value: Header | Row) -> str:
     """The line of a header or an image, not packed."""
-    return _line(dataclasses.asdict(value))
+    return _line(fields(value))
+
+
+def fields(value: Header | Row) -> dict[str, Any]:
+    """The fields of the line of a header or an image, in the order of the file."""
+    items = [*dataclasses.asdict(value).items()]
+    if isinstance(value, Row):
+        return dict([*items, *CONSTANT_OF_ROW.items()])
+    place = Header.__slots__.index("budget")
+    return dict([*items[:place], *CONSTANT.items(), *items[place:]])
 
 
 def _line(value: dict[str, Any]) -> str:
@@ -304,12 +305,25 @@ def _header(line: str, path: Path) -> tuple[Header, list[int]]:
                     f"{FORMAT!r} and {PACKED!r}; sample again"
                 )
             first["format"], draws = FORMAT, [index(look) for look in first.pop("looks")[:LOOKS]]
+        if isinstance(first, dict):
+            _drop_constants(first, CONSTANT)
         header = parse(first, Header, where="header")
     except (KeyError, TypeError, ValueError, RecursionError, ConfigError) as error:
         raise VotesError(f"{path}:1: not the header of a votes file ({str(error)[:300]})") from None
     _require(header, where=f"{path}:1")
     _require_checksum(line, where=f"{path}:1")
     return header, draws
+
+
+def _drop_constants(fields: dict[str, Any], constants: dict[str, Any]) -> None:
+    """Remove what an earlier version might have set otherwise.
+
+    Raises:
+        ValueError: It did: these votes are of another kind.
+    """
+    for name, value in constants.items():
+        if (written := fields.pop(name, value)) != value:
+            raise ValueError(f"{name} is {written!r:.60}, which this version no longer draws")
 
 
 def _decode(line: str) -> Any:
@@ -343,8 +357,8 @@ def _require(header: Header, *, where: str) -> None:
     """Refuse a header with values that no sampling has."""
     part = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", header.shard)
     valid = {
-        **{name: getattr(header, name) >= 0 for name in ("slack", "budget", "soft")},
-        **{name: 0 <= getattr(header, name) <= MOST for name in ("n0", "paired", "images")},
+        **{name: getattr(header, name) >= 0 for name in ("slack", "budget")},
+        **{name: 0 <= getattr(header, name) <= MOST for name in ("n0", "images")},
         "sigma": header.sigma > 0,
         "n": 0 < header.n <= MOST,
         "seed": 0 <= header.seed < 2**64,
@@ -368,16 +382,14 @@ def _row(line: str, header: Header, schedule: Sequence[int], *, where: str) -> R
     try:
         value = _decode(line)
         if isinstance(value["looks"], str):
-            looks = packing.unpack(value["looks"], schedule)
-            value = {"soft": (0, 0), "paired": (0, 0)} | value | {"looks": looks}
+            value["looks"] = packing.unpack(value["looks"], schedule)
+        _drop_constants(value, CONSTANT_OF_ROW)
         row = Row(
             idx=index(value["idx"]),
             label=index(value["label"]),
             n0=_votes(value["n0"]),
             looks=[(index(draws), _votes(votes)) for draws, votes in value["looks"]],
             stop=str(value["stop"]),
-            soft=_pair(value["soft"]),
-            paired=_pair(value["paired"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise VotesError(f"{where}: not a line of votes: {line[:60]!r}") from None
@@ -398,19 +410,9 @@ def _row(line: str, header: Header, schedule: Sequence[int], *, where: str) -> R
             if not before < draws <= header.n or any(votes.get(c, 0) < so_far[c] for c in so_far):
                 raise VotesError(f"{where}: looks do not add up: {draws} draws after {before}")
             before, so_far = draws, so_far | votes
-    (total, squares), (unlike, pairs) = row.soft, row.paired
-    if not total <= squares <= bool(header.soft) * SOFT * total or total**2 > before * squares:
-        raise VotesError(f"{where}: soft does not add up: {total} and {squares} of {before} draws")
-    if not 0 <= unlike <= pairs or pairs not in (0, header.paired):
-        raise VotesError(f"{where}: paired has {unlike} of {pairs}, expected {header.paired} pairs")
     _require_checksum(line, where=where)
     return row
 
 
 def _votes(value: dict[str, int]) -> dict[int, int]:
     return {int(c): index(v) for c, v in value.items()}
-
-
-def _pair(value: list[int]) -> tuple[int, int]:
-    first, second = value
-    return index(first), index(second)

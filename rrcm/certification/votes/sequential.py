@@ -10,7 +10,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import hypergeom
 
 from rrcm.certification.votes.bounds import complement
-from rrcm.certification.votes.counts import Claim, History, ImageVotes, Rule
+from rrcm.certification.votes.counts import History, ImageVotes, Rule
 from rrcm.core.errors import ConfigError
 
 R10 = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)  # preferred numbers, ISO 3
@@ -81,8 +81,6 @@ def fewest_hits(rule: Rule, end: int, radius: float) -> int:
             selection=np.array([1, 0]),
             draws=(end,),
             counts=np.array([[hits, end - hits]]),
-            soft=(0, 0),
-            paired=(0, 0),
         )
         return claim.radius(votes, last) >= radius + MARGIN
 
@@ -155,20 +153,6 @@ def clopper_pearson_at_n(history: History, n: int, alpha: float) -> float:
     """Clopper-Pearson bound of 1 - p after exactly n draws; 1, no claim, after fewer (eq. 11)."""
     draws, hits = history[-1]
     return complement(hits, draws, alpha) if draws == n else 1.0
-
-
-def require_class_votes(claim: Claim, *, rule: str) -> None:
-    """Refuse a certificate that does not rest on class votes, which decide when the rule stops.
-
-    Raises:
-        ConfigError: It does not; names the rule that can be used instead.
-    """
-    if "hits" not in claim.certificate.READS:
-        name = claim.certificate.__name__.rpartition(".")[2]
-        raise ConfigError(
-            f"stopping rule {rule} does not go with the certificate {name}, which does not rest on "
-            "class votes; use the rule none"
-        )
 
 
 def require_level(beta: float) -> None:

@@ -33,27 +33,6 @@ def examine(project: Project) -> tuple[str, bool]:
     return "\n".join(lines), not wrong
 
 
-def examine_noise() -> tuple[str, bool]:
-    """Run statistical tests of every noise component on the device that would draw it.
-
-    Returns a line per test, and whether all passed.
-    """
-    import torch
-
-    from rrcm.certification import randomness
-    from rrcm.core import registry
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    lines, good = [], True
-    for name in registry.names("distributions"):
-        component = registry.load("distributions", name)
-        lines.append(f"{name} on {device}: {component.NAME}")
-        for found in randomness.examine(component.noisy, on_grid=component.ON_GRID, device=device):
-            verdict, good = OK if found.ok else WRONG, good and found.ok
-            lines.append(f"{verdict}  {found.test:40} {found.statistic:12.5g}  p = {found.p:.2g}")
-    return "\n".join(lines), good
-
-
 def _subject(text: str) -> str:
     """Return the package, tool or key that a finding is about: its first word."""
     return text.split()[0].rstrip(":")

@@ -19,8 +19,6 @@ from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
 from rrcm.certification import plausibility
-from rrcm.certification.certificates import transfer
-from rrcm.certification.certify import DIGITS, UP, printed
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
@@ -135,7 +133,6 @@ def _results(
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha}; stopping rule "
         f"{header.stop}: {_effort(header, rows, table)}",
         f"the function: {header.backend} {header.precision} on {header.provider}",
-        *(_ceiling(header, alpha) if "transfer" in certify.certificates else []),
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
         *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
         *repeated.line(header, earlier, opened.split if opened else None, alpha=alpha),
@@ -144,17 +141,6 @@ def _results(
         f"votes: {path}",
     ]
     return "\n".join(lines)
-
-
-def _ceiling(header: Header, alpha: float) -> list[str]:
-    """Return the line on the largest radius that pairs of draws can certify."""
-    pairs = header.paired
-    most, zeta = transfer.ceiling(header.rule(), pairs=pairs, sigma=header.sigma, alpha=alpha)
-    return [
-        f"With {pairs} pairs and {header.n} votes no radius above "
-        f"{printed(most, UP, places=DIGITS)} can be certified, even if no pair disagrees: "
-        f"{pairs} pairs cannot tell a share of {printed(zeta, UP, digits=2)} from none."
-    ]
 
 
 def certified(
@@ -215,7 +201,6 @@ def _votes(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
             journal=path.with_suffix(".journal"),
             path=path,
             title=title,
-            reference=opened.reference,
             earlier=[*opened.made, *sorted(VOTES.glob("*.jsonl"))],
             began=request.began,
         )
@@ -306,7 +291,7 @@ def _seed_of_votes(header: Header, opened: Opened) -> int | None:
 
 def key_of(header: Header) -> str:
     """Return the name under which votes are kept."""
-    return hashlib.sha256(json.dumps(dataclasses.asdict(header)).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(records.fields(header)).encode()).hexdigest()[:16]
 
 
 def _name(header: Header) -> str:
@@ -316,7 +301,6 @@ def _name(header: Header) -> str:
         parts += ["r" + (f"{min(radii):g}to{max(radii):g}" if radii[1:] else f"{radii[0]:g}")]
     parts += [header.split] if header.split == "choice" else []
     parts += [header.subset.replace(":", "")] if header.subset != "all" else []
-    parts += ["label-aware"] if header.label_aware else []
     parts += [f"b{header.budget:g}s"] if header.budget else []
     if header.backend.startswith(FOREIGN):  # its name does not identify it
         parts += [key_of(dataclasses.replace(header, shard="1/1"))[:8]]

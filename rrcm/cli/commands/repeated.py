@@ -12,7 +12,7 @@ from rrcm.certification.votes.records import Header
 from rrcm.core.errors import ConfigError, VotesError
 from rrcm.data.splits.shards import Split
 
-IMAGES = {"run", "split", "subset", "images", "pixels", "shard", "label_aware", "budget"}
+IMAGES = {"run", "split", "subset", "images", "pixels", "shard", "budget"}
 
 
 def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: float) -> list[str]:
