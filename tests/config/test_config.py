@@ -86,7 +86,6 @@ WRONG = [
     ("sample", [], "expected a mapping"),
     ("sample.precision", "fp23", "or bf16 or fp16 or int8, got 'fp23'. Did you mean 'fp32'?"),
     ("certify.alpha", 0, "must be in (0, 1), got 0.0"),
-    ("sample.alpha", 0.001, "remove the lines alpha, label_aware, soft and paired"),
     ("sample.n", 2**32 - 20, f"below 2^32, and n0 + n is {2**32}"),
     ("sample.stop", "grit", "anytime). Did you mean 'grid'?"),
     ("stopping.grid", [0.5], "expected dict"),
@@ -210,10 +209,12 @@ def test_older_spellings_are_refused_and_read_in_records(tmp_path):
     node = changed(plain(PARAMS), "runs.tiny-gaussian-s050.start", "shards/train")
     with refused(ConfigError, "written none now, not shards/train"):
         load(tmp_path, node)
+    with refused(ConfigError, "remove the lines alpha, label_aware, soft and paired"):
+        load(tmp_path, changed(plain(PARAMS), "sample.alpha", 0.001))
 
     assert params.modern(node) == plain(PARAMS) == params.modern(plain(PARAMS))
     assert params.modern(
-        {"sample": {"alpha": 0.01, "n": 5}, "runs.a": {"start": "shards/train"}}
+        {"sample": {"alpha": 0.01, "n": 5, "soft": 0.0}, "runs.a": {"start": "shards/train"}}
     ) == {
         "sample": {"n": 5},
         "certify.alpha": 0.01,
