@@ -240,7 +240,7 @@ class Changes:
         if code:
             yield f"code changed: {listed(code, most=MOST)}"
         for out in filter(self._in_output, stage.outs):
-            if out.hash_info and out.exists:
+            if out.hash_info and out.exists and out.changed_checksum():
                 yield f"{out.def_path} is not what dvc.lock has"
             else:
                 yield MISSING if out.hash_info else f"{out.def_path} was not made yet"
