@@ -118,10 +118,10 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn(monkeypatch):
     none = of(draws=dataclasses.replace(DRAWS, stop="none"), stopping={})
     with refused(ConfigError, "rule 'none' certifies nothing before its end"):
         none.answer(SPLIT.images[0], budget=1.0)
-    known = {name: value for name, value in defaults.STOPPING.items() if name != "grid"}
+    known = {name: value for name, value in defaults.STOPPING.items() if name != "none"}
     monkeypatch.setattr("rrcm.certification.smoothed.STOPPING", known)
-    with refused(ConfigError, "stop: 'grid' has no constants of its own here"):
-        of().certify(SPLIT.images, stop="grid")
+    with refused(ConfigError, "stop: 'none' has no constants of its own here"):
+        of().certify(SPLIT.images, stop="none")
     with refused(ConfigError, "radii: the rules grid, spending decide them, not 'anytime'"):
         of().certify(SPLIT.images, stop="anytime", radii=[0.1])
 
