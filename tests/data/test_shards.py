@@ -404,7 +404,7 @@ def test_picture_files_keep_their_bytes(seen: tuple[Listing, Path]):
         split = shards.read(out, name)
         for row, idx in enumerate(split.idx):
             n = by_name[name == "test", idx]
-            assert split.images.encoded(row) == Path(images.images[n].file).read_bytes()
+            assert split.images.encoded(row) == Path(images.images[n].path).read_bytes()
             assert split.labels[row] == images.labels[n]
             assert split.images.name(row).endswith(f"{idx:08d}")
 
