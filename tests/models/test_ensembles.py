@@ -178,7 +178,7 @@ def test_what_is_saved_is_the_ensemble(tmp_path):
     ("change", "said"),
     [
         ({"classes": [f"c{i}" for i in range(10)]}, "other classes"),
-        ({"image_size": 16}, "other pictures ([C, H, W] = [1, 8, 8] and [1, 16, 16])"),
+        ({"image_size": 16}, "other pictures [C, H, W]: [1, 8, 8] and [1, 16, 16]"),
         ({"channels": 3}, "other pictures"),
     ],
 )

@@ -28,7 +28,7 @@ from rrcm.config.sections import Model
 from rrcm.core import registry
 from rrcm.core.errors import CheckpointError
 from rrcm.core.files import read_config, write_json
-from rrcm.core.schema import parse
+from rrcm.core.schema import parse, shown
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.base.classifier import Classifier
 
@@ -128,18 +128,15 @@ def read(folder: Path, count: int) -> list[tuple[Classifier, dict[str, Any]]]:
 
 
 def _alike(first: dict[str, Any], other: dict[str, Any], folder: Path) -> None:
-    names = f"{first.get('run')} and {other.get('run')}"
-    if first["classes"] != other["classes"]:
-        raise CheckpointError(
-            f"{folder}: {names} are of other classes ({', '.join(first['classes'][:3])}, … and "
-            f"{', '.join(other['classes'][:3])}, …; {len(first['classes'])} and "
-            f"{len(other['classes'])})"
-        )
-    sizes = [pictures(config) for config in (first, other)]
-    if sizes[0] != sizes[1]:
-        raise CheckpointError(
-            f"{folder}: {names} take other pictures ([C, H, W] = {sizes[0]} and {sizes[1]})"
-        )
+    described = [
+        {"classes": c["classes"], "pictures [C, H, W]": pictures(c)} for c in (first, other)
+    ]
+    for what, here in described[0].items():
+        if here != (there := described[1][what]):
+            raise CheckpointError(
+                f"{folder}: {first.get('run')} and {other.get('run')} are for other {what}: "
+                f"{shown(here)} and {shown(there)}"
+            )
 
 
 def pictures(config: dict[str, Any]) -> list[int]:
