@@ -3,14 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from rrcm.analysis.estimation import statistics
-from rrcm.certification import certify, tsv
-from rrcm.certification.votes import records
+from rrcm.certification import certify
 from rrcm.certification.votes.records import BUDGET, END, Header, Row
 from rrcm.config.params import Params
 from rrcm.core.errors import DataError
@@ -125,23 +123,6 @@ class Entry:
     def group(self) -> tuple[str, float]:
         """Model and sigma: entries that share both are compared. An unknown sigma is last."""
         return self.model, float("inf") if self.sigma is None else self.sigma
-
-
-def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) -> Entry:
-    """Read an entry by suffix: votes in ``.jsonl``, certificates in ``.csv``, else the TSV.
-
-    Votes are certified by Cohen et al.'s bound, at ``alpha`` or else at the alpha of their stopping
-    rule. Other files contain neither alpha nor sigma: the arguments give them, or they are unknown.
-
-    Raises:
-        RrcmError: The file is missing, or not of the kind that its suffix promises.
-    """
-    if path.suffix == ".jsonl":
-        header, rows = records.read(path)
-        return from_votes(path.stem, header, rows, alpha=alpha)
-    table = certify.read(path) if path.suffix == ".csv" else tsv.read(path)
-    name = path.stem if path.suffix in (".csv", ".tsv") else path.name
-    return Entry(name=name, model="", method=name, sigma=sigma, table=table, alpha=alpha)
 
 
 def from_votes(

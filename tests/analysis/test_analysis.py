@@ -33,7 +33,7 @@ def here(tmp_path, monkeypatch):
 def test_every_kind_of_file_holds_the_same_certificates_and_what_it_does_not_say_may_be_said(here):
     (here / "bare").write_bytes((here / "a.tsv").read_bytes())  # the field's files have no suffix
 
-    found = [entries.read(here / name) for name in ("a.jsonl", "a.csv", "a.tsv", "bare")]
+    found = [tables.read(here / name) for name in ("a.jsonl", "a.csv", "a.tsv", "bare")]
 
     known = ["idx", "label", "predict", "radius", "correct"]
     for entry in found:
@@ -43,7 +43,7 @@ def test_every_kind_of_file_holds_the_same_certificates_and_what_it_does_not_say
     assert [entry.name for entry in found] == ["a", "a", "a", "bare"]
     assert found[0].votes and not found[1].votes
     told, laxer = (
-        entries.read(here / name, alpha=0.01, sigma=0.25) for name in ("a.tsv", "a.jsonl")
+        tables.read(here / name, alpha=0.01, sigma=0.25) for name in ("a.tsv", "a.jsonl")
     )
     assert (told.alpha, told.sigma) == (0.01, 0.25)
     assert (laxer.alpha, laxer.sigma) == (0.01, 0.5)  # votes know their sigma
@@ -58,10 +58,10 @@ def test_a_file_of_another_kind_than_its_suffix_is_refused(here):
     ]:
         (here / name).write_bytes((here / other).read_bytes())
         with refused(error, name):
-            entries.read(here / name)
+            tables.read(here / name)
     for missing in ("no.jsonl", "no.csv", "no.tsv"):
         with refused((VotesError, DataError), missing, "not found"):
-            entries.read(here / missing)
+            tables.read(here / missing)
 
 
 def test_derived_certificates_are_those_of_the_votes(here):
@@ -173,13 +173,13 @@ def test_radii_are_numbers(text):
 
 
 def test_radii_that_nobody_chose_are_those_that_the_rule_settled(here):
-    entry = entries.read(here / "a.jsonl")
-    foreign = entries.read(here / "a.tsv")
+    entry = tables.read(here / "a.jsonl")
+    foreign = tables.read(here / "a.tsv")
 
     assert entries.default_radii([entry, foreign]) == GRID["radii"]
     largest = foreign.table["radius"].max()
     assert entries.default_radii([foreign]) == [r for r in entries.RADII if r <= largest]
     nothing = certificates([-1], [0.0])
     certify.write(nothing, here / "nothing.csv")
-    assert entries.default_radii([entries.read(here / "nothing.csv")]) == [0.0]
+    assert entries.default_radii([tables.read(here / "nothing.csv")]) == [0.0]
     assert np.isfinite(entries.RADII).all()

@@ -8,7 +8,7 @@ import pytest
 from builders import certificates, random_votes, refused
 from report_entries import GRID, entry
 
-from rrcm.analysis import entries, pairing, report
+from rrcm.analysis import pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify
@@ -174,7 +174,7 @@ def compared(first: str, second: str, radii: str | None = None) -> list[str]:
 def test_compare_refuses_other_pictures_and_names_other_settings(tmp_path):
     mine, others = kept(tmp_path, "a"), kept(tmp_path, "b", pixels="2" * 64)
     fewer, table = kept(tmp_path, "c", n=200), str(tmp_path / "a.csv")
-    certify.write(entries.read(tmp_path / "a.jsonl").table, tmp_path / "a.csv")
+    certify.write(commands.read(tmp_path / "a.jsonl").table, tmp_path / "a.csv")
 
     with refused(DataError, "not of the same images", "their pictures differ"):
         compared(mine, others)

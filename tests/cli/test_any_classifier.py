@@ -17,7 +17,7 @@ from rrcm.auditing.audit import audit
 from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.cli import requests
-from rrcm.cli.commands import on_demand
+from rrcm.cli.commands import on_demand, tables
 from rrcm.cli.options import Options
 from rrcm.cli.project import Files
 
@@ -169,7 +169,7 @@ def test_votes_serve_other_labels_and_every_alpha_without_a_rule(labelled, capsy
     header, rows = records.read(path)
     assert (header.alpha, rows[0].label) == (0.01, 2)
     assert audit(path, alpha=0.01).trusted
-    plain, laxer = entries.read(path), entries.read(path, alpha=0.05)
+    plain, laxer = tables.read(path), tables.read(path, alpha=0.05)
     assert [entry.laxer for entry in (plain, laxer)] == [False, True]
     assert "(α = 0.05, votes 0.01)" in entries.label(laxer, [laxer])
     for shard in ("1/2", "2/2"):

@@ -32,13 +32,30 @@ def report_files(
     """Write a report of files of any kind; return the table to show and the page's path."""
     _require_level(alpha)
     require(sigma is None or sigma > 0, f"--sigma: must be positive, got {sigma}")
-    found = [entries.read(path, alpha=alpha, sigma=sigma) for path in files]
+    found = [read(path, alpha=alpha, sigma=sigma) for path in files]
     if twins := [entry.name for entry in found if _names(found).count(entry.name) > 1]:
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
     out = out or Path(f"report-{found[0].name}")
     shown: dict[str, Any] = {"radii": entries.default_radii(found), "confidence": CONFIDENCE}
     report.write(found, out, subject=", ".join(_names(found)), **shown)
     return f"{tables.text(found, **shown)}\n\nthe report: {out / HTML}"
+
+
+def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) -> Entry:
+    """Read an entry by suffix: votes in ``.jsonl``, certificates in ``.csv``, else the TSV.
+
+    Votes are certified by Cohen et al.'s bound, at ``alpha`` or else at the alpha of their stopping
+    rule. Other files contain neither alpha nor sigma: the arguments give them, or they are unknown.
+
+    Raises:
+        RrcmError: The file is missing, or not of the kind that its suffix promises.
+    """
+    if path.suffix == ".jsonl":
+        header, rows = records.read(path)
+        return entries.from_votes(path.stem, header, rows, alpha=alpha)
+    table = certify.read(path) if path.suffix == ".csv" else tsv.read(path)
+    name = path.stem if path.suffix in (".csv", ".tsv") else path.name
+    return Entry(name=name, model="", method=name, sigma=sigma, table=table, alpha=alpha)
 
 
 def derive(
@@ -76,7 +93,7 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
     Each is a file, or the name of an evaluation.
     """
     a, b = (
-        entries.read(Path(name)) if Path(name).is_file() else project.evaluation(name)
+        read(Path(name)) if Path(name).is_file() else project.evaluation(name)
         for name in (first, second)
     )
     entries.require_alike([a, b])
