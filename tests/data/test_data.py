@@ -28,7 +28,7 @@ from rrcm.core import pool, registry
 from rrcm.core.errors import DataError
 from rrcm.data.datasets import cifar10, folder, imagenet
 from rrcm.data.ingest import manifest, sharding
-from rrcm.data.ingest.listing import Listing, Place
+from rrcm.data.ingest.listing import Contents, Listing, Place
 from rrcm.data.ingest.origin import Origin
 
 from torchvision.datasets import CIFAR10  # isort: skip (after _torchvision)
@@ -313,8 +313,7 @@ def test_official_archives_are_held_to_md5s_and_counts(layouts, monkeypatch):
         imagenet.complete(source, imagenet.tree(source))
     names = (imagenet.TRAIN, imagenet.VAL, imagenet.DEVKIT)
     monkeypatch.setattr(imagenet, "MD5", {n: lookalikes.md5(source / n) for n in names})
-    monkeypatch.setattr(imagenet, "CLASSES", 3)
-    monkeypatch.setattr(imagenet, "COUNTS", {"train": 24, "test": 6})
+    monkeypatch.setattr(imagenet, "CONTENTS", Contents(train=24, test=6, classes=3))
     imagenet.complete(source, imagenet.tree(source))
 
     assert [*imagenet.verify(source)][-1] == sum((source / n).stat().st_size for n in names)

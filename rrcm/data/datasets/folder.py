@@ -8,6 +8,8 @@ from rrcm.data.ingest.listing import Listing
 from rrcm.data.ingest.manifest import Tree
 from rrcm.data.ingest.origin import Origin
 
+CONTENTS = None  # known when the pictures have been read
+
 
 def acquire(root: Path, origin: Origin) -> str:
     """Read every picture once, where it is, and write their manifest to ``root``.

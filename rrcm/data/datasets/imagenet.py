@@ -24,7 +24,7 @@ from rrcm.core import progress
 from rrcm.core.errors import DataError, one_line
 from rrcm.core.files import read_bytes, unzipped
 from rrcm.data.ingest import class_folders, manifest
-from rrcm.data.ingest.listing import Listing, Place
+from rrcm.data.ingest.listing import Contents, Listing, Place
 from rrcm.data.ingest.manifest import Tree
 from rrcm.data.ingest.origin import Origin
 
@@ -35,7 +35,8 @@ MD5 = {  # as torchvision.datasets.ImageNet has them
     VAL: "29b22e2961454d5413ddabcf34fc5622",
     DEVKIT: "fa75699e90414af021442c21a62c3abf",
 }
-CLASSES, COUNTS = 1000, {"train": 1_281_167, "test": 50_000}
+# A picture's bytes: those of the official archives by their number of pictures.
+CONTENTS = Contents(train=1_281_167, test=50_000, classes=1000, bytes=116_000)
 META, TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
 UNZIPPED = 2**26  # most bytes of the unpacked devkit; the official one has 3 million
 BLOCK = 1 << 24
@@ -91,12 +92,12 @@ def complete(source: Path, tree: Tree) -> None:
     Raises:
         DataError: There are more or fewer.
     """
-    for part, count in COUNTS.items():
+    for part, count in (("train", CONTENTS.train), ("test", CONTENTS.test)):
         images = sum(map(len, tree[part].values()))
-        if (len(tree[part]), images) != (CLASSES, count):
+        if (len(tree[part]), images) != (CONTENTS.classes, count):
             raise DataError(
                 f"{source}: {images:,} {part} pictures of {len(tree[part]):,} classes, where "
-                f"ILSVRC2012 has {count:,} of {CLASSES:,}; complete it, or --no-verify"
+                f"ILSVRC2012 has {count:,} of {CONTENTS.classes:,}; complete it, or --no-verify"
             )
 
 
