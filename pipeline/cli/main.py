@@ -223,7 +223,7 @@ def log(
     ] = None,
 ) -> None:
     """Send curves and results of trainings to TensorBoard, MLflow or Weights & Biases."""
-    from pipeline.project.tracking import log as logging
+    from pipeline.project import log as logging
 
     say(logging.log(sink, to=to, only=only or [], say=say))
 
