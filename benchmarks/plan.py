@@ -1,8 +1,8 @@
 """What `rrcm plan` estimates on this processor, beside what the stages of a checkout then took.
 
 ``python -m benchmarks.plan`` in a checkout whose provenance/ was made on a machine like this one.
-Stages that were interrupted, or had another length, are left out. A row is the stages of one kind
-and network, with the sum of their seconds; samplings are compared at the draws that they took.
+Stages that were interrupted are left out. A row is the stages of one kind, with the sum of their
+seconds; samplings are compared at the draws that they took.
 """
 
 import argparse
@@ -11,10 +11,9 @@ import platform
 from pathlib import Path
 
 from pipeline import checked
-from pipeline.project.planning.work import Planned
+from pipeline.project.plan import at_hand
+from pipeline.project.work import Planned
 from rrcm.core.files import read_json
-
-WITHIN = 2.0
 
 
 def main() -> None:
@@ -25,7 +24,8 @@ def main() -> None:
         "pretrain": whole.pretrain, "train": whole.runs,
         "denoise": whole.denoisers, "sample": whole.evals,
     }  # fmt: skip
-    sums: dict[tuple[str, str], list[float]] = {}
+    sums: dict[str, list[float]] = {}
+    device = at_hand()
     for path in sorted(Path("provenance").glob("*@*.json")):
         record = read_json(path)
         group, _, item = path.stem.partition("@")
@@ -34,26 +34,17 @@ def main() -> None:
         if not here or item not in sections.get(group, {}):
             continue
         work = planned.stage(path.stem)
-        if group == "sample":
-            share = record["draws"] / (work.images * work.draws)
-        elif record["gradient_evaluations"] == work.gradients:
-            share = 1.0
-        else:
-            continue
-        if estimated := planned.seconds(work, None):
-            row = sums.setdefault((group, " ".join(work.network)), [0, 0, 0])
+        share = record["draws"] / work.draws if group == "sample" else 1.0
+        if estimated := device.seconds(work):
+            row = sums.setdefault(group, [0, 0, 0])
             row[0] += 1
             row[1] += share * estimated
             row[2] += record["seconds"]
-    print("| stages | network | | estimated | taken | ratio | within a factor of two |")
-    print("| --- | --- | ---: | ---: | ---: | ---: | --- |")
-    for (group, network), (count, estimated, taken) in sums.items():
+    print("| stages | | estimated | taken | ratio |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for group, (count, estimated, taken) in sums.items():
         ratio = taken / estimated
-        verdict = "yes" if 1 / WITHIN <= ratio <= WITHIN else "**no**"
-        print(
-            f"| {group} | {network} | {count:g} | {estimated:,.0f} s | {taken:,.0f} s "
-            f"| {ratio:.2f} | {verdict} |"
-        )
+        print(f"| {group} | {count:g} | {estimated:,.0f} s | {taken:,.0f} s | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

@@ -69,12 +69,11 @@ def plan(
         str | None,
         typer.Option(help="GPUs by name and number, as h100:8.", show_default="this machine"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Estimate time and disk of every stage; nothing is run or fetched."""
-    from pipeline.project.planning import plan
+    from pipeline.project import plan
 
-    say(plan.plan(preset, only=only or [], gpu=gpu, as_json=as_json))
+    say(plan.plan(preset, only=only or [], gpu=gpu))
 
 
 @app.command(rich_help_panel=CHECKOUT)
@@ -128,57 +127,59 @@ def import_checkpoint(
     file: Annotated[
         Path, typer.Argument(help="State dict to import: .pth, .pt or .net.", callback=given)
     ],
-    classes: Annotated[int | None, typer.Option(help="Number of classes of a classifier.")] = None,
-    sigma: Annotated[
-        float | None, typer.Option(help="Noise that a classifier was trained at.")
-    ] = None,
+    sigma: Annotated[float, typer.Option(help="Noise that it was trained at.")],
     arch: Annotated[
         str | None,
         typer.Option(help="Size of the ViT: s, b or b_deep.", show_default="by the shapes"),
     ] = None,
     heads: Annotated[
-        int | None, typer.Option(help="Number of attention heads.", show_default="by the shapes")
-    ] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option(help="Side of the images in pixels.", show_default="by the shapes"),
+        int | None, typer.Option(help="Number of attention heads.", show_default="by --arch")
     ] = None,
     skip_norm: Annotated[
         bool, typer.Option("--skip-norm", help="The head follows no LayerNorm (CIFAR-10).")
     ] = False,
     name: Annotated[
-        str | None, typer.Option(help="Name of the run.", show_default="ARCH-imported-sSIGMA")
-    ] = None,
-    denoiser: Annotated[
-        bool,
-        typer.Option("--denoiser", help="Import a UNet of improved- or guided-diffusion instead."),
-    ] = False,
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="Noise schedule of a denoiser, as cosine:4000 or linear:1000."),
-    ] = None,
+        str, typer.Option(help="Name of the run.", show_default="ARCH-imported-sSIGMA")
+    ] = "",
+) -> None:
+    """Import a classifier or an encoder of the reference implementation of rRCM."""
+    from pipeline.project import imports
+
+    say(
+        imports.import_checkpoint(
+            file, sigma=sigma, arch=arch, heads=heads, skip_norm=skip_norm, name=name
+        )
+    )
+
+
+@app.command(rich_help_panel=CHECKOUT)
+def import_denoiser(
+    file: Annotated[Path, typer.Argument(help="State dict to import: .pt.", callback=given)],
+    name: Annotated[str, typer.Option(help="Name of its folder in imported/.")],
+    image_size: Annotated[int, typer.Option(help="Side of its images in pixels.")],
+    schedule: Annotated[str, typer.Option(help="Noise schedule, as cosine:4000 or linear:1000.")],
     rescale: Annotated[
-        bool, typer.Option("--rescale", help="The denoiser takes times rescaled to 1000 steps.")
+        bool, typer.Option("--rescale", help="It takes times rescaled to 1000 steps.")
     ] = False,
+    heads: Annotated[int | None, typer.Option(help="Number of attention heads.")] = None,
     head_channels: Annotated[
         int | None, typer.Option(help="Channels of each attention head, instead of --heads.")
     ] = None,
 ) -> None:
-    """Import a checkpoint of the reference implementation of rRCM, or a denoiser."""
+    """Import a UNet of improved- or guided-diffusion, to purify noisy images."""
     from pipeline.project import imports
 
-    asked = imports.Options(
-        classes=classes, sigma=sigma, arch=arch, heads=heads, image_size=image_size,
-        skip_norm=skip_norm, name=name, denoiser=denoiser, schedule=schedule, rescale=rescale,
-        head_channels=head_channels,
-    )  # fmt: skip
-    imports.check_options(asked)
-    if denoiser:
-        from pipeline.project import import_denoiser
-
-        say(import_denoiser.import_denoiser(file, asked))
-    else:
-        say(imports.import_checkpoint(file, asked))
+    say(
+        imports.import_denoiser(
+            file,
+            name=name,
+            image_size=image_size,
+            schedule=schedule,
+            rescale=rescale,
+            heads=heads,
+            head_channels=head_channels,
+        )
+    )
 
 
 @app.command(
@@ -222,7 +223,7 @@ def log(
     ] = None,
 ) -> None:
     """Send curves and results of trainings to TensorBoard, MLflow or Weights & Biases."""
-    from pipeline.project.tracking import log as logging
+    from pipeline.project import log as logging
 
     say(logging.log(sink, to=to, only=only or [], say=say))
 

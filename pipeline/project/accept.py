@@ -9,13 +9,12 @@ in a remote.
 import datetime
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.project import code_versions
-from pipeline.project.code_versions import Difference, History
+from pipeline.project.code_versions import History
 from pipeline.workflow import lockfile, records
 from pipeline.workflow.records import Record
 from rrcm.core import progress
@@ -27,12 +26,11 @@ PATIENT = 2.0  # seconds until progress is shown
 
 @dataclass(slots=True)
 class _Verdicts:
-    """Stages by verdict; ``moved`` are paths of files, old and new, with the same code."""
+    """Stages by verdict, and why not the same; without a reason those that need no verdict."""
 
     same: dict[str, Record] = field(default_factory=dict)
-    because: dict[str, tuple[Record, Difference | str]] = field(default_factory=dict)
+    because: dict[str, tuple[Record, str]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    moved: set[tuple[str, str]] = field(default_factory=set)
 
 
 def accept(
@@ -78,53 +76,34 @@ def _judged(stages: Sequence[Record], *, because: bool) -> _Verdicts:
             elif waits:
                 verdicts.refused[stage.name] = f"it comes after {waits[0]}" if changed else ""
             elif changed:
-                _judge(stage, history, verdicts, because=because, say=partial(_tell, bar))
+                if not (difference := _difference(stage, history)):
+                    verdicts.same[stage.name] = stage
+                elif because:
+                    verdicts.because[stage.name] = (stage, difference)
+                else:
+                    verdicts.refused[stage.name] = difference
             bar.update()
     return verdicts
 
 
-def _tell(bar: Any, text: str) -> None:
-    bar.set_postfix_str(text, refresh=False)
-    bar.update(0)
-
-
-def _judge(
-    stage: Record,
-    history: History,
-    verdicts: _Verdicts,
-    *,
-    because: bool,
-    say: Callable[[str], None],
-) -> None:
-    """Compare the code that a stage ran with the one that it would run now."""
-    difference: Difference | str | None
-    pairs: list[tuple[str, str]] = []
+def _difference(stage: Record, history: History) -> str | None:
+    """How the code that a stage ran differs from the one that it would run now."""
     if stage.entry["cmd"] != stage.command:
-        difference = f"its command was `{stage.entry['cmd']}` and is `{stage.command}`"
-    else:
-        try:
-            old, new = history.find(stage.before, say), code_versions.here(stage.now)
-            difference, pairs = code_versions.compare(old, new)
-        except StageError as error:
-            difference = str(error)
-    if stage.added and difference is None:
-        difference = f"params.yaml has {', '.join(stage.added)}, which it ran without"
-    if difference is None:
-        verdicts.same[stage.name] = stage
-        verdicts.moved |= {(a, b) for a, b in pairs if a != b or old[a] != new[b]}
-    elif because:
-        verdicts.because[stage.name] = (stage, difference)
-    else:
-        verdicts.refused[stage.name] = (
-            difference
-            if isinstance(difference, str)
-            else f"it runs other code\n  - {difference.old}\n  + {difference.new}"
-        )
+        return f"its command was `{stage.entry['cmd']}` and is `{stage.command}`"
+    try:
+        old, new = history.find(stage.before), code_versions.here(stage.now)
+        if difference := code_versions.compare(old, new):
+            return f"it runs other code\n{difference}"
+    except StageError as error:
+        return str(error)
+    if stage.added:
+        return f"params.yaml has {', '.join(stage.added)}, which it ran without"
+    return None
 
 
 def _write(
     accepted: dict[str, Record],
-    because: dict[str, tuple[Record, Difference | str]],
+    because: dict[str, tuple[Record, str]],
     reason: str,
 ) -> None:
     """Write dvc.lock, and the reason to provenance, which is restored if writing fails."""
@@ -153,7 +132,7 @@ def _write(
         raise
 
 
-def _noted(path: Path, record: Record, difference: Difference | str, reason: str) -> dict[str, Any]:
+def _noted(path: Path, record: Record, difference: str, reason: str) -> dict[str, Any]:
     """The content of a provenance file with one more accepted change."""
     try:
         contents = json.loads(path.read_bytes())
@@ -164,7 +143,7 @@ def _noted(path: Path, record: Record, difference: Difference | str, reason: str
     note = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "because": reason,
-        "difference": difference if isinstance(difference, str) else asdict(difference),
+        "difference": difference,
         "new parameters": [*record.added],
         "code": {path: {"old": before.get(path), "new": now.get(path)} for path in changed},
     }
@@ -172,9 +151,8 @@ def _noted(path: Path, record: Record, difference: Difference | str, reason: str
 
 
 def _lines(verdicts: _Verdicts) -> list[str]:
-    """The lines of the output: the files once, then each stage."""
-    lines = [f"same: {a}" + ("" if a == b else f" -> {b}") for a, b in sorted(verdicts.moved)]
-    lines += [f"{name}: accepted, nothing that it runs differs" for name in verdicts.same]
+    """The lines of the output, one for each stage, and two for the place of a difference."""
+    lines = [f"{name}: accepted, nothing that it runs differs" for name in verdicts.same]
     lines += [f"{name}: accepted, provenance/{name}.json says why" for name in verdicts.because]
     lines += [f"{name}: not accepted, {why}" for name, why in verdicts.refused.items() if why]
     return lines or ["nothing to accept: every stage ran on the code that is here"]

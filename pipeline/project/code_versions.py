@@ -1,11 +1,9 @@
 """Versions of the code of a stage: found in git by their hashes in dvc.lock, and compared.
 
-Two versions are the same code if their files can be paired, by path or, where a file was moved, by
-what it contains, so that each pair has the same syntax tree. Comments, docstrings, annotations of
-undecorated functions and of their variables do not count; nor does the path of a file that was
-moved, if the imports of all others follow it; nor the order of imports of this project. A file
-without a counterpart must not be imported by another one. Files that are not Python must have the
-same bytes.
+Two versions are the same code if each file that both have has the same syntax tree, and what it
+imports of this project is the same code as well, wherever that lies. Comments, docstrings,
+annotations of undecorated functions and of their variables do not count, nor the order of imports
+of this project. Files that are not Python must have the same bytes.
 
 Guarantee: with the same inputs, parameters, packages and machine, both versions compute the same
 result. Not compared are code that dvc.yaml does not list for the stage, and lines and paths of code
@@ -14,42 +12,18 @@ where they are only shown (a traceback, the metadata of an ONNX file).
 
 import ast
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from pipeline.workflow import git
 from pipeline.workflow.dvc_lock import tree as tree_hash
 from rrcm.core.errors import StageError
 
-PROJECT = ("rrcm", "pipeline")  # packages whose modules may move
+PROJECT = ("rrcm.", "pipeline.")  # names of modules whose order of import does not matter
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A statement of a version of the code."""
-
-    path: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        """Such as ``rrcm/core/files.py:12: MOST = 2**26``."""
-        return f"{self.path}:{self.line}: {self.text}" if self.line else f"{self.path}: {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first place at which two versions differ."""
-
-    old: Place
-    new: Place
-
-
-def compare(
-    old: Mapping[str, bytes], new: Mapping[str, bytes]
-) -> tuple[Difference | None, list[tuple[str, str]]]:
-    """The first difference of two versions, if any, and the pairs of files that were compared.
+def compare(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> str | None:
+    """The first difference of two versions, a line for the place in each; None if there is none.
 
     Args:
         old: Contents by path of the files that the stage ran on.
@@ -58,45 +32,76 @@ def compare(
     Raises:
         StageError: A file of Python cannot be parsed.
     """
-    before, now = _trees(old), _trees(new)
-    moved = _moved(before, now)
-    pairs = [(path, moved.get(path, path)) for path in sorted(old)]
-    modules = {_module(a): _module(b) for a, b in moved.items() if a.endswith(".py")}
-    alone = {a for a, b in pairs if b not in new} | (new.keys() - {b for _, b in pairs})
-    for a, b in pairs:
-        if a in alone:
-            continue
-        if a in before and b in now:
-            difference = _first(a, _followed(before[a], modules), b, _followed(now[b], {}))
-        else:
-            same = old[a] == new[b]
-            difference = None if same else _places(a, 0, "was other bytes", b, 0, "is other bytes")
-        if difference:
-            return difference, []
-    for trees, missing in ((before, "is gone"), (now, "is new")):
-        imported = {name for path in trees for name in _imports(trees[path])}
-        for path in sorted(alone & trees.keys()):
-            if trees[path].body and imported & {_module(path)}:
-                return _places(path, 0, "is imported", path, 0, missing), []
-    for path in sorted(alone - before.keys() - now.keys()):
-        return _places(path, 0, "is not Python", path, 0, "is new or gone"), []
-    return None, [(a, b) for a, b in pairs if a not in alone]
+    before, now = _Version(old), _Version(new)
+    for path in sorted(before.trees.keys() & now.trees.keys()):
+        if before.digest(path) != now.digest(path):
+            return _first(before, path, now, path)
+    for path in sorted(old.keys() | new.keys()):
+        if not path.endswith(".py") and old.get(path) != new.get(path):
+            state = [f"{path}: {'' if path in files else 'not '}there" for files in (old, new)]
+            return _lines(*state)
+    return None
 
 
-def _places(a: str, line: int, text: str, b: str, other_line: int, other: str) -> Difference:
-    return Difference(Place(a, line, text), Place(b, other_line, other))
+def _lines(old: str, new: str) -> str:
+    return f"  - {old}\n  + {new}"
 
 
-def _trees(files: Mapping[str, bytes]) -> dict[str, ast.Module]:
-    """The syntax trees of the files of Python, without what does not count."""
-    trees = {}
-    for path, text in files.items():
-        if path.endswith(".py"):
-            try:
-                trees[path] = _Bare().visit(ast.parse(text))
-            except SyntaxError as error:
-                raise StageError(f"{path}: no valid Python: {error}") from None
-    return trees
+class _Version(ast.NodeTransformer):
+    """The files of Python of a version; in their trees, imports name the code that they mean."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.trees: dict[str, ast.Module] = {}
+        for path, text in files.items():
+            if path.endswith(".py"):
+                try:
+                    self.trees[path] = _Bare().visit(ast.parse(text))
+                except SyntaxError as error:
+                    raise StageError(f"{path}: no valid Python: {error}") from None
+        self.paths: dict[str, str] = {}  # of files by their digest
+        self._modules = {_module(path): path for path in self.trees}
+        self._digests: dict[str, str] = {}
+
+    def digest(self, path: str) -> str:
+        """A digest of a file and of all that it imports; its path while that is being computed."""
+        if path not in self._digests:
+            self._digests[path] = path
+            self.trees[path] = self.visit(self.trees[path])
+            digest = hashlib.sha256(ast.dump(self.trees[path]).encode()).hexdigest()
+            self._digests[path], self.paths[digest] = digest, path
+        return self._digests[path]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        (alias,) = node.names
+        if path := self._modules.get(f"{node.module}.{alias.name}"):
+            return self._meant(node, path, "", alias)
+        if path := self._modules.get(node.module or ""):
+            return self._meant(node, path, alias.name, alias)
+        return node
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        path = self._modules.get(node.names[0].name)
+        return self._meant(node, path, "", node.names[0]) if path else node
+
+    def _meant(self, node: ast.stmt, path: str, name: str, alias: ast.alias) -> ast.AST:
+        bound = ast.alias(name, alias.asname or alias.name)
+        return ast.copy_location(ast.ImportFrom(self.digest(path), [bound], 0), node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Follow the imports of a statement, and sort those of this project in its body."""
+        node = super().generic_visit(node)
+        if isinstance(body := getattr(node, "body", None), list):
+            own = sorted((each for each in body if self._is_own(each)), key=ast.dump)
+            body[:] = [own.pop(0) if self._is_own(each) else each for each in body]
+        return node
+
+    def _is_own(self, node: ast.AST) -> bool:
+        outside = isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PROJECT)
+        return outside or bool(self.target(node))
+
+    def target(self, node: ast.AST) -> str:
+        """The path of the file that a followed import means; empty for any other statement."""
+        return self.paths.get(node.module or "", "") if isinstance(node, ast.ImportFrom) else ""
 
 
 class _Bare(ast.NodeTransformer):
@@ -142,78 +147,38 @@ class _Bare(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _moved(before: Mapping[str, ast.Module], now: Mapping[str, ast.Module]) -> dict[str, str]:
-    """The new path of each file that is only in the old version, if a new file has its contents."""
-    found: dict[str, str] = {}
-    gone = {path: _definitions(before[path]) for path in sorted(before.keys() - now.keys())}
-    come = {path: _definitions(now[path]) for path in sorted(now.keys() - before.keys())}
-    for old, definitions in gone.items():
-        free = [new for new in come if new not in found.values() and come[new] == definitions]
-        alike = [new for new in free if PurePosixPath(new).name == PurePosixPath(old).name]
-        if before[old].body and free:
-            found[old] = (alike or free)[0]
-    return found
-
-
-def _definitions(tree: ast.Module) -> str:
-    """A module but for its imports of this project, which may have moved."""
-    return "\n".join(ast.dump(node) for node in tree.body if not _is_own(node))
-
-
-def _is_own(node: ast.AST) -> bool:
-    return isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PROJECT
-
-
-def _followed(tree: ast.Module, modules: Mapping[str, str]) -> ast.Module:
-    """A module whose imports follow the moves of ``modules``, those of this project sorted."""
-
-    class Follow(ast.NodeTransformer):
-        def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-            (alias,) = node.names
-            module, name = node.module or "", alias.name
-            if whole := modules.get(f"{module}.{name}"):
-                module, _, name = whole.rpartition(".")
-            renamed = ast.alias(name, alias.asname)
-            return ast.copy_location(
-                ast.ImportFrom(modules.get(module, module), [renamed], node.level), node
-            )
-
-    followed = Follow().visit(tree)
-    for node in ast.walk(followed):
-        if isinstance(body := getattr(node, "body", None), list):
-            own = sorted((each for each in body if _is_own(each)), key=ast.dump)
-            body[:] = [own.pop(0) if _is_own(each) else each for each in body]
-    return followed
-
-
-def _imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            yield f"{node.module}.{node.names[0].name}"
-        elif isinstance(node, ast.Import):
-            yield node.names[0].name
-
-
 def _module(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _first(a: str, old: ast.AST, b: str, new: ast.AST) -> Difference | None:
-    """The first statement, the innermost, at which two trees differ."""
-    if ast.dump(old) == ast.dump(new):
-        return None
+def _first(before: _Version, a: str, now: _Version, b: str) -> str:
+    """The first statement, the innermost, at which two files or what they import differ."""
+    old: ast.AST = before.trees[a]
+    new: ast.AST = now.trees[b]
+    while pair := _inside(old, new):
+        old, new = pair
+    if (one := before.target(old)) and (other := now.target(new)):
+        if before.digest(one) != now.digest(other):
+            return _first(before, one, now, other)
+    return _lines(_place(before, a, old), _place(now, b, new))
+
+
+def _inside(old: ast.AST, new: ast.AST) -> tuple[ast.AST, ast.AST] | None:
+    """The first two statements that differ in the bodies of two that do."""
     bodies = getattr(old, "body", None), getattr(new, "body", None)
-    if all(isinstance(body, list) for body in bodies):
-        for one, other in zip(*bodies, strict=False):
-            if difference := _first(a, one, b, other):
-                return difference
-    return Difference(_place(a, old), _place(b, new))
+    if not all(isinstance(body, list) for body in bodies):
+        return None
+    pairs = zip(*bodies, strict=False)
+    return next(((one, other) for one, other in pairs if ast.dump(one) != ast.dump(other)), None)
 
 
-def _place(path: str, node: ast.AST) -> Place:
-    text = "ends otherwise" if isinstance(node, ast.Module) else ast.unparse(node).splitlines()[0]
-    return Place(path, getattr(node, "lineno", 0), text)
+def _place(version: _Version, path: str, node: ast.AST) -> str:
+    """Such as ``rrcm/core/files.py:12: MOST = 2**26``."""
+    if isinstance(node, ast.Module):
+        return f"{path}: ends otherwise"
+    target = version.target(node)
+    text = f"imports {target}" if target else ast.unparse(node).splitlines()[0]
+    return f"{path}:{getattr(node, 'lineno', 0)}: {text}"
 
 
 class History:
@@ -234,22 +199,20 @@ class History:
         """End the git process."""
         self._blobs.__exit__()
 
-    def find(self, recorded: Mapping[str, str], say: Callable[[str], None]) -> dict[str, bytes]:
+    def find(self, recorded: Mapping[str, str]) -> dict[str, bytes]:
         """The contents, by path, of the files and folders that have their recorded hashes.
 
         Each is taken from the newest commit that has it.
 
         Args:
             recorded: DVC's hash of each file or folder of code that a stage ran on.
-            say: Called with the progress of the search, commit by commit.
 
         Raises:
             StageError: Some of them were never committed, or this is no git repository.
         """
         files: dict[str, bytes] = {}
         missing = {*recorded}
-        for number, commit in enumerate(_commits([*recorded])):
-            say(f"looking through the history: commit {number + 1}")
+        for commit in _commits([*recorded]):
             for path in sorted(missing):
                 if self._hash(commit, path) == recorded[path]:
                     blobs = self._inside(commit, path)

@@ -1,121 +1,113 @@
-"""Turns a checkpoint of the reference implementation into a run of params.yaml: ``rrcm import``.
+"""Puts checkpoints of others where params.yaml can name them: ``rrcm import``, ``import-denoiser``.
 
-import_denoiser.py imports denoisers, with the shared helpers of this file.
+params.yaml stays as it is: the entries that it needs are printed.
 """
 
 import math
 import re
 import shutil
 import tempfile
-import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from rrcm.models.trained.diffusion_process import Schedule
 
-from pipeline.project import artifacts
+from pipeline import checked
 from pipeline.project.presets import written
 from pipeline.runtime import graph
-from rrcm.config import params, sections
-from rrcm.config.sections import Model
+from rrcm.config.sections import Model, Run
 from rrcm.core.errors import ConfigError
-from rrcm.core.files import atomic
-from rrcm.core.schema import Name, cast, read_yaml
+from rrcm.core.schema import Name, cast
+from rrcm.diffusion import openai_unet
 from rrcm.models import rrcm_release
 from rrcm.models.rrcm_release import Checkpoint
+from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
 
 FOLDER = Path("imported")
-OF_CLASSIFIERS = ("classes", "sigma", "arch", "skip_norm")  # options of classifiers only
-OF_DENOISERS = ("schedule", "rescale", "head_channels")
 RECIPES = {True: "imported", False: "imported-skip-norm"}  # by final_norm
+NETWORK = "unet"  # of denoisers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """The options of ``rrcm import`` as they were typed; None or False where one was left out."""
-
-    classes: int | None = None
-    sigma: float | None = None
-    arch: str | None = None
-    heads: int | None = None
-    image_size: int | None = None
-    skip_norm: bool = False
-    name: str | None = None
-    denoiser: bool = False
-    schedule: str | None = None
-    rescale: bool = False
-    head_channels: int | None = None
-
-
-def import_checkpoint(file: Path, asked: Options) -> str:
-    """Write ``imported/<name>/``, have DVC track it, and add a run to params.yaml.
-
-    A classifier becomes a run of no epochs and an evaluation at its sigma, which `dvc repro`
-    exports and certifies like any other. For an encoder, params.yaml stays as it is.
+def import_checkpoint(
+    file: Path, *, sigma: float, arch: str | None, heads: int | None, skip_norm: bool, name: str
+) -> str:
+    """Write ``imported/<name>/``, and have DVC track it.
 
     Args:
-        file: The checkpoint, of the reference implementation.
-        asked: Options for a classifier or an encoder, already checked by `check_options`.
+        file: A classifier or an encoder of the reference implementation.
+        sigma: The noise that a classifier was trained at.
+        arch: The size of its network; None: by the shapes.
+        heads: Its number of attention heads; None: that of ``arch``.
+        skip_norm: Whether its head follows no LayerNorm.
+        name: The name of the folder and of the run; empty: ARCH-imported-sSIGMA.
 
     Returns:
-        A line to show; for an encoder, with the entries of a run that would fine-tune it.
+        Lines to show: a classifier's run of no epochs and its evaluation, which `dvc repro` exports
+        and certifies like any other; for an encoder, a run that fine-tunes it.
 
     Raises:
-        CheckpointError: ``file`` is no such checkpoint, or contradicts ``asked``.
-        ConfigError: A name is taken, or params.yaml is for images of another size.
+        CheckpointError: ``file`` is no such checkpoint, or contradicts the options.
+        ConfigError: A name is taken, or a value is not valid.
     """
-    sigma = asked.sigma
-    out = place(asked.name or f"{asked.arch or 'vit'}-imported-s{round(100 * sigma):03d}")
+    out = _place(name or f"{arch or 'vit'}-imported-s{round(100 * sigma):03d}")
     if not (math.isfinite(sigma) and sigma > 0):
         raise ConfigError(f"--sigma: must be positive, got {sigma}")
-    found = rrcm_release.read(
-        file, arch=asked.arch, heads=asked.heads, final_norm=not asked.skip_norm
-    )
-    _check(file, found, classes=asked.classes, image_size=asked.image_size)
-    entries = _entries(out.name, found, sigma=sigma)
-    edited = None if found.classes is None else _edited(entries)
-    with kept(out, partial(_write, found=found, sigma=sigma)):
-        if edited is not None:
-            with atomic(sections.PARAMS) as part:
-                part.write_text(edited, encoding="utf-8", newline="\n")
-                whole = params.load(part)
-            artifacts.write(whole)
-    if edited is None:
-        return f"{out}: an encoder. To fine-tune it, add to params.yaml:\n\n{written(entries)}"
-    evaluation = next(iter(entries["evals"]))
-    return f"{out}: a classifier of {found.classes} classes; `dvc repro certify@{evaluation}`"
+    read = rrcm_release.read(file, arch=arch, heads=heads, final_norm=not skip_norm)
+    _keep(out, partial(_write, read=read, sigma=sigma))
+    kind, purpose = "an encoder", "fine-tune"
+    if read.classes is not None:
+        kind, purpose = f"a classifier of {read.classes} classes", "certify"
+    return _shown(f"{out}: {kind}", f"To {purpose} it", _entries(out.name, read, sigma=sigma))
 
 
-def check_options(asked: Options) -> None:
-    """Refuse options of the other kind of import, and require those that have no default.
+def import_denoiser(
+    file: Path,
+    *,
+    name: str,
+    image_size: int,
+    schedule: str,
+    rescale: bool,
+    heads: int | None,
+    head_channels: int | None,
+) -> str:
+    """Write ``imported/<name>/``, and have DVC track it.
+
+    Args:
+        file: A checkpoint of improved-diffusion or guided-diffusion.
+        name: The name of the folder.
+        image_size: The side of its images in pixels.
+        schedule: ``cosine:T`` or ``linear:T``, of T steps.
+        rescale: Whether the network takes times rescaled to 1000 steps.
+        heads: Its number of attention heads.
+        head_channels: Channels of each attention head, instead of ``heads``.
+
+    Returns:
+        Lines to show: the entries that put the first run of params.yaml behind it, as DDS does.
 
     Raises:
-        ConfigError: Names the option.
+        CheckpointError: ``file`` is no such checkpoint.
+        ConfigError: The name is taken, or a value is not valid.
     """
-    kind, other, way = "a classifier", OF_DENOISERS, "add --denoiser"
-    needed = ("classes", "sigma")
-    if asked.denoiser:
-        kind, other, way = "a denoiser", OF_CLASSIFIERS, "leave out --denoiser"
-        needed = ("name", "schedule", "image_size")
-    for name in other:
-        if getattr(asked, name) not in (None, False):
-            raise ConfigError(f"{_option(name)}: not for {kind}; leave it out, or {way}")
-    for name in needed:
-        if getattr(asked, name) is None:
-            raise ConfigError(f"{_option(name)}: needed to import {kind}; see docs/importing.md")
+    out, process = _place(name), _schedule(schedule, rescale=rescale)
+    read = openai_unet.read(file, image_size=image_size, heads=heads, head_channels=head_channels)
+    runs = checked.load().runs
+    form = {"network": NETWORK, "shape": read.shape, "schedule": process}
+    _keep(out, partial(denoiser.save, tensors=read.tensors, **form))
+    size = " x ".join(str(read.shape[key]) for key in ("channels", "image_size", "image_size"))
+    what = f"{out}: a denoiser of images of {size}"
+    if not runs:
+        return what
+    return _shown(what, "To put a classifier behind it", _behind(out, *next(iter(runs.items()))))
 
 
-def _option(parameter: str) -> str:
-    return f"--{parameter.replace('_', '-')}"
+def _shown(what: str, purpose: str, entries: dict[str, dict[str, Any]]) -> str:
+    return f"{what}. {purpose}, add to params.yaml:\n\n{written(entries)}"
 
 
-def place(name: str) -> Path:
+def _place(name: str) -> Path:
     """Return ``imported/<name>``, where nothing is yet.
 
     Raises:
@@ -127,12 +119,8 @@ def place(name: str) -> Path:
     return out
 
 
-@contextmanager
-def kept(out: Path, write: Callable[[Path], None]) -> Iterator[None]:
-    """Have ``write`` make the folder ``out``, whole or not at all, and DVC track it.
-
-    If the block fails, or is interrupted, ``out`` is removed.
-    """
+def _keep(out: Path, write: Callable[[Path], None]) -> None:
+    """Have ``write`` make the folder ``out``, and DVC track it; both, or nothing."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".") as scratch:
         part = Path(scratch, "part")
@@ -140,46 +128,30 @@ def kept(out: Path, write: Callable[[Path], None]) -> Iterator[None]:
         part.rename(out)
     try:
         graph.track(out)
-        yield
     except BaseException:  # an interrupt too: half an import must not stay behind
         shutil.rmtree(out)
         out.with_suffix(".dvc").unlink(missing_ok=True)
         raise
 
 
-def _check(file: Path, found: Checkpoint, *, classes: int, image_size: int | None) -> None:
-    """Refuse a checkpoint that contradicts the options, or the image size of params.yaml."""
-    if found.classes not in (None, classes):
-        raise ConfigError(f"--classes: {file} knows {found.classes} classes, not {classes}")
-    size, declared = found.shape["image_size"], params.load().data.size
-    if image_size not in (None, size):
-        raise ConfigError(f"--image-size: {file} is for images of {size} pixels, not {image_size}")
-    if declared != size:
-        raise ConfigError(
-            f"data.size: {declared} in {sections.PARAMS}, but {file} is for images of {size} "
-            "pixels; "
-            "make the preset of its data current first, as with `rrcm preset cifar10`"
-        )
-
-
-def _write(part: Path, *, found: Checkpoint, sigma: float) -> None:
+def _write(part: Path, *, read: Checkpoint, sigma: float) -> None:
     """Write a checkpoint to the folder ``part``."""
-    if found.classes is None:
-        checkpoint.save(part / "encoder.safetensors", found.tensors)
+    if read.classes is None:
+        checkpoint.save(part / "encoder.safetensors", read.tensors)
         return
     described = {
-        "classes": [str(c) for c in range(found.classes)],
+        "classes": [str(c) for c in range(read.classes)],
         "condition": "nearest",
-        "final_norm": found.final_norm,
+        "final_norm": read.final_norm,
         "sigma": sigma,
     }
-    model = Model(architecture="vit", shape=found.shape)
-    classifier.save(part, found.tensors, model=model, config=described)
+    model = Model(architecture="vit", shape=read.shape)
+    classifier.save(part, read.tensors, model=model, config=described)
 
 
-def _entries(name: str, found: Checkpoint, *, sigma: float) -> dict[str, dict[str, Any]]:
-    """Return the entries that params.yaml needs, by section."""
-    recipe = RECIPES[found.final_norm] if found.classes else "finetune"
+def _entries(name: str, read: Checkpoint, *, sigma: float) -> dict[str, dict[str, Any]]:
+    """Return the entries that params.yaml needs for a run of a checkpoint, by section."""
+    recipe = RECIPES[read.final_norm] if read.classes else "finetune"
     run = {
         "architecture": "vit",
         "model": name,
@@ -192,11 +164,11 @@ def _entries(name: str, found: Checkpoint, *, sigma: float) -> dict[str, dict[st
     }
     evaluation = {"run": name, "architecture": "vit", "sigma": sigma}
     entries = {
-        "models": {name: found.shape},
+        "models": {name: read.shape},
         "runs": {name: run},
         "evals": {f"{name}-e{round(100 * sigma):03d}": evaluation},
     }
-    return entries | ({"recipes": {recipe: _untrained(found.final_norm)}} if found.classes else {})
+    return entries | ({"recipes": {recipe: _untrained(read.final_norm)}} if read.classes else {})
 
 
 def _untrained(final_norm: bool) -> dict[str, Any]:
@@ -237,44 +209,37 @@ def _untrained(final_norm: bool) -> dict[str, Any]:
     }
 
 
-def _edited(entries: dict[str, dict[str, Any]]) -> str:
-    """Return the text of params.yaml with entries added, every other byte as it was.
-
-    Raises:
-        ConfigError: A name is taken, or a section is not written in lines of its own.
-    """
-    text = sections.PARAMS.read_text(encoding="utf-8")
-    wanted = read_yaml(sections.PARAMS)
-    for section, added in entries.items():
-        for key, value in added.items():
-            there = wanted[section].get(key)
-            if there is not None and (section != "recipes" or there != value):
-                raise ConfigError(
-                    f"{sections.PARAMS}: {section}.{key} exists already; import under another "
-                    "--name, or rename it"
-                )
-            if there is None:
-                wanted[section][key] = value
-                text = _inserted(text, section, written({key: value}))
-    try:
-        as_wanted = YAML(typ="safe", pure=True).load(text) == wanted
-    except YAMLError:
-        as_wanted = False
-    if not as_wanted:
+def _schedule(text: str, *, rescale: bool) -> Schedule:
+    """Parse ``cosine:4000``."""
+    kind, _, steps = text.partition(":")
+    if kind not in ("cosine", "linear") or not re.fullmatch(r"[1-9]\d{0,5}", steps):
         raise ConfigError(
-            f"{sections.PARAMS}: an entry cannot be added to it as it is written; start each "
-            "section "
-            "at the left, and each of its entries two spaces further, as the presets do"
+            f"--schedule: {text!r}: cosine or linear, a colon, and the number of steps it was "
+            "trained with, as cosine:4000"
         )
-    return text
+    try:
+        return Schedule(kind=kind, steps=int(steps), rescale=rescale)
+    except ConfigError as error:
+        raise ConfigError(f"--schedule: {text!r}: {error}") from None
 
 
-def _inserted(text: str, section: str, entry: str) -> str:
-    """Return ``text`` with an entry at the end of a section, ahead of the next one's comments."""
-    lines = text.splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith(f"{section}:")), len(lines))
-    after = (i for i in range(start + 1, len(lines)) if re.match(r"[^\s#]", lines[i]))
-    end = next(after, len(lines))
-    while end > start + 1 and not re.match(r"\s+[^\s#]", lines[end - 1]):
-        end -= 1
-    return "\n".join([*lines[:end], textwrap.indent(entry, "  "), *lines[end:]]) + "\n"
+def _behind(out: Path, run: str, described: Run) -> dict[str, dict[str, Any]]:
+    """Return the entries of params.yaml for a run behind the denoiser in ``out``, by section."""
+    name, sigma = f"{run}-{out.name}", described.sigma
+    purified = {
+        "method": "dds",
+        "sigma": sigma,
+        "denoiser": out.as_posix(),
+        "network": NETWORK,
+        "run": run,
+        "architecture": described.architecture,
+        "purifier": "one_shot",
+        "purify": {"rule": "first"},
+        "votes": 1,
+        "local": {"copies": 0, "sigma": 0.0, "fixed": True, "seed": 0},
+    }
+    evaluation = {"run": name, "architecture": described.architecture, "sigma": sigma}
+    return {
+        "purified": {name: purified},
+        "evals": {f"{name}-e{round(100 * sigma):03d}": evaluation},
+    }

@@ -13,7 +13,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
-from pipeline.project import artifacts, variants
+from pipeline.project import variants
 from pipeline.workflow import lockfile
 from rrcm.config import params, sections
 from rrcm.config.sections import require
@@ -50,7 +50,6 @@ def use(name: str, *, base: str | None, force: bool) -> str:
         )
     before = lockfile.switch(str(YAML(typ="safe").load(text)["data"]["name"]))
     write_text(sections.PARAMS, text)
-    artifacts.write(params.load())
     return f"{described}; results of {before} are kept in {lockfile.ASIDE}" if before else described
 
 

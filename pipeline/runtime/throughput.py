@@ -29,6 +29,7 @@ from rrcm.training.engine.loop import State
 SPEED = "speed.json"  # the rows so far, in the scratch folder of a stage
 TENSORBOARD = "RRCM_TENSORBOARD"  # a folder to which the same numbers are written for TensorBoard
 PEAK_SIZE = {"cuda": 8192, "cpu": 1024}  # side of the matrices
+TRIES = 20  # products: other work on the machine comes and goes
 
 
 class Meter:
@@ -106,7 +107,7 @@ def peak(precision: str, device: str) -> float:
     size, dtype = PEAK_SIZE[kind], {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     a, b = torch.rand(2, size, size, device=device).to(dtype)
     fastest = float("inf")
-    for _ in range(4):
+    for _ in range(TRIES):
         began = time.perf_counter()
         (a @ b)[0, 0].item()  # waits for the device
         fastest = min(fastest, time.perf_counter() - began)

@@ -26,7 +26,7 @@ from rrcm.core import pool, registry
 from rrcm.core.errors import DataError
 from rrcm.data.datasets import cifar10, folder, imagenet
 from rrcm.data.ingest import manifest, sharding
-from rrcm.data.ingest.listing import Listing, Origin
+from rrcm.data.ingest.listing import Contents, Listing, Origin
 
 from torchvision.datasets import CIFAR10  # isort: skip (after _torchvision)
 
@@ -258,8 +258,7 @@ def test_imagenet_is_in_the_usual_order_and_complete(tmp_path: Path, monkeypatch
     asked = Origin(path=source, verify=True, skip_unreadable=False, link=tmp_path / "link")
     with refused(DataError, "24 train pictures of 3 classes", "1,281,167 of 1,000", "--no-verify"):
         imagenet.acquire(tmp_path / "data", asked)
-    monkeypatch.setattr(imagenet, "CLASSES", 3)
-    monkeypatch.setattr(imagenet, "COUNTS", {"train": 24, "test": 6})
+    monkeypatch.setattr(imagenet, "CONTENTS", Contents(train=24, test=6, classes=3))
     assert imagenet.acquire(tmp_path / "data", asked).endswith("manifest.json: 30 images")
     shutil.rmtree(source / "val")
     with refused(DataError, f"{source / 'val'}: not found", "torchvision.datasets.ImageNet"):

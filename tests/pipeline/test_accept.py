@@ -20,7 +20,7 @@ def same(old: dict[str, str] | str, new: dict[str, str] | str) -> bool:
     """Whether two versions, files by path or one file, are the same code, asked both ways."""
     versions = [{"a.py": each} if isinstance(each, str) else each for each in (old, new)]
     before, now = ({path: text.encode() for path, text in each.items()} for each in versions)
-    there, back = compare(before, now)[0], compare(now, before)[0]
+    there, back = compare(before, now), compare(now, before)
     assert (there is None) == (back is None)
     return there is None
 
@@ -192,7 +192,6 @@ def test_an_upgrade_that_only_mends_and_moves_runs_nothing_again(checkout: Works
 
     said = accept(checkout)
 
-    assert "same: rrcm/training/shared/losses.py -> rrcm/mathematics/objective_terms.py" in said
     assert f"train@{RUN}: accepted, nothing that it runs differs" in said
     assert is_up_to_date(checkout)
     assert checkout.repro() == set()
@@ -238,7 +237,7 @@ def test_a_reason_accepts_a_change_and_stays_with_the_result(checkout: Workspace
     assert f"train@{RUN}: accepted, provenance/train@{RUN}.json says why" in said
     (note,) = json.loads(provenance.read_text())["accepted"]
     assert note["because"] == "1 is True"
-    assert note["difference"]["new"]["text"] == "PRETRAINED = 1"
+    assert note["difference"].endswith(": PRETRAINED = 1")
     assert list(note["code"]) == ["rrcm/training/methods/rrcm.py"]
     rows = {row["path"]: row for row in entries(checkout)[f"train@{RUN}"]["outs"]}
     old = {row["path"]: row for row in entry["outs"]}

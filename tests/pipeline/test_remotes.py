@@ -4,15 +4,11 @@ import hashlib
 import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from objectstore import BUCKET, IMPATIENT, KEYS, Gate, Store, serving
 from ruamel.yaml import YAML
-from workspace import EVAL, RUN, Workspace, committed, tracked
-
-from pipeline.project import artifacts
-from rrcm.config import params as parameters
+from workspace import EVAL, RUN, Workspace
 
 OF_RUN = [
     *("shards/test", f"onnx/{RUN}.onnx", f"votes/{EVAL}.jsonl", f"certificates/{EVAL}.csv"),
@@ -108,38 +104,17 @@ def test_a_folder_holds_one_checkpoint_or_all(origin: Workspace, tmp_path):
     assert contents(clone, *lock(clone)) == contents(origin, *lock(origin))
 
 
-def test_a_released_model_is_got_by_name(origin: Workspace, tmp_path):
+def test_a_released_model_is_got_without_a_clone(origin: Workspace, tmp_path):
     author = ("-c", "user.name=test", "-c", "user.email=test@example.org")
-    origin.run("git", *author, "tag", "--annotate", f"onnx={RUN}@v1.0.0", "--message", "first")
+    origin.run("git", *author, "tag", "--annotate", f"{RUN}-v1.0.0", "--message", "first")
     (tmp_path / "elsewhere").mkdir()
 
     Workspace(tmp_path / "elsewhere").run(
-        "dvc", "artifacts", "get", str(origin.path), f"onnx:{RUN}"
+        "dvc", "get", str(origin.path), f"onnx/{RUN}.onnx", "--rev", f"{RUN}-v1.0.0"
     )
 
     got = (tmp_path / f"elsewhere/{RUN}.onnx").read_bytes()
     assert got == (origin.path / f"onnx/{RUN}.onnx").read_bytes()
-
-
-def test_the_list_of_artifacts_is_that_of_params_yaml(tmp_path):
-    """A run, or an ensemble; not those that are members of one and nothing else."""
-    assert artifacts.LISTED == Path("onnx/dvc.yaml")
-    current = tmp_path / "params.yaml"
-    current.write_text(committed("params.yaml"))
-
-    assert committed("onnx/dvc.yaml") == artifacts.text(parameters.load(current))
-
-
-@pytest.mark.parametrize("preset", tracked("presets/*.yaml"), ids=lambda p: p.stem)
-def test_every_classifier_that_a_preset_certifies_is_an_artifact(preset: Path):
-    whole = parameters.load(preset)
-    listed = YAML(typ="safe").load(artifacts.text(whole))["artifacts"]
-
-    assert listed.keys() == {evaluation.run for evaluation in whole.evals.values()}
-    for name, artifact in listed.items():
-        of = whole.classifiers()[name]
-        assert (artifact["path"], artifact["type"]) == (f"{name}.onnx", "model")
-        assert artifact["labels"] == [of.model, of.method]
 
 
 @pytest.mark.slow

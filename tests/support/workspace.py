@@ -13,9 +13,6 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipeline.project import artifacts
-from rrcm.config import params
-
 ROOT = Path(__file__).parents[2]
 MINI, MORE = ROOT / "tests/mini.yaml", ROOT / "tests/mini-more.yaml"
 RUN, EVAL = "tiny-rrcm-s050", "tiny-rrcm-s050-e050"
@@ -140,7 +137,6 @@ def create(path: Path) -> Workspace:
     for name in OF_USERS:
         (path / name).write_text(committed(name))
     shutil.copyfile(MINI, path / "params.yaml")
-    (path / artifacts.LISTED).write_text(artifacts.text(params.load(MINI)))
     workspace = Workspace(path)
     workspace.run("git", "init", "--quiet")
     workspace.commit("checkout")

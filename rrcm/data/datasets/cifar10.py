@@ -21,9 +21,10 @@ import numpy as np
 
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic, read_bytes, unzipped
-from rrcm.data.ingest.listing import Listing, Origin
+from rrcm.data.ingest.listing import Contents, Listing, Origin
 
 CLASSES = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
+CONTENTS = Contents(train=50_000, test=10_000, classes=10)
 MAX_VALUE, SHAPE = 255, (3, 32, 32)
 ARCHIVE, ARCHIVE_MD5 = "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"
 FOLDER, META = "cifar-10-batches-py", "batches.meta"

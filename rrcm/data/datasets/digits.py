@@ -13,9 +13,10 @@ import numpy as np
 
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic, sha256
-from rrcm.data.ingest.listing import Listing, Origin
+from rrcm.data.ingest.listing import Contents, Listing, Origin
 
 CLASSES = tuple("0123456789")
+CONTENTS = Contents(train=1797, test=0, classes=10)
 MAX_VALUE = 16  # the largest pixel value
 FILE = "digits.csv"
 SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"

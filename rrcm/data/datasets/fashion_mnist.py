@@ -6,12 +6,13 @@ Source: Xiao, Rasul & Vollgraf (2017), arXiv:1708.07747.
 from pathlib import Path
 
 from rrcm.data.ingest import idx
-from rrcm.data.ingest.listing import Listing, Origin
+from rrcm.data.ingest.listing import Contents, Listing, Origin
 
 CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
+CONTENTS = Contents(train=60_000, test=10_000, classes=10)
 TORCHVISION = "FashionMNIST"  # the class of torchvision.datasets that downloads it
 MD5 = {  # of the unpacked files
     "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",

@@ -7,6 +7,8 @@ from rrcm.data.ingest import class_folders, manifest
 from rrcm.data.ingest.listing import Listing, Origin
 from rrcm.data.ingest.manifest import Tree
 
+CONTENTS = None  # known when the pictures have been read
+
 
 def acquire(root: Path, origin: Origin) -> str:
     """Read every picture once, where it is, and write their manifest to ``root``.

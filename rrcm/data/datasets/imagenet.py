@@ -10,11 +10,12 @@ from pathlib import Path
 
 from rrcm.core.errors import DataError
 from rrcm.data.ingest import class_folders, manifest
-from rrcm.data.ingest.listing import Listing, Origin
+from rrcm.data.ingest.listing import Contents, Listing, Origin
 from rrcm.data.ingest.manifest import Tree
 
 PARTS = {"train": "train", "test": "val"}  # split -> its folder
-CLASSES, COUNTS = 1000, {"train": 1_281_167, "test": 50_000}
+# A picture's bytes: those of the official archives by their number of pictures.
+CONTENTS = Contents(train=1_281_167, test=50_000, classes=1000, bytes=116_000)
 
 
 def acquire(root: Path, origin: Origin) -> str:
@@ -26,12 +27,13 @@ def acquire(root: Path, origin: Origin) -> str:
     """
     source = origin.folder()
     pictures = tree(source)
-    for part, count in COUNTS.items() if origin.verify else ():
+    official = {"train": CONTENTS.train, "test": CONTENTS.test}
+    for part, count in official.items() if origin.verify else ():
         images = sum(map(len, pictures[part].values()))
-        if (len(pictures[part]), images) != (CLASSES, count):
+        if (len(pictures[part]), images) != (CONTENTS.classes, count):
             raise DataError(
                 f"{source}: {images:,} {part} pictures of {len(pictures[part]):,} classes, where "
-                f"ILSVRC2012 has {count:,} of {CLASSES:,}; complete it, or --no-verify"
+                f"ILSVRC2012 has {count:,} of {CONTENTS.classes:,}; complete it, or --no-verify"
             )
     return manifest.acquire(root, origin, pictures)
 

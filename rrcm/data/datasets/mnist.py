@@ -7,9 +7,10 @@ recognition".
 from pathlib import Path
 
 from rrcm.data.ingest import idx
-from rrcm.data.ingest.listing import Listing, Origin
+from rrcm.data.ingest.listing import Contents, Listing, Origin
 
 CLASSES = tuple("0123456789")
+CONTENTS = Contents(train=60_000, test=10_000, classes=10)
 TORCHVISION = "MNIST"  # the class of torchvision.datasets that downloads it
 MD5 = {  # of the unpacked files
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",

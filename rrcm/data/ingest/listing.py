@@ -83,6 +83,19 @@ class Place(NamedTuple):
         return read_bytes(Path(self.path))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """What a published dataset has: images of its splits (``test`` is 0 without one), and classes.
+
+    ``bytes`` are those of a stored picture, on average; 0: pixels are stored as they are.
+    """
+
+    train: int
+    test: int
+    classes: int
+    bytes: int = 0
+
+
 def anything(_: list[str]) -> None:
     """Accept all bytes, as they were verified when they were listed."""
 

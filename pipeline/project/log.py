@@ -1,0 +1,327 @@
+"""``rrcm log``: sends curves and results of trainings to TensorBoard, MLflow or Weights & Biases.
+
+A training always writes its curves to ``log.csv``, so that it needs no server; this exports them.
+Guarantee of each sink: a training is one run, named after its stage and known by its digest,
+written anew each time it is sent; no telemetry, code or figures of this machine go with it.
+"""
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.workflow.dvc_lock import Lock, md5, tree
+from rrcm.core.errors import ConfigError, DataError, StageError, one_line
+from rrcm.core.files import read_config, read_json, require_file, sha256
+from rrcm.core.registry import suggest
+from rrcm.core.schema import listed
+from rrcm.models.trained.base import checkpoint
+
+FOLDERS = {"pretrain": "pretrained", "train": "models", "denoise": "denoisers"}  # of each stage
+METRICS = Path("metrics")
+DIGITS = 16  # of a digest
+NAMES = 200  # characters of names in an error
+PROJECT = "rrcm"  # the name of all runs together
+BATCH = 1000  # values that MLflow takes at once
+PARAMS = 100  # parameters that MLflow takes at once, and the characters of one:
+LONGEST = 6000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A finished training: values at each step, and its results."""
+
+    stage: str
+    digest: str
+    parameters: Mapping[str, Any]  # dotted, as runs.loss.lbd
+    rows: list[tuple[int, dict[str, float]]]
+    results: Mapping[str, float]
+
+    @property
+    def last(self) -> int:
+        """The last step, at which the results are shown."""
+        return self.rows[-1][0] if self.rows else 0
+
+
+def log(sink: str, *, to: str | None, only: Sequence[str], say: Callable[[str], None]) -> str:
+    """Send the finished trainings, each as one run with its results.
+
+    Args:
+        sink: A name of `SINKS`.
+        to: Folder or address; None: that of the sink.
+        only: Patterns of trainings, by name or stage; none: all.
+        say: Called with a line for each training.
+
+    Returns:
+        Where the trainings are now, and how to look at them.
+
+    Raises:
+        ConfigError: There is no such sink, or ``to`` is not for it.
+        ModuleNotFoundError: Its package is not installed.
+        StageError: There is no training, or none that a pattern matches.
+        DataError: A file is damaged, or the sink refuses what it is sent.
+    """
+    if sink not in SINKS:
+        raise ConfigError(
+            f"rrcm log {sink}: there is no such sink, only {', '.join(SINKS)}."
+            f"{suggest(sink, [*SINKS])}"
+        )
+    logs, lock = _logs(only), Lock()
+    if to and "://" in to and sink != "mlflow":
+        raise ConfigError(f"--to {to}: {sink} writes to a folder, and this is an address")
+    send, shown = SINKS[sink](to)
+    for stage, folder in logs.items():
+        made = _provenance(stage)
+        run = Run(
+            stage=stage,
+            digest=str(made.get("inputs") or sha256(folder / "log.csv"))[:DIGITS],
+            parameters=_parameters(folder),
+            rows=_rows(stage, folder),
+            results=_results(stage, folder, lock),
+        )
+        send(run)
+        say(f"{run.stage}: {len(run.rows)} rows, {len(run.results)} results")
+    return shown
+
+
+def _logs(only: Sequence[str]) -> dict[str, Path]:
+    """The folders of the trainings whose logs are here, or of those that the patterns match.
+
+    Raises:
+        StageError: There is none, or a pattern matches none.
+    """
+    here = {
+        f"{kind}@{file.parent.name}": file.parent
+        for kind, parent in FOLDERS.items()
+        for file in sorted(Path(parent).glob("*/log.csv"))
+    }
+    if not here:
+        folders = ", ".join(f"{folder}/" for folder in FOLDERS.values())
+        raise StageError(
+            f"no training has ended here: {folders} have no log.csv; `dvc repro` makes them"
+        )
+    chosen: dict[str, Path] = {}
+    for pattern in only or ["*"]:
+        alike = {
+            stage: folder
+            for stage, folder in here.items()
+            if fnmatchcase(stage, pattern) or fnmatchcase(folder.name, pattern)
+        }
+        if not alike:
+            names = [folder.name for folder in here.values()]
+            raise StageError(
+                f"--only {pattern}: no training here has such a name, only "
+                f"{listed(names, most=NAMES)}.{suggest(pattern, names)}"
+            )
+        chosen |= alike
+    return chosen
+
+
+def _provenance(stage: str) -> dict[str, Any]:
+    """The provenance of a stage; empty if it is not here, as after `rrcm pull`."""
+    path = Path("provenance", f"{stage}.json")
+    content: dict[str, Any] = read_json(path) if path.exists() else {}
+    return content
+
+
+def _rows(stage: str, folder: Path) -> list[tuple[int, dict[str, float]]]:
+    """The steps of ``log.csv`` with their values, and the speed that was measured at them."""
+    speed = Path("provenance", f"{stage}.csv")
+    table = _table(folder / "log.csv")
+    if speed.exists():
+        measured = _table(speed)
+        table = table.join(measured[measured.columns.difference(table.columns)])
+    return [
+        (int(step), {key: float(v) for key, v in row.items() if math.isfinite(v)})
+        for step, row in table.iterrows()
+    ]
+
+
+def _table(path: Path) -> pd.DataFrame:
+    """The rows of a CSV file of numbers by its column ``step``."""
+    require_file(path)
+    try:
+        return pd.read_csv(path).astype(float).set_index("step")
+    except KeyError:
+        raise DataError(f"{path}: has no column step; `dvc checkout {path}`") from None
+    except (ValueError, OSError) as error:  # pandas's own errors are ValueErrors
+        raise DataError(f"{path}: damaged ({one_line(error)}); `dvc checkout {path}`") from None
+
+
+def _parameters(folder: Path) -> dict[str, Any]:
+    """The sections of params.yaml that made it, without their names, so that runs compare.
+
+    A second section of a kind, which belongs to the network that the training started from, is
+    below ``start``.
+    """
+    encoder = folder / "encoder.safetensors"
+    if encoder.exists():  # of a pre-training, whose parameters are in its metadata
+        made_with = json.loads(checkpoint.load(encoder)[1].get("params", "{}"))
+    else:
+        made_with = read_config(folder).get("params", {})
+    sections: dict[str, Any] = {}
+    for section in sorted(made_with, key=lambda key: key.partition(".")[2] != folder.name):
+        kind = section.partition(".")[0]
+        place = sections.setdefault("start", {}) if kind in sections else sections
+        place[kind] = made_with[section]
+    return _dotted(sections)
+
+
+def _dotted(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested parameters as one mapping, ``{"recipes.epochs": 3}``; lists are JSON."""
+    flat: dict[str, Any] = {}
+    for key, value in parameters.items():
+        if isinstance(value, Mapping):
+            flat |= _dotted(value, f"{prefix}{key}.")
+        else:
+            plain = isinstance(value, bool | int | float | str)
+            flat[f"{prefix}{key}"] = value if plain else json.dumps(value)
+    return flat
+
+
+def _results(stage: str, folder: Path, lock: Lock) -> dict[str, float]:
+    """``validation_accuracy``, and ``sigma_0.5/acr`` and so on of each evaluation that is its own.
+
+    Metrics are left out unless, by dvc.lock, they are of the certificates that are here, and each
+    stage from the training to them read what the stage before it wrote last.
+    """
+    accuracy = _provenance(stage).get("validation_accuracy")
+    scores = {} if accuracy is None else {"validation_accuracy": float(accuracy)}
+    log_csv = folder / "log.csv"
+    certificates = {path.name: md5(path) for path in Path("certificates").glob("*.csv")}
+    metrics = {path.name: md5(path) for path in METRICS.glob("*.json")}
+    recorded = {path: digest for path, (_, digest) in lock.outputs.items()}
+    if (
+        recorded.get(METRICS.as_posix()) != tree(metrics)
+        or recorded.get(log_csv.as_posix()) != md5(log_csv)
+        or lock.read("report", Path("certificates")) != tree(certificates)
+    ):
+        return scores
+    for name in sorted(metrics):
+        evaluation = Path(name).stem
+        lineage = lock.lineage(Path("certificates", f"{evaluation}.csv"))
+        asked: Mapping[str, Any] = lineage.params.get(f"evals.{evaluation}", {}) if lineage else {}
+        if lineage and not lineage.older and f"train@{asked.get('run')}" == stage:
+            numbers = read_json(METRICS / name)
+            scores |= {f"sigma_{asked['sigma']:g}/{key}": float(numbers[key]) for key in numbers}
+    return scores
+
+
+# A sink: a function that sends a run, and a text that says where it is then and how to look at it.
+Sink = tuple[Callable[[Run], None], str]
+
+
+def tensorboard(to: str | None) -> Sink:
+    """Event files below a folder, ``<stage>/<digest>/``; None is results/tensorboard."""
+    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard.summary import hparams
+
+    place = Path(to or "results/tensorboard")
+
+    def send(run: Run) -> None:
+        folder = place / run.stage / run.digest[:8]
+        shutil.rmtree(folder, ignore_errors=True)
+        # purge_step: a TensorBoard that shows the folder forgets what it had read there before
+        with SummaryWriter(str(folder), purge_step=0) as writer:
+            for step, values in [*run.rows, (run.last, run.results)]:
+                for name, value in values.items():
+                    writer.add_scalar(name, value, step)
+            for part in hparams(dict(run.parameters), dict(run.results)):
+                writer.file_writer.add_summary(part)
+
+    return send, f"{place}: `tensorboard --logdir {place}` shows it"
+
+
+def mlflow(to: str | None) -> Sink:
+    """The experiment ``rrcm`` of a folder or a tracking server.
+
+    ``to`` is either; None is MLFLOW_TRACKING_URI, or else results/mlflow.
+    """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # these three: before the import
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 refuses folders without
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # 7 take minutes
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+    from mlflow.exceptions import MlflowException
+
+    address = place = to or os.environ.get("MLFLOW_TRACKING_URI") or "results/mlflow"
+    shown = f"mlflow ui --backend-store-uri {place}"
+    if "://" not in address and address != "databricks":
+        address, shown = Path(address).resolve().as_uri(), f"MLFLOW_ALLOW_FILE_STORE=true {shown}"
+    client = MlflowClient(tracking_uri=address)
+
+    def send(run: Run) -> None:
+        now = time.time_ns() // 1_000_000
+        texts = [Param(key, str(value)[:LONGEST]) for key, value in run.parameters.items()]
+        values = [(step, k, v) for step, row in run.rows for k, v in row.items()]
+        values += [(run.last, key, value) for key, value in run.results.items()]
+        metrics = [Metric(key, value, now, step) for step, key, value in values]
+        tags = {"rrcm.digest": run.digest, "rrcm.stage": run.stage}
+        try:
+            known = client.get_experiment_by_name(PROJECT)
+            experiment = known.experiment_id if known else client.create_experiment(PROJECT)
+            query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+            for old in client.search_runs([experiment], query):
+                client.delete_run(old.info.run_id)
+            number = client.create_run(experiment, tags=tags, run_name=run.stage).info.run_id
+            for start in range(0, len(texts), PARAMS):
+                client.log_batch(number, params=texts[start : start + PARAMS])
+            for start in range(0, len(metrics), BATCH):
+                client.log_batch(number, metrics=metrics[start : start + BATCH])
+            client.set_terminated(number)
+        except MlflowException as error:
+            raise DataError(f"rrcm log mlflow: {one_line(error)}") from None
+
+    return send, f"{place}: `{shown}` shows it"
+
+
+def wandb(to: str | None) -> Sink:
+    """Offline runs of the project WANDB_PROJECT, or else ``rrcm``, whose ids are the digests.
+
+    ``to`` is a folder, in which wandb makes a folder ``wandb``; None is results.
+    """
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # before the import
+    import wandb
+
+    place = Path(to or "results")
+    quiet = wandb.Settings(
+        console="off", silent=True, symlink=False, save_code=False, disable_git=True,
+        x_disable_meta=True, x_disable_stats=True, x_disable_machine_info=True,
+        x_save_requirements=False,
+    )  # fmt: skip
+
+    def send(run: Run) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        for old in (place / "wandb").glob(f"offline-run-*-{run.digest}"):
+            shutil.rmtree(old)
+        try:
+            with wandb.init(
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                id=run.digest,
+                name=run.stage,
+                group=run.stage.partition("@")[0],
+                config=dict(run.parameters),
+                dir=str(place),
+                mode="offline",
+                settings=quiet,
+            ) as opened:
+                for step, values in run.rows:
+                    opened.log(values, step=step, commit=True)
+                opened.summary.update(dict(run.results))
+        except wandb.Error as error:
+            raise DataError(f"rrcm log wandb: {one_line(error)}") from None
+
+    return send, f"{place}: `wandb sync {place}/wandb/offline-run-*` uploads it"
+
+
+SINKS: dict[str, Callable[[str | None], Sink]] = {
+    "mlflow": mlflow, "tensorboard": tensorboard, "wandb": wandb,
+}  # fmt: skip

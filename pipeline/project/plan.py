@@ -1,0 +1,223 @@
+"""``rrcm plan``: what a params.yaml would take, before anything runs."""
+
+import re
+import tempfile
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import torch
+
+from pipeline import checked
+from pipeline.project import presets
+from pipeline.project.work import Planned, Work
+from pipeline.runtime import throughput
+from pipeline.workflow.plan import declared
+from rrcm.config import params
+from rrcm.config.params import Params
+from rrcm.config.sections import PARAMS
+from rrcm.core.errors import ConfigError, StageError
+from rrcm.core.files import write_text
+from rrcm.core.registry import suggest
+
+# Dense rates (without sparsity) as published, in operations/s: bf16 of matrix units that add in
+# float32, fp32 without TF32, which sampling here does not use. Sources: the datasheets of A100
+# (SXM, 80 GB), H100 and H200 (SXM), and NVIDIA's whitepaper of the Ada architecture.
+PEAKS = {
+    "a100": {"bf16": 312e12, "fp32": 19.5e12},
+    "h100": {"bf16": 989.4e12, "fp32": 66.9e12},
+    "h200": {"bf16": 989.4e12, "fp32": 66.9e12},
+    "rtx4090": {"bf16": 165.2e12, "fp32": 82.6e12},
+}
+# Share of the peak that a stage reaches: assumed; no GPU was measured. Published trainings of large
+# transformers report 0.2 to 0.5 (0.46: Chowdhery et al., 2022, arXiv:2204.02311).
+UTILISATION = 0.35
+MOST = 1024  # GPUs
+WIDTH, NAME, WHAT = 100, 44, 24  # columns of a line, of a stage's name, and of its counts
+UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+SEED = re.compile(r"-seed\d+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """``count`` GPUs or the processor, and the peak of each by precision, in operations/s."""
+
+    name: str
+    count: int
+    peaks: Mapping[str, float]
+
+    def seconds(self, work: Work) -> float | None:
+        """How long a stage takes here alone; None if its operations are unknown."""
+        if work.operations is None:
+            return None
+        peak = self.peaks["fp32" if work.precision == "fp32" else "bf16"]
+        return work.operations / (UTILISATION * peak * min(work.devices or self.count, self.count))
+
+
+def named(text: str) -> Device:
+    """GPUs such as ``h100:8``.
+
+    Raises:
+        ConfigError: The peak of the GPU is not known, or the number is none.
+    """
+    name, colon, number = text.partition(":")
+    if name not in PEAKS:
+        raise ConfigError(
+            f"--gpu {text}: no rates of {name!r} are known, only of {', '.join(PEAKS)}."
+            f"{suggest(name, [*PEAKS])}"
+        )
+    count = number if colon else "1"
+    if not (count.isdecimal() and 0 < int(count) <= MOST):
+        raise ConfigError(f"--gpu {text}: a name and a number up to {MOST}, as in h100:8")
+    return Device(name=name, count=int(count), peaks=PEAKS[name])
+
+
+def at_hand() -> Device:
+    """This machine's GPUs, or without any its processor; their peak is measured."""
+    gpus = torch.cuda.device_count()
+    kind = "cuda" if gpus else "cpu"
+    return Device(
+        name=torch.cuda.get_device_name() if gpus else "this processor",
+        count=gpus or 1,
+        peaks={precision: throughput.peak(precision, kind) for precision in ("bf16", "fp32")},
+    )
+
+
+def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
+    """Return the estimates of all stages, or of those that ``only`` names and what they need.
+
+    Args:
+        preset: Name of a preset; None is the current params.yaml.
+        only: Patterns of runs, evaluations or stages; none: all.
+        gpu: Devices by name and number, ``h100:8``; None: those of this machine.
+
+    Raises:
+        ConfigError: There is no such preset or GPU, or params.yaml is not valid.
+        StageError: A pattern matches nothing.
+    """
+    device = named(gpu) if gpu else at_hand()
+    text, whole, described = _read(preset)
+    planned, stages = Planned(whole), declared(text)
+    works = [planned.stage(name) for name in (_needed(stages, only) if only else stages)]
+    head = f"{described}: {len(works)} stages, on {device.name} x {device.count}"
+    notes = [line for note in _notes(works, device) for line in _wrapped(note)]
+    return "\n".join([head, "", *_table(works, device), "", *notes])
+
+
+def _read(preset: str | None) -> tuple[str, Params, str]:
+    if preset is None:
+        return PARAMS.read_text(encoding="utf-8"), checked.load(), str(PARAMS)
+    text, described = presets.found(preset)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "params.yaml")
+        write_text(file, text)
+        whole = params.load(file)
+    checked.check(whole)
+    return text, whole, described
+
+
+def _needed(stages: dict[str, tuple[str, ...]], patterns: Sequence[str]) -> list[str]:
+    """The stages whose name, or that of their run or evaluation, matches; and those upstream.
+
+    Raises:
+        StageError: A pattern matches nothing.
+    """
+    wanted: set[str] = set()
+    for pattern in patterns:
+        matching = {
+            stage
+            for stage in stages
+            if fnmatchcase(stage, pattern) or fnmatchcase(stage.partition("@")[2], pattern)
+        }
+        if not matching:
+            items = sorted({stage.partition("@")[2] or stage for stage in stages})
+            raise StageError(
+                f"--only {pattern}: no run, evaluation or stage has such a name; without --only "
+                f"all are listed.{suggest(pattern, items)}"
+            )
+        wanted |= matching
+    for stage in reversed(stages):  # those upstream come before
+        if stage in wanted:
+            wanted.update(stages[stage])
+    return [stage for stage in stages if stage in wanted]
+
+
+def _table(works: Sequence[Work], device: Device) -> list[str]:
+    """A row for each stage, or for those of a group that differ in their seed only."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for work in works:
+        group, _, name = work.name.partition("@")
+        pattern = SEED.sub("-seed*", name) if work.operations != 0 else "*" if name else ""
+        rows.setdefault((group, pattern, *_cells(work, device)), []).append(name)
+    lines = [_row("", "", "operations", "time", "disk")]
+    for (group, pattern, what, *cells), names in rows.items():
+        several = len(names) > 1
+        name = pattern if several else names[0]
+        count = f"{len(names)} x " if several else ""
+        lines.append(_row(f"{group}@{name}" if name else group, f"{count}{what}", *cells))
+    seconds = sum(device.seconds(work) or 0 for work in works)
+    bound = "≤ " if any(work.bound for work in works) else ""
+    operations = scaled(sum(work.operations or 0 for work in works), "FLOP")
+    disk = scaled(sum(work.disk for work in works), "B")
+    return [*lines, _row("all, one after the other", "", operations, bound + brief(seconds), disk)]
+
+
+def _cells(work: Work, device: Device) -> tuple[str, ...]:
+    operations, seconds = "", ""
+    if work.operations is None:
+        operations = "not known"
+    elif work.operations:
+        operations = scaled(work.operations, "FLOP")
+        seconds = f"{'≤ ' if work.bound else ''}{brief(device.seconds(work) or 0)}"
+    return work.what, operations, seconds, scaled(work.disk, "B") if work.disk else ""
+
+
+def _row(name: str, what: str, *cells: str) -> str:
+    if len(name) > NAME:
+        name = f"{name[: NAME - 1]}…"
+    columns = zip(cells, (10, 10, 9), strict=True)
+    return f"{name:{NAME}} {what:{WHAT}}{''.join(f' {c:>{n}}' for c, n in columns)}".rstrip()
+
+
+def _notes(works: Sequence[Work], device: Device) -> list[str]:
+    """How the numbers were reached, as paragraphs."""
+    peaks = ", ".join(f"{peak / 1e12:.4g} TFLOP/s {name}" for name, peak in device.peaks.items())
+    notes = [
+        "counts: steps x images of a batch; images x most draws of each. A name with * stands for "
+        "several stages, and its numbers are of one of them. docs/planning.md has the details.",
+        f"time: operations by {UTILISATION:g} (assumed) x {peaks}. Loading of images and starts "
+        "of kernels are not in it.",
+    ]
+    if any(work.bound for work in works):
+        notes.append("≤: an upper bound: a stopping rule may end an image earlier.")
+    if unknown := [work.name for work in works if work.operations is None]:
+        notes.append(f"not known: the size of an imported denoiser: {', '.join(unknown)}")
+    return notes
+
+
+def _wrapped(note: str) -> list[str]:
+    return textwrap.wrap(note, WIDTH - 2, subsequent_indent="  ")
+
+
+def brief(seconds: float) -> str:
+    """Return a duration with three digits: ``19.5 h``."""
+    value, unit = seconds, "s"
+    for name, size in (("min", 60), ("h", 60), ("days", 24)):
+        if value < 120:  # of a unit; from here on the next one is used
+            break
+        value, unit = value / size, name
+    return f"{_short(value)} {unit}"
+
+
+def scaled(value: float, unit: str) -> str:
+    """Return a number with three digits and a decimal prefix: ``1.53 GB``."""
+    power = 0
+    while value >= 999.5 and power < len(UNITS) - 1:
+        value, power = value / 1000, power + 1
+    return f"{_short(value)} {UNITS[power]}{unit}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -1,1 +1,0 @@
-"""What a params.yaml would cost: counted operations, published or measured speeds, disk."""

@@ -1,1 +1,0 @@
-"""Sends the curves and results of trainings to TensorBoard, MLflow or Weights & Biases."""

@@ -1,0 +1,374 @@
+"""What each stage of a params.yaml computes, and leaves on the disk.
+
+Operations are those of matrix products and convolutions, two per multiply-add, as PyTorch's
+FlopCounterMode counts them on networks without weights (its device ``meta``): nothing is computed,
+so that a network of any size takes a moment.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from rrcm.models.trained.diffusion_process import Times
+from torch import Tensor, nn
+
+from pipeline.runtime import throughput
+from rrcm.certification.votes.sequential import look_schedule
+from rrcm.config.denoisers import Denoising
+from rrcm.config.params import Params
+from rrcm.config.sections import DATA_ONLY, Compute, Model, Pretrain, Run
+from rrcm.core import registry
+from rrcm.core.errors import ConfigError, DataError
+from rrcm.core.schema import parse
+from rrcm.data.ingest.listing import Contents
+from rrcm.data.splits import shards
+from rrcm.diffusion.training import Blank
+from rrcm.models.trained import denoiser as denoisers
+from rrcm.models.trained.base import classifier as base
+from rrcm.training.engine.draws import Draws
+from rrcm.training.pretrain import noise_levels
+
+ROWS = 2  # images with which a loss is called
+FLOAT = 4  # bytes
+TAR = 512  # bytes of a tar's header, and of the blocks that it is made of
+NPY = 128  # bytes of a NumPy file's header
+LOOK = 64  # bytes of a look in a file of votes; the digits have 53 to 88
+SPLITS = ("train", "validation", "choice", "test")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One stage: its counts; no operations where it takes little, or None where they are unknown.
+
+    ``operations`` are in all, on all ``devices`` (0: all there are), in ``precision``. ``draws``
+    are the most of a sampling; with ``bound`` a stopping rule may take fewer. ``disk`` is in bytes.
+    """
+
+    name: str = ""
+    what: str
+    operations: float | None = 0.0
+    draws: int = 0
+    bound: bool = False
+    devices: int = 1
+    precision: str = "fp32"
+    disk: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Operations of a forward pass of one image, and the number of parameters."""
+
+    operations: float
+    parameters: int
+
+
+def counted(build: Callable[[], nn.Module], size: tuple[int, ...]) -> Network:
+    """Count a network, (pixels [B, *size], sigma) to anything."""
+    with torch.device("meta"):
+        module = build()
+        operations = throughput.operations(module, size)
+    return Network(operations, sum(p.numel() for p in module.parameters()))
+
+
+class Passes(nn.Module):
+    """Stands for a network in a loss: outputs of its shape, and how many passes were asked for.
+
+    A backward pass counts as two forward passes, or as one where only the input gets a gradient.
+    """
+
+    def __init__(
+        self, shape: Callable[..., tuple[int, ...]], compute: Compute | None = None
+    ) -> None:
+        """``shape`` is that of one output, by the arguments of a call."""
+        super().__init__()
+        self.shape, self.weight, self.passes = shape, nn.Parameter(torch.ones(())), 0.0
+        self.backward = 3 if compute and compute.recompute else 2
+
+    def forward(self, x: Tensor, *more: Tensor) -> Tensor:
+        """An output that depends on ``x`` and on the weight, as that of a network does."""
+        shape = self.shape(x, *more)
+        y = (self.weight * x.flatten(1).mean(dim=1)).view(-1, *(1 for _ in shape))
+        backward = (self.backward if self.training else 1) if y.requires_grad else 0
+        self.passes += len(x) * (1 + backward) / ROWS
+        return y.expand(-1, *shape)
+
+
+def _batch() -> tuple[Tensor, Tensor]:
+    return torch.full((ROWS, 1, 2, 2), 0.5), torch.zeros(ROWS, dtype=torch.int64)
+
+
+def fine_tuning(run: Run, compute: Compute, classes: int) -> float:
+    """Passes of the classifier for each image of a step, at the end of the training."""
+    module = registry.load("methods", run.method)
+    network = Passes(lambda *_: (classes,), compute)
+    module.loss(
+        network.train(),
+        *_batch(),
+        sigma=torch.tensor(run.sigma),
+        draw=Draws(0, 0),
+        done=1.0,  # no attack is warming up
+        cfg=parse(run.loss, module.Config, where="runs: loss"),
+    )
+    return network.passes
+
+
+def denoising(cfg: Denoising, classes: int) -> tuple[float, float]:
+    """Passes of the denoiser, and of its guide, for each image of a step."""
+    module = registry.load("denoiser_objectives", cfg.objective)
+    constants = parse(cfg.loss, module.Config, where="denoisers: loss")
+    declared = module.schedule(constants)
+    network = Passes(lambda x, *_: x.shape[1:], cfg.compute)
+    guide = Passes(lambda *_: (classes,)).eval().requires_grad_(False)
+    module.loss(
+        network.train(),
+        *_batch(),
+        guide=guide if module.GUIDE and cfg.guide.partition("/")[0] == module.GUIDE else None,
+        times=None if declared is None else Times(declared),
+        draw=Draws(0, 0),
+        cfg=constants,
+    )
+    return network.passes, guide.passes
+
+
+def pretraining(cfg: Pretrain, shape: dict[str, Any], size: tuple[int, ...]) -> float:
+    """Passes of the encoder and its averages for each image of a step; heads are not counted."""
+    module = registry.load("networks", cfg.architecture)
+    declared = parse(shape, module.Config, where=f"models.{cfg.model}")
+    objective = registry.load("objectives", cfg.objective)
+    constants = parse(cfg.loss, objective.Config, where="pretrain: loss")
+    with torch.device("meta"):
+        encoder = module.Encoder(declared).requires_grad_(False)
+
+    def features(*given: Tensor) -> tuple[int, ...]:
+        return tuple(encoder(*(tensor.to("meta") for tensor in given)).shape[1:])
+
+    heads = objective.heads(module, declared, constants)
+    online = {"encoder": Passes(features, cfg.compute), **heads}
+    averages = {
+        name: copy.deepcopy(online[source])
+        for name, (source, _) in objective.targets(constants).items()
+    }
+    levels, weights = noise_levels(0, cfg.grid, steps=cfg.steps)
+    objective.loss(
+        nn.ModuleDict(online).train(),
+        nn.ModuleDict(averages).train().requires_grad_(False),
+        {view: torch.zeros(ROWS, *size) for view in objective.VIEWS},
+        levels=levels,
+        weights=weights,
+        draw=Draws(0, 0),
+        cfg=constants,
+    )
+    called = [online["encoder"], *averages.values()]
+    return sum(each.passes for each in called if isinstance(each, Passes))
+
+
+class Planned:
+    """The stages of one params.yaml, each distinct network counted once."""
+
+    def __init__(self, whole: Params) -> None:
+        """Read the sizes of the data set.
+
+        Raises:
+            ConfigError: They are not known before it is sharded.
+        """
+        self.whole, self._networks = whole, dict[tuple[str, str], Network]()
+        self.size = whole.data.channels, whole.data.size, whole.data.size  # (C, H, W)
+        self._data: Contents | None = registry.load("datasets", whole.data.name).CONTENTS
+
+    @cached_property
+    def images(self) -> dict[str, int]:
+        """Images of each split."""
+        if self._data is None:
+            return {name: index["images"] for name, index in self._indexes.items()}
+        data = self.whole.data
+        held = {"validation": data.validation, "choice": data.choice}
+        train = self._data.train - sum(held.values()) - data.test
+        return {"train": train, "test": data.test or self._data.test, **held}
+
+    @cached_property
+    def classes(self) -> int:
+        """The number of classes."""
+        return self._data.classes if self._data else len(self._indexes["train"]["classes"])
+
+    @cached_property
+    def _indexes(self) -> dict[str, Any]:
+        try:
+            return {name: shards.read_index(Path("shards", name)) for name in SPLITS}
+        except DataError as error:
+            raise ConfigError(
+                f"data.name: how many images {self.whole.data.name} has is known when they have "
+                f"been read: {error}"
+            ) from None
+
+    def stage(self, name: str) -> Work:
+        """The work of a stage of dvc.yaml."""
+        group, _, item = name.partition("@")
+        work: dict[str, Callable[[str], Work]] = {
+            "shard": self._shard, "pretrain": self._pretrain, "train": self._train,
+            "denoise": self._denoise, "export": self._export, "combine": self._export,
+            "purify": self._export, "member": self._member, "represent": self._represent,
+            "generate": self._generate, "sample": self._sample,
+        }  # fmt: skip
+        if group not in work:
+            return Work(name=name, what="takes little")
+        return replace(work[group](item), name=name)
+
+    def classifier(self, architecture: str, model: str) -> Network:
+        """Count a classifier of a network of rrcm/models/networks/ and an entry of ``models``."""
+        declared = Model(architecture=architecture, shape=self.whole.models[model])
+
+        def build() -> nn.Module:
+            return base.build(declared, classes=self.classes, condition="exact", final_norm=False)
+
+        return self._count((architecture, model), build)
+
+    def _denoiser(self, name: str) -> Network:
+        """Count the network of an entry of ``denoisers``."""
+        cfg = self.whole.denoisers[name]
+        shape = self.whole.models[cfg.model]
+
+        def build() -> nn.Module:
+            return Blank(denoisers.network(cfg.network, shape, where=f"models.{cfg.model}"), shape)
+
+        return self._count((cfg.network, cfg.model), build)
+
+    def _count(self, key: tuple[str, str], build: Callable[[], nn.Module]) -> Network:
+        if key not in self._networks:
+            self._networks[key] = counted(build, self.size)
+        return self._networks[key]
+
+    def _draw(self, name: str) -> Network | None:
+        """What one noisy draw of a classifier calls, in all.
+
+        None behind an imported denoiser, whose shape is in its file.
+        """
+        whole = self.whole
+        if name not in whole.purified:
+            runs = [whole.runs[run] for run in whole.runs_of(name) or [name]]
+            each = [self.classifier(run.architecture, run.model) for run in runs]
+            return Network(sum(n.operations for n in each), sum(n.parameters for n in each))
+        cfg, behind = whole.purified[name], self._draw(whole.purified[name].run)
+        folder, _, source = cfg.denoiser.partition("/")
+        if folder != "denoisers" or behind is None:
+            return None
+        front, calls = self._denoiser(source), cfg.calls()
+        return Network(
+            calls["denoiser"] * front.operations + calls["classifier"] * behind.operations,
+            front.parameters + behind.parameters,
+        )
+
+    def _shard(self, item: str) -> Work:
+        count = sum(self.images.values())
+        stored = self._data.bytes if self._data else 0
+        blocks = -(-(stored or math.prod(self.size) + NPY) // TAR)
+        return Work(what=f"{count:,}", disk=count * (3 + blocks) * TAR)
+
+    def _pretrain(self, item: str) -> Work:
+        cfg = self.whole.pretrain[item]
+        passes = pretraining(cfg, self.whole.models[cfg.model], self.size)
+        network = self.classifier(cfg.architecture, cfg.model)
+        return _training(network, passes, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
+
+    def _train(self, item: str) -> Work:
+        run = self.whole.runs[item]
+        recipe = self.whole.recipes[run.recipe]
+        network = self.classifier(run.architecture, run.model)
+        per_epoch = int(self.images["train"] * recipe.labels) // recipe.batch_size
+        checks = recipe.epochs if recipe.selection == "validation" else 1
+        checked = checks * recipe.validation_draws * self.images["validation"]
+        return _training(
+            network,
+            fine_tuning(run, recipe.compute, self.classes),
+            recipe.compute,
+            steps=recipe.epochs * per_epoch,
+            batch=recipe.batch_size,
+            beside=checked * network.operations,
+        )
+
+    def _denoise(self, item: str) -> Work:
+        cfg, beside = self.whole.denoisers[item], 0.0
+        passes, guided = denoising(cfg, self.classes)
+        if cfg.guide != DATA_ONLY:
+            folder, _, name = cfg.guide.partition("/")
+            represented = folder == "represented"
+            entry: Any = (self.whole.representations if represented else self.whole.runs)[name]
+            guide = self.classifier(entry.architecture, entry.model)
+            beside = cfg.steps * cfg.batch_size * guided * guide.operations
+        return _training(
+            self._denoiser(item),
+            passes,
+            cfg.compute,
+            steps=cfg.steps,
+            batch=cfg.batch_size,
+            beside=beside,
+        )
+
+    def _export(self, item: str) -> Work:
+        called = self._draw(item)
+        if called is None:
+            return Work(what="weights and an ONNX file of unknown size")
+        files = 1 if item in self.whole.runs else 2  # those combined or purified are weights, too
+        what = "an ONNX file" if files == 1 else "weights and an ONNX file"
+        return Work(what=what, disk=FLOAT * files * called.parameters)
+
+    def _member(self, item: str) -> Work:
+        called = self._draw(self.whole.members[item].run)
+        return Work(what="a copy of the weights", disk=FLOAT * called.parameters if called else 0.0)
+
+    def _represent(self, item: str) -> Work:
+        cfg = self.whole.representations[item]
+        train, test = self.images["train"], self.images["test"] * len(cfg.sigmas)
+        count = 2 * train + test + 2 * cfg.images  # clean for the probe, and for the scale
+        network = self.classifier(cfg.architecture, cfg.model)
+        return Work(what=f"{count:,}", operations=count * network.operations)
+
+    def _generate(self, item: str) -> Work:
+        cfg = self.whole.generations[item]
+        folder, _, source = cfg.denoiser.partition("/")
+        calls = cfg.steps if cfg.sampler == "dpm_solver" else 2 * cfg.steps - 1
+        each = self._denoiser(source).operations if folder == "denoisers" else None
+        return Work(
+            what=f"{cfg.images:,} x {calls} calls",
+            operations=None if each is None else cfg.images * calls * each,
+            disk=cfg.images * math.prod(self.size),
+        )
+
+    def _sample(self, item: str) -> Work:
+        cfg, called = self.whole.sample, self._draw(self.whole.evals[item].run)
+        kind, _, number = cfg.subset.partition(":")
+        images = self.images[cfg.split]
+        if kind != "all":
+            images = -(-images // int(number)) if kind == "every" else min(images, int(number))
+        draws = cfg.n0 + cfg.n + 2 * cfg.paired  # a paired draw goes through two functions
+        return Work(
+            what=f"{images:,} x {draws:,}",
+            operations=None if called is None else images * draws * called.operations,
+            draws=images * draws,
+            bound=cfg.stop != "none" or cfg.label_aware,
+            precision=cfg.precision,
+            disk=images * (len(look_schedule(cfg.n)) + 2) * LOOK,
+        )
+
+
+def _training(
+    network: Network,
+    passes: float,
+    compute: Compute,
+    *,
+    steps: int,
+    batch: int,
+    beside: float = 0.0,
+) -> Work:
+    """The work of ``steps`` steps, and of other operations ``beside`` them."""
+    return Work(
+        what=f"{steps:,} x {batch:,}",
+        operations=steps * batch * passes * network.operations + beside,
+        devices=compute.devices,
+        precision=compute.precision,
+        disk=FLOAT * network.parameters,
+    )
