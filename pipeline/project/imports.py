@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rrcm.models.trained.diffusion_process import Schedule
-
 from pipeline import checked
 from pipeline.project.presets import written
 from pipeline.runtime import graph
@@ -25,6 +23,7 @@ from rrcm.models import rrcm_release
 from rrcm.models.rrcm_release import Checkpoint
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
+from rrcm.models.trained.denoiser import Schedule
 
 FOLDER = Path("imported")
 RECIPES = {True: "imported", False: "imported-skip-norm"}  # by final_norm

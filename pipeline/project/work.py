@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rrcm.models.trained.diffusion_process import Times
 from torch import Tensor, nn
 
 from pipeline.runtime import throughput
@@ -30,6 +29,7 @@ from rrcm.data.splits import shards
 from rrcm.diffusion.training import Blank
 from rrcm.models.trained import denoiser as denoisers
 from rrcm.models.trained.base import classifier as base
+from rrcm.models.trained.denoiser import Times
 from rrcm.training.engine.draws import Draws
 from rrcm.training.pretrain import noise_levels
 

@@ -68,17 +68,17 @@ SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
     "audit": {"files", "n", "alpha", "sigma"},
     "check": set(),
     "status": set(),
-    "plan": {"preset", "only", "gpu", "json"},
+    "plan": {"preset", "only", "gpu"},
     "doctor": set(),
     "log": {"sink", "to", "only"},
-    "import": {
-        *("file", "arch", "classes", "sigma", "name", "skip-norm", "heads", "image-size"),
-        *("denoiser", "schedule", "rescale", "head-channels"),
+    "import": {"file", "arch", "sigma", "name", "skip-norm", "heads"},
+    "import-denoiser": {
+        *("file", "name", "image-size", "schedule", "rescale", "heads", "head-channels"),
     },
-    "flow run": {"targets", "force", "retries", "hosts", "commit", "shares"},
-    "flow up": {"host", "port", "schedules", "no-schedules"},
-    "flow worker": {"queue", "name", "limit"},
-    "flow deploy": {"schedules", "no-schedules"},
+    "flow run": {"targets", "force", "retries", "hosts", "shares"},
+    "flow up": {"host", "port"},
+    "flow worker": {"queue"},
+    "flow deploy": set(),
     "data": {"name", "from", "no-verify", "skip-unreadable"},
 }
 HEAVY = {

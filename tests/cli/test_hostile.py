@@ -161,7 +161,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
     "link to itself": (lambda path: path.symlink_to(path.name), "symbolic links"),
     "100 GB of nothing": (sparse, "100,000,000,000 bytes"),
 }
-UNLIKE = {("pictures", "folder"): "no pictures here"}
+UNLIKE = {("cifar10", "folder"): "not found", ("pictures", "folder"): "no pictures here"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -403,7 +403,7 @@ def limited(most: int):
 def test_a_full_disk_stops_votes_and_room_lets_them_go_on(here, monkeypatch, capsys):
     for number in range(40):
         picture(here / "pictures" / f"{number}.png")
-    asked = (*CERTIFY, "--seed", "1")
+    asked = (*CERTIFY, "--seed", "1", "--stop", "anytime")
     whole = done(monkeypatch, capsys, *asked)
     (votes_file,) = here.glob(".rrcm/votes/*.jsonl")
     wanted = votes_file.read_bytes()

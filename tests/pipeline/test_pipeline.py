@@ -35,12 +35,13 @@ def test_only_small_files_are_left_to_git(finished: Workspace):
     assert set(status) == {"dvc.lock", "metrics/"}
 
 
-def test_a_new_alpha_runs_certify_and_report_only(checkout: Workspace):
+def test_a_new_alpha_runs_from_votes_on(checkout: Workspace):
     checkout.edit(lambda p: p["certify"].update(alpha=0.01))
 
     ran = checkout.repro()
 
-    assert ran == {f"certify@{EVAL}", "certify@tiny-gaussian-s050-e050", "report"}
+    both = {f"{stage}@{name}" for stage in ("sample", "certify") for name in EVALS}
+    assert ran == {*both, "report"}
 
 
 @pytest.mark.slow
