@@ -20,7 +20,7 @@ from pipeline.runtime import throughput
 from rrcm.certification.votes.sequential import look_schedule
 from rrcm.config.denoisers import Denoising
 from rrcm.config.params import Params
-from rrcm.config.sections import DATA_ONLY, Compute, Model, Pretrain, Run
+from rrcm.config.sections import NONE, Compute, Model, Pretrain, Run
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.schema import parse
@@ -293,7 +293,7 @@ class Planned:
     def _denoise(self, item: str) -> Work:
         cfg, beside = self.whole.denoisers[item], 0.0
         passes, guided = denoising(cfg, self.classes)
-        if cfg.guide != DATA_ONLY:
+        if cfg.guide != NONE:
             folder, _, name = cfg.guide.partition("/")
             represented = folder == "represented"
             entry: Any = (self.whole.representations if represented else self.whole.runs)[name]

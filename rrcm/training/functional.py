@@ -1,7 +1,8 @@
 """``rrcm.losses``: the losses of this project, for a training loop of one's own.
 
 They take images without noise in [0, 1], add the noise themselves, and return one value for each
-image, [B]. Randomness is that of PyTorch's global generator. Equations are those of docs/theory.md.
+image, [B]. Randomness is that of PyTorch's global generator. Equations are those of
+docs/theory.md: eq. 7 is the loss of rRCM.
 """
 
 from typing import Any

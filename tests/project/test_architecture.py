@@ -413,6 +413,10 @@ def test_stages_depend_on_the_components_that_params_name(tmp_path: Path):
     assert "pretrained/tiny" not in stages["train@tiny-gaussian-s050"][0]
 
 
+# A section, and the key of it if only that is read.
+READ = r'sections\.read\(f?"([^"]+)"(?:, [\w.]+\)\.(\w+)\b(?!\())?'
+
+
 def test_stages_list_the_parameters_that_they_read():
     """`config.read("runs.{name}")` in a script is `runs.${key}` in dvc.yaml, and the reverse."""
     graph = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
@@ -420,8 +424,11 @@ def test_stages_list_the_parameters_that_they_read():
         text = (ROOT / f"pipeline/stages/{stage}.py").read_text()
         own = "sample" if stage == "sample" else "item"
         read = {
-            s.replace("{name}", "${key}").replace("{run.", "${item.").replace("{cfg.", f"${{{own}.")
-            for s in re.findall(r'sections\.read\(f?"([^"]+)"', text)
+            s.rstrip(".")
+            .replace("{name}", "${key}")
+            .replace("{run.", "${item.")
+            .replace("{cfg.", f"${{{own}.")
+            for s in map(".".join, re.findall(READ, text))
         }
         if "sections.read_model(" in text:
             read.add("models.${item.model}")
