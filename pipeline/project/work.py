@@ -344,12 +344,12 @@ class Planned:
         images = self.images[cfg.split]
         if kind != "all":
             images = -(-images // int(number)) if kind == "every" else min(images, int(number))
-        draws = cfg.n0 + cfg.n + 2 * cfg.paired  # a paired draw goes through two functions
+        draws = cfg.n0 + cfg.n
         return Work(
             what=f"{images:,} x {draws:,}",
             operations=None if called is None else images * draws * called.operations,
             draws=images * draws,
-            bound=cfg.stop != "none" or cfg.label_aware,
+            bound=cfg.stop != "none",
             precision=cfg.precision,
             disk=images * (len(look_schedule(cfg.n)) + 2) * LOOK,
         )
