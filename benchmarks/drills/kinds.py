@@ -23,6 +23,7 @@ from rrcm.certification.votes import records
 from rrcm.config import params
 from rrcm.config.certification import Export
 from rrcm.config.sections import Data, Model
+from rrcm.core import registry
 from rrcm.core.files import sha256
 from rrcm.data import image_folder
 from rrcm.data.datasets import digits
@@ -77,7 +78,8 @@ def _models(root: Path) -> list[Kind]:
     about = {"run": RUN, "weights": sha256(weights), "classes": config["classes"], "sigma": SIGMA}
     cfg = Export(opset=20, parity_images=2, tolerance=1e-3)
     network = classifier.load(weights.parent)[0]
-    export.export(network, path, _digits(2), about, cfg, architecture="vit")
+    folded = registry.load("folding", "vit").fold(network)
+    export.export(network, folded, path, _digits(2), about, cfg)
     apart = root / f"apart/onnx/{RUN}.onnx"
     apart.mkdir(parents=True)
     graph = onnx.load(path)

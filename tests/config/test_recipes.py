@@ -282,8 +282,14 @@ def test_every_pretraining_takes_two_steps(preset, name):
 def test_every_kind_of_run_takes_two_steps(preset, name):
     run = cheap(preset.runs[name])
     recipe = preset.recipes[run.recipe]
+    on_arrays = [step for step in recipe.augment if "randaugment" not in step]  # of picture files
     recipe = dataclasses.replace(
-        recipe, epochs=1, batch_size=8, validation_draws=1, compute=here(recipe.compute)
+        recipe,
+        epochs=1,
+        batch_size=8,
+        validation_draws=1,
+        augment=on_arrays,
+        compute=here(recipe.compute),
     )
     model, split = narrowed(preset, run)
     method, state = (
