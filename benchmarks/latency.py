@@ -17,14 +17,12 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from pipeline.project.differences import lines
+from benchmarks.results import up_to_date
 from pipeline.project.stale import Present
 from rrcm.analysis import entries
 from rrcm.analysis.presentation import figures, markup, tables
 from rrcm.certification.sampling import batching, procedure, session, voting
 from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.journal import InMemoryJournal
-from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.config.certification import Eval
 from rrcm.config.params import Params
 from rrcm.core.files import write_csv, write_text
@@ -42,9 +40,7 @@ def main() -> None:
     asked = parser.parse_args()
     present = Present()
     whole = present.whole
-    found = present.evaluations(whole.evals)
-    if stale := lines([(entry.name, entry.stale) for entry in found], stage="certify"):
-        sys.exit("\n".join(stale))
+    found = up_to_date(present)
     split = shards.read(Path("shards"), "test")
     turns = {name: turn(whole, evaluation, split) for name, evaluation in whole.evals.items()}
     seconds = pd.Series(measured(turns, seconds=asked.seconds), name="seconds_per_draw")
@@ -83,18 +79,11 @@ def turn(whole: Params, evaluation: Eval, split: Split) -> Callable[[], float]:
 
     A turn is what the engine gives a worker at a time (`batching.TASK`), on one core or on the GPU.
     """
-    cfg = whole.sample
+    cfg = whole.sampling
     backend = session.backend(evaluation, cfg)
     header = procedure.header(backend, split, evaluation.run, cfg, whole.stopping[cfg.stop])
-    drawing = VoteSampler(
-        split,
-        header,
-        InMemoryJournal(),
-        noise=procedure.noise(header, split),
-        workers=1,
-        every=float("inf"),
-    )
-    count = drawing.counter(backend, voting.hard(backend))
+    noise = procedure.noise(header, split)
+    count = voting.counter(backend, split, noise=noise, batch_size=cfg.batch_size)
 
     def seconds(rows: int) -> float:
         start = time.perf_counter()

@@ -36,9 +36,7 @@ def main() -> None:
     asked = parser.parse_args()
     present = Present()
     whole = present.whole
-    found = present.evaluations(whole.evals)
-    if stale := lines([(entry.name, entry.stale) for entry in found], stage="certify"):
-        sys.exit("\n".join(stale))
+    found = up_to_date(present)
     shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
     chapter = CHAPTER.format(
         title=asked.title,
@@ -58,6 +56,14 @@ def main() -> None:
     )
     page = asked.out.read_text() if asked.out.exists() else ""
     write_text(asked.out, put(page, asked.title, chapter))
+
+
+def up_to_date(present: Present) -> list[Entry]:
+    """Return the certificates of all evaluations; a stale one ends the program."""
+    found = present.evaluations(present.whole.evals)
+    if stale := lines([(entry.name, entry.stale) for entry in found], stage="certify"):
+        sys.exit("\n".join(stale))
+    return found
 
 
 TABLE = Path("results/latency/latency.md")
