@@ -106,9 +106,9 @@ def test_a_radius_is_a_question_with_an_answer_for_each_image(checkout: Workspac
     said = on_demand.certify(requests.resolve(Options(**asked), project))
 
     header, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
-    table = pd.read_csv(next(checkout.path.glob("results/*-spending-r0.2-sound-a0.001.csv")))
+    table = pd.read_csv(next(checkout.path.glob("results/*-grid-r0.2-sound-a0.001.csv")))
     robust = (table["predict"] >= 0) & (table["radius"] >= 0.2)
-    assert (header.stop, header.stopping["radii"], header.noise) == ("spending", [0.2], "sound")
+    assert (header.stop, header.stopping["radii"], header.noise) == ("grid", [0.2], "sound")
     assert table["robust"].tolist() == robust.astype(int).tolist()
     assert f"robust at 0.2: {robust.sum()} of {len(rows)} images" in said
     lines = [
