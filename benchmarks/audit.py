@@ -33,7 +33,7 @@ FORMATS = {
 NEAREST = "radii were rounded to the nearest"  # true of all tables of significant digits
 AT_CEILING = 5  # tables with fewer images with unanimous votes are not counted
 PUBLISHED = (100, 200, 500, 1_000)  # images of a published table
-KNOWN = {"nothing stated": "table.tsv", "sigma in the path": "noise_{0:.2f}/test/sigma_{0:.2f}"}
+KNOWN = {"nothing stated": (), "sigma stated": ("sigma",)}
 
 
 def main() -> None:
@@ -84,11 +84,10 @@ def tell(seed: tuple[int, int, int]) -> dict[str, set[str]]:
         unanimous = (table["n_A"] == n).sum()
     truth, result = (n, alpha, sigma), {}
     with TemporaryDirectory() as folder:
-        for known, name in KNOWN.items():
-            path = Path(folder) / name.format(sigma)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_published(table, path)
-            found = audit(path)
+        path = Path(folder) / "table.tsv"
+        write_published(table, path)
+        for known, names in KNOWN.items():
+            found = audit(path, **dict.fromkeys(names, float(sigma)))
             inferred = [(one.n, one.alpha, one.sigma) for one in found.inferred]
             right = truth in inferred
             happened = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rrcm.auditing import infer, naming, replay, usual
+from rrcm.auditing import infer, replay, usual
 from rrcm.auditing.findings import (
     ERROR,
     NOTE,
@@ -114,7 +114,7 @@ def _field(path: Path, stated: Stated) -> Audit:
         text = "there is no `idx`: rows cannot be matched with another table's"
         found.append(Finding(level=NOTE, text=text))
     found += of_rows(table, lines, numbered=numbered)
-    inferred, more = infer.explain(table, lines, stated, naming.sigma_of(path))
+    inferred, more = infer.explain(table, lines, stated)
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
     return _conclude(path, len(table), inferred, found + more, why)
 
@@ -124,10 +124,10 @@ def _ours(path: Path, stated: Stated) -> Audit:
     table = certify.read(path)
     lines = np.arange(2, len(table) + 2)
     again = recount(table, lines)
-    share = spent(table, again, stated.alpha)
+    times, divided = spent(table, again, stated.alpha)
     if again.level is not None:
         low, high = again.level
-        again = replace(again, level=(share.times * low, share.times * high))
+        again = replace(again, level=(times * low, times * high))
     found = [*of_rows(table, lines, numbered=False), *again.findings, *_apart(again, stated)]
     middle = [
         None if interval is None else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
@@ -139,7 +139,7 @@ def _ours(path: Path, stated: Stated) -> Audit:
             "earlier draws: p_A is only compared with the share of votes"
         )
         found.append(Finding(level=NOTE, text=text))
-    found += share.findings
+    found += divided
     inferred = [Inferred(n=again.n, alpha=middle[0], sigma=middle[1], rows=again.rows)]
     why = None if again.rows and again.sigma else "no image has a radius that votes explain"
     return _conclude(path, len(table), inferred if again.rows else [], found, why)

@@ -99,7 +99,7 @@ def of_rows(table: pd.DataFrame, lines: np.ndarray, *, numbered: bool) -> list[F
     found = [*_impossible(table, lines), *_correct(table, lines)]
     if not numbered:
         found += _images(table, lines)
-    return found + _coverage(table, numbered=numbered)
+    return found + _coverage(table["label"].to_numpy())
 
 
 def at(level: str, lines: np.ndarray, wrong: np.ndarray, text: str) -> list[Finding]:
@@ -175,10 +175,7 @@ def _images(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
     return found
 
 
-def _coverage(table: pd.DataFrame, *, numbered: bool) -> list[Finding]:
-    labels = table["label"].to_numpy()
-    if not numbered:
-        labels = labels[np.argsort(table["idx"].to_numpy(), kind="stable")]
+def _coverage(labels: np.ndarray) -> list[Finding]:
     known = labels[labels != UNKNOWN]
     if not len(known):
         text = "no image has a label: the table says nothing about accuracy"
@@ -187,16 +184,4 @@ def _coverage(table: pd.DataFrame, *, numbered: bool) -> list[Finding]:
     half = printed((high - low) / 2, UP, places=1, scale=100)
     images = f"{len(known)} {'labelled ' * (len(known) < len(labels))}image{'s' * (len(known) > 1)}"
     text = f"{images}: a certified accuracy is known to ±{half} points at most"
-    found = [Finding(level=NOTE, text=text), *unlabelled(labels)]
-    classes, seen = np.unique(known), np.unique(table["predict"])
-    outside = np.setdiff1d(seen[seen >= 0], classes)
-    few = len(outside) > len(classes)
-    if len(known) >= 20 and (few or (np.diff(known) >= 0).all()):
-        of = f"{len(classes)} classes, {classes[0]} to {classes[-1]}"
-        text = f"the images are of {of if len(classes) > 1 else f'class {classes[0]} only'}"
-        if few:
-            text += f", though {len(outside)} others were predicted"
-        elif len(classes) > 1:
-            text += ", and sorted by class"
-        found.append(Finding(level=NOTE, text=text + ": do they stand for the data?"))
-    return found
+    return [Finding(level=NOTE, text=text), *unlabelled(labels)]

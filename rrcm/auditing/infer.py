@@ -10,7 +10,6 @@ from scipy.stats import poisson
 from rrcm.auditing import attainable_radii, shares, usual, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Inferred, Stated, at
-from rrcm.auditing.naming import Named
 from rrcm.auditing.recount import MOST
 from rrcm.auditing.written import SLIP
 from rrcm.certification.certify import DOWN, printed
@@ -25,30 +24,19 @@ UNTOLD = (
 
 
 def explain(
-    table: pd.DataFrame, lines: np.ndarray, stated: Stated, named: Named | None = None
+    table: pd.DataFrame, lines: np.ndarray, stated: Stated
 ) -> tuple[list[Inferred], list[Finding]]:
     """Equally good explanations of the radii of a table, the best first, and findings about rows.
 
-    Nothing is inferred from too little evidence, or where most radii have another origin. Without
-    a stated sigma, the one ``named`` by the path is likely in the prior, but not certain.
+    Nothing is inferred from too little evidence, or where most radii have another origin.
     """
-    named = None if stated.sigma is not None else named
-    hint = stated if named is None else replace(stated, sigma=named.sigma)
-    inferred, found = _explain(table, lines, stated, hint)
-    return inferred, found if named is None else [*found, _from_path(named, inferred)]
-
-
-def _explain(
-    table: pd.DataFrame, lines: np.ndarray, stated: Stated, hint: Stated
-) -> tuple[list[Inferred], list[Finding]]:
-    """Like `explain`; ``hint`` is the prior knowledge."""
     radii, answered = table["radius"].to_numpy(), table["predict"].to_numpy() != ABSTAIN
     rows = np.isfinite(radii) & (radii > 0) & (radii < 1e6) & answered
     if not rows.any():
         return [], [Finding(level=NOTE, text="no image has a radius")]
     r, where = radii[rows], lines[rows]
     unit = written.units(r)
-    tried = usual.prior(n=hint.n, alpha=hint.alpha, sigma=hint.sigma)
+    tried = usual.prior(n=stated.n, alpha=stated.alpha, sigma=stated.sigma)
     found = attainable_radii.infer(r, unit, tried)
     if not found:
         return [], [Finding(level=NOTE, text=UNTOLD), *_above(stated, r, unit, where)]
@@ -100,20 +88,6 @@ def _distinct(found: list[AttainableRadii], r: np.ndarray, unit: np.ndarray) -> 
 def _as_inferred(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) -> Inferred:
     rows = int(candidate.match(r, unit).near().sum())
     return Inferred(n=candidate.n, alpha=candidate.alpha, sigma=candidate.sigma, rows=rows)
-
-
-def _from_path(named: Named, inferred: list[Inferred]) -> Finding:
-    """Compare the inferred sigma with the one in the path."""
-    text = f"sigma = {named.sigma:g} was taken from the path ({named.text})"
-    sigmas = [one.sigma for one in inferred if one.sigma is not None]
-    if not sigmas:
-        return Finding(level=NOTE, text=f"{text}; the radii do not confirm it")
-    if any(usual.agree(named.sigma, sigma, sigma) for sigma in sigmas):
-        return Finding(level=NOTE, text=f"{text}, and the radii agree with it")
-    other = f"the path says sigma = {named.sigma:g} ({named.text}), the radii are of {sigmas[0]:g}"
-    if named.training:
-        return Finding(level=NOTE, text=f"{other}: the noise of training, perhaps")
-    return Finding(level=WARNING, text=f"{other}: is it another table?")
 
 
 def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -> list[Finding]:

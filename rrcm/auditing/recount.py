@@ -1,12 +1,7 @@
-"""Recomputes a table of this project: n_A, n and p_A give alpha, p_A and the radius give sigma.
-
-For each of the two columns there is a short list of hypotheses about how it was computed, each with
-the share of rows that it explains. The first that explains enough is accepted, simple ones first.
-"""
+"""Recomputes a table of this project: n_A, n and p_A give alpha, p_A and the radius give sigma."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -19,41 +14,14 @@ from rrcm.certification.votes.bounds import mixture_complement
 from rrcm.certification.votes.counts import ABSTAIN
 
 STEP = 10.0**-DIGITS  # by which p_A and radius may be rounded down
-MOST = 0.95  # share of rows from which a hypothesis counts the other rows as wrong
+MOST = 0.95  # share of rows from which the others count as wrong
 FEW = 3  # rows that may agree by chance
 COINCIDENCE = 1e-4  # relative difference of a real number and one of a digit; a tenth for two
 SLACK = 1e-10  # relative error of special functions
 FIXED = {"n", "futile", "skipped"}  # reasons to stop of rules that claim after n draws only
 SAMPLE = 40  # rows, or up to twice as many, whose bounds are computed by a slow formula
-LARGER = "radii of at least sigma * Phi^-1(p_A)"
 
 Interval = tuple[float, float]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hypothesis:
-    """One way in which a column may have been computed, and which of its rows [R] it explains.
-
-    Attributes:
-        name: In words, for tests and for people who debug an audit.
-        value: The alpha or sigma it infers, as an interval; None if it infers none.
-        explained: bool [R].
-        needs: The share of rows that it has to explain.
-        gains: It has to explain over ``gains`` rows more than the first hypothesis of its list.
-        findings: What an audit reports if this is accepted.
-    """
-
-    name: str
-    value: Interval | None = None
-    explained: np.ndarray
-    needs: float
-    gains: float = -math.inf
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def fit(self) -> float:
-        """The share of rows that it explains."""
-        return float(self.explained.mean())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,14 +37,6 @@ class Recount:
     sigma: Interval | None
     rows: int
     findings: list[Finding]
-
-
-def accept(hypotheses: Iterator[Hypothesis]) -> Hypothesis:
-    """The first hypothesis that explains enough rows; the last one of every list needs none."""
-    first = one = next(hypotheses)
-    while one.fit < one.needs or one.explained.sum() - first.explained.sum() <= one.gains:
-        one = next(hypotheses)
-    return one
 
 
 def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
@@ -96,16 +56,16 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
         found += at(ERROR, lines, other, f"draws are fewer than the {n:,} of other rows: mixed n")
     level = None
     if claims.any():
-        bounds = accept(of_bounds(table[claims], lines[claims], adaptive=adaptive))
-        level, found = bounds.value, found + bounds.findings
+        level, more = _level(table[claims], lines[claims], adaptive=adaptive)
+        found += more
     radius = table["radius"].to_numpy()
     answered = np.isfinite(radius) & (radius > 0) & (table["predict"].to_numpy() != ABSTAIN)
     bounded = answered & claims & (p > 0.5)
-    sigma, bare, more = None, answered & ~bounded, []
+    sigma, bare = None, answered & ~bounded
     if bounded.any():
-        radii = accept(of_radii(table[bounded], lines[bounded], level=level, n=n))
-        sigma, more = radii.value, radii.findings
-        if radii.name == LARGER:  # two classes' bounds may give a radius where p_A is below ½
+        sigma, two_classes, more = _sigma(table[bounded], lines[bounded], level=level, n=n)
+        found += more
+        if two_classes:  # bounds of both may give a radius where p_A is below ½
             bare &= ~claims
     found += at(ERROR, lines, bare, "there is a radius, but p_A is not above ½")
     return Recount(
@@ -114,57 +74,40 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
         level=level,
         sigma=sigma,
         rows=int(claims.sum()),
-        findings=found + more + _further_radii(table, lines),
+        findings=found + _further_radii(table, lines),
     )
 
 
-def of_bounds(table: pd.DataFrame, lines: np.ndarray, *, adaptive: bool) -> Iterator[Hypothesis]:
-    """Hypotheses about p_A in rows with votes for a class; the values are levels alpha.
+def _level(
+    table: pd.DataFrame, lines: np.ndarray, *, adaptive: bool
+) -> tuple[Interval | None, list[Finding]]:
+    """The alphas of p_A in rows with votes for a class, if one explains most of them.
 
     If drawing was ``adaptive``, a bound may be that of an earlier look, so that no row is wrong.
     """
     low, high = levels(table)
     left, right, inside = common(low, high)
     middle = math.sqrt(left * right)
-    text = f"p_A is not the bound of n_A votes that other rows have, at alpha = {middle:.4g}"
-    yield Hypothesis(
-        name="Clopper-Pearson at one alpha",
-        value=(left, right),
-        explained=inside & (left > 0),
-        needs=MOST,
-        findings=[] if adaptive else at(ERROR, lines, ~inside, text),
-    )
-    nothing = np.zeros(len(table), dtype=bool)
+    if left > 0 and inside.mean() >= MOST:
+        text = f"p_A is not the bound of n_A votes that other rows have, at alpha = {middle:.4g}"
+        return (left, right), [] if adaptive else at(ERROR, lines, ~inside, text)
     if adaptive:
-        for alpha in ALPHAS:
-            explained = has_mixture(some(table), alpha)
-            name = f"mixture martingale at {alpha:g}"
-            yield Hypothesis(name=name, value=(alpha, alpha), explained=explained, needs=0.5)
-        yield Hypothesis(name="bounds of several looks", explained=nothing, needs=0)
-        return
-    other, both = _second(low, high, inside)
-    text = f"p_A is at alpha = {other:.4g}, in other rows at {middle:.4g}: mixed alpha"
-    yield Hypothesis(
-        name="Clopper-Pearson at two alphas",
-        value=(left, right),
-        explained=both,
-        needs=MOST,
-        gains=FEW,
-        findings=at(ERROR, lines, ~inside, text),
-    )
+        mixtures = (alpha for alpha in ALPHAS if has_mixture(some(table), alpha).mean() >= 0.5)
+        alpha = next(mixtures, None)
+        return None if alpha is None else (alpha, alpha), []
+    if not inside.all():
+        other, _, also = common(low[~inside], high[~inside])
+        if also.sum() > FEW and inside.sum() + also.sum() >= MOST * len(table):
+            text = f"p_A is at alpha = {other:.4g}, in other rows at {middle:.4g}: mixed alpha"
+            return (left, right), at(ERROR, lines, ~inside, text)
     text = "p_A is no Clopper–Pearson bound of n_A votes at any one alpha; of soft votes, perhaps"
-    yield Hypothesis(
-        name="no Clopper-Pearson bound",
-        explained=nothing,
-        needs=0,
-        findings=[Finding(level=NOTE, text=text)],
-    )
+    return None, [Finding(level=NOTE, text=text)]
 
 
-def of_radii(
+def _sigma(
     table: pd.DataFrame, lines: np.ndarray, *, level: Interval | None, n: int
-) -> Iterator[Hypothesis]:
-    """Hypotheses about the radius in rows with p_A > ½; the values are sigmas.
+) -> tuple[Interval, bool, list[Finding]]:
+    """The sigmas of the radius in rows with p_A > ½, and whether radii are of two classes' bounds.
 
     ``level`` gives p_A before it was rounded, in rows where it is Clopper-Pearson's at that alpha.
     ``n`` is the most draws of a row.
@@ -178,49 +121,21 @@ def of_radii(
 
     low, high = sigmas(0.0)
     left, right, inside = common(low, high)
-    above, below = ~inside & (low > right), ~inside & (low <= right)
-    yield Hypothesis(name="one sigma", value=(left, right), explained=inside, needs=1)
+    if inside.all():
+        return (left, right), False, []
     for shift, how in ((1.0, "up"), (0.5, "to the nearest")):
         sigma, _, within = common(*sigmas(shift))
-        text = f"radii were rounded {how}, beyond the certified ones"
-        yield Hypothesis(
-            name=f"radii rounded {how}",
-            value=(sigma, sigma),
-            explained=within,
-            needs=MOST,
-            gains=(1 - MOST) * len(r),
-            findings=[Finding(level=ERROR, text=text)],
-        )
-    other, both = _second(low, high, inside)
-    text = f"the radius is of sigma = {other:.4g}, in other rows of {left:.4g}: mixed sigma"
-    yield Hypothesis(
-        name="two sigmas",
-        value=(left, right),
-        explained=both,
-        needs=1 - 0.2 * float((~inside).mean()),  # it must explain four fifths of the other rows
-        gains=FEW,
-        findings=at(ERROR, lines, ~inside, text),
-    )
-    text = "radii are larger than sigma * Phi^-1(p_A), as a certificate of two classes may be"
-    yield Hypothesis(
-        name=LARGER,
-        value=(left, right),
-        explained=inside | (above & (low <= right * _two_classes(upper, level, n))),
-        needs=1,
-        gains=max(FEW, 0.02 * len(r)),
-        findings=[Finding(level=NOTE, text=text)],
-    )
+        if within.mean() >= MOST and within.sum() - inside.sum() > (1 - MOST) * len(r):
+            text = f"radii were rounded {how}, beyond the certified ones"
+            return (sigma, sigma), False, [Finding(level=ERROR, text=text)]
+    above, below = ~inside & (low > right), ~inside & (low <= right)
+    possible = above & (low <= right * _two_classes(upper, level, n))
+    if (inside | possible).all() and possible.sum() > max(FEW, 0.02 * len(r)):
+        text = "radii are larger than sigma * Phi^-1(p_A), as a certificate of two classes may be"
+        return (left, right), True, [Finding(level=NOTE, text=text)]
     text = f"the radius is {{}} sigma * Phi^-1(p_A) at sigma = {left:.6g} of the other rows"
-    yield Hypothesis(
-        name="one sigma, with exceptions",
-        value=(left, right),
-        explained=inside,
-        needs=0,
-        findings=[
-            *at(ERROR, lines, above, text.format("above")),
-            *at(WARNING, lines, below, text.format("below")),
-        ],
-    )
+    wrong = at(ERROR, lines, above, text.format("above"))
+    return (left, right), False, wrong + at(WARNING, lines, below, text.format("below"))
 
 
 def levels(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -276,16 +191,6 @@ def _two_classes(z: np.ndarray, level: Interval | None, n: int) -> np.ndarray:
     if level is None:
         return np.full_like(z, np.inf)
     return (1 + ndtri(level[1] ** (1 / n)) / z) / 2 + SLACK
-
-
-def _second(low: np.ndarray, high: np.ndarray, inside: np.ndarray) -> tuple[float, np.ndarray]:
-    """The start of the interval common to most other intervals, and the rows of both, [R]."""
-    if inside.all():
-        return float("nan"), inside
-    value, _, also = common(low[~inside], high[~inside])
-    both = inside.copy()
-    both[~inside] = also
-    return value, both
 
 
 def _quantiles(table: pd.DataFrame, level: Interval | None) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,6 @@
-"""Detects a stopping rule that divides alpha among looks, by bounds at a part of alpha."""
+"""Detects a rule that keeps half of alpha for its last look, by bounds at half of alpha."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -13,43 +12,32 @@ from rrcm.auditing.usual import COMMON
 MOST = 0.5  # share of the rows stopped early that must have the same kind of bound
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spent:
-    """The alpha of a table as a multiple, ``times``, of its bounds' alpha, and why."""
+def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> tuple[int, list[Finding]]:
+    """How many times the level of its bounds a table's alpha is, and why.
 
-    times: int
-    findings: list[Finding]
-
-
-def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> Spent:
-    """Compare the bounds of rows that stopped early with those of the last look.
-
-    ``alpha`` is the stated one, or None.
+    Compares the bounds of rows that stopped early with those of the last look. ``alpha`` is the
+    stated one, or None.
     """
-    once = Spent(times=1, findings=[])
     if again.level is None:
-        return once
+        return 1, []
     level = float(np.sqrt(again.level[0] * again.level[1]))
     votes = (table["n_A"] > 0) & (table["n_A"] <= table["n"])
     claims = votes & (table["p_A"] > 0) & (table["p_A"] < 1)
     early = some(table[claims & (table["n"] < again.n)])
     late = some(table[claims & (table["n"] == again.n)])
-    mixed, kept = has_mixture(early, level), _exact(late, level) & ~has_mixture(late, level)
-    if len(early) and mixed.mean() > MOST:
-        if kept.any():
-            return Spent(times=2, findings=[_note(_grid(level))])
-        if len(late):
-            return once  # at all looks the same mixture: `anytime`
-        return Spent(times=1, findings=[_note(_half(level))])
-    if len(early) and _exact(early, level).mean() > MOST:
-        stages = table.loc[claims, "n"].nunique()
+    if not len(early):
+        return 1, perhaps(level, alpha)
+    if has_mixture(early, level).mean() <= MOST:
+        return 1, []
+    low, high = levels(late)
+    exact = (low <= level * (1 + 1e-6)) & (level <= high * (1 + 1e-6))
+    if (exact & ~has_mixture(late, level)).any():
         text = (
-            f"bounds hold at alpha = {level:.4g} in each of {stages} stages, and all together at "
-            f"alpha = {stages * level:.4g}, or more if there are stages where no image stopped: "
-            "the stopping rule divides alpha among them"
+            f"bounds hold at alpha = {level:.4g}: with the stopping rule grid, half of alpha = "
+            f"{2 * level:.4g} is kept for the last look"
         )
-        return Spent(times=stages, findings=[_note(text)])
-    return once if len(early) else Spent(times=1, findings=perhaps(level, alpha))
+        return 2, [_note(text)]
+    return 1, [] if len(late) else [_note(_half(level))]  # else `anytime`: the same at all looks
 
 
 def perhaps(alpha: float, stated: float | None = None) -> list[Finding]:
@@ -57,13 +45,6 @@ def perhaps(alpha: float, stated: float | None = None) -> list[Finding]:
     wholes = COMMON["alpha"] if stated is None else (stated,)
     halved = any(math.isclose(2 * alpha, whole, rel_tol=1e-3) for whole in wholes)
     return [_note(_half(alpha))] if halved else []
-
-
-def _grid(level: float) -> str:
-    return (
-        f"bounds hold at alpha = {level:.4g}: with the stopping rule grid, half of alpha = "
-        f"{2 * level:.4g} is kept for the last look"
-    )
 
 
 def _half(level: float) -> str:
@@ -75,9 +56,3 @@ def _half(level: float) -> str:
 
 def _note(text: str) -> Finding:
     return Finding(level=NOTE, text=text)
-
-
-def _exact(table: pd.DataFrame, level: float) -> np.ndarray:
-    """Which p_A are Clopper and Pearson's bound at ``level``, bool [R]."""
-    low, high = levels(table)
-    return (low <= level * (1 + 1e-6)) & (level <= high * (1 + 1e-6))

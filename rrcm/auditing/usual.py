@@ -20,7 +20,7 @@ V = TypeVar("V", int, float)
 SHARE = 0.75  # of tables that have one of the common values
 RARE = 0.05  # of tables whose sigma is none of SIGMAS
 SLACK = 1e-6  # relative difference of two sigmas that count as equal
-HINT = 0.8  # probability of a value that the user states or a path names
+HINT = 0.8  # probability of a value that the user states
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
