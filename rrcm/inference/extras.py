@@ -12,7 +12,7 @@ EXTRAS = {  # module that is imported somewhere: the extras that bring it, as in
     **dict.fromkeys(("sklearn", "webdataset"), ("train",)),
     "diffusers": ("diffusion",),
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic"), ("serve",)),
-    **dict.fromkeys(("python_multipart", "starlette", "uvicorn"), ("serve",)),
+    **dict.fromkeys(("starlette", "uvicorn"), ("serve",)),
     **dict.fromkeys(("dvc", "httpx", "prefect"), ("flow",)),
     "torch_fidelity": ("fid",),
     "dvc_s3": ("s3",),

@@ -9,7 +9,7 @@ once.
 import logging
 from collections.abc import Sequence
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.requests import ClientDisconnect
@@ -17,20 +17,17 @@ from starlette.requests import ClientDisconnect
 from rrcm.certification.sampling import procedure
 from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import DataError, RrcmError
-from rrcm.serving import upload
-from rrcm.serving.bearer import Guard
+from rrcm.serving import bearer, upload
 from rrcm.serving.endpoints import Limits, Service
 from rrcm.serving.metrics import Requests
-from rrcm.serving.schemas import Health, Problem, Reply, Served
+from rrcm.serving.schemas import Health, Problem, Reply
 
 REASONS = {
     401: "The request has no token, or a wrong one",
     403: "The request has a seed, and this server does not let clients choose it",
     408: "The picture did not arrive in time",
     413: "The body or the picture is too large",
-    415: "The content type of the body is not that of a picture or a form",
-    422: "No picture, a damaged one, one of a wrong size for the model, a form with other fields "
-    "than one image, or an invalid seed",
+    422: "No picture, a damaged one, one of a wrong size for the model, or an invalid seed",
     500: "The classifier failed",
     503: "Too many requests are waiting, or the time was up before the computation began",
 }
@@ -54,8 +51,8 @@ def app(
         limits: Limits of requests.
         reproducible: Whether requests may choose the seed. A client who knows the seed can make a
             picture whose certificate is false, so this is for trusted clients only.
-        tokens: All requests except for ``/health`` need one of these bearer tokens; none are
-            required if there are none.
+        tokens: All requests except for ``/health`` need one of these bearer tokens, and there is
+            no ``/docs``; none are required if there are none.
 
     Raises:
         ConfigError: The stopping rule certifies nothing before its end; requests have a deadline.
@@ -68,10 +65,10 @@ def app(
         version="1",
         lifespan=service.life,
         redoc_url=None,
+        openapi_url=None if tokens else "/openapi.json",
     )
-    if tokens:
-        api.add_middleware(Guard, tokens=tokens)
-    api.add_middleware(Requests, metrics=service.metrics)  # outside of the other middleware
+    api.add_middleware(Requests, metrics=service.metrics)
+    guarded = [Depends(bearer.guard(tokens))] if tokens else []
     # Starlette declares handlers of any exception, and calls each with its own.
     api.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
     api.add_exception_handler(DataError, _unreadable)
@@ -86,14 +83,18 @@ def app(
         summary="Classify a picture, or abstain, with a certified radius",
         responses={code: {"model": Problem, "description": why} for code, why in REASONS.items()},
         openapi_extra={"requestBody": upload.DESCRIPTION},
+        dependencies=guarded,
     )
     api.add_api_route("/health", service.health, response_model=Health, summary="How it is doing")
-    api.add_api_route("/model", service.model, response_model=Served, summary="What is served")
+    api.add_api_route(
+        "/model", service.model, summary="What defines an answer", dependencies=guarded
+    )
     api.add_api_route(
         "/metrics",
         service.metrics_text,
         response_class=PlainTextResponse,
         summary="What it has done, for Prometheus",
+        dependencies=guarded,
     )
     return api
 

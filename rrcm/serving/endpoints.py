@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import ClientDisconnect
 
 from rrcm.certification.smoothed import Smoothed
@@ -19,7 +20,7 @@ from rrcm.core.errors import ConfigError
 from rrcm.data.splits.pictures import Fit
 from rrcm.serving import upload
 from rrcm.serving.metrics import Metrics
-from rrcm.serving.schemas import Health, Reply, Served
+from rrcm.serving.schemas import Health, Reply
 
 UNITS = "l2 distance between pictures whose pixels are in [0, 1]"
 Seed = Annotated[
@@ -115,30 +116,29 @@ class Service:
             computing=self.computing,
         )
 
-    async def model(self) -> Served:
+    async def model(self) -> dict[str, Any]:
         """Everything that defines a certificate except for the picture and the seed."""
         smoothed, draws = self.smoothed, self.smoothed.draws
-        return Served(
-            **dataclasses.asdict(draws),
-            model=self.name,
-            weights=smoothed.backend.weights,
-            sigma=smoothed.sigma,
-            units=UNITS,
-            shape=smoothed.shape,
-            pictures=str(self.fit),
-            classes=list(smoothed.backend.classes),
-            provider=smoothed.backend.provider,
-            rule=draws.stop,
-            stopping=smoothed.stopping,
-            reproducible=self.reproducible,
-            max_bytes=self.limits.bytes,
-            timeout=self.limits.seconds,
-        )
+        used = ("backend", "precision", "noise", "n0", "n", "batch_size", "certificate", "alpha")
+        return {name: getattr(draws, name) for name in used} | {
+            "model": self.name,
+            "weights": smoothed.backend.weights,
+            "sigma": smoothed.sigma,
+            "units": UNITS,
+            "shape": smoothed.shape,
+            "pictures": str(self.fit),
+            "classes": list(smoothed.backend.classes),
+            "provider": smoothed.backend.provider,
+            "rule": draws.stop,
+            "stopping": smoothed.stopping,
+            "reproducible": self.reproducible,
+            "max_bytes": self.limits.bytes,
+            "timeout": self.limits.seconds,
+        }
 
-    async def metrics_text(self, request: Request) -> Response:
-        """The metrics of this server, in the text format of Prometheus or OpenMetrics."""
-        text, kind = self.metrics.text(request.headers.get("accept", ""))
-        return Response(text, headers={"Content-Type": kind})
+    async def metrics_text(self) -> Response:
+        """The metrics of this server, in the text format of Prometheus."""
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @contextmanager
     def _place(self) -> Iterator[None]:

@@ -68,32 +68,6 @@ class Health(BaseModel):
     computing: int = Field(ge=0, description="Requests that are being computed")
 
 
-class Served(BaseModel):
-    """What defines an answer, except for the picture and the seed; limits of requests."""
-
-    model: str = Field(description="The name of what is served")
-    weights: str = Field(description="SHA-256 of the weights")
-    sigma: float = Field(description="Standard deviation of the noise, pixels in [0, 1]")
-    units: str = Field(description="Of radii")
-    shape: tuple[int, int, int] = Field(description="Channels, height, width of what is certified")
-    pictures: str = Field(description="How a picture becomes pixels, before the noise")
-    classes: list[str] = Field(description="Names, in the order of the outputs")
-    backend: str = Field(description="What computes scores")
-    precision: str = Field(description="Of the function that is certified")
-    provider: str = Field(description="What runs it")
-    noise: str = Field(description="The stream of noise")
-    n0: int = Field(description="Draws that select the class")
-    n: int = Field(description="Draws at most that bound its probability")
-    batch_size: int = Field(description="Of draws; another one may round otherwise")
-    rule: str = Field(description="The stopping rule")
-    stopping: dict[str, Any] = Field(description="Its constants")
-    certificate: str = Field(description="Which bound turns votes into a radius")
-    alpha: float = Field(description="Probability that the claim of one answer is false")
-    reproducible: bool = Field(description="Whether a request may choose the seed of its noise")
-    max_bytes: int = Field(description="The largest body")
-    timeout: float = Field(description="Seconds from arrival until drawing ends")
-
-
 class Problem(BaseModel):
     """Why there is no answer, in one line."""
 

@@ -1,14 +1,11 @@
-"""The picture in a request: its bytes, alone or in a form, and its pixels; both are limited."""
+"""The picture in a request: its bytes and its pixels; both are limited."""
 
-from collections.abc import AsyncGenerator
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 from fastapi import HTTPException, Request
 from PIL import Image
-from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
 from rrcm.core.errors import DataError
 from rrcm.data import picture_files
@@ -16,47 +13,25 @@ from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 
 FORMATS = ("PNG", "JPEG")
-TYPES = ("image/png", "image/jpeg", "application/octet-stream")
-FORM, FIELD = "multipart/form-data", "image"  # as browsers and `curl -F` send it
 PIXELS = 2**24  # of the largest picture, width times height
 NAME = "the picture"  # in errors
-_WANTED = f"Send one file, in the field {FIELD!r} (`curl -F {FIELD}=@FILE`)"
-
-_BINARY = {"type": "string", "format": "binary"}
-_FIELDS = {
-    "type": "object",
-    "required": [FIELD],
-    "properties": {FIELD: _BINARY},
-    "additionalProperties": False,
-}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
 DESCRIPTION: dict[str, Any] = {  # for OpenAPI
     "required": True,
-    "description": f"The bytes of a {' or '.join(FORMATS)} file, alone or in a form.",
-    "content": {kind: {"schema": _BINARY} for kind in TYPES} | {FORM: {"schema": _FIELDS}},
+    "description": f"The bytes of a {' or '.join(FORMATS)} file, of any content type.",
+    "content": dict.fromkeys(("image/png", "image/jpeg", "application/octet-stream"), _BINARY),
 }
 
 
 async def read(request: Request, *, most: int) -> bytes:
     """The bytes of the picture in a request, whose body may have ``most`` bytes.
 
+    uvicorn reads and drops the rest of a body that is too long, so that the client hears of it.
+
     Raises:
-        HTTPException: The content type is not one of a picture, or the body is empty or too long.
-        DataError: The form is damaged, or has not one field, ``image``, alone.
+        HTTPException: The body is empty or too long.
         ClientDisconnect: The client closed its connection before the end of the body.
     """
-    kind = request.headers.get("content-type", TYPES[-1]).partition(";")[0].strip().lower()
-    if kind not in (*TYPES, FORM):
-        raise HTTPException(
-            415,
-            f"Content-Type {kind!r}: send the bytes of the picture alone, as "
-            f"{', '.join(TYPES[:-1])} or {TYPES[-1]}, or a form, as {FORM}",
-        )
-    body = await _body(request, most)
-    return await _from_form(request, body) if kind == FORM else body
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """The body; uvicorn reads and drops the rest of one that is too long, so the client hears."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -65,27 +40,6 @@ async def _body(request: Request, most: int) -> bytes:
     if not body:
         raise HTTPException(422, "an empty body; send the bytes of a picture")
     return bytes(body)
-
-
-async def _from_form(request: Request, body: bytes) -> bytes:
-    async def content() -> AsyncGenerator[bytes, None]:
-        yield body
-        if not parser.items:
-            raise MultiPartException("It is damaged or cut off.")  # the parser closes its files
-
-    parser = MultiPartParser(request.headers, content(), max_files=1, max_fields=0)
-    parser.spool_max_size = len(body)  # nothing is written to a file
-    try:
-        form = await parser.parse()
-    except MultiPartException as error:
-        raise DataError(f"the form: {error.message} {_WANTED}") from None
-    try:
-        file = form.get(FIELD)
-        if not isinstance(file, UploadFile):
-            raise DataError(f"the form: {_WANTED}")
-        return await file.read()
-    finally:
-        await form.close()
 
 
 def pixels(body: bytes, fit: Fit) -> np.ndarray:
@@ -101,7 +55,10 @@ def pixels(body: bytes, fit: Fit) -> np.ndarray:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         is_too_large = True
     except pictures.BROKEN:
-        raise DataError(f"{NAME}: not a {' or '.join(FORMATS)} file") from None
+        raise DataError(
+            f"{NAME}: not a {' or '.join(FORMATS)} file; send its bytes alone, as by `curl "
+            "--data-binary @FILE`"
+        ) from None
     if is_too_large:
         raise HTTPException(413, f"{NAME}: more than {PIXELS:,} pixels")
     return picture_files.read(BytesIO(body), fit, name=NAME)

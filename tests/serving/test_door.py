@@ -18,17 +18,17 @@ import httpx
 import numpy as np
 import pytest
 from builders import refused
-from linear_smoothed import png
+from linear_smoothed import classifier, png
 from PIL import Image
 from sklearn.datasets import load_digits
-from starlette.types import Receive, Scope, Send
 from workspace import RUN, Workspace
 
 from rrcm.certification import openers
 from rrcm.cli.commands import serve
 from rrcm.config.defaults import DRAWS
 from rrcm.core.errors import ConfigError
-from rrcm.serving import bearer
+from rrcm.serving import application, bearer
+from rrcm.serving.endpoints import Limits
 
 SECRET, OTHER = "0123456789abcdef-._~+/=", "the-one-of-another-client"
 SAME = ("label", "name", "radius", "p_A", "n_A", "n", "draws", "stop", "alpha")
@@ -152,7 +152,7 @@ def test_a_server_without_descriptors_serves_again_when_there_are_some(finished:
 
 
 def test_headers_and_bodies_are_limited_and_a_client_reads_why(finished: Workspace):
-    with server(finished, "--max-bytes", "1M") as (_, address):
+    with server(finished, "--max-bytes", "1048576") as (_, address):
         with connected(address) as client:
             client.sendall(b"GET /health HTTP/1.1\r\nX-Long: " + b"x" * serve.HEADER)
             assert client.recv(100).startswith(b"HTTP/1.1 400 ")
@@ -184,49 +184,42 @@ def test_a_server_asks_for_its_token_and_logs_requests(finished: Workspace, tmp_
     [
         (None, False),
         (f"Bearer {SECRET}", True),
-        (f"Bearer {OTHER}", True),
+        (f"bearer {OTHER}", True),
         (f"Bearer {OTHER} {SECRET}", False),
-        (f"bearer  {SECRET} ", True),
         (f"Basic {SECRET}", False),
         (f"Bearer {SECRET}x", False),
         (f"Bearer {SECRET[:-1]}", False),
-        ("Bearer ", False),
         ("Bearer é", False),
         (SECRET, False),
     ],
 )
 def test_only_the_token_opens_all_but_the_health(sent: str | None, right: bool):
-    async def inside(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def main() -> dict[str, httpx.Response]:
-        guard = httpx.ASGITransport(bearer.Guard(inside, (OTHER.encode(), SECRET.encode())))
+    async def main() -> list[httpx.Response]:
+        tokens = (OTHER.encode(), SECRET.encode())
+        app = application.app(classifier(), name="linear", limits=Limits(workers=1), tokens=tokens)
         headers = {} if sent is None else {"Authorization": sent.encode("latin-1")}
-        async with httpx.AsyncClient(transport=guard, base_url="http://a.test") as client:
-            paths = ("/health", "/model", "/certify", "/metrics", "/docs", "/openapi.json", "/x")
-            return {path: await client.get(path, headers=headers) for path in paths}
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://a.test") as client,
+        ):
+            paths = ("/health", "/docs", "/openapi.json", "/model", "/metrics")
+            answers = [await client.get(path, headers=headers) for path in paths]
+            return [*answers, await client.post("/certify", headers=headers, content=DIGITS[0])]
 
-    answers = asyncio.run(main())
+    health, docs, openapi, *others = asyncio.run(main())
 
-    assert answers.pop("/health").status_code == 200
-    assert {answer.status_code for answer in answers.values()} == {200 if right else 401}
+    assert (health.status_code, docs.status_code, openapi.status_code) == (200, 404, 404)
+    assert [answer.status_code for answer in others] == ([200, 200, 422] if right else [401] * 3)
     if not right:
-        assert answers["/model"].headers["www-authenticate"] == "Bearer"
-        assert "Authorization: Bearer" in answers["/model"].json()["detail"]
+        assert others[0].headers["www-authenticate"] == "Bearer"
+        assert "Authorization: Bearer" in others[0].json()["detail"]
 
 
-NO_TOKENS = [
-    b"",
-    b"short",
-    b"two words of a secret",
-    b"x" * 5000,
-    b"\xff" * 20,
-    b"# a comment alone",
-]
-
-
-@pytest.mark.parametrize("held", [*NO_TOKENS, SECRET.encode() + b" # no comment here"])
+@pytest.mark.parametrize(
+    "held",
+    [b"", b"short", b"two words of a secret", b"x" * 5000, b"\xff" * 20, b"# a comment alone"],
+)
 def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, held: bytes):
     file = tmp_path / "token"
     file.write_bytes(held)
@@ -252,16 +245,6 @@ def test_a_line_that_is_no_token_is_named_and_not_shown(tmp_path: Path):
     assert "too-short" not in str(error.value) and SECRET not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "mode, exposed", [(0o600, False), (0o640, False), (0o604, True), (0o602, True)]
-)
-def test_a_file_for_all_users_is_exposed(tmp_path: Path, mode: int, exposed: bool):
-    (tmp_path / "token").write_text(SECRET)
-    (tmp_path / "token").chmod(mode)
-
-    assert bearer.is_exposed(tmp_path / "token") is exposed
-
-
 @pytest.mark.parametrize("host, said", [("127.0.0.1", False), ("0.0.0.0", True)])
 def test_a_server_for_others_says_so(capsys, host: str, said: bool):
     with socket.create_server((host, 0)) as listener:
@@ -270,17 +253,6 @@ def test_a_server_for_others_says_so(capsys, host: str, said: bool):
     error = capsys.readouterr().err
     assert error.startswith(f"warning: --host {host}: ") if said else error == ""
     assert error.count("\n") == said
-
-
-def test_sizes_are_read_and_others_refused():
-    sizes = {text: serve.size(text, "--max-bytes") for text in ("7", "500k", "10M")}
-
-    assert sizes == {"7": 7, "500k": 512_000, "10M": 10_485_760}
-    for text in ("lots", "", "10 M", "1.5M", "-1", "10G"):
-        with refused(
-            ConfigError, f"--max-bytes: expected a size such as 500k or 10M, got {text!r}"
-        ):
-            serve.size(text, "--max-bytes")
 
 
 def test_a_port_that_is_taken_is_named(finished: Workspace):

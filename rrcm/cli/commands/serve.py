@@ -2,7 +2,6 @@
 
 import ipaddress
 import logging
-import re
 import signal
 import socket
 from pathlib import Path
@@ -21,7 +20,6 @@ from rrcm.core.errors import ConfigError
 from rrcm.serving import application, bearer
 from rrcm.serving.endpoints import Limits
 
-UNITS = {"": 1, "k": 2**10, "M": 2**20}
 HEADER = 16 * 2**10  # bytes of a request's header
 BACKLOG = (
     64  # asyncio accepts as many before it handles one, and tries as often without descriptors
@@ -36,7 +34,7 @@ def serve(
     port: int,
     timeout: float,
     queue: int,
-    max_bytes: str,
+    max_bytes: int,
     connections: int,
     token_file: Path | None,
     reproducible: bool,
@@ -51,16 +49,11 @@ def serve(
     """
     limits = Limits(
         workers=session.workers(),
-        bytes=size(max_bytes, "--max-bytes"),
+        bytes=max_bytes,
         queue=queue,
         seconds=timeout,
     )
     tokens = () if token_file is None else bearer.read(token_file)
-    if token_file is not None and bearer.is_exposed(token_file):
-        note(
-            f"--token-file {token_file}: all users of this machine may use it; `chmod 600` it",
-            kind="warning",
-        )
     classifier, name = _classifier(request.answering()), request.source.name
     app = application.app(
         classifier, name=name, limits=limits, reproducible=reproducible, tokens=tokens
@@ -138,15 +131,3 @@ def _warn(listener: socket.socket) -> None:
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def size(text: str, option: str) -> int:
-    """Parse ``500k`` or ``10M`` to bytes.
-
-    Raises:
-        ConfigError: The text is neither, nor a plain number; names the option.
-    """
-    number_and_unit = re.fullmatch(r"([0-9]{1,12})([kM]?)", text)
-    if not number_and_unit:
-        raise ConfigError(f"{option}: expected a size such as 500k or 10M, got {text!r}")
-    return int(number_and_unit[1]) * UNITS[number_and_unit[2]]
