@@ -63,7 +63,7 @@ def serve(
             _warn(listener)
         print(
             f"{name} at sigma = {classifier.sigma:g}: http://{_address(listener)}/certify takes "
-            "pictures, /docs says how",
+            f"pictures{'' if tokens else ', /docs says how'}",
             flush=True,
         )
         run(app, listener, connections=connections, grace=int(timeout) + GRACE)
