@@ -84,7 +84,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen at; 0 takes a free one.")] = 8000,
     timeout: Annotated[float, typer.Option(help="Seconds to answer a request in.")] = 30.0,
     queue: Annotated[int, typer.Option(help="Requests that may wait.")] = 64,
-    max_bytes: Annotated[str, typer.Option(help="Largest image file.")] = "10M",
+    max_bytes: Annotated[int, typer.Option(min=1, help="Bytes of the largest image.")] = 10_000_000,
     connections: Annotated[int, typer.Option(min=1, help="Connections at once.")] = 512,
     token_file: Annotated[
         Path | None, typer.Option(help="File of bearer tokens, one a line; requests must send one.")

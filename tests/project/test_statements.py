@@ -309,6 +309,13 @@ def test_files_that_are_named_exist():
     assert [one for one in sorted(named) if not (ROOT / one[1]).exists()] == []
 
 
+def test_tests_that_ci_names_exist():
+    """pytest runs none of the others either when one of them does not."""
+    named = re.findall(r"(tests/[\w/]+\.py)::(\w+)", (ROOT / ".ci/run").read_text())
+
+    assert named and all(f"\ndef {name}(" in (ROOT / file).read_text() for file, name in named)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path):
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
