@@ -130,7 +130,9 @@ def _ours(path: Path, stated: Stated) -> Audit:
         again = replace(again, level=(times * low, times * high))
     found = [*of_rows(table, lines, numbered=False), *again.findings, *_apart(again, stated)]
     middle = [
-        None if interval is None else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
+        None
+        if interval is None or interval[1] > 1.001 * interval[0]
+        else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
         for interval in (again.level, again.sigma)
     ]
     if again.adaptive:

@@ -8,6 +8,7 @@ import pandas as pd
 from scipy.special import betainc, betainccinv, ndtri
 
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, at
+from rrcm.auditing.ladder import around
 from rrcm.auditing.usual import ALPHAS
 from rrcm.certification.certify import DIGITS
 from rrcm.certification.votes.bounds import mixture_complement
@@ -19,6 +20,7 @@ FEW = 3  # rows that may agree by chance
 COINCIDENCE = 1e-4  # relative difference of a real number and one of a digit; a tenth for two
 SLACK = 1e-10  # relative error of special functions
 FIXED = {"n", "futile", "skipped"}  # reasons to stop of rules that claim after n draws only
+LARGER = "radii are larger than sigma * Phi^-1(p_A), as those of the certificate two_class are"
 SAMPLE = 40  # rows, or up to twice as many, whose bounds are computed by a slow formula
 
 Interval = tuple[float, float]
@@ -28,7 +30,8 @@ Interval = tuple[float, float]
 class Recount:
     """The alpha of a table's bounds, its sigma, and whether drawing stopped early.
 
-    ``level`` and ``sigma`` are intervals, or None where no value explains most rows.
+    ``level`` and ``sigma`` are intervals, or None where no value explains most rows. Radii of
+    ``two_classes`` depend on votes of the runner-up, which a table does not have.
     """
 
     n: int
@@ -36,6 +39,7 @@ class Recount:
     level: Interval | None
     sigma: Interval | None
     rows: int
+    two_classes: bool
     findings: list[Finding]
 
 
@@ -61,9 +65,11 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
     radius = table["radius"].to_numpy()
     answered = np.isfinite(radius) & (radius > 0) & (table["predict"].to_numpy() != ABSTAIN)
     bounded = answered & claims & (p > 0.5)
-    sigma, bare = None, answered & ~bounded
+    sigma, two_classes, bare = None, False, answered & ~bounded
     if bounded.any():
-        sigma, two_classes, more = _sigma(table[bounded], lines[bounded], level=level, n=n)
+        sigma, two_classes, more = _sigma(
+            table[bounded], lines[bounded], level=level, n=n, adaptive=adaptive
+        )
         found += more
         if two_classes:  # bounds of both may give a radius where p_A is below ½
             bare &= ~claims
@@ -74,6 +80,7 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
         level=level,
         sigma=sigma,
         rows=int(claims.sum()),
+        two_classes=two_classes,
         findings=found + _further_radii(table, lines),
     )
 
@@ -105,7 +112,7 @@ def _level(
 
 
 def _sigma(
-    table: pd.DataFrame, lines: np.ndarray, *, level: Interval | None, n: int
+    table: pd.DataFrame, lines: np.ndarray, *, level: Interval | None, n: int, adaptive: bool
 ) -> tuple[Interval, bool, list[Finding]]:
     """The sigmas of the radius in rows with p_A > ½, and whether radii are of two classes' bounds.
 
@@ -128,11 +135,16 @@ def _sigma(
         if within.mean() >= MOST and within.sum() - inside.sum() > (1 - MOST) * len(r):
             text = f"radii were rounded {how}, beyond the certified ones"
             return (sigma, sigma), False, [Finding(level=ERROR, text=text)]
+    if inside.mean() < 0.5:  # radii of one class have one share of z, those of two do not
+        exact = None if adaptive else level
+        if (
+            of_both := _of_two_classes(r, z, upper, lines, level=level, exact=exact, n=n)
+        ) is not None:
+            return of_both[0], True, of_both[1]
     above, below = ~inside & (low > right), ~inside & (low <= right)
     possible = above & (low <= right * _two_classes(upper, level, n))
     if (inside | possible).all() and possible.sum() > max(FEW, 0.02 * len(r)):
-        text = "radii are larger than sigma * Phi^-1(p_A), as a certificate of two classes may be"
-        return (left, right), True, [Finding(level=NOTE, text=text)]
+        return (left, right), True, [Finding(level=NOTE, text=LARGER)]
     text = f"the radius is {{}} sigma * Phi^-1(p_A) at sigma = {left:.6g} of the other rows"
     wrong = at(ERROR, lines, above, text.format("above"))
     return (left, right), False, wrong + at(WARNING, lines, below, text.format("below"))
@@ -162,22 +174,24 @@ def some(table: pd.DataFrame) -> pd.DataFrame:
     return table.iloc[:: max(1, len(table) // SAMPLE)]
 
 
-def common(low: np.ndarray, high: np.ndarray) -> tuple[float, float, np.ndarray]:
+def common(
+    low: np.ndarray, high: np.ndarray, *, digits: int = 3
+) -> tuple[float, float, np.ndarray]:
     """The interval contained in most of the intervals [low, high], [R], and a mask of those, [R].
 
-    If a short decimal lies in as many, it is returned instead: such values are usual. It may lie
-    in a few less if none are in all, or if it is too near for a coincidence.
+    If a decimal of at most ``digits`` lies in as many, it is returned instead: such values are
+    usual. It may lie in a few less if none are in all, or if it is too near for a coincidence.
     """
     starts, ends = np.sort(low), np.sort(high)
     count = np.searchsorted(starts, starts, "right") - np.searchsorted(ends, starts, "left")
     best = starts[count.argmax()]
     inside = (low <= best) & (high >= best)
     left, right = float(best), float(high[inside].min())
-    for digits in range(1, 4):
-        short = float(f"{(left + right) / 2:.{digits - 1}e}")
+    for length in range(1, digits + 1):
+        short = float(f"{(left + right) / 2:.{length - 1}e}")
         within = (low <= short) & (high >= short)
         gap = max(left - short, short - right, 0.0) / short
-        coincides = inside.all() and gap * 10**digits > COINCIDENCE
+        coincides = inside.all() and gap * 10**length > COINCIDENCE
         if within.sum() >= inside.sum() - (0 if coincides else max(3, 0.02 * len(low))):
             return short, short, within
     return left, right, inside
@@ -191,6 +205,40 @@ def _two_classes(z: np.ndarray, level: Interval | None, n: int) -> np.ndarray:
     if level is None:
         return np.full_like(z, np.inf)
     return (1 + ndtri(level[1] ** (1 / n)) / z) / 2 + SLACK
+
+
+def _of_two_classes(
+    r: np.ndarray,
+    z: np.ndarray,
+    upper: np.ndarray,
+    lines: np.ndarray,
+    *,
+    level: Interval | None,
+    exact: Interval | None,
+    n: int,
+) -> tuple[Interval, list[Finding]] | None:
+    """The sigma of radii [R] if most are of two classes' bounds, and findings about the others.
+
+    At ``exact`` levels, the sigma is that for which a whole number of votes for the runner-up gives
+    each radius; no other sigma does. Otherwise it is only known to be between those at which all,
+    or none, of the votes for other classes are the runner-up's.
+    """
+    low = r / upper / _two_classes(upper, level, n) * (1 - SLACK)
+    high = (r + STEP) / z * (1 + SLACK)
+    left, right, inside = common(low, high)
+    if inside.mean() < MOST:
+        return None
+    note = Finding(level=NOTE, text=LARGER)
+    if exact is not None and left == right:
+        least, most = 2 * r / left - upper, 2 * (r + STEP) / left - z
+        k, below, above = around(most, most - least, n, math.sqrt(exact[0] * exact[1]))
+        if (possible := np.where(k < n, below, above) >= least - SLACK).mean() >= MOST:
+            text = f"no votes for a runner-up give the radius, at sigma = {left:.6g} of other rows"
+            return (left, right), [note, *at(ERROR, lines, ~possible, text)]
+    left, right, inside = common(low, high, digits=0)
+    between = Finding(level=NOTE, text=f"sigma is between {left:.4g} and {right:.4g}")
+    text = "the radius is of no sigma that other rows may have"
+    return (left, right), [note, between, *at(ERROR, lines, ~inside, text)]
 
 
 def _quantiles(table: pd.DataFrame, level: Interval | None) -> tuple[np.ndarray, np.ndarray]:

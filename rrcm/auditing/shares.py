@@ -20,6 +20,8 @@ def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> tuple[int
     """
     if again.level is None:
         return 1, []
+    if again.two_classes and not again.adaptive:
+        return 2, []  # half of alpha for each of both bounds
     level = float(np.sqrt(again.level[0] * again.level[1]))
     votes = (table["n_A"] > 0) & (table["n_A"] <= table["n"])
     claims = votes & (table["p_A"] > 0) & (table["p_A"] < 1)

@@ -25,8 +25,8 @@ def alarms(result):
     return [(one.level, one.lines, one.text) for one in result.findings if one.level != "note"]
 
 
-def sampled(rule, *, n=1_000, images=60, seed=0, **changes):
-    """Votes of images under a stopping rule: a header and its rows."""
+def sampled(rule, *, n=1_000, images=60, seed=0, sure=0.5, **changes):
+    """Votes of images under a stopping rule, a share of them ``sure``: a header and its rows."""
     rng = np.random.default_rng(seed)
     definition = header(
         n=n, n0=100, images=images, stop=rule, stopping=RULES[rule], classes=["a", "b", "c", "d"]
@@ -34,7 +34,7 @@ def sampled(rule, *, n=1_000, images=60, seed=0, **changes):
     definition = dataclasses.replace(definition, **changes)
     judge, rows = definition.rule(), []
     for idx in range(images):
-        p = 1 - 10.0 ** rng.uniform(-6, -3) if rng.random() < 0.5 else rng.beta(6, 1.2)
+        p = 1 - 10.0 ** rng.uniform(-6, -3) if rng.random() < sure else rng.beta(6, 1.2)
         p = np.array([p, *(rng.dirichlet(np.ones(3)) * (1 - p))])
         n0, votes_, looks, before = rng.multinomial(100, p), np.zeros(4, dtype=int), [], 0
         for draws in judge.looks:
