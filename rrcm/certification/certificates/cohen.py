@@ -18,6 +18,9 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Cer
 
     .. math:: R = \sigma\, \Phi^{-1}(\underline{p_A}).
 
+    Assumes that the network, the image, sigma, n and alpha were fixed before the draws, that the
+    noise is Gaussian and unknown to whoever made the image (theory.md, "What is certified").
+
     Args:
         votes: ``selection`` chooses the class; it must be independent of ``counts``, which bound
             its probability.
