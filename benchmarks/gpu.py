@@ -31,7 +31,7 @@ from pipeline.workflow import git
 from rrcm.certification import fastest
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.procedure import BoundNoise
+from rrcm.certification.sampling.voting import BoundNoise
 from rrcm.config.sections import Compute, Grid, Model, Momentum, Optimizer, Pretrain
 from rrcm.core import registry
 from rrcm.training import pretrain

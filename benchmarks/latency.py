@@ -82,7 +82,7 @@ def turn(whole: Params, evaluation: Eval, split: Split) -> Callable[[], float]:
     cfg = whole.sampling
     backend = session.backend(evaluation, cfg)
     header = procedure.header(backend, split, evaluation.run, cfg, whole.stopping[cfg.stop])
-    noise = procedure.noise(header, split)
+    noise = voting.noise(header, split)
     count = voting.counter(backend, split, noise=noise, batch_size=cfg.batch_size)
 
     def seconds(rows: int) -> float:

@@ -19,7 +19,7 @@ from rrcm.analysis.presentation import figures
 from rrcm.certification import openers
 from rrcm.certification.answers import Answer
 from rrcm.certification.certify import DOWN, one_minus, printed
-from rrcm.certification.sampling import procedure
+from rrcm.certification.sampling import procedure, voting
 from rrcm.certification.smoothed import Smoothed
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
@@ -108,7 +108,7 @@ def copies(smoothed: Smoothed, split: Split) -> tuple[np.ndarray, np.ndarray]:
     count, first = smoothed.draws.batch_size, smoothed.draws.n0
     images = torch.from_numpy(split.idx).expand(count).clone()
     x = torch.from_numpy(split.pixels()).expand(count, *split.images.shape[1:]).clone()
-    noisy = procedure.noise(header, split).noisy(x, images, first + torch.arange(count))
+    noisy = voting.noise(header, split).noisy(x, images, first + torch.arange(count))
     classes = smoothed.backend.scores(noisy).argmax(dim=1)
     return noisy.numpy(), classes.numpy()
 

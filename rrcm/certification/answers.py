@@ -1,6 +1,6 @@
 """What `certify` returns: an `Answer` for each image, and the votes they come from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -64,7 +64,8 @@ class Answers(Sequence[Answer]):
             CertificateError: Too few draws to certify anything at this alpha.
         """
         self.header, self.rows = header, rows
-        self._answers = [*answers(header, rows)]
+        rule, level = certify.require(header, certificates=[header.certificate], alpha=header.alpha)
+        self._answers = [_answer(header, row, rule, level) for row in rows]
 
     @overload
     def __getitem__(self, place: int) -> Answer: ...
@@ -97,21 +98,8 @@ class Answers(Sequence[Answer]):
         return table.assign(name=[answer.name for answer in self])
 
 
-def answers(header: Header, rows: list[Row]) -> Iterator[Answer]:
-    """The answer of each row of votes."""
-    rule, level = certify.require(header, certificates=[header.certificate], alpha=header.alpha)
-    for row in rows:
-        yield _answer(header, row, rule, level)
-
-
 def _answer(header: Header, row: Row, rule: Rule, level: float) -> Answer:
-    got = certify.certified(
-        row,
-        header,
-        rule,
-        certificate=header.certificate,
-        alpha=level,
-    )
+    got = certify.certified(row, header, rule, certificate=header.certificate, alpha=level)
     return Answer(
         label=got.label,
         name="" if got.label == ABSTAIN else header.classes[got.label],

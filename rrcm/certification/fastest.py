@@ -25,8 +25,7 @@ import torch
 
 from rrcm.certification.sampling import batching, session, voting
 from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.procedure import BoundNoise
-from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
+from rrcm.certification.sampling.voting import Backend, BoundNoise, scores_of, trial_normals
 from rrcm.config.certification import Eval, Sampling
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError, DataError

@@ -84,12 +84,13 @@ def smooth(
     given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
     given |= {"classes": names, "resize": resize, "denoiser": denoiser}
     if name.endswith(".onnx"):
-        return onnx(name, channels=None if shape is None else shape[0], output=output, **given)
+        channels = None if shape is None else shape[0]
+        return foreign("onnx", name, channels=channels, output=output, **given)
     if Path("onnx", f"{name}.onnx").exists():
         if mean or std or shape or weights or output or denoiser:
             raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
         return trained(name, sigma=sigma)
-    return timm(name, weights=weights, **given)
+    return foreign("timm", name, weights=weights, **given)
 
 
 def trained(
@@ -107,82 +108,46 @@ def trained(
     return Smoothed(backend, shape=tuple(shape), draws=draws)
 
 
-def onnx(
-    path: str | PathLike[str],
+def foreign(
+    kind: str,
+    name: str,
     *,
     sigma: float,
+    classes: list[str] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     size: tuple[int, int] | None = None,
     channels: int | None = None,
-    output: str | None = None,
-    classes: list[str] | None = None,
     resize: Resize = "crop",
-    draws: Sampling = DRAWS,
-    denoiser: Denoiser | None = None,
-) -> Smoothed:
-    """Smooth any ONNX classifier; arguments up to ``output`` are those of its ``Backend``.
-
-    ``classes`` names its outputs, in order; ``resize`` is a rule of `Fit`; ``denoiser`` is that of
-    `smooth`. See rrcm/inference/foreign/onnx.py.
-
-    Raises:
-        BackendError: The file cannot be certified; see also rrcm/certification/checks.py.
-        ConfigError: An argument is invalid.
-    """
-    backend = registry.load("foreign", "onnx").Backend(
-        Path(path),
-        sigma=sigma,
-        mean=mean,
-        std=std,
-        size=size,
-        channels=channels,
-        output=output,
-        classes=None if classes is None else len(classes),
-        device=device(),
-    )
-    return _foreign(backend, "onnx", classes, resize, draws, denoiser)
-
-
-def timm(
-    name: str,
-    *,
-    sigma: float,
     weights: str | PathLike[str] | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    size: tuple[int, int] | None = None,
-    classes: list[str] | None = None,
-    resize: Resize = "crop",
-    draws: Sampling = DRAWS,
+    output: str | None = None,
     denoiser: Denoiser | None = None,
+    draws: Sampling = DRAWS,
 ) -> Smoothed:
-    """Smooth a timm network; arguments are those of its ``Backend`` and of `onnx`.
+    """Smooth a classifier trained elsewhere: the file or timm network ``name``, as of `smooth`.
+
+    ``kind`` is ``onnx``, with ``channels`` and ``output``, or ``timm``, with ``weights``. For the
+    other arguments see `smooth` and the ``Backend`` of the kind, in rrcm/inference/foreign/.
 
     Raises:
-        BackendError: There is no such network, or it cannot be certified.
+        BackendError: There is no such classifier, or it cannot be certified; see also
+            rrcm/certification/checks.py.
         ConfigError: An argument is invalid.
     """
-    if name.endswith(WEIGHTS):
+    given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
+    which: Any = name
+    if kind == "onnx":
+        which = Path(name)
+        given |= {"channels": channels, "output": output}
+        given["classes"] = None if classes is None else len(classes)
+    elif name.endswith(WEIGHTS):
         raise BackendError(
             f"{name}: weights without their network: build it, load them and pass it to "
             "rrcm.smooth, or name a timm network that has such weights (--timm NAME --weights FILE)"
         )
-    file = None if weights is None else Path(weights)
-    backend = registry.load("foreign", "timm").Backend(
-        name, sigma=sigma, weights=file, mean=mean, std=std, size=size, device=device()
-    )
-    return _foreign(backend, "timm", classes, resize, draws, denoiser)
-
-
-def _foreign(
-    backend: Any,
-    kind: str,
-    classes: list[str] | None,
-    resize: Resize,
-    draws: Sampling,
-    denoiser: Denoiser | None,
-) -> Smoothed:
+    else:
+        given["weights"] = None if weights is None else Path(weights)
+    backend = registry.load("foreign", kind).Backend(which, device=device(), **given)
     fit = FitOthers(
         shape=backend.shape,
         resize=resize,

@@ -17,6 +17,7 @@ from rrcm.certification import certify, checks
 from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.sampling.journal import InMemoryJournal
+from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
@@ -187,10 +188,9 @@ class Smoothed(Certifier):
         elif (rule := changed.get("stop", self.draws.stop)) == self.draws.stop:
             stopping = self.stopping
         else:
-            registry.require("stopping", rule)
             if rule not in STOPPING:
                 raise ConfigError(
-                    f"stop: {rule!r} has no constants of its own here; one of {listed([*STOPPING])}"
+                    f"stop: one of the rules {listed(sorted(STOPPING))}, got {rule!r}"
                 )
             stopping = STOPPING[rule]
         draws = dataclasses.replace(self.draws, **changed)
@@ -230,12 +230,12 @@ class Smoothed(Certifier):
         if devices and not hasattr(backend, "on"):
             raise BackendError("devices: only a network in memory is copied to other devices")
         first, *others = [backend.on(device) for device in devices] or [backend]
-        how: dict[str, Any] = {"workers": workers, "began": began, "others": others}
-        how["every"] = session.save_every()
+        how: dict[str, Any] = {"workers": workers, "began": began, "every": session.save_every()}
         kept = InMemoryJournal()
         if path is None:
-            states = procedure.draw(first, split, header, kept, **how)
+            states = VoteSampler(split, header, kept, **how).draw_votes([first, *others])
         else:
+            how["others"] = others
             states = procedure.sample(first, split, header, _journal(path), path, **how)
         if progress:
             session.shown(states, header, total=len(split.idx), title="certify")

@@ -8,7 +8,7 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rrcm.config.certification import Sampling
 from rrcm.core.errors import BackendError, ConfigError, DataError, printable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # PyTorch takes seconds
     import numpy as np
 
     from rrcm.certification.smoothed import Smoothed
+    from rrcm.data.splits.pictures import Resize
     from rrcm.data.splits.shards import Split
 
 
@@ -119,27 +120,28 @@ class Foreign:
         """Open the classifier; pixels are those of image files."""
         from rrcm.certification import openers
 
-        options: dict[str, Any] = {
-            "sigma": self.sigma,
-            "mean": self.mean,
-            "std": self.std,
-            "size": self.size,
-            "classes": None if self.classes is None else class_names(self.classes),
-            "resize": self.resize,
-            "draws": draws,
-            "denoiser": self.denoiser,
-        }
         try:
-            if self.kind == "onnx":
-                options |= {"channels": self.channels, "output": self.output}
-                return openers.onnx(self.file, **options)
-            opened = openers.timm(self.file, weights=self.weights, **options)
+            opened = openers.foreign(
+                self.kind,
+                self.file,
+                sigma=self.sigma,
+                classes=None if self.classes is None else class_names(self.classes),
+                mean=self.mean,
+                std=self.std,
+                size=self.size,
+                channels=self.channels,
+                resize=cast("Resize", self.resize),
+                weights=self.weights,
+                output=self.output,
+                denoiser=self.denoiser,
+                draws=draws,
+            )
         except BackendError as error:
             text = str(error)
             if text.startswith("classes: "):  # here the file is known
                 text = f"--classes {self.classes}: {text.removeprefix('classes: ')}"
             raise BackendError(text) from None
-        if self.batch_size is None:
+        if self.batch_size is None or self.kind == "onnx":
             return opened
         return dataclasses.replace(
             opened, draws=dataclasses.replace(opened.draws, batch_size=self.batch_size)

@@ -1,26 +1,6 @@
 """The JSON bodies of a server's answers, with their OpenAPI documentation."""
 
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, Field
-
-EXAMPLE: dict[str, Any] = {
-    "abstained": False,
-    "label": 3,
-    "name": "3",
-    "radius": 0.573419,
-    "p_A": 0.874273,
-    "n_A": 943,
-    "n": 1000,
-    "draws": 1100,
-    "stop": "n",
-    "sigma": 0.5,
-    "alpha": 0.001,
-    "seed": "9071563318245510712",
-    "seconds": 0.117,
-    "model": "tiny-rrcm-s050",
-    "weights": "5f2c8d0f3b0c4d7a9be1c1ce0e6f4f4ad1b6f3b6f0a1f0f0c7f3d8a4b2e6c901",
-}
+from pydantic import BaseModel, Field
 
 
 class Reply(BaseModel):
@@ -29,8 +9,6 @@ class Reply(BaseModel):
     With probability at least 1 - alpha over the noise of this request, the smoothed classifier
     answers `label` for every picture within the l2 distance `radius` of this one.
     """
-
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     abstained: bool = Field(description="Whether no class is certain; label and name are null then")
     label: int | None = Field(description="The class: the place of its output, from 0")

@@ -13,8 +13,7 @@ from scipy.stats import norm
 from rrcm.certification.certificates import cohen, two_class
 from rrcm.certification.stopping import grid, none
 from rrcm.certification.votes import bounds
-from rrcm.certification.votes.counts import ABSTAIN, Claim, ImageVotes, conclude
-from rrcm.certification.votes.sequential import look_schedule
+from rrcm.certification.votes.counts import ABSTAIN, Claim, ImageVotes
 from rrcm.core.errors import CertificateError
 
 tables = st.lists(st.integers(0, 500), min_size=2, max_size=9).filter(lambda c: sum(c) >= 20)
@@ -65,9 +64,8 @@ def test_a_unanimous_vote_has_the_largest_radius(n, ceiling):
     assert certify([0, 1], [1, n - 1]).radius < ceiling - 0.05
 
 
-@pytest.mark.parametrize("alpha", [0.5, 0.05, 0.001])
-def test_it_abstains_exactly_where_half_cannot_be_excluded(alpha):
-    n = 60
+def test_it_abstains_exactly_where_half_cannot_be_excluded():
+    n, alpha = 60, 0.05
     for k in range(n + 1):
         got = certify([0, 1], [n - k, k], alpha=alpha)
         p_A = 1 - bounds.complement(k, n, alpha)
@@ -85,20 +83,6 @@ def test_the_class_is_chosen_by_the_first_votes_only():
     assert certify([3, 2], [0, 100]).n_A == 0
     assert certify([3, 2], [100, 0]) == certify([50, 0], [100, 0])
     assert certify([5, 5], [100, 0]).label == 0  # a tie goes to the lowest
-
-
-def test_claims_are_those_of_the_rule():
-    """Cumulative votes at looks, and a stop before n."""
-    rule = stopping(1000, 0.001)
-    seen = evidence([0, 9], [[1, 99], [3, 122]])
-
-    got = by(cohen, seen, rule)
-
-    assert rule.stop(seen) == "certified"
-    assert (got.label, got.n_A, got.n) == (1, 122, 125)
-    q = rule.complement([(100, 99), (125, 122)], 0.001)
-    assert (got.radius, got.p_A) == (pytest.approx(norm.isf(q), rel=1e-12), 1 - q)
-    assert by(cohen, seen, fixed(1000)).label == ABSTAIN  # n draws, or no claim
 
 
 # Two classes.
@@ -166,7 +150,7 @@ class Careless:
         return self.rule.complement(history, min(0.9, 5 * alpha))
 
 
-def false_two_class(p, rule, repeats=3000):
+def false_two_class(p, rule, repeats=2000):
     margin = (norm.ppf(p[0]) - norm.ppf(max(p[1:]))) / 2
     selection = [1] + [0] * (len(p) - 1)
     false = 0
@@ -176,24 +160,22 @@ def false_two_class(p, rule, repeats=3000):
     return false / repeats
 
 
-TWO_LIMIT = 0.1 + 4 * (0.1 * 0.9 / 3000) ** 0.5
+TWO_LIMIT = 0.1 + 4 * (0.1 * 0.9 / 2000) ** 0.5
 
 
-@pytest.mark.parametrize("make", [fixed, lambda n: stopping(n, 0.1)], ids=["none", "grid"])
 @pytest.mark.parametrize(
-    "p",
+    ("p", "early"),
     [
-        (0.5, 0.5),
-        (0.3, 0.3, 0.2, 0.2),
-        (0.4, 0.12, 0.12, 0.12, 0.12, 0.12),  # whoever is ahead, it is not by much
-        (0.25, 0.15, 0.3, 0.3),
-        (0.9, 0.08, 0.02),
+        ((0.5, 0.5), False),
+        ((0.3, 0.3, 0.2, 0.2), True),
+        ((0.4, 0.12, 0.12, 0.12, 0.12, 0.12), True),  # whoever is ahead, it is not by much
     ],
-    ids=str,
 )
-def test_at_most_alpha_of_two_class_certificates_are_false(p, make):
+def test_at_most_alpha_of_two_class_certificates_are_false(p, early):
     """Without a correction for the choice of the runner-up, or for looking often."""
-    assert false_two_class(p, make(200)) <= TWO_LIMIT
+    rule = stopping(200, 0.1) if early else fixed(200)
+
+    assert false_two_class(p, rule) <= TWO_LIMIT
 
 
 def test_the_two_class_simulation_sees_what_is_false():
@@ -213,67 +195,12 @@ def test_radius_scales_with_sigma(certificate, counts0, counts, sigma):
     assert scaled.radius == pytest.approx(sigma * one.radius, rel=1e-12)
 
 
-@every
-@few
-@given(st.permutations(range(5)), st.integers(1, 200))
-def test_renaming_classes_renames_the_answer(certificate, names, lead):
-    counts0, counts = np.array([3, 9, 1, 0, 2]), np.array([5, 60 + lead, 0, 9, 1])
-    order = np.argsort(names)  # class c becomes names[c]
-
-    plain, renamed = (
-        by(certificate, evidence(c0.tolist(), c.tolist()), alpha=0.01)
-        for c0, c in ((counts0, counts), (counts0[order], counts[order]))
-    )
-
-    assert renamed.label == (names[1] if plain.label == 1 else ABSTAIN)
-    assert (renamed.radius, renamed.p_A) == (plain.radius, plain.p_A)
-
-
-@every
-@few
-@given(st.integers(0, 300), st.sampled_from([0.05, 0.01, 0.001]))
-def test_more_votes_and_more_doubt_never_shrink_a_radius(certificate, k, alpha):
-    radii = [
-        by(certificate, evidence([0, 1], [300 - hits, hits]), alpha=level).radius
-        for hits, level in ((k, alpha), (min(k + 1, 300), alpha), (k, 2 * alpha))
-    ]
-
-    assert radii[0] <= min(radii[1:]) * (1 + 1e-12)
-
-
-def test_one_half_exactly_is_an_abstention():
-    seen = evidence([0, 1], [40, 60])
-
-    assert conclude(seen, complement=0.5, radius=0.0).label == ABSTAIN
-    assert conclude(seen, complement=0.4, radius=1e-300).label == 1
-
-
-@pytest.mark.parametrize(
-    ("certificate", "hopeless", "alpha", "words"),
-    [
-        (cohen, 9, "0.001", "9 votes can never certify"),
-        (two_class, 10, "0.0005", "10 votes can never certify"),
-    ],
-)
-def test_hopeless_numbers_of_votes_are_refused(certificate, hopeless, alpha, words):
-    with refused(CertificateError, words, f"at alpha = {alpha}", "all would abstain"):
-        by(certificate, evidence([0, 1], [0, hopeless]))
-
-    assert by(certificate, evidence([0, 1], [0, hopeless + 1])).label == 1
-
-
-def test_a_rule_can_be_hopeless_where_all_draws_would_do():
-    """The parts of alpha count: with 10 draws Clopper-Pearson at alpha may certify, at half not."""
-    rule = stopping(10, 0.001)
-    assert rule.looks == look_schedule(10) == (10,)
+def test_hopeless_numbers_of_votes_are_refused():
+    for certificate, hopeless, alpha in [(cohen, 9, "0.001"), (two_class, 10, "0.0005")]:
+        words = f"{hopeless} votes can never certify at alpha = {alpha}", "all would abstain"
+        with refused(CertificateError, *words):
+            by(certificate, evidence([0, 1], [0, hopeless]))
+        assert by(certificate, evidence([0, 1], [0, hopeless + 1])).label == 1
+    # The parts of alpha count: with 10 draws Clopper-Pearson at alpha may certify, at half not.
     with refused(CertificateError, "10 votes can never certify at alpha = 0.001"):
-        by(cohen, evidence([0, 1], [0, 10]), rule)
-
-    assert certify([0, 1], [0, 10]).label == 1
-
-
-@every
-def test_alpha_must_be_a_probability(certificate):
-    for alpha in (0.0, -0.1, 2.5):
-        with refused(CertificateError, "alpha"):
-            by(certificate, evidence([0, 1], [0, 100]), alpha=alpha)
+        by(cohen, evidence([0, 1], [0, 10]), stopping(10, 0.001))

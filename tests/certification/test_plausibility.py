@@ -24,6 +24,10 @@ def test_right_answers_are_plausible():
     some_wrong = [(label + (i % 4 == 0)) % 3 for i, label in enumerate(LABELS)]
 
     assert warned() == warned(plain=some_wrong, noisy=some_wrong) == warned(UNKNOWN) == []
+    assert warned(CATS, plain=CATS, noisy=CATS) == []  # a folder of one class
+    few = TrialAnswers(labels=[-1] * 9, plain=[2] * 9, noisy=[1] * 9)
+    assert warnings(few, [-1] * 9, [1] * 9, classes=CLASSES, sigma=0.5) == []
+    assert warnings(None, [], [], classes=CLASSES, sigma=0.5) == []
 
 
 def test_nearly_all_answers_in_one_class():
@@ -31,50 +35,29 @@ def test_nearly_all_answers_in_one_class():
 
     (known,) = warned(plain=cats, noisy=cats)
     (unknown,) = warned(UNKNOWN, plain=cats, noisy=CATS)
-    noisy = warned(answers=cats, noisy=cats)
+    changed, noisy = warned(answers=cats, noisy=cats)
 
-    assert known.startswith(
-        "97 of 99 pictures are answered 'cat' without noise, though 66 are labelled otherwise: "
-        "check mean, std, size, channels"
-    )
-    assert unknown.startswith("97 of 99 pictures are answered 'cat' without noise: check mean")
-    assert (
-        "99 of 99 pictures are right without noise, and 32 under noise of sigma = 0.5" in noisy[0]
-    )
-    assert noisy[1].startswith("97 of 99 pictures are answered 'cat' under noise of sigma = 0.5")
-    assert "radii may be large, and mean nothing" in noisy[1] and len(noisy) == 2
-
-
-def test_a_folder_of_one_class_is_answered_in_one():
-    nearly = [*CATS[:-3], 0, 0, 1]
-
-    assert warned(CATS, plain=CATS, noisy=CATS) == []
-    assert warned(nearly, plain=CATS, noisy=nearly) == []
-
-
-def test_a_few_pictures_may_be_of_one_class():
-    tried = TrialAnswers(labels=[-1] * 9, plain=[2] * 9, noisy=[1] * 9)
-
-    assert warnings(tried, [-1] * 9, [1] * 9, classes=CLASSES, sigma=0.5) == []
+    asked = "97 of 99 pictures are answered 'cat'"
+    assert known.startswith(f"{asked} without noise, though 66 are labelled otherwise: check mean")
+    assert unknown.startswith(f"{asked} without noise: check mean")
+    assert "99 of 99 pictures are right without noise, and 32 under noise" in changed
+    assert noisy.startswith(f"{asked} under noise of sigma = 0.5")
 
 
 def test_answers_that_look_random():
-    found = warned(plain=RANDOM, noisy=RANDOM)
-    under = warned(noisy=RANDOM)
-
     right = sum(a == b for a, b in zip(LABELS, RANDOM, strict=True))
-    assert found == [
-        f"{right} of 99 pictures are right without noise, no better than chance: check mean, std, "
-        "size, channels, the order of the classes, and that the network was trained"
-    ]
-    assert f"{right} under noise of sigma = 0.5" in under[0]
-    assert under[-1].startswith(f"{right} of 99 pictures are right under noise of sigma = 0.5, no")
+    (found,) = warned(plain=RANDOM, noisy=RANDOM)
+    *_, under = warned(noisy=RANDOM)
+
+    named = f"{right} of 99 pictures are right"
+    assert found.startswith(f"{named} without noise, no better than chance: check mean, std")
+    assert under.startswith(f"{named} under noise of sigma = 0.5, no better than chance")
 
 
-@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+@pytest.mark.parametrize("classes", [2, 10])
 def test_chance_is_named_only_where_the_answers_say_so(classes: int):
     """2 of 3 right of 10 classes may be luck, by 2.8 %, but are better than chance all the same."""
-    for total in (3, 7, 10, 60, 100):
+    for total in (3, 10, 60):
         for right in range(total + 1):
             labels = [i % (classes - 1) + 1 for i in range(total)]
             answers = [*labels[:right], *([0] * (total - right))]
@@ -104,10 +87,9 @@ def test_most_answers_lost_in_noise():
     assert warned(noisy=most) == warned(UNKNOWN, noisy=most) == []
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_chance_is_exceeded_by_luck_one_time_in_a_hundred(seed: int):
+def test_chance_is_exceeded_by_luck_one_time_in_a_hundred():
     """Simulated: of 1000 networks that guess, all but about 1 % are named."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     named = 0
     for guesses in rng.integers(0, 3, (1000, 99)):
         named += bool(warnings(None, LABELS, guesses.tolist(), classes=CLASSES, sigma=0.5))
@@ -115,19 +97,9 @@ def test_chance_is_exceeded_by_luck_one_time_in_a_hundred(seed: int):
     assert 970 <= named <= 1000
 
 
-def test_votes_alone_are_enough():
-    assert warnings(None, LABELS, LABELS, classes=CLASSES, sigma=0.5) == []
-    assert len(warnings(None, LABELS, CATS, classes=CLASSES, sigma=0.5)) == 1
-    assert warnings(None, [], [], classes=CLASSES, sigma=0.5) == []
-
-
-def test_answers_under_noise_are_what_the_selection_chose():
-    rows = [row(0, 1, [2, 5, 3]), row(1, 2, [4, 4, 2]), row(2, 0, [0, 0, 0])]
-
-    assert smoothed(rows) == ([1, 2], [1, 0])  # the lowest class of equals; none was drawn
-
-
 def test_facts_count_what_is_right_or_kept():
+    rows = [row(0, 1, [2, 5, 3]), row(1, 2, [4, 4, 2]), row(2, 0, [0, 0, 0])]
+    assert smoothed(rows) == ([1, 2], [1, 0])  # the lowest class of equals; none was drawn
     known = TrialAnswers(labels=[0, 1, -1, 2], plain=[0, 1, 1, 0], noisy=[0, 2, 1, 0])
     unknown = TrialAnswers(labels=[-1] * 3, plain=[0, 1, 1], noisy=[0, 2, 1])
 

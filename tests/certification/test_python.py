@@ -26,9 +26,7 @@ from workspace import ROOT
 import rrcm
 from rrcm.certification.answers import Answers
 from rrcm.certification.sampling import sampler, voting
-from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import BackendError, ConfigError, DataError, VotesError
-from rrcm.inference.foreign import _probes
 
 SIGMA = 0.5
 FAST = {"n": 1000, "n0": 20, "seed": 3, "progress": False}
@@ -65,22 +63,14 @@ def said(answers: Answers) -> list[tuple]:
 
 def test_a_module_is_certified_where_the_closed_form_says():
     """The score is N(sum - 8, 16 sigma^2), so that R = |sum - 8| / 4 for the exact classifier."""
-    answers = smooth().certify(IMAGES, **FAST | {"n": 20_000, "stop": "none"})
+    answers = smooth().certify(IMAGES, **FAST | {"n": 10_000, "stop": "none"})
 
     exact = (IMAGES.flatten(1).sum(1) - 8) / 4
     for answer, distance in zip(answers, exact.tolist(), strict=True):
         assert answer.abstained or answer.label == int(distance > 0)
         assert answer.radius <= abs(distance)
-        assert answer.abstained or answer.radius > abs(distance) - 0.06
+        assert answer.abstained or answer.radius > abs(distance) - 0.08
     assert sum(not answer.abstained for answer in answers) >= 4
-
-
-def test_robust_at_is_the_certificate_and_no_more():
-    one = smooth().certify(torch.full((1, 4, 4), 0.9), **FAST)[0]
-
-    assert one.robust_at(0) and one.robust_at(one.radius) and not one.robust_at(one.radius + 1e-6)
-    none = dataclasses.replace(one, label=-1, radius=0.0)
-    assert none.abstained and not none.robust_at(0)
 
 
 def pil(image):
@@ -130,15 +120,17 @@ def test_images_have_many_forms_and_one_answer(tmp_path: Path):
 
 
 def test_one_image_has_the_answer_of_a_batch():
-    one = smooth()
-    (wanted,) = one.certify(IMAGES[0], seed=3, progress=False)
+    (wanted,) = smooth().certify(torch.full((1, 4, 4), 0.9), seed=3, progress=False)
+    one = smooth().answer(torch.full((1, 4, 4), 0.9), seed=3)
 
-    assert one.answer(IMAGES[0], seed=3) == wanted
+    assert one == wanted
+    assert one.robust_at(0) and one.robust_at(one.radius) and not one.robust_at(one.radius + 1e-6)
+    none = dataclasses.replace(one, label=-1, radius=0.0)
+    assert none.abstained and not none.robust_at(0)
 
 
-@pytest.mark.parametrize(
-    ("images", "words"),
-    [
+def test_what_is_no_image_or_label_is_named():
+    for images, words in [
         ([], "no images were given"),
         (IMAGES * 3 - 1, "image 0: values from -0.9"),
         (torch.zeros(2, 1, 4, 4, dtype=torch.int64), "image 0: numbers of type int64"),
@@ -151,19 +143,12 @@ def test_one_image_has_the_answer_of_a_batch():
         (7, "int is nothing that holds images"),
         ([(IMAGES[0], "cat")], "the labels 'cat'; a class is an integer"),
         ([(IMAGES, [1])], "the labels [1]"),
-    ],
-)
-def test_what_is_no_image_is_named(images, words):
-    with refused(DataError, words):
-        smooth().certify(images, **FAST)
-
-
-@pytest.mark.parametrize(
-    ("labels", "words"), [([0], "not an integer for each of 6"), ([2] * 6, "2 is none of the 2")]
-)
-def test_labels_are_classes_of_the_images(labels, words):
-    with refused(DataError, words):
-        smooth().certify(IMAGES, labels=labels, **FAST)
+    ]:
+        with refused(DataError, words):
+            smooth().certify(images, **FAST)
+    for labels, words in [([0], "not an integer for each of 6"), ([2] * 6, "2 is none of the 2")]:
+        with refused(DataError, words):
+            smooth().certify(IMAGES, labels=labels, **FAST)
 
 
 # The network.
@@ -229,7 +214,7 @@ def test_what_is_no_classifier_is_told_what_is():
 class Single(Brightness):
     """One logit of two classes, in one of its many forms."""
 
-    def __init__(self, form=lambda logit: logit):
+    def __init__(self, form):
         super().__init__()
         self.form = form
 
@@ -237,22 +222,21 @@ class Single(Brightness):
         return self.form(super().forward(x)[:, 1])
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda logit: logit,
-        lambda logit: logit[:, None],
-        lambda logit: torch.stack([-logit, logit], dim=1)[..., None, None],
-        lambda logit: (logit > 0).long(),
-        lambda logit: SimpleNamespace(logits=torch.stack([-logit, logit], dim=1)),
-    ],
-    ids=["logit", "logit of two axes", "1 x 1", "class number", "object of Hugging Face"],
-)
-def test_a_network_may_return_scores_of_other_forms(form):
+FORMS = {
+    "logit": lambda logit: logit,
+    "logit of two axes": lambda logit: logit[:, None],
+    "1 x 1": lambda logit: torch.stack([-logit, logit], dim=1)[..., None, None],
+    "class number": lambda logit: (logit > 0).long(),
+    "of Hugging Face": lambda x: SimpleNamespace(logits=torch.stack([-x, x], dim=1)),
+}
+
+
+def test_a_network_may_return_scores_of_other_forms():
     """A single one parts two classes at 0, and says so of one that has no sign."""
-    assert said(smooth(Single(form).eval()).certify(IMAGES, **FAST)) == said(
-        smooth().certify(IMAGES, **FAST)
-    )
+    wanted = said(smooth().certify(IMAGES, **FAST))
+
+    for name, form in FORMS.items():
+        assert said(smooth(Single(form).eval()).certify(IMAGES, **FAST)) == wanted, name
     with refused(BackendError, "one number from 0 to 1, as a probability", "return the logit"):
         smooth(Single(torch.sigmoid).eval()).certify(IMAGES, **FAST)
 
@@ -286,18 +270,9 @@ def test_a_denoiser_is_a_part_of_the_function(tmp_path: Path):
     assert said(file) == said(answers) != said(smooth(**options).certify(IMAGES, **FAST))
     assert said(behind.certify(IMAGES, **FAST, devices=["cpu", "cpu"])) == said(answers)
     assert file.header.provider == "CPUExecutionProvider+torch-cpu"
-    digests = {
-        one.certify(IMAGES[:1], **FAST).header.weights
-        for one in (
-            behind,
-            smooth(**options),
-            smooth(denoiser=Half(0.4).eval(), **options),
-            smooth(
-                net(weight=nn.Parameter(torch.full((16,), 0.9))), denoiser=Half().eval(), **options
-            ),
-        )
-    }
-    assert len(digests) == 4
+    others = (smooth(**options), smooth(denoiser=Half(0.4).eval(), **options))
+    digests = {one.certify(IMAGES[:1], **FAST).header.weights for one in (behind, *others)}
+    assert len(digests) == 3
 
 
 def test_a_denoiser_that_is_none_is_refused(tmp_path: Path):
@@ -307,17 +282,9 @@ def test_a_denoiser_that_is_none_is_refused(tmp_path: Path):
         (Half(), "Half: the network is in training mode"),
         (tmp_path / "net.onnx", "is [2, 2], not a picture like each"),
         (tmp_path / "no.onnx", "no.onnx: not found"),
-        (Shuffling().eval(), "depend on the other pictures of its batch"),
     ]:
         with refused(BackendError, words):
             smooth(denoiser=denoiser).certify(IMAGES, **FAST)
-
-
-class Shuffling(nn.Module):
-    """A denoiser that looks at the batch."""
-
-    def forward(self, x):
-        return x - x.mean()
 
 
 # Threads.
@@ -396,13 +363,10 @@ def test_threads_share_parameters_and_run_at_a_time():
     assert all(copied.weight is network.weight for copied in backend._idle)
 
 
-def test_a_network_that_cannot_be_copied_stays_on_its_device(monkeypatch: pytest.MonkeyPatch):
+def test_a_network_that_cannot_be_copied_stays_on_its_device():
     for where in ("a hook", "a variable of its module", "what cannot be copied"):
         with refused(BackendError, "device meta: the network cannot be copied", "on cpu"):
             smooth(KEEPING[where]()).certify(IMAGES, devices=["meta"], **FAST)
-    monkeypatch.setattr(_probes, "SECONDS", 0.0)  # nor does one that could not be tried
-    with refused(BackendError, "device meta: the network cannot be copied"):
-        smooth().certify(IMAGES, devices=["meta"], **FAST)
 
 
 HALVES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -444,16 +408,6 @@ def test_devices_share_the_draws(monkeypatch: pytest.MonkeyPatch):
     assert all(counted.count(each) > 1 for each in counters)
 
 
-def test_an_error_on_one_device_ends_all_and_is_raised(monkeypatch: pytest.MonkeyPatch):
-    def broken(self, job):
-        raise BackendError("a score is NaN")
-
-    monkeypatch.setattr(sampler.VoteSampler, "wants_more", broken)
-
-    with refused(BackendError, "a score is NaN"):
-        smooth().certify(IMAGES, devices=["cpu", "cpu"], **FAST)
-
-
 class Interrupted(Exception):
     pass
 
@@ -462,8 +416,7 @@ def test_votes_are_kept_and_an_interrupted_call_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path, fresh = tmp_path / "votes.jsonl", FAST | {"seed": None}
-    whole = sampler.VoteSampler._keep
-    kept = []
+    whole, kept, drawn = sampler.VoteSampler._keep, [], []
 
     def stops(self, job):
         whole(self, job)
@@ -474,9 +427,7 @@ def test_votes_are_kept_and_an_interrupted_call_goes_on(
     monkeypatch.setattr(sampler.VoteSampler, "_keep", stops)
     with pytest.raises(Interrupted):
         smooth().certify(IMAGES, votes=path, workers=1, **fresh)
-    monkeypatch.setattr(sampler.VoteSampler, "_keep", whole)
     assert not path.exists()
-    drawn = []
     monkeypatch.setattr(
         sampler.VoteSampler, "_keep", lambda self, job: (drawn.append(job.row), whole(self, job))
     )
@@ -485,18 +436,11 @@ def test_votes_are_kept_and_an_interrupted_call_goes_on(
     again = smooth().certify(IMAGES, votes=path, **fresh)
 
     assert not {*drawn} & {*kept} and {*drawn, *kept} == {*range(6)}
-    assert (
-        said(again)
-        == said(rest)
-        == said(smooth().certify(IMAGES, **FAST | {"seed": rest.header.seed}))
-    )
+    wanted = smooth().certify(IMAGES, **FAST | {"seed": rest.header.seed})
+    assert said(again) == said(rest) == said(wanted)
     assert [file.name for file in tmp_path.iterdir()] == ["votes.jsonl"]
     with refused(VotesError, "holds votes of another classifier or setting: n was 1000"):
         smooth().certify(IMAGES, votes=path, **fresh | {"n": 2000})
-    with refused(VotesError, "weights was"):
-        smooth(net(weight=nn.Parameter(torch.full((16,), 2.0)))).certify(
-            IMAGES, votes=path, **fresh
-        )
     with refused(VotesError, "weights was"):
         smooth(swapped()).certify(IMAGES, votes=path, **fresh)
 
@@ -570,18 +514,6 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
 
 
 # Openers.
-
-
-def test_a_smoothed_file_and_its_network_have_the_same_votes(tmp_path: Path):
-    path = tmp_path / "net.onnx"
-    export_elsewhere(net(), IMAGES, path, fixed=False)
-
-    file = rrcm.smooth(path, sigma=SIGMA, resize="exact")
-
-    assert isinstance(file, Smoothed)
-    assert said(file.certify(IMAGES, **FAST)) == said(smooth().certify(IMAGES, **FAST))
-    with refused(BackendError, "devices: only a network in memory"):
-        file.certify(IMAGES, devices=["cpu"], **FAST)
 
 
 def test_the_package_alone_is_light():

@@ -2,8 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from builders import many, refused
 from helpers import few
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, hypergeom, norm
+from scipy.stats import binom
 
 from benchmarks.futility import fewest, seen
 from rrcm.certification import certify
@@ -30,7 +29,6 @@ CONSTANTS = {
     anytime: {"tolerance": 0.02, "beta": 0.001},
     spending: {"radii": RADII, "beta": 0.01},
 }
-PS = [0.5, 0.501, 0.55, 0.7, 0.9, 0.99, 0.999, 1.0]
 
 
 def make(module, n=N, alpha=ALPHA, sigma=SIGMA, certificate=cohen, **changes):
@@ -42,43 +40,14 @@ def make(module, n=N, alpha=ALPHA, sigma=SIGMA, certificate=cohen, **changes):
 every_rule = pytest.mark.parametrize("module", CONSTANTS, ids=lambda m: m.__name__.split(".")[-1])
 
 
-@dataclass
-class Peeking:
-    """What must not be done: Clopper-Pearson at full alpha whenever one looks."""
-
-    looks: tuple[int, ...]
-
-    def stop(self, evidence):
-        history = evidence.history(0)
-        return "certified" if self.complement(history, ALPHA) < 0.5 else None
-
-    def complement(self, history, alpha):
-        return min(bounds.complement(hits, draws, alpha) for draws, hits in history)
-
-
-def draw(rule, p, rng):
-    """Draw votes of probability p until the rule stops; returns why, and the history."""
-    history, hits = [], 0
-    for before, look in itertools.pairwise([0, *rule.looks]):
-        hits += int(rng.binomial(look - before, p))
-        history.append((look, hits))
-        if why := rule.stop(seen(history)):
-            return why, history
-    return None, history
-
-
 # Looks.
-
-
-def test_the_ladder_is_the_preferred_numbers():
-    ladder = "100 125 160 200 250 315 400 500 630 800 1000 1250 1300"
-    assert sequential.look_schedule(1300) == tuple(map(int, ladder.split()))
-    assert sequential.look_schedule(1000)[-2:] == (800, 1000)
 
 
 @many
 @given(st.integers(1, 10**7))
-def test_the_ladder_ascends_to_n(n):
+def test_the_ladder_ascends_to_n_by_preferred_numbers(n):
+    ladder = "100 125 160 200 250 315 400 500 630 800 1000 1250 1300"
+    assert sequential.look_schedule(1300) == tuple(map(int, ladder.split()))
     ladder = sequential.look_schedule(n)
 
     assert ladder[-1] == n
@@ -108,35 +77,25 @@ def error(rule, p, alpha):
 
 
 @every_rule
-@pytest.mark.parametrize("p", PS)
-def test_bounds_fail_with_at_most_alpha_wherever_one_stops(module, p):
-    """Even if an adversary may look at all votes and stop at the worst look."""
-    assert error(make(module), p, ALPHA) <= ALPHA + 1e-12
+def test_bounds_fail_with_at_most_alpha_wherever_one_stops(module):
+    """Even if an adversary may look at all votes and stop at the worst look; at any level."""
+    for p in (0.5, 0.501, 0.7, 0.9, 0.999, 1.0):
+        assert error(make(module), p, ALPHA) <= ALPHA + 1e-12
+    assert error(make(module, alpha=0.3), 0.9, 0.01) <= 0.01
+    assert error(make(module, alpha=0.001), 0.5, 0.2) <= 0.2
 
 
-@every_rule
-def test_bounds_hold_at_another_level_than_the_rule_was_made_for(module):
-    for p in (0.5, 0.9):
-        assert error(make(module, alpha=0.3), p, 0.01) <= 0.01
-        assert error(make(module, alpha=0.001), p, 0.2) <= 0.2
+def test_little_of_alpha_is_wasted():
+    assert error(make(none), 0.7, ALPHA) > 0.8 * ALPHA
+    assert error(make(grid), 0.7, ALPHA) > 0.5 * ALPHA
 
 
-@pytest.mark.parametrize(("module", "least"), [(none, 0.8), (grid, 0.5)])
-def test_little_of_alpha_is_wasted(module, least):
-    assert error(make(module), 0.7, ALPHA) > least * ALPHA
-
-
-@pytest.mark.parametrize("p", [0.5, 0.7, 0.9])
-def test_the_mixture_may_be_looked_at_after_every_draw(p):
+def test_the_mixture_may_be_looked_at_after_every_draw():
     """And then it fails nearly as often as it may; the ladder's few looks leave alpha unused."""
     rule = make(anytime)
     rule.looks = tuple(range(1, N + 1))
 
-    assert 0.5 * ALPHA < error(rule, p, ALPHA) <= ALPHA
-
-
-def test_the_calculation_sees_uncorrected_peeking():
-    assert error(Peeking(sequential.look_schedule(N)), 0.5, ALPHA) > 2 * ALPHA
+    assert 0.5 * ALPHA < error(rule, 0.7, ALPHA) <= ALPHA
 
 
 @every_rule
@@ -160,39 +119,20 @@ def test_a_bound_is_the_least_of_its_looks_and_falls_with_hits(module, data):
         assert rule.complement(history, 0.02) <= got
 
 
-LIMIT = ALPHA + 4 * (ALPHA * (1 - ALPHA) / 2000) ** 0.5
-
-
-@pytest.mark.parametrize("module", [grid, spending])
-@pytest.mark.parametrize("radius", [0.0, 0.5])
-def test_a_table_rarely_shows_a_radius_that_is_not_there(module, radius):
-    """As used: votes until the rule stops, at p = Phi(r / sigma), and what is written of them."""
-    rule, rng = make(module), np.random.default_rng(0)
-    p = norm.cdf(radius / SIGMA)
-    shown = 0
-    for _ in range(2000):
-        q = rule.complement(draw(rule, p, rng)[1], ALPHA)
-        shown += q < 0.5 and certify.floor(bounds.radius(q, sigma=SIGMA)) >= radius
-
-    assert shown / 2000 <= LIMIT
-
-
 # When to stop.
 
 
 @every_rule
-@pytest.mark.parametrize("n", [7, 100, 1000, 3000])
-def test_nothing_is_left_to_say_at_the_end(module, n):
+def test_nothing_is_left_to_say_at_the_end(module):
     """At n a rule that can stop has a reason, unless claims are made there only."""
-    rule = make(module, n=n)
-
-    for hits in (0, n // 2, n):
-        why = rule.stop(seen([(n, hits)]))
+    for n, share in itertools.product((7, 100, 1300), (0, 0.5, 1)):
+        rule = make(module, n=n)
+        why = rule.stop(seen([(n, int(share * n))]))
         assert why in ((None, "futile") if rule.fixed else ("certified", "futile"))
 
 
 @pytest.mark.parametrize("module", [grid, spending])
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(st.integers(100, 3000), st.floats(0.05, 2.0), st.floats(0.0, 2.0))
 def test_what_a_rule_calls_certified_is_in_the_table(module, n, sigma, share):
     """Also after the radius was rounded down to what is written; and one hit fewer is not."""
@@ -206,16 +146,6 @@ def test_what_a_rule_calls_certified_is_in_the_table(module, n, sigma, share):
             assert certify.floor(bounds.radius(q, sigma=sigma)) >= radius
         q = rule.complement([(look, least - 1)], 0.001)
         assert bounds.radius(q, sigma=sigma) < radius + sequential.MARGIN
-
-
-def test_grid_remembers_what_it_certified():
-    """A radius stays settled when later votes are worse."""
-    rule = make(grid, radii=[0.0])
-    least = fewest(100, lambda k: rule.stop(seen([(100, k)])) == "certified")
-
-    assert rule.stop(seen([(100, least), (125, least)])) == "certified"
-    assert rule.stop(seen([(125, least)])) is None
-    assert rule.complement([(100, least), (125, least)], ALPHA) < 0.5
 
 
 @many
@@ -232,28 +162,10 @@ def test_the_most_hits_are_rarely_fewer_than_all_draws_show(data, n, p, beta):
     assert lost <= beta * binom.sf(needed - 1, n, p) * (1 + 1e-9) + 1e-300  # of what underflows
 
 
-@many
-@given(st.data(), st.integers(1, 300), st.floats(1e-6, 0.5))
-def test_the_most_hits_are_no_more_than_beta_asks(data, n, beta):
-    """One hit more among all would leave so few, or fewer, in a share below beta."""
-    draws = data.draw(st.integers(1, n))
-    hits = data.draw(st.integers(0, draws))
-    more = sequential.futility_bound(hits, draws, n, beta) + 1
-    if more > n - (draws - hits):
-        return  # there are no further draws that could be hits
-
-    so_few = sum(
-        math.comb(draws, k) * math.comb(n - draws, more - k) for k in range(min(hits, more) + 1)
-    )
-
-    assert so_few / math.comb(n, more) < beta * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("alpha", [0.001, ALPHA])
-def test_hits_computed_once_give_up_what_the_best_plausible_end_does(alpha):
+def test_hits_computed_once_give_up_what_the_best_plausible_end_does():
     """For `cohen` a rule compares hits with numbers that hold for all images."""
     each = SimpleNamespace(**vars(cohen) | {"READS": cohen.READS | {"more"}})  # one image at a time
-    once, anew = (make(grid, alpha=alpha, certificate=c) for c in (cohen, each))
+    once, anew = (make(grid, certificate=c) for c in (cohen, each))
     for look in once.looks:
         for hits in {*range(look // 2, look, max(1, look // 40)), look - 1, look}:
             votes = seen([(look, hits)])
@@ -261,7 +173,7 @@ def test_hits_computed_once_give_up_what_the_best_plausible_end_does(alpha):
 
 
 @pytest.mark.parametrize("module", [anytime, grid])
-@few
+@settings(deadline=None, max_examples=8)
 @given(st.integers(102, 2500), st.floats(1e-4, 0.1), st.floats(1e-4, 0.05))
 @example(412, 0.1, 0.001)
 @example(1010, 0.003, 0.001)
@@ -278,28 +190,12 @@ def test_a_rule_for_fewer_draws_gives_up_no_later(module, n, beta, alpha):
         assert least <= later
 
 
-@pytest.mark.parametrize("module", [grid, anytime])
-def test_futile_means_that_few_would_be_certified(module):
-    """Of images that n draws certify at the smallest radius, a share beta had so few hits."""
-    rule, wanted = make(module), sequential.efficacy_bound(0.0, sigma=SIGMA)
-    needed = fewest(N, lambda k: rule.complement([(N, k)], ALPHA) < wanted)
-    checked = 0
-    for look in rule.looks[:-1]:
-        why = [rule.stop(seen([(look, hits)])) == "futile" for hits in range(look + 1)]
-        checked += sum(why)
-        assert all(why[: sum(why)])  # monotone: fewer hits are no less futile
-        assert hypergeom.cdf(sum(why) - 1, N, needed, look) < 0.001
-        assert hypergeom.cdf(sum(why), N, needed, look) >= 0.001
-    assert checked > 100
-
-
-@pytest.mark.parametrize("sigma", [SIGMA, 0.05])
-def test_anytime_leaves_less_than_its_tolerance(sigma):
-    """Against the same votes drawn to the end, and at all only if more was implausible."""
-    rng = np.random.default_rng(0)
+def test_anytime_leaves_less_than_its_tolerance():
+    """In units of sigma, against the same votes drawn to the end."""
+    rng, sigma = np.random.default_rng(0), 0.05
     rule = make(anytime, n=10_000, sigma=sigma, tolerance=0.2)
     forgone, stopped = [], 0
-    for p in rng.uniform(0.6, 1, 100):
+    for p in rng.uniform(0.6, 1, 40):
         hits = np.concatenate([[0], rng.random(10_000) < p]).cumsum()
         full = [(t, int(hits[t])) for t in rule.looks]
         end = next(i for i in range(1, len(full) + 1) if rule.stop(seen(full[:i])))
@@ -311,39 +207,16 @@ def test_anytime_leaves_less_than_its_tolerance(sigma):
         stopped += end < len(full)
 
     assert np.mean(np.array(forgone) >= 0.2 * sigma) <= 0.01
-    assert stopped > 80
-
-
-# Efficiency.
-
-
-def mean_draws(rule, p, repeats=50):
-    rng = np.random.default_rng(0)
-    return np.mean([draw(rule, p, rng)[1][-1][0] for _ in range(repeats)])
-
-
-def test_grid_spends_draws_where_they_matter():
-    rule = make(grid, n=100_000, alpha=0.001)  # radii up to 1.5 sigma, p = 0.933
-
-    assert mean_draws(rule, 0.999) < 400
-    assert mean_draws(rule, 0.3) < 200
-    assert mean_draws(rule, 0.45) < 2_000
-    assert mean_draws(rule, norm.cdf(1.5), repeats=20) > 30_000  # on the edge of a radius
+    assert stopped > 30
 
 
 # Bad input.
 
 
-@pytest.mark.parametrize("module", [grid, anytime, spending])
-def test_beta_is_a_probability(module: ModuleType):
-    for beta in (0.0, 1.0):
-        with refused(ConfigError, "stopping.beta: must lie in (0, 1)", f"got {beta}"):
-            make(module, beta=beta)
-
-
 @pytest.mark.parametrize(
     ("module", "changes", "words"),
     [
+        *((m, {"beta": 1.0}, "beta: must lie in (0, 1), got 1.0") for m in (grid, anytime)),
         (grid, {"radii": []}, "stopping.radii: must be one or more, got []"),
         (spending, {"radii": [-0.5]}, "stopping.radii: must be 0 or more pixels, got -0.5"),
         (grid, {"radii": [math.nan]}, "stopping.radii[0]: expected a finite number, got nan"),

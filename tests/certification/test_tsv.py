@@ -8,7 +8,7 @@ from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rrcm.certification import certify, tsv
+from rrcm.certification import tsv
 from rrcm.core.errors import DataError
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
@@ -35,46 +35,29 @@ def test_a_published_table_is_read(path):
     assert table.attrs == {"header": tsv.COLUMNS, "numbered": False}
 
 
-def test_rows_of_the_reference_have_no_header_and_no_idx(path):
-    """`label predict radius correct time`; rows are counted instead, and the table says so."""
+def test_a_table_may_lack_a_header_and_an_idx_and_have_other_columns(path):
+    """The reference's rows are `label predict radius correct time`; then rows are counted."""
     table = read(path, "3\t3\t0.953\t1\t15.2\n4\t-1\t0.0\t0\t14.9\n")
 
     assert table["idx"].tolist() == [0, 1] and table["label"].tolist() == [3, 4]
     assert table.attrs == {"header": None, "numbered": True}
     assert [tsv.line(table, row) for row in (0, 1)] == [1, 2]
+    numbered = read(path, ROWS)
+    assert numbered["idx"].tolist() == [0, 100] and numbered.attrs["header"] is None
+    by_name = read(path, "radius\tproved\tcorrect\tpredict\tlabel\n0.5\t1\t1\t2\t2\n")
+    assert [*by_name.columns] == ["idx", "label", "predict", "radius", "correct"]
+    assert by_name.iloc[0].tolist() == [0, 2, 2, 0.5, 1]
 
 
-def test_rows_without_a_header_may_have_an_idx(path):
-    table = read(path, ROWS)
+def test_how_it_was_typed_does_not_matter(path):
+    """Other line ends, a blank last line, a byte order mark, no last line end, padding."""
+    text = HEADER + ROWS
+    expected = read(path, text)
 
-    assert table["idx"].tolist() == [0, 100] and table.attrs["header"] is None
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace("\n", "\r\n"),
-        lambda text: text.replace("\n", "\r"),
-        lambda text: text + "\n",
-        lambda text: "\ufeff" + text,
-        lambda text: text.rstrip("\n"),
-        lambda text: text.replace("\t", " \t  "),
-    ],
-    ids=["CRLF", "CR", "blank last line", "byte order mark", "no last line end", "padded"],
-)
-def test_how_it_was_typed_does_not_matter(path, change):
-    expected = read(path, HEADER + ROWS)
-
-    pd.testing.assert_frame_equal(read(path, change(HEADER + ROWS)), expected)
-
-
-def test_columns_are_found_by_name_and_others_left_out(path):
-    text = "radius\tproved\tcorrect\tpredict\tlabel\n0.5\t1\t1\t2\t2\n"
-
-    table = read(path, text)
-
-    assert [*table.columns] == ["idx", "label", "predict", "radius", "correct"]
-    assert table.iloc[0].tolist() == [0, 2, 2, 0.5, 1]
+    for ends in ("\r\n", "\r"):
+        pd.testing.assert_frame_equal(read(path, text.replace("\n", ends)), expected)
+    for typed in (text + "\n", "\ufeff" + text, text[:-1], text.replace("\t", " \t  ")):
+        pd.testing.assert_frame_equal(read(path, typed), expected)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +66,12 @@ def test_columns_are_found_by_name_and_others_left_out(path):
         ("", ["a.tsv:1", "empty"]),
         (HEADER.replace("radius", "r") + ROWS, ["a.tsv:1", "'radius'"]),
         (HEADER.replace("time", "idx") + ROWS, ["a.tsv:1", "'idx'", "twice"]),
-        (HEADER.replace("\t", ",") + ROWS, ["a.tsv:1", "tab"]),
         (HEADER + "0\t3\t3\t0.9\t1\n", ["a.tsv:2", "5 columns, expected 6"]),
-        (HEADER + ROWS + "\n" + ROWS, ["a.tsv:4", "1 columns"]),
         (HEADER + ROWS.replace("0.953", "0,953"), ["a.tsv:2", "radius", "'0,953'"]),
         (HEADER + ROWS.replace("-1", "cat"), ["a.tsv:3", "predict", "'cat'", "whole number"]),
         (HEADER + ROWS.replace("100", "1" * 20), ["a.tsv:3", "idx"]),
         (HEADER + ROWS.replace("100", "٣"), ["a.tsv:3", "idx", "'٣'"]),
         (HEADER + ROWS.replace("0.953", "nan"), ["a.tsv:2", "radius nan", "audit"]),
-        (HEADER + ROWS.replace("0.953", "-0.1"), ["a.tsv:2", "radius -0.1"]),
         (HEADER + ROWS.replace("\t1\t", "\t2\t"), ["a.tsv:2", "correct 2", "audit"]),
         (HEADER + ROWS.replace("-1", "-2"), ["a.tsv:3", "predict -2"]),
         (HEADER + ROWS.replace("100", "0"), ["a.tsv:3", "idx 0 comes twice"]),
@@ -102,11 +82,8 @@ def test_anything_else_is_refused_with_its_place(path, text, words):
     path.write_text(text, newline="")
     with refused(DataError, *words):
         tsv.read(path)
-
-
-def test_bytes_that_are_no_text_are_refused(path):
     with refused(DataError, "not UTF-8"):
-        read(path, HEADER + ROWS.replace("0:00", "0º00"), encoding="latin-1")
+        read(path, HEADER + "º", encoding="latin-1")
 
 
 def test_our_certificates_become_the_fields_table(path):
@@ -127,15 +104,3 @@ def test_written_radii_never_exceed_the_table(tmp_path_factory, radii):
     found = tsv.read(path)["radius"].to_numpy()
 
     assert (found <= np.array(radii)).all() and (np.array(radii) - found < 1.0001e-6).all()
-
-
-@few
-@given(st.lists(st.floats(0, 10).map(certify.floor), min_size=1, max_size=20))
-def test_what_was_rounded_stays(tmp_path_factory, radii):
-    path = tmp_path_factory.mktemp("tsv") / "a.tsv"
-    table = certificates([0] * len(radii), radii)
-    tsv.write(table, path)
-
-    pd.testing.assert_frame_equal(
-        tsv.read(path)[[*tsv.COLUMNS[:5]]], table[[*tsv.COLUMNS[:5]]], check_exact=True
-    )

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rrcm.certification.sampling import voting
-from rrcm.certification.sampling.procedure import BoundNoise
+from rrcm.certification.sampling.voting import BoundNoise
 from rrcm.config.certification import Ensemble, Export, Local, Purified
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError

@@ -63,18 +63,15 @@ def test_the_answer_for_a_picture_file_has_fresh_noise(attack: Path):
     known = predict.predict(asked(seed=0), str(attack))
     assert "class 1, certified" in known and "--seed 0 repeats it" in known
 
-    answers = [predict.predict(asked(), str(attack)) for _ in range(6)]
+    answers = [predict.predict(asked(), str(attack)) for _ in range(4)]
 
     assert not any("class 1" in answer for answer in answers)
-    assert len({answer.rpartition("seed ")[2] for answer in answers}) == 6
-
-
-def test_a_printed_seed_repeats_the_answer(attack: Path):
-    first = predict.predict(asked(), str(attack))
-
-    seed = int(first.rpartition("--seed ")[2].split()[0])
-
-    assert predict.predict(asked(seed=seed), str(attack)) == first
+    seeds = [int(answer.rpartition("--seed ")[2].split()[0]) for answer in answers]
+    assert len({*seeds}) == 4
+    assert predict.predict(asked(seed=seeds[0]), str(attack)) == answers[0]
+    for seed in (-1, 2**64):
+        with refused(ConfigError, "seed", str(seed)):
+            asked(seed=seed)
 
 
 def test_folders_have_fresh_noise_that_is_kept_until_the_pictures_change(attack: Path):
@@ -95,12 +92,6 @@ def test_folders_have_fresh_noise_that_is_kept_until_the_pictures_change(attack:
     assert seed_of(request) != first
     printed = on_demand.certify(request)
     assert f"--seed {seed_of(request)}" in printed
-
-
-def test_a_seed_is_a_whole_number_of_64_bits(attack: Path):
-    for seed in (-1, 2**64):
-        with refused(ConfigError, "seed", str(seed)):
-            asked(seed=seed)
 
 
 def test_an_answer_says_by_which_rule_its_draws_ended(attack: Path):

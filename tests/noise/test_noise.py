@@ -68,24 +68,6 @@ def test_both_normals_of_a_pair_are_independent():
     assert stats.kstest(pair.square().sum(dim=1), "chi2", args=(2,)).pvalue > 0.01
 
 
-@few
-@given(
-    st.integers(0, 2**64 - 1),
-    st.lists(st.tuples(words, words), min_size=1, max_size=40),
-    st.sampled_from([(1, 1, 1), (1, 3, 3), (3, 5, 7), (1, 8, 8)]),
-    st.sampled_from([streams.CERTIFY, streams.VALIDATE, streams.PARITY]),
-)
-def test_a_row_does_not_depend_on_its_batch(seed, places, shape, stream):
-    """Whatever else is in the batch, in any order, of any size: the same bits."""
-    images, draws = torch.tensor(places).unbind(1)
-
-    batch = streams.gaussian(seed, images, draws, shape, stream=stream)
-
-    for z, (image, draw) in zip(batch, places, strict=True):
-        alone = row(seed=seed, image=image, draw=draw, stream=stream, shape=shape)
-        assert torch.equal(z, alone)
-
-
 def test_noise_has_not_moved():
     """Golden of this code: votes on disk were drawn with it, so a change needs a new format."""
     z = row(seed=2**40 + 7, image=123, draw=456, stream=streams.PARITY, shape=(1, 101, 99))

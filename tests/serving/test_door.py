@@ -1,8 +1,6 @@
 """A server in a process of its own: its answers, limits, tokens, and end."""
 
-import asyncio
 import io
-import math
 import re
 import resource
 import socket
@@ -18,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 from builders import refused
-from linear_smoothed import classifier, png
+from linear_smoothed import ask, classifier, png
 from PIL import Image
 from sklearn.datasets import load_digits
 from workspace import RUN, Workspace
@@ -27,8 +25,7 @@ from rrcm.certification import openers
 from rrcm.cli.commands import serve
 from rrcm.config.defaults import DRAWS
 from rrcm.core.errors import ConfigError
-from rrcm.serving import application, bearer
-from rrcm.serving.endpoints import Limits
+from rrcm.serving import bearer
 
 SECRET, OTHER = "0123456789abcdef-._~+/=", "the-one-of-another-client"
 SAME = ("label", "name", "radius", "p_A", "n_A", "n", "draws", "stop", "alpha")
@@ -68,18 +65,6 @@ def health(address: str) -> int:
     return httpx.get(f"{address}/health", timeout=10).status_code
 
 
-def test_a_served_answer_is_that_of_predict(finished: Workspace, tmp_path: Path):
-    (tmp_path / "digit.png").write_bytes(DIGITS[0])
-    with server(finished, "--reproducible") as (_, address):
-        reply = httpx.post(f"{address}/certify?seed=7", content=DIGITS[0], timeout=60).json()
-
-    image = ("--image", str(tmp_path / "digit.png"), "--seed", "7", "--stop", "spending")
-    printed = finished.run("rrcm", "predict", *TINY, *image)
-    assert f"class {reply['name']}, " in printed
-    assert f"radius of {math.floor(reply['radius'] * 1e4) / 1e4:.4f} " in printed
-    assert f"({reply['n_A']:,} of {reply['n']:,} noisy draws)" in printed
-
-
 def test_answers_under_load_are_those_of_their_seeds(finished: Workspace):
     """And every bad request is refused; nothing is left after SIGTERM."""
 
@@ -110,11 +95,12 @@ def test_answers_under_load_are_those_of_their_seeds(finished: Workspace):
 
 
 def test_sigterm_finishes_what_was_let_in_and_refuses_the_rest(finished: Workspace):
-    endless = ("--n0", "200000", "--timeout", "30")
-    with server(finished, *endless) as (process, address), ThreadPoolExecutor(2) as clients:
+    with server(finished, "--n0", "20000") as (process, address), ThreadPoolExecutor(2) as clients:
         url = f"{address}/certify"
         begun = [clients.submit(httpx.post, url, content=DIGITS[0], timeout=30) for _ in range(2)]
-        time.sleep(1)
+        load = {"waiting": 0, "computing": 0}
+        while load["waiting"] + load["computing"] < 2:
+            load = httpx.get(f"{address}/health").json()
         process.terminate()
         time.sleep(0.5)
         with pytest.raises(httpx.ConnectError):
@@ -126,106 +112,62 @@ def test_sigterm_finishes_what_was_let_in_and_refuses_the_rest(finished: Workspa
         assert process.wait(10) == 0
 
 
-def test_connections_are_limited_and_a_place_is_free_again(finished: Workspace):
-    with server(finished, "--connections", "3") as (_, address):
+def test_a_server_asks_for_its_token_limits_what_is_sent_and_logs_requests(
+    finished: Workspace, tmp_path: Path
+):
+    """Connections, headers, bodies and file descriptors; a place is free again."""
+    (tmp_path / "token").write_text(SECRET)
+    right = {"Authorization": f"Bearer {SECRET}"}
+    options = ("--connections", "3", "--max-bytes", "1048576")
+    with server(finished, "--token-file", str(tmp_path / "token"), *options) as (process, address):
+        assert httpx.get(f"{address}/model").status_code == 401
+        assert httpx.post(f"{address}/certify", content=b"x").status_code == 401
+        assert httpx.get(f"{address}/model", headers=right).status_code == 200
+        assert httpx.get(f"{address}/a%0Ab", headers=right).status_code == 404
+        with connected(address) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nX-Long: " + b"x" * serve.HEADER)
+            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+        body = bytes(9 * 2**20)
+        response = httpx.post(f"{address}/certify", content=body, headers=right, timeout=30)
+        assert response.status_code == 413
+        assert response.json() == {"detail": "the body is longer than 1,048,576 bytes"}
         with idle(address, 2):
             assert health(address) == 200
         with idle(address, 3):
             assert health(address) == 503
-        time.sleep(0.2)
-        assert health(address) == 200
-
-
-def test_a_server_without_descriptors_serves_again_when_there_are_some(finished: Workspace):
-    with server(finished) as (process, address):
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (64, 64))
         with idle(address, 90):
             time.sleep(0.5)
-        deadline = time.monotonic() + 30
-        status = 0
+        deadline, status = time.monotonic() + 30, 0
         while status != 200:
             assert time.monotonic() < deadline, "no answer any more"
             with suppress(httpx.HTTPError):
                 status = health(address)
         process.terminate()
-        assert "Too many open files" in process.communicate(timeout=20)[0]
-
-
-def test_headers_and_bodies_are_limited_and_a_client_reads_why(finished: Workspace):
-    with server(finished, "--max-bytes", "1048576") as (_, address):
-        with connected(address) as client:
-            client.sendall(b"GET /health HTTP/1.1\r\nX-Long: " + b"x" * serve.HEADER)
-            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
-        response = httpx.post(f"{address}/certify", content=bytes(9 * 2**20), timeout=30)
-        assert response.status_code == 413
-        assert response.json() == {"detail": "the body is longer than 1,048,576 bytes"}
-
-
-def test_a_server_asks_for_its_token_and_logs_requests(finished: Workspace, tmp_path: Path):
-    (tmp_path / "token").write_text(SECRET)
-    with server(finished, "--token-file", str(tmp_path / "token")) as (process, address):
-        right = {"Authorization": f"Bearer {SECRET}"}
-        assert health(address) == 200
-        assert httpx.get(f"{address}/model").status_code == 401
-        assert httpx.post(f"{address}/certify", content=b"x").status_code == 401
-        assert httpx.get(f"{address}/model", headers=right).status_code == 200
-        assert httpx.get(f"{address}/a%0Ab", headers=right).status_code == 404
-        process.terminate()
         output = process.communicate(timeout=20)[0]
 
     lines = [line for line in output.splitlines() if "HTTP/1.1" in line]
-    assert len(lines) == 5 and all("127.0.0.1" in line for line in lines)
-    assert '"GET /model HTTP/1.1" 401' in lines[1] and "/a%0Ab" in lines[4]
+    assert all("127.0.0.1" in line for line in lines) and "Too many open files" in output
+    assert '"GET /model HTTP/1.1" 401' in lines[0] and "/a%0Ab" in lines[3]
     assert SECRET not in output and process.returncode == 0
 
 
-@pytest.mark.parametrize(
-    "sent, right",
-    [
-        (None, False),
-        (f"Bearer {SECRET}", True),
-        (f"bearer {OTHER}", True),
-        (f"Bearer {OTHER} {SECRET}", False),
-        (f"Basic {SECRET}", False),
-        (f"Bearer {SECRET}x", False),
-        (f"Bearer {SECRET[:-1]}", False),
-        ("Bearer é", False),
-        (SECRET, False),
-    ],
-)
-def test_only_the_token_opens_all_but_the_health(sent: str | None, right: bool):
-    async def main() -> list[httpx.Response]:
-        tokens = (OTHER.encode(), SECRET.encode())
-        app = application.app(classifier(), name="linear", limits=Limits(workers=1), tokens=tokens)
-        headers = {} if sent is None else {"Authorization": sent.encode("latin-1")}
-        transport = httpx.ASGITransport(app)
-        async with (
-            app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://a.test") as client,
-        ):
+def test_only_the_token_opens_all_but_the_health():
+    async def talk(client: httpx.AsyncClient) -> None:
+        wrong = (f"Bearer {OTHER} {SECRET}", f"Basic {SECRET}", f"Bearer {SECRET}x", "Bearer é")
+        right = (f"Bearer {SECRET}", f"bearer {OTHER}")
+        for sent in (None, SECRET, *wrong, *right):
+            headers = {} if sent is None else {"Authorization": sent.encode("latin-1")}
             paths = ("/health", "/docs", "/openapi.json", "/model", "/metrics")
             answers = [await client.get(path, headers=headers) for path in paths]
-            return [*answers, await client.post("/certify", headers=headers, content=DIGITS[0])]
+            answers.append(await client.post("/certify", headers=headers, content=DIGITS[0]))
+            opened = [200, 200, 422] if sent in right else [401] * 3
+            assert [answer.status_code for answer in answers] == [200, 404, 404, *opened], sent
+            if sent not in right:
+                assert answers[3].headers["www-authenticate"] == "Bearer"
+                assert "Authorization: Bearer" in answers[3].json()["detail"]
 
-    health, docs, openapi, *others = asyncio.run(main())
-
-    assert (health.status_code, docs.status_code, openapi.status_code) == (200, 404, 404)
-    assert [answer.status_code for answer in others] == ([200, 200, 422] if right else [401] * 3)
-    if not right:
-        assert others[0].headers["www-authenticate"] == "Bearer"
-        assert "Authorization: Bearer" in others[0].json()["detail"]
-
-
-@pytest.mark.parametrize(
-    "held",
-    [b"", b"short", b"two words of a secret", b"x" * 5000, b"\xff" * 20, b"# a comment alone"],
-)
-def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, held: bytes):
-    file = tmp_path / "token"
-    file.write_bytes(held)
-
-    with refused(ConfigError, f"--token-file {file}: line 1: expected a token of 16 to 4,096"):
-        bearer.read(file)
+    ask(talk, classifier(), tokens=(OTHER.encode(), SECRET.encode()))
 
 
 def test_tokens_are_read_one_a_line_without_comments(tmp_path: Path):
@@ -237,27 +179,35 @@ def test_tokens_are_read_one_a_line_without_comments(tmp_path: Path):
             bearer.read(wrong)
 
 
-def test_a_line_that_is_no_token_is_named_and_not_shown(tmp_path: Path):
-    (tmp_path / "token").write_text(f"{SECRET}\n\ntoo-short")
+def test_a_file_that_holds_no_token_is_refused_and_not_shown(tmp_path: Path):
+    file = tmp_path / "token"
+    wrong = (
+        b"",
+        b"short",
+        b"two words of a secret",
+        b"x" * 5000,
+        b"\xff" * 20,
+        b"# a comment alone",
+    )
+    for held, line in [*((held, 1) for held in wrong), (f"{SECRET}\n\ntoo-short".encode(), 3)]:
+        file.write_bytes(held)
+        words = f"--token-file {file}: line {line}: expected a token of 16 to 4,096"
+        with refused(ConfigError, words) as error:
+            bearer.read(file)
+        assert "too-short" not in str(error.value) and SECRET not in str(error.value)
 
-    with pytest.raises(ConfigError, match="line 3: expected a token") as error:
-        bearer.read(tmp_path / "token")
-    assert "too-short" not in str(error.value) and SECRET not in str(error.value)
+
+def test_a_server_for_others_says_so(capsys: pytest.CaptureFixture[str]):
+    for host, count in (("127.0.0.1", 0), ("0.0.0.0", 1)):
+        with socket.create_server((host, 0)) as listener:
+            serve._warn(listener)
+
+        error = capsys.readouterr().err
+        assert error.startswith(f"warning: --host {host}: " * count) and error.count("\n") == count
 
 
-@pytest.mark.parametrize("host, said", [("127.0.0.1", False), ("0.0.0.0", True)])
-def test_a_server_for_others_says_so(capsys, host: str, said: bool):
-    with socket.create_server((host, 0)) as listener:
-        serve._warn(listener)
-
-    error = capsys.readouterr().err
-    assert error.startswith(f"warning: --host {host}: ") if said else error == ""
-    assert error.count("\n") == said
-
-
-def test_a_port_that_is_taken_is_named(finished: Workspace):
+def test_a_port_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        output = finished.run("rrcm", "serve", *TINY, "--port", port, fails=True)
-
-    assert f"--port {port}: cannot listen there" in output and len(output.splitlines()) == 1
+        port = taken.getsockname()[1]
+        with refused(ConfigError, f"--port {port}: cannot listen there"):
+            serve._listening("127.0.0.1", port)

@@ -4,7 +4,7 @@ from builders import SIGMA, images
 
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.procedure import BoundNoise
+from rrcm.certification.sampling.voting import BoundNoise
 from rrcm.core import registry
 
 SIX = images(6)

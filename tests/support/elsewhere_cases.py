@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.procedure import BoundNoise
+from rrcm.certification.sampling.voting import BoundNoise
 from rrcm.config.certification import Local
 from rrcm.config.denoisers import Denoising
 from rrcm.config.sections import Model

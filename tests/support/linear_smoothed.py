@@ -64,11 +64,19 @@ PICTURE = png(np.array([[200, 40], [90, 160]], dtype=np.uint8))
 
 @asynccontextmanager
 async def client(
-    smoothed: Smoothed, *, reproducible: bool = False, **limits: Any
+    smoothed: Smoothed,
+    *,
+    reproducible: bool = False,
+    tokens: tuple[bytes, ...] = (),
+    **limits: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server in this process, of one worker; checks that the server is idle after."""
     app = application.app(
-        smoothed, name="linear", limits=Limits(workers=1, **limits), reproducible=reproducible
+        smoothed,
+        name="linear",
+        limits=Limits(workers=1, **limits),
+        reproducible=reproducible,
+        tokens=tokens,
     )
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with app.router.lifespan_context(app):

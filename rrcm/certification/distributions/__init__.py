@@ -1,1 +1,1 @@
-"""Noise samplers of certification; each file has ``NAME, noisy, normals, slack``."""
+"""Noise samplers of certification; each file has ``NAME, noisy, slack``."""

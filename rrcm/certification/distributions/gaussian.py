@@ -5,7 +5,7 @@ The theorem is about real numbers; the rounding of float32 is not accounted for 
 
 from torch import Tensor
 
-from rrcm.certification.sampling.normals import normals as counter_based
+from rrcm.certification.sampling.normals import normals
 from rrcm.noise import streams
 
 NAME = "philox4x32-10, box-muller, fp32"
@@ -27,14 +27,7 @@ def noisy(
         draws: Draw indices below 2^32, int64 [B].
         max_value: Pixel value that became 1.0; not used.
     """
-    return x + sigma * counter_based(
-        seed, images, draws, tuple(x.shape[1:]), stream=streams.CERTIFY
-    )
-
-
-def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Normal numbers of a random base classifier, float32 [B, *shape]."""
-    return counter_based(seed, images, draws, shape, stream=streams.RANDOMISE)
+    return x + sigma * normals(seed, images, draws, tuple(x.shape[1:]), stream=streams.CERTIFY)
 
 
 def slack(sigma: float, *, pixels: int, max_value: int) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rrcm.certification.sampling.normals import normals as counter_based
 from rrcm.core.errors import DataError
 from rrcm.noise import streams
 
@@ -47,11 +46,6 @@ def noisy(
     lowest = -(len(thresholds(sigma, max_value)) // 2)
     counts = _counts(sigma, max_value, seed, images, draws, x.shape[1:].numel()).view(x.shape)
     return _pixels(counts + (k + lowest), max_value)
-
-
-def normals(seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Normal numbers of a random base classifier, float32 [B, *shape]."""
-    return counter_based(seed, images, draws, shape, stream=streams.RANDOMISE)
 
 
 def slack(sigma: float, *, pixels: int, max_value: int) -> float:

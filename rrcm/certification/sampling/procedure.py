@@ -11,19 +11,15 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from rrcm.certification.sampling.journal import InMemoryJournal, Journal
-from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler
+from rrcm.certification.sampling.journal import Journal
+from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler, subset
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
-from rrcm.certification.votes.counts import Rule
 from rrcm.certification.votes.records import BUDGET, Header, Row
 from rrcm.config.certification import Sampling
 from rrcm.core import registry
@@ -85,31 +81,6 @@ def header(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BoundNoise:
-    """A file of rrcm/certification/distributions/, bound to one sigma, key and pixel grid."""
-
-    component: ModuleType
-    sigma: float
-    key: int
-    max_value: int
-
-    def noisy(self, x: Tensor, images: Tensor, draws: Tensor) -> Tensor:
-        """Pixels [B, C, H, W] with noise added: row b has draw ``draws[b]`` of ``images[b]``."""
-        return self.component.noisy(
-            x,
-            self.sigma,
-            seed=self.key,
-            images=images,
-            draws=draws,
-            max_value=self.max_value,
-        )
-
-    def normals(self, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Normal numbers [B, *shape] for a random classifier, in a stream of their own."""
-        return self.component.normals(self.key, images, draws, shape)
-
-
 def require_any_look(stop: str, *, key: str) -> None:
     """Refuse a rule that certifies nothing if drawing is cut short, as by a budget of time.
 
@@ -117,36 +88,12 @@ def require_any_look(stop: str, *, key: str) -> None:
         ConfigError: It certifies at its end only; ``key`` is what cuts it short.
     """
     registry.require("stopping", stop)
-    able = [name for name in registry.names("stopping") if _rule(name).any_look]
+    names = registry.names("stopping")
+    able = [name for name in names if not registry.load("stopping", name).Rule.fixed]
     if stop not in able:
         raise ConfigError(
             f"{key}: rule {stop!r} certifies nothing before its end; use one of {listed(able)}"
         )
-
-
-def _rule(stop: str) -> type[Rule]:
-    rule: type[Rule] = registry.load("stopping", stop).Rule
-    return rule
-
-
-def noise(header: Header, split: Split) -> BoundNoise:
-    """The noise that ``header`` defines, for pixels of ``split``."""
-    component = registry.load("distributions", header.noise)
-    return BoundNoise(component, header.sigma, header.key, split.max_value)
-
-
-def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:
-    """Positions of the images of a shard; ``rule`` is ``all``, ``every:K`` or ``first:K``."""
-    kind, _, number = rule.partition(":")
-    i, k = map(int, shard.split("/"))
-    every = np.arange(images)
-    if rule == "all":
-        chosen = every
-    elif kind in ("every", "first") and number.isdecimal() and int(number) > 0:
-        chosen = every[:: int(number)] if kind == "every" else every[: int(number)]
-    else:
-        raise ConfigError(f"sample.subset: expected all, every:K or first:K, got {rule!r}")
-    return chosen[i - 1 :: k]
 
 
 def _identity(split: Split, places: np.ndarray) -> str:
@@ -231,34 +178,6 @@ def require_classes(header: Header, split: Split) -> None:
         )
 
 
-def draw(
-    backend: Backend,
-    split: Split,
-    header: Header,
-    kept: InMemoryJournal,
-    *,
-    workers: int,
-    every: float = 5.0,
-    began: float | None = None,
-    others: Sequence[Backend] = (),
-) -> Iterator[SamplingProgress]:
-    """Draw the votes of the images of ``split`` that ``kept`` lacks, into it; yield the progress.
-
-    Arguments and errors are those of `sample`.
-    """
-    drawing = VoteSampler(
-        split,
-        header,
-        kept,
-        noise=noise(header, split),
-        workers=workers,
-        every=every,
-        began=began,
-    )
-    places = subset(header.subset, len(split.idx), shard=header.shard)
-    yield from drawing.draw_votes([backend, *others], places)
-
-
 def sample(
     backend: Backend,
     split: Split,
@@ -296,17 +215,8 @@ def sample(
     require_classes(header, split)
     with Journal(journal, header) as kept:
         kept.complete(known)
-        yield from draw(
-            backend,
-            split,
-            header,
-            kept,
-            workers=workers,
-            every=every,
-            began=began,
-            others=others,
-        )
-        places = subset(header.subset, len(split.idx), shard=header.shard)
-        rows = [kept.rows[int(split.idx[place])] for place in places]
+        sampler = VoteSampler(split, header, kept, workers=workers, every=every, began=began)
+        yield from sampler.draw_votes([backend, *others])
+        rows = [kept.rows[int(split.idx[place])] for place in sampler.places]
     records.write(path, header, rows)
     journal.unlink()

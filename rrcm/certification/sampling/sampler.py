@@ -9,7 +9,7 @@ import numpy as np
 from rrcm.certification.sampling import batching, voting
 from rrcm.certification.sampling.batching import Job
 from rrcm.certification.sampling.journal import InMemoryJournal
-from rrcm.certification.sampling.voting import Backend, Noise
+from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.certification.votes.records import BUDGET, END, Header, Row
@@ -34,7 +34,6 @@ class VoteSampler:
         header: Header,
         journal: InMemoryJournal,
         *,
-        noise: Noise,
         workers: int,
         every: float,
         began: float | None = None,
@@ -43,19 +42,17 @@ class VoteSampler:
         self.split = split
         self.header = header
         self.journal = journal
-        self.noise = noise
         self.workers = workers
         self.every = every
         self.began = began
         self.rule = header.rule()
         self.classes = len(header.classes)
+        self.places = subset(header.subset, len(split.idx), shard=header.shard)
         self.stops: dict[int, str] = {}  # place -> reason to stop, empty while drawing goes on
         self.written: dict[int, float] = {}  # place -> time of its last journal line
 
-    def draw_votes(
-        self, backends: Sequence[Backend], places: np.ndarray
-    ) -> Iterator[SamplingProgress]:
-        """Draw for the images at ``places`` until the rule stops each, or the budget is spent.
+    def draw_votes(self, backends: Sequence[Backend]) -> Iterator[SamplingProgress]:
+        """Draw for the images of the shard until the rule stops each, or the budget is spent.
 
         ``backends`` are the same function on one device or several. Under a budget images take
         turns, so that all have about as many looks when it is spent.
@@ -66,14 +63,14 @@ class VoteSampler:
         header = self.header
         began = time.monotonic() if self.began is None else self.began
         deadline = began + (header.budget or np.inf)
-        todo = [int(p) for p in places if not ((row := self.row_of(p)) and row.stop)]
+        todo = [int(p) for p in self.places if not ((row := self.row_of(p)) and row.stop)]
         if todo and self.began is not None and (now := time.monotonic()) > deadline:
             raise ConfigError(
                 f"budget: the {header.budget:g} s were over before the first draw, which could "
                 f"begin after {now - began:.0f} s: opening and checking the classifier are part of "
                 "it; give more"
             )
-        finished, draws = len(places) - len(todo), 0
+        finished, draws = len(self.places) - len(todo), 0
         going: dict[int, Job] = {}  # place -> job whose latest counts may not be in the journal
         yield SamplingProgress(images=finished, draws=0)
         for job in batching.run(
@@ -98,9 +95,8 @@ class VoteSampler:
                 self.journal.append(self.as_row(job, stop=BUDGET))
 
     def _counter(self, backend: Backend) -> batching.CountPieces:
-        return voting.counter(
-            backend, self.split, noise=self.noise, batch_size=self.header.batch_size
-        )
+        noise = voting.noise(self.header, self.split)
+        return voting.counter(backend, self.split, noise=noise, batch_size=self.header.batch_size)
 
     def row_of(self, place: int) -> Row | None:
         """The image's latest line in the journal, if any."""
@@ -152,3 +148,17 @@ class VoteSampler:
         if job.done or now - self.written.setdefault(job.row, now) > self.every:
             self.journal.append(self.as_row(job, stop=self.stops[job.row]))
             self.written[job.row] = now
+
+
+def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:
+    """Positions of the images of a shard; ``rule`` is ``all``, ``every:K`` or ``first:K``."""
+    kind, _, number = rule.partition(":")
+    i, k = map(int, shard.split("/"))
+    every = np.arange(images)
+    if rule == "all":
+        chosen = every
+    elif kind in ("every", "first") and number.isdecimal() and int(number) > 0:
+        chosen = every[:: int(number)] if kind == "every" else every[: int(number)]
+    else:
+        raise ConfigError(f"sample.subset: expected all, every:K or first:K, got {rule!r}")
+    return chosen[i - 1 :: k]

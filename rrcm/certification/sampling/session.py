@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rrcm.certification.sampling import procedure, voting
-from rrcm.certification.sampling.sampler import SamplingProgress
+from rrcm.certification.sampling.sampler import SamplingProgress, subset
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes.records import Header
 from rrcm.config.certification import Eval, Sampling
@@ -95,8 +95,8 @@ def run(
 ) -> dict[str, Any]:
     """Sample the votes of ``header`` into ``path``; see `draw` and `procedure.sample`."""
     threads = workers()  # before the check: on a CPU it leaves PyTorch at one thread
-    invariant = is_batch_invariant(function, header, split)
-    images = len(procedure.subset(header.subset, len(split.idx), shard=header.shard))
+    invariant = is_batch_invariant(function, batch(split, header.batch_size))
+    images = len(subset(header.subset, len(split.idx), shard=header.shard))
     if known := procedure.reusable(earlier, header, split):
         print(f"{title}: {len(known):,} of {images:,} images have votes already", file=sys.stderr)
     states = procedure.sample(
@@ -121,13 +121,13 @@ def run(
     }
 
 
-def is_batch_invariant(function: Backend, header: Header, split: Split) -> bool:
-    """Whether scores of a row do not depend on its batch; prints a note if they do."""
-    invariant = voting.is_batch_invariant(function, batch(split, header.batch_size))
+def is_batch_invariant(function: Backend, x: Tensor) -> bool:
+    """Whether scores of rows ``x`` do not depend on their batch; prints a note if they do."""
+    invariant = voting.is_batch_invariant(function, x)
     if not invariant:
         print(
-            f"note: {header.provider} {header.precision} rounds a row by its place in a batch, so "
-            "votes may differ from run to run where two scores nearly tie",
+            f"note: {function.provider} rounds a row by its place in a batch, so a seed may give "
+            "other votes where two scores nearly tie",
             file=sys.stderr,
         )
     return invariant

@@ -7,6 +7,8 @@ the noise, as its certificate requires.
 
 import queue
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +17,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrcm.certification.sampling.batching import CountPieces, Piece
+from rrcm.certification.sampling.normals import normals
+from rrcm.certification.votes.records import Header
+from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.data.splits.shards import Split
+from rrcm.noise import streams
 
 
 class Backend(Protocol):
@@ -41,14 +47,35 @@ class Backend(Protocol):
         """
 
 
-class Noise(Protocol):
-    """The noise of votes, at its sigma and seed; see `procedure.noise`."""
+@dataclass(frozen=True, slots=True)
+class BoundNoise:
+    """A file of rrcm/certification/distributions/, bound to one sigma, key and pixel grid."""
+
+    component: ModuleType
+    sigma: float
+    key: int
+    max_value: int
 
     def noisy(self, x: Tensor, images: Tensor, draws: Tensor) -> Tensor:
-        """Noisy pixels [B, C, H, W]: a draw of the noise of an image for each row of ``x``."""
+        """Pixels [B, C, H, W] with noise added: row b has draw ``draws[b]`` of ``images[b]``."""
+        return self.component.noisy(
+            x,
+            self.sigma,
+            seed=self.key,
+            images=images,
+            draws=draws,
+            max_value=self.max_value,
+        )
 
     def normals(self, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """The normal numbers z [B, *shape] that go with these draws."""
+        """Normal numbers [B, *shape] for a random classifier, in a stream of their own."""
+        return normals(self.key, images, draws, shape, stream=streams.RANDOMISE)
+
+
+def noise(header: Header, split: Split) -> BoundNoise:
+    """The noise that ``header`` defines, for pixels of ``split``."""
+    component = registry.load("distributions", header.noise)
+    return BoundNoise(component, header.sigma, header.key, split.max_value)
 
 
 def scores_of(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
@@ -74,7 +101,7 @@ def ballots(backend: Backend, noisy: Tensor, z: Tensor | None = None) -> Tensor:
     return torch.cat([votes, scores.isnan().any(dim=1, keepdim=True)], dim=1)
 
 
-def counter(backend: Backend, split: Split, *, noise: Noise, batch_size: int) -> CountPieces:
+def counter(backend: Backend, split: Split, *, noise: BoundNoise, batch_size: int) -> CountPieces:
     """The function that `batching.run` calls: the votes of each piece, int64 [K].
 
     Batches have ``batch_size`` rows on the device of ``backend``; rows that no piece fills repeat

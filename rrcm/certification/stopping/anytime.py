@@ -38,7 +38,6 @@ class Rule:
     """Compares the certified radius with the largest that n draws may plausibly certify."""
 
     fixed = False
-    any_look = True
     nested = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:

@@ -5,44 +5,17 @@ Clopper-Pearson after all n draws (eq. 18). Sampling stops once the table's radi
 in between are lower bounds of what n draws would certify.
 """
 
-import math
-from dataclasses import dataclass
-
 from rrcm.certification.votes.bounds import complement, mixture_complement
 from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import (
-    MARGIN,
-    is_futile,
-    look_schedule,
-    require_level,
-    require_radius,
-)
-from rrcm.core.errors import ConfigError
+from rrcm.certification.votes.sequential import MARGIN, Table, is_futile, look_schedule
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-    """``radii`` of the table, in pixels.
-
-    ``beta`` is the probability that a look gives up an image that the last one would certify.
-    """
-
-    radii: list[float]
-    beta: float
-
-    def __post_init__(self) -> None:
-        if not self.radii:
-            raise ConfigError("radii: must be one or more, got []")
-        for radius in self.radii:
-            require_radius(radius, key="radii")
-        require_level(self.beta)
+Config = Table
 
 
 class Rule:
     """Draws while a radius of the table is neither certified nor out of reach."""
 
     fixed = False
-    any_look = True
     nested = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
@@ -72,9 +45,8 @@ class Rule:
 
     def settles(self, radius: float) -> bool:
         """True for the radii of the table."""
-        return any(math.isclose(radius, one, abs_tol=1e-12) for one in self.cfg.radii)
+        return self.cfg.settles(radius)
 
     def describe(self) -> str:
         """A sentence for reports."""
-        radii = ", ".join(f"{radius:g}" for radius in self.cfg.radii)
-        return f"until the radii {radii} are decided; radii in between are lower bounds"
+        return self.cfg.describe()

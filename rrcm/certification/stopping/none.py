@@ -15,7 +15,6 @@ class Rule:
     """The Clopper-Pearson bound at n draws with the full alpha (eq. 11)."""
 
     fixed = True
-    any_look = False
     nested = True
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:

@@ -12,16 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln, ndtr
+from scipy.special import gammaln
 
 from rrcm.certification.votes.bounds import complement
 from rrcm.certification.votes.bounds import radius as radius_of
 from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import (
-    MARGIN,
-    require_level,
-    require_radius,
-)
+from rrcm.certification.votes.sequential import MARGIN, Table, efficacy_bound
 from rrcm.core.errors import ConfigError
 
 FIRST, PER_DECADE = 100, 80  # the first look, and looks while draws grow tenfold,
@@ -34,30 +30,13 @@ WIDTH = 9.5, 60.0  # deviations and draws around the mean beyond which all is ne
 NEGLECTED = 1e-13  # less than that, of all looks together
 ROUNDING = 1e-9  # relative error of the recursion's sums in float64, generously
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-    """``radii`` of the table, in pixels.
-
-    ``beta`` is the probability that an image that the last look would certify is given up before.
-    """
-
-    radii: list[float]
-    beta: float
-
-    def __post_init__(self) -> None:
-        if not self.radii:
-            raise ConfigError("radii: must be one or more, got []")
-        for radius in self.radii:
-            require_radius(radius, key="radii")
-        require_level(self.beta)
+Config = Table
 
 
 class Rule:
     """Draws while a radius of the table is neither certified nor out of reach."""
 
     fixed = False
-    any_look = True
     nested = False
 
     def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
@@ -116,12 +95,11 @@ class Rule:
 
     def settles(self, radius: float) -> bool:
         """True for the radii of the table."""
-        return any(math.isclose(radius, one, abs_tol=1e-12) for one in self.cfg.radii)
+        return self.cfg.settles(radius)
 
     def describe(self) -> str:
         """A sentence for reports."""
-        radii = ", ".join(f"{radius:g}" for radius in sorted(self.cfg.radii))
-        return f"until the radii {radii} are decided; radii in between are lower bounds"
+        return self.cfg.describe()
 
 
 @lru_cache(maxsize=64)
@@ -139,7 +117,7 @@ def looks(n: int) -> tuple[int, ...]:
 
 def _q(radius: float, *, sigma: float) -> float:
     """The largest bound of 1 - p that certifies ``radius``, rounded down."""
-    return float(ndtr(-(radius + MARGIN) / sigma)) * (1 - 1e-12)
+    return efficacy_bound(radius, sigma=sigma) * (1 - 1e-12)
 
 
 @dataclass(frozen=True, slots=True)

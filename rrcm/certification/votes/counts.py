@@ -71,8 +71,7 @@ class Rule(Protocol):
 
     cfg: Any  # the constants, of the rule's own type
     looks: tuple[int, ...]  # numbers of draws, ascending; the last is n
-    fixed: bool  # all claims are made after exactly n draws, at the full alpha
-    any_look: bool  # it may certify at every look, so that drawing may be cut short at any time
+    fixed: bool  # all claims are made after exactly n draws, at the full alpha; else at any look
     nested: bool  # it stops no later for a smaller n, so that votes can be cut to fewer draws
     claim: "Claim"
 

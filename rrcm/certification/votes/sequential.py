@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +17,34 @@ from rrcm.core.errors import ConfigError
 R10 = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)  # preferred numbers, ISO 3
 # Pixels. Tables round radii down to a millionth, so a rule certifies a little more than it shows.
 MARGIN = 2e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Constants of a rule that stops once each of the ``radii`` of a table, in pixels, is decided.
+
+    ``beta`` is the probability that an image that the last look would certify is given up before.
+    """
+
+    radii: list[float]
+    beta: float
+
+    def __post_init__(self) -> None:
+        if not self.radii:
+            raise ConfigError("radii: must be one or more, got []")
+        for radius in self.radii:
+            if not 0 <= radius < math.inf:
+                raise ConfigError(f"radii: must be 0 or more pixels, got {radius}")
+        require_level(self.beta)
+
+    def settles(self, radius: float) -> bool:
+        """True for the radii of the table."""
+        return any(math.isclose(radius, one, abs_tol=1e-12) for one in self.radii)
+
+    def describe(self) -> str:
+        """A sentence for reports."""
+        radii = ", ".join(f"{radius:g}" for radius in sorted(self.radii))
+        return f"until the radii {radii} are decided; radii in between are lower bounds"
 
 
 def look_schedule(n: int) -> tuple[int, ...]:
@@ -159,9 +188,3 @@ def require_level(beta: float) -> None:
     """Refuse a ``beta`` outside (0, 1)."""
     if not 0 < beta < 1:
         raise ConfigError(f"beta: must lie in (0, 1), got {beta}")
-
-
-def require_radius(radius: float, *, key: str) -> None:
-    """Refuse a radius that is negative, infinite or not a number."""
-    if not 0 <= radius < math.inf:
-        raise ConfigError(f"{key}: must be 0 or more pixels, got {radius}")

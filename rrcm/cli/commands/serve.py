@@ -12,7 +12,7 @@ import torch
 import uvicorn
 from starlette.types import ASGIApp
 
-from rrcm.certification.sampling import session, voting
+from rrcm.certification.sampling import session
 from rrcm.certification.smoothed import Smoothed
 from rrcm.cli.classifiers import note
 from rrcm.cli.requests import Request
@@ -95,12 +95,8 @@ def run(app: ASGIApp, listener: socket.socket, *, connections: int, grace: int) 
 def _classifier(request: Request) -> Smoothed:
     """Open the classifier, check and compile it, so that no client waits for that."""
     smoothed = request.classifier()
-    backend, size = smoothed.backend, smoothed.draws.batch_size
-    if not voting.is_batch_invariant(backend, torch.rand(size, *smoothed.shape)):
-        note(
-            f"{backend.provider} rounds a row by its place in a batch, so a seed may give other "
-            "votes where two scores nearly tie"
-        )
+    x = torch.rand(smoothed.draws.batch_size, *smoothed.shape)
+    session.is_batch_invariant(smoothed.backend, x)
     smoothed.answer(np.zeros(smoothed.shape, dtype=np.uint8))
     return smoothed
 
