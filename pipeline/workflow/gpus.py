@@ -27,7 +27,6 @@ DEFAULT = Path("/tmp/rrcm-slots")  # not $TMPDIR, which may be each user's own
 class Taken:
     """GPUs that are held: the environment and the open files for a process that uses them."""
 
-    names: tuple[str, ...]
     environment: dict[str, str]
     files: tuple[int, ...]
 
@@ -44,7 +43,7 @@ def names() -> tuple[str, ...]:
     chosen = _installed() if visible is None else [one.strip() for one in visible.split(",")]
     if "-1" in chosen:  # CUDA ignores the entries after it
         chosen = chosen[: chosen.index("-1")]
-    if gpus := tuple(one for one in chosen if one):
+    if gpus := tuple(dict.fromkeys(one for one in chosen if one)):
         return gpus
     count = os.environ.get(COUNT, "1")
     if not count.isdecimal() or int(count) == 0:
@@ -97,7 +96,6 @@ def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Ta
         gpus = [every[i] for i in sorted(held)]
         visible = {VISIBLE: ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         yield Taken(
-            names=tuple(gpus),
             environment={} if "cpu" in gpus else visible,
             files=tuple(files[i] for i in sorted(held)),
         )

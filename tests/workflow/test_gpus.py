@@ -97,14 +97,14 @@ def test_gpus_are_those_of_nvidia_smi_or_of_the_environment(
 def test_a_slot_is_held_as_long_as_a_file_of_it_is_open():
     with gpus.taken(2, stop=Event(), say=print) as held:
         inherited = os.dup(held.files[0])
-    assert take(1).names == ("cpu",)
+    assert len(take(1).files) == 1
     said: list[str] = []
     with pytest.raises(Stopped):
         take(2, said)
     assert said == ["waiting for 2 of 2 slots of this host"]
     os.close(inherited)
 
-    assert take(0).names == ("cpu", "cpu")
+    assert len(take(0).files) == 2
     with refused(StageError, "compute.devices: 3", "has 2", "0 takes them all"):
         take(3)
 
