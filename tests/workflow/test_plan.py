@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from builders import refused
 from dvc.lock import make_lock
-from dvc.output import Output
 from dvc.repo import Repo
 from survivors import until
 from workspace import EVAL, ROOT, RUN, Workspace
@@ -208,17 +207,6 @@ def test_a_plan_waits_for_nobody_and_changes_nothing(here: Path):
     with make_lock(str(here / ".dvc/tmp/lock")):
         assert changed() == set()
     assert {path: path.stat().st_mtime_ns for path in here.glob("[!.]*")} == before
-
-
-def test_what_vanishes_while_it_is_looked_at_counts_as_changed(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def vanished(entry: Output) -> None:
-        raise FileNotFoundError(entry.fs_path)
-
-    monkeypatch.setattr(Output, "get_hash", vanished)
-
-    assert changed() == {"part@a", "part@b", "join", "count", "apart"}
 
 
 def test_bad_files_and_words_are_told_in_a_line(here: Path, monkeypatch: pytest.MonkeyPatch):
