@@ -5,7 +5,6 @@ Processes of a stage can inherit the file (``Taken.files``) and so keep the GPU 
 without a GPU runs RRCM_SLOTS stages at a time.
 """
 
-import csv
 import os
 import shutil
 import stat
@@ -28,57 +27,37 @@ DEFAULT = Path("/tmp/rrcm-slots")  # not $TMPDIR, which may be each user's own
 class Taken:
     """GPUs that are held: the environment and the open files for a process that uses them."""
 
-    names: tuple[str, ...]
     environment: dict[str, str]
     files: tuple[int, ...]
 
 
 def names() -> tuple[str, ...]:
-    """This host's GPUs, named as in CUDA_VISIBLE_DEVICES or by nvidia-smi.
+    """This host's GPUs: those of CUDA_VISIBLE_DEVICES, by its names, or all, by number.
 
     Without a GPU, ``cpu`` is repeated RRCM_SLOTS times, by default once.
 
     Raises:
-        StageError: nvidia-smi does not answer, or RRCM_SLOTS is no number.
+        StageError: RRCM_SLOTS is no number.
     """
-    return tuple(name for name, _ in _all())
-
-
-def _all() -> list[tuple[str, str]]:
-    """(name, name of its lock) of each GPU."""
-    numbers = _installed()
     visible = os.environ.get(VISIBLE)
-    chosen = [*numbers] if visible is None else [one.strip() for one in visible.split(",")]
+    chosen = _installed() if visible is None else [one.strip() for one in visible.split(",")]
     if "-1" in chosen:  # CUDA ignores the entries after it
         chosen = chosen[: chosen.index("-1")]
-    if gpus := {_lock_name(one, numbers): one for one in chosen if one}:
-        return [(name, key) for key, name in gpus.items()]
+    if gpus := tuple(dict.fromkeys(one for one in chosen if one)):
+        return gpus
     count = os.environ.get(COUNT, "1")
     if not count.isdecimal() or int(count) == 0:
         raise StageError(f"{COUNT}: must be how many stages may run at once here, got {count!r}")
-    return [("cpu", f"cpu-{i}") for i in range(int(count))]
+    return ("cpu",) * int(count)
 
 
-def _lock_name(gpu: str, numbers: dict[str, str]) -> str:
-    """One lock name for a GPU, whether it is given by number, UUID or prefix of a UUID."""
-    known = [uuid for number, uuid in numbers.items() if gpu == number or uuid.startswith(gpu)]
-    return known[0] if len(known) == 1 else gpu.replace("/", "-")
-
-
-def _installed() -> dict[str, str]:
-    """Number -> UUID of the host's GPUs from nvidia-smi; empty if it is not installed."""
+def _installed() -> list[str]:
+    """The numbers of the host's GPUs from nvidia-smi; none if it, or the driver, is not there."""
     if not (program := shutil.which("nvidia-smi")):
-        return {}
-    command = [program, "--query-gpu=index,uuid", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
-        )
-    except subprocess.TimeoutExpired:
-        raise StageError(f"nvidia-smi: no answer in 60 s; name GPUs in {VISIBLE}") from None
-    if done.returncode != 0:  # installed, but there is no driver, or no GPU
-        return {}
-    return {row[0].strip(): row[1].strip() for row in csv.reader(done.stdout.splitlines())}
+        return []
+    command = [program, "--query-gpu=index", "--format=csv,noheader"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return done.stdout.split() if done.returncode == 0 else []
 
 
 @contextmanager
@@ -92,16 +71,17 @@ def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Ta
         StageError: This host has fewer GPUs.
         Stopped: ``stop`` was set while waiting.
     """
-    every = _all()
+    every = names()
     wanted = count or len(every)
     if wanted > len(every):
         raise StageError(
             f"compute.devices: {wanted}, but this host has {len(every)}: "
-            f"{', '.join(name for name, _ in every)}; 0 takes them all"
+            f"{', '.join(every)}; 0 takes them all"
         )
     folder, why = _folder(), f"{wanted} of {len(every)} slots of this host"
     with ExitStack() as stack:
-        files = [_open(folder, key, stack) for _, key in every]
+        keys = [f"cpu-{i}" if gpu == "cpu" else gpu for i, gpu in enumerate(every)]
+        files = [_open(folder, key.replace("/", "-"), stack) for key in keys]
         held: set[int] = set()
 
         def collected() -> bool:
@@ -113,10 +93,9 @@ def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Ta
         with ExitStack() as turn:
             processes.take(_open(folder, "turn", turn), stop=stop, why=why, say=say)
             processes.wait_until(collected, stop=stop, why=why, say=say)
-        gpus = [every[i][0] for i in sorted(held)]
+        gpus = [every[i] for i in sorted(held)]
         visible = {VISIBLE: ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         yield Taken(
-            names=tuple(gpus),
             environment={} if "cpu" in gpus else visible,
             files=tuple(files[i] for i in sorted(held)),
         )

@@ -36,32 +36,22 @@ def params(precision: str, folder: Path) -> parameters.Params:
     return parameters.load(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "paths"),
-    [
-        (RUN, CERTIFIES | MODEL | RESULTS),
-        (EVAL, RESULTS),
-        ("tiny", ENCODER),
-        ("report", {"report"}),
-    ],
-)
-def test_a_name_is_what_it_takes_and_nothing_else(tmp_path: Path, name: str, paths: set[str]):
-    assert {*pulling.wanted(name, params("fp32", tmp_path), MADE)} == paths
-
-
-def test_certifying_takes_the_images_of_the_split_that_is_sampled(tmp_path: Path):
-    other = params("fp32", tmp_path)
+def test_a_name_is_what_it_takes_and_nothing_else(tmp_path: Path):
+    """Certifying takes the images that are sampled, int8 also those of its calibration."""
+    for name, paths in {
+        RUN: CERTIFIES | MODEL | RESULTS,
+        EVAL: RESULTS,
+        "tiny": ENCODER,
+        "report": {"report"},
+    }.items():
+        assert {*pulling.wanted(name, params("fp32", tmp_path), MADE)} == paths
+    other = params("int8", tmp_path)
     other = replace(other, sample=replace(other.sample, split="choice"))
 
-    found = pulling.wanted(RUN, other, MADE | {"shards/choice"})
+    found = pulling.wanted(RUN, other, (MADE | {"shards/choice"}) - RESULTS)
 
-    assert {p for p in found if p.startswith("shards/")} == {"shards/choice"}
-
-
-def test_int8_takes_validation_images_too_and_votes_need_not_be_there(tmp_path: Path):
-    found = pulling.wanted(RUN, params("int8", tmp_path), MADE - RESULTS)
-
-    assert {*found} == CERTIFIES | MODEL | {"shards/validation"}
+    wanted = CERTIFIES - {"shards/test"} | MODEL | {"shards/choice", "shards/validation"}
+    assert {*found} == wanted
 
 
 def test_names_that_nobody_knows_or_made_are_refused_in_one_line(tmp_path: Path):
@@ -106,44 +96,25 @@ def test_what_dvc_logs_becomes_one_line(records: list[logging.LogRecord], line: 
     assert (type(error), str(error)) == (DataError, line)
 
 
-@pytest.mark.parametrize(
-    ("lacks", "told"),
-    [
-        (f"models/{RUN}/model.safetensors", "all but models/"),
-        (f"votes/{EVAL}.jsonl", "all but votes/"),
-    ],
-)
 def test_a_remote_may_lack_what_certifying_does_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    answer = pulled_from_a_remote_that_lacks(lacks, tmp_path, monkeypatch)
+    def pull(*lacks: str) -> str:
+        def fail(made: dict[str, str], remote: str | None) -> str:
+            raise Missing([*lacks], "the default remote", PUSH)
 
-    assert f"{RUN}: {told}" in answer and "which the default remote lacks" in answer
+        monkeypatch.setattr(pulling, "load", lambda: params("fp32", tmp_path))
+        monkeypatch.setattr(pulling, "_outputs", lambda: dict.fromkeys(MADE, "0"))
+        monkeypatch.setattr(pulling, "pulled", fail)
+        return pulling.pull([RUN], remote=None)
+
+    model, votes = f"models/{RUN}/model.safetensors", f"votes/{EVAL}.jsonl"
+    answer = pull(model, votes)
+    assert f"{RUN}: all but {model}, {votes}, which the default remote lacks" in answer
     assert "`rrcm certify --model tiny --method rrcm --sigma 0.5` certifies it" in answer
-
-
-@pytest.mark.parametrize(
-    ("lacks", "way"),
-    [
-        ("shards/test", "`rrcm data digits` and `rrcm repro shard` make them, or `dvc push`"),
-        (f"onnx/{RUN}.onnx", "`dvc push` from the checkout that made it"),
-    ],
-)
-def test_a_remote_that_lacks_what_certifying_reads_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, way: str
-):
-    both = f"{lacks}\nmodels/{RUN}/model.safetensors"
-    with refused(DataError, f"{lacks}: missing or incomplete in the default remote; {way}"):
-        pulled_from_a_remote_that_lacks(both, tmp_path, monkeypatch)
-
-
-def pulled_from_a_remote_that_lacks(
-    lacks: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> str:
-    def fail(made: dict[str, str], remote: str | None) -> str:
-        raise Missing(lacks.splitlines(), "the default remote", PUSH)
-
-    monkeypatch.setattr(pulling, "load", lambda: params("fp32", folder))
-    monkeypatch.setattr(pulling, "_outputs", lambda: dict.fromkeys(MADE, "0"))
-    monkeypatch.setattr(pulling, "pulled", fail)
-    return pulling.pull([RUN], remote=None)
+    for lacks, way in {
+        "shards/test": "`rrcm data digits` and `rrcm repro shard` make them, or `dvc push`",
+        f"onnx/{RUN}.onnx": "`dvc push` from the checkout that made it",
+    }.items():
+        with refused(DataError, f"{lacks}: missing or incomplete in the default remote; {way}"):
+            pull(lacks, model)

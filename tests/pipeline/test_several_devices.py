@@ -7,23 +7,9 @@ import time
 
 import psutil
 import pytest
-import workspace
 from workspace import Workspace
 
-pytestmark = pytest.mark.slow
-
 STAGE = "pretrain@tiny"
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Workspace:
-    """A checkout with shards, whose pre-training asks for two devices (of a CPU, where no GPU)."""
-    place = workspace.create(tmp_path_factory.mktemp("several devices") / "a checkout")
-    place.run("rrcm", "data", "digits")
-    place.run("dvc", "repro", "shard")
-    place.edit(lambda p: p["pretrain"]["tiny"]["compute"].update(devices=2))
-    place.edit(lambda p: p["pretrain"]["tiny"].update(steps=40))
-    return place
 
 
 def begin(place: Workspace, saved: int) -> tuple[psutil.Popen, dict[str, psutil.Process]]:
@@ -46,8 +32,12 @@ def gone(processes) -> bool:
     return not psutil.wait_procs(processes, timeout=120)[1]
 
 
-def test_killed_processes_resume_to_the_same_bytes(place: Workspace):
-    """First one of the two is killed, then the stage is told to stop."""
+@pytest.mark.slow
+def test_killed_processes_resume_to_the_same_bytes(checkout: Workspace):
+    """First one of the two is killed, then the stage is told to stop; then one fails by itself."""
+    place = checkout
+    place.edit(lambda p: p["pretrain"]["tiny"]["compute"].update(devices=2))
+    place.edit(lambda p: p["pretrain"]["tiny"].update(steps=40))
     place.stage(STAGE)
     note = json.loads((place.path / "provenance/pretrain@tiny.json").read_text())
     uninterrupted = place.digest("pretrained/*/*")
@@ -76,12 +66,8 @@ def test_killed_processes_resume_to_the_same_bytes(place: Workspace):
     assert note["resumed_at"] > 0
     assert place.digest("pretrained/*/*") == uninterrupted
 
-
-def test_an_error_in_a_process_is_the_stages(place: Workspace):
     place.edit(lambda p: p["pretrain"]["tiny"]["optimizer"].update(lr=2e9))
-
     output = place.stage(STAGE, fails=True)
-
     assert re.match(
         "error: pretrain@tiny: process [01] failed: TrainingError: the loss is not finite at step",
         output.splitlines()[-1],

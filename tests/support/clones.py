@@ -1,27 +1,20 @@
 """A little graph in clones of one repository that share a remote: hosts, as far as DVC sees."""
 
-import base64
 import json
-import os
 import subprocess
 import textwrap
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import databases
+import httpx
 import psutil
+import servers
 import workspace
 from ruamel.yaml import YAML
+from survivors import MARK, marked, until
 from workspace import Workspace
-
-from pipeline.workflow import dvc_lock
-
-T = TypeVar("T")
 
 TOY = textwrap.dedent(
     '''
@@ -56,6 +49,7 @@ class Clones:
     @property
     def environment(self) -> dict[str, str]:
         return {
+            MARK: str(self.folder),
             "TOY": str(self.folder),
             "RRCM_SLOTS_DIR": str(self.folder / "slots"),
             "RRCM_SLOTS": "2",
@@ -67,7 +61,7 @@ class Clones:
         git("clone", "--quiet", str(self.folder / "origin"), str(path))
         git("-C", str(path), "config", "user.email", "test@example.org")
         git("-C", str(path), "config", "user.name", "test")
-        databases.place(path / ".rrcm/prefect")
+        servers.place(path / ".rrcm/prefect")
         return Workspace(path)
 
     def began(self) -> list[tuple[str, str]]:
@@ -114,35 +108,9 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def lock(of: Workspace) -> dict:
-    """The stages of a checkout's dvc.lock."""
-    before = os.getcwd()
-    os.chdir(of.path)
-    try:
-        return dvc_lock.read()["stages"]
-    finally:
-        os.chdir(before)
-
-
-def alive(clones: Clones) -> list[str]:
-    """Commands of processes that were started with these clones' environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TOY") == str(clones.folder):
-                found.append(" ".join(process.cmdline()))
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return [command for command in found if command]  # none of a zombie
-
-
-def until(what: Callable[[], T], *, seconds: float = 600) -> T:
-    """What ``what`` says once it says anything."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-    return found
+def alive(clones: Clones) -> list[psutil.Process]:
+    """Processes that were started with these clones' environment."""
+    return marked(clones.environment)
 
 
 class Service:
@@ -174,19 +142,15 @@ class Service:
 
     def ask(self, path: str, body: object | None = None) -> Any:
         """The API's answer."""
-        data = None if body is None else json.dumps(body).encode()
-        token = base64.b64encode(self.secret.encode()).decode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
-        request = urllib.request.Request(f"{self.url}/{path}", data, headers)
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
-                    return json.loads(answer.read() or "null")
-            except urllib.error.HTTPError as error:  # 503: its database is busy; clients ask again
-                if error.code != 503 or time.monotonic() > deadline:
-                    raise
+        user, _, password = self.secret.partition(":")
+        method = "GET" if body is None else "POST"
+        with httpx.Client(auth=(user, password), timeout=60) as client:
+            for _ in range(100):  # 503: its database is busy; clients ask again
+                answer = client.request(method, f"{self.url}/{path}", json=body)
+                if answer.status_code != 503:
+                    break
                 time.sleep(0.5)
+        return answer.raise_for_status().json() if answer.content else None
 
     def start(self, deployment: str, **parameters: object) -> str:
         """Start a run; its id."""

@@ -4,10 +4,12 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from typing import TypeVar
 
 import psutil
 
 MARK = "RRCM_TEST_MARK"
+T = TypeVar("T")
 
 
 def mark() -> dict[str, str]:
@@ -27,9 +29,10 @@ def marked(environment: dict[str, str]) -> list[psutil.Process]:
     return [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-def until(condition: Callable[[], object], *, seconds: float = 300) -> None:
-    """Wait for a condition, which must come true in time."""
+def until(what: Callable[[], T], *, seconds: float = 600) -> T:
+    """What ``what`` says once it says anything, in time."""
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
+    while not (found := what()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found

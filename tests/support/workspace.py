@@ -83,13 +83,6 @@ class Workspace:
             for file in sorted(self.path.glob(pattern))
         }
 
-    def forget(self, *outputs: str) -> None:
-        """Remove outputs and everything from which DVC could restore them."""
-        for output in outputs:
-            shutil.rmtree(self.path / output)
-        shutil.rmtree(self.path / ".dvc/cache/runs")
-        (self.path / "dvc.lock").unlink()
-
     def clone(self, path: Path) -> "Workspace":
         """What git has of this checkout, somewhere else."""
         self.run("git", "clone", "--quiet", ".", str(path))

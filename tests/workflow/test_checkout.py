@@ -7,9 +7,10 @@ from threading import Event
 
 import clones
 import pytest
-from clones import Clones, git, lock
+from clones import Clones, git
 from workspace import ROOT, Workspace
 
+from pipeline.workflow import dvc_lock
 from pipeline.workflow.flow import checkout
 from rrcm.core.errors import StageError
 from rrcm.core.schema import read_yaml
@@ -105,15 +106,12 @@ def test_a_checkout_is_not_moved_under_a_stage(clone: Workspace):
     assert said == [f"waiting for stages of this checkout at {new[:12]}"]
 
 
-def test_only_what_a_stage_reads_is_fetched(clone: Workspace):
+def test_only_what_a_stage_reads_is_fetched_or_said_to_be_nowhere(clone: Workspace):
     checkout.pull(["made/left", "made/right"], stop=Event(), say=quiet)
-
     assert {file.name for file in (clone.path / "made").iterdir()} == {"left", "right"}
 
-
-def test_what_is_nowhere_is_said_in_one_line(clone: Workspace):
     text = (clone.path / "dvc.lock").read_text()
-    digest = lock(clone)["left"]["outs"][0]["md5"]
+    digest = dvc_lock.read()["stages"]["left"]["outs"][0]["md5"]
     (clone.path / "dvc.lock").write_text(text.replace(digest, "f" * 32))
 
     with pytest.raises(
@@ -144,18 +142,6 @@ def test_a_remote_that_goes_away_is_waited_for(
     assert any("trying again in 0.1 s" in line for line in said)
     assert len(pushed) == 1 and len([*remote.glob("runs/*/*/*")]) == 1
     shutil.rmtree(remote)
-    remote.write_text("no folder")
-    monkeypatch.setattr(checkout, "PAUSES", ())
-    with pytest.raises(StageError, match=r"^`dvc push --run-cache big`: "):
-        checkout.push("big", stop=Event(), say=quiet)
-    assert (clone.path / "made/big").exists()
-
-
-def test_what_the_cache_has_lost_is_not_taken_for_pushed(clone: Workspace, tmp_path: Path):
-    """DVC only warns of it, and ends well."""
-    clone.run("dvc", "remote", "modify", "--local", "shared", "url", str(tmp_path / "remote"))
-    clone.run("dvc", "repro", "--single-item", "big")
-    shutil.rmtree(clone.path / ".dvc/cache/files")
-
+    shutil.rmtree(clone.path / ".dvc/cache/files")  # DVC only warns of it, and ends well
     with pytest.raises(StageError, match=r"^`dvc push big`: Some of the cache files do not exist"):
         checkout.push("big", stop=Event(), say=quiet)

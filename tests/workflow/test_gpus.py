@@ -2,8 +2,6 @@
 
 import os
 import stat
-import subprocess
-import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,19 +9,10 @@ from threading import Event
 
 import pytest
 from builders import refused
-from workspace import ROOT
 
 from pipeline.workflow import gpus
 from pipeline.workflow.processes import Stopped
 from rrcm.core.errors import StageError
-
-HOLDER = """
-import sys, threading
-from pipeline.workflow import gpus
-with gpus.taken(1, stop=threading.Event(), say=print):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +78,7 @@ def test_a_host_without_gpus_has_as_many_slots_as_it_is_told(monkeypatch: pytest
 def test_gpus_are_those_of_nvidia_smi_or_of_the_environment(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    nvidia_smi(folder, "echo '0, GPU-aaa'; echo '1, GPU-bbb'; echo '2, GPU-abc'")
+    nvidia_smi(folder, "echo 0; echo 1; echo 2")
     assert gpus.names() == ("0", "1", "2")
     with gpus.taken(2, stop=Event(), say=print) as held:
         assert held.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -105,46 +94,17 @@ def test_gpus_are_those_of_nvidia_smi_or_of_the_environment(
     assert gpus.names() == ("cpu", "cpu")
 
 
-@pytest.mark.parametrize("name", ["1", "GPU-bbb", "GPU-b"])
-def test_a_gpu_is_the_same_however_it_is_named(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    nvidia_smi(folder, "echo '0, GPU-aaa'; echo '1, GPU-bbb'")
-    with gpus.taken(0, stop=Event(), say=print):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
-        with refused(Stopped, "slot"):
-            take(1)
-    assert take(1).names == (name,)
-
-
-def test_a_killed_holder_has_freed_its_slot(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("RRCM_SLOTS", "1")
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-    ) as holder:
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(Stopped):
-            take(1)
-        holder.kill()
-        holder.wait()
-
-    assert take(1).names == ("cpu",)
-
-
 def test_a_slot_is_held_as_long_as_a_file_of_it_is_open():
     with gpus.taken(2, stop=Event(), say=print) as held:
         inherited = os.dup(held.files[0])
-    assert take(1).names == ("cpu",)
+    assert len(take(1).files) == 1
     said: list[str] = []
     with pytest.raises(Stopped):
         take(2, said)
     assert said == ["waiting for 2 of 2 slots of this host"]
     os.close(inherited)
 
-    assert take(0).names == ("cpu", "cpu")
+    assert len(take(0).files) == 2
     with refused(StageError, "compute.devices: 3", "has 2", "0 takes them all"):
         take(3)
 
@@ -155,40 +115,14 @@ def test_who_waits_for_several_is_not_overtaken():
     assert first.has.wait(60) and second.has.wait(60)
     several = Waiter(2)
     assert several.waits.wait(60)
-    later = [Waiter(1) for _ in range(4)]
-    assert all(waiter.waits.wait(60) for waiter in later)
+    later = Waiter(1)
+    assert later.waits.wait(60)
     first.end()
     second.end()
-    assert several.has.wait(60)
-    assert not any(waiter.has.is_set() for waiter in later)
+    assert several.has.wait(60) and not later.has.is_set()
     several.end()
-    for waiter in later:
-        waiter.leave.set()
-    for waiter in later:
-        assert waiter.has.wait(60)
-        waiter.join(60)
-
-
-def test_any_number_of_any_size_all_get_their_turn(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("RRCM_SLOTS", "3")
-    busy, most, mutex = 0, 0, threading.Lock()
-
-    def work(count: int) -> None:
-        nonlocal busy, most
-        with gpus.taken(count, stop=Event(), say=lambda _: None) as held:
-            with mutex:
-                busy += len(held.files)
-                most = max(most, busy)
-            with mutex:
-                busy -= len(held.files)
-
-    threads = [threading.Thread(target=work, args=(i % 4,)) for i in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert most <= 3
+    assert later.has.wait(60)
+    later.end()
 
 
 def test_the_folder_serves_all_users_and_follows_no_link(folder: Path):

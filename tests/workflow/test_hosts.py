@@ -1,148 +1,68 @@
 """Stages on several hosts, which here are clones of one repository that share a remote."""
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
 from uuid import UUID
 
 import clones
 import httpx
-import psutil
 import pytest
-from clones import Clones, Service, alive, lock, until
+from clones import Clones, Service, alive, until
 from prefect.client.schemas import State
 from prefect.states import Running, Scheduled
-from workspace import Workspace
 
 from pipeline.workflow import stage_run
 from pipeline.workflow.flow import hosts as workers
 
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+SILENCE = {"RRCM_SILENCE_SECONDS": "12"}
 
 
-class Hosts:
-    """A coordinator, and workers for its stages, each with one slot of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.team = clones.make(folder / "team")
-        self.coordinator = self.team.clone("coordinator")
-        self.service = Service(self.team, self.coordinator, RRCM_SILENCE_SECONDS="12")
-        self.workers: list[subprocess.Popen[bytes]] = []
-
-    def worker(self, checkout: Workspace) -> subprocess.Popen[bytes]:
-        number = len(self.workers)
-        environment = self.team.environment | {
-            **self.service.client,
-            "RRCM_SLOTS": "1",
-            "RRCM_SLOTS_DIR": str(self.team.folder / f"slots-{number}"),
-            "RRCM_SILENCE_SECONDS": "12",
-        }
-        log = self.team.folder / f"worker-{number}.log"
-        command = ("rrcm", "flow", "worker")
-        self.workers.append(clones.background(checkout, log, *command, **environment))
-        return self.workers[-1]
-
-    def ended(self, run: str) -> dict[str, Any]:
-        """A run, when it is over."""
-        found = {}
-
-        def over() -> bool:
-            found.update(self.service.ask(f"flow_runs/{run}"))
-            return found["state_type"] in FINAL
-
-        until(over, seconds=180)
-        return found
-
-    def close(self) -> None:
-        for process in [*self.workers, self.service.process]:
-            process.terminate()
-            process.wait(90)
-        assert not alive(self.team)
-
-
-@contextmanager
-def hosts(folder: Path) -> Iterator[Hosts]:
-    made = Hosts(folder)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def alone(team: Clones) -> str:
-    """dvc.lock after `dvc repro` in one clone."""
-    one = team.clone("alone")
-    one.run("dvc", "repro", **team.environment)
-    (team.folder / "began").unlink()
-    return (one.path / "dvc.lock").read_text()
+def worker(team: Clones, service: Service, name: str) -> subprocess.Popen[bytes]:
+    """A host with one slot of its own."""
+    own = {"RRCM_SLOTS": "1", "RRCM_SLOTS_DIR": str(team.folder / f"slots-{name}")}
+    environment = team.environment | service.client | own | SILENCE
+    log = team.folder / f"{name}.log"
+    return clones.background(team.clone(name), log, "rrcm", "flow", "worker", **environment)
 
 
 @pytest.mark.slow
-def test_two_workers_run_each_stage_once_and_dvc_lock_is_that_of_repro(tmp_path: Path):
-    with hosts(tmp_path) as all_:
-        team, coordinator = all_.team, all_.coordinator
-        wanted = alone(team)
-        for name in ("a", "b"):
-            all_.worker(team.clone(name))
+def test_two_workers_run_each_stage_once_and_a_lost_ones_stage_goes_on_elsewhere(tmp_path: Path):
+    team = clones.make(tmp_path / "team")
+    coordinator, alone = team.clone("coordinator"), team.clone("alone")
+    alone.run("dvc", "repro", **team.environment)
+    (team.folder / "began").unlink()
+    service = Service(team, coordinator, **SILENCE)
+    workers = {name: worker(team, service, name) for name in ("a", "b")}
+    try:
         holds = [team.hold("left"), team.hold("right")]
-        run = all_.service.start("rebuild/on-demand", hosts=True)
+        run = service.start("rebuild/on-demand", hosts=True)
         until(lambda: len(team.began()) == 3)  # both wait at once, so on both workers
-        (prefect, *_) = psutil.Process(all_.workers[0].pid).children(recursive=True)
-        assert prefect.environ()["PREFECT_WORKER_PREFETCH_SECONDS"] == "86400"  # a clock behind
+        lost = workers[dict(team.began())["left"]]
+        started = clones.processes(lost.pid)
+        lost.kill()
+        lost.wait()
+        until(lambda: not any(one in started for one in alive(team)), seconds=60)
         for hold in holds:
             hold.unlink()
-        ended = all_.ended(run)
+        until(lambda: service.ask(f"flow_runs/{run}")["state_type"] in FINAL, seconds=180)
 
-        assert ended["state_type"] == "COMPLETED", ended
-        assert sorted(stage for stage, _ in team.began()) == ["big", "last", "left", "right"]
-        assert {clone for stage, clone in team.began() if stage in ("left", "right")} == {"a", "b"}
-        assert (coordinator.path / "dvc.lock").read_text() == wanted
+        assert service.ask(f"flow_runs/{run}")["state_type"] == "COMPLETED"
+        began = sorted(stage for stage, _ in team.began())
+        assert began == ["big", "last", "left", "left", "right"]
+        assert len({clone for stage, clone in team.began() if stage == "left"}) == 2
+        for file in ("dvc.lock", "metrics/last"):
+            assert (coordinator.path / file).read_text() == (alone.path / file).read_text()
         assert not (coordinator.path / "made").exists()
-        metric = (team.folder / "alone/metrics/last").read_text()
-        assert (coordinator.path / "metrics/last").read_text() == metric
         coordinator.run("dvc", "pull", "left", "right", "big")
         assert "up to date" in coordinator.run("dvc", "status")
-
-
-@pytest.mark.slow
-def test_a_stage_goes_on_elsewhere_when_its_host_dies_and_ends_when_its_run_is_cancelled(
-    tmp_path: Path,
-):
-    with hosts(tmp_path) as all_:
-        team = all_.team
-        one, other = team.clone("one"), team.clone("other")
-        worker, hold = all_.worker(one), team.hold("left")
-        run = all_.service.start("rebuild/on-demand", targets=["left"], hosts=True)
-        until(lambda: team.began() == [("big", "one"), ("left", "one")])
-        worker.kill()
-        worker.wait()
-        until(lambda: not [one for one in alive(team) if "toy.py" in one], seconds=60)
-        hold.unlink()
-        all_.worker(other)
-        ended = all_.ended(run)
-
-        assert ended["state_type"] == "COMPLETED", ended
-        assert team.began() == [("big", "one"), ("left", "one"), ("left", "other")]
-        assert {*lock(all_.coordinator)} == {"big", "left"}
-
-        hold = team.hold("right")
-        run = all_.service.start("rebuild/on-demand", targets=["right"], hosts=True)
-        until(lambda: team.began()[-1] == ("right", "other"))
-        cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
-        all_.service.ask(f"flow_runs/{run}/set_state", cancelling)
-        assert all_.ended(run)["state_type"] == "CANCELLED"
-        assert not [one for one in alive(team) if "toy.py" in one]
-        (child,) = [
-            one
-            for one in all_.service.ask("flow_runs/filter", {})
-            if one["name"] == "right" and one["parent_task_run_id"]
-        ]
-        assert child["state_type"] == "CANCELLED"
-        hold.unlink()
+    finally:
+        for process in (*workers.values(), service.process):
+            process.terminate()
+            process.wait(90)
+    assert not alive(team)
 
 
 class Server:

@@ -57,15 +57,6 @@ def test_each_data_set_has_its_results_back_when_its_preset_comes_back(here: Pat
     assert Path("dvc.lock").read_text() == MNIST
 
 
-def test_results_come_back_after_a_preset_that_has_none(here: Path):
-    lockfile.switch("cifar10")
-    assert not Path("dvc.lock").exists()
-
-    assert lockfile.switch("digits") == ""
-    assert Path("dvc.lock").read_text() == DIGITS
-    assert [*Path("presets/locks").iterdir()] == []
-
-
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_kill_at_any_write_loses_no_results(
     kept: bool, here: Path, monkeypatch: pytest.MonkeyPatch

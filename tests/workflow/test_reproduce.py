@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from workspace import ROOT
 
 from pipeline.workflow import lockfile
 
-STAGES = 12
+STAGES = 4
 GRAPH = """
 stages:
   part:
@@ -95,55 +94,39 @@ def entries(path: Path = lockfile.LOCKFILE) -> dict:
     return YAML(typ="safe").load(path)["stages"]
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGINT,
-        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
-    ],
-)
-def test_a_signal_ends_the_stage_and_nothing_of_dvc(number: int, here: Path):
+def test_a_signal_ends_the_stage_and_nothing_of_dvc(here: Path):
     """As Ctrl-C does: all of the terminal's process group has it."""
     process = start(here, "--single-item", "slow")
     until((here / "begun").exists)
-    os.killpg(process.pid, number)
+    os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=120)
 
     assert process.returncode == 130
     assert output.endswith("interrupted; what was saved is kept, the same command goes on\n")
     assert "Traceback" not in output
     assert [*entries()] == [f"part@{number}" for number in range(STAGES)]
-    assert repro(here, "part").returncode == 0  # DVC's own locks are free
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_what_a_stage_has_made_is_taken_down_before_dvc_ends(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, code: int, here: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Else hours of work would lie there unknown, and the next run would delete them."""
+    """Else hours of work would lie there unknown, and the next run would delete them.
+
+    The fixture sees that no process is left, though `rrcm repro` itself was killed.
+    """
     before = entries()
     (here / "raw").write_text("another\n")
     (here / "sitecustomize.py").write_text(SLOW_TO_SAVE)  # which Python runs when it begins
     monkeypatch.setenv("SLOW_TO_SAVE", "yes")
     process = start(here, "part")
     until((here / "saving").exists)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == code
+    until(lambda: not marked(os.environ), seconds=60)
     changed = [name for name, entry in entries().items() if entry != before[name]]
     assert changed == ["part@0", "part@1"]  # and no further one was begun
-
-
-def test_a_killed_one_leaves_no_process_and_a_whole_file(here: Path):
-    """SIGKILL of `rrcm repro` at any moment; the fixture sees that no process is left."""
-    text = (here / "raw").read_text()
-    for tenths in (8, 18):
-        (here / "raw").write_text(text := f"{text} again")
-        process = start(here, "part")
-        time.sleep(tenths / 10)
-        process.kill()
-        process.communicate()
-        assert len(entries()) == STAGES
 
 
 def test_half_a_remembered_run_is_none(here: Path):
@@ -153,7 +136,7 @@ def test_half_a_remembered_run_is_none(here: Path):
         if number % 2:
             run.with_name(".a-part.tmp").write_text("cmd: cp raw parts-1\n")
     lockfile.LOCKFILE.unlink()
-    names = [f"part@{number}" for number in range(1, 5)]
+    names = ["part@1", "part@2"]
 
     again = repro(here, *names)
     missing = repro(here, "nothing")
@@ -172,7 +155,7 @@ def test_a_cut_file_is_put_together(here: Path):
     new, text = entries(), lockfile.LOCKFILE.read_bytes()
     shutil.copy(lockfile.LOCKFILE, "new")
     for kept in ("old", "new"):
-        for end in range(0, len(text), 397):
+        for end in range(0, len(text), 131):
             shutil.copy(kept, lockfile.KEPT)
             lockfile.LOCKFILE.write_bytes(text[:end])
             said = lockfile.restore()
@@ -189,7 +172,7 @@ def test_a_whole_file_is_left_alone(here: Path):
     assert lockfile.restore() == ""
     assert (lockfile.LOCKFILE.read_text(), lockfile.KEPT.read_text()) == (text, text)
     subprocess.run(["git", "init", "--quiet"], check=True)
-    fewer = text[: text.index("  part@5:")]
+    fewer = text[: text.index("  part@2:")]
     lockfile.LOCKFILE.write_text(fewer)
     subprocess.run(["git", "hash-object", "-w", "dvc.lock"], check=True, capture_output=True)
     assert lockfile.restore() == ""
@@ -200,9 +183,9 @@ def test_what_a_failed_dvc_leaves_is_not_kept_as_the_last_whole_copy(here: Path)
     """It may have failed because the disk was full while it wrote."""
     text = lockfile.LOCKFILE.read_text()
     with (here / "dvc.yaml").open("a") as file:
-        file.write("  full:\n    cmd: head -c 900 dvc.lock > cut; cp cut dvc.lock; false\n")
+        file.write("  full:\n    cmd: head -c 300 dvc.lock > cut; cp cut dvc.lock; false\n")
     assert repro(here, "full").returncode == 255
-    assert len(lockfile.LOCKFILE.read_bytes()) == 900
+    assert len(lockfile.LOCKFILE.read_bytes()) == 300
     assert lockfile.KEPT.read_text() == text
 
     done = repro(here, "part")

@@ -37,15 +37,9 @@ stages:
     cmd: python slow.py
     deps: [raw]
     outs: [slow]
-  flood:
-    cmd: python flood.py
-    outs: [flood]
   bars:
     cmd: python bars.py
     outs: [bars]
-  wrong:
-    cmd: python wrong.py
-    outs: [wrong]
   careful:
     cmd: python careful.py
     deps: [raw]
@@ -79,12 +73,6 @@ if count < int(pathlib.Path("until").read_text()):
     sys.exit("ERROR: './dvc.lock' validation failed")
 pathlib.Path("torn").touch()
 """,
-    "flood": """
-import os, pathlib
-for i in range(20_000):
-    os.write(1 + i % 2, b"line %d\\n" % i)
-pathlib.Path("flood").touch()
-""",
     "bars": """
 import pathlib, time
 from rrcm.core import progress
@@ -95,12 +83,6 @@ with progress.bar(4, 0, "train tiny: epoch", " steps") as bar:
         while not pathlib.Path("go").exists():
             time.sleep(0.01)
 raise MemoryError("of another kind")
-""",
-    "wrong": """
-import sys
-print("thinking", flush=True)
-print("error: compute.devices: 9, but there are 2 GPUs; 0 takes them all", file=sys.stderr)
-sys.exit(65)
 """,
     "careful": """
 import pathlib, time
@@ -193,15 +175,16 @@ def test_what_dvc_did_is_told(here: Path):
     assert "on GPU 7" in first.lines
     (here / "quick").unlink()
     assert Run("quick").end().outcome is Outcome.DONE  # from the cache of runs
-    assert Run("quick").end().outcome is Outcome.CACHED
-    assert (here / "quick").read_text() == "made\n"
+    assert (here / "runs").read_text() == "run\n"
     assert Run("quick", forced=True).end().outcome is Outcome.DONE
+    assert Run("quick").end().outcome is Outcome.CACHED
     assert (here / "runs").read_text() == "run\n" * 2
 
 
 def test_a_stage_that_read_a_lock_file_while_it_was_written_goes_on(here: Path, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    for count in (99, 3):  # a file that is not valid is an error in the end
+    monkeypatch.setattr(stage_run, "TRIES", 2)
+    for count in (99, 2):  # a file that is not valid is an error in the end
         (here / "until").write_text(f"{count}")
         (here / "tries").unlink(missing_ok=True)
         if count > stage_run.TRIES:
@@ -240,8 +223,6 @@ def test_a_stop_lets_the_stage_save_and_leaves_nothing_behind(here: Path):
     assert not marked(os.environ)
     assert not any(json.loads((here / ".dvc/tmp/rwlock").read_text()).values())
     assert lockfile.entries(["slow"]) == {}
-    (here / "go").touch()
-    assert Run("slow").end().outcome is Outcome.DONE
 
 
 def test_a_killed_caller_takes_its_stage_with_it_and_frees_its_slot(here: Path):
@@ -255,8 +236,6 @@ def test_a_killed_caller_takes_its_stage_with_it_and_frees_its_slot(here: Path):
     with gpus.taken(1, stop=Event(), say=lambda _: None):
         assert (here / "saved").exists()
         until(lambda: not marked(os.environ))
-    (here / "go").touch()
-    assert Run("slow").end().outcome is Outcome.DONE
 
 
 def test_a_finished_stage_is_kept_though_it_is_stopped_while_dvc_waits_to_save_it(here: Path):
@@ -271,16 +250,6 @@ def test_a_finished_stage_is_kept_though_it_is_stopped_while_dvc_waits_to_save_i
         time.sleep(2)
     assert run.end().outcome is Outcome.DONE
     assert [*lockfile.entries(["slow"])] == ["slow"]
-    assert Run("slow").end().outcome is Outcome.CACHED
-
-
-def test_no_line_of_a_flood_is_lost_or_out_of_order(here: Path):
-    run = Run("flood")
-    run.end()
-
-    assert [line for line in run.lines if line.startswith("line ")] == [
-        f"line {i}" for i in range(20_000)
-    ]
 
 
 def test_bars_are_progress_and_a_failure_tells_the_last_lines(here: Path):
@@ -300,16 +269,14 @@ def test_bars_are_progress_and_a_failure_tells_the_last_lines(here: Path):
     assert caught.value.retryable
 
 
-def test_an_error_of_the_stage_itself_is_final_and_takes_a_line(here: Path):
-    with refused(Failed, "wrong: compute.devices: 9, but there are 2 GPUs; 0 takes"):
-        Run("wrong").end()
+def test_an_error_of_the_stage_itself_takes_a_line_and_changes_no_entry(here: Path):
     run = Run("careful")
     until((here / "begun").exists)
     (here / "raw").write_text("edited")
     (here / "go").touch()
     with refused(Failed, "careful: code, parameters or data changed while it ran"):
         run.end()
-    assert not run.result.retryable
+    assert not run.result.retryable and not lockfile.entries(["careful"])
 
 
 def test_what_the_cache_could_not_keep_is_a_failure_though_dvc_ends_well(here: Path):
@@ -323,8 +290,6 @@ def test_what_the_cache_could_not_keep_is_a_failure_though_dvc_ends_well(here: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     assert run.result.retryable
-    Run("folder").end()
-    assert [*here.glob(".dvc/cache/files/md5/??/*.dir")]
 
 
 def test_a_stage_that_dvc_finds_busy_may_be_tried_again(here: Path):
@@ -347,11 +312,9 @@ SAID = "ERROR: failed to reproduce 'a': failed to run: python -m a, exited with"
 @pytest.mark.parametrize(
     ("lines", "told", "retryable"),
     [
-        (["error: a: no", f"{SAID} 65"], "a: no", False),
         (["error: an earlier one", "error: p.yaml: no", f"{SAID} 65"], "a: p.yaml: no", False),
         (["error: a: stopped", f"{SAID} 75"], "a: stopped", True),
         (["Traceback:", "MemoryError", f"{SAID} 1"], "a: failed\n", True),
-        (["error: before it was killed", f"{SAID} -9"], "a: failed\n", True),
         (["error: of one that went well", "ERROR: Unable to acquire lock."], "a: failed\n", True),
     ],
 )  # fmt: skip
@@ -376,12 +339,10 @@ def test_the_exit_code_of_a_stage_says_whether_a_person_must_mend_it(
     assert (str(again), again.retryable) == (str(failed), retryable)
 
 
-@pytest.mark.parametrize("name", dvc_says.ALL)
-def test_dvc_words_its_messages_as_before(name: str):
-    message = dvc_says.ALL[name]
-    source = inspect.getsource(importlib.import_module(message.module))
-
-    assert message.text in source, (
-        f"DVC {dvc.__version__}: {message.module} does not say {message.text!r}; see what it says "
-        f"instead, and renew {name} in pipeline/workflow/dvc_says.py"
-    )
+def test_dvc_words_its_messages_as_before():
+    for name, message in dvc_says.ALL.items():
+        source = inspect.getsource(importlib.import_module(message.module))
+        assert message.text in source, (
+            f"DVC {dvc.__version__}: {message.module} does not say {message.text!r}; see what it "
+            f"says instead, and renew {name} in pipeline/workflow/dvc_says.py"
+        )

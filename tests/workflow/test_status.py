@@ -1,10 +1,10 @@
 """`rrcm status` says where each stage stands: up to date, why not, how far, waiting for what."""
 
 import fcntl
-import json
 import os
 import shutil
 
+from dvc.repo import Repo
 from workspace import RUN, Workspace
 
 from pipeline.workflow import status
@@ -51,30 +51,29 @@ def test_a_stage_whose_lock_is_held_runs(tmp_path, monkeypatch):
     assert status.running() == {}
 
 
-def test_results_that_a_clone_did_not_fetch_are_not_out_of_date(finished: Workspace, tmp_path):
+def test_results_that_a_clone_did_not_fetch_are_not_out_of_date(
+    finished: Workspace, tmp_path, monkeypatch
+):
     clone = finished.clone(tmp_path / "clone")  # without dvc.lock: it was not committed
-    said = clone.run("rrcm", "status")
-    assert "train (2) out of date: has not run" in " ".join(said.split())
+    monkeypatch.chdir(clone.path)
+    assert "train (2) out of date: has not run" in " ".join(status.status().split())
     shutil.copy(finished.path / "dvc.lock", clone.path)
-    (clone.path / "certificates").mkdir(exist_ok=True)
-    for file in (finished.path / "certificates").glob("*.csv"):
-        shutil.copy(file, clone.path / "certificates")
-    said = clone.run("rrcm", "status")
+    said = status.status()
 
     assert "out of date" not in said and "waiting" not in said
     assert f"train (2)      {MISSING}" in said
     assert "`rrcm pull` fetches the results" in said
 
 
-def test_after_an_edit_it_names_what_dvc_does_and_what_waits_for_that(checkout: Workspace):
-    assert "all 11 stages are up to date: `dvc repro` has nothing to do" in checkout.run(
-        "rrcm", "status"
-    )
+def test_after_an_edit_it_names_what_dvc_does_and_what_waits_for_that(
+    checkout: Workspace, monkeypatch
+):
+    monkeypatch.chdir(checkout.path)
+    assert "all 11 stages are up to date: `dvc repro` has nothing to do" in status.status()
     checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=3.0))
-    said = checkout.run("rrcm", "status").splitlines()
-    found = json.loads(checkout.run("dvc", "status", "--json"))
-
-    assert {*found} == {f"train@{RUN}", "report"}
+    said = status.status().splitlines()
+    with Repo(".") as repo:
+        assert repo.status().keys() == {f"train@{RUN}", "report"}
     changed = [line.split()[0] for line in said if "out of date:" in line]
     waiting = [line.split()[0] for line in said if f"waiting for train@{RUN}" in line]
     assert (changed, waiting) == (["train", "report"], ["export", "sample", "certify"])

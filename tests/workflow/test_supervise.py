@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from survivors import mark, marked, until
-from workspace import ROOT
 
 from pipeline.workflow import processes
 
@@ -77,7 +76,7 @@ def start(*command: str, **more: object) -> subprocess.Popen:
     return subprocess.Popen(command, stdin=subprocess.PIPE, **more)
 
 
-@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137)])
+@pytest.mark.parametrize(("script", "code"), [("exit 3", 3), ("kill -9 $$", 137)])
 def test_the_exit_code_is_the_commands(script: str, code: int):
     with start(*SUPERVISE, "--", "sh", "-c", script) as process:
         assert process.wait(60) == code
@@ -114,16 +113,13 @@ def test_a_starter_killed_lets_the_command_save_and_frees_its_locks_last(
         until(lambda: not marked(marker))
 
 
-@pytest.mark.parametrize("spared", [["--spare", "0.5"], []])
-def test_what_ignores_a_stop_is_killed_after_the_grace(
-    spared: list[str], here: Path, marker: dict[str, str]
-):
+def test_what_ignores_a_stop_is_killed_after_the_grace(here: Path, marker: dict[str, str]):
     """Also a command that is spared, after so many seconds."""
-    command = [*spared, "--grace", "0.5", "--", sys.executable, "stubborn.py"]
+    command = ["--spare", "0.5", "--grace", "0.5", "--", sys.executable, "stubborn.py"]
     with start(*SUPERVISE, *command, env=os.environ | marker) as process:
         until((here / "ready").exists)
         began = time.monotonic()
-        process.terminate() if spared else process.stdin.close()
+        process.terminate()
 
         assert process.wait(60) == 128 + signal.SIGKILL
         assert time.monotonic() - began >= 0.5
@@ -165,38 +161,20 @@ def test_a_command_gets_the_files_that_it_is_given_and_no_other(here: Path):
                 assert process.wait(60) == expected
 
 
-LISTENER_GONE = """
-import os, signal
-from pipeline.workflow import processes
+def test_a_signal_asks_to_stop_though_nobody_hears_of_it_unless_it_was_ignored():
+    def say(line: str) -> None:
+        raise BrokenPipeError
 
-def say(line):
-    raise BrokenPipeError
-
-stop = processes.Stop()
-before = signal.getsignal(signal.SIGTERM)
-with processes.signals(stop, say):
-    for number in (signal.SIGTERM, signal.SIGINT):
-        os.kill(os.getpid(), number)
-        assert stop.wait(30)
-assert (stop.reason, stop.crashed) == ("stopped by SIGTERM", True)
-assert signal.getsignal(signal.SIGTERM) == before
-"""
-
-
-def test_a_signal_asks_to_stop_though_nobody_hears_of_it():
-    done = subprocess.run(
-        [sys.executable, "-c", LISTENER_GONE], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_signal_that_was_ignored_before_still_is():
-    stop = processes.Stop()
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    stop, before = processes.Stop(), signal.getsignal(signal.SIGTERM)
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        with processes.signals(stop, print):
+        with processes.signals(stop, say):
             os.kill(os.getpid(), signal.SIGHUP)
             assert not stop.wait(0.1)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(os.getpid(), number)
+                assert stop.wait(30)
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, ignored)
+    assert (stop.reason, stop.crashed) == ("stopped by SIGTERM", True)
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -10,7 +10,6 @@ secret is made until every process that received the secret has ended, so that n
 listen there and receive it.
 """
 
-import ipaddress
 import json
 import os
 import secrets
@@ -20,9 +19,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rrcm.core import locks
 from rrcm.core.errors import ConfigError, StageError
 from rrcm.core.files import write_json
-from rrcm.core.locks import lock
 from rrcm.inference import extras
 
 HOME = Path(".rrcm/prefect")  # Prefect's database and files, of this checkout alone
@@ -90,7 +89,7 @@ def running() -> dict[str, str]:
     """The variables of clients of `rrcm flow up` of this checkout; none if it does not run."""
     try:
         with LOCK.open("rb") as file:
-            if lock(file.fileno()):
+            if locks.lock(file.fileno()):
                 return {}
         return dict(json.loads(SERVER.read_text()))
     except FileNotFoundError:
@@ -109,10 +108,7 @@ def alone() -> Iterator[None]:
         HOME.chmod(0o700)  # somebody else may have made it
     except OSError as error:
         raise StageError(f"{HOME}: {error.strerror}; it must be a folder of yours") from None
-    with LOCK.open("ab") as file:
-        if not lock(file.fileno()):
-            doing = running().get(ADDRESS) or "it is starting, or ending, and waits for its runs"
-            raise StageError(f"`rrcm flow up` runs in this checkout already: {doing}")
+    with locks.alone(LOCK, "`rrcm flow up`", say=print, patience=0.0):
         SERVER.unlink(missing_ok=True)  # left by one that was killed
         try:
             yield
@@ -185,13 +181,6 @@ def settings(host: str, listener: socket.socket, known: str) -> dict[str, str]:
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_SERVER_UI_API_URL": "/api",  # relative, to work from browsers on other hosts
     }
-
-
-def warning(listener: socket.socket) -> str:
-    """A warning, after a line feed, if it listens at more than loopback; else empty."""
-    if ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
-        return ""
-    return "\nwarning: without TLS, whoever can listen in on the network reads the password"
 
 
 def command(listener: socket.socket) -> list[str]:

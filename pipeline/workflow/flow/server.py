@@ -95,11 +95,11 @@ def up(*, host: str, port: int, say: Say) -> None:
 
                 deployments.sweep()
                 told, url = deployments.deploy(), os.environ[ADDRESS].removesuffix("/api")
-                with _worker(FLOWS, 1, heard=lambda: server.poll() is None) as worker:
+                with _worker(FLOWS, 1) as worker:
                     environment.publish()
                     say(
                         f"{told}\n{url} shows runs; Ctrl-C ends it\nit asks for a password: the "
-                        f"secret in {environment.SERVER}{environment.warning(listener)}"
+                        f"secret in {environment.SERVER}"
                     )
                     _wait({"server": server, "worker": worker}, stop)
 
@@ -158,9 +158,7 @@ def _status(url: str) -> int:
 
 
 @contextmanager
-def _worker(
-    queue: str, limit: int, *, log: bool = True, heard: Callable[[], bool] = lambda: True
-) -> Iterator[Popen[bytes]]:
+def _worker(queue: str, limit: int, *, log: bool = True) -> Iterator[Popen[bytes]]:
     """Run a worker; its runs use this checkout and this Python interpreter."""
     more = {environment.CHECKOUT: str(Path.cwd()), "PATH": processes.path()}
     if queue == STAGES:
@@ -172,7 +170,7 @@ def _worker(
         try:
             yield process
         finally:
-            _end_runs(process, heard)
+            _end_runs(process)
 
 
 @contextmanager
@@ -201,11 +199,11 @@ def _log(what: str) -> Path:
     return HOME / f"{what}.log"
 
 
-def _end_runs(supervisor: Popen[bytes], heard: Callable[[], bool]) -> None:
+def _end_runs(supervisor: Popen[bytes]) -> None:
     """Stop a worker's runs before the worker, which would kill them without reporting it.
 
-    The worker is suspended meanwhile and starts no further runs. If the server is gone (``heard``
-    is False), a run would try for minutes to report; it is killed, and its stages still save.
+    The worker is suspended meanwhile and starts no further runs. A run that does not end, such as
+    one whose server is gone, is killed; its stages have saved by then.
     """
     try:
         for worker in psutil.Process(supervisor.pid).children():
@@ -214,7 +212,7 @@ def _end_runs(supervisor: Popen[bytes], heard: Callable[[], bool]) -> None:
             for run in runs:
                 supervise.send(run, signal.SIGTERM)
             deadline = time.monotonic() + FAREWELL
-            while any(map(_lives, runs)) and heard() and time.monotonic() < deadline:
+            while any(map(_lives, runs)) and time.monotonic() < deadline:
                 time.sleep(POLL)
             for process in (*runs, worker):
                 supervise.send(process, signal.SIGKILL)
