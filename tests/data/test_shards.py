@@ -9,6 +9,7 @@ import signal
 import time
 import tracemalloc
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -300,6 +301,21 @@ def test_a_kill_at_any_operation_on_files_leaves_what_goes_on_to_the_same_bytes(
         at += 19
 
     assert at > 100
+
+
+def test_a_note_is_trusted_only_beside_its_shard(built: Path, tmp_path: Path):
+    out, scratch = tmp_path / "shards", tmp_path / "scratch"
+    with suppress(InterruptedError):
+        for done, _ in enumerate(sharding.write(SOME, out, CFG, scratch=scratch, workers=1), 1):
+            if done == 3:
+                raise InterruptedError
+    gone, damaged, *_ = sorted(scratch.rglob("*.tar"))
+    gone.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+
+    [*sharding.write(SOME, out, CFG, scratch=scratch, workers=1)]
+
+    assert contents(out) == contents(built)
 
 
 @pytest.mark.parametrize(("where", "code"), [("_pack", errno.ENOSPC), ("_index", errno.EFBIG)])
