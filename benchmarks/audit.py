@@ -42,9 +42,8 @@ def main() -> None:
     options.add_argument("--faulty", type=int, default=30, help="rounds that plant faults, too")
     options.add_argument("--published", type=int, default=200, help="tables of 3 digits to read")
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--workers", type=int, default=2)
     arguments = options.parse_args()
-    with ProcessPoolExecutor(arguments.workers) as pool:
+    with ProcessPoolExecutor() as pool:
         jobs = [
             pool.submit(measure, (arguments.seed, turn), faulty=turn < arguments.faulty)
             for turn in range(arguments.rounds)

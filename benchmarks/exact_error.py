@@ -26,14 +26,12 @@ LARGEST = 4.0  # the largest radius, in sigma, whose p is tried
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--n", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    options.add_argument("--alpha", type=float, default=0.001)
-    options.add_argument("--values", type=int, default=10_000, help="how many p")
     arguments = options.parse_args()
-    radii = np.linspace(0.0, LARGEST, arguments.values)
+    radii = np.linspace(0.0, LARGEST, 10_000)
     print("| n | looks | largest error / alpha | at p | of radii of the table | control |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for n in arguments.n:
-        rule, alpha = _laid_out(n, arguments.alpha), arguments.alpha
+        rule, alpha = _laid_out(n, futility.ALPHA), futility.ALPHA
         steps = Steps(rule.looks)
         errors = np.array([error(rule, steps, float(ndtr(-r)), alpha) for r in radii])
         table = [error(rule, steps, q, alpha) for q in _within(rule, alpha)]

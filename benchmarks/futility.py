@@ -32,11 +32,10 @@ from rrcm.certification.votes.sequential import efficacy_bound, look_schedule
 BETAS = (0.05, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
 BETA = 0.01  # of `spending`, for all looks together
 NEAR = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)  # radii in units of sigma
-CHANCES = tuple(
-    np.linspace(0.05, 0.95, 19)
-)  # probabilities that n draws certify, at which the worst p is searched
+CHANCES = np.linspace(0.05, 0.95, 19)  # that n draws certify, among which the worst p is searched
 TAIL = 1e-13  # part of a binomial distribution that is neglected
 SIGMA, MEAN, SPREAD = 0.5, 1.15, 2.4
+ALPHA, IMAGES = 0.001, 1_000
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]
 
 
@@ -44,23 +43,20 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--n", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     options.add_argument("--beta", type=float, nargs="+", default=BETAS)
-    options.add_argument("--alpha", type=float, default=0.001)
-    options.add_argument("--images", type=int, default=1_000)
-    options.add_argument("--seed", type=int, default=0)
     arguments = options.parse_args()
     print("| n | beta | lost, one p | lost, just enough | draws for each image |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     for n in arguments.n:
-        votes = simulated(look_schedule(n), arguments.images, seed=arguments.seed)
+        votes = simulated(look_schedule(n))
         for beta in arguments.beta:
-            found = [lost(r, n=n, alpha=arguments.alpha, beta=beta) for r in NEAR]
+            found = [lost(r, n=n, alpha=ALPHA, beta=beta) for r in NEAR]
             cells = [f"{100 * max(each):.2f} %" for each in zip(*found, strict=True)]
-            rule = laid_out(RADII, n=n, alpha=arguments.alpha, beta=beta, sigma=SIGMA)
+            rule = laid_out(RADII, n=n, alpha=ALPHA, beta=beta, sigma=SIGMA)
             cells += [f"{draws(rule, votes):,.0f}"]
             print(f"| {n:,} | {beta:g} | " + " | ".join(cells) + " |", flush=True)
-        claim = Claim(certificate=cohen, sigma=SIGMA, alpha=arguments.alpha)
+        claim = Claim(certificate=cohen, sigma=SIGMA, alpha=ALPHA)
         other = spending.Rule(spending.Config(radii=RADII, beta=BETA), n=n, claim=claim)
-        votes = simulated(other.looks, arguments.images, seed=arguments.seed)
+        votes = simulated(other.looks)
         print(f"| {n:,} | `spending`, {BETA:g} | | | {draws(other, votes):,.0f} |", flush=True)
 
 
@@ -143,14 +139,10 @@ def _window(draws: int, p: float) -> tuple[int, int]:
     return int(binom.ppf(TAIL, draws, p)), int(binom.isf(TAIL, draws, p))
 
 
-def probabilities(images: int) -> np.ndarray:
-    """The p of each image: the module's distribution at even quantiles."""
-    return ndtr(MEAN + SPREAD * ndtri((np.arange(images) + 0.5) / images))
-
-
-def simulated(looks: tuple[int, ...], images: int, *, seed: int) -> list[list[tuple[int, int]]]:
-    """Votes of each image at all looks, with the p of `probabilities`."""
-    rng, p = np.random.default_rng(seed), probabilities(images)
+def simulated(looks: tuple[int, ...]) -> list[list[tuple[int, int]]]:
+    """Votes of each image at all looks; their p are even quantiles of the module's distribution."""
+    p = ndtr(MEAN + SPREAD * ndtri((np.arange(IMAGES) + 0.5) / IMAGES))
+    rng = np.random.default_rng(0)
     hits = np.cumsum([rng.binomial(t, p) for t in np.diff(looks, prepend=0)], axis=0)
     return [[*zip(looks, each.tolist(), strict=True)] for each in hits.T]
 

@@ -4,7 +4,6 @@
 one thread. Repeats are interleaved, so that other load affects all alike; rates are medians.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -17,13 +16,10 @@ from rrcm.noise import streams
 
 SHAPES = ((1, 8, 8), (3, 32, 32))
 SIGMA, MAX_VALUE = 0.25, 255
-PIXELS, SECONDS = 400_000, 0.3  # of a batch; of a variant and repeat
+PIXELS, SECONDS, REPEATS = 400_000, 0.3, 7  # of a batch; of a variant and repeat
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--repeats", type=int, default=7)
-    repeats = options.parse_args().repeats
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for shape in SHAPES:
@@ -32,7 +28,7 @@ def main() -> None:
         for draw in drawn.values():  # compiles, and allocates the memory
             draw()
         rates: dict[str, list[float]] = {name: [] for name in drawn}
-        for _ in range(repeats):
+        for _ in range(REPEATS):
             for name, draw in drawn.items():
                 rates[name].append(batch * rate(draw, device))
         usual = statistics.median(rates["torch.randn"])

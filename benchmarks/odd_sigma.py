@@ -32,9 +32,7 @@ from rrcm.auditing.audit import Audit
 
 DECIMALS = (0.1, 0.12, 0.25, 0.5, 0.75, 1.0)
 DEVIATIONS = (0.2023, 0.1994, 0.2010, 0.247, 0.2435, 0.2616, 0.229, 0.224, 0.225)
-CLOSE = (
-    0.005  # relative difference of a sigma that counts as the true one; three digits tell no more
-)
+CLOSE = 0.005  # relative difference to a sigma that counts as it; three digits tell no more
 RADII = [*FAULTS][1:5]  # faults of radii, which the freedom of sigma might hide
 
 
@@ -43,11 +41,10 @@ def main() -> None:
     options.add_argument("--clean", type=int, default=10_000, help="clean tables of all formats")
     options.add_argument("--faulty", type=int, default=100, help="tables of each format and fault")
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--workers", type=int, default=2)
     arguments = options.parse_args()
     faulty = arguments.faulty * len(FORMATS)
     counts: Counter[tuple[str, str]] = Counter()
-    with ProcessPoolExecutor(arguments.workers) as pool:
+    with ProcessPoolExecutor() as pool:
         run = partial(outcomes, arguments.seed, faulty=faulty)
         for happened in pool.map(run, range(max(arguments.clean, faulty)), chunksize=20):
             counts.update(happened)

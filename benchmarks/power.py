@@ -10,7 +10,7 @@ import argparse
 import numpy as np
 from scipy.special import betaincinv
 
-from benchmarks.futility import BETA, drawn, fewest, laid_out, thresholds
+from benchmarks.futility import ALPHA, BETA, drawn, fewest, laid_out, thresholds
 from rrcm.certification.certificates import cohen
 from rrcm.certification.stopping import spending
 from rrcm.certification.votes.bounds import complement
@@ -26,13 +26,12 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--n", type=int, nargs="+", default=[1_000, 10_000])
     options.add_argument("--radius", type=float, nargs="+", default=[0.5, 1.0, 1.5, 2.0])
-    options.add_argument("--alpha", type=float, default=0.001)
     arguments = options.parse_args()
     print("| n | r / σ | rule | misses | of `none` | certified, worst p | by `none` there |")
     print("| ---: | ---: | --- | ---: | ---: | ---: | ---: |")
     for n in arguments.n:
         for radius in arguments.radius:
-            none, *rules = at(radius, n=n, alpha=arguments.alpha).items()
+            none, *rules = at(radius, n=n, alpha=ALPHA).items()
             for name, rule in rules:
                 power, of_none = worst(rule, none[1])
                 misses = f"{n - rule[1][-1]:,} | {n - none[1][1][-1]:,}"

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from rrcm.core.ranges import BATCH, COPIES, LAYERS, MOST, not_negative, positive, require, seeded
+from rrcm.core.ranges import BATCH, COPIES, LAYERS, MOST, SEEDS, not_negative, positive, require
 from rrcm.core.registry import Of
 from rrcm.core.schema import shown
 
@@ -80,7 +80,7 @@ class Local:
     seed: int
 
     def __post_init__(self) -> None:
-        seeded(self)
+        not_negative(self, "seed", most=SEEDS)
         not_negative(self, "copies", most=COPIES)
         not_negative(self, "sigma")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from rrcm.config.sections import Compute, Optimizer
-from rrcm.core.ranges import BATCH, not_negative, positive, require, seeded
+from rrcm.core.ranges import BATCH, SEEDS, not_negative, positive, require
 from rrcm.core.registry import Of
 
 
@@ -38,7 +38,7 @@ class Denoising:
     compute: Compute
 
     def __post_init__(self) -> None:
-        seeded(self)
+        not_negative(self, "seed", most=SEEDS)
         positive(self, "batch_size", most=BATCH)
         not_negative(self, "steps")
         require(0 <= self.ema < 1, f"ema: a momentum in [0, 1), got {self.ema}")

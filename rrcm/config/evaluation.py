@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from rrcm.core.ranges import BATCH, COPIES, MOST, not_negative, positive, require, seeded
+from rrcm.core.ranges import BATCH, COPIES, MOST, SEEDS, not_negative, positive, require
 from rrcm.core.registry import Of
 from rrcm.core.schema import shown
 
@@ -33,7 +33,7 @@ class Generation:
     seed: int
 
     def __post_init__(self) -> None:
-        seeded(self)
+        not_negative(self, "seed", most=SEEDS)
         positive(self, "batch_size", most=BATCH)
         for key, most in (("steps", COPIES), ("images", MOST)):
             positive(self, key, most=most)
@@ -67,7 +67,7 @@ class Representation:
     seed: int
 
     def __post_init__(self) -> None:
-        seeded(self)
+        not_negative(self, "seed", most=SEEDS)
         positive(self, "penalty", "t_max", "images")
         positive(self, "batch_size", most=BATCH)
         not_negative(self, "entropy")

@@ -15,11 +15,11 @@ from rrcm.core.ranges import (
     COPIES,
     LAYERS,
     MOST,
+    SEEDS,
     SIDE,
     not_negative,
     positive,
     require,
-    seeded,
     share,
 )
 from rrcm.core.registry import Of
@@ -53,7 +53,7 @@ class Data:
     crop: float
 
     def __post_init__(self) -> None:
-        seeded(self)
+        not_negative(self, "seed", most=SEEDS)
         positive(self, "validation", "shard_size")
         positive(self, "size", most=SIDE)
         not_negative(self, "test", "choice")
@@ -206,7 +206,7 @@ class Pretrain:
     compute: Compute
 
     def __post_init__(self) -> None:
-        seeded(self)
+        not_negative(self, "seed", most=SEEDS)
         positive(self, "steps")
         require(self.batch_size > 1, f"batch_size: must be above 1, got {self.batch_size}")
         positive(self, "batch_size", most=BATCH)
@@ -287,7 +287,7 @@ class Run:
     loss: dict[str, Any]
 
     def __post_init__(self) -> None:
-        seeded(self)
+        not_negative(self, "seed", most=SEEDS)
         positive(self, "sigma")
 
 

@@ -5,14 +5,13 @@ The dataclass that holds a value checks it. It does not know its place in the fi
 """
 
 import math
-from typing import Protocol
 
 from rrcm.core.errors import ConfigError
 
 # Larger numbers are taken for mistakes: they would fail after hours of training, or take all
 # memory. The limits are far above anything that was ever trained or certified.
 MOST = 2**31 - 1  # steps, images, weights of a loss, …: counts that 32 bits hold
-SEEDS = 2**32  # larger ones would make streams of noise.streams.torch_seed overlap
+SEEDS = 2**32 - 1  # larger ones would make streams of noise.streams.torch_seed overlap
 SIDE = 2**14  # pixels per side of a picture
 WIDTH = 2**16  # of a layer: channels, features, heads
 LAYERS = 2**10  # blocks of a network; also processes on a host
@@ -44,20 +43,6 @@ def not_negative(section: object, *keys: str, most: int = MOST) -> None:
 
 def _at_most(key: str, value: float, most: int) -> None:
     require(value <= most, f"{key}: at most {most}, got {value}; more is taken for a mistake")
-
-
-class Seeded(Protocol):
-    """A section with a ``seed``."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of the random numbers."""
-
-
-def seeded(section: Seeded) -> None:
-    """Refuse a ``seed`` outside of [0, 2^32)."""
-    seed = section.seed
-    require(0 <= seed < SEEDS, f"seed: must be in [0, 2^32), got {seed}")
 
 
 def share(section: object, *keys: str) -> None:

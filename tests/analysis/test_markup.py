@@ -30,8 +30,7 @@ def test_latex_is_a_booktabs_table():
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    shown = r"\textbackslash{} \textasciitilde{} \textasciicircum{} \$ \# \{ \} $\ge$ & 1 \\"
-    assert shown in markup.latex(SYMBOLS)
+    assert r"\textasciicircum \space \$ \# \{ \} $\ge$ & 1" in markup.latex(SYMBOLS)
 
 
 @given(

@@ -33,13 +33,15 @@ def with_header(of: Entry, **changes: object) -> Entry:
     return dataclasses.replace(of, votes=(dataclasses.replace(head, **changes), rows))
 
 
-def test_other_pictures_are_not_paired_and_unknown_ones_are_assumed_to_be_the_same(tmp_path):
+def test_other_pictures_are_not_paired_and_unknown_ones_are_assumed_to_be_the_same(
+    tmp_path, undrawn
+):
     mine, same, others = (votes("a"), votes("b"), votes("c", pixels="2" * 64))
 
     assert [pairing.same_pictures(mine, one) for one in (same, others)] == [True, False]
     assert pairing.pairs([mine, same, others]) == [(mine, same)]
     (note,) = pairing.notes([mine, others])
-    assert note == "a and c have other pictures, and are not compared in pairs."
+    assert note.startswith("a and c were certified on other pictures, or with other labels")
     assert tables.comparisons([mine, others], **SHOWN).empty
     unknown = dataclasses.replace(others, votes=None)  # the certificates alone, as from a CSV file
     assert pairing.same_pictures(mine, unknown) is None and pairing.same_images(mine, unknown)
@@ -49,28 +51,16 @@ def test_other_pictures_are_not_paired_and_unknown_ones_are_assumed_to_be_the_sa
 
     page = (tmp_path / "index.html").read_text()
     assumed = "Not recorded of both, and so assumed to be the same in pairs: pictures"
-    assert assumed in page[: page.index("<svg")]
+    assert assumed in page[: page.index("<svg")] and "in at most 5 %" in page
     assert pd.read_csv(tmp_path / "comparisons.csv")["undecided"].dtype == bool
-
-
-@pytest.mark.parametrize("shard", ["1/2", "2/2"])
-def test_a_digest_of_more_pictures_or_other_labels_decides_nothing(shard):
-    """It is of all shards and of the labels as they were, so that other ones may be the cause."""
-    mine, others = votes("a"), votes("c", pixels="2" * 64)
-
-    assert pairing.same_pictures(mine, with_header(others, shard=shard)) is None
-    assert pairing.same_pictures(mine, dataclasses.replace(others, relabelled=True)) is None
-    assert pairing.same_pictures(mine, dataclasses.replace(votes("b"), relabelled=True))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"n0": 30}, "n₀ 20 and 30"),
-        ({"alpha": 0.01}, "rule grid, "),
         ({"noise": "sound", "slack": 1e-9}, "noise gaussian and sound"),
         ({"budget": 60.0}, "budget 60 s"),
-        ({"stop": "anytime", "stopping": {"tolerance": 0.1, "beta": 0.01}}, "rule grid, "),
         ({"stopping": GRID | {"beta": 0.01}}, "rule grid, "),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
@@ -147,16 +137,6 @@ def test_a_sentence_names_the_better_the_radii_and_what_is_open():
         "σ = 0.5: a certifies more images than b at r = 0, b certifies more images than a at "
         "r = 0.5."
     ]
-
-
-def test_the_page_begins_with_it(tmp_path):
-    found = [reaching("ours", [0.9, 0.8, 0.0, 0.0]), reaching("worse", [0.9, 0.5, 0.0, 0.0])]
-
-    report.write(found, tmp_path, radii=RADII, confidence=0.95, subject="images")
-
-    page = (tmp_path / "index.html").read_text()
-    assert "ours certifies more images than worse at r = 0.5" in page[: page.index("<svg")]
-    assert "in at most 5 %" in page
 
 
 def kept(folder, name: str, **changes: object) -> str:

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from builders import certificates, refused
+from helpers import shipped
 from report_entries import entry
 from scipy.stats import norm
 from workspace import ROOT, tracked
 
 from rrcm.analysis import published, report
-from rrcm.config import params
 from rrcm.core.errors import DataError
 
 SHOWN = {"radii": [0.0, 0.25, 0.5], "confidence": 0.95}
@@ -76,7 +76,7 @@ def test_a_lower_bound_can_be_too_large_but_not_too_small():
     assert published.table(low.assign(lower_bound=True))["ours %"].tolist() == ["≥ 50.00"] * 2
 
 
-def test_the_page_has_a_section_where_there_are_published_rows(tmp_path: Path):
+def test_the_page_has_a_section_where_there_are_published_rows(tmp_path: Path, undrawn):
     found = [ours("a", 0.9, 100)]
 
     report.write(found, tmp_path / "with", subject="", published=theirs(0.92), **SHOWN)
@@ -99,12 +99,9 @@ def imported(name: str) -> str:
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_the_files_in_the_project_name_evaluations_of_their_whole_preset(path: Path):
     rows = published.read(path)
-    preset = next(
-        found
-        for name in (f"{path.stem}-all", path.stem)
-        if (found := ROOT / f"presets/{name}.yaml").exists()
-    )
-    whole = params.load(preset)
+    names = (f"{path.stem}-all", path.stem)
+    name = next(name for name in names if (ROOT / f"presets/{name}.yaml").exists())
+    whole = shipped(name)
 
     assert len(rows) and {imported(name) for name in rows.index} <= whole.evals.keys()
     assert whole.data.name == path.stem  # `rrcm report` finds the file by it
@@ -119,19 +116,6 @@ def test_the_files_in_the_project_name_evaluations_of_their_whole_preset(path: P
         assert ((shares == 0) == (radii > reach)).all()
         if not np.isnan(acr := rows.loc[name, "acr"]):  # accuracy is at least that of the next
             assert 0.25 * shares[1:].sum() < acr < 0.25 * shares.sum()
-
-
-def test_rows_without_acr_are_compared_by_their_accuracy():
-    """The paper has no ACR; its rows say so by an empty field."""
-    rows = published.read(ROOT / "presets/published/cifar10.csv")
-    name = "b-rrcm-s025-e025"
-
-    made = published.compare([ours(name, 0.9, 500)], rows, radii=[0.0], confidence=0.95)
-
-    assert np.isnan(rows.loc[name, "acr"])
-    assert made["published"].tolist() == [0.836]
-    error = np.sqrt((0.9 * 0.1 + 0.836 * 0.164) / 500)
-    np.testing.assert_allclose(made["errors"], 0.064 / error)
 
 
 def test_the_best_of_each_radius_is_the_papers_table():

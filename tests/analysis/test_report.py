@@ -184,7 +184,7 @@ def test_two_reports_are_the_same_bytes(written, tmp_path, monkeypatch):
     assert contents(tmp_path) == contents(written)
 
 
-def test_tables_of_others_make_a_page_of_what_they_have(tmp_path):
+def test_tables_of_others_make_a_page_of_what_they_have(tmp_path, undrawn):
     """Without sigma, alpha, p_A, votes, labels: no figure and no sentence that needs them."""
     known = ["idx", "label", "predict", "radius", "correct"]
     bare = table(0)[known].assign(label=-1, correct=0)
@@ -207,25 +207,23 @@ def test_a_refused_report_writes_nothing(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("figure", ["budget", "per_class"])
-def test_figures_have_the_radii_of_the_table(tmp_path, monkeypatch, figure):
+def test_figures_have_the_radii_of_the_table(tmp_path, monkeypatch, undrawn):
     """Those that nobody certifies are in the files with numbers only."""
     most = max(statistics.credited(one.judged).max() for one in ENTRIES)
-    radii, drawn = [0.0, most, most + 0.1, most + 0.2], []
-    draw = getattr(figures, figure)
-    monkeypatch.setattr(figures, figure, lambda parts: drawn.append(parts) or draw(parts))
+    radii, drawn = [0.0, most, most + 0.1, most + 0.2], {}
+    for name in ("budget", "per_class"):
+        monkeypatch.setattr(figures, name, lambda parts, name=name: drawn.update({name: parts}))
 
     report.write(ENTRIES, tmp_path, radii=radii, confidence=CONFIDENCE, subject=SUBJECT)
 
-    ((*parts,),) = (found.values() for found in drawn)
-    assert len(parts) == len(ENTRIES)
-    assert all({*part["radius"]} == {*radii[:3]} for part in parts)
-    assert {*pd.read_csv(tmp_path / f"{figure}.csv")["radius"].round(6)} == {
-        round(radius, 6) for radius in radii
-    }
+    for name, parts in drawn.items():
+        assert len(parts) == len(ENTRIES)
+        assert all({*part["radius"]} == {*radii[:3]} for part in parts.values())
+        numbers = pd.read_csv(tmp_path / f"{name}.csv")["radius"].round(6)
+        assert {*numbers} == {round(radius, 6) for radius in radii}
 
 
-def test_versions_and_the_commit_are_on_a_page_that_is_given_them(written, tmp_path):
+def test_versions_and_the_commit_are_on_a_page_that_is_given_them(written, tmp_path, undrawn):
     versions = pd.DataFrame([{"stages": "sample (2)", "torch": "2.0<x>"}])
     report.write(
         ENTRIES, tmp_path, subject=SUBJECT, versions=versions, recorded="commit abc", **SHOWN

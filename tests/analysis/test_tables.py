@@ -103,10 +103,8 @@ def test_radii_beyond_the_first_that_nothing_certifies_are_left_out():
     ("stop", "draws", "short"),
     [
         ("certified", 200, True),  # more could have enlarged the radius
-        ("certified", 500, False),
         ("futile", 200, True),  # given up, and a share beta of these would have had a radius
         ("budget", 0, True),
-        ("budget", 200, True),
         ("n", 500, False),
     ],
 )
@@ -125,8 +123,7 @@ def test_acr_is_a_lower_bound_where_a_radius_was_cut_short(stop, draws, short):
 
 
 @pytest.mark.parametrize("stop", ["none", "grid", "anytime"])
-@pytest.mark.parametrize("alpha", [0.001, 0.01])
-@pytest.mark.parametrize("certificate", ["cohen", "two_class"])
+@pytest.mark.parametrize(("certificate", "alpha"), [("cohen", 0.001), ("two_class", 0.01)])
 def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate):
     """At radii of the table, for the certificate and alpha that the rule was laid out for.
 
@@ -194,45 +191,27 @@ def test_numbers_are_a_row_for_each_entry_or_pair_and_radius():
     assert {*zip(text["A"], text["B"], strict=True)} == {("rrcm", "gaussian")}
 
 
-@pytest.mark.parametrize(("entries", "pairs"), [(4, 6), (5, 4), (10, 9)])
-def test_of_many_entries_the_first_is_compared_with_each(entries, pairs):
-    found = [entry(seed, method=f"method {seed}") for seed in range(entries)]
+def test_of_many_entries_the_first_is_compared_with_each():
+    found = [entry(seed, method=f"method {seed}") for seed in range(5)]
+    for entries, pairs in ((4, 6), (5, 4)):
+        compared = tables.comparisons(found[:entries], radii=[0.0], confidence=0.95)
 
-    compared = tables.comparisons(found, radii=[0.0], confidence=0.95)
-
-    assert len(compared) == pairs
-    assert {*compared["first"]} == {found[0].name} or entries == 4
+        assert len(compared) == pairs
+        assert {*compared["first"]} == {found[0].name} or entries == 4
 
 
-@pytest.mark.parametrize(
-    "second",
-    [
+def test_what_cannot_be_compared_is_not():
+    """Other sigmas and models are other questions, other images have no pairs."""
+    for second in (
         entry(1, method="gaussian", sigma=0.25),
         dataclasses.replace(PAIR[1], model="b"),
         dataclasses.replace(PAIR[1], table=PAIR[1].table.iloc[::-1]),
-    ],
-    ids=["sigma", "model", "images"],
-)
-def test_what_cannot_be_compared_is_not(second):
-    """Other sigmas and models are other questions, other images have no pairs."""
-    found = [PAIR[0], second]
+    ):
+        found = [PAIR[0], second]
 
-    assert tables.comparisons(found, **SHOWN).empty
-    assert tables.comparison_table(found, tables.comparisons(found, **SHOWN)).empty
-    assert len(tables.radius_table(found, confidence=0.95)) == 2
-
-
-def test_acr_has_an_interval_and_so_has_its_difference():
-    first, second, apart = tables.radius_table(PAIR, confidence=0.95).to_dict("records")
-
-    mean = intervals.mean(statistics.credited(PAIR[0].table), confidence=0.95)
-    gap = paired.acr_difference(*(e.table for e in PAIR), confidence=0.95)
-    value = printed(mean.value, DOWN, places=3)
-    assert first["ACR"] == f"≥ {value} {tables.interval(mean.low, mean.high, places=3)}"
-    column = "classifier, or difference"
-    assert second[column] == "gaussian" and apart[column] == "rrcm − gaussian"
-    said = f"{gap.value:+.3f} {tables.interval(gap.low, gap.high, places=3, sign='+')}"
-    assert apart["ACR"] == f"{said} of lower bounds"
+        assert tables.comparisons(found, **SHOWN).empty
+        assert tables.comparison_table(found, tables.comparisons(found, **SHOWN)).empty
+        assert len(tables.radius_table(found, confidence=0.95)) == 2
 
 
 def test_what_may_be_false_is_said_once_for_each_alpha():
@@ -246,17 +225,6 @@ def test_what_may_be_false_is_said_once_for_each_alpha():
     assert tables.failure_table([unknown]).empty
 
 
-def test_why_drawing_stopped_is_counted():
-    (row, _) = tables.drawing_table(PAIR).to_dict("records")
-
-    for why, count in PAIR[0].table["stop"].value_counts().items():
-        assert f"{why} {100 * count / 15:.1f} %" in row["why drawing stopped"]
-    assert row["draws an image"] == f"{PAIR[0].table['n'].mean():,.0f}"
-    assert (row["of at most"], row["rule"]) == ("500", "grid")
-    foreign = dataclasses.replace(PAIR[0], table=PAIR[0].table.drop(columns=["n"]), votes=None)
-    assert tables.drawing_table([foreign]).empty
-
-
 def test_fewer_draws_are_certified_from_the_votes():
     made = truncation.fewer_draws(PAIR[:1], **SHOWN)
 
@@ -268,34 +236,6 @@ def test_fewer_draws_are_certified_from_the_votes():
         assert part["value"].tolist() == pytest.approx(want)
         assert part["acr"].unique() == pytest.approx(statistics.average_certified_radius(table))
         assert part["mean_draws"].unique() == pytest.approx(table["n"].mean())
-
-
-def test_budgets_at_which_nothing_can_be_certified_are_left_out():
-    """Unanimous votes of 100 draws certify nothing at alpha = 2^-150."""
-    made = truncation.fewer_draws([entry(0, alpha=2.0**-150)], **SHOWN)
-
-    assert made["n"].unique().tolist() == [200, 500]
-
-
-def test_classes_have_the_names_that_the_votes_know():
-    named = entry(0, classes=["cat", "dog", "eel"])
-    nameless = dataclasses.replace(named, name="b", votes=None)
-
-    made = tables.class_numbers([named, nameless], **SHOWN)
-
-    assert made["class"].unique().tolist() == ["cat", "dog", "eel", "0", "1", "2"]
-    part = statistics.per_class(named.table, **SHOWN)
-    assert made["value"].tolist() == [*part["value"], *part["value"]]
-
-
-def test_envelopes_are_of_families_with_several_sigmas():
-    found = [*PAIR, entry(2, sigma=0.25)]
-
-    (name, curve), *others = tables.envelopes(found).items()
-
-    assert name == "tiny rrcm (lower bound)" and not others  # drawn under `grid`
-    want = statistics.envelope([statistics.curve(e.table) for e in (found[0], found[2])])
-    pd.testing.assert_frame_equal(curve, want)
 
 
 def test_choosing_n_by_what_fewer_draws_show_is_a_choice_among_tests():

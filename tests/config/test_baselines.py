@@ -6,12 +6,11 @@ train. What has no such source is "not verified" in the preset and is not assert
 """
 
 import pytest
-from workspace import ROOT
+from helpers import shipped
 
-from rrcm.config import params
 from rrcm.training.engine import loop
 
-CIFAR, IMAGENET = (params.load(ROOT / f"presets/{name}.yaml") for name in ("cifar10", "imagenet"))
+CIFAR, IMAGENET = map(shipped, ("cifar10", "imagenet"))
 SIGMAS = {"s025": 0.25, "s050": 0.5, "s100": 1.0}
 METHODS = {
     "cifar10": {
@@ -130,37 +129,6 @@ def test_smoothmix_is_trained_on_cifar10_as_published():
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_boosting_averages_logits_of_consistency_with_seeds_of_their_own(preset):
-    whole, model, members = PRESETS[preset]
-    for name in SIGMAS:
-        ensemble = whole.ensembles[f"{model}-boosting-{name}"]
-        found = [whole.runs[run] for run in whole.runs_of(f"{model}-boosting-{name}")]
-
-        assert (ensemble.members, ensemble.rule) == (members, "mean_logits")
-        assert [run.seed for run in found] == [*range(members)]
-        first = whole.runs[f"{model}-consistency-{name}"]
-        assert {(run.method, run.sigma, run.recipe) for run in found} == {
-            ("consistency", first.sigma, first.recipe)
-        }
-        assert all(run.loss == first.loss for run in found)
-
-
-def test_pretrainings_of_the_appendix_are_fine_tuned_as_rrcm_is_at_sigma_1():
-    """Code for MoCo-v3 with noise: 300,000 steps of 256 images, four levels; of JEPA, paper."""
-    moco, jepa, ours = (CIFAR.pretrain[name] for name in ("b_moco_noise", "b_jepa", "b"))
-
-    assert (moco.steps, moco.batch_size, moco.model) == (300_000, 256, "b")
-    assert moco.loss == {"tau": 0.2, "levels": [0.002, 0.5, 1.0, 2.0]}
-    assert moco.augment == {view: ours.augment[view] for view in ("first", "second")}
-    assert (jepa.steps, jepa.model, jepa.loss["targets"]) == (300_000, "b", 4)
-    for name in ("b-moco_noise-s100", "b-jepa-s100"):
-        run, rrcm = CIFAR.runs[name], CIFAR.runs["b-rrcm-s100"]
-        assert (run.method, run.recipe, run.loss, run.sigma) == (
-            *(rrcm.method, rrcm.recipe, rrcm.loss, 1.0),
-        )
-
-
-@pytest.mark.parametrize("preset", PRESETS)
 def test_colours_are_normalised_as_published(preset):
     """Code: Cohen et al.'s, behind the noise."""
     whole, model, _ = PRESETS[preset]
@@ -176,7 +144,7 @@ def test_colours_are_normalised_as_published(preset):
 
 def test_mnist_has_the_recipes_of_the_published_table():
     """Logs and code of Jeong & Shin (2020), arXiv:2006.04062."""
-    whole = params.load(ROOT / "presets/mnist-all.yaml")
+    whole = shipped("mnist-all")
     lbd = {"consistency": (10, 5, 5), "stability": (2, 2, 2), "macer": (16, 16, 6)}
     copies = {"consistency": 2, "smoothadv": 4, "smoothadv_consistency": 4}
     methods = {*lbd, *copies, "gaussian"}
@@ -209,16 +177,3 @@ def test_mnist_has_the_recipes_of_the_published_table():
             assert (run.loss["beta"], run.loss["gamma"]) == (16, 8)
             assert 90 * run.loss["defer"] == pytest.approx(30, abs=1e-3)
     assert (whole.sample.n0, whole.sample.n, whole.certify.alpha) == (100, 100_000, 0.001)
-
-
-def test_the_small_mnist_preset_is_a_part_of_the_whole_table():
-    """So that its networks are those of the whole table, too."""
-    part, whole = (params.load(ROOT / f"presets/{one}.yaml") for one in ("mnist", "mnist-all"))
-    methods, sigmas = ("gaussian", "stability", "consistency"), ("s025", "s050")
-
-    assert part.runs.keys() == {f"lenet-{m}-{sigma}" for m in methods for sigma in sigmas}
-    for section in ("runs", "recipes", "evals", "models"):
-        ours, theirs = getattr(part, section), getattr(whole, section)
-        assert ours == {name: theirs[name] for name in ours}
-    for section in ("data", "export", "sample", "certify", "report"):
-        assert getattr(part, section) == getattr(whole, section)

@@ -4,9 +4,9 @@ from collections import defaultdict
 
 import pytest
 import torch
-from workspace import ROOT
+from helpers import shipped
 
-from rrcm.config import params, sections
+from rrcm.config import sections
 from rrcm.core import registry
 from rrcm.core.schema import parse
 from rrcm.models.trained.base import classifier
@@ -15,7 +15,7 @@ from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import order
 from rrcm.training.engine.loop import Computed
 
-ALL = params.load(ROOT / "presets/digits-all.yaml")
+ALL = shipped("digits-all")
 IMAGES = 1797 - ALL.data.test - ALL.data.validation
 BATCH = 4
 

@@ -5,23 +5,14 @@ Lei et al. (2025), arXiv:2501.13094. Where they disagree, the first of these tha
 docs/recipes.md has them side by side. Those of the baselines are in test_baselines.py.
 """
 
-import dataclasses
 import math
 
 import pytest
-import torch
-from builders import images
-from workspace import ROOT
+from helpers import shipped
 
-from rrcm.config import params
-from rrcm.config.sections import Model
-from rrcm.core import registry
 from rrcm.models.networks import vit
-from rrcm.training import finetune, pretrain
 
-CIFAR, IMAGENET, DIGITS = (
-    params.load(ROOT / f"presets/{name}.yaml") for name in ("cifar10", "imagenet", "digits")
-)
+CIFAR, IMAGENET, DIGITS = map(shipped, ("cifar10", "imagenet", "digits"))
 PAPER = {"cifar10": CIFAR, "imagenet": IMAGENET}
 
 SHAPES = {  # size, pixels, patch: paper; init, projector: code and logs
@@ -141,44 +132,6 @@ def test_finetuning_is_that_of_the_logs(preset, name):
     assert mixed == (mix.mixup, mix.cutmix, mix.prob, mix.switch, mix.smoothing)
 
 
-def test_the_short_run_of_imagenet_ends_at_78_percent_of_its_peak():
-    """Log: 50 epochs of a cosine over 150, 5 of them warm-up: (1 + cos(45 / 145 pi)) / 2."""
-    recipe = IMAGENET.recipes["finetune-s050"]
-    whole = recipe.optimizer.horizon * recipe.epochs
-
-    assert whole == 150
-    assert 0.5 * (1 + math.cos(math.pi * 45 / (whole - 5))) == pytest.approx(0.78, abs=0.005)
-    assert [r.optimizer.horizon for r in tunings(IMAGENET) if r != recipe] == [1.0, 1.0]
-
-
-def tunings(preset):
-    return [recipe for name, recipe in preset.recipes.items() if name.startswith("finetune-")]
-
-
-@pytest.mark.parametrize("preset", PAPER)
-def test_what_we_do_better_is_on_and_its_parity_is_a_line(preset):
-    """Each value of ours, and beside it, in the file, the reference's."""
-    text = (ROOT / f"presets/{preset}.yaml").read_text()
-    for recipe in tunings(PAPER[preset]):
-        ours = (recipe.head, recipe.condition, recipe.selection, recipe.optimizer.warmup_by)
-        assert ours == ("trainable", "exact", "validation", "step")
-        assert (recipe.optimizer.clip, recipe.compute.precision) == (1.0, "bf16")
-    assert (PAPER[preset].sample.subset, PAPER[preset].sample.stop) == (
-        "every:20" if preset == "cifar10" else "every:100",
-        "grid",
-    )
-
-    for line in (
-        "head: trainable          # parity: frozen",
-        "condition: exact         # parity: nearest",
-        "warmup_by: step        # parity: epoch",
-        "clip: 1.0              # parity: .inf",
-        "# parity: none, which always draws n",
-        "parity: first:500",
-    ):
-        assert line in text
-
-
 @pytest.mark.parametrize("preset", PAPER)
 def test_every_model_is_trained_at_three_sigmas_and_certified_at_three(preset):
     whole = PAPER[preset]
@@ -217,87 +170,3 @@ def test_images_are_split_and_cut_as_usual():
     assert (IMAGENET.data.name, IMAGENET.data.test, IMAGENET.data.size) == ("imagenet", 0, 224)
     assert IMAGENET.data.size / IMAGENET.data.crop == 256
     assert CIFAR.data.validation % 10 == IMAGENET.data.validation % 1000 == 0
-
-
-def kinds(preset):
-    """A run of each method from scratch, and of each recipe of fine-tuning, whatever its size."""
-    found = {}
-    for name, run in preset.runs.items():
-        scratch = run.start == "none" and run.method
-        found.setdefault((run.architecture, scratch or run.recipe), name)
-    return found.values()
-
-
-TRAINED = (CIFAR, IMAGENET, DIGITS)
-PRETRAININGS = [(p, name) for p in TRAINED for name in p.pretrain]
-RUNS = [
-    pytest.param(p, name, marks=[pytest.mark.slow] * (p.runs[name].model == "r50"))  # bf16
-    for p in TRAINED
-    for name in kinds(p)
-]
-
-
-def narrowed(preset, entry):
-    """A preset's network, but for its sizes, and random images for it."""
-    side = 8 if entry.architecture == "resnet" else min(32, preset.data.size)
-    size = "32x2x2" if entry.architecture == "vit" else "8"
-    shape = {"size": size, "projector_width": 24, "projector_dim": 16, "image_size": side}
-    model = Model(architecture=entry.architecture, shape=preset.models[entry.model] | shape)
-    return model, images(16, (preset.data.channels, side, side), classes=4, max_value=255)
-
-
-def cheap(entry):
-    """The same entry with constants that only cost time lowered, in this process, eagerly."""
-    most = {"m": 2, "steps": 2, "width": 16, "depth": 1, "heads": 2}
-    loss = entry.loss | {k: min(entry.loss[k], most[k]) for k in entry.loss.keys() & most.keys()}
-    return dataclasses.replace(entry, loss=loss)
-
-
-def here(compute):
-    return dataclasses.replace(compute, devices=1, accumulate=1, compile=False, workers=0)
-
-
-def trained(states):
-    """The state after two steps."""
-    *_, state = states
-    assert state.step == 2 and all(map(math.isfinite, state.log[-1].values()))
-    return state
-
-
-@pytest.mark.parametrize(("preset", "name"), PRETRAININGS)
-def test_every_pretraining_takes_two_steps(preset, name):
-    cfg = preset.pretrain[name]
-    cfg = dataclasses.replace(cheap(cfg), steps=2, batch_size=8, compute=here(cfg.compute))
-    model, split = narrowed(preset, cfg)
-    state = pretrain.start(cfg, model)
-    before = state.modules["online"]["encoder"].patch_embed.proj.weight.clone()
-
-    trained(pretrain.pretrain(state, split, cfg))
-
-    after = state.modules["online"]["encoder"].patch_embed.proj.weight
-    assert torch.equal(before, after) is cfg.freeze_patches
-
-
-@pytest.mark.parametrize(("preset", "name"), RUNS)
-def test_every_kind_of_run_takes_two_steps(preset, name):
-    run = cheap(preset.runs[name])
-    recipe = preset.recipes[run.recipe]
-    on_arrays = [step for step in recipe.augment if "randaugment" not in step]  # of picture files
-    recipe = dataclasses.replace(
-        recipe,
-        epochs=1,
-        batch_size=8,
-        validation_draws=1,
-        augment=on_arrays,
-        compute=here(recipe.compute),
-    )
-    model, split = narrowed(preset, run)
-    method, state = (
-        registry.load("methods", run.method),
-        finetune.start(run, recipe, model, classes=4),
-    )
-    before = state.modules["classifier"].head.weight.clone()
-
-    trained(finetune.train(state, method, {"train": split, "validation": split}, run, recipe))
-
-    assert not torch.equal(state.modules["classifier"].head.weight, before)

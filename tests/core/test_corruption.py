@@ -1,6 +1,6 @@
 """No damaged file is taken for a good one, and foreign names are only ever text."""
 
-import json
+import itertools
 import os
 
 import pandas as pd
@@ -17,9 +17,8 @@ from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.cli.commands import on_demand
 from rrcm.cli.project import Files
-from rrcm.core.errors import CheckpointError, DataError, VotesError, printable
+from rrcm.core.errors import CheckpointError, VotesError, printable
 from rrcm.core.files import cell, uncell
-from rrcm.data.splits import shards
 from rrcm.models import state_dict
 from rrcm.models.trained.base import checkpoint
 
@@ -36,8 +35,8 @@ NASTY = [
 
 
 def test_damage_is_refused_or_changes_nothing():
-    """Five tries of each kind; `python -m benchmarks.drills.corruption` makes more."""
-    text, wrong = corruption.table(5)
+    """Two tries of each kind; `python -m benchmarks.drills.corruption` makes more."""
+    text, wrong = corruption.table(2)
 
     assert wrong == []
     assert len(text.splitlines()) > 20
@@ -91,16 +90,15 @@ def test_names_of_files_are_text_in_tables(tmp_path, name):
     assert printable(name).isprintable()
 
 
-@pytest.mark.parametrize("key", ["run", "subset", "split", "stop"])
-@pytest.mark.parametrize("value", ["/tmp/x", "../x", "..", "a/../../b", "a\nb", "\x1b[2J"])
-def test_a_header_names_no_place_outside_the_results(tmp_path, monkeypatch, key, value):
+def test_a_header_names_no_place_outside_the_results(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a.jsonl"
     drawn = [row(0, 0, [10, 0, 0], [40, 0, 0])]
-    records.write(path, header(images=1, **{key: value}), drawn)
-
-    with refused(VotesError, f"{path}:1: {key} is "):
-        on_demand.merge([path], Files())
+    places = ("/tmp/x", "../x", "..", "a/../../b", "a\nb", "\x1b[2J")
+    for key, value in itertools.product(("run", "subset", "split", "stop"), places):
+        records.write(path, header(images=1, **{key: value}), drawn)
+        with refused(VotesError, f"{path}:1: {key} is "):
+            on_demand.merge([path], Files())
     assert [*tmp_path.rglob("*")] == [path]
 
 
@@ -113,34 +111,3 @@ def test_merged_votes_of_an_honest_header_are_in_the_results(tmp_path, monkeypat
 
     (written,) = tmp_path.glob("results/*.csv")
     assert written.name.startswith("net \\x1b.v2 (1)-cats-e0.5")
-
-
-def test_another_digit_of_a_vote_shows(tmp_path):
-    path = tmp_path / "a.jsonl"
-    records.write(path, header(images=1), [row(0, 0, [10, 0, 0], [40, 0, 0])])
-    path.write_text(path.read_text().replace('"label":0', '"label":1'))
-
-    with refused(VotesError, f"{path}:2: damaged, or edited: its checksum is another"):
-        records.read(path)
-
-
-def test_another_letter_of_an_index_shows(tmp_path):
-    index = dict.fromkeys(shards.KEYS, 1) | {"classes": ["cat", "dog"]}
-    path = tmp_path / "index.json"
-    path.write_text(json.dumps(shards.sealed(index)))
-    assert shards.read_index(tmp_path) == index
-    path.write_text(path.read_text().replace("cat", "bat"))
-
-    with refused(DataError, f"{path}: damaged (its digest is another)", "`dvc repro -f shard`"):
-        shards.read_index(tmp_path)
-
-
-def test_another_bit_of_a_zipped_tensor_shows(tmp_path):
-    path = tmp_path / "a.pth"
-    torch.save({"a": torch.full((100,), 7.0)}, path)
-    content = path.read_bytes()
-    at = content.index(b"\x00\x00\xe0\x40" * 100) + 41
-    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-
-    with refused(CheckpointError, f"{path}: no PyTorch file, or damaged"):
-        state_dict.load(path, hint="")

@@ -22,20 +22,6 @@ pairs = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(1, 8
 
 @few
 @given(pairs)
-def test_it_is_the_closed_form_for_gaussians_with_independent_dimensions(drawn):
-    rng = np.random.default_rng(drawn[0])
-    mean, spread = rng.normal(size=(2, drawn[1])), rng.exponential(size=(2, drawn[1]))
-    first, second = (
-        Moments(mean=m, covariance=np.diag(s**2), count=2)
-        for m, s in zip(mean, spread, strict=True)
-    )
-
-    expected = ((mean[0] - mean[1]) ** 2).sum() + ((spread[0] - spread[1]) ** 2).sum()
-    assert distance(first, second) == pytest.approx(expected, abs=1e-12)
-
-
-@few
-@given(pairs)
 def test_it_is_the_formula_with_the_root_of_a_product(drawn):
     """Of regular covariances: scipy's root of a singular product is not to be trusted."""
     seed, dimensions, _ = drawn

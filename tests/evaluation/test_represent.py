@@ -10,7 +10,7 @@ from helpers import MODEL, REPRESENTATION
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from rrcm.core.errors import CheckpointError, ConfigError, TrainingError
+from rrcm.core.errors import CheckpointError, TrainingError
 from rrcm.diffusion import condition
 from rrcm.evaluation import frechet, probe
 from rrcm.models.trained.base import checkpoint
@@ -181,12 +181,3 @@ def test_damaged_files_are_refused(tmp_path):
     checkpoint.save(tmp_path / "condition.safetensors", {"mean": torch.zeros(3)})
     with refused(CheckpointError, "condition.safetensors", "damaged"):
         condition.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("sigmas", [0.5, 0.0]), ("sigmas", []), ("t_min", 90.0), ("penalty", 0.0), ("entropy", -1.0)],
-)
-def test_settings_that_mean_nothing_are_refused(key, value):
-    with refused(ConfigError, key):
-        replace(CFG, **{key: value})

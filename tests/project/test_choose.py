@@ -3,14 +3,13 @@
 import dataclasses
 
 import pytest
-from workspace import tracked
+from helpers import shipped
 
 from benchmarks import choose
 from benchmarks.choose import OTHERS, RATES, Candidate
-from rrcm.config import params
 
-PRESETS = {path.stem: params.load(path) for path in tracked("presets/*.yaml")}
 SEARCHED = {"digits": "tiny-{}-s{:03.0f}", "fashion-mnist": "vit-{}-s{:03.0f}-seed0"}
+PRESETS = {name: shipped(name) for name in SEARCHED}
 CASES = [(p, method) for p in SEARCHED for method in OTHERS[PRESETS[p].data.name]]
 
 

@@ -1,6 +1,7 @@
 """What several test files need."""
 
 import typing
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from rrcm.config import params, sections
 from rrcm.config.evaluation import Generation, Representation
+from rrcm.config.params import Params
 from rrcm.core.schema import parse, read_yaml
 from rrcm.data.splits.shards import Split
 
@@ -24,6 +26,12 @@ REPRESENTATION = parse(MORE["representations"]["tiny"], Representation, where="r
 GENERATION = parse(MORE["generations"]["told"], Generation, where="generations")
 
 few = settings(deadline=None, max_examples=25)
+
+
+@cache
+def shipped(name: str) -> Params:
+    """A shipped preset, read once: YAML in Python takes a second."""
+    return params.load(TESTS.parent / f"presets/{name}.yaml")
 
 
 class Linear(nn.Module):

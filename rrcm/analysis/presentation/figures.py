@@ -19,7 +19,7 @@ from rrcm.certification.certify import DOWN, printed
 from rrcm.core.files import atomic
 
 matplotlib.use("Agg")
-COLOURS = [  # apart for people without red or green cones, too: tests/analysis/test_figures.py
+COLOURS = [  # apart for people without red or green cones, too
     *("#0072b2", "#d55e00", "#000000", "#44aa99", "#56b4e9"),
     *("#332288", "#e69f00", "#117733", "#cc6677", "#882255"),
 ]

@@ -5,6 +5,7 @@ import pandas as pd
 from rrcm.core.errors import printable
 
 WIDTH = 100  # columns of a terminal
+SYMBOLS = {"σ": r"\sigma", "−": "-", "≥": r"\ge", "≤": r"\le"}  # of LaTeX
 
 
 def plain(table: pd.DataFrame, *, again: int) -> str:
@@ -32,21 +33,11 @@ def _cell(value: object) -> str:
 
 def latex(table: pd.DataFrame) -> str:
     """A table as a LaTeX ``tabular`` with the rules of the package booktabs."""
-    escaped = table.map(_escape).rename(columns=_escape)
-    text = escaped.style.hide(axis="index").to_latex(
+    shown = table.map(lambda value: printable(str(value))).rename(columns=printable)
+    styled = shown.style.hide(axis="index").format(escape="latex")
+    text = styled.format_index(escape="latex", axis="columns").to_latex(
         hrules=True, column_format="l" * min(2, len(table.columns)) + "r" * (len(table.columns) - 2)
     )
+    for symbol, command in SYMBOLS.items():
+        text = text.replace(symbol, f"${command}$")
     return f"% needs \\usepackage{{booktabs}}\n{text}"
-
-
-def _escape(value: object) -> str:
-    symbols = {
-        "σ": r"$\sigma$",
-        "−": "$-$",
-        "≥": r"$\ge$",
-        "≤": r"$\le$",
-        "\\": r"\textbackslash{}",
-    }
-    symbols |= {"^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
-    symbols |= {c: rf"\{c}" for c in "&%$#_{}"}
-    return "".join(symbols.get(character, character) for character in printable(str(value)))
