@@ -27,7 +27,8 @@ class Entry:
     a certificate) unknown. ``votes``, if they are kept, are the votes from which ``certificate``
     made ``table``. ``settings`` are the settings of the training in params.yaml without seeds and
     names, dotted key -> value; empty for a classifier from elsewhere. ``stale`` has the reasons why
-    params.yaml no longer describes the entry; tables and figures then mark it.
+    params.yaml no longer describes the entry; tables and figures then mark it. ``relabelled``: its
+    labels are not those of the pictures when they were certified.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Entry:
     certificate: str = "cohen"
     settings: dict[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
+    relabelled: bool = False
 
     @property
     def split(self) -> str:

@@ -80,9 +80,12 @@ def of_answers(
         DataError: There is not a label for each image.
     """
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
+    entries = [from_votes(name, one.header, _labelled(one, labels)) for name, one in named.items()]
+    first = next(iter(named.values()))
+    marks = [[row.label for row in one.rows] for one in (first, *named.values())]
     entries = [
-        dataclasses.replace(from_votes(name, one.header, _labelled(one, labels)), method=name)
-        for name, one in named.items()
+        dataclasses.replace(entry, method=entry.name, relabelled=own != marks[0])
+        for entry, own in zip(entries, marks[1:], strict=True)
     ]
     return Page(
         entries,

@@ -11,6 +11,7 @@ from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 
 MANY = 4  # entries up to which all pairs are compared
+WHOLE = "1/1"  # the shard whose votes are of all pictures of their digest
 
 
 def pairs(found: list[Entry]) -> list[tuple[Entry, Entry]]:
@@ -33,11 +34,17 @@ def same_images(a: Entry, b: Entry) -> bool:
 def same_pictures(a: Entry, b: Entry) -> bool | None:
     """Whether entries of equal ``idx`` and ``label`` have equal pictures; None if it is unknown.
 
-    Votes record a SHA-256 of all pictures and labels that they were asked for.
+    Votes record a SHA-256 of pictures and labels. Two that differ mean other pictures only if they
+    are of the very rows of both tables: not of more pictures, as that of a shard, nor of labels
+    that were replaced.
     """
     if a.votes is None or b.votes is None:
         return None
-    return a.votes[0].pixels == b.votes[0].pixels
+    one, other = a.votes[0], b.votes[0]
+    if one.pixels == other.pixels:
+        return True
+    comparable = one.shard == other.shard == WHOLE and not (a.relabelled or b.relabelled)
+    return False if comparable else None
 
 
 def differing(a: Entry, b: Entry) -> dict[str, str]:
@@ -60,8 +67,7 @@ def assumed(a: Entry, b: Entry) -> list[str]:
 def notes(found: list[Entry]) -> list[str]:
     """Sentences on pairs that are compared by assumption, or not because of their pictures."""
     said = [
-        f"{a.name} and {b.name} were certified on other pictures, or with other labels, and so are "
-        "not compared in pairs."
+        f"{a.name} and {b.name} have other pictures, and are not compared in pairs."
         for a, b in itertools.combinations(found, 2)
         if a.group == b.group and paired.same_images(a.table, b.table) and not same_images(a, b)
     ]

@@ -41,7 +41,7 @@ def test_other_pictures_are_not_paired_and_unknown_ones_are_assumed_to_be_the_sa
     assert [pairing.same_pictures(mine, one) for one in (same, others)] == [True, False]
     assert pairing.pairs([mine, same, others]) == [(mine, same)]
     (note,) = pairing.notes([mine, others])
-    assert note.startswith("a and c were certified on other pictures, or with other labels")
+    assert note == "a and c have other pictures, and are not compared in pairs."
     assert tables.comparisons([mine, others], **SHOWN).empty
     unknown = dataclasses.replace(others, votes=None)  # the certificates alone, as from a CSV file
     assert pairing.same_pictures(mine, unknown) is None and pairing.same_images(mine, unknown)
@@ -53,6 +53,15 @@ def test_other_pictures_are_not_paired_and_unknown_ones_are_assumed_to_be_the_sa
     assumed = "Not recorded of both, and so assumed to be the same in pairs: pictures"
     assert assumed in page[: page.index("<svg")] and "in at most 5 %" in page
     assert pd.read_csv(tmp_path / "comparisons.csv")["undecided"].dtype == bool
+
+
+def test_a_digest_of_more_pictures_or_other_labels_decides_nothing():
+    """It is of all shards and of the labels as they were, so that other ones may be the cause."""
+    mine, others = votes("a"), votes("c", pixels="2" * 64)
+
+    assert pairing.same_pictures(mine, with_header(others, shard="1/2")) is None
+    assert pairing.same_pictures(mine, dataclasses.replace(others, relabelled=True)) is None
+    assert pairing.same_pictures(mine, dataclasses.replace(votes("b"), relabelled=True))
 
 
 @pytest.mark.parametrize(
