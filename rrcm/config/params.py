@@ -133,6 +133,8 @@ def load(path: Path = PARAMS) -> Params:
     """
     node = read_yaml(path)
     with reading(path):
+        if isinstance(node, Mapping):
+            _require_modern(node)
         params = parse(node, Params, where="")
         _consistent(params)
     return params
@@ -159,6 +161,21 @@ def _with_none(node: Any) -> Any:
         return node
     old = {key for key in ("start", "guide", "condition") if node.get(key) == "shards/train"}
     return {key: NONE if key in old else _with_none(value) for key, value in node.items()}
+
+
+def _require_modern(node: Mapping[str, Any]) -> None:
+    today = modern(node)
+    if today.get("sample") != node.get("sample"):
+        raise ConfigError(
+            "sample: votes are drawn for certify.alpha now; remove the lines alpha, label_aware, "
+            "soft and paired, then `rrcm accept --because` keeps results"
+        )
+    if today != node:
+        raise ConfigError(
+            "starts, guides and conditions that are none are written none now, not shards/train: "
+            f"`sed -i 's,: shards/train,: {NONE},' {PARAMS}`, then `rrcm accept --because` keeps "
+            "results"
+        )
 
 
 def _consistent(params: Params) -> None:
