@@ -1,7 +1,6 @@
 """Code that all training stages share: devices, resuming, periodic saving, progress, logs."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,14 +16,14 @@ from pipeline.runtime.graph import Stage
 from pipeline.runtime.throughput import SPEED, Meter
 from rrcm.config.sections import Compute, require
 from rrcm.core import progress
+from rrcm.core.ending import seconds_between_saves
 from rrcm.core.files import sha256, write_csv, write_json
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 from rrcm.training.engine import distributed
 from rrcm.training.engine.loop import State
 
-# Set RRCM_SAVE_SECONDS lower on preemptible workers, to repeat less work.
-SECONDS_BETWEEN_SAVES = float(os.environ.get("RRCM_SAVE_SECONDS", "20"))
+BETWEEN_SAVES = seconds_between_saves(20.0)
 STATE, NOTES = "state.safetensors", "notes.json"
 
 
@@ -137,7 +136,7 @@ def _drive(states: Iterator[State], state: State, stage: Stage, meter: Meter) ->
     saved = time.monotonic()
     for _ in states:
         meter.look(state)
-        if time.monotonic() - saved >= SECONDS_BETWEEN_SAVES:
+        if time.monotonic() - saved >= BETWEEN_SAVES:
             meter.save()
             state.save(stage.scratch / STATE)
             saved = time.monotonic()

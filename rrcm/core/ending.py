@@ -12,6 +12,7 @@ from rrcm.core.errors import RrcmError, one_line, printable
 INTERRUPTED = 130  # exit code of a command that Ctrl-C ended
 MEND, RETRY = 65, 75  # exit codes of a stage: whether a person must act (as in sysexits.h)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SAVES = "RRCM_SAVE_SECONDS"
 LONGEST = 600  # characters of an error; file names and contents may have any length
 HINTS = {
     **dict.fromkeys(
@@ -25,6 +26,11 @@ HINTS = {
     errno.ELOOP: "; a link leads back to itself, remove it",
     errno.ENAMETOOLONG: "; give it a shorter one",
 }
+
+
+def seconds_between_saves(usual: float) -> float:
+    """Seconds of work that a kill may lose: RRCM_SAVE_SECONDS, else what is ``usual``."""
+    return float(os.environ.get(SAVES, usual))
 
 
 @contextmanager

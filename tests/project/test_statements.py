@@ -286,6 +286,14 @@ def test_what_only_reads_runs_as_the_pages_have_it(checkout: Workspace, monkeypa
         assert result.exit_code == 0 and result.output.strip(), (words, result.exception)
 
 
+def test_environment_variables_are_read_in_one_place_and_listed():
+    product = [path for path in CODE if path.relative_to(ROOT).parts[0] != "benchmarks"]
+    places = [text for path in product for text in strings(path) if VARIABLE.fullmatch(text)]
+    listed = (ROOT / "docs/deployment.md").read_text().split("The program itself reads these:")[1]
+
+    assert sorted(places) == sorted({*places}) == sorted(VARIABLE.findall(listed.split("\n## ")[0]))
+
+
 def test_environment_variables_that_are_named_are_read():
     read = {text for path in CODE for text in strings(path) if VARIABLE.fullmatch(text)}
     for path in SETTINGS:

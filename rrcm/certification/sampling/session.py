@@ -1,6 +1,5 @@
 """Runs a sampling for the stage and the command line: backend, worker threads, progress bar."""
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes.records import Header
 from rrcm.config.certification import Eval, Sampling
 from rrcm.core import progress, registry
+from rrcm.core.ending import seconds_between_saves
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 from rrcm.noise import streams
@@ -135,7 +135,7 @@ def is_batch_invariant(function: Backend, x: Tensor) -> bool:
 
 def save_every() -> float:
     """Seconds between journal lines: the sampling that a kill may lose."""
-    return float(os.environ.get("RRCM_SAVE_SECONDS", "5"))
+    return seconds_between_saves(5.0)
 
 
 def shown(
