@@ -192,8 +192,7 @@ def test_a_condition_must_be_wanted_and_given(wanted, passed):
         network(x, told, *([x.new_zeros(3, 3)] if passed else []))
 
 
-@pytest.mark.parametrize("schedule", [None, COSINE])
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "schedule"), [("dncnn", None), ("uvit", COSINE)])
 def test_a_denoiser_comes_back_from_its_folder(name, schedule, tmp_path):
     """As it was in evaluation, and frozen: the network, or the clean image that it predicts."""
     network, (x, told) = filled(name).float().eval(), given()
