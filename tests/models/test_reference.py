@@ -81,7 +81,7 @@ def written(state, path, **options):
 
 
 def read(path, **changes):
-    return rrcm_release.read(path, **{"arch": None, "heads": HEADS, "final_norm": True} | changes)
+    return rrcm_release.read(path, **{"heads": HEADS, "final_norm": True} | changes)
 
 
 @pytest.mark.parametrize(("prefix", "final_norm"), [("plain", True), ("module.", False)])
@@ -129,8 +129,8 @@ def test_shapes_tell_the_network_but_for_its_heads(tmp_path):
         read(path, heads=None)
     with pytest.raises(CheckpointError, match="width 48 must be even and a multiple of 5 heads"):
         read(path, heads=5)
-    with pytest.raises(CheckpointError, match=r"width 48 and 2 blocks, but b has width 768 and 12"):
-        read(path, arch="b")
+    for heads, name in ((None, "b_deep"), (24, "b_deep"), (12, "768x24x12")):
+        assert rrcm_release._size(path, 768, 24, heads=heads) == name
 
 
 def test_the_old_format_of_pytorch_and_shorter_floats_are_read_too(tmp_path):
