@@ -55,9 +55,13 @@ def make(name, precision="fp32", *, root=None, sigma=SIGMA, device="cpu", calibr
     )
 
 
-@functools.cache
 def made(name, precision="fp32", sigma=SIGMA):
     """One for all tests that ask and change nothing; int8 and lanes take seconds."""
+    return once(name, precision, sigma)
+
+
+@functools.cache
+def once(name, precision, sigma):
     return make(name, precision, sigma=sigma)
 
 
