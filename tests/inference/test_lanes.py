@@ -26,9 +26,7 @@ from rrcm.models.trained.base.classifier import Classifier
 
 HERE = here()
 OLD = ("haswell", "+avx2,+fma")  # what other processors have; here they are compiled for as well
-WIDTHS = [
-    dataclasses.replace(HERE, lanes=4, registers=32),
-]
+WIDTHS = [dataclasses.replace(HERE, lanes=4, registers=32)]
 if "x86" in HERE.triple:
     WIDTHS.append(Machine(lanes=8, registers=16, cpu=OLD[0], features=OLD[1], triple=HERE.triple))
 SHAPES = {  # of networks, and their images [C, H, W]

@@ -216,19 +216,3 @@ def test_a_hostile_pickle_is_not_executed(tmp_path, old):
 
     assert "\n" not in str(error.value)
     assert not (tmp_path / "owned").exists()
-
-
-def test_bytes_changed_at_random_are_read_or_refused(tmp_path):
-    """Whatever the pickle says: an error of ours, in one line, or tensors of the right shapes."""
-    whole = bytearray(written(tuned(), tmp_path / "best.pt").read_bytes())
-    start, generator = whole.find(b"data.pkl"), torch.Generator().manual_seed(0)
-    path = tmp_path / "changed.pt"
-
-    for place, value in torch.randint(0, 4000, (60, 2), generator=generator).tolist():
-        changed = bytearray(whole)
-        changed[start + place] = value % 256
-        path.write_bytes(changed)
-        try:
-            assert "encoder.norm.weight" in read(path).tensors
-        except CheckpointError as error:
-            assert "\n" not in str(error)
