@@ -185,22 +185,6 @@ def test_a_rate_with_milestones_falls_at_each_and_has_no_cosine():
     assert found == pytest.approx([0.5, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
-@pytest.mark.parametrize(("algorithm", "second"), [("sgd", 1.0 + 1.0 + 0.25), ("adamw", 2.0)])
-def test_momentum_is_of_either_algorithm(algorithm, second):
-    """Two gradients of 1: SGD adds a share of the last step, Adam divides by what it summed."""
-    weight = nn.Parameter(torch.zeros(1))
-    setting = dataclasses.replace(SETTING, algorithm=algorithm, lr=1.0, momentum=0.25)
-    optimizer = loop.optimise([{"params": [weight], "lr": 1.0, "weight_decay": 0.0}], setting)
-
-    for _ in range(2):
-        weight.grad = torch.ones(1)
-        optimizer.step()
-
-    assert weight.item() == pytest.approx(-second, rel=1e-4)
-    group = optimizer.param_groups[0]
-    assert group.get("momentum", group.get("betas", [None])[0]) == 0.25
-
-
 def test_clipping_may_wait_for_the_end_of_the_warm_up():
     def lengths(**changed):
         path = [torch.zeros(3), *(w for w, _ in descend(100.0, steps=4, warmup=0.5, **changed))]
