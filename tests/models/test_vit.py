@@ -190,7 +190,7 @@ def test_time_embedding_is_its_equation():
     [
         (
             {"size": "b_deap"},
-            "size: no 'b_deap', only tiny, s, b, b_deep, or WIDTHxDEPTHxHEADS such as 48x2x4. "
+            "size: no 'b_deap', only tiny, s, b, b_deep, or WIDTHxDEPTHxHEADS such as 48x3x4. "
             "Did you mean 'b_deep'?",
         ),
         ({"size": "48x2x5"}, "size: width 48 must be even and a multiple of 5 heads"),
