@@ -171,10 +171,6 @@ def test_objective(name):
     assert all(p.grad is None for p in target.parameters())
     assert all(p.grad is not None and p.grad.any() for p in online.parameters())
     assert {source for source, _ in objective.targets(cfg).values()} <= online.keys()
-    assert all(
-        type(value) in (int, float)
-        for value in unlabelled.diagnostics(objective, networks, cfg).values()
-    )
 
 
 @pytest.mark.parametrize("name", NAMES)
