@@ -118,6 +118,18 @@ def test_it_is_the_classifier_of_the_purified_picture():
     assert torch.equal(function("DDS").fix(0.3)(x), found)
 
 
+def test_a_learned_denoiser_stands_before_the_classifier_as_it_is(tmp_path):
+    cfg = replace(DDS, denoiser="denoisers/direct", purifier="learned", purify={})
+    save(tmp_path, cfg)
+    network, x = purified.load(tmp_path)[0].double(), batch()
+    direct, _ = denoiser.load(parts() / "denoisers/direct")
+    run, _ = ensembles.load(parts() / "models/a-run")
+
+    expected = run(direct.double()(x, torch.zeros(len(x))), LEVEL)
+
+    torch.testing.assert_close(network(x, LEVEL), expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", ["DENSE", "FIXED", "FRESH", "BOTH"])
 def test_scores_are_those_of_the_formula(name):
     """A plurality over votes of the mean of probabilities over copies, one call after the other."""
