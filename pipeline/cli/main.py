@@ -128,28 +128,21 @@ def import_checkpoint(
         Path, typer.Argument(help="State dict to import: .pth, .pt or .net.", callback=given)
     ],
     sigma: Annotated[float, typer.Option(help="Noise that it was trained at.")],
-    arch: Annotated[
-        str | None,
-        typer.Option(help="Size of the ViT: s, b or b_deep.", show_default="by the shapes"),
-    ] = None,
     heads: Annotated[
-        int | None, typer.Option(help="Number of attention heads.", show_default="by --arch")
+        int | None,
+        typer.Option(help="Number of attention heads.", show_default="the paper's for its shapes"),
     ] = None,
     skip_norm: Annotated[
         bool, typer.Option("--skip-norm", help="The head follows no LayerNorm (CIFAR-10).")
     ] = False,
     name: Annotated[
-        str, typer.Option(help="Name of the run.", show_default="ARCH-imported-sSIGMA")
+        str, typer.Option(help="Name of the run.", show_default="SIZE-imported-sSIGMA")
     ] = "",
 ) -> None:
     """Import a classifier or an encoder of the reference implementation of rRCM."""
     from pipeline.project import imports
 
-    say(
-        imports.import_checkpoint(
-            file, sigma=sigma, arch=arch, heads=heads, skip_norm=skip_norm, name=name
-        )
-    )
+    say(imports.import_checkpoint(file, sigma=sigma, heads=heads, skip_norm=skip_norm, name=name))
 
 
 @app.command(rich_help_panel=CHECKOUT)

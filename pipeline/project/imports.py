@@ -31,17 +31,16 @@ NETWORK = "unet"  # of denoisers
 
 
 def import_checkpoint(
-    file: Path, *, sigma: float, arch: str | None, heads: int | None, skip_norm: bool, name: str
+    file: Path, *, sigma: float, heads: int | None, skip_norm: bool, name: str
 ) -> str:
     """Write ``imported/<name>/``, and have DVC track it.
 
     Args:
         file: A classifier or an encoder of the reference implementation.
         sigma: The noise that a classifier was trained at.
-        arch: The size of its network; None: by the shapes.
-        heads: Its number of attention heads; None: that of ``arch``.
+        heads: Its number of attention heads; None: that of the paper's network of its shapes.
         skip_norm: Whether its head follows no LayerNorm.
-        name: The name of the folder and of the run; empty: ARCH-imported-sSIGMA.
+        name: The name of the folder and of the run; empty: SIZE-imported-sSIGMA.
 
     Returns:
         Lines to show: a classifier's run of no epochs and its evaluation, which `dvc repro` exports
@@ -51,10 +50,10 @@ def import_checkpoint(
         CheckpointError: ``file`` is no such checkpoint, or contradicts the options.
         ConfigError: A name is taken, or a value is not valid.
     """
-    out = _place(name or f"{arch or 'vit'}-imported-s{round(100 * sigma):03d}")
     if not (math.isfinite(sigma) and sigma > 0):
         raise ConfigError(f"--sigma: must be positive, got {sigma}")
-    read = rrcm_release.read(file, arch=arch, heads=heads, final_norm=not skip_norm)
+    read = rrcm_release.read(file, heads=heads, final_norm=not skip_norm)
+    out = _place(name or f"{read.shape['size']}-imported-s{round(100 * sigma):03d}")
     _keep(out, partial(_write, read=read, sigma=sigma))
     kind, purpose = "an encoder", "fine-tune"
     if read.classes is not None:

@@ -5,8 +5,11 @@ The dataclass that holds a value checks it. It does not know its place in the fi
 """
 
 import math
+import re
 
 from rrcm.core.errors import ConfigError
+from rrcm.core.registry import suggest
+from rrcm.core.schema import shown
 
 # Larger numbers are taken for mistakes: they would fail after hours of training, or take all
 # memory. The limits are far above anything that was ever trained or certified.
@@ -17,6 +20,8 @@ WIDTH = 2**16  # of a layer: channels, features, heads
 LAYERS = 2**10  # blocks of a network; also processes on a host
 BATCH = 2**20  # images per batch; also entries of a table such as a noise schedule
 COPIES = 2**16  # per image: noisy copies, votes, steps of an attack
+# WIDTHxDEPTHxHEADS, at most 99,999, 999 and 999
+CUSTOM = re.compile(r"[1-9][0-9]{0,4}x[1-9][0-9]{0,2}x[1-9][0-9]{0,2}")
 
 
 def require(condition: bool, message: str) -> None:
@@ -50,3 +55,17 @@ def share(section: object, *keys: str) -> None:
     for key in keys:
         value = getattr(section, key)
         require(0 <= value <= 1, f"{key}: a share in [0, 1], got {value}")
+
+
+def dimensions(size: str, named: dict[str, tuple[int, int, int]]) -> tuple[int, ...]:
+    """Width, depth and heads of a ``size``: a name, or WIDTHxDEPTHxHEADS.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if size not in named and not CUSTOM.fullmatch(size):
+        raise ConfigError(
+            f"size: no {shown(size)}, only {', '.join(named)}, or WIDTHxDEPTHxHEADS such as "
+            f"48x3x4.{suggest(size, [*named])}"
+        )
+    return named.get(size) or tuple(int(n) for n in size.split("x"))

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from rrcm.core.errors import CheckpointError, ConfigError
-from rrcm.core.registry import suggest
 from rrcm.models import state_dict
 from rrcm.models.networks import vit
 
@@ -40,7 +39,7 @@ class Checkpoint:
     final_norm: bool
 
 
-def read(path: Path, *, arch: str | None, heads: int | None, final_norm: bool) -> Checkpoint:
+def read(path: Path, *, heads: int | None, final_norm: bool) -> Checkpoint:
     """The encoder or classifier in ``path``, each tensor checked by name, shape, type and value.
 
     Guarantee: no code in the file is executed (``weights_only``). Tensors may be memory-mapped from
@@ -48,8 +47,8 @@ def read(path: Path, *, arch: str | None, heads: int | None, final_norm: bool) -
 
     Args:
         path: A file that the reference implementation wrote: .pth, .pt or .net.
-        arch: A name of `vit.SIZES`, checked against the shapes, or None to use only the shapes.
-        heads: Number of attention heads; None takes that of ``arch``.
+        heads: Number of attention heads; None takes that of the size of `vit.SIZES` which has the
+            file's width and depth.
         final_norm: Whether a classifier's head reads the output of the last LayerNorm; an encoder
             keeps it in any case.
 
@@ -63,7 +62,7 @@ def read(path: Path, *, arch: str | None, heads: int | None, final_norm: bool) -
         for name in [*tensors]
         if name.startswith(PROJECTOR)
     }
-    shape = _shape(path, tensors, projector, arch=arch, heads=heads)
+    shape = _shape(path, tensors, projector, heads=heads)
     if head and not final_norm:  # there, but not used
         tensors = {name: t for name, t in tensors.items() if not name.startswith("norm.")}
     kept = final_norm or not head
@@ -100,7 +99,6 @@ def _shape(
     tensors: dict[str, Tensor],
     projector: dict[str, Tensor],
     *,
-    arch: str | None,
     heads: int | None,
 ) -> dict[str, Any]:
     """``models.<name>`` of params.yaml, from the shapes of the embeddings and the blocks."""
@@ -123,7 +121,7 @@ def _shape(
         )
     depth = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
     shape: dict[str, Any] = {
-        "size": _size(path, width, depth, arch=arch, heads=heads),
+        "size": _size(path, width, depth, heads=heads),
         "image_size": side * patch,
         "channels": channels,
         "patch_size": patch,
@@ -138,27 +136,17 @@ def _shape(
         raise CheckpointError(f"{path}: {error}") from None
 
 
-def _size(path: Path, width: int, depth: int, *, arch: str | None, heads: int | None) -> str:
+def _size(path: Path, width: int, depth: int, *, heads: int | None) -> str:
     """The name of the size if it has one, else WIDTHxDEPTHxHEADS."""
-    if arch is not None:
-        if arch not in vit.SIZES:
-            known = [*vit.SIZES]
-            raise CheckpointError(
-                f"--arch: no {arch!r}, only {', '.join(known)}.{suggest(arch, known)}"
-            )
-        if vit.SIZES[arch][:2] != (width, depth):
-            raise CheckpointError(
-                f"{path}: width {width} and {depth} blocks, but {arch} has width "
-                f"{vit.SIZES[arch][0]} and {vit.SIZES[arch][1]}; leave out --arch and give --heads"
-            )
-        heads = vit.SIZES[arch][2] if heads is None else heads
-    named = {size: name for name, size in vit.SIZES.items()}
+    for name, size in vit.SIZES.items():
+        if size[:2] == (width, depth) and heads in (None, size[2]):
+            return name
     if heads is None:
         raise CheckpointError(
             f"{path}: width {width} and {depth} blocks; shapes do not say how many heads they "
-            "have: give --heads or --arch"
+            "have: give --heads"
         )
-    return named.get((width, depth, heads), f"{width}x{depth}x{heads}")
+    return f"{width}x{depth}x{heads}"
 
 
 def _check_projector(path: Path, projector: dict[str, Tensor]) -> None:

@@ -269,9 +269,8 @@ def test_a_sheet_has_pictures_to_the_left_and_real_ones_to_the_right():
     np.testing.assert_array_equal(found[0:32:4, 374:406:4, 0], np.rint(real[0, 0] / 16 * 255))
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_sheet_of_levels_has_the_image_first_and_its_pictures_beside_it(channels):
-    rng = np.random.default_rng(0)
+def test_a_sheet_of_levels_has_the_image_first_and_its_pictures_beside_it():
+    channels, rng = 3, np.random.default_rng(0)
     real = rng.integers(0, 17, (3, channels, 8, 8), dtype=np.uint8)
     made = rng.integers(0, 17, (3, 2, channels, 8, 8), dtype=np.uint8)
     found = image_grid.levels(real, made, [0.002, 80.0], max_value=16)

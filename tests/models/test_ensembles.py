@@ -97,24 +97,12 @@ def test_scores_of_ten_thousand_stay_finite(rule):
 
 
 @every_rule
-@pytest.mark.parametrize("member", [0, 1, 2])
-def test_nan_of_any_member_stays_nan(rule, member):
+def test_nan_of_any_member_stays_nan(rule):
     """Sampling then refuses it."""
     scores = torch.tensor([[[0.0, 1, 2]], [[0, 2, 3]], [[1, 0, 4]]])
-    scores[member, 0, 2] = torch.nan
+    scores[1, 0, 2] = torch.nan
 
     assert bool(ensemble(scores, rule)().isnan().any())
-
-
-@every_rule
-def test_parity_outputs_are_the_scores_and_those_of_each_member(rule):
-    scores = torch.randn(3, 5, 4)
-    whole = ensemble(scores, rule)
-    outputs = whole.parity_outputs()
-
-    assert [*outputs] == ["scores", "member_1", "member_2", "member_3"]
-    assert torch.equal(outputs["scores"], whole())
-    assert torch.equal(torch.stack([*outputs.values()][1:]), scores)
 
 
 def test_rounding_may_change_a_vote_of_a_plurality_where_a_member_nearly_ties():
@@ -209,55 +197,25 @@ class Scaled(nn.Module):
         return self.linear(x.flatten(1)) * (1 + sigma)
 
 
-THREE = Ensemble(members=3, rule="mean_probabilities")
-EXPORTED = ("mean_probabilities", "plurality")  # a mean is an addition; tracing takes seconds
+THREE = Ensemble(members=3, rule="plurality")
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """A root with ensembles as ONNX files."""
-    root = tmp_path_factory.mktemp("root")
-    for rule in EXPORTED:
-        network = combined(cfg := replace(THREE, rule=rule))
-        about = {"run": rule, "weights": 64 * "0", "classes": list(digits.CLASSES)}
-        about |= {"sigma": SIGMA, "ensemble": {"members": cfg.members}}
-        check = Export(opset=20, parity_images=16, tolerance=1e-4)
-        path = root / f"onnx/{rule}.onnx"
-        record = export(network, network, path, split(16), about, check)
-        assert record["max_abs_difference"] < 1e-4
-        assert record["argmax_agreement"] == 1
-        assert record["undecided"] == 0
-    return root
+def test_the_file_is_the_expression_and_votes_row_by_row_in_any_precision(tmp_path):
+    """Purified classifiers export means of probabilities, too; tracing takes seconds."""
+    nets = [Scaled(seed) for seed in range(THREE.members)]
+    network = EnsembleClassifier(nets, THREE).eval().requires_grad_(False)
+    about = {"run": "three", "weights": 64 * "0", "classes": list(digits.CLASSES)}
+    about |= {"sigma": SIGMA, "ensemble": {"members": THREE.members}}
+    check = Export(opset=20, parity_images=16, tolerance=1e-4)
+    record = export(network, network, tmp_path / "onnx/three.onnx", split(16), about, check)
+    x, backend = torch.randn(32, 1, 8, 8), registry.load("backends", "onnx").Backend
+    how = {"sigma": SIGMA, "device": "cpu", "calibration": lambda: x}
 
+    found = {p: backend(tmp_path, "three", precision=p, **how) for p in ("fp32", "fp16", "int8")}
 
-def combined(cfg=THREE):
-    nets = [Scaled(seed) for seed in range(cfg.members)]
-    return EnsembleClassifier(nets, cfg).eval().requires_grad_(False)
-
-
-def opened(root, run=THREE.rule, precision="fp32"):
-    x = torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    backend = registry.load("backends", "onnx").Backend
-    how = {"device": "cpu", "calibration": lambda: x}
-    return backend(root, run, sigma=SIGMA, precision=precision, **how)
-
-
-@pytest.mark.parametrize("rule", EXPORTED)
-def test_the_file_is_the_expression(exported, rule):
-    network, sigma = combined(replace(THREE, rule=rule)), torch.tensor(SIGMA)
-    x = torch.randn(32, 1, 8, 8)
-
-    scores = opened(exported, rule).scores(x)
-
-    torch.testing.assert_close(scores, network(x, sigma), atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_any_precision_votes_row_by_row(exported, precision):
-    whole = opened(exported, precision=precision)
-    x = torch.randn(32, 1, 8, 8)
-
-    assert voting.is_batch_invariant(whole, x)
+    assert (record["argmax_agreement"], record["undecided"]) == (1, 0)
+    assert torch.equal(found["fp32"].scores(x), network(x, torch.tensor(SIGMA)))
+    assert all(voting.is_batch_invariant(one, x) for one in found.values())
 
 
 # In params.yaml.
@@ -312,16 +270,6 @@ def test_an_ensemble_that_makes_no_sense_takes_one_line(tmp_path, dotted, value,
         parameters.load(path)
 
 
-def test_an_ensemble_may_not_have_the_name_of_a_run(tmp_path):
-    ensembles, places = {RUN: BOTH["ensembles"]["tiny-both-s050"]}, {}
-    for name, member in BOTH["members"].items():
-        places[name] = member | {"ensemble": RUN}
-    path = written(tmp_path, ("ensembles", ensembles), ("members", places))
-
-    with refused(ConfigError, f"ensembles.{RUN}: a run has this name"):
-        parameters.load(path)
-
-
 # In the graph.
 
 
@@ -343,12 +291,6 @@ def test_an_ensemble_is_made_sampled_and_certified(checkout: Workspace):
         *("member@first", "member@second", "member@other-1", "combine@other"),
         *("combine@tiny-both-s050", "sample@both", "certify@both"),
     }
-    files = checkout.digest("models/tiny-both-s050/*") | checkout.digest("onnx/tiny-both-s050.onnx")
-    checkout.run("rm", "-r", ".dvc/cache/runs")
-    checkout.repro("--force", "--single-item", "combine@tiny-both-s050")
-    again = checkout.digest("models/tiny-both-s050/*") | checkout.digest("onnx/tiny-both-s050.onnx")
-    assert again == files
-
     asked = ("rrcm", "certify", "--model", "tiny-both", "--sigma", ".5")
     said = checkout.run(*asked)
     assert "boosting" in said and "votes/both.jsonl" in said and "stale" not in said

@@ -15,7 +15,6 @@ SHAPES = {
     "coarse": {"image_size": 8, "channels": 1, "patch_size": 4},
     "colour": {"image_size": 12, "channels": 3, "patch_size": 4},
     "one patch": {"image_size": 4, "channels": 2, "patch_size": 4},
-    "wide": {"size": "s", "image_size": 8, "channels": 3, "patch_size": 4},
 }
 
 
@@ -38,13 +37,14 @@ def pixels(shape, images):
     )
 
 
-@pytest.mark.parametrize("condition", ["exact", "nearest"])
-@pytest.mark.parametrize("sigma", [0.001, 1.0])
-@pytest.mark.parametrize(("shape", "images"), [*zip(SHAPES, (5, 1, 3, 2, 2), strict=True)])
-def test_folding_is_exact(shape, images, sigma, condition):
+@pytest.mark.parametrize(
+    ("shape", "sigma", "condition"),
+    [*((shape, 1.0, "exact") for shape in SHAPES), ("digits", 0.001, "nearest")],
+)
+def test_folding_is_exact(shape, sigma, condition):
     """In float64 nothing is left but rounding."""
     network = build(shape, condition).double()
-    x, level = pixels(shape, images).double(), torch.tensor(sigma, dtype=torch.float64)
+    x, level = pixels(shape, 3).double(), torch.tensor(sigma, dtype=torch.float64)
     folded = fold(network)
 
     expected = network(x, level)

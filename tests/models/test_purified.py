@@ -1,7 +1,6 @@
 """A classifier behind a purifier is one function of (x, z), and z is new for each draw."""
 
 import copy
-import dataclasses
 import json
 from dataclasses import replace
 from functools import cache
@@ -160,7 +159,7 @@ def test_fixed_copies_are_normal_numbers_of_their_seed_and_of_no_noise():
 
     assert delta.shape == (2, 1, 8, 8)
     assert not torch.equal(delta[0], delta[1])
-    assert not torch.equal(delta, other.double())
+    assert not torch.equal(delta, other)
     for stream in range(7):
         drawn = streams.gaussian(0, zero, draws, (1, 8, 8), stream=stream)
         assert not (delta == drawn).any()
@@ -435,7 +434,7 @@ def asked(*parts, component="gaussian", batch_size=7):
     return x, z, counts
 
 
-@pytest.mark.parametrize("component", registry.names("distributions"))
+@pytest.mark.parametrize("component", ["gaussian", "sound"])
 def test_every_draw_has_normal_numbers_of_its_own(component):
     """None is shared by draws, by images, by the votes of a draw, or with the noise of the pixels.
 
@@ -482,9 +481,3 @@ def test_votes_of_a_random_classifier_depend_on_seed_image_and_draw_alone():
     whole = sampled(short, make=Random)
     assert sampled(short, make=Random, workers=3) == whole
     assert sampled(short, make=linear) != whole
-
-
-def test_the_keys_that_make_the_function_are_all_but_names():
-    named = {"method", "sigma", "denoiser", "network", "run", "architecture"}
-
-    assert {f.name for f in dataclasses.fields(Purified)} == {*purified.FUNCTION} | named

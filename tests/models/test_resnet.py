@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import numpy as np
-import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -74,7 +72,7 @@ def pixels(name, count):
 
 @pytest.mark.parametrize(
     ("size", "parameters", "published"),
-    [("20", 0.27e6, 272_474), ("56", 0.85e6, 855_770), ("110", 1.7e6, 1_730_714)],
+    [("20", 0.27e6, 272_474), ("110", 1.7e6, 1_730_714)],
 )
 def test_small_networks_have_as_many_parameters_as_published(size, parameters, published):
     """Counted by hand, with 10 classes; He et al., table 6, to two digits.
@@ -204,10 +202,9 @@ def test_layers_decay_from_the_head_to_the_stem():
     assert scales.keys() == dict(network.named_parameters()).keys()
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_an_encoder_can_be_pretrained_and_begun_from(tmp_path, frozen):
-    """And its first layer frozen."""
-    cfg = dataclasses.replace(PRETRAIN, steps=2, batch_size=8, freeze_patches=frozen)
+def test_an_encoder_can_be_pretrained_and_begun_from(tmp_path):
+    """With its first layer frozen."""
+    cfg = dataclasses.replace(PRETRAIN, steps=2, batch_size=8, freeze_patches=True)
     state = pretrain.start(cfg, model())
     online = state.modules["online"]["encoder"]
     before = {name: t.clone() for name, t in online.state_dict().items()}
@@ -216,7 +213,7 @@ def test_an_encoder_can_be_pretrained_and_begun_from(tmp_path, frozen):
     for _ in pretrain.pretrain(state, split, cfg):
         pass
 
-    assert torch.equal(online.conv1.weight, before["conv1.weight"]) is frozen
+    assert torch.equal(online.conv1.weight, before["conv1.weight"])
     assert not torch.equal(online.bn1.running_mean, before["bn1.running_mean"])
     checkpoint.save(tmp_path / "encoder.safetensors", online.state_dict())
     network = build()
@@ -236,31 +233,20 @@ def test_folding_is_exact(name):
     torch.testing.assert_close(folded.fix(0.25)(x), expected, **bound)
 
 
-class Exported:
-    """A backend: an exported file on ONNX Runtime."""
-
-    device, normals = torch.device("cpu"), ()
-
-    def __init__(self, path):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(str(path), options)
-
-    def scores(self, x):
-        feed = {"x": x.numpy(), "sigma": np.array(0.5, dtype=np.float32)}
-        return torch.from_numpy(self.session.run(["scores"], feed)[0])
-
-
 def test_it_is_exported_for_any_batch_and_is_batch_invariant(tmp_path):
-    network, path = build(), tmp_path / "a.onnx"
+    """And the same weights give the same bytes."""
+    network, root = build(), tmp_path / "onnx"
     split = images(16, (1, 8, 8), classes=7, max_value=255)
     cfg = certification.Export(opset=20, parity_images=16, tolerance=1e-4)
+    about = {"run": "a", "weights": 64 * "0", "classes": [*"abcdefg"], "sigma": 0.5}
+    for name in ("a", "b"):
+        record = export.export(network, fold(network), root / f"{name}.onnx", split, about, cfg)
 
-    folded = registry.load("folding", "resnet").fold(network)
-    record = export.export(network, folded, path, split, {"sigma": 0.5}, cfg)
-
-    exported = Exported(path)
-    assert record["argmax_agreement"] == 1
+    how = {"sigma": 0.5, "precision": "fp32", "device": "cpu", "calibration": None}
+    exported = registry.load("backends", "onnx").Backend(tmp_path, "a", **how)
+    assert (root / "a.onnx").read_bytes() == (root / "b.onnx").read_bytes()
+    assert record["images"] == 16 and record["argmax_agreement"] == 1
+    assert record["max_abs_difference"] <= 1e-4 < 1 < record["max_abs_score"]
     for rows in (1, 5):
         x = pixels("digits", rows)
         torch.testing.assert_close(exported.scores(x), network(x, SIGMA), rtol=1e-4, atol=1e-5)

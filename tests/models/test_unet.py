@@ -23,15 +23,6 @@ TINY = unet.Config(
 )
 
 
-def drawn(cfg):
-    """A network all of whose layers do something."""
-    torch.manual_seed(0)
-    network = unet.Network(cfg).double().eval()
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    return network
-
-
 def test_an_untrained_network_predicts_zero_and_can_learn_not_to():
     """In the third step at the latest every tensor has a gradient, so that none is stuck at zero.
 
@@ -49,22 +40,6 @@ def test_an_untrained_network_predicts_zero_and_can_learn_not_to():
 
     still = {name for name, p in network.named_parameters() if not p.grad.any()}
     assert {name for name in still if not name.endswith("to_k.bias")} == set()
-
-
-@pytest.mark.parametrize("resample", ["conv", "residual"])
-def test_rows_depend_on_themselves_and_on_the_time_they_are_told(resample):
-    network = drawn(replace(TINY, resample=resample))
-    x = torch.randn(3, 2, 8, 12, dtype=torch.float64)  # of a size that it was not made for
-    told = torch.tensor([-0.4, 3.0, 500.5], dtype=torch.float64)
-
-    whole = network(x, told)
-
-    assert whole.shape == (3, 4, 8, 12)
-    for i in range(3):
-        torch.testing.assert_close(network(x[i : i + 1], told[i : i + 1]), whole[i : i + 1])
-    later = network(x, told + torch.tensor([0, 0, 0.25]))
-    torch.testing.assert_close(later[:2], whole[:2])
-    assert (later[2] - whole[2]).abs().max() > 1e-3
 
 
 def test_sides_that_cannot_be_halved_are_refused():

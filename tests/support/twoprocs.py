@@ -14,14 +14,6 @@ from rrcm.models.trained.base import checkpoint
 from rrcm.training import finetune, pretrain
 from rrcm.training.engine import distributed, loop
 
-MASKS = {  # on 2 x 2 patches
-    "targets": 2,
-    "target_area": [0.15, 0.25],
-    "target_aspect": [0.75, 1.5],
-    "context_area": [0.85, 1.0],
-    "min_keep": 1,
-}
-AUGMENT = PRETRAIN.augment
 SYMMETRIC = PRETRAIN.loss | {"symmetric": True}
 MIX = Mix(mixup=0.8, cutmix=1.0, prob=1.0, switch=0.5, smoothing=0.1)
 
@@ -30,18 +22,6 @@ COMMON = dataclasses.replace(PRETRAIN, steps=4, batch_size=16, seed=3)
 AVERAGED = dataclasses.replace(COMMON.target, start=0.5, end=0.9)
 PRETRAININGS = {
     "both ways": dataclasses.replace(COMMON, loss=SYMMETRIC, target=AVERAGED),
-    "moco_noise": dataclasses.replace(
-        COMMON,
-        objective="moco_noise",
-        loss={"tau": 0.2, "levels": [0.002, 0.5, 1.0, 2.0]},
-        augment={"first": AUGMENT["first"], "second": AUGMENT["second"]},
-    ),
-    "jepa": dataclasses.replace(
-        COMMON,
-        objective="jepa",
-        loss={"consistency": 1.0, "summary": 1.0, "width": 16, "depth": 1, "heads": 2} | MASKS,
-        augment={"view": AUGMENT["first"], "plain": []},
-    ),
 }
 RUN = dataclasses.replace(MINI.runs["tiny-rrcm-s050"], seed=3)
 RECIPE = dataclasses.replace(MINI.recipes["finetune"], epochs=1, batch_size=16)

@@ -1,7 +1,6 @@
 """Networks and views of a small pre-training, for tests of any objective, in float64."""
 
 import copy
-import dataclasses
 from types import ModuleType
 from typing import Any
 
@@ -105,31 +104,8 @@ def terms(
     )[0]
 
 
-def diagnostics(
-    objective: ModuleType,
-    networks: tuple[nn.ModuleDict, nn.ModuleDict],
-    cfg: Any,
-    *,
-    step: int = 0,
-    weights: Tensor | None = None,
-) -> dict[str, float]:
-    """The diagnostics that an objective's loss returns beside its terms."""
-    return objective.loss(
-        *networks,
-        views(objective),
-        levels=2 * SIGMAS,
-        weights=weights,
-        draw=Draws(0, step),
-        cfg=cfg,
-    )[1]
-
-
 def without_batchnorm(networks: tuple[nn.ModuleDict, ...]) -> None:
     """Put a linear layer in the projector's place: statistics are another file's affair."""
     for network in networks:
         if "projector" in network:
             network["projector"] = nn.Linear(8, 5, dtype=torch.float64)
-
-
-def replace(cfg: Any, **changed: Any) -> Any:
-    return dataclasses.replace(cfg, **changed)

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +16,12 @@ from scipy import ndimage, stats
 import rrcm.core.torchvision_stub  # noqa: F401 (torchvision comes after it)
 from rrcm.config.sections import Mix
 from rrcm.core.errors import ConfigError
-from rrcm.data.splits.pictures import Fit
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import augment, transforms
 
+from timm.data import RandomResizedCropAndInterpolation  # isort: skip
 from timm.data.auto_augment import rand_augment_transform  # isort: skip
-from torchvision.transforms import InterpolationMode, RandomResizedCrop  # isort: skip
+from torchvision.transforms import InterpolationMode  # isort: skip
 from torchvision.transforms.v2 import functional  # isort: skip
 
 STILL = {"rotate": 0.0, "translate": 0.0, "scale": 0.0, "shear": 0.0}
@@ -89,33 +90,21 @@ def test_shape_and_range_are_kept(declared, batch, channels, sides):
 
 
 SOME = [
-    *({"affine": STILL | {knob: 0.3}} for knob in STILL),
+    {"affine": dict.fromkeys(STILL, 0.3)},
     {"gain": {"amount": 0.3}},
     {"crop": {"pad": 30}},
     {"resized_crop": CROP},
-    *(
-        {"jitter": dict.fromkeys(COLOURS, 0.0) | {knob: 0.3, "p": 1.0}}
-        for knob in ("brightness", "contrast", "saturation", "hue")
-    ),
+    {"jitter": dict.fromkeys(COLOURS, 0.3) | {"p": 1.0}},
     {"blur": {"sigma": [0.5, 2.0], "p": 1.0}},
 ]
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"flip": {"p": 0.3}},
-        {"jitter": COLOURS | {"p": 0.3}},
-        {"grey": {"p": 0.3}},
-        {"blur": {"sigma": [1.0, 2.0], "p": 0.3}},
-        {"solarize": {"threshold": 0.5, "p": 0.3}},
-    ],
-    ids=str,
-)
-def test_p_is_the_share_of_images_that_change(entry):
+def test_p_is_the_share_of_images_that_change_and_a_flip_mirrors_left_and_right():
     x = images(1).expand(1000, -1, -1, -1)
+    y = build({"flip": {"p": 0.3}})(x, Draws(0, 0))
+    changed = (y != x).flatten(1).any(dim=1)
 
-    changed = (build(entry)(x, Draws(0, 0)) != x).flatten(1).any(dim=1)
+    assert torch.equal(y[changed], x.flip(3)[changed])
 
     assert stats.binomtest(int(changed.sum()), 1000, 0.3).pvalue > 0.01
 
@@ -130,54 +119,32 @@ def test_an_image_depends_on_its_place_in_the_batch_and_on_no_other(entry):
     torch.testing.assert_close(torch.cat(parts), whole, atol=1e-6, rtol=0)
 
 
-def test_rotation_by_a_right_angle_is_exact():
-    y = build({"affine": STILL | {"rotate": 90.0}})(images(), MOST)
-
-    torch.testing.assert_close(y, images().rot90(1, (2, 3)), atol=1e-5, rtol=0)
-
-
-def test_translation_by_a_share_moves_whole_pixels_and_brings_in_black():
-    """A quarter of 8 pixels is 2, along both axes."""
-    expected = torch.zeros_like(images())
-    expected[..., :6, :6] = images()[..., 2:, 2:]
-
-    y = build({"affine": STILL | {"translate": 0.25}})(images(), MOST)
-
-    torch.testing.assert_close(y, expected, atol=1e-5, rtol=0)
+def sheared(x):
+    """Row r of 8 moved by r - 3.5 pixels: halfway between two."""
+    wide = F.pad(x, [8, 8])
+    rows = [(wide[..., r, r + 4 : r + 12] + wide[..., r, r + 5 : r + 13]) / 2 for r in range(8)]
+    return torch.stack(rows, dim=2)
 
 
-def test_scale_is_added_to_one():
-    """1 + 1 shows twice the field: pixels are means of 2 x 2, in a frame of black."""
-    expected = torch.zeros_like(images())
-    expected[..., 2:6, 2:6] = torch.nn.functional.avg_pool2d(images(), 2)
+@pytest.mark.parametrize(
+    ("knob", "amount", "expected"),
+    [
+        ("rotate", 90.0, lambda x: x.rot90(1, (2, 3))),
+        ("translate", 0.25, lambda x: F.pad(x[..., 2:, 2:], [0, 2, 0, 2])),  # a quarter of 8 pixels
+        ("scale", 1.0, lambda x: F.pad(F.avg_pool2d(x, 2), [2, 2, 2, 2])),  # added to 1
+        ("shear", 1.0, sheared),
+    ],
+)
+def test_affine_maps_are_exact_and_bring_in_black(knob, amount, expected):
+    y = build({"affine": STILL | {knob: amount}})(images(), MOST)
 
-    y = build({"affine": STILL | {"scale": 1.0}})(images(), MOST)
-
-    torch.testing.assert_close(y, expected, atol=1e-5, rtol=0)
-
-
-def test_shear_moves_each_row_by_its_height():
-    """Shear 1 moves row r of 8 by r - 3.5 pixels: halfway between two."""
-    expected = torch.zeros_like(images())
-    for r in range(8):
-        for c in range(8):
-            for source in (c + r - 4, c + r - 3):
-                if 0 <= source < 8:
-                    expected[..., r, c] += images()[..., r, source] / 2
-
-    y = build({"affine": STILL | {"shear": 1.0}})(images(), MOST)
-
-    torch.testing.assert_close(y, expected, atol=1e-5, rtol=0)
-
-
-def test_flip_mirrors_left_and_right():
-    assert torch.equal(build({"flip": {"p": 1.0}})(images(), Draws(0, 0)), images().flip(3))
+    torch.testing.assert_close(y, expected(images()), atol=1e-5, rtol=0)
 
 
 def test_crop_shifts_by_whole_pixels_uniformly_in_a_frame_of_black():
     """Every shift is found by hand, in the padded image; all 25 are as likely."""
     x = images(2000, 1, 3) + 0.1
-    padded = torch.nn.functional.pad(x, [2, 2, 2, 2])
+    padded = F.pad(x, [2, 2, 2, 2])
     windows = padded.unfold(2, 3, 1).unfold(3, 3, 1)[:, 0].flatten(1, 2)  # [B, 25, 3, 3]
 
     same = (build({"crop": {"pad": 2}})(x, Draws(0, 0)) == windows).all(dim=(2, 3))  # [B, 25]
@@ -233,10 +200,9 @@ class ThenChosen(Same):
         return amount if self.left >= 0 else 0 * amount
 
 
-@pytest.mark.parametrize("u", [0.1, 0.8])
-def test_jitter_is_torchvision_s_in_each_order(u):
+def test_jitter_is_torchvision_s_in_each_order():
     """Torchvision has the formulas (its luma is 0.9999 of white); numbers name their orders."""
-    strong = {"brightness": 0.9, "contrast": 0.8, "saturation": 0.7, "hue": 0.4}
+    u, strong = 0.8, {"brightness": 0.9, "contrast": 0.8, "saturation": 0.7, "hue": 0.4}
     amount = {name: (2 * u - 1) * most for name, most in strong.items()}
     changes = [
         lambda x: functional.adjust_brightness(x, 1 + amount["brightness"]),
@@ -268,10 +234,9 @@ def test_grey_is_luma_in_all_channels():
     torch.testing.assert_close(y, expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.5])
-def test_blur_is_gaussian_and_does_not_darken_the_border(sigma):
+def test_blur_is_gaussian_and_does_not_darken_the_border():
     """Against scipy's filter, with its weights cut off nowhere and divided by their sum."""
-    x = images(1, 1, 24).double()[0, 0].numpy()
+    sigma, x = 1.0, images(1, 1, 24).double()[0, 0].numpy()
     options = {"sigma": sigma, "mode": "constant", "truncate": 30 / sigma}
     weight = ndimage.gaussian_filter(np.ones_like(x), **options)
     expected = ndimage.gaussian_filter(x, **options) / weight
@@ -310,41 +275,17 @@ def test_draws_are_uniform_between_plus_and_minus_the_amount():
 
 
 def test_a_picture_s_crop_is_torchvision_s_of_the_same_rectangle():
+    """And that is timm's of the same seed; of a picture however small."""
     crop = transforms.PictureCrop(transforms.ResizedCrop(**CROP))
-    left, top, right, bottom = crop._box(50, 30, random.Random(3))
-    expected = functional.resized_crop(
-        picture(), top, left, bottom - top, right - left, [12, 16], InterpolationMode.BICUBIC
-    )
+    with transforms.global_seed(random.Random(3).randrange(transforms.SEEDS)):
+        box = RandomResizedCropAndInterpolation.get_params(picture(), CROP["scale"], CROP["ratio"])
+    bicubic = InterpolationMode.BICUBIC
+    expected = functional.resized_crop(picture(), *box, [12, 16], bicubic)
 
     found = crop(picture(), (16, 12), random.Random(3))
 
-    assert found.size == (16, 12)
     assert found.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("size", [(500, 375), (100, 300), (900, 30)], ids=str)
-def test_rectangles_of_pictures_are_distributed_as_torchvision_s(size):
-    """Areas and shapes, of pictures so oblong that most rectangles do not fit, too."""
-    crop, rng = transforms.PictureCrop(transforms.ResizedCrop(**CROP)), random.Random(0)
-    blank = torch.empty(1, size[1], size[0])
-    torch.manual_seed(0)
-    ours, theirs = [], []
-    for _ in range(1000):
-        left, top, right, bottom = crop._box(*size, rng)
-        assert 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
-        ours.append((left, top, right - left, bottom - top))
-        y, x, h, w = RandomResizedCrop.get_params(blank, CROP["scale"], CROP["ratio"])
-        theirs.append((x, y, w, h))
-
-    for one, other in zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True):
-        assert stats.ks_2samp(one, other).pvalue > 0.001
-
-
-def test_rectangles_that_never_fit_are_central_and_of_the_nearest_shape():
-    crop = transforms.PictureCrop(transforms.ResizedCrop(scale=[1.0, 1.0], ratio=[0.5, 2.0]))
-
-    assert crop._box(100, 10, random.Random(0)) == (40, 0, 60, 10)
-    assert crop._box(10, 100, random.Random(0)) == (0, 40, 10, 60)
+    assert all(crop(picture(1, 1), (4, 4), random.Random(i)).size == (4, 4) for i in range(20))
 
 
 def test_randaugment_is_timm_s_of_the_same_seed():
@@ -356,20 +297,6 @@ def test_randaugment_is_timm_s_of_the_same_seed():
 
     assert found.tobytes() == theirs(picture()).tobytes()
     assert rng.random() != random.Random(5).random()
-
-
-FIT = Fit(shape=(3, 16, 16), resize="crop", ratio=0.875)
-
-
-def test_a_crop_sees_what_evaluation_cuts_away():
-    """Left of the picture is white, where evaluation does not look."""
-    wide = Image.new("RGB", (90, 30))
-    wide.paste("white", (0, 0, 30, 30))
-    cropped = build({"resized_crop": CROP}, encoded=True)
-    rows = [cropped.render(wide, FIT, random.Random(i), name="it").max() for i in range(40)]
-
-    assert build(encoded=True).render(wide, FIT, random.Random(0), name="it").max() == 0
-    assert max(rows) == 255
 
 
 # Mixing
@@ -401,7 +328,7 @@ def neighbours(t):
 
 
 def test_mixup_mixes_images_and_labels_of_neighbours_by_one_share():
-    x, hot = images(6), torch.nn.functional.one_hot(LABELS, 5).float()
+    x, hot = images(6), F.one_hot(LABELS, 5).float()
     found, p = mixed(x.clone(), LABELS, mixup=0.8)
     share = p[0, 0]
 
@@ -411,8 +338,8 @@ def test_mixup_mixes_images_and_labels_of_neighbours_by_one_share():
 
 
 def test_cutmix_pastes_a_rectangle_of_the_neighbour_and_counts_its_pixels():
-    x, hot = images(6), torch.nn.functional.one_hot(LABELS, 5).float()
-    for step in range(20):
+    x, hot = images(6), F.one_hot(LABELS, 5).float()
+    for step in range(6):
         found, p = mixed(x.clone(), LABELS, cutmix=1.0, step=step)
         pasted = (found != x).all(dim=1)  # [B, H, W]
 
@@ -425,7 +352,7 @@ def test_cutmix_pastes_a_rectangle_of_the_neighbour_and_counts_its_pixels():
 
 def test_devices_that_share_a_batch_mix_what_one_would():
     x = images(6)
-    for step in range(10):
+    for step in range(4):
         setting = {"mixup": 0.8, "cutmix": 1.0, "smoothing": 0.1, "step": step}
         whole = mixed(x.clone(), LABELS, **setting)
         parts = [
@@ -434,14 +361,7 @@ def test_devices_that_share_a_batch_mix_what_one_would():
         ]
         for part, all_ in zip(zip(*parts, strict=True), whole, strict=True):
             torch.testing.assert_close(torch.cat(part), all_)
-
-
-def test_mixing_leaves_numpy_s_generator_and_the_batch_of_the_caller_alone():
-    x, before = images(6), np.random.get_state()[1].tolist()
-    mixed(x, LABELS, mixup=1.0)
-
-    assert torch.equal(x, images(6))
-    assert np.random.get_state()[1].tolist() == before
+    assert torch.equal(x, images(6)), "the batch of the caller"
 
 
 def test_an_odd_number_cannot_be_paired():
@@ -463,7 +383,6 @@ NAMES = "affine, blur, crop, flip, gain, grey, jitter, randaugment, resized_crop
             f"[1]: no augmentation 'gian', only {NAMES}. Did you mean 'gain'?",
         ),
         ({"gain": {"amount": "x"}}, "[1].gain.amount: expected float, got 'x'"),
-        ({"crop": {"pad": -1}}, "[1].crop.pad: must be finite and >= 0, got -1"),
         (
             {"resized_crop": CROP | {"scale": [0.5, 1.5]}},
             "[1].resized_crop.scale: at most the whole image, 1, got [0.5, 1.5]",
@@ -471,11 +390,6 @@ NAMES = "affine, blur, crop, flip, gain, grey, jitter, randaugment, resized_crop
         (
             {"blur": {"sigma": [0.0, 1.0], "p": 0.5}},
             "[1].blur.sigma: expected [lo, hi] with 0 < lo <= hi <= 16384, got [0.0, 1.0]",
-        ),
-        ({"jitter": COLOURS | {"hue": 0.6}}, "[1].jitter.hue: must be in [0, 0.5], got 0.6"),
-        (
-            {"solarize": {"threshold": 128.0, "p": 0.1}},
-            "[1].solarize.threshold: a share in [0, 1], got 128.0",
         ),
         (
             {"randaugment": {"policy": "rand-m9-foo"}},

@@ -157,9 +157,10 @@ def attacked(network, noise, draw, *, attack="pgd", radius=0.375):
     return attacks.pgd(network, images(), LABELS, noise, step=2 * radius / 3, **settings)[-1]
 
 
-@pytest.mark.parametrize("attack", ["pgd", "ddn"])
-@pytest.mark.parametrize("multi_noise", [True, False])
-@pytest.mark.parametrize(("lbd", "eta"), [(0.0, 0.0), (3.0, 0.5), (0.0, 0.5)])
+@pytest.mark.parametrize(
+    ("attack", "multi_noise", "lbd", "eta"),
+    [("pgd", True, 0.0, 0.0), ("ddn", False, 0.0, 0.0), ("pgd", False, 3.0, 0.5)],
+)
 def test_smoothadv_is_its_equation(attack, multi_noise, lbd, eta):
     """The copies that are trained on have the noise of the attack."""
     network, (noise, draw) = Network(), drawn(3)

@@ -222,7 +222,7 @@ def test_objective(name):
     guide = Guide().eval().requires_grad_(False) if objective.GUIDE == "models" else None
     optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
     history = []
-    for _ in range(30):
+    for _ in range(10):
         loss = asked(name, network, guide=guide)
         history.append(loss.mean())
         optimizer.zero_grad()
@@ -328,11 +328,10 @@ def test_what_is_kept_is_the_average_of_the_weights_and_the_last_statistics():
     assert all(not torch.equal(expected[key], now[key]) for key in now)
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.75])
-def test_no_steps_leave_the_start_as_it_is(ema, tmp_path):
+def test_no_steps_leave_the_start_as_it_is(tmp_path):
     before = uninterrupted("mse").modules["network"].state_dict()
     denoiser.save(tmp_path, before, network="dncnn", shape=DNCNN, schedule=None)
-    cfg = dataclasses.replace(CFG, start=str(tmp_path), steps=0, ema=ema)
+    cfg = dataclasses.replace(CFG, start=str(tmp_path), steps=0)
 
     state = finish(training.start(cfg, DNCNN), cfg)
 
@@ -400,12 +399,3 @@ def test_a_guide_of_the_wrong_kind_is_refused(changed, condition, message):
 
     with pytest.raises(ConfigError, match=message):
         training.load_guide(cfg, {"condition": condition})
-
-
-def test_recomputing_is_for_networks_that_can():
-    compute = dataclasses.replace(CFG.compute, recompute=True)
-    can, cannot = (dataclasses.replace(cfg, compute=compute, steps=1) for cfg in (DIFFUSION, CFG))
-
-    assert finish(training.start(can, UVIT), can).modules["network"].recompute
-    with pytest.raises(ConfigError, match=r"compute\.recompute: dncnn does not support it"):
-        finish(training.start(cannot, DNCNN), cannot)

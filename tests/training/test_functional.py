@@ -1,6 +1,5 @@
 """``rrcm.losses``: the methods' losses in a loop of one's own, with a network that takes pixels."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +12,8 @@ import rrcm
 from rrcm.core.errors import ConfigError
 from rrcm.noise import levels
 from rrcm.training.engine.draws import Draws
+from rrcm.training.objectives import rrcm as objective
+from rrcm.training.shared import losses
 
 SIGMA, B, K = 0.5, 6, 3
 X = torch.rand(B, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -20,40 +21,31 @@ Y = torch.tensor([0, 1, 2, 0, 1, 2])
 CONSISTENCY = {"lbd": 10.0, "eta": 0.5, "m": 2, "measure": "kl"}
 
 
-class Recorded(nn.Module):
-    """A linear network that remembers what it was called with."""
+class Plain(nn.Module):
+    """A linear network of pixels."""
 
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.layer = nn.Linear(4, K, dtype=torch.float64)
-        self.seen: list[torch.Tensor] = []
 
     def forward(self, x):
-        self.seen.append(x.detach())
         return self.layer(x.flatten(1))
 
 
-def network() -> Recorded:
-    torch.manual_seed(0)
-    return Recorded()
-
-
-def test_consistency_is_the_equation():
-    net, lbd, eta = network(), 10.0, 0.5
+def test_a_loss_is_that_of_the_method(monkeypatch: pytest.MonkeyPatch):
+    net = Plain()
+    monkeypatch.setattr("rrcm.training.functional._draws", lambda: Draws(4, 0))
 
     loss = rrcm.losses.loss("consistency", net, X, Y, sigma=SIGMA, constants=CONSISTENCY)
 
-    p = [F.softmax(net.layer(x.flatten(1)), 1).detach() for x in net.seen[0].chunk(2)]
-    for i in range(B):
-        mean = sum(one[i] for one in p) / 2
-        expected = sum(-math.log(one[i, Y[i]]) for one in p) / 2
-        expected += lbd / 2 * sum(float((mean * (mean / one[i]).log()).sum()) for one in p)
-        expected -= eta * float((mean * mean.log()).sum())
-        assert loss[i].item() == pytest.approx(expected, rel=1e-12)
+    told = {"sigma": torch.tensor(SIGMA), "draw": Draws(4, 0), "done": 1.0}
+    cfg = losses.Consistency(**CONSISTENCY)
+    assert torch.equal(loss, losses.consistency(lambda x, sigma: net(x), X, Y, cfg=cfg, **told))
 
 
 def test_a_loss_trains_and_follows_the_seed():
-    net = network()
+    net = Plain()
     found = []
     for seed in (5, 5, 6):
         torch.manual_seed(seed)
@@ -66,7 +58,7 @@ def test_a_loss_trains_and_follows_the_seed():
 
 
 def test_probabilities_are_labels_and_objects_have_logits():
-    net, one_hot = network(), F.one_hot(Y, K).double()
+    net, one_hot = Plain(), F.one_hot(Y, K).double()
     hugging = nn.Module()
     hugging.forward = lambda x: SimpleNamespace(logits=net(x))
 
@@ -87,7 +79,7 @@ def test_mistakes_are_named():
         ("consistancy", CONSISTENCY, "Did you mean 'consistency'?"),
     ):
         with refused(ConfigError, words):
-            rrcm.losses.loss(method, network(), X, Y, sigma=SIGMA, constants=constants)
+            rrcm.losses.loss(method, Plain(), X, Y, sigma=SIGMA, constants=constants)
 
 
 class Encoder(nn.Module):
@@ -111,22 +103,18 @@ def test_representation_consistency_is_the_pretraining_loss(monkeypatch: pytest.
         encoder, projector, target, views, levels=grid, weight=2.0
     )
 
-    draw = Draws(4, 0)
-    n, z = draw.pair(8, None), draw.normal(views[2])
-    end, noisier, cleaner = (float(grid[k]) / 2 for k in (-1, n, n + 1))
-
-    def encoded(network, x, sigma):
-        return network(x + sigma * z, torch.full((B,), sigma, dtype=torch.float64))
-
-    def nce(a, b):
-        a, b = F.normalize(a, dim=1), F.normalize(b, dim=1)
-        return F.cross_entropy(a @ b.T / 0.2, torch.arange(B), reduction="none")
-
-    anchor = projector(encoded(encoder, views[0], end))
-    positive = target["projector"](encoded(target["encoder"], views[1], end))
-    expected = nce(anchor, positive) + 2 * nce(
-        encoded(encoder, views[2], noisier), encoded(encoder, views[2], cleaner)
+    cfg = objective.Config(
+        tau_contrast=0.2, tau_consistency=0.2, consistency=2.0, symmetric=False, align=[], ema=0.0
     )
-    assert torch.allclose(loss, expected, rtol=1e-6)
+    terms, _ = objective.loss(
+        nn.ModuleDict({"encoder": encoder, "projector": projector}),
+        target,
+        dict(zip(objective.VIEWS, views, strict=True)),
+        levels=grid,
+        weights=None,
+        draw=Draws(4, 0),
+        cfg=cfg,
+    )
+    assert torch.equal(loss, sum(terms.values()))
     loss.mean().backward()
     assert encoder.layer.weight.grad is not None and target["encoder"].layer.weight.grad is None

@@ -80,15 +80,19 @@ def same(one, other):
     )
 
 
-@pytest.mark.parametrize("workers", [1, 64])
-def test_workers_do_not_matter(source, workers):
-    """Nor that there are fewer cores than asked for, of which torch would warn."""
-    assert same(load(*source, stop=3, workers=workers), load(*source, stop=3))
+def test_workers_and_the_step_of_resuming_do_not_matter(source):
+    """Nor that there are fewer cores than asked for, of which torch would warn.
 
+    Nor does the epoch that a step is in: an epoch is 3 steps. And no global generator moves.
+    """
+    torch.manual_seed(0)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    whole = load(*source, stop=8)
 
-def test_the_step_of_resuming_does_not_matter(source):
-    """Nor does the epoch that it is in: an epoch is 3 steps."""
-    assert same(load(*source, stop=8)[5:], load(*source, start=5, stop=8))
+    assert same(load(*source, start=5, stop=8, workers=64), whole[5:])
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.random.get_state()[1].tolist() == before[2]
 
 
 def test_what_is_skipped_is_not_read(photos, monkeypatch):
@@ -128,33 +132,13 @@ def test_every_step_and_view_and_place_has_draws_of_its_own(source):
     assert len(views.unique(dim=0)) == len(views) == 36
 
 
-def test_the_global_generators_are_left_alone(source):
-    torch.manual_seed(0)
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    load(*source, stop=2, workers=2)
-    load(*source, stop=2)
+def test_without_augmentation_batches_are_what_evaluation_sees(photos):
+    for split, shards in ((images(20, max_value=16), (20,)), (photos, SIZES)):
+        for batch in load(split, {"plain": []}):
+            rows = order.rows(batch.step, shards=shards, batch_size=6, seed=0).numpy()
 
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert random.getstate() == before[1]
-    assert np.random.get_state()[1].tolist() == before[2]
-
-
-@pytest.mark.parametrize("max_value", [16, 255])
-def test_without_augmentation_arrays_are_the_pixels_of_the_split(max_value):
-    split = images(20, max_value=max_value)
-    for batch in load(split, {"plain": []}):
-        rows = order.rows(batch.step, shards=(20,), batch_size=6, seed=0).numpy()
-
-        assert torch.equal(batch.views["plain"], torch.from_numpy(split.pixels(rows)))
-        assert torch.equal(batch.labels, torch.from_numpy(split.labels[rows]))
-
-
-def test_without_augmentation_pictures_are_what_evaluation_sees(photos):
-    for batch in load(photos, {"plain": []}):
-        rows = order.rows(batch.step, shards=SIZES, batch_size=6, seed=0).numpy()
-
-        assert torch.equal(batch.views["plain"], torch.from_numpy(photos.pixels(rows)))
-        assert torch.equal(batch.labels, torch.from_numpy(photos.labels[rows]))
+            assert torch.equal(batch.views["plain"], torch.from_numpy(split.pixels(rows)))
+            assert torch.equal(batch.labels, torch.from_numpy(split.labels[rows]))
 
 
 def test_what_is_done_to_batches_comes_after_pictures(photos):
@@ -183,13 +167,12 @@ def test_arrays_are_no_pictures_for_randaugment():
         load(images(12, (1, 8, 8)), {"first": [POLICY]}, stop=1)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_damaged_picture_is_named_in_one_line(photos, workers, monkeypatch):
+def test_a_damaged_picture_is_named_in_one_line(photos, monkeypatch):
     monkeypatch.setattr(
         Pictures, "encoded", lambda self, i: encoded(0, i)[: 300 if i == 3 else None]
     )
 
     with pytest.raises(DataError, match=r"000000\.tar:00000103: a damaged picture") as error:
-        load(photos, VIEWS, workers=workers)
+        load(photos, VIEWS, workers=2)
 
     assert "\n" not in str(error.value)

@@ -6,7 +6,6 @@ the second half also gets the output of the opposite block in the first half.
 """
 
 import math
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,16 +15,12 @@ from torch.utils.checkpoint import checkpoint
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import SIDE, WIDTH, not_negative, positive, require
-from rrcm.core.registry import suggest
-from rrcm.core.schema import shown
+from rrcm.core.ranges import SIDE, WIDTH, dimensions, not_negative, positive, require
 
 from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after _torchvision)
 from timm.models.vision_transformer import Block  # isort: skip
 
 SIZES = {"small": (512, 13, 8)}  # name: (width, depth, heads); their table 5, and CIFAR-10's
-# WIDTHxDEPTHxHEADS, of at most 99,999, 999 and 999
-CUSTOM = re.compile(r"[1-9][0-9]{0,4}x[1-9][0-9]{0,2}x[1-9][0-9]{0,2}")
 STD = 0.02  # initial standard deviation of matrices
 
 
@@ -56,11 +51,6 @@ class Config:
         positive(self, "channels", most=WIDTH)
         positive(self, "position_std", "time_scale")
         not_negative(self, "condition", most=WIDTH)
-        if self.size not in SIZES and not CUSTOM.fullmatch(self.size):
-            raise ConfigError(
-                f"size: no {shown(self.size)}, only {', '.join(SIZES)}, or WIDTHxDEPTHxHEADS "
-                f"such as 64x5x4.{suggest(self.size, [*SIZES])}"
-            )
         width, depth, heads = self.dimensions
         require(
             width % 2 == 0 and width % heads == 0,
@@ -75,7 +65,7 @@ class Config:
     @property
     def dimensions(self) -> tuple[int, ...]:
         """Width, depth and heads."""
-        return SIZES.get(self.size) or tuple(int(n) for n in self.size.split("x"))
+        return dimensions(self.size, SIZES)
 
 
 class Network(nn.Module):

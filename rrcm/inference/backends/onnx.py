@@ -314,24 +314,9 @@ def _scores_only(
             "use fp32 or fp16"
         )
     combined = [value.name for value in model.graph.output if value.name != "scores"]
-    return (_without(model, combined) if combined else model), combined or ["scores"]
-
-
-def _without(model: onnx.ModelProto, outputs: list[str]) -> onnx.ModelProto:
-    """``model`` without these outputs and the nodes and weights that only they need."""
-    graph = model.graph
-    kept = [value for value in graph.output if value.name not in outputs]
-    needed = {value.name for value in kept}
-    nodes: list[onnx.NodeProto] = []
-    for node in reversed(graph.node):  # in topological order
-        if needed.intersection(node.output):
-            needed.update(node.input)
-            nodes.insert(0, node)
-    tensors = [tensor for tensor in graph.initializer if tensor.name in needed]
-    for field, values in ((graph.output, kept), (graph.node, nodes), (graph.initializer, tensors)):
-        del field[:]
-        field.extend(values)
-    return model
+    for name in combined:
+        model.graph.output.remove(next(v for v in model.graph.output if v.name == name))
+    return model, combined or ["scores"]
 
 
 def _converted(

@@ -27,7 +27,6 @@ BROKEN = (  # errors of onnx and ONNX Runtime on a damaged file
 )
 WEIGHTS = 2**36  # most bytes of a file of external weights
 PICKLES = (b"PK\x03\x04", b"\x80\x02")  # how files of torch.save begin
-TRAINING = "it normalises by, or drops out of, the batch at hand; export the network after eval()"
 PRECISIONS = {  # from the lowest, which is that of a network
     "int4": (TensorProto.INT4, TensorProto.UINT4),
     "int8": (TensorProto.INT8, TensorProto.UINT8),
@@ -59,7 +58,7 @@ def read(path: Path) -> OnnxFile:
     that of the file which it links to; all others are refused.
 
     Raises:
-        BackendError: The file is missing, damaged or in training mode, or its weights are.
+        BackendError: The file is missing or damaged, or its weights are.
     """
     if path.is_dir():
         raise BackendError(f"{path}: a folder; name the .onnx file in it")
@@ -84,7 +83,6 @@ def read(path: Path) -> OnnxFile:
         else:  # ONNX Runtime reads them, and refuses other folders, too
             identity += "".join(map(sha256_of_file, files)).encode()
             content, beside = model.SerializeToString(deterministic=True), folder
-        _refuse_training(model.graph, path, folder)
     except BROKEN as error:
         raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
     return OnnxFile(model=model, content=content, identity=identity, beside=beside)
@@ -147,25 +145,3 @@ def _tensors(message: Message) -> Iterator[TensorProto]:
         if field.message_type is not None:
             for child in value if field.is_repeated else [value]:
                 yield from _tensors(child)
-
-
-def _refuse_training(graph: onnx.GraphProto, path: Path, folder: Path) -> None:
-    """Refuse nodes in training mode, including those in subgraphs."""
-    constants = {value.name: value for value in graph.initializer}
-    for node in graph.node:
-        known = {attribute.name: attribute for attribute in node.attribute}
-        if node.op_type == "Constant" and "value" in known:
-            constants[node.output[0]] = known["value"].t
-        mode = known["training_mode"].i if "training_mode" in known else 0
-        if node.op_type == "BatchNormalization" and len([*filter(None, node.output)]) > 1:
-            mode = 1
-        if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
-            flag = constants.get(node.input[2])
-            mode = flag is None or bool(onnx.numpy_helper.to_array(flag, str(folder)).any())
-        if mode:
-            raise BackendError(
-                f"{path}: {node.op_type} {node.name} is in training mode: {TRAINING}"
-            )
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                _refuse_training(inner, path, folder)

@@ -81,7 +81,7 @@ class Backend:
             device: ``cpu`` or ``cuda``.
 
         Raises:
-            BackendError: The file is missing, damaged, not for pictures, or in training mode.
+            BackendError: The file is missing, damaged, or not for pictures.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
         file = _onnx_file.read(path)

@@ -7,7 +7,6 @@ eq. 9 and 10), so that all other code uses pixels in [0, 1].
 """
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import SIDE, WIDTH, positive
-from rrcm.core.registry import suggest
-from rrcm.core.schema import shown
+from rrcm.core.ranges import SIDE, WIDTH, dimensions, positive
 from rrcm.models.trained.base.projector import Projector as Projector
 from rrcm.noise import units
 
@@ -35,8 +32,6 @@ SIZES = {  # name: (width, depth, heads); Lei et al., table 6, and one for 8 x 8
     "b": (768, 12, 12),
     "b_deep": (768, 24, 24),
 }
-# WIDTHxDEPTHxHEADS, at most 99,999, 999 and 999
-CUSTOM = re.compile(r"[1-9][0-9]{0,4}x[1-9][0-9]{0,2}x[1-9][0-9]{0,2}")
 SIGMA_DATA = 0.5  # standard deviation of natural images in model space (Karras et al., 2022)
 
 
@@ -64,11 +59,6 @@ class Config:
         positive(self, "image_size", "patch_size", most=SIDE)
         positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
         positive(self, "position_std")
-        if self.size not in SIZES and not CUSTOM.fullmatch(self.size):
-            raise ConfigError(
-                f"size: no {shown(self.size)}, only {', '.join(SIZES)}, or WIDTHxDEPTHxHEADS "
-                f"such as 48x2x4.{suggest(self.size, [*SIZES])}"
-            )
         if self.width % 2 or self.width % self.heads:
             raise ConfigError(
                 f"size: width {self.width} must be even and a multiple of {self.heads} heads"
@@ -95,7 +85,7 @@ class Config:
 
     @property
     def _dimensions(self) -> tuple[int, ...]:
-        return SIZES.get(self.size) or tuple(int(n) for n in self.size.split("x"))
+        return dimensions(self.size, SIZES)
 
 
 class Encoder(nn.Module):

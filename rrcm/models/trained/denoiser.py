@@ -56,7 +56,21 @@ class Schedule:
 Rule = Literal["first", "nearest", "exact"]
 
 
-class Times(nn.Module):
+class Exact(nn.Module):
+    """A module whose own buffers keep their type when it is cast, as casts are meant for networks.
+
+    A noise level rounded to bfloat16 would be another time.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        exact = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's has no types
+        for name, buffer in exact.items():
+            setattr(self, name, buffer.to(getattr(self, name).device))
+        return self
+
+
+class Times(Exact):
     """Maps between times t and noise levels s of a schedule, float64, for tensors of any shape.
 
     Results depend on ``s`` or ``t`` alone, so that they can be exported with either as an input.
@@ -71,13 +85,6 @@ class Times(nn.Module):
         self.discrete = cfg.kind != "edm"
         levels = _levels(cfg) if self.discrete else torch.empty(0, dtype=torch.float64)
         self.register_buffer("levels", levels, persistent=False)  # s(t), ascending, [T]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Times":
-        """Follow a module to its device, but stay in float64 when the module is cast."""
-        exact = self.levels
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's has no types
-        self.levels = exact.to(self.levels.device)
-        return self
 
     def at(self, s: Tensor, rule: Rule) -> Tensor:
         """Time with noise level ``s`` (eq. 46).

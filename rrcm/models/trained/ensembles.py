@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from rrcm.config.certification import Ensemble
-from rrcm.config.sections import Model
 from rrcm.core import registry
 from rrcm.core.errors import CheckpointError
 from rrcm.core.files import read_config, write_json
@@ -201,15 +200,15 @@ def rebuild(
         CheckpointError: ``config`` or the weights are missing or damaged.
         ConfigError: ``config`` has keys of another version.
     """
-    path = folder / "model.safetensors"
+    path, where = folder / "model.safetensors", str(folder / "config.json")
+    cfg, members = None, [config]
     try:
-        cfg, classes, members = None, len(config["classes"]), [config]
         if "ensemble" in config:
-            where = f"{folder / 'config.json'}: ensemble"
-            cfg, members = parse(config["ensemble"], Ensemble, where=where), config["members"]
-        networks = [_built(member, classes) for member in members]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / 'config.json'}: damaged ({error!r})") from None
+            cfg = parse(config["ensemble"], Ensemble, where=f"{where}: ensemble")
+            members = [*config["members"]]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{where}: damaged ({error!r})") from None
+    networks = [classifier.described(member, where=where) for member in members]
     if tensors is None:
         tensors, _ = checkpoint.load(path)
     if cfg is None:
@@ -232,13 +231,6 @@ def inference(network: nn.Module, config: dict[str, Any]) -> nn.Module:
         return folded(network, config)
     pairs = zip(network.members, config["members"], strict=True)
     return EnsembleClassifier([folded(*pair) for pair in pairs], network.cfg).eval()
-
-
-def _built(config: dict[str, Any], classes: int) -> Classifier:
-    model = parse(config["model"], Model, where="model")
-    condition, final_norm = config["condition"], config["final_norm"]
-    network = classifier.build(model, classes=classes, condition=condition, final_norm=final_norm)
-    return network.eval().requires_grad_(False)
 
 
 def folded(network: nn.Module, config: dict[str, Any]) -> nn.Module:

@@ -23,7 +23,6 @@ function in votes files.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,31 +40,14 @@ from rrcm.core.schema import parse
 from rrcm.models.trained import denoiser, ensembles
 from rrcm.models.trained.base import checkpoint
 from rrcm.models.trained.base.classifier import AtSigma
-from rrcm.models.trained.denoiser import Denoiser
+from rrcm.models.trained.denoiser import Denoiser, Exact
 from rrcm.models.trained.ensembles import EnsembleClassifier
 from rrcm.noise import streams
 
 FUNCTION = ("purifier", "purify", "votes", "local")  # keys of `Purified` that define the function
 
 
-class _Precisely(nn.Module):
-    """A module whose own buffers stay in float32 at least when it is cast.
-
-    Casts are meant for networks; rounding to bfloat16 would change the resizing and the fixed
-    noise.
-    """
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        exact = dict(self.named_buffers(recurse=False))
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's has no types
-        for name, before in exact.items():
-            cast = getattr(self, name)
-            if torch.promote_types(cast.dtype, torch.float32) != cast.dtype:
-                setattr(self, name, before.to(cast.device, torch.float32))
-        return self
-
-
-class PurifiedClassifier(_Precisely):
+class PurifiedClassifier(Exact):
     """A classifier behind a purifier: (x [B, C, H, W], sigma [], z) -> scores [B, K].
 
     ``normals`` is the shape [S, C, H, W] of z for one row, or () without randomness. The S noise
@@ -166,7 +148,7 @@ class PurifiedClassifier(_Precisely):
         return AtSigma(self, sigma, dtype=torch.float64).eval()
 
 
-class Resize(_Precisely):
+class Resize(Exact):
     """Bicubic resizing with antialiasing, [B, C, n, n] to [B, C, size, size].
 
     Written as products of rows and columns with a constant matrix, the linear map of F.interpolate,

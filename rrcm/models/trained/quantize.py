@@ -6,19 +6,21 @@ depend on the other images of its batch, and no certificate would hold.
 
 The quantisation is that of Jacob et al. (2018), arXiv:1712.05877: activations uint8 with a scale
 and a zero point per tensor, weights int8 with a scale per output channel, sums int32. Weights are
-at most ``LARGEST``, so that the integers are the same on every processor.
+at most 64 (``reduce_range``), so that the integers are the same on every processor: without VNNI, a
+processor adds two products in 16 bits and saturates, and 2 x 255 x 64 < 2^15.
 """
 
 from collections.abc import Collection
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
-import onnxruntime
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnxruntime.quantization import QuantType, quantize_static
+from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 
 CHUNK = 64  # calibration images at a time
-# Without VNNI, a processor adds two products in 16 bits and saturates: a different, less accurate
-# function. With 64 there is no overflow: 2 x 255 x 64 < 2^15.
-LARGEST = 64
 
 
 def float16(model: ModelProto, ends: Collection[str] = ("scores",)) -> ModelProto:
@@ -61,82 +63,36 @@ def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:
     Activations are clipped to their ranges on ``pixels``.
 
     Args:
-        model: Its only input is ``x``; linear layers are Gemm nodes of constant weights [O, I].
+        model: Its only input is ``x``; linear layers are Gemm nodes of constant weights.
         pixels: Noisy images as the network will see them, float32 [N, C, H, W].
     """
-    quantised = _copy(model)
-    graph = quantised.graph
-    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    inputs = dict.fromkeys(node.input[0] for node in graph.node if node.op_type == "Gemm")
-    scales = _scales(model, list(inputs), pixels)
-    nodes = []
-    for node in graph.node:
-        if node.op_type == "Gemm":
-            x, weight, *bias = node.input  # the exporter omits a bias of zeros
-            names = [f"{node.output[0]}.{part}" for part in ("weight", "bias")]
-            offset = tensors[bias[0]] if bias else np.zeros(1, dtype=np.float32)
-            integers, scale = _integers(tensors[weight], offset, scales[x][0])
-            nodes.append(_rounded(graph, names[0], integers, scale))
-            if bias:
-                scale = scales[x][0] * scale
-                nodes.append(
-                    _rounded(graph, names[1], np.rint(offset / scale).astype(np.int32), scale)
-                )
-            node.input[:] = [f"{name}.rounded" for name in (x, *names)[: len(node.input)]]
-        nodes.append(node)
-        for x in scales.keys() & set(node.output):
-            names = [f"{x}.scale", f"{x}.zero"]
-            graph.initializer.extend(map(numpy_helper.from_array, scales[x], names))
-            nodes.append(helper.make_node("QuantizeLinear", [x, *names], [f"{x}.integers"]))
-            nodes.append(
-                helper.make_node("DequantizeLinear", [f"{x}.integers", *names], [f"{x}.rounded"])
-            )
-    return _with(quantised, nodes)
+    folded = _copy(model)
+    add_pre_process_metadata(folded)  # else it advises to optimise the model before
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "int8.onnx"
+        quantize_static(
+            folded,
+            path,
+            _Chunks(pixels),
+            op_types_to_quantize=["Gemm"],
+            per_channel=True,
+            reduce_range=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            extra_options={"OpTypesToExcludeOutputQuantization": ["Gemm"]},
+        )
+        return onnx.load(path)
 
 
-def _scales(
-    model: ModelProto, names: list[str], pixels: np.ndarray
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Scale and zero point of tensors from their ranges on ``pixels``; 0 stays exact."""
-    observed = _copy(model)
-    del observed.graph.output[:]
-    for name in names:
-        for op in ("ReduceMin", "ReduceMax"):
-            observed.graph.node.append(helper.make_node(op, [name], [f"{name}.{op}"], keepdims=0))
-            observed.graph.output.append(
-                helper.make_tensor_value_info(f"{name}.{op}", TensorProto.FLOAT, [])
-            )
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        observed.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    chunks = [pixels[i : i + CHUNK] for i in range(0, len(pixels), CHUNK)]
-    seen = np.array([session.run(None, {"x": chunk}) for chunk in chunks])
-    lows = np.minimum(seen[:, 0::2].min(axis=0), 0)
-    highs = np.maximum(seen[:, 1::2].max(axis=0), 0)
-    scales = np.where(highs > lows, (highs - lows) / 255, 1).astype(np.float32)
-    zeros = np.rint(-lows / scales).astype(np.uint8)
-    return {name: (scales[i, ...], zeros[i, ...]) for i, name in enumerate(names)}
+class _Chunks:
+    """Gives ONNX Runtime the pixels to calibrate on."""
 
+    def __init__(self, pixels: np.ndarray) -> None:
+        self.rest = (pixels[i : i + CHUNK] for i in range(0, len(pixels), CHUNK))
 
-def _integers(
-    weight: np.ndarray, bias: np.ndarray, x_scale: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weight as int8 [O, I] and its scale per output channel [O]."""
-    scale = abs(weight).max(axis=1) / LARGEST
-    scale = np.maximum(scale, abs(bias) / (x_scale * 2**30))  # int32 must have room for the bias
-    scale = np.where(scale > 0, scale, 1).astype(np.float32)
-    return np.rint(weight / scale[:, None]).astype(np.int8), scale
-
-
-def _rounded(graph: GraphProto, name: str, integers: np.ndarray, scale: np.ndarray) -> NodeProto:
-    """The node that computes ``<name>.rounded`` from integers and a scale per output channel."""
-    names = [f"{name}.integers", f"{name}.scale", f"{name}.zero"]
-    zero = np.zeros(len(scale), integers.dtype)  # the default, but ORT fuses nothing without it
-    graph.initializer.extend(map(numpy_helper.from_array, (integers, scale, zero), names))
-    return helper.make_node("DequantizeLinear", names, [f"{name}.rounded"], axis=0)
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        chunk = next(self.rest, None)
+        return None if chunk is None else {"x": chunk}
 
 
 def _cast(name: str, to: str, kind: int) -> NodeProto:

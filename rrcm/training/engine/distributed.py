@@ -6,7 +6,6 @@ BatchNorm statistics and negatives are those of the whole batch, so training giv
 as one process, up to rounding.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,21 +98,10 @@ def from_first(
     found: tuple[Tensors, dict[str, str]] | None, *, device: str
 ) -> tuple[Tensors, dict[str, str]] | None:
     """Broadcast ``found`` of process 0; the arguments of other processes are ignored."""
-    if world() == 1:
-        return found
-    tensors, text = found or ({}, {})
-    form = [(name, [*t.shape], str(t.dtype).split(".")[1]) for name, t in tensors.items()]
-    message = [json.dumps([found is not None, text, form])]
-    dist.broadcast_object_list(message, device=torch.device(device))
-    exists, text, form = json.loads(message[0])
-    received = {}
-    for name, shape, kind in form:
-        tensor = torch.empty(shape, dtype=getattr(torch, kind), device=device)
-        if rank() == 0:
-            tensor.copy_(tensors[name])
-        dist.broadcast(tensor, src=0)
-        received[name] = tensor
-    return (received, text) if exists else None
+    message = [found]
+    if world() > 1:
+        dist.broadcast_object_list(message, device=torch.device(device))
+    return message[0]
 
 
 def averaging(module: nn.Module) -> nn.Module:

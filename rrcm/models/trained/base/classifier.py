@@ -147,16 +147,26 @@ def save(folder: Path, tensors: dict[str, Tensor], *, model: Model, config: dict
     write_json(folder / "config.json", {"model": dataclasses.asdict(model), **config})
 
 
-def load(folder: Path) -> tuple[Classifier, dict[str, Any]]:
-    """The classifier in ``folder``, in evaluation mode, and its ``config.json``."""
-    path, config = folder / "config.json", read_config(folder)
+def described(config: dict[str, Any], *, where: str) -> Classifier:
+    """The classifier of a ``config.json`` at ``where``, untrained, in evaluation mode, frozen.
+
+    Raises:
+        CheckpointError: ``config`` is damaged.
+        ConfigError: It has keys of another version.
+    """
     try:
-        model = parse(config["model"], Model, where=f"{path}: model")
+        model = parse(config["model"], Model, where=f"{where}: model")
         classes, condition = len(config["classes"]), config["condition"]
         final_norm = config["final_norm"]
     except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: damaged ({error!r})") from None
+        raise CheckpointError(f"{where}: damaged ({error!r})") from None
     network = build(model, classes=classes, condition=condition, final_norm=final_norm)
-    path = folder / "model.safetensors"
+    return network.eval().requires_grad_(False)
+
+
+def load(folder: Path) -> tuple[Classifier, dict[str, Any]]:
+    """The classifier in ``folder``, in evaluation mode, and its ``config.json``."""
+    config, path = read_config(folder), folder / "model.safetensors"
+    network = described(config, where=str(folder / "config.json"))
     checkpoint.restore(network, checkpoint.load(path)[0], source=str(path))
-    return network.eval().requires_grad_(False), config
+    return network, config

@@ -26,7 +26,7 @@ from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 from rrcm.training.engine.draws import Draws
 
-from timm.data import auto_augment  # isort: skip (after torchvision_stub)
+from timm.data import RandomResizedCropAndInterpolation, auto_augment  # isort: skip (after torchvision_stub)
 
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue, ITU-R BT.601
 TRIES = 10  # random rectangles that a crop tries before it takes the whole image
@@ -277,8 +277,7 @@ class RandAugment:
 class PictureCrop:
     """`ResizedCrop` of a picture: whole pixels, antialiased bicubic scaling.
 
-    Like torchvision's ``RandomResizedCrop``: if none of ten random rectangles fits, the largest
-    central one of an allowed shape is taken.
+    Rectangles are timm's: if none of ten fits, the largest central one of an allowed shape.
     """
 
     cfg: ResizedCrop
@@ -287,22 +286,12 @@ class PictureCrop:
         self, picture: Image.Image, size: tuple[int, int], rng: random.Random
     ) -> Image.Image:
         """A random rectangle of ``picture`` at ``size``, (width, height)."""
-        cut_out = picture.crop(self._box(*picture.size, rng))
+        with global_seed(rng.randrange(SEEDS)):
+            top, left, height, width = RandomResizedCropAndInterpolation.get_params(
+                picture, self.cfg.scale, self.cfg.ratio
+            )
+        cut_out = picture.crop((left, top, left + max(width, 1), top + max(height, 1)))
         return cut_out.resize(size, Image.Resampling.BICUBIC)
-
-    def _box(self, width: int, height: int, rng: random.Random) -> tuple[int, int, int, int]:
-        low, high = self.cfg.ratio
-        for _ in range(TRIES):
-            area = width * height * rng.uniform(*self.cfg.scale)
-            ratio = math.exp(rng.uniform(math.log(low), math.log(high)))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < w <= width and 0 < h <= height:
-                left, top = rng.randint(0, width - w), rng.randint(0, height - h)
-                return left, top, left + w, top + h
-        w = min(width, max(1, round(height * high)))
-        h = min(height, max(1, round(width / low)))
-        left, top = (width - w) // 2, (height - h) // 2
-        return left, top, left + w, top + h
 
 
 Picture = PictureCrop | RandAugment
