@@ -170,9 +170,9 @@ def _likely(
         _, parts = swept(seen, n, alpha, [Window(*tried.meant, name) for name in ROUNDINGS])
         sigmas = np.append(sigmas, [shortest(part.low, part.high) for part in parts])
     before = np.array([tried.log(n, alpha, sigma) for sigma in sigmas])
-    said = np.array([tried.states(n, alpha, sigma) for sigma in sigmas])
+    stated = np.array([tried.states(n, alpha, sigma) for sigma in sigmas])
     for rounding, scores in _scores(seen, n, alpha, sigmas, _SOME):
-        odds = np.where(said, np.inf, scores + before)
+        odds = np.where(stated, np.inf, scores + before)
         for i in np.flatnonzero(odds > 0):
             candidate = AttainableRadii(n=n, alpha=alpha, sigma=float(sigmas[i]), rounding=rounding)
             yield float(odds[i]), candidate
@@ -198,16 +198,24 @@ def _best(
     if not ranked or ranked[0][0] < ENOUGH:
         return []
     top = ranked[0][0]
-    alike = [one for score, one in ranked if score > top - ALIKE]
-    whole = [one for one in alike if _explains_all(one, seen)]
-    if not any(_clean(one, seen, tried) for one in whole):
-        near = [one for score, one in ranked if score > top - SURE and _clean(one, seen, tried)]
-        whole += {one.rounding: one for one in reversed(near)}.values()  # the best of each
-    whole = whole or alike[:1]
+    close = [candidate for score, candidate in ranked if score > top - ALIKE]
+    full = [candidate for candidate in close if _explains_all(candidate, seen)]
+    if not any(_clean(candidate, seen, tried) for candidate in full):
+        clean = [
+            candidate
+            for score, candidate in ranked
+            if score > top - SURE and _clean(candidate, seen, tried)
+        ]
+        full += {
+            candidate.rounding: candidate for candidate in reversed(clean)
+        }.values()  # the best of each
+    full = full or close[:1]
     shortest: dict[tuple[int, float, str, float], AttainableRadii] = {}
-    for one in sorted(whole, key=lambda one: len(repr(one.sigma))):  # of sigmas side by side
-        shortest.setdefault((one.n, one.alpha, one.rounding, round(math.log(one.sigma), 1)), one)
-    return [candidate for candidate in whole if candidate in shortest.values()]
+    for candidate in sorted(full, key=lambda each: len(repr(each.sigma))):  # of sigmas side by side
+        place = round(math.log(candidate.sigma), 1)
+        group = candidate.n, candidate.alpha, candidate.rounding, place
+        shortest.setdefault(group, candidate)
+    return [candidate for candidate in full if candidate in shortest.values()]
 
 
 def _clean(candidate: AttainableRadii, seen: Written, tried: Prior) -> bool:

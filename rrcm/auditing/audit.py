@@ -94,32 +94,32 @@ def audit_each(
 
 
 def _audit(path: Path, stated: Stated) -> Audit:
-    kinds: dict[str, Callable[[Path, Stated], Audit]] = {".csv": _ours, ".jsonl": _votes}
-    return kinds.get(path.suffix.lower(), _field)(path, stated)
+    kinds: dict[str, Callable[[Path, Stated], Audit]] = {".csv": _audit_csv, ".jsonl": _audit_votes}
+    return kinds.get(path.suffix.lower(), _audit_tsv)(path, stated)
 
 
-def _field(path: Path, stated: Stated) -> Audit:
+def _audit_tsv(path: Path, stated: Stated) -> Audit:
     """Audit a table in the format of Cohen et al., which has radii but no votes."""
     table = tsv.scan(path)
     lines = np.array([tsv.line(table, row) for row in range(len(table))], dtype=np.int64)
     header, numbered = table.attrs["header"], table.attrs["numbered"]
-    found = []
+    findings = []
     if header is None:
         text = "there is no header: readers that expect one lose the first image"
-        found.append(Finding(level=WARNING, text=text))
+        findings.append(Finding(level=WARNING, text=text))
     elif header[:5] != tsv.COLUMNS[:5]:
         text = f"the header is not {' '.join(tsv.COLUMNS)}: readers that count columns err"
-        found.append(Finding(level=WARNING, text=text))
+        findings.append(Finding(level=WARNING, text=text))
     if numbered:
         text = "there is no `idx`: rows cannot be matched with another table's"
-        found.append(Finding(level=NOTE, text=text))
-    found += of_rows(table, lines, numbered=numbered)
+        findings.append(Finding(level=NOTE, text=text))
+    findings += of_rows(table, lines, numbered=numbered)
     inferred, more = infer.explain(table, lines, stated)
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
-    return _conclude(path, len(table), inferred, found + more, why)
+    return _conclude(path, len(table), inferred, findings + more, why)
 
 
-def _ours(path: Path, stated: Stated) -> Audit:
+def _audit_csv(path: Path, stated: Stated) -> Audit:
     """Audit certificates of this project: every row can be recomputed."""
     table = certify.read(path)
     lines = np.arange(2, len(table) + 2)
@@ -128,7 +128,7 @@ def _ours(path: Path, stated: Stated) -> Audit:
     if again.level is not None:
         low, high = again.level
         again = replace(again, level=(times * low, times * high))
-    found = [*of_rows(table, lines, numbered=False), *again.findings, *_apart(again, stated)]
+    findings = [*of_rows(table, lines, numbered=False), *again.findings, *_apart(again, stated)]
     middle = [
         None
         if interval is None or interval[1] > 1.001 * interval[0]
@@ -140,11 +140,11 @@ def _ours(path: Path, stated: Stated) -> Audit:
             "draws stopped early, so bounds hold at several numbers of draws, some of them from "
             "earlier draws: p_A is only compared with the share of votes"
         )
-        found.append(Finding(level=NOTE, text=text))
-    found += divided
+        findings.append(Finding(level=NOTE, text=text))
+    findings += divided
     inferred = [Inferred(n=again.n, alpha=middle[0], sigma=middle[1], rows=again.rows)]
     why = None if again.rows and again.sigma else "no image has a radius that votes explain"
-    return _conclude(path, len(table), inferred if again.rows else [], found, why)
+    return _conclude(path, len(table), inferred if again.rows else [], findings, why)
 
 
 def _apart(again: Recount, stated: Stated) -> list[Finding]:
@@ -174,31 +174,34 @@ def _apart(again: Recount, stated: Stated) -> list[Finding]:
     return result
 
 
-def _votes(path: Path, stated: Stated) -> Audit:
+def _audit_votes(path: Path, stated: Stated) -> Audit:
     """Audit votes, whose header records how they were made, by repeating decisions to stop."""
     header, rows = records.read(path)
-    found = replay.replay(header, rows) + unlabelled(np.array([row.label for row in rows]))
+    findings = replay.replay(header, rows) + unlabelled(np.array([row.label for row in rows]))
     for name in ("n", "alpha", "sigma"):
-        said, written = getattr(stated, name), getattr(header, name)
-        if said is None or math.isclose(said, written, rel_tol=1e-9):
+        value, written = getattr(stated, name), getattr(header, name)
+        if value is None or math.isclose(value, written, rel_tol=1e-9):
             continue
-        if name != "sigma" or not usual.agree(said, written, written):
-            text = f"votes are of {name} = {written:.9g}, not of {said:.9g} as stated"
+        if name != "sigma" or not usual.agree(value, written, written):
+            text = f"votes are of {name} = {written:.9g}, not of {value:.9g} as stated"
             serve = name == "alpha" and header.stop == "none"
             also = "; all n draws were made of every image, which serve every alpha" * serve
-            found.append(Finding(level=NOTE if serve else ERROR, text=text + also))
+            findings.append(Finding(level=NOTE if serve else ERROR, text=text + also))
     inferred = [Inferred(n=header.n, alpha=header.alpha, sigma=header.sigma, rows=len(rows))]
-    return _conclude(path, len(rows), inferred, found, None if rows else "there are no images")
+    return _conclude(path, len(rows), inferred, findings, None if rows else "there are no images")
 
 
 def _conclude(
-    path: Path, rows: int, inferred: list[Inferred], found: list[Finding], why: str | None
+    path: Path, rows: int, inferred: list[Inferred], findings: list[Finding], why: str | None
 ) -> Audit:
     """Sort the findings and conclude; ``why`` is the reason why nothing could be checked."""
     order = [
-        finding for level in (ERROR, WARNING, NOTE) for finding in found if finding.level == level
+        finding
+        for level in (ERROR, WARNING, NOTE)
+        for finding in findings
+        if finding.level == level
     ]
-    errors = sum(finding.level == ERROR for finding in found)
+    errors = sum(finding.level == ERROR for finding in findings)
     if errors:
         more = f", and {errors - 1} more" if errors > 1 else ""
         trusted, verdict = False, f"cannot be trusted: {order[0].text}{more}"
