@@ -4,9 +4,8 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import get_context
@@ -24,7 +23,7 @@ B = TypeVar("B")
 
 
 def spread(function: Callable[[A], B], tasks: Iterable[A], *, workers: int) -> Iterator[B]:
-    """``map(function, tasks)`` in ``workers`` processes; tasks are read a few ahead of results.
+    """``map(function, tasks)`` in ``workers`` processes.
 
     Raises:
         DataError: A process died, as happens when memory runs out.
@@ -35,22 +34,13 @@ def spread(function: Callable[[A], B], tasks: Iterable[A], *, workers: int) -> I
     # Forked, because importing everything again would cost each worker seconds.
     fork, parent = get_context("fork"), (os.getpid(),)
     with ProcessPoolExecutor(workers, fork, initializer=_begin, initargs=parent) as pool:
-        ahead: deque[Future[B]] = deque()
         try:
-            for task in tasks:
-                ahead.append(pool.submit(function, task))
-                if len(ahead) > 2 * workers:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+            yield from pool.map(function, tasks)
         except BrokenProcessPool:
             raise DataError(
                 f"one of {workers} processes was killed, perhaps for want of memory; run the "
                 "command again"
             ) from None
-        finally:
-            for future in ahead:
-                future.cancel()
 
 
 def _begin(parent: int) -> None:
