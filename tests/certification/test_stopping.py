@@ -132,7 +132,7 @@ def test_nothing_is_left_to_say_at_the_end(module):
 
 
 @pytest.mark.parametrize("module", [grid, spending])
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=5)
 @given(st.integers(100, 3000), st.floats(0.05, 2.0), st.floats(0.0, 2.0))
 def test_what_a_rule_calls_certified_is_in_the_table(module, n, sigma, share):
     """Also after the radius was rounded down to what is written; and one hit fewer is not."""

@@ -15,8 +15,7 @@ import pytest
 import torch
 from builders import refused
 from fastapi.openapi.models import OpenAPI
-from helpers import few
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_smoothed import FEW, PICTURE, Slow, ask, bomb, classifier, png, post
 from PIL import Image
@@ -248,7 +247,7 @@ def test_a_deadline_that_passes_in_the_line_is_said():
     assert "no thread was free within 0.3 s" in line(second)
 
 
-@few
+@settings(deadline=None, max_examples=8)
 @given(st.lists(st.sampled_from(["stays", "leaves", "is cancelled"]), max_size=8))
 def test_whoever_leaves_the_queue_is_not_computed_and_gives_the_place_back(fates: list[str]):
     """All at once behind a thread that is busy; those who stay are served in their order."""
