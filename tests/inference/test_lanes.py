@@ -16,7 +16,7 @@ from torch import nn
 from rrcm.core.errors import BackendError
 from rrcm.inference.backends.lanes import Backend
 from rrcm.inference.lanes import kernels, lenet, vit, winograd
-from rrcm.inference.lanes.kernels import Layer, dense
+from rrcm.inference.lanes.kernels import dense
 from rrcm.inference.lanes.program import Machine, Program, here
 from rrcm.models.folding import lenet as folded_lenet
 from rrcm.models.folding import vit as folded_vit
@@ -216,18 +216,6 @@ def test_a_product_is_the_product(outputs, inputs, places, registers, activation
     torch.testing.assert_close(y.double(), exact, rtol=0, atol=3e-6)
 
 
-def test_four_neighbouring_sums_take_eight_products():
-    """Winograd's F(4, 5), as a convolution is; constants for the activations are exact."""
-    inputs, weights, sums = winograd.matrices()
-    x, w = (numbers(count, seed=count).numpy() for count in (8, 5))
-
-    found = sums @ ((weights @ w) * (inputs @ x))
-
-    np.testing.assert_allclose(found, np.correlate(x, w), rtol=0, atol=1e-13)
-    for matrix in (inputs, sums):
-        assert (matrix.astype(np.float32) == matrix).all()
-
-
 @settings(max_examples=12, deadline=None)
 @given(
     outputs=st.integers(1, 9),
@@ -257,22 +245,6 @@ def test_a_convolution_is_the_convolution(outputs, channels, height, tiles, odd,
 
     exact = nn.functional.max_pool2d(layer(x.double().movedim(-1, 1)), 2).relu().movedim(1, -1)
     torch.testing.assert_close(y.double(), exact, rtol=0, atol=3e-5)
-
-
-def test_a_tile_fits_into_the_registers():
-    """Sums, inputs and one weight; whatever the layer."""
-    for registers in (12, 16, 32):
-        for window in ((0,), (0, 1, 28, 29)):
-            for outputs in (1, 10, 20, 50, 64, 768):
-                layer = Layer(
-                    outputs=outputs,
-                    steps=((25, 1),),
-                    places=((12, 56), (12, 2)),
-                    window=window,
-                )
-                rows, columns = kernels.tile(layer, registers)
-                assert (rows + 1) * columns * len(window) < registers
-                assert 1 <= rows <= outputs
 
 
 def test_what_it_does_not_run_is_refused(tmp_path):

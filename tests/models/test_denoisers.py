@@ -150,15 +150,6 @@ def test_dncnn_starts_as_the_identity_with_orthogonal_layers(training):
         torch.testing.assert_close(rows @ rows.T, torch.eye(8))
 
 
-def test_momentum_of_dncnn_is_the_weight_of_the_newest_batch():
-    network, (x, told) = denoiser.network("dncnn", DNCNN, where="here").double().train(), given()
-    seen = network.convolutions[0](network.first(x).clamp(min=0))
-
-    network(x, told)
-
-    torch.testing.assert_close(network.norms[0].running_mean, 0.25 * seen.mean(dim=(0, 2, 3)))
-
-
 @pytest.mark.parametrize(
     ("module", "change", "message"),
     [

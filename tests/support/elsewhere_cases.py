@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import unlabelled
 from builders import SIGMA, images
-from helpers import GENERATION, MINI, MODEL, PRETRAIN, REPRESENTATION, constants, split
+from helpers import GENERATION, MINI, PRETRAIN, REPRESENTATION, constants, split
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -32,7 +32,6 @@ from rrcm.data.splits.shards import Split
 from rrcm.diffusion import condition, sampling
 from rrcm.diffusion import training as denoising
 from rrcm.evaluation import fid, probe
-from rrcm.models.networks.vit import SIZES
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
@@ -48,8 +47,10 @@ LARGE = {  # of 16 x 16 pixels, for networks that 8 x 8 is too small for
     for name, one in DATA.items()
 }
 PROJECTOR = {"projector_width": 16, "projector_dim": 8}
+WIDTH = 16  # of representations
+MODEL = Model(architecture="vit", shape=MINI.models["tiny"] | {"size": f"{WIDTH}x2x2"})
 SHAPES: dict[str, dict[str, Any]] = {
-    "vit": MINI.models["tiny"],
+    "vit": MODEL.shape,
     "lenet": {"image_size": 16, "channels": 1, **PROJECTOR},
     "resnet": {"size": "8", "image_size": 16, "channels": 1, "mean": [0.5], "std": [0.5]}
     | PROJECTOR,
@@ -59,7 +60,6 @@ DENOISERS = {
     "uvit": {"size": "16x1x2", "image_size": 8, "channels": 1, "patch_size": 4}
     | {"position_std": 0.5, "time_scale": 1000.0, "condition": 0},
 }
-WIDTH = SIZES[MINI.models["tiny"]["size"]][0]  # of representations
 EDM = {"kind": "edm", "steps": 0, "rescale": False}
 LINEAR = {"kind": "linear", "steps": 1000, "rescale": False}
 PURIFIERS: dict[str, dict[str, Any]] = {
@@ -79,7 +79,7 @@ DENOISING = Denoising(
     start="none",
     guide="none",
     architecture="vit",
-    steps=2,
+    steps=1,
     batch_size=16,
     optimizer=PRETRAIN.optimizer,
     ema=0.75,
@@ -91,7 +91,7 @@ Make = Callable[[str], Iterable[Tensor]]  # device -> what comes out
 
 
 def pretrain(objective: str, precision: str = "fp32") -> Make:
-    """Two steps of a pre-training: weights, EMA and moments."""
+    """A step of a pre-training: weights, EMA and moments."""
     module = registry.load("objectives", objective)
     augment = {view: [{"gain": {"amount": 0.1}}] for view in module.VIEWS}
     loss = PRETRAIN.loss if objective == PRETRAIN.objective else unlabelled.valid(module)
@@ -100,7 +100,7 @@ def pretrain(objective: str, precision: str = "fp32") -> Make:
         objective=objective,
         loss=loss,
         augment=augment,
-        steps=2,
+        steps=1,
         batch_size=8,
         compute=dataclasses.replace(PRETRAIN.compute, precision=precision),
     )
@@ -114,7 +114,7 @@ def pretrain(objective: str, precision: str = "fp32") -> Make:
 
 
 def train(method: str, network: str = "vit", precision: str = "fp32") -> Make:
-    """Two steps of a training by a method, validation included."""
+    """A step of a training by a method, validation included."""
     module = registry.load("methods", method)
     run = dataclasses.replace(
         MINI.runs["tiny-gaussian-s050"],
@@ -127,7 +127,7 @@ def train(method: str, network: str = "vit", precision: str = "fp32") -> Make:
         scratch,
         compute=dataclasses.replace(scratch.compute, precision=precision),
         epochs=1,
-        batch_size=16,
+        batch_size=32,
         final_norm=network == "vit",
         augment=[{"gain": {"amount": 0.1}}],
     )
@@ -143,7 +143,7 @@ def train(method: str, network: str = "vit", precision: str = "fp32") -> Make:
 
 
 def denoise(objective: str, **loss: Any) -> Make:
-    """Two steps of a denoiser's training by an objective."""
+    """A step of a denoiser's training by an objective."""
     network = "uvit" if objective == "diffusion" else "dncnn"
     cfg = dataclasses.replace(
         DENOISING, network=network, objective=objective, loss=LOSSES[objective] | loss
@@ -341,9 +341,7 @@ CASES: dict[str, Make] = {
 }
 NARROW: dict[str, Make] = {  # under autocast: results have the types of the CPU's, and are finite
     **{f"pretrain {name} in bf16": pretrain(name, "bf16") for name in registry.names("objectives")},
-    **{
-        f"train {name} in bf16": train(name, precision="bf16") for name in registry.names("methods")
-    },
+    "train smoothadv in bf16": train("smoothadv", precision="bf16"),
 }
 
 

@@ -94,12 +94,9 @@ def test_moco_with_noise_is_its_equation_with_its_gradient():
     ("change", "message"),
     [
         (lambda: dataclasses.replace(CFG, align=[0.5, 0.0]), r"align: .* got \[0.5, 0.0\]"),
-        (lambda: dataclasses.replace(CFG, align=[float("inf")]), "align: .* positive"),
         (lambda: dataclasses.replace(CFG, tau_contrast=0.0), "tau_contrast: must be positive"),
         (lambda: dataclasses.replace(CFG, ema=1.0), r"ema: a momentum in \[0, 1\), got 1.0"),
         (lambda: dataclasses.replace(NOISE, levels=[]), r"levels: at least one .* got \[\]"),
-        (lambda: dataclasses.replace(NOISE, levels=[-1.0]), "levels: .* >= 0"),
-        (lambda: dataclasses.replace(NOISE, tau=-1.0), "tau: must be positive, got -1.0"),
     ],
 )
 def test_constants_that_mean_nothing_are_refused(change, message):
