@@ -91,7 +91,7 @@ def outcomes(seed: int, turn: int, *, faulty: int) -> list[tuple[str, str]]:
             happened |= dict(zip(RIGHT, (any(right), bool(right) and not any(right)), strict=True))
         if turn < faulty:
             for fault in RADII:
-                table = FAULTS[fault](*tables, unit, rng)
+                table = FAULTS[fault](tables[0], tables[1], unit, rng)
                 happened[fault] = bad(write(table, stated={}))
     every = [(f"all {row}", kind) for row in happened]
     return every + [(row, kind) for row, holds in happened.items() if holds]

@@ -17,9 +17,13 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.drills.hosts import EVAL, RUN, SAMPLE, TRAIN, Team, Workspace, until
+from benchmarks.drills.hosts import EVAL, RUN, SAMPLE, TRAIN, Team
 from pipeline.workflow.flow.environment import POOL
 from rrcm.core.files import sha256
+
+# isort: split
+from survivors import until  # on the path since `hosts` was imported
+from workspace import Workspace
 
 EXPORT = f"export@{RUN}"
 VOTES = f"votes/{EVAL}.jsonl"

@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
 import clones
 import psutil
 import workspace
-from clones import Clones, Service, until
+from clones import Clones, Service
+from survivors import until
 from workspace import Workspace
 
 from pipeline.runtime.graph import SCRATCH

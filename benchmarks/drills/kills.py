@@ -45,7 +45,7 @@ from workspace import EVAL, RUN, Workspace
 from benchmarks.drills.operations import End, Operations, Started, share
 from pipeline.runtime import graph
 from rrcm.config import params, sections
-from rrcm.core import pool
+from rrcm.core import pool, schema
 from rrcm.data.datasets import digits
 from rrcm.data.ingest.listing import Listing
 from rrcm.inference import export
@@ -82,7 +82,7 @@ class Kind:
     def _run(self, operations: Operations) -> None:
         os.cpu_count = lambda: 1  # makes the order of operations deterministic
         graph.digest = lambda name: hashlib.sha256(name.encode()).hexdigest()
-        checkpoint.save_file = operations.native(checkpoint.save_file)
+        checkpoint.save_file = operations.native(checkpoint.save_file)  # type: ignore[attr-defined]
         digits.listing, export._trace = _few, _traced
         if self.stage:
             os.environ["DVC_STAGE"], sys.argv = self.name, [self.stage]
@@ -207,8 +207,9 @@ def warm() -> None:
     import torch
 
     torch.set_num_threads(1)
-    known = cache(sections.read_yaml)
-    sections.read_yaml = params.read_yaml = lambda path: deepcopy(known(path))
+    known = cache(schema.read_yaml)
+    for module in (sections, params):  # which import it by name
+        vars(module)["read_yaml"] = lambda path: deepcopy(known(path))
     for name in ("cli", *(f"pipeline.stages.{kind.stage}" for kind in KINDS if kind.stage)):
         import_module(name)
 

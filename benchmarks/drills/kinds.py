@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
 
@@ -163,7 +164,7 @@ def _state_dicts(root: Path) -> list[Kind]:
     paths = [root / name for name in ("zip.pth", "legacy.pth", "foreign.safetensors")]
     torch.save({"state_dict": tensors, "epoch": 3}, paths[0])
     torch.save(tensors, paths[1], _use_new_zipfile_serialization=False)
-    checkpoint.save_file(tensors, paths[2])
+    save_file(tensors, paths[2])
     return [
         Kind(name="somebody's .pth, zip", file=paths[0], read=foreign),
         Kind(name="somebody's .pth, legacy", file=paths[1], read=foreign, knows=False),

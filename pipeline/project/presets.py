@@ -16,9 +16,9 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from pipeline.project import variants
 from pipeline.workflow import lockfile
 from rrcm.config import params, sections
-from rrcm.config.sections import require
 from rrcm.core.errors import ConfigError
 from rrcm.core.files import read_bytes, write_text
+from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 from rrcm.core.schema import read_yaml
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rrcm.config.sections import require
 from rrcm.core.errors import ConfigError
+from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 from rrcm.core.schema import cast, read_yaml
 

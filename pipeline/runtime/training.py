@@ -14,10 +14,11 @@ from torch import nn
 from pipeline.runtime import graph, torchrun
 from pipeline.runtime.graph import Stage
 from pipeline.runtime.throughput import SPEED, Meter
-from rrcm.config.sections import Compute, require
+from rrcm.config.sections import Compute
 from rrcm.core import progress
 from rrcm.core.ending import seconds_between_saves
 from rrcm.core.files import sha256, write_csv, write_json
+from rrcm.core.ranges import require
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 from rrcm.training.engine import distributed

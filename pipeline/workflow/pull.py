@@ -89,7 +89,7 @@ def _collected() -> Iterator[list[logging.LogRecord]]:
     """What DVC logs of errors during the block, and would show beside ours."""
     records: list[logging.LogRecord] = []
     collector = logging.Handler(logging.ERROR)
-    collector.emit = records.append  # type: ignore[method-assign]
+    collector.emit = records.append
     loggers = [logging.getLogger(name) for name in ("dvc", "dvc_data", "dvc_objects")]
     before = [logger.handlers for logger in loggers]
     for logger in loggers:

@@ -24,8 +24,8 @@ def check() -> str:
     """
     whole, missing = checked.examined()
     lines = [_contents(whole), *(f"not checked: {component}" for component in missing)]
-    entries = [*whole.pretrain.values(), *whole.runs.values(), *whole.denoisers.values()]
-    unused = whole.models.keys() - {entry.model for entry in entries}
+    trained = (whole.pretrain, whole.runs, whole.denoisers)
+    unused = whole.models.keys() - {entry.model for part in trained for entry in part.values()}
     lines += [f"not checked: models.{name}: no run has it" for name in sorted(unused)]
     return "\n".join(lines)
 
