@@ -41,11 +41,15 @@ def run(*command: str | Path, cwd: Path, fails: bool = False) -> str:
 
 
 def environment(folder: Path) -> Path:
-    """The bin/ of an environment that has the packages of this one, but not their rrcm."""
+    """The bin/ of an environment that has the packages of this one, but not those of rrcm."""
     venv.create(folder, symlinks=True)
     (folder / "lib").mkdir(exist_ok=True)
-    ours = sysconfig.get_paths()["purelib"]  # a line of a .pth: files .pth in it are not read
-    (site(folder) / "packages.pth").write_text(f"{ours}\n")
+    packages = folder / "packages"
+    packages.mkdir()
+    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "rrcm" not in path.name:  # metadata of a checkout would name commands of `pipeline`
+            (packages / path.name).symlink_to(path)
+    (site(folder) / "packages.pth").write_text(f"{packages}\n")
     return folder / "bin"
 
 
