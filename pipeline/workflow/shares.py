@@ -20,7 +20,6 @@ from pathlib import Path
 from pipeline import checked
 from pipeline.runtime import graph
 from pipeline.runtime.graph import SCRATCH
-from pipeline.stages import sample
 from pipeline.workflow.plan import Node
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.votes import records
@@ -59,6 +58,8 @@ def draw(stage: str, share: str) -> None:
     Raises:
         StageError: The inputs changed meanwhile, or another process draws the same share.
     """
+    from pipeline.stages import sample  # imports torch, which whoever waits for shares needs not
+
     name = f"{stage}:{share.replace('/', 'of')}"
     checked.load()
     before = graph.digest(stage)

@@ -136,23 +136,20 @@ def test_half_a_remembered_run_is_none(here: Path):
         if number % 2:
             run.with_name(".a-part.tmp").write_text("cmd: cp raw parts-1\n")
     lockfile.LOCKFILE.unlink()
-    names = ["part@1", "part@2"]
+    again = repro(here, "part@1", "part@2")
 
-    again = repro(here, *names)
-    missing = repro(here, "nothing")
-
-    assert again.returncode == 0 and again.stdout.count("Running stage 'part@") == len(names)
-    assert sorted(entries()) == names
-    assert missing.returncode == 255 and "'nothing' not found" in missing.stdout  # DVC's own code
+    assert again.returncode == 0 and again.stdout.count("Running stage 'part@") == 2
+    assert sorted(entries()) == ["part@1", "part@2"]
 
 
 def test_a_cut_file_is_put_together(here: Path):
     """Wherever the cut is: every entry is there, as it was or as DVC had written it already."""
     old = entries()
     shutil.copy(lockfile.LOCKFILE, "old")
-    (here / "raw").write_text("another\n")
-    assert repro(here, "part", "--force").returncode == 0
-    new, text = entries(), lockfile.LOCKFILE.read_bytes()
+    md5 = old["part@0"]["deps"][0]["md5"]
+    text = lockfile.LOCKFILE.read_bytes().replace(md5.encode(), b"f" * 32)  # all ran on another
+    lockfile.LOCKFILE.write_bytes(text)
+    new = entries()
     shutil.copy(lockfile.LOCKFILE, "new")
     for kept in ("old", "new"):
         for end in range(0, len(text), 131):
@@ -184,7 +181,7 @@ def test_what_a_failed_dvc_leaves_is_not_kept_as_the_last_whole_copy(here: Path)
     text = lockfile.LOCKFILE.read_text()
     with (here / "dvc.yaml").open("a") as file:
         file.write("  full:\n    cmd: head -c 300 dvc.lock > cut; cp cut dvc.lock; false\n")
-    assert repro(here, "full").returncode == 255
+    assert repro(here, "full").returncode == 255  # DVC's own
     assert len(lockfile.LOCKFILE.read_bytes()) == 300
     assert lockfile.KEPT.read_text() == text
 
