@@ -80,8 +80,8 @@ class Params:
 
     def runs_of(self, ensemble: str) -> list[str]:
         """The runs of an ensemble, ordered by ``place``."""
-        found = [member for member in self.members.values() if member.ensemble == ensemble]
-        return [member.run for member in sorted(found, key=lambda member: member.place)]
+        members = [member for member in self.members.values() if member.ensemble == ensemble]
+        return [member.run for member in sorted(members, key=lambda member: member.place)]
 
     def classifiers(self) -> dict[str, Run]:
         """All classifiers by name, each described as a run: runs, ensembles, purified classifiers.
@@ -91,21 +91,21 @@ class Params:
         pre-trained encoder has the encoder's objective as its method. A purified classifier has its
         own method and sigma, and all else from the classifier behind the denoiser.
         """
-        found = {}
+        classifiers = {}
         for name, run in self.runs.items():
             folder, _, start = run.start.partition("/")
             tuned = folder == "pretrained" and run.method == "rrcm"
             method = self.pretrain[start].objective if tuned else run.method
-            found[name] = dataclasses.replace(run, method=method)
+            classifiers[name] = dataclasses.replace(run, method=method)
         for name in self.ensembles:
             members = [self.runs[run] for run in self.runs_of(name)]
             models = {run.model for run in members}
             model = models.pop() if len(models) == 1 else "ensemble"
-            found[name] = dataclasses.replace(members[0], model=model, method="boosting")
+            classifiers[name] = dataclasses.replace(members[0], model=model, method="boosting")
         for name, cfg in self.purified.items():
-            behind = found[cfg.run]
-            found[name] = dataclasses.replace(behind, method=cfg.method, sigma=cfg.sigma)
-        return found
+            base_run = classifiers[cfg.run]
+            classifiers[name] = dataclasses.replace(base_run, method=cfg.method, sigma=cfg.sigma)
+        return classifiers
 
     def calls(self, name: str) -> dict[str, int]:
         """Network calls per noisy draw of a classifier, for ``classifier`` and ``denoiser``."""
@@ -217,13 +217,13 @@ def _complete(params: Params) -> None:
 
 def _denoised(params: Params) -> None:
     """Refuse denoisers and purified classifiers that refer to names that do not exist."""
-    made = [*(f"denoisers/{name}" for name in params.denoisers), *imported()]
+    denoiser_artifacts = [*(f"denoisers/{name}" for name in params.denoisers), *imported()]
     guides = [*(f"models/{name}" for name in params.runs)]
     guides += [f"represented/{name}" for name in params.representations]
     for name, denoiser in params.denoisers.items():
         where = f"denoisers.{name}"
         _refer(denoiser.model, params.models, f"{where}.model", "models")
-        starts = [other for other in (NONE, *made) if other != f"denoisers/{name}"]
+        starts = [other for other in (NONE, *denoiser_artifacts) if other != f"denoisers/{name}"]
         _refer(denoiser.start, starts, f"{where}.start", "the starting points")
         _refer(denoiser.guide, [NONE, *guides], f"{where}.guide", "what may guide")
     for name, cfg in params.purified.items():
@@ -232,7 +232,7 @@ def _denoised(params: Params) -> None:
         # A denoiser may be imported later, as in presets; the stage that reads it checks.
         folder, _, source = cfg.denoiser.partition("/")
         later = [cfg.denoiser] if folder == "imported" and NAME.fullmatch(source) else []
-        _refer(cfg.denoiser, [*made, *later], f"{where}.denoiser", "the denoisers")
+        _refer(cfg.denoiser, [*denoiser_artifacts, *later], f"{where}.denoiser", "the denoisers")
         _refer(cfg.run, {**params.runs, **params.ensembles}, f"{where}.run", "runs and ensembles")
         if folder == "denoisers":
             network = params.denoisers[source].network
@@ -253,8 +253,8 @@ def _looked_at(params: Params) -> None:
         folder, _, source = generation.denoiser.partition("/")
         made = [*(f"denoisers/{denoiser}" for denoiser in params.denoisers), *imported()]
         _refer(generation.denoiser, made, f"{where}.denoiser", "the denoisers")
-        told = params.denoisers[source].guide if folder == "denoisers" else NONE
-        _refer(generation.condition, [told], f"{where}.condition", "what its denoiser is told")
+        guide = params.denoisers[source].guide if folder == "denoisers" else NONE
+        _refer(generation.condition, [guide], f"{where}.condition", "what its denoiser is told")
         if generation.features.startswith("models/"):  # any other is a file of weights
             known = [f"models/{run}" for run in params.classifiers()]
             _refer(generation.features, known, f"{where}.features", "the classifiers")

@@ -95,14 +95,14 @@ def wanted(cfg: unet.Config) -> dict[str, list[int]]:
     """
     with torch.device("meta"):
         ours = {name: [*t.shape] for name, t in unet.Network(cfg).state_dict().items()}
-    found = {}
+    shapes = {}
     for name, into in _names(cfg):
         if into[0] not in ours:  # blocks that keep the number of channels have no skip_connection
             continue
         rows, *rest = ours[into[0]]
         last = [1] if name.endswith(CONVOLUTIONS) else []
-        found[name] = [len(into) * rows, *rest, *last]
-    return found
+        shapes[name] = [len(into) * rows, *rest, *last]
+    return shapes
 
 
 def _shape(path: Path, tensors: dict[str, Tensor], *, image_size: int) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _shape(path: Path, tensors: dict[str, Tensor], *, image_size: int) -> dict[s
     outputs = {match[1] for name in tensors if (match := OUTPUT.match(name))}
     levels = len(rises) + 1
     blocks, rest = len(outputs) // levels - 1, len(outputs) % levels
-    width, channels, behind = (
+    width, channels, out_channels = (
         _side(path, tensors, name, axis=axis)
         for name, axis in (("time_embed.0", 1), ("input_blocks.0.0", 1), ("out.2", 0))
     )
@@ -124,15 +124,15 @@ def _shape(path: Path, tensors: dict[str, Tensor], *, image_size: int) -> dict[s
             f"{path}: {len(outputs)} output_blocks, of which {len(rises)} double the image; every "
             "level of such a UNet has the same number of them, two or more"
         )
-    if behind not in (channels, 2 * channels):
+    if out_channels not in (channels, 2 * channels):
         raise CheckpointError(
-            f"{path}: out.2.weight: {behind} channels come out and {channels} go in; a UNet gives "
+            f"{path}: out.2.weight: {out_channels} channels come out and {channels} go in; a UNet gives "
             "as many, or with a learned variance twice as many"
         )
-    told = "input_blocks.1.0.emb_layers.1"
-    if _side(path, tensors, told, axis=0) == width:
+    embedding_name = "input_blocks.1.0.emb_layers.1"
+    if _side(path, tensors, embedding_name, axis=0) == width:
         raise CheckpointError(
-            f"{path}: {told}.weight: the time shifts the channels of blocks, and does not scale "
+            f"{path}: {embedding_name}.weight: the time shifts the channels of blocks, and does not scale "
             "them; such a UNet is not read"
         )
     firsts = [1 + level * (blocks + 1) for level in range(levels)]  # input block of each level
@@ -151,7 +151,7 @@ def _shape(path: Path, tensors: dict[str, Tensor], *, image_size: int) -> dict[s
         "groups": GROUPS,
         "dropout": 0.0,  # not stored in the file, and used in training only
         "resample": "residual" if "in_layers.0.weight" in rises.values() else "conv",
-        "learned_variance": behind != channels,
+        "learned_variance": out_channels != channels,
     }
 
 

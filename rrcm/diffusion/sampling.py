@@ -115,30 +115,30 @@ def load(
             fit ``cfg.condition``.
         CheckpointError: A file is missing or damaged.
     """
-    found, config = denoiser.load(Path(cfg.denoiser))
-    if not isinstance(found, Denoiser):
+    model, config = denoiser.load(Path(cfg.denoiser))
+    if not isinstance(model, Denoiser):
         raise ConfigError(
             f"denoiser: {cfg.denoiser} is no diffusion model, it has no noise schedule; name one "
             "that was trained with `objective: diffusion`"
         )
     own = config["shape"]
-    made = [own["channels"], own["image_size"], own["image_size"]]
-    if made != [*shape]:
+    picture_shape = [own["channels"], own["image_size"], own["image_size"]]
+    if picture_shape != [*shape]:
         raise ConfigError(
-            f"denoiser: {cfg.denoiser} makes pictures [C, H, W] = {made}, the data are {[*shape]}"
+            f"denoiser: {cfg.denoiser} makes pictures [C, H, W] = {picture_shape}, the data are {[*shape]}"
         )
     if bool(own.get("condition")) != (cfg.condition != NONE):
         asked = "represented/<name>" if own.get("condition") else NONE
         raise ConfigError(f"condition: {cfg.denoiser} asks for {asked}; got {cfg.condition}")
     if cfg.condition == NONE:
-        return found.to(device), None
+        return model.to(device), None
     told = condition.load(Path(cfg.condition), device=device)
     if len(told.mean) != own["condition"]:
         raise ConfigError(
             f"condition: {cfg.denoiser} is told {own['condition']} numbers, {cfg.condition} gives "
             f"{len(told.mean)}"
         )
-    return found.to(device), told
+    return model.to(device), told
 
 
 def generate(

@@ -152,17 +152,17 @@ def reusable(earlier: Iterable[Path], header: Header, split: Split) -> dict[int,
     }
 
 
-def _differs_in_images_alone(found: Header, header: Header) -> bool:
+def _differs_in_images_alone(earlier: Header, header: Header) -> bool:
     """Whether votes differ from those of ``header`` in nothing that votes of an image depend on."""
-    theirs = dataclasses.replace(
+    expected_header = dataclasses.replace(
         header,
-        subset=found.subset,
-        shard=found.shard,
-        images=found.images,
-        pixels=found.pixels,
-        alpha=found.alpha if header.stop == "none" else header.alpha,
+        subset=earlier.subset,
+        shard=earlier.shard,
+        images=earlier.images,
+        pixels=earlier.pixels,
+        alpha=earlier.alpha if header.stop == "none" else header.alpha,
     )
-    return found == theirs and dataclasses.replace(found, shard=header.shard) != header
+    return earlier == expected_header and dataclasses.replace(earlier, shard=header.shard) != header
 
 
 def require_classes(header: Header, split: Split) -> None:

@@ -178,19 +178,19 @@ def hopeless(looks: tuple[int, ...], most: int, beta: float) -> np.ndarray:
     if not 0 <= most < n:
         return np.zeros(len(looks), dtype=np.int64)
     q = max(most, 1e-9) / n
-    whole, found, spent = _log_pmf(np.array(most), n, q), [], 0.0
+    log_p_total, boundary, spent_beta = _log_pmf(np.array(most), n, q), [], 0.0
     for look, walk in _undecided(looks, q):
         misses = walk.first + np.arange(len(walk.share))
         left = np.where(misses <= most, most - misses, 0)
-        after = np.where(misses <= most, np.exp(_log_pmf(left, n - look, q) - whole), 0.0)
+        after = np.where(misses <= most, np.exp(_log_pmf(left, n - look, q) - log_p_total), 0.0)
         lost = np.cumsum((walk.share * after)[::-1])  # most misses first
-        level = beta * _spent(look / n) * (1 - ROUNDING) - NEGLECTED - spent
+        level = beta * _spent(look / n) * (1 - ROUNDING) - NEGLECTED - spent_beta
         count = int(np.searchsorted(lost, level, side="right")) if look < n else 0
         end = len(walk.share) - count
-        found.append(min(walk.first + end, most + 1) if look < n else most + 1)
-        spent += float(lost[count - 1]) if count else 0.0
+        boundary.append(min(walk.first + end, most + 1) if look < n else most + 1)
+        spent_beta += float(lost[count - 1]) if count else 0.0
         walk.share[end:] = 0.0
-    return np.array(found, dtype=np.int64)
+    return np.array(boundary, dtype=np.int64)
 
 
 def _spent(done: float) -> float:

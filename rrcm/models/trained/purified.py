@@ -90,13 +90,13 @@ class PurifiedClassifier(Exact):
             fresh = 0 if self.copies is not None else self.local.copies
             reverse, last = z[:, : z.shape[1] - fresh], z[:, z.shape[1] - fresh :]
             local = last if fresh else local
-        seen = self.resize(self.purifier(x, sigma, reverse))
+        purified_x = self.resize(self.purifier(x, sigma, reverse))
         if local is not None:
-            seen = seen[:, None] + self.local.sigma * local
-            seen = seen.reshape(-1, *seen.shape[2:])
+            purified_x = purified_x[:, None] + self.local.sigma * local
+            purified_x = purified_x.reshape(-1, *purified_x.shape[2:])
         if isinstance(self.classifier, EnsembleClassifier):
-            return self.classifier.member_scores(seen)
-        scores = self.classifier(seen)
+            return self.classifier.member_scores(purified_x)
+        scores = self.classifier(purified_x)
         return [scores.to(torch.promote_types(scores.dtype, torch.float32))]
 
     def combine(self, scores: list[Tensor]) -> Tensor:
@@ -285,12 +285,13 @@ def rebuild(
     if tensors is None:
         tensors, _ = checkpoint.load(path)
     try:
-        made, sigma = config["purified"], config["classifier"]["sigma"]
-        local = parse(made["local"], Local, where="purified: local")
+        purified_config, sigma = config["purified"], config["classifier"]["sigma"]
+        local = parse(purified_config["local"], Local, where="purified: local")
         _, _, _ = before = config["pictures"]
         after = ensembles.pictures(_first(config["classifier"]))
-        purifier, votes = registry.load("purifiers", made["purifier"]), made["votes"]
-        constants = parse(made["purify"], purifier.Config, where="purified: purify")
+        purifier = registry.load("purifiers", purified_config["purifier"])
+        votes = purified_config["votes"]
+        constants = parse(purified_config["purify"], purifier.Config, where="purified: purify")
         clean = config["denoiser"]
         channels = clean["shape"]["channels"]
     except (KeyError, TypeError, ValueError) as error:
@@ -300,7 +301,7 @@ def rebuild(
     behind = denoiser.build(clean, ensembles.within(tensors, "denoiser."), source=str(path))
     if isinstance(behind, Denoiser):
         behind.network = Precise(behind.network)
-    whole = behind if isinstance(behind, Denoiser) else Precise(behind)
+    float64_denoiser = behind if isinstance(behind, Denoiser) else Precise(behind)
     network: Any = ensembles.rebuild(
         config["classifier"], folder, ensembles.within(tensors, "classifier.")
     )
@@ -308,7 +309,7 @@ def rebuild(
         network = ensembles.inference(network, config["classifier"])
     fields = votes * (asked + (0 if local.fixed else local.copies))
     return PurifiedClassifier(
-        purifier.Purifier(whole, constants),
+        purifier.Purifier(float64_denoiser, constants),
         network.fix(sigma),
         Resize(before[1], after[1]),
         votes=votes,

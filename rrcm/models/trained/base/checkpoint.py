@@ -53,10 +53,10 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         about = json.loads(metadata[ABOUT])
         text: dict[str, str] = about["text"]
-        whole = about["sha256"] == digest(tensors, text)
+        digest_matches = about["sha256"] == digest(tensors, text)
     except (ValueError, TypeError, KeyError):
-        whole = False
-    if not whole:
+        digest_matches = False
+    if not digest_matches:
         raise CheckpointError(
             f"{path}: damaged: not what was saved; `dvc checkout --force` or `dvc repro` brings it "
             "back"
