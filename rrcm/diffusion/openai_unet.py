@@ -126,14 +126,14 @@ def _shape(path: Path, tensors: dict[str, Tensor], *, image_size: int) -> dict[s
         )
     if out_channels not in (channels, 2 * channels):
         raise CheckpointError(
-            f"{path}: out.2.weight: {out_channels} channels come out and {channels} go in; a UNet gives "
-            "as many, or with a learned variance twice as many"
+            f"{path}: out.2.weight: {out_channels} channels come out and {channels} go in; a "
+            "UNet gives as many, or with a learned variance twice as many"
         )
     embedding_name = "input_blocks.1.0.emb_layers.1"
     if _side(path, tensors, embedding_name, axis=0) == width:
         raise CheckpointError(
-            f"{path}: {embedding_name}.weight: the time shifts the channels of blocks, and does not scale "
-            "them; such a UNet is not read"
+            f"{path}: {embedding_name}.weight: the time shifts the channels of blocks, and does "
+            "not scale them; such a UNet is not read"
         )
     firsts = [1 + level * (blocks + 1) for level in range(levels)]  # input block of each level
     kernels = [f"input_blocks.{first}.0.out_layers.3" for first in firsts]

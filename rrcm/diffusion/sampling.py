@@ -125,7 +125,8 @@ def load(
     picture_shape = [own["channels"], own["image_size"], own["image_size"]]
     if picture_shape != [*shape]:
         raise ConfigError(
-            f"denoiser: {cfg.denoiser} makes pictures [C, H, W] = {picture_shape}, the data are {[*shape]}"
+            f"denoiser: {cfg.denoiser} makes pictures [C, H, W] = {picture_shape}, the data are "
+            f"{[*shape]}"
         )
     if bool(own.get("condition")) != (cfg.condition != NONE):
         asked = "represented/<name>" if own.get("condition") else NONE
