@@ -12,6 +12,7 @@ from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import DataError
+from rrcm.core.registry import suggest
 
 HTML = "index.html"
 
@@ -60,10 +61,20 @@ def evaluation(name: str) -> Entry:
     """
     present = Present() if PARAMS.exists() else None
     if present is None or name not in present.whole.evals:
-        known = ", ".join(present.whole.evals) if present else "not here"
-        raise DataError(f"{name}: neither a file nor an evaluation of {PARAMS} ({known})")
+        raise DataError(f"{name}: neither a file nor {_unknown(name, present)}")
     certificates, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
     if missing := [path for path in (certificates, drawn) if not path.exists()]:
         raise DataError(f"{missing[0]} is not here; `dvc repro certify@{name}` makes it")
     (entry,) = present.evaluations([name])
     return entry
+
+
+def _unknown(name: str, present: Present | None) -> str:
+    """What ``name`` is instead of an evaluation, or which evaluation may be meant."""
+    if present is None:
+        return f"an evaluation: {PARAMS} is not here"
+    evals = present.whole.evals
+    if own := [eval_name for eval_name, cfg in evals.items() if cfg.run == name]:
+        return f"an evaluation of {PARAMS}, but a run; its evaluations: {', '.join(own)}"
+    hint = suggest(name, [*evals]) or f" It has {', '.join(evals)}"
+    return f"an evaluation of {PARAMS}.{hint}"
