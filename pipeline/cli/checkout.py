@@ -14,7 +14,7 @@ from pipeline.project import runs
 from pipeline.project.runs import Trained
 from rrcm.cli.app import say, seen
 from rrcm.cli.options import Options
-from rrcm.cli.project import ABSENT, OK, WRONG, Described, Finding, Settings
+from rrcm.cli.project import ABSENT, OK, WRONG, Described, Finding, Project, Settings
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import RrcmError
 
@@ -44,7 +44,7 @@ def given(context: typer.Context, path: Path | None) -> Path | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkout:
+class Checkout(Project):
     """The checkout around the current folder; ``commands`` are what it adds to `rrcm`."""
 
     commands: typer.Typer

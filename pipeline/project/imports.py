@@ -3,6 +3,7 @@
 params.yaml stays as it is: the entries that it needs are printed.
 """
 
+import dataclasses
 import math
 import re
 import shutil
@@ -17,6 +18,7 @@ from pipeline.project.presets import written
 from pipeline.runtime import graph
 from rrcm.config.sections import Model, Run
 from rrcm.core.errors import ConfigError
+from rrcm.core.ranges import require
 from rrcm.core.schema import Name, cast
 from rrcm.diffusion import openai_unet
 from rrcm.models import rrcm_release
@@ -54,11 +56,12 @@ def import_checkpoint(
         raise ConfigError(f"--sigma: must be positive, got {sigma}")
     read = rrcm_release.read(file, heads=heads, final_norm=not skip_norm)
     out = _place(name or f"{read.shape['size']}-imported-s{round(100 * sigma):03d}")
+    entries = _entries(out.name, read, sigma=sigma)
     _keep(out, partial(_write, read=read, sigma=sigma))
     kind, purpose = "an encoder", "fine-tune"
     if read.classes is not None:
         kind, purpose = f"a classifier of {read.classes} classes", "certify"
-    return _shown(f"{out}: {kind}", f"To {purpose} it", _entries(out.name, read, sigma=sigma))
+    return _shown(f"{out}: {kind}", f"To {purpose} it", entries)
 
 
 def import_denoiser(
@@ -170,41 +173,17 @@ def _entries(name: str, read: Checkpoint, *, sigma: float) -> dict[str, dict[str
 
 
 def _untrained(final_norm: bool) -> dict[str, Any]:
-    """Return a recipe of no epochs, so that its other values are not used."""
-    return {
-        "labels": 1.0,
-        "epochs": 0,
-        "batch_size": 1,
-        "optimizer": {
-            "algorithm": "adamw",
-            "lr": 1.0e-4,
-            "momentum": 0.9,
-            "weight_decay": 0.0,
-            "warmup": 0.0,
-            "warmup_by": "step",
-            "horizon": 1.0,
-            "milestones": [],
-            "gamma": 0.1,
-            "clip": 1.0,
-            "clip_warmup": True,
-        },
-        "layer_decay": 1.0,
-        "head": "trainable",
-        "final_norm": final_norm,
-        "condition": "nearest",  # the grid point nearest to 2 sigma, as in its training
-        "selection": "last",
-        "validation_draws": 1,
-        "augment": [],
-        "mix": {"mixup": 0.0, "cutmix": 0.0, "prob": 1.0, "switch": 0.5, "smoothing": 0.0},
-        "compute": {
-            "devices": 1,
-            "precision": "fp32",
-            "accumulate": 1,
-            "compile": False,
-            "recompute": False,
-            "workers": 0,
-        },
-    }
+    """Return the first recipe of params.yaml with no epochs, so that little else of it is used."""
+    recipes = checked.load().recipes
+    require(bool(recipes), "recipes: there is none; without epochs, an import takes one over")
+    recipe = dataclasses.replace(
+        next(iter(recipes.values())),
+        epochs=0,
+        final_norm=final_norm,
+        condition="nearest",  # the grid point nearest to 2 sigma, as in its training
+        selection="last",
+    )
+    return dataclasses.asdict(recipe)
 
 
 def _schedule(text: str, *, rescale: bool) -> Schedule:

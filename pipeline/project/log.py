@@ -12,23 +12,21 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from pipeline.project.patterns import matching
 from pipeline.workflow.dvc_lock import Lock, md5, tree
 from rrcm.core.errors import ConfigError, DataError, StageError, one_line
 from rrcm.core.files import read_config, read_json, require_file, sha256
 from rrcm.core.registry import suggest
-from rrcm.core.schema import listed
 from rrcm.models.trained.base import checkpoint
 
 FOLDERS = {"pretrain": "pretrained", "train": "models", "denoise": "denoisers"}  # of each stage
 METRICS = Path("metrics")
 DIGITS = 16  # of a digest
-NAMES = 200  # characters of names in an error
 PROJECT = "rrcm"  # the name of all runs together
 BATCH = 1000  # values that MLflow takes at once
 PARAMS = 100  # parameters that MLflow takes at once, and the characters of one:
@@ -64,9 +62,9 @@ def log(sink: str, *, to: str | None, only: Sequence[str], say: Callable[[str], 
         Where the trainings are now, and how to look at them.
 
     Raises:
-        ConfigError: There is no such sink, or ``to`` is not for it.
+        ConfigError: There is no such sink, ``to`` is not for it, or a pattern matches nothing.
         ModuleNotFoundError: Its package is not installed.
-        StageError: There is no training, or none that a pattern matches.
+        StageError: There is no training.
         DataError: A file is damaged, or the sink refuses what it is sent.
     """
     if sink not in SINKS:
@@ -96,7 +94,8 @@ def _logs(only: Sequence[str]) -> dict[str, Path]:
     """The folders of the trainings whose logs are here, or of those that the patterns match.
 
     Raises:
-        StageError: There is none, or a pattern matches none.
+        StageError: There is none.
+        ConfigError: A pattern matches none.
     """
     here = {
         f"{kind}@{file.parent.name}": file.parent
@@ -108,21 +107,7 @@ def _logs(only: Sequence[str]) -> dict[str, Path]:
         raise StageError(
             f"no training has ended here: {folders} have no log.csv; `dvc repro` makes them"
         )
-    chosen: dict[str, Path] = {}
-    for pattern in only or ["*"]:
-        alike = {
-            stage: folder
-            for stage, folder in here.items()
-            if fnmatchcase(stage, pattern) or fnmatchcase(folder.name, pattern)
-        }
-        if not alike:
-            names = [folder.name for folder in here.values()]
-            raise StageError(
-                f"--only {pattern}: no training here has such a name, only "
-                f"{listed(names, most=NAMES)}.{suggest(pattern, names)}"
-            )
-        chosen |= alike
-    return chosen
+    return {stage: here[stage] for stage in matching(here, only, kind="training here")}
 
 
 def _provenance(stage: str) -> dict[str, Any]:

@@ -1,25 +1,21 @@
 """``rrcm plan``: what a params.yaml would take, before anything runs."""
 
 import re
-import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from pathlib import Path
 
 import torch
 
 from pipeline import checked
 from pipeline.project import presets
+from pipeline.project.patterns import matching
 from pipeline.project.work import Planned, Work
 from pipeline.runtime import throughput
 from pipeline.workflow.plan import declared
-from rrcm.config import params
 from rrcm.config.params import Params
 from rrcm.config.sections import PARAMS
-from rrcm.core.errors import ConfigError, StageError
-from rrcm.core.files import write_text
+from rrcm.core.errors import ConfigError
 from rrcm.core.registry import suggest
 
 # Dense rates (without sparsity) as published, in operations/s: bf16 of matrix units that add in
@@ -94,8 +90,8 @@ def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
         gpu: Devices by name and number, ``h100:8``; None: those of this machine.
 
     Raises:
-        ConfigError: There is no such preset or GPU, or params.yaml is not valid.
-        StageError: A pattern matches nothing.
+        ConfigError: There is no such preset or GPU, a pattern matches nothing, or params.yaml is
+            not valid.
     """
     device = named(gpu) if gpu else at_hand()
     text, whole, described = _read(preset)
@@ -110,34 +106,14 @@ def _read(preset: str | None) -> tuple[str, Params, str]:
     if preset is None:
         return PARAMS.read_text(encoding="utf-8"), checked.load(), str(PARAMS)
     text, described = presets.found(preset)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "params.yaml")
-        write_text(file, text)
-        whole = params.load(file)
+    whole = presets.parsed(text)
     checked.check(whole)
     return text, whole, described
 
 
 def _needed(stages: dict[str, tuple[str, ...]], patterns: Sequence[str]) -> list[str]:
-    """The stages whose name, or that of their run or evaluation, matches; and those upstream.
-
-    Raises:
-        StageError: A pattern matches nothing.
-    """
-    wanted: set[str] = set()
-    for pattern in patterns:
-        matching = {
-            stage
-            for stage in stages
-            if fnmatchcase(stage, pattern) or fnmatchcase(stage.partition("@")[2], pattern)
-        }
-        if not matching:
-            items = sorted({stage.partition("@")[2] or stage for stage in stages})
-            raise StageError(
-                f"--only {pattern}: no run, evaluation or stage has such a name; without --only "
-                f"all are listed.{suggest(pattern, items)}"
-            )
-        wanted |= matching
+    """The stages that match a pattern, and those upstream."""
+    wanted = {*matching(stages, patterns, kind="run, evaluation or stage")}
     for stage in reversed(stages):  # those upstream come before
         if stage in wanted:
             wanted.update(stages[stage])

@@ -16,6 +16,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from pipeline.project import variants
 from pipeline.workflow import lockfile
 from rrcm.config import params, sections
+from rrcm.config.params import Params
 from rrcm.core.errors import ConfigError
 from rrcm.core.files import read_bytes, write_text
 from rrcm.core.ranges import require
@@ -100,15 +101,26 @@ def composed(name: str, base: str) -> str:
         "# and why these values are tried.\n\n"
     )
     text += "\n\n".join(written({section: node}) for section, node in made.items()) + "\n"
-    with tempfile.TemporaryDirectory() as folder:
-        trial = Path(folder, "params.yaml")
-        write_text(trial, text)
-        try:
-            params.load(trial)
-        except ConfigError as error:
-            said = str(error).removeprefix(str(trial)).lstrip(":. ")
-            raise ConfigError(f"{file}: {base}: not valid when composed: {said}") from None
+    try:
+        parsed(text)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {base}: not valid when composed: {error}") from None
     return text
+
+
+def parsed(text: str) -> Params:
+    """Return the parameters that the text of a params.yaml has.
+
+    Raises:
+        ConfigError: It is not valid.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "params.yaml")
+        write_text(file, text)
+        try:
+            return params.load(file)
+        except ConfigError as error:
+            raise ConfigError(str(error).removeprefix(str(file)).lstrip(":. ")) from None
 
 
 def written(entries: dict[str, Any]) -> str:

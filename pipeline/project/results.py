@@ -1,18 +1,17 @@
 """``rrcm report`` without files, and evaluations by name: the results of params.yaml."""
 
-import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.project import differences, provenance
+from pipeline.project.patterns import matching
 from pipeline.project.stale import PAGE, Present
 from rrcm.analysis import published, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.config.sections import PARAMS
-from rrcm.core.errors import ConfigError, DataError
-from rrcm.core.registry import suggest
+from rrcm.core.errors import DataError
 
 HTML = "index.html"
 
@@ -26,7 +25,7 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
     """
     present = Present()
     whole = present.whole
-    names = _matching(whole.evals, only)
+    names = matching(whole.evals, only, kind="evaluation")
     page = out / HTML if out else None if only else PAGE
     paths = [Path(f"certificates/{name}.csv") for name in names] + [PAGE] * (page == PAGE)
     if missing := [path for path in paths if not path.exists()]:
@@ -51,24 +50,6 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
     return "\n".join(
         [f"{text}\n" if page else text, *lines, *([f"the report: {page}"] * bool(page))]
     )
-
-
-def _matching(names: Iterable[str], only: Sequence[str]) -> list[str]:
-    """Return the names that match a pattern, all without patterns.
-
-    Raises:
-        ConfigError: A pattern matches none.
-    """
-    known = [*names]
-    if not only:
-        return known
-    for pattern in only:
-        if not fnmatch.filter(known, pattern):
-            raise ConfigError(
-                f"--only {pattern}: no evaluation of {PARAMS} has such a name."
-                f"{suggest(pattern, known)}"
-            )
-    return [name for name in known if any(fnmatch.fnmatchcase(name, each) for each in only)]
 
 
 def evaluation(name: str) -> Entry:

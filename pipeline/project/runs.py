@@ -1,6 +1,5 @@
 """Classifiers of params.yaml by their values: the one that `--model` means, or who else has it."""
 
-import dataclasses
 import math
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,27 +24,20 @@ SHOWN = 3  # ways of drawing that were not chosen, and indices of images
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Allowed:
-    """What --precision auto may choose: ``precisions``; a given ``backend`` or ``batch_size``."""
-
-    precisions: tuple[str, ...]
-    backend: str | None
-    batch_size: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
     """A run of params.yaml, smoothed at the sigma of ``evaluation``.
 
     ``trained_at`` is the sigma of its training if that differs, else None. ``votes`` are the files
-    in which the graph keeps votes of such an evaluation. Where there is ``allowed``, what is
-    fastest of it takes the place of the precision, the backend and the batch size of the draws.
+    in which the graph keeps votes of such an evaluation. With ``precisions``, what is fastest of
+    them takes the place of the precision, the backend and the batch size of the draws, as far as
+    ``options`` leave them open.
     """
 
     evaluation: Eval
     trained_at: float | None
     votes: tuple[Path, ...]
-    allowed: Allowed | None = None
+    options: Options
+    precisions: tuple[str, ...] = ()
     fresh_noise: bool = False
 
     @property
@@ -63,11 +55,16 @@ class Trained:
         from rrcm.data.splits.pictures import MAX_VALUE
 
         fit = shards.fit(shards.read_index(SHARDS / draws.split))
-        if self.allowed:
+        if self.precisions:
             from rrcm.certification import fastest  # it needs the extra that runs ONNX files
 
             found = fastest.choose(
-                self.evaluation, draws, fit.shape, **dataclasses.asdict(self.allowed)
+                self.evaluation,
+                draws,
+                fit.shape,
+                precisions=self.precisions,
+                backend=self.options.backend,
+                batch_size=self.options.batch_size,
             )
             draws, (best, *others) = found[0], map(str, found[1])
             also = f"; {'; '.join(others[:SHOWN])}" if others else ""
@@ -92,7 +89,14 @@ class Trained:
         if self.trained_at is not None:
             note(f"{self.name} was trained at sigma = {self.trained_at:g}")
         smoothed = self.classifier(draws, max_value=split.max_value)
-        return Opened(name=self.name, smoothed=smoothed, split=split, made=self.votes)
+        options: tuple[str, ...] = ()
+        if self.precisions:
+            chosen = smoothed.draws
+            options = ("--backend", chosen.backend, "--precision", chosen.precision, "--allow", "")
+            options += ("--batch-size", str(chosen.batch_size))
+        return Opened(
+            name=self.name, smoothed=smoothed, split=split, made=self.votes, options=options
+        )
 
     def known_image(self, name: str) -> KnownImage | None:
         """Return a test image by its index in the raw data."""
@@ -111,13 +115,6 @@ class Trained:
             max_value=split.max_value,
             label=split.classes[split.labels[place]],
         )
-
-    def settled(self, draws: Sampling) -> tuple[str, ...]:
-        """Return the options for processes that must not choose for themselves."""
-        if not self.allowed:
-            return ()
-        chosen = ("--backend", draws.backend, "--precision", draws.precision, "--allow", "")
-        return (*chosen, "--batch-size", str(draws.batch_size))
 
 
 def trained(params: Params, options: Options) -> Trained:
@@ -150,12 +147,13 @@ def trained(params: Params, options: Options) -> Trained:
         evaluation=evaluation,
         trained_at=None if sigma == noise else sigma,
         votes=tuple(Path(f"votes/{k}.jsonl") for k, e in params.evals.items() if e == evaluation),
-        allowed=_allowed(options),
+        options=options,
+        precisions=_allowed(options),
     )
 
 
-def _allowed(options: Options) -> Allowed | None:
-    """Return what --precision auto may choose from; None if another precision was given.
+def _allowed(options: Options) -> tuple[str, ...]:
+    """Return what --precision auto may choose from; nothing if another precision was given.
 
     Raises:
         ConfigError: --allow names no precision, or does not go with --precision.
@@ -169,12 +167,8 @@ def _allowed(options: Options) -> Allowed | None:
         )
     if options.precision != AUTO:
         require(not named, "--allow: goes with --precision auto only")
-        return None
-    return Allowed(
-        precisions=tuple(sorted({PRECISIONS[0], *named})),
-        backend=options.backend,
-        batch_size=options.batch_size,
-    )
+        return ()
+    return tuple(sorted({PRECISIONS[0], *named}))
 
 
 def find_run(
@@ -196,23 +190,13 @@ def find_run(
         noise = sigma if eval_sigma is None else eval_sigma
         smooth = "" if noise == near else f" --eval-sigma {noise:g}"
         ways += [f"`--sigma {near:g}{smooth}` smooths the one trained at {near:g} with {noise:g}"]
-    whole = presets()
-    having = {name: _matching(preset, model, method, sigma) for name, preset in whole.items()}
-    if runs := {name: run for name, run in having.items() if run}:
-        (name, run), *others = runs.items()
-        same = [other for other, its in others if its == run]
-        more = f" (or {', '.join(same)})" if same else ""
-        ways += [
-            f"`rrcm preset {name}`{more} has one trained at {sigma:g}: `dvc repro "
-            f"{whole[name].maker(run)}` then makes it, or `rrcm pull {run}` where a remote has it"
-        ]
-    if not ways:
-        offered = {name: _levels(preset, model, method) for name, preset in whole.items()}
-        ways = [
-            f"`rrcm preset {name}` has it at sigma = {_listed(levels)}"
-            for name, levels in offered.items()
-            if levels
-        ]
+    for name, preset in presets().items():
+        if run := _matching(preset, model, method, sigma):
+            ways.append(
+                f"`rrcm preset {name}` has one trained at {sigma:g}: `dvc repro "
+                f"{preset.maker(run)}` then makes it, or `rrcm pull {run}` where a remote has it"
+            )
+            break
     raise ConfigError("; ".join([_lacking(params, model, method, sigma), *ways]))
 
 

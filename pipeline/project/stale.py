@@ -1,25 +1,21 @@
 """Finds the parameters that results and classifiers were made with, and compares params.yaml.
 
-Every command that shows a run by its name describes it by its own record: votes by the first line
-of their file, a classifier by ``params`` in its ONNX file or config.json, and outputs of the graph
-by dvc.lock. A result is stale if params.yaml differs from its record.
+Every command that shows a run by its name describes it by its own record: outputs of the graph by
+dvc.lock, the classifier of other votes by ``params`` in its ONNX file or config.json. A result is
+stale if params.yaml differs from its record.
 """
 
 import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from pipeline import checked
 from pipeline.project.differences import differences, listed
 from pipeline.workflow.dvc_lock import Lock, md5, tree
 from rrcm.analysis import entries
-from rrcm.analysis.entries import Entry, Votes
+from rrcm.analysis.entries import Entry
 from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
@@ -34,7 +30,6 @@ from rrcm.core.schema import parse, read_yaml
 CLASSIFIERS = ("runs", "ensembles", "purified")
 DESCRIBE = (*CLASSIFIERS, "members", "models", "recipes", "pretrain", "denoisers")
 OF_PAGE = ("certify", "data", "evals", "report")  # sections whose values are on the report's page
-COMPARED = ["idx", "label", "predict", "radius", "correct", "n"]
 PAGE = Path("report/index.html")
 INFINITE = {".inf": float("inf"), "-.inf": float("-inf")}
 
@@ -90,11 +85,6 @@ class Present:
         data = {"data": read["data"]} if (read := self.lock.params("shard")) else {}
         return dataclasses.replace(found, stale=(*found.stale, *differences(data, self.tree)))
 
-    def file(self, path: Path) -> tuple[str, ...] | None:
-        """Return how a file's record differs from params.yaml; None if dvc.lock has none."""
-        line = self.lock.lineage(path)
-        return None if line is None else (*differences(line.params, self.tree), *_older(line.older))
-
     def page(self) -> tuple[str, ...]:
         """Return how the report's page differs from params.yaml and the certificates here."""
         read = self.lock.params("report")
@@ -106,14 +96,15 @@ class Present:
 
     def _evaluation(self, name: str) -> Entry:
         path, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
-        table = certify.read(path)
-        found = records.read(drawn) if drawn.exists() else None
-        recorded, reasons, found = self._certified(path, drawn, table, found)
-        if found:
-            recorded = recorded | self._sampled(name, found[0])
-            if not _kinds(recorded, found[0].run):
-                more, missing = self._record(found[0])
-                recorded, reasons = more | recorded, [*reasons, *missing]
+        table, line, votes = certify.read(path), self.lock.lineage(path), None
+        if line is None:
+            recorded, reasons = {}, [f"dvc.lock does not say how {path} was made"]
+        else:
+            recorded, reasons = line.params, _older(line.older)
+            if drawn.exists() and self.lock.read(f"certify@{name}", drawn) == md5(drawn):
+                votes = records.read(drawn)
+            elif drawn.exists():
+                reasons = [*reasons, f"{path} is not of the votes in {drawn}"]
         asked = recorded.get(f"evals.{name}", {"run": name, "sigma": None})
         level = recorded.get("certify", {"alpha": None, "certificates": ["cohen"]})
         stale = (*differences(recorded, self.tree), *reasons)
@@ -126,42 +117,15 @@ class Present:
                 sigma=asked["sigma"],
                 table=table,
                 alpha=None,
-                votes=found,
+                votes=votes,
             )
-            stale = stale or (f"nothing here says how {asked['run']} was made",)
+            stale = stale or (f"dvc.lock does not say how {asked['run']} was made",)
         else:
             only = dataclasses.replace(made, evals={name: Eval(**asked)})
-            (entry,) = entries.entries(only, {name: table}, {name: found} if found else {})
+            (entry,) = entries.entries(only, {name: table}, {name: votes} if votes else {})
         return dataclasses.replace(
             entry, alpha=level["alpha"], certificate=level["certificates"][0], stale=stale
         )
-
-    def _certified(
-        self, path: Path, drawn: Path, table: pd.DataFrame, found: Votes | None
-    ) -> tuple[dict[str, Any], list[str], Votes | None]:
-        """Return the record of certificates, what is missing from it, and their votes if here."""
-        line = self.lock.lineage(path)
-        if line:
-            reasons = _older(line.older)
-            if found and self.lock.read(f"certify@{path.stem}", drawn) != md5(drawn):
-                return line.params, [*reasons, f"{path} is not of the votes in {drawn}"], None
-            return line.params, reasons, found
-        if found:
-            now = asdict(self.whole.certify)
-            for level in (now, now | {"alpha": found[0].alpha}):
-                if _agree(table, found, level):
-                    return {"certify": level}, [], found
-        return {}, [f"neither dvc.lock nor {drawn} says how {path} was made"], None
-
-    def _sampled(self, name: str, header: Header) -> dict[str, Any]:
-        """Return the header of votes as sections of params.yaml."""
-        evaluation, sample = asdict(self.whole.evals[name]), asdict(self.whole.sample)
-        return {
-            "certify.alpha": header.alpha,
-            f"evals.{name}": evaluation | {"run": header.run, "sigma": header.sigma},
-            "sample": {key: getattr(header, key, value) for key, value in sample.items()},
-            f"stopping.{header.stop}": header.stopping,
-        }
 
     def _record(self, header: Header) -> tuple[dict[str, Any], list[str]]:
         """Return the record of the classifier of votes, from its file, or why there is none.
@@ -258,12 +222,3 @@ def _infinite(node: Any) -> Any:
     if isinstance(node, list):
         return [_infinite(value) for value in node]
     return INFINITE.get(node, node) if isinstance(node, str) else node
-
-
-def _agree(table: pd.DataFrame, found: Votes, level: Mapping[str, Any]) -> bool:
-    """Return whether the certificates follow from the votes."""
-    try:
-        made = certify.certify(*found, **level)
-    except RrcmError:
-        return False
-    return len(made) == len(table) and np.allclose(made[COMPARED], table[COMPARED], atol=1e-9)

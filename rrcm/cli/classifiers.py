@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from rrcm.cli.options import Options
 from rrcm.config.certification import Sampling
 from rrcm.core.errors import BackendError, ConfigError, DataError, printable
 from rrcm.core.files import read_bytes
@@ -28,7 +29,7 @@ class Opened:
 
     ``made`` are files of votes that may answer the same request. For a folder of images, ``files``
     maps an index to its file, and ``left_out`` has a line for each file that was not used. ``said``
-    are lines to show with the results.
+    are lines to show with the results, ``options`` those by which other processes open the same.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Opened:
     files: dict[int, str] = dataclasses.field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,35 +83,25 @@ class ClassifierSource(Protocol):
             DataError: There is no such index.
         """
 
-    def settled(self, draws: Sampling) -> tuple[str, ...]:
-        """Return the options by which other processes draw like ``draws``, if that was chosen."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Foreign:
-    """A classifier trained elsewhere, its images, and their preprocessing.
+    """A classifier trained elsewhere, its images, and their preprocessing, as in ``options``.
 
-    ``kind`` is a file of rrcm/inference/foreign/, ``file`` the name or file of the classifier.
-    A value of None stands for the classifier's own.
+    ``kind`` is a file of rrcm/inference/foreign/. A value of None stands for the classifier's own.
     """
 
     kind: str
-    file: str
-    sigma: float
-    images: Path | None
-    labels: Path | None
-    classes: Path | None
-    weights: Path | None
-    denoiser: Path | None
-    output: str | None
+    options: Options
     size: tuple[int, int] | None
-    channels: int | None
-    resize: str
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
-    batch_size: int | None
-    strict: bool
     fresh_noise: bool = True
+
+    @property
+    def file(self) -> str:
+        """The name or file of the classifier."""
+        return getattr(self.options, self.kind) or ""
 
     @property
     def name(self) -> str:
@@ -120,55 +112,57 @@ class Foreign:
         """Open the classifier; pixels are those of image files."""
         from rrcm.certification import openers
 
+        given = self.options
         try:
             opened = openers.foreign(
                 self.kind,
                 self.file,
-                sigma=self.sigma,
-                classes=None if self.classes is None else class_names(self.classes),
+                sigma=given.sigma,
+                classes=None if given.classes is None else class_names(given.classes),
                 mean=self.mean,
                 std=self.std,
                 size=self.size,
-                channels=self.channels,
-                resize=cast("Resize", self.resize),
-                weights=self.weights,
-                output=self.output,
-                denoiser=self.denoiser,
+                channels=given.channels,
+                resize=cast("Resize", given.resize or "crop"),
+                weights=given.weights,
+                output=given.output,
+                denoiser=given.denoiser,
                 draws=draws,
             )
         except BackendError as error:
             text = str(error)
             if text.startswith("classes: "):  # here the file is known
-                text = f"--classes {self.classes}: {text.removeprefix('classes: ')}"
+                text = f"--classes {given.classes}: {text.removeprefix('classes: ')}"
             raise BackendError(text) from None
-        if self.batch_size is None or self.kind == "onnx":
+        if given.batch_size is None or self.kind == "onnx":
             return opened
         return dataclasses.replace(
-            opened, draws=dataclasses.replace(opened.draws, batch_size=self.batch_size)
+            opened, draws=dataclasses.replace(opened.draws, batch_size=given.batch_size)
         )
 
     def opened(self, draws: Sampling) -> Opened:
         """Open the classifier and the folder of images."""
         from rrcm.data.image_folder import folder
 
-        if self.images is None:
+        given = self.options
+        if given.images is None:
             raise ConfigError(f"--{self.kind} {self.file}: give its images with --images")
         smoothed = self.classifier(draws)
         backend: Any = smoothed.backend  # it also has the normalisation of pixels
         assert smoothed.fit is not None  # every foreign classifier has one
         pictures = folder(
-            self.images,
+            given.images,
             smoothed.fit,
             classes=backend.classes,
-            named=self.classes is not None,
-            labels=self.labels,
-            strict=self.strict,
+            named=given.classes is not None,
+            labels=given.labels,
+            strict=given.strict,
         )
         backend.classes = list(pictures.split.classes)
-        before = "" if self.denoiser is None else f"{printable(str(self.denoiser))}, then "
+        before = "" if given.denoiser is None else f"{printable(str(given.denoiser))}, then "
         inside = f"{before}{backend.normalise}, then {printable(self.file)}"
         return Opened(
-            name=printable(f"{self.name}-{self.images.resolve().name}").lstrip("."),
+            name=printable(f"{self.name}-{given.images.resolve().name}").lstrip("."),
             smoothed=smoothed,
             split=pictures.split,
             files=dict(zip(pictures.split.idx.tolist(), pictures.files, strict=True)),
@@ -182,10 +176,6 @@ class Foreign:
 
     def known_image(self, name: str) -> None:
         """Return None: its images are files."""
-
-    def settled(self, draws: Sampling) -> tuple[str, ...]:
-        """Return nothing: the options say all."""
-        return ()
 
 
 def class_names(path: Path) -> list[str]:

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from rrcm.cli import waiting
 from rrcm.cli.app import CERTIFY, MACHINE, RESULTS, app, say, seen
 from rrcm.cli.options import Options, takes
-from rrcm.cli.project import Files, Project
+from rrcm.cli.project import Project
 from rrcm.config.defaults import DRAWS
 from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import ConfigError, printable
@@ -32,7 +31,7 @@ def _project() -> Project:
         project = point.load()
         app.add_typer(project.commands)
         return project
-    return Files()
+    return Project()
 
 
 PROJECT = _project()
@@ -224,7 +223,7 @@ def doctor() -> None:
 
 def main() -> None:
     """Run the command of `sys.argv`."""
-    with extras.named(" ".join(("rrcm", *sys.argv[1:2]))), waiting.shown():
+    with extras.named(" ".join(("rrcm", *sys.argv[1:2]))):
         for argument in sys.argv:
             require_utf8(argument, ConfigError)
         try:

@@ -5,9 +5,7 @@ Imports nothing heavy, so that `rrcm --help` is quick.
 
 import dataclasses
 import inspect
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -16,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from rrcm.config import defaults
-from rrcm.core.errors import RrcmError
 
 DRAWS, CERTIFY = defaults.DRAWS, defaults.CERTIFY
 RADII = ",".join(f"{radius:g}" for radius in defaults.REPORT.radii)
@@ -152,33 +149,11 @@ class Options:
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {k: value for k, value in named.items() if value is not None and value is not False}
 
-    @contextmanager
-    def named_in_errors(self) -> Iterator[None]:
-        """Have errors of the block name an option that was typed, not the key that it overrides.
-
-        ``n: …`` at the beginning, ``at n = …``, ``sample.n`` and ``certify.n`` become ``--n``. An
-        error of a file of settings, which begins with its name, is left as it is.
-        """
-        try:
-            yield
-        except RrcmError as error:
-            text = str(error)
-            if re.match(r"[\w/-]+\.yaml: ", text):
-                raise
-            for key in self.given():
-                flag = f"--{key.replace('_', '-')}"
-                places = (
-                    rf"^{key}(?=: )|(?<=\bat ){key}(?= = )|\b(?:sample|certify|report)\.{key}\b"
-                )
-                text = re.sub(places, flag, text)
-            error.args = (text,)
-            raise
-
 
 def takes(*, but: frozenset[str] = frozenset()) -> Callable[[Command], Command]:
     """Give a command all fields of `Options`, except those in ``but``, as options.
 
-    It is called with the `Options` first, and has its errors name what was typed.
+    It is called with the `Options` first.
     """
     declared = [field for field in dataclasses.fields(Options) if field.name not in but]
     shared = [
@@ -194,8 +169,7 @@ def takes(*, but: frozenset[str] = frozenset()) -> Callable[[Command], Command]:
     def decorated(command: Command) -> Command:
         def _run(**typed: Any) -> None:
             options = Options(**{field.name: typed.pop(field.name) for field in declared})
-            with options.named_in_errors():
-                command(options, **typed)
+            command(options, **typed)
 
         _, *own = inspect.signature(command).parameters.values()
         own = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in own]

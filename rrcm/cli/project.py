@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rrcm.cli.classifiers import ClassifierSource
 from rrcm.cli.options import Options
@@ -45,10 +45,10 @@ class Described:
     stale: tuple[str, ...] = ()
 
 
-class Project(Protocol):
-    """What commands ask of their surroundings."""
+class Project:
+    """What commands ask of their surroundings; by itself a folder of files, without a project."""
 
-    name: str  # of the file that has the settings
+    name: str = ""  # of the file that has the settings
 
     def settings(self) -> Settings | None:
         """Return its settings; None if there are none here.
@@ -56,6 +56,7 @@ class Project(Protocol):
         Raises:
             ConfigError: They are invalid.
         """
+        return None
 
     def require(self, settings: Settings) -> None:
         """Refuse settings, some of them from options, that contradict each other.
@@ -70,9 +71,14 @@ class Project(Protocol):
         Raises:
             RrcmError: There is none, or it is not here.
         """
+        raise ConfigError(
+            "--model: names a classifier of a checkout, and rrcm runs outside of one; give a file "
+            "by --onnx, or a network by --timm"
+        )
 
     def described(self, header: "Header") -> Described:
         """Describe the classifier of votes."""
+        return Described(method=header.run)
 
     def evaluation(self, name: str) -> "Entry":
         """Return the certificates of an evaluation by name.
@@ -80,52 +86,16 @@ class Project(Protocol):
         Raises:
             RrcmError: There are none.
         """
-
-    def remarks(self, entries: Sequence["Entry"]) -> list[str]:
-        """Return a line for each group of entries that are out of date."""
-
-    def report(self, *, only: Sequence[str], out: Path | None) -> str:
-        """Return the table of its evaluations, and write its page to ``out``, if given."""
-
-    def findings(self) -> list[Finding]:
-        """Return what `rrcm doctor` says of it."""
-
-
-class Files:
-    """No project: files alone."""
-
-    name = ""
-
-    def settings(self) -> Settings | None:
-        """Return None."""
-        return None
-
-    def require(self, settings: Settings) -> None:
-        """Refuse nothing."""
-
-    def classifier(self, options: Options) -> ClassifierSource:
-        """Refuse --model."""
-        raise ConfigError(
-            "--model: names a classifier of a checkout, and rrcm runs outside of one; give a file "
-            "by --onnx, or a network by --timm"
-        )
-
-    def described(self, header: "Header") -> Described:
-        """Return the name that the votes have."""
-        return Described(method=header.run)
-
-    def evaluation(self, name: str) -> "Entry":
-        """Refuse what is no file."""
         raise DataError(f"{name}: no such file")
 
     def remarks(self, entries: Sequence["Entry"]) -> list[str]:
-        """Return no lines."""
+        """Return a line for each group of entries that are out of date."""
         return []
 
     def report(self, *, only: Sequence[str], out: Path | None) -> str:
-        """Refuse a report without files."""
+        """Return the table of its evaluations, and write its page to ``out``, if given."""
         raise ConfigError("rrcm report: give FILES; without them it reports on a checkout")
 
     def findings(self) -> list[Finding]:
-        """Return nothing."""
+        """Return what `rrcm doctor` says of it."""
         return []

@@ -240,21 +240,10 @@ def _foreign(kind: str, options: Options) -> Foreign:
         raise DataError(f"--images {images}: no such folder")
     return Foreign(
         kind=kind,
-        file=(options.onnx if kind == "onnx" else options.timm) or "",
-        sigma=options.sigma,
-        images=images,
-        labels=options.labels,
-        classes=options.classes,
-        weights=options.weights,
-        denoiser=options.denoiser,
-        output=options.output,
+        options=options,
         size=None if options.size is None else _size(options.size),
-        channels=channels,
-        resize="crop" if options.resize is None else options.resize,
         mean=None if options.mean is None else _numbers("mean", options.mean),
         std=None if options.std is None else _numbers("std", options.std),
-        batch_size=options.batch_size,
-        strict=options.strict,
     )
 
 

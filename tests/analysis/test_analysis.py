@@ -11,7 +11,7 @@ from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import tables
-from rrcm.cli.project import Files
+from rrcm.cli.project import Project
 from rrcm.core.errors import CertificateError, ConfigError, DataError, RrcmError, VotesError
 
 GRID = {"radii": [0.0, 0.25, 0.5], "beta": 0.001}
@@ -130,9 +130,9 @@ def test_radii_that_are_not_significant_together_are_not_called_so(here):
     """(20, 7) alone has p = .019; among three equal tests Holm makes it .06."""
     files = pair(here, 20, 7)
 
-    alone = tables.compare(*files, Files(), radii="0.5")
+    alone = tables.compare(*files, Project(), radii="0.5")
     assert "A certifies more" in alone and "not about how they were trained" in alone
-    assert "A certifies more" not in tables.compare(*files, Files(), radii="0.1,0.3,0.5")
+    assert "A certifies more" not in tables.compare(*files, Project(), radii="0.1,0.3,0.5")
 
 
 def test_comparisons_need_the_same_images(here):
@@ -140,9 +140,9 @@ def test_comparisons_need_the_same_images(here):
     certify.write(certificates([0] * 5, [0.1] * 5), here / "five.csv")
 
     with refused(DataError, "one.csv", "five.csv", "the same images"):
-        tables.compare(first, str(here / "five.csv"), Files(), radii=None)
+        tables.compare(first, str(here / "five.csv"), Project(), radii=None)
     with refused(DataError, "nowhere: no such file"):
-        tables.compare(first, "nowhere", Files(), radii=None)
+        tables.compare(first, "nowhere", Project(), radii=None)
 
 
 def test_radii_are_numbers():

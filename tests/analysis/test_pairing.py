@@ -14,7 +14,7 @@ from rrcm.analysis.presentation import tables
 from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.cli.commands import tables as commands
-from rrcm.cli.project import Files
+from rrcm.cli.project import Project
 from rrcm.core.errors import DataError
 
 SHOWN = {"radii": [0.0, 0.25, 0.5], "confidence": 0.95}
@@ -157,7 +157,7 @@ def kept(folder, name: str, **changes: object) -> str:
 
 
 def compared(first: str, second: str, radii: str | None = None) -> list[str]:
-    return commands.compare(first, second, Files(), radii=radii).splitlines()
+    return commands.compare(first, second, Project(), radii=radii).splitlines()
 
 
 def test_compare_refuses_other_pictures_and_names_other_settings(tmp_path):

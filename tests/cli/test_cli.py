@@ -26,97 +26,19 @@ from rrcm.cli import main as cli
 from rrcm.cli import requests
 from rrcm.cli.commands import doctor
 from rrcm.cli.options import Options
-from rrcm.cli.project import Files
+from rrcm.cli.project import Project
 from rrcm.config import defaults
 from rrcm.config import params as parameters
 from rrcm.config.params import Params
 from rrcm.core.errors import BackendError, ConfigError, RrcmError
 
-SOURCE = {  # options of all that asks a classifier
-    *("model", "sigma", "method", "eval-sigma", "onnx", "timm", "weights", "classes", "size"),
-    *("channels", "resize", "mean", "std", "output", "batch-size", "n", "n0", "alpha", "denoiser"),
-}
-DRAWS = {"stop", "radii", "seed", "noise", "certificate", "precision", "allow", "backend"}
-SURFACE = {  # a new flag is a decision: hyper-parameters belong to params.yaml
-    "certify": {
-        *SOURCE,
-        *("images", "labels", "strict", "split", "subset", "budget", "shard", "devices"),
-        *("radius", "tolerance"),
-        *DRAWS,
-    },
-    "merge": {"votes"},
-    "predict": {*SOURCE, *DRAWS, "image", "tolerance"},
-    "serve": {
-        *SOURCE,
-        "tolerance",
-        "host",
-        "port",
-        "timeout",
-        "queue",
-        "max-bytes",
-        "connections",
-        "token-file",
-        "reproducible",
-    },
-    "preset": {"name", "base", "force"},
-    "repro": {"jobs", "shares"},  # and all of DVC's
-    "pull": {"names", "remote"},
-    "report": {"files", "out", "only", "alpha", "sigma"},
-    "compare": {"first", "second", "radii"},
-    "derive": {"votes", "n", "alpha", "certificate", "out"},
-    "accept": {"targets", "because"},
-    "audit": {"files", "n", "alpha", "sigma"},
-    "check": set(),
-    "status": set(),
-    "plan": {"preset", "only", "gpu"},
-    "doctor": set(),
-    "log": {"sink", "to", "only"},
-    "import": {"file", "arch", "sigma", "name", "skip-norm", "heads"},
-    "import-denoiser": {
-        *("file", "name", "image-size", "schedule", "rescale", "heads", "head-channels"),
-    },
-    "flow run": {"targets", "force", "retries", "hosts", "shares"},
-    "flow up": {"host", "port"},
-    "flow worker": {"queue"},
-    "flow deploy": set(),
-    "data": {"name", "from", "no-verify", "skip-unreadable"},
-}
-HEAVY = {
-    "numpy",
-    "torch",
-    "pandas",
-    "scipy",
-    "numba",
-    "dvc",
-    "prefect",
-    "onnxruntime",
-    "matplotlib",
-}
+HEAVY = {*"numpy torch pandas scipy numba dvc prefect onnxruntime matplotlib".split()}
 RUN_VALUES = ("--model", "tiny", "--sigma", "0.5")
 
 
 @pytest.fixture
 def params() -> Params:
     return parameters.load(ROOT / "tests/mini.yaml")
-
-
-def commands(group, prefix: str = "") -> dict[str, set[str]]:
-    found = {}
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            found |= commands(command, f"{name} ")
-        else:
-            options = {o.lstrip("-") for p in command.params for o in (*p.opts, *p.secondary_opts)}
-            found[prefix + name] = options
-    return found
-
-
-def test_the_surface_is_closed():
-    group = typer.main.get_command(cli.app)
-    own = {o.lstrip("-") for p in group.get_params(typer.Context(group)) for o in p.opts}
-
-    assert commands(group) == SURFACE
-    assert own == {"version", "install-completion", "show-completion", "help"}
 
 
 def test_a_command_that_is_not_here_is_one_line():
@@ -146,27 +68,16 @@ def test_help_lists_commands_under_headings_with_whole_summaries():
     assert "..." not in text.replace("[ARGS]...", "")
 
 
-@pytest.mark.parametrize("command", sorted(SURFACE))
-def test_every_option_has_a_help_text_that_is_a_phrase(command: str):
-    found = typer.main.get_command(cli.app)
-    for name in command.split():
-        found = found.commands[name]
-    for parameter in found.params:
-        assert parameter.help and parameter.help.rstrip(")")[-1] in ".", (command, parameter.name)
-        assert parameter.help[0].isupper() and len(parameter.help.split()) >= 2
-
-
 def test_the_version_is_that_of_the_package():
     assert CliRunner().invoke(cli.app, ["--version"]).output == f"rrcm {rrcm.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["certify", "predict", "serve"])
-def test_help_gives_the_default_that_holds_outside_of_a_checkout(command: str):
+def test_help_gives_the_default_that_holds_outside_of_a_checkout():
     """Of every option that a classifier from elsewhere takes."""
     group = typer.main.get_command(cli.app)
     of_params = {
         option.name: option.show_default
-        for option in group.commands[command].params
+        for option in group.commands["certify"].params
         if " of a checkout" in str(option.show_default) and option.name not in requests.OURS
     }
 
@@ -182,16 +93,9 @@ def test_help_gives_the_default_that_holds_outside_of_a_checkout(command: str):
 
 
 def test_help_imports_nothing_heavy():
-    for module in ("rrcm.__main__", "rrcm.cli.main", "rrcm.cli.requests"):
-        code = f"import sys, {module}; sys.exit(bool({HEAVY} & set(sys.modules)))"
-        assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
-@pytest.mark.parametrize("written", ["0.5", ".5", "0.50", "5e-1"])
-def test_runs_are_found_by_value(params: Params, written: str):
-    found = runs.find_run(params, model="tiny", method="rrcm", sigma=float(written))
-
-    assert found == RUN
+    modules = "rrcm.__main__, rrcm.cli.main, rrcm.cli.requests"
+    code = f"import sys, {modules}; sys.exit(bool({HEAVY} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -203,14 +107,10 @@ def test_runs_are_found_by_value(params: Params, written: str):
             "at 1: `dvc repro export@b_deep-rrcm-s100` then makes it, or `rrcm pull "
             "b_deep-rrcm-s100` where a remote has it",
         ),
-        ({"model": "b", "sigma": 0.25}, "`rrcm preset cifar10` (or imagenet) has one trained"),
+        ({"model": "b", "sigma": 0.25}, "`rrcm preset cifar10` has one trained"),
         (
             {"model": "r110", "method": "densepure5", "sigma": 0.25},
             "`rrcm preset cifar10-diffusion` has one trained at 0.25: `dvc repro purify@",
-        ),
-        (
-            {"model": "b_deep", "sigma": 0.3},
-            "only tiny; `rrcm preset imagenet` has it at sigma = 0.25, 0.5, 1",
         ),
         (
             {"sigma": 0.3},
@@ -219,7 +119,7 @@ def test_runs_are_found_by_value(params: Params, written: str):
         ),
         ({"sigma": 0.3, "eval_sigma": 0.4}, "`--sigma 0.5 --eval-sigma 0.4` smooths the one"),
         ({"sigma": 0.3, "eval_sigma": 0.5}, "`--sigma 0.5` smooths the one"),
-        ({"sigma": 0.25}, "`rrcm preset digits` (or digits-all, digits-diffusion) has one"),
+        ({"sigma": 0.25}, "`rrcm preset digits` has one"),
         ({"model": "tinny"}, "no model 'tinny', only tiny. Did you mean 'tiny'?"),
         (
             {"method": "gausian"},
@@ -233,15 +133,6 @@ def test_a_run_that_is_not_there_is_found_elsewhere(params, monkeypatch, wanted,
 
     with refused(ConfigError, said):
         runs.find_run(params, **{"model": "tiny", "method": "rrcm", "sigma": 0.5} | wanted)
-
-
-def test_what_a_preset_is_said_to_have_it_has():
-    """Golden: the way out that is named, in the preset that is named."""
-    imagenet = parameters.load(ROOT / "presets/imagenet.yaml")
-
-    found = runs.find_run(imagenet, model="b_deep", method="rrcm", sigma=1.0)
-
-    assert (found, imagenet.maker(found)) == ("b_deep-rrcm-s100", "export@b_deep-rrcm-s100")
 
 
 # What a request is, without a checkout that has models in it.
@@ -331,7 +222,6 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
     ("options", "said"),
     [
         ({"stop": "grit"}, "--stop grit: not in params.yaml's stopping"),
-        ({"stop": "grit"}, "Did you mean 'grid'?"),
         ({"n": 0}, "n: must be positive"),
         (
             {"tolerance": 0.1, "stop": "grid"},
@@ -345,23 +235,25 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         ({"eval_sigma": -1.0}, "--eval-sigma: must be positive, got -1"),
         ({"sigma": -1.0}, "--sigma: must be positive, got -1"),
         ({"sigma": float("nan")}, "--sigma: must be positive, got nan"),
-        ({"sigma": 60.0}, "--sigma: 60 looks like units of 0..255"),
         ({"sigma": 60.0}, "that is --sigma 0.235"),
         ({"sigma": 5000.0}, "--sigma: must be at most 10"),
         ({"eval_sigma": 127.5}, "that is --eval-sigma 0.5"),
         ({"sigma": 0.25}, "params.yaml has tiny rrcm at sigma = 0.5, not at 0.25"),
         ({"budget": "10"}, "--budget: expected a time such as 90s, 10m or 1.5h, got '10'"),
-        ({"budget": ""}, "--budget: expected"),
         ({"budget": "0s"}, "--budget: expected"),
-        ({"budget": "-5s"}, "--budget: expected"),
-        ({"budget": "5 s"}, "--budget: expected"),
-        ({"budget": "5d"}, "--budget: expected"),
+        ({"radius": 0.1, "radii": "0.1"}, "--radius: is one of --radii"),
+        ({"radius": -1.0}, "--radius: must be finite and not negative, got -1"),
+        ({"noise": "white"}, "certification/distributions/ has no 'white', only gaussian"),
+        ({"certificate": "cohn"}, "Did you mean 'cohen'?"),
+        ({"backend": "tensorrt"}, "inference/backends/ has no 'tensorrt', only lanes, onnx, torch"),
+        ({"precision": "fp8"}, "--precision: one of fp32, fp16, int8, bf16, auto, got 'fp8'"),
+        ({"allow": "int8"}, "--allow: goes with --precision auto only"),
+        ({"precision": "auto", "allow": "int4"}, "got 'int4'. Did you mean 'int8'?"),
+        ({"subset": "some"}, "expected all, every:K or first:K, got 'some'"),
         (
             {"devices": "gpu"},
             "--devices: expected GPU numbers or cpu, such as 0,1, or all, got 'gpu'",
         ),
-        ({"devices": "0,"}, "--devices: expected"),
-        ({"devices": "-1"}, "--devices: expected"),
         ({"devices": "0,cpu"}, "--devices: GPUs and cpu round differently"),
         ({"devices": "0,1", "shard": "1/2"}, "--devices: makes shards of its own"),
         ({"model": None}, "give one of --model, --onnx and --timm; got none"),
@@ -390,48 +282,13 @@ def test_a_run_that_is_not_exported_says_how_to_get_it(here: Path):
         resolve()
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("--n 5", "--n: 5 draws can never certify at certify.alpha = 0.001; at least 10 can"),
-        ("--n 0", "--n: must be positive, got 0"),
-        ("--alpha 2", "--alpha: must be in (0, 1), got 2.0"),
-        ("--alpha 1e-40", "sample.n: 100 draws can never certify at --alpha = 1e-40"),
-        ("--batch-size 0", "--batch-size: must be positive, got 0"),
-    ],
-)
-@pytest.mark.parametrize("command", ["certify", "predict --image 3"])
-def test_errors_name_the_option_that_was_typed(here: Path, command: str, typed: str, said: str):
-    """Not the key of params.yaml that it overrides; a key that was not typed is named as it is."""
-    result = CliRunner().invoke(cli.app, [*command.split(), *RUN_VALUES, *typed.split()])
-
-    assert isinstance(result.exception, ConfigError)
-    assert str(result.exception).startswith(said), result.exception
+def test_times_are_seconds():
+    assert [*map(requests.seconds, ("90s", "10m", "1.5h", "0.5s"))] == [90, 600, 5400, 0.5]
 
 
-def test_what_is_wrong_with_params_yaml_is_said_of_params_yaml(here: Path):
-    text = (here / "params.yaml").read_text()
-    assert "n: 100," in text
-    (here / "params.yaml").write_text(text.replace("n: 100,", "n: 5,"))
-
-    result = CliRunner().invoke(cli.app, ["certify", *RUN_VALUES, "--n", "50"])
-
-    assert str(result.exception).startswith("params.yaml: sample.n: 5 draws can never certify")
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("0.5s", 0.5), ("007m", 420)]
-)
-def test_times_are_seconds(text: str, seconds: float):
-    assert requests.seconds(text) == seconds
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [("0", ("0",)), ("0,10", ("0", "10")), ("cpu,cpu", ("cpu", "cpu")), ("all", ("all",))],
-)
-def test_devices_are_numbers_or_cpu(text: str, names: tuple[str, ...]):
-    assert requests.device_names(text, shard="1/1") == names
+def test_devices_are_numbers_or_cpu():
+    for text in ("0", "0,10", "cpu,cpu", "all"):
+        assert requests.device_names(text, shard="1/1") == tuple(text.split(","))
 
 
 def test_no_device_is_this_process(here: Path):
@@ -464,31 +321,34 @@ def test_presets_replace_only_what_is_nobodys_work(tmp_path, monkeypatch):
     assert (tmp_path / "params.yaml").read_text() == texts["one"]
 
 
-def test_errors_take_one_line_and_exit_1(finished: Workspace):
-    output = finished.run("rrcm", "certify", "--model", "b_deep", "--sigma", "1.0", fails=True)
+def said(checkout: Workspace, *words: str, code: int = 0) -> str:
+    """What `rrcm` prints in a checkout; in this process, which is quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(checkout.path)
+        result = CliRunner().invoke(cli.app, words)
+    assert result.exit_code == code, result.exception
+    return result.output
 
-    assert output.startswith("error: ") and len(output.splitlines()) == 1
 
-
-def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Workspace):
-    output = checkout.run("rrcm", "certify", *RUN_VALUES)
+def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Workspace, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    output = said(checkout, "certify", *RUN_VALUES)
     ours = next(checkout.path.glob("results/*.csv"))
 
-    shared = checkout.run("rrcm", "certify", *RUN_VALUES, "--devices", "cpu,cpu")
+    shared = said(checkout, "certify", *RUN_VALUES, "--devices", "cpu,cpu")
     assert f"votes: votes/{EVAL}.jsonl" in output and not (checkout.path / ".rrcm/votes").exists()
     assert shared == output
     assert ours.read_bytes() == (checkout.path / f"certificates/{EVAL}.csv").read_bytes()
 
 
 def test_certify_with_more_draws_samples_and_resumes(checkout: Workspace):
-    command = ("rrcm", "certify", *RUN_VALUES, "--n", "300", "--subset", "first:5")
-    command += ("--stop", "none")
+    command = ("certify", *RUN_VALUES, "--n", "300", "--subset", "first:5", "--stop", "none")
 
-    first = checkout.run(*command)
+    first = said(checkout, *command)
     (votes,) = checkout.path.glob(".rrcm/votes/*.jsonl")
     whole = votes.read_bytes()
     votes.rename(votes.with_suffix(".journal")).write_bytes(whole[: len(whole) // 2])
-    second = checkout.run(*command)
+    second = said(checkout, *command)
 
     table = certify.read(next(checkout.path.glob("results/*n300*.csv")))
     assert "noisy images/s" in first and "5 images, n0 = 20, n = 300" in second
@@ -498,14 +358,14 @@ def test_certify_with_more_draws_samples_and_resumes(checkout: Workspace):
 
 def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, tmp_path):
     row = next(certify.read(finished.path / f"certificates/{EVAL}.csv").itertuples())
-    answer = finished.run("rrcm", "predict", *RUN_VALUES, "--image", str(row.idx))
+    answer = said(finished, "predict", *RUN_VALUES, "--image", str(row.idx))
     Image.fromarray(np.full((8, 8), 200, dtype=np.uint8)).save(tmp_path / "grey.png")
     Image.fromarray(np.zeros((9, 8, 3), dtype=np.uint8)).save(tmp_path / "large.png")
 
-    said = "abstain" if row.predict == -1 else f"class {row.predict}"
-    assert said in answer and f"the label is {row.label}" in answer
+    label = "abstain" if row.predict == -1 else f"class {row.predict}"
+    assert label in answer and f"the label is {row.label}" in answer
     assert f"{row.n_A} of {row.n} noisy draws" in answer
-    assert finished.run("rrcm", "predict", *RUN_VALUES, "--image", f"{tmp_path}/grey.png")
+    assert said(finished, "predict", *RUN_VALUES, "--image", f"{tmp_path}/grey.png")
     for image, error in [
         ("large.png", "8 x 9 pixels, but the model takes 8 x 8"),
         ("no.png", "neither"),
@@ -516,94 +376,60 @@ def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, t
 
 
 def test_report_and_doctor_say_what_there_is(checkout: Workspace):
-    checkout.edit(lambda p: p["sample"].update(n=400))  # of which 100 settle a radius of 0
-    checkout.edit(lambda p: p["stopping"]["grid"].update(radii=[0.0]))
-    checkout.edit(lambda p: p["report"].update(radii=[0.0]))
-    checkout.repro()
-
-    report = checkout.run("rrcm", "report")
-    page = (checkout.path / "report/table.md").read_text().splitlines()
-    bounds = [line.split("|")[-3].strip() for line in page[2:]]
-    assert any(acr.startswith("≥") for acr in bounds) and all(acr in report for acr in bounds)
+    report = said(checkout, "report")
     assert "the report: report/index.html" in report and "gaussian" in report
 
     (checkout.path / f"certificates/{EVAL}.csv").unlink()
     (checkout.path / f"onnx/{RUN}.onnx").unlink()
 
-    assert "`dvc repro` makes it" in checkout.run("rrcm", "report", fails=True)
-    found = checkout.run("rrcm", "doctor")
+    assert "`dvc repro` makes it" in refusal(checkout.path, "rrcm", "report")
+    found = said(checkout, "doctor")
     assert f"--  onnx/{RUN}.onnx: not here; `dvc repro export@{RUN}`" in found
     assert "ok  onnx/tiny-gaussian-s050.onnx" in found
     broken = checkout.path / "params.yaml"
     broken.write_text(broken.read_text().replace("n0: 20,", "n0: 0,"))
-    found = checkout.run("rrcm", "doctor", fails=True)
+    found = said(checkout, "doctor", code=1)
     assert "!!  params.yaml: sample.n0: must be positive, got 0" in found
     assert found.endswith("needed, and missing: params.yaml\n")
 
 
 @pytest.mark.parametrize(
-    ("package", "bound", "said"),
+    ("needed", "said", "code"),
     [
-        ("no-such", ">=1", "no-such: not installed; `pip install 'no-such>=1'`"),
-        ("numpy", "<1", "needs <1;"),
+        ("no-such>=1", "!!  no-such: not installed; `pip install 'no-such>=1'`", 1),
+        ("numpy<1", "needs <1; `pip install 'numpy<1'`", 1),
+        ("broken>=1", "!!  broken 1.2: cannot be imported (operator x::y does not exist)", 1),
+        (
+            'no-such>=1; extra == "serve"',
+            '--  extra serve: no-such not installed; `pip install "rrcm[serve]"`',
+            0,
+        ),
+        ('numpy>=1; extra == "serve"', "ok  extra serve", 0),
+        ('numpy<1; extra == "serve"', "needs <1; `pip install 'numpy<1'`", 1),
     ],
 )
-def test_doctor_fails_without_a_package_and_names_it(monkeypatch, package, bound, said):
-    """It imports nothing then, as that would fail in a less helpful way."""
-    monkeypatch.setattr(doctor, "requires", lambda name: ["typer", package + bound])
-    monkeypatch.setattr(doctor, "_devices", lambda: pytest.fail("it went on"))
-
-    result = CliRunner().invoke(cli.app, ["doctor"])
-
-    assert result.exit_code == 1 and said in result.output
-    assert result.output.splitlines()[-1] == f"needed, and missing: {package}"
-
-
-def test_doctor_fails_with_a_package_that_cannot_be_imported(monkeypatch, tmp_path):
-    """Which is installed, in a version that fits."""
+def test_doctor_examines_packages_and_extras(monkeypatch, tmp_path, needed, said, code):
+    """One that cannot be imported is installed, in a version that fits."""
     (tmp_path / "broken.py").write_text("raise RuntimeError('operator x::y does not exist')")
     about = tmp_path / "broken-1.2.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.2\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(doctor, "requires", lambda name: ["typer", "broken>=1"])
-
-    result = CliRunner().invoke(cli.app, ["doctor"])
-
-    assert result.exit_code == 1
-    assert "!!  broken 1.2: cannot be imported (operator x::y does not exist)" in result.output
-
-
-def test_doctor_imports_packages_by_the_name_that_they_have():
-    for one in map(Requirement, requires("rrcm")):
-        if not one.marker or any(one.marker.evaluate({"extra": each}) for each in doctor.SHOWN):
-            assert find_spec(doctor.MODULES.get(one.name, one.name.replace("-", "_"))), one
-
-
-@pytest.mark.parametrize(
-    ("needed", "said", "code"),
-    [
-        (
-            ["no-such>=1", "numpy<1"],
-            '--  extra serve: no-such not installed; `pip install "rrcm[serve]"`',
-            0,
-        ),
-        (["numpy>=1"], "ok  extra serve", 0),
-        (["numpy<1"], "needs <1; `pip install 'numpy<1'`", 1),
-    ],
-)
-def test_doctor_tells_which_extras_are_there(monkeypatch, needed, said, code):
-    """Of one that is not, no version is wrong: another extra may have brought a newer package."""
-    monkeypatch.setattr(
-        doctor, "requires", lambda name: [f'{one}; extra == "serve"' for one in needed]
-    )
+    monkeypatch.setattr(doctor, "requires", lambda name: ["typer", needed])
     monkeypatch.setattr(doctor, "_devices", list)
     monkeypatch.setattr(type(project), "findings", lambda self: [])
 
     result = CliRunner().invoke(cli.app, ["doctor"])
 
     assert result.exit_code == code and said in result.output
-    assert "ok  extra flow" in result.output  # of which nothing is asked
+    last = result.output.splitlines()[-1]
+    assert code == 0 or last == f"needed, and missing: {Requirement(needed).name}"
+
+
+def test_doctor_imports_packages_by_the_name_that_they_have():
+    for one in map(Requirement, requires("rrcm")):
+        if not one.marker or any(one.marker.evaluate({"extra": each}) for each in doctor.SHOWN):
+            assert find_spec(doctor.MODULES.get(one.name, one.name.replace("-", "_"))), one
 
 
 @pytest.mark.parametrize(
@@ -629,40 +455,30 @@ def test_doctor_wants_one_runtime_at_most(monkeypatch, installed, said):
     assert mark == said[0] and said[1] in text
 
 
-def test_doctor_wants_no_dvc_outside_of_a_checkout(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(doctor, "_packages", list)
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr(cli, "PROJECT", Files())
-
-    result = CliRunner().invoke(cli.app, ["doctor"])
-
-    assert result.exit_code == 0 and "dvc" not in result.output
-
-
-@pytest.mark.parametrize("tool", ["git", "dvc"])
-def test_doctor_fails_without_a_tool_and_names_it(tmp_path, monkeypatch, tool: str):
+def test_doctor_fails_without_a_tool_and_names_it(tmp_path, monkeypatch):
     """Not without a GPU or a params.yaml, which classifiers of others do without."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "_packages", list)
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     well = CliRunner().invoke(cli.app, ["doctor"])
-    monkeypatch.setattr("shutil.which", lambda name: None if name == tool else "/bin/x")
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "dvc" else "/bin/x")
 
     result = CliRunner().invoke(cli.app, ["doctor"])
 
     assert well.exit_code == 0 and "--  params.yaml: not found" in well.output
-    assert result.exit_code == 1 and f"!!  {tool}: not on PATH" in result.output
-    assert result.output.splitlines()[-1] == f"needed, and missing: {tool}"
+    assert result.exit_code == 1 and "!!  dvc: not on PATH" in result.output
+    assert result.output.splitlines()[-1] == "needed, and missing: dvc"
+    monkeypatch.setattr(cli, "PROJECT", Project())  # outside of a checkout
+    assert "dvc" not in CliRunner().invoke(cli.app, ["doctor"]).output
 
 
 def test_results_that_are_there_are_analysed_without_drawing(finished: Workspace, tmp_path):
     other = "tiny-gaussian-s050-e050"
-    compared = finished.run("rrcm", "compare", EVAL, other, "--radii", "0,0.25")
+    compared = said(finished, "compare", EVAL, other, "--radii", "0,0.25")
     files = [f"votes/{name}.jsonl" for name in (EVAL, other)]
-    page = finished.run("rrcm", "report", *files, "--out", f"{tmp_path}/page")
+    page = said(finished, "report", *files, "--out", f"{tmp_path}/page")
     kinds = ("--certificate", "cohen", "--certificate", "two_class")
-    derived = finished.run("rrcm", "derive", files[0], *kinds, "--out", f"{tmp_path}/again.csv")
+    derived = said(finished, "derive", files[0], *kinds, "--out", f"{tmp_path}/again.csv")
 
     assert "20 images" in compared and "B: tiny-gaussian" in compared and "p, Holm" in compared
     assert (tmp_path / "page/index.html").exists() and "tiny-gaussian-s050" in page

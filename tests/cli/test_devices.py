@@ -17,7 +17,7 @@ from rrcm.cli import devices, requests
 from rrcm.cli.commands import on_demand
 from rrcm.cli.main import app
 from rrcm.cli.options import Options
-from rrcm.cli.project import Files
+from rrcm.cli.project import Project
 from rrcm.core.errors import BackendError, ConfigError
 
 SIDE, PICTURES = 4, 20
@@ -42,7 +42,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def asked(name: str = "right", **options) -> requests.Request:
     source = {"onnx": f"{name}.onnx", "images": Path("pictures")}
-    return requests.resolve(Options(**source | ASKED | options), Files())
+    return requests.resolve(Options(**source | ASKED | options), Project())
 
 
 def never(*arguments, **options):
@@ -184,7 +184,7 @@ def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
     for tried in here.glob(".rrcm/votes/*.tried.json"):
         tried.unlink()
 
-    said = on_demand.merge(sorted(here.glob("results/*-shard*.jsonl")), Files())
+    said = on_demand.merge(sorted(here.glob("results/*-shard*.jsonl")), Project())
 
     (first, *_) = said.splitlines()
     assert first.startswith("warning: 20 of 20 pictures are answered 'bright' under noise of sigma")
@@ -207,4 +207,4 @@ def test_draws_that_can_certify_nothing_name_the_option(here: Path):
 
     result = CliRunner().invoke(app, typed.split())
 
-    assert str(result.exception).startswith("--n: 3 votes can never certify")
+    assert str(result.exception).startswith("n: 3 votes can never certify")

@@ -62,41 +62,28 @@ def test_devices_make_the_votes_of_one_process(checkout: Workspace):
     assert len(made) == 1
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("--shard", "3/2"), "shard: expected i/k with 1 <= i <= k, such as 1/4, got '3/2'"),
+        (("--budget", "9s", "--stop", "none"), "rule 'none' certifies nothing before its end"),
+        (("--precision", "auto", "--backend", "tensorrt"), "has no 'tensorrt', only lanes, onnx"),
+    ],
+)
+def test_what_makes_no_sense_takes_one_line(finished: Workspace, wrong, said):
+    output = refusal(finished.path, *COMMAND, *wrong)
+
+    assert output.startswith("error: ") and said in output and len(output.splitlines()) == 1
+
+
 def test_nothing_is_started_for_what_cannot_be_certified(checkout: Workspace):
     (checkout.path / f"onnx/{RUN}.onnx").unlink()
     (checkout.path / f"onnx/{RUN}.onnx").write_text("not a network")
 
-    said = checkout.run(*COMMAND, "--devices", "cpu,cpu", fails=True).splitlines()
+    said = refusal(checkout.path, *COMMAND, "--devices", "cpu,cpu")
 
-    assert len(said) == 1 and "no ONNX file that can run" in said[0]
+    assert len(said.splitlines()) == 1 and "no ONNX file that can run" in said
     assert not [*checkout.path.glob("results/*")]
-
-
-@pytest.mark.parametrize(
-    "wrong, said",
-    [
-        (("--devices", "gpu0"), "--devices: expected GPU numbers or cpu"),
-        (("--devices", "cpu", "--shard", "1/2"), "was given --shard 1/2"),
-        (("--shard", "3/2"), "shard: expected i/k with 1 <= i <= k, such as 1/4, got '3/2'"),
-        (("--budget", "soon"), "--budget: expected a time such as 90s, 10m or 1.5h, got 'soon'"),
-        (("--budget", "9s", "--stop", "none"), "rule 'none' certifies nothing before its end"),
-        (("--stop", "gird"), "Did you mean 'grid'?"),
-        (("--radius", "0.1", "--radii", "0.1"), "--radius: is one of --radii"),
-        (("--radius", "-1"), "--radius: must be finite and not negative, got -1"),
-        (("--noise", "white"), "certification/distributions/ has no 'white', only gaussian"),
-        (("--certificate", "cohn"), "Did you mean 'cohen'?"),
-        (
-            ("--backend", "tensorrt"),
-            "inference/backends/ has no 'tensorrt', only lanes, onnx, torch",
-        ),
-        (("--precision", "fp8"), "--precision: one of fp32, fp16, int8, bf16, auto, got 'fp8'"),
-        (("--subset", "some"), "expected all, every:K or first:K, got 'some'"),
-    ],
-)
-def test_requests_that_make_no_sense_take_one_line(finished: Workspace, wrong, said):
-    output = refusal(finished.path, *COMMAND, *wrong)
-
-    assert output.startswith("error: ") and said in output and len(output.splitlines()) == 1
 
 
 def test_a_radius_is_a_question_with_an_answer_for_each_image(checkout: Workspace, monkeypatch):
@@ -153,16 +140,6 @@ def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):
     assert header.budget == 2 and len(left) > 0
     assert (table["n"] < header.n).all() and table["n"].sum() > 0
     assert (left.loc[left["n"] == 0, "predict"] == -1).all()
-
-
-def test_other_noise_is_drawn_and_named(checkout: Workspace):
-    checkout.edit(lambda p: p["sample"].update(noise="sound"))
-
-    checkout.run(*COMMAND)
-
-    header, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
-    assert header.noise == "sound" and header.slack > 0
-    assert sum(sum(row.n0.values()) for row in rows) == header.n0 * len(rows)
 
 
 @pytest.mark.slow

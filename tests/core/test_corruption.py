@@ -16,7 +16,7 @@ from rrcm.analysis.presentation.markup import markdown
 from rrcm.certification import certify
 from rrcm.certification.votes import records
 from rrcm.cli.commands import on_demand
-from rrcm.cli.project import Files
+from rrcm.cli.project import Project
 from rrcm.core.errors import CheckpointError, VotesError, printable
 from rrcm.core.files import cell, uncell
 from rrcm.models import state_dict
@@ -98,7 +98,7 @@ def test_a_header_names_no_place_outside_the_results(tmp_path, monkeypatch):
     for key, value in itertools.product(("run", "subset", "split", "stop"), places):
         records.write(path, header(images=1, **{key: value}), drawn)
         with refused(VotesError, f"{path}:1: {key} is "):
-            on_demand.merge([path], Files())
+            on_demand.merge([path], Project())
     assert [*tmp_path.rglob("*")] == [path]
 
 
@@ -107,7 +107,7 @@ def test_merged_votes_of_an_honest_header_are_in_the_results(tmp_path, monkeypat
     path = tmp_path / "a.jsonl"
     named = header(images=1, run="net \\x1b.v2 (1)-cats", backend="foreign/onnx")
     records.write(path, named, [row(0, 0, [10, 0, 0], [40, 0, 0])])
-    on_demand.merge([path], Files())
+    on_demand.merge([path], Project())
 
     (written,) = tmp_path.glob("results/*.csv")
     assert written.name.startswith("net \\x1b.v2 (1)-cats-e0.5")

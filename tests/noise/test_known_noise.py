@@ -11,7 +11,7 @@ from torch import nn
 from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, predict
 from rrcm.cli.options import Options
-from rrcm.cli.project import Files
+from rrcm.cli.project import Project
 from rrcm.core.errors import ConfigError
 
 SIGMA = 0.5
@@ -30,7 +30,7 @@ def picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(**options) -> requests.Request:
     given = {"onnx": "net.onnx", "sigma": SIGMA, "n": 1000, "stop": "none", "resize": "exact"}
-    return requests.resolve(Options(**given | options), Files())
+    return requests.resolve(Options(**given | options), Project())
 
 
 def test_the_answer_for_a_picture_file_has_fresh_noise(picture: Path):
@@ -83,10 +83,10 @@ def test_radii_that_are_asked_for_are_decided(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)  # where there is no params.yaml
     given = {"onnx": "net.onnx", "sigma": SIGMA, "radii": "0.3,0.1"}
 
-    wanted = requests.resolve(Options(**given), Files())
+    wanted = requests.resolve(Options(**given), Project())
     assert (wanted.sample.stop, wanted.stopping["radii"]) == ("spending", [0.1, 0.3])
     assert wanted.report.radii == [0.1, 0.3]
-    assert requests.resolve(Options(**given, stop="none"), Files()).sample.stop == "none"
-    assert requests.resolve(Options(**given, stop="anytime"), Files()).sample.stop == "anytime"
+    assert requests.resolve(Options(**given, stop="none"), Project()).sample.stop == "none"
+    assert requests.resolve(Options(**given, stop="anytime"), Project()).sample.stop == "anytime"
     with refused(ConfigError, "--radii: expected radii such as 0,0.25,0.5, got '-1'"):
-        requests.resolve(Options(**given | {"radii": "-1"}), Files())
+        requests.resolve(Options(**given | {"radii": "-1"}), Project())

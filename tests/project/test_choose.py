@@ -1,7 +1,5 @@
 """Recipes are chosen by a rule that was declared before, and on held-out images."""
 
-import dataclasses
-
 import pytest
 from helpers import shipped
 
@@ -43,21 +41,6 @@ def test_every_method_has_as_many_candidates_and_the_first_of_equals_wins(preset
 
 
 @pytest.mark.parametrize("preset, method", CASES)
-def test_a_candidate_differs_from_its_run_in_two_constants(preset, method):
-    whole, name = PRESETS[preset], SEARCHED[preset].format(method, 50)
-    constant, _ = OTHERS[whole.data.name][method]
-    run, recipe = Candidate(run=name, rate=0.5, constant=constant, value=0.25).settings(whole)
-    ours = whole.runs[name]
-    plain = whole.recipes[ours.recipe]
-
-    of_loss = constant in ours.loss
-    assert run == dataclasses.replace(ours, loss=ours.loss | ({"lbd": 0.25} if of_loss else {}))
-    changed = {"lr": 0.5} | ({} if of_loss else {"weight_decay": 0.25})
-    optimizer = dataclasses.replace(plain.optimizer, **changed)
-    assert recipe == dataclasses.replace(plain, optimizer=optimizer)
-
-
-@pytest.mark.parametrize("preset, method", CASES)
 def test_the_preset_has_one_rate_a_method_and_nothing_that_was_no_candidate(preset, method):
     whole, name = PRESETS[preset], SEARCHED[preset]
     constant, values = OTHERS[whole.data.name][method]
@@ -68,12 +51,3 @@ def test_the_preset_has_one_rate_a_method_and_nothing_that_was_no_candidate(pres
         rates.add(optimizer.lr)
         assert run.loss.get(constant, getattr(optimizer, constant, None)) in candidates
     assert len(rates) == 1 and rates <= {*RATES[whole.data.name]}
-
-
-@pytest.mark.parametrize("preset", SEARCHED)
-def test_methods_have_the_same_number_of_candidates(preset):
-    """Of those that the preset compares at the same sigmas."""
-    others = OTHERS[PRESETS[preset].data.name].values()
-
-    assert len({tuple(map(len, values.values())) for _, values in others}) == 1
-    assert len({tuple(values) for _, values in others}) == 1

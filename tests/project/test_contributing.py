@@ -41,8 +41,7 @@ def test_the_worked_example_is_right_in_all_its_parts(finished: Workspace, tmp_p
     checkout = finished.clone(tmp_path / "clone")
     follow(checkout)
 
-    check, status, *_ = commands()
-    assert "params.yaml is right: 1 pre-training, 3 runs" in checkout.run(*check)
+    _, status, *_ = commands()
     assert "train (3)      out of date: has not run" in checkout.run(*status)
 
 

@@ -1,6 +1,10 @@
-"""Without extras, rrcm certifies and reports; what needs an extra names it in one line."""
+"""Without extras, rrcm certifies and reports; what needs an extra names it in one line.
+
+The wheel is complete by itself, and a checkout adds its own commands to the same program.
+"""
 
 import ast
+import email
 import os
 import subprocess
 import sys
@@ -18,6 +22,7 @@ from packaging.utils import canonicalize_name
 from PIL import Image
 from workspace import ROOT
 
+import rrcm
 from rrcm.core.errors import ConfigError
 from rrcm.inference import extras
 from rrcm.inference.extras import EXTRAS, RUNTIMES
@@ -69,18 +74,12 @@ def test_every_package_that_is_imported_is_in_the_core_or_names_its_extra():
             assert providers().get(module, set()) & core or module in EXTRAS, (path, module)
 
 
-@pytest.mark.parametrize("module", EXTRAS)
-def test_the_named_extra_has_the_package(module: str):
+def test_the_named_extra_has_the_package():
     """Those that are installed here; of the two runtimes that is one."""
-    some = set().union(*(names(installations.EXTRAS[extra]) for extra in EXTRAS[module]))
-
-    assert module not in providers() or providers()[module] & some
-
-
-def test_every_extra_can_be_named():
-    assert {extra for some in EXTRAS.values() for extra in some} == {
-        *installations.EXTRAS
-    } - DEVELOPMENT
+    for module, extras_of in EXTRAS.items():
+        some = set().union(*(names(installations.EXTRAS[extra]) for extra in extras_of))
+        assert module not in providers() or providers()[module] & some, module
+    assert set().union(*EXTRAS.values()) == {*installations.EXTRAS} - DEVELOPMENT
 
 
 def test_the_two_runtimes_differ_in_the_runtime_alone():
@@ -91,28 +90,21 @@ def test_the_two_runtimes_differ_in_the_runtime_alone():
     assert not (cpu ^ gpu) & installations.closure(installations.PROJECT["dependencies"])
 
 
-@pytest.mark.parametrize("module", EXTRAS)
-def test_an_absent_package_is_one_line_that_names_its_extra(module: str, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
-    extra = EXTRAS[module][0]
+def test_an_absent_package_is_one_line_that_names_its_extra(monkeypatch):
+    for module, (extra, *_) in EXTRAS.items():
+        monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+        with pytest.raises(ConfigError) as caught, extras.named("rrcm something"):
+            __import__(module)
 
-    with pytest.raises(ConfigError) as caught, extras.named("rrcm something"):
-        __import__(module)
-
-    said = str(caught.value)
-    assert said.startswith(f'rrcm something: needs the extra "{extra}"') and "\n" not in said
-    assert said.endswith(f': pip install "rrcm[{extra}]"')
+        said = str(caught.value)
+        assert said.startswith(f'rrcm something: needs the extra "{extra}"') and "\n" not in said
+        assert said.endswith(f': pip install "rrcm[{extra}]"')
 
 
-@pytest.mark.parametrize("name", ["no_such_package", "rrcm.no_such_module", "torch.no_such"])
+@pytest.mark.parametrize("name", ["no_such_package", "rrcm.no_such_module", "onnx.no_such_module"])
 def test_another_missing_module_is_no_matter_of_extras(name: str):
     with pytest.raises(ModuleNotFoundError), extras.named("rrcm something"):
         __import__(name)
-
-
-def test_a_part_that_an_installed_package_lacks_is_no_matter_of_extras():
-    with pytest.raises(ModuleNotFoundError), extras.named("rrcm something"):
-        __import__("onnx.no_such_module")
 
 
 def environment(folder: Path, *wanted: str, checkout: bool = False) -> Run:
@@ -160,10 +152,9 @@ CERTIFY += ("--size", "6", "--channels", "1")
 RUNTIME = 'needs the extra "cpu", or "gpu" for an NVIDIA GPU: pip install "rrcm[cpu]"'
 
 
-def test_the_core_has_the_commands_and_names_the_extra_of_the_others(core: Run, place: Path):
+def test_the_core_names_the_extra_of_what_it_lacks(core: Run, place: Path):
     before = {*place.rglob("*")}
 
-    assert "--certificate" in core("rrcm", "certify", "--help", cwd=place)
     assert core("rrcm", *CERTIFY, cwd=place, fails=True) == f"error: rrcm certify: {RUNTIME}\n"
     served = ("serve", "--onnx", "net.onnx", "--sigma", ".5")
     assert core("rrcm", *served, cwd=place, fails=True) == (
@@ -229,3 +220,54 @@ def test_with_a_runtime_it_certifies_an_onnx_file(tmp_path_factory, place: Path)
     (table,) = place.glob("results/*.csv")
     assert "nothing was drawn" in run("rrcm", "derive", str(votes), cwd=place)
     assert str(table.name) in run("rrcm", "audit", str(table.relative_to(place)), cwd=place)
+
+
+OTHER = "raise SystemExit('somebody else\\'s pipeline was imported')\n"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder with a package of somebody else, which is called pipeline."""
+    (tmp_path / "pipeline/cli").mkdir(parents=True)
+    for file in ("pipeline/__init__.py", "pipeline/cli/__init__.py", "pipeline/cli/main.py"):
+        (tmp_path / file).write_text(OTHER)
+    return tmp_path
+
+
+def files(folder: Path) -> set[Path]:
+    """All paths below ``folder / rrcm``, relative to it, without compiled files."""
+    found = {path.relative_to(folder) for path in (folder / "rrcm").rglob("*")}
+    return {path for path in found if "__pycache__" not in path.parts}
+
+
+@pytest.mark.slow
+def test_the_wheel_has_one_package_and_its_own_commands_alone(core: Run, elsewhere: Path):
+    code = "import rrcm, sys; print(rrcm.__version__, rrcm.__file__, 'torch' in sys.modules)"
+
+    version, file, heavy = core("python", "-c", code, cwd=elsewhere).split()
+    listed = core("rrcm", "--help", cwd=elsewhere)
+    refused = core("rrcm", "repro", cwd=elsewhere, fails=True)
+
+    site = Path(file).parents[1]
+    assert (version, heavy) == (rrcm.__version__, "False") and site.name == "site-packages"
+    assert files(site) == files(ROOT) and not (site / "pipeline").exists()
+    text = (site / f"rrcm-{version}.dist-info/METADATA").read_text()
+    assert email.message_from_string(text).get_all("Provides-Extra") == [*installations.EXTRAS]
+    assert "\n  certify " in listed and "\n  repro " not in listed
+    assert refused == (
+        "error: rrcm repro: no such command here; a checkout of rrcm has more: `make env`. "
+        "Did you mean 'report'?\n"
+    )
+
+
+@pytest.mark.slow
+def test_an_install_of_a_checkout_has_its_commands(elsewhere: Path):
+    """Wherever it is started, and whatever else is called pipeline there."""
+    before = {*ROOT.glob("*"), *ROOT.glob("pipeline/*")}
+    run = environment(elsewhere / "env", "train", "flow", checkout=True)
+    assert {*ROOT.glob("*"), *ROOT.glob("pipeline/*")} == before, "a build leaves nothing behind"
+
+    listed = run("rrcm", "--help", cwd=elsewhere)
+
+    assert "\n  certify " in listed and "\n  repro " in listed
+    assert "not found" in run("rrcm", "check", cwd=elsewhere, fails=True)

