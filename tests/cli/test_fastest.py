@@ -32,12 +32,15 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
     """What was timed, in a checkout on a machine with the speed of `RATES`; 1.0 for all else."""
     timed = []
     precisions: dict[int, str] = {}
+    kept = {}
     opened = fastest.session.backend
 
-    def opening(evaluation, cfg):
-        backend = opened(evaluation, cfg)
-        precisions[id(backend)] = cfg.precision
-        return backend
+    def opening(evaluation, cfg):  # each once, as compiling takes seconds
+        key = cfg.backend, cfg.precision
+        if key not in kept:
+            kept[key] = opened(evaluation, cfg)
+        precisions[id(kept[key])] = cfg.precision
+        return kept[key]
 
     def rate(backend, split, size, workers, seconds):
         kind = (NAMES[backend.provider], precisions[id(backend)], size)
