@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from statsmodels.stats.multitest import multipletests
 
 from pipeline.project.differences import lines
 from pipeline.project.stale import Present
@@ -183,7 +182,7 @@ def against(
         ).reset_index()
         # Without disagreement the test can never reject (Tarone, 1990).
         tests = compared["only_first"] + compared["only_second"] > 0
-        compared.loc[tests, "corrected"] = multipletests(compared.loc[tests, "p"], method="holm")[1]
+        compared.loc[tests, "corrected"] = paired.holm(compared.loc[tests, "p"].to_numpy())
         for against, part in compared.groupby("against", sort=False):
             row = {"σ": entries.sigma(first), "against": against}
             for c in part.itertuples():

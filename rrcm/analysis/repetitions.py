@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.multitest import multipletests
 
 from rrcm.analysis import entries, pairing
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.estimation import intervals, statistics
+from rrcm.analysis.estimation import intervals, paired, statistics
 from rrcm.analysis.presentation import tables
 from rrcm.certification.certify import DOWN, printed
 
@@ -105,8 +104,7 @@ def differences(groups: Groups, *, radii: list[float], confidence: float) -> pd.
                     "undecided": bool(open_),
                 }
             )
-        p_values = [row["p"] for row in of_pair]
-        corrected = multipletests(p_values, method="holm")[1] if p_values else []
+        corrected = paired.holm(np.array([row["p"] for row in of_pair]))
         rows += [row | {"p_holm": float(p)} for row, p in zip(of_pair, corrected, strict=True)]
     return pd.DataFrame(rows)
 

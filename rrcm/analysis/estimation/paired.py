@@ -1,8 +1,8 @@
 """Paired tests of two classifiers on the same images. Equations are those of docs/theory.md."""
 
+import numpy as np
 import pandas as pd
 from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.multitest import multipletests
 
 from rrcm.analysis.estimation import intervals, statistics
 from rrcm.analysis.estimation.intervals import Estimate
@@ -39,8 +39,19 @@ def compare(
     tests = table["only_first"] + table["only_second"] > 0
     table["p_holm"] = table["p"]
     if tests.any():
-        table.loc[tests, "p_holm"] = multipletests(table.loc[tests, "p"], method="holm")[1]
+        table.loc[tests, "p_holm"] = holm(table.loc[tests, "p"].to_numpy())
     return table
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """p-values [N] corrected for all of them (Holm, 1979), in their order.
+
+    That of statsmodels collects the garbage of the whole process, which takes a fifth of a second.
+    """
+    order = np.argsort(p)
+    corrected = np.empty(len(p))
+    corrected[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1)
+    return corrected
 
 
 def acr_difference(first: pd.DataFrame, second: pd.DataFrame, *, confidence: float) -> Estimate:
