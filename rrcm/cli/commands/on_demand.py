@@ -45,10 +45,9 @@ def certify(request: Request, opened: Opened | None = None) -> str:
     """
     devices.require_given()
     opened = opened or request.opened()
-    before = {*opened.made, *VOTES.glob("*.jsonl")}
     header, rows, path = _votes(request, opened)
     if request.shard == "1/1":
-        stored = path in before
+        stored = path in opened.made
         return _results(request, request.project, header, rows, path, opened, stored=stored)
     path = _shard(header)
     records.write(path, header, rows)
@@ -106,8 +105,8 @@ def _results(
 ) -> str:
     """Write certificates; return the text to show, with notes on what is ``opened``, if anything.
 
-    With the radius of a request each image is judged at it. Votes that were ``stored`` already are
-    called so.
+    With the radius of a request each image is judged at it. Votes that the graph has
+    ``stored`` are called so.
     """
     certify, report, alpha = asked.certify, asked.report, asked.certify.alpha
     described = Described(model=header.run, method="")
@@ -136,9 +135,7 @@ def _results(
         *([f"stale: {header.run}: {'; '.join(entry.stale)}"] if entry.stale and not opened else []),
         *([*judged, ""] if judged else []),
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha}; stopping rule "
-        f"{header.stop}: {_effort(header, rows, table)}"
-        + ", by an earlier command; none now"
-        * stored,
+        f"{header.stop}: {_effort(header, rows, table)}" + ", by the graph; none now" * stored,
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
         *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
