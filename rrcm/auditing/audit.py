@@ -28,6 +28,8 @@ from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
 from rrcm.core.errors import RrcmError
 
+ROUGH = 1.001  # ratio of the limits of a sigma, above which it counts as unknown
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit:
@@ -129,12 +131,12 @@ def _audit_csv(path: Path, stated: Stated) -> Audit:
         low, high = again.level
         again = replace(again, level=(times * low, times * high))
     findings = [*of_rows(table, lines, numbered=False), *again.findings, *_apart(again, stated)]
-    middle = [
-        None
-        if interval is None or interval[1] > 1.001 * interval[0]
-        else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
+    alpha, sigma = (
+        None if interval is None else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
         for interval in (again.level, again.sigma)
-    ]
+    )
+    if again.two_classes and again.sigma and again.sigma[1] > ROUGH * again.sigma[0]:
+        sigma = None  # a note has its limits
     if again.adaptive:
         text = (
             "draws stopped early, so bounds hold at several numbers of draws, some of them from "
@@ -142,7 +144,7 @@ def _audit_csv(path: Path, stated: Stated) -> Audit:
         )
         findings.append(Finding(level=NOTE, text=text))
     findings += divided
-    inferred = [Inferred(n=again.n, alpha=middle[0], sigma=middle[1], rows=again.rows)]
+    inferred = [Inferred(n=again.n, alpha=alpha, sigma=sigma, rows=again.rows)]
     why = None if again.rows and again.sigma else "no image has a radius that votes explain"
     return _conclude(path, len(table), inferred if again.rows else [], findings, why)
 

@@ -5,6 +5,7 @@ The wheel is complete by itself, and a checkout adds its own commands to the sam
 
 import ast
 import email
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -251,6 +252,9 @@ def test_the_wheel_has_one_package_and_its_own_commands_alone(core: Run, elsewhe
     site = Path(file).parents[1]
     assert (version, heavy) == (rrcm.__version__, "False") and site.name == "site-packages"
     assert files(site) == files(ROOT) and not (site / "pipeline").exists()
+    distribution = importlib.metadata.Distribution.at(site / f"rrcm-{version}.dist-info")
+    tops = {file.parts[0] for file in distribution.files} - {".."}  # of programs, in bin/
+    assert tops == {"rrcm", f"rrcm-{version}.dist-info"}
     text = (site / f"rrcm-{version}.dist-info/METADATA").read_text()
     assert email.message_from_string(text).get_all("Provides-Extra") == [*installations.EXTRAS]
     assert "\n  certify " in listed and "\n  repro " not in listed

@@ -47,8 +47,7 @@ def certify(request: Request, opened: Opened | None = None) -> str:
     opened = opened or request.opened()
     header, rows, path = _votes(request, opened)
     if request.shard == "1/1":
-        stored = path in opened.made
-        return _results(request, request.project, header, rows, path, opened, stored=stored)
+        return _results(request, request.project, header, rows, path, opened)
     path = _shard(header)
     records.write(path, header, rows)
     return (
@@ -100,13 +99,10 @@ def _results(
     rows: list[Row],
     path: Path,
     opened: Opened | None = None,
-    *,
-    stored: bool = False,
 ) -> str:
     """Write certificates; return the text to show, with notes on what is ``opened``, if anything.
 
-    With the radius of a request each image is judged at it. Votes that the graph has
-    ``stored`` are called so.
+    With the radius of a request each image is judged at it.
     """
     certify, report, alpha = asked.certify, asked.report, asked.certify.alpha
     described = Described(model=header.run, method="")
@@ -135,7 +131,9 @@ def _results(
         *([f"stale: {header.run}: {'; '.join(entry.stale)}"] if entry.stale and not opened else []),
         *([*judged, ""] if judged else []),
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha}; stopping rule "
-        f"{header.stop}: {_effort(header, rows, table)}" + ", by the graph; none now" * stored,
+        f"{header.stop}: {_effort(header, rows, table)}"
+        + ", by the graph; none now"
+        * bool(opened and path in opened.made),
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
         *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
