@@ -40,9 +40,9 @@ def accept(
 
     Guarantee: entries of dvc.lock are renewed only for stages that run the same code on the same
     data and parameters, or with a reason: ``because`` accepts a change of the code and new
-    parameters, where all older ones have their values still, and is written to
-    ``provenance/<stage>.json`` with the difference. dvc.lock is replaced atomically. A stage
-    downstream of a refused one is refused.
+    parameters, where all older ones have their values still, and is noted in
+    ``provenance/<stage>.json``. dvc.lock is replaced atomically. A stage downstream of a refused
+    one is refused.
 
     Returns:
         Whether the code of all these stages is up to date now.
@@ -133,21 +133,32 @@ def _write(
 
 
 def _noted(path: Path, record: Record, difference: str, reason: str) -> dict[str, Any]:
-    """The content of a provenance file with one more accepted change."""
+    """The content of a provenance file with one more accepted change.
+
+    Of all accepted changes it has the reason, date and new parameters. Only the last note has
+    the difference, and ``code``: DVC's hash of each file or folder as the stage ran on it, ``old``,
+    and as it is accepted now, ``new``. Notes of earlier releases each have both, for one change.
+    """
     try:
         contents = json.loads(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path}: damaged ({error}); `dvc checkout {path}`") from None
-    before, now = record.before, record.now
-    changed = sorted(path for path in {*before, *now} if before.get(path) != now.get(path))
-    note = {
+    earlier = contents.get("accepted", [])
+    ran, now = dict[str, str | None](record.before), record.now
+    for note in reversed(earlier):
+        ran |= {name: hashes["old"] for name, hashes in note.get("code", {}).items()}
+    changed = sorted(name for name in {*ran, *now} if ran.get(name) != now.get(name))
+    last = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "because": reason,
-        "difference": difference,
         "new parameters": [*record.added],
-        "code": {path: {"old": before.get(path), "new": now.get(path)} for path in changed},
+        "difference": difference,
+        "code": {name: {"old": ran.get(name), "new": now.get(name)} for name in changed},
     }
-    return contents | {"accepted": [*contents.get("accepted", []), note]}
+    kept = [
+        {key: note[key] for key in note if key not in ("difference", "code")} for note in earlier
+    ]
+    return contents | {"accepted": [*kept, last]}
 
 
 def _lines(verdicts: _Verdicts) -> list[str]:

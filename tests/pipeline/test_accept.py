@@ -5,6 +5,7 @@ Versions of a few lines are compared, then the command is tried on the real mini
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from builders import many, refused
@@ -248,6 +249,41 @@ def test_a_reason_accepts_a_change_and_stays_with_the_result(checkout: Workspace
     provenance.unlink()
     checkout.run("dvc", "checkout", name)
     assert json.loads(provenance.read_text())["accepted"] == [note]
+
+
+def test_the_last_note_has_the_code_of_all_and_the_earlier_their_reasons(checkout: Workspace):
+    """From what the stage ran on to what is accepted, whatever was accepted between."""
+    stage, method = f"train@{RUN}", "rrcm/training/methods/rrcm.py"
+    provenance = checkout.path / f"provenance/{stage}.json"
+
+    def code() -> dict[str, str]:
+        return {row["path"]: row["md5"] for row in entries(checkout)[stage]["deps"]}
+
+    def change(old: str, new: str, file: str = method) -> list[dict]:
+        replace(checkout, file, old, new)
+        accept(checkout, stage, because=new)
+        return json.loads(provenance.read_text())["accepted"]
+
+    ran = code()
+    first = change("PRETRAINED = True", "PRETRAINED = 1")
+    between = code()
+    second = change("PRETRAINED = 1", "PRETRAINED = 2")
+    changes = {method: {"old": ran[method], "new": code()[method]}}
+    assert [note.get("code") for note in second] == [None, changes]
+    one = {method: {"old": between[method], "new": code()[method]}}
+    old = {"accepted": [*first, second[1] | {"code": one}]}  # as earlier releases wrote them
+    provenance.write_text(json.dumps(json.loads(provenance.read_text()) | old))
+    checkout.run("dvc", "commit", "--force", stage)
+
+    *earlier, last = change("import torch", "import  torch", LOSSES)
+
+    folder = str(Path(LOSSES).parent)
+    assert last["code"] == changes | {folder: {"old": ran[folder], "new": code()[folder]}}
+    assert [note["because"] for note in earlier] == ["PRETRAINED = 1", "PRETRAINED = 2"]
+    assert [note["date"] for note in earlier] == [note["date"] for note in second]
+    assert not any({"code", "difference"} & note.keys() for note in earlier)
+    *_, last = change("PRETRAINED = 2", "PRETRAINED = True")
+    assert list(last["code"]) == [folder]
 
 
 def test_a_reason_accepts_an_option_that_is_new_and_no_other_value(
