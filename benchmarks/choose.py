@@ -1,13 +1,13 @@
 """Chooses the learning rate and one more constant of each method on the choice split.
 
-``python -m benchmarks.choose`` works on the current params.yaml, the preset `digits` or
-`fashion-mnist`, whose shards and first pre-training `rrcm repro` must have made. For each method,
-it compares learning rates (``RATES``) at the first sigma, with the first value of one more constant
-(``OTHERS``); then, at the best rate and at each sigma, the values of that constant. Every method
-has the same number of candidates, varied from its first run at a sigma. A candidate is trained as
-by the stage `train`, exported, and certified on ``shards/choice`` as by `sample` and `certify`. Its
-score is the mean of its certified accuracy over ``report.radii``; the first of equals wins. The
-test split is not read.
+``python -m benchmarks.choose`` works on the current params.yaml, the preset `digits`, `fashion-
+mnist` or `cifar10-cpu`, whose shards and first pre-training `rrcm repro` must have made. For each
+method, it compares learning rates (``RATES``) at the first sigma, with the first value of one more
+constant (``OTHERS``); then, at the best rate and at each sigma, the values of that constant. Every
+method has the same number of candidates, varied from its first run at a sigma. A candidate is
+trained as by the stage `train`, exported, and certified on ``shards/choice`` as by `sample` and
+`certify`. Its score is the mean of its certified accuracy over ``report.radii``; the first of
+equals wins. The test split is not read. With ``--epochs`` every candidate is trained for so many.
 
 Finished candidates are kept in ``.rrcm/benchmarks/choose``, so that a stopped search resumes.
 """
@@ -42,7 +42,11 @@ from rrcm.training.finetune import start, train
 
 KEPT = Path(".rrcm/benchmarks/choose")
 DRAWS = 300  # per image at most, so that no candidate is certified beyond some 2 sigma
-RATES = {"digits": [1.5e-3, 3e-3, 6e-3], "fashion_mnist": [1.5e-3, 3e-3, 6e-3, 1.2e-2]}
+RATES = {
+    "digits": [1.5e-3, 3e-3, 6e-3],
+    "fashion_mnist": [1.5e-3, 3e-3, 6e-3, 1.2e-2],
+    "cifar10": [0.1, 0.2, 0.4],
+}
 Other = tuple[str, dict[float, list[float]]]
 DECAY: Other = ("weight_decay", {sigma: [0.1, 0.01] for sigma in (0.25, 0.5, 1.0)})
 LBD: Other = ("lbd", {sigma: [3.0, 10.0] for sigma in (0.25, 0.5, 1.0)})
@@ -54,6 +58,10 @@ OTHERS: dict[str, dict[str, Other]] = {  # data set -> method -> a constant of i
         "rrcm": SHORT,
     },
     "fashion_mnist": {"gaussian": DECAY, "consistency": LBD, "rrcm": LBD},
+    "cifar10": {
+        "gaussian": ("weight_decay", {0.25: [5e-4, 2e-3], 0.5: [5e-4, 2e-3]}),
+        "consistency": ("lbd", {0.25: [10.0, 20.0], 0.5: [5.0, 10.0]}),
+    },
 }
 
 
@@ -84,8 +92,15 @@ def main() -> None:
     whole, rows = params.load(), []
     others = OTHERS[whole.data.name]
     parser.add_argument("--method", nargs="+", choices=[*others], default=[*others])
+    parser.add_argument("--epochs", type=int, help="of every candidate; default: its recipe's")
     parser.add_argument("--json", type=Path, help="a file for the scores")
     asked = parser.parse_args()
+    if asked.epochs:
+        shorter = {
+            name: dataclasses.replace(recipe, epochs=asked.epochs)
+            for name, recipe in whole.recipes.items()
+        }
+        whole = dataclasses.replace(whole, recipes=shorter)
     for method in asked.method:
         rows += search(whole, method, others[method])
         print(f"\n{markup.markdown(pd.DataFrame(rows))}")

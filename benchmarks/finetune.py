@@ -1,23 +1,29 @@
 """Steps of training from scratch per second: this project's, and a plain PyTorch loop's.
 
-``python -m benchmarks.finetune`` trains LeNet and two ViTs by the same loss (Gaussian
-augmentation), batch and optimizer on 60,000 random images of 28 x 28, in turns. Ours is
+``python -m benchmarks.finetune`` trains LeNet, two ViTs and ResNet-9 by the same loss (Gaussian
+augmentation), batch and optimizer on 60,000 random images, in turns. Ours is
 `rrcm.training.finetune` as the stage runs it: random numbers by row, so that any number of devices
-and any resumption give the same network; checks, clipping, the log. The plain loop indexes a
-tensor by a random permutation, adds `torch.randn_like`, and takes a step in float32; nothing else.
-Its LeNet is PyTorch's layers in a row, its ViT is ours.
+and any resumption give the same network; checks, clipping, the log; crops and flips for ResNet-9.
+The plain loop indexes a tensor by a random permutation, adds `torch.randn_like`, and takes a step
+in float32; nothing else. Its LeNet and ResNet-9 are PyTorch's layers in a row, its ViT is ours.
+
+``--network resnet9 --peak`` measures what share of the processor's speed in matrix products a step
+reaches, and lists the operators in which it spends its time.
 """
 
 import argparse
+import dataclasses
+import itertools
 import statistics
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from rrcm.config.sections import Compute, Mix, Model, Optimizer, Recipe, Run
 from rrcm.core import registry
@@ -25,15 +31,18 @@ from rrcm.data.splits.shards import Split
 from rrcm.models.trained.base import classifier
 from rrcm.training import finetune
 
-IMAGES, SIDE, CLASSES, SIGMA = 60_000, 28, 10, 0.25
-PROJECTOR = {"projector_width": 8, "projector_dim": 8}
-VIT = {"size": "64x4x4", "position_std": 0.5, "init": "pytorch", **PROJECTOR}
+IMAGES, CLASSES, SIGMA = 60_000, 10, 0.25
+INPUT = {"image_size": 28, "channels": 1, "projector_width": 8, "projector_dim": 8}
+VIT = INPUT | {"size": "64x4x4", "position_std": 0.5, "init": "pytorch"}
 NETWORKS = {
-    "lenet": ("lenet", PROJECTOR),
+    "lenet": ("lenet", INPUT),
     "vit4": ("vit", VIT | {"patch_size": 4}),
     "vit7": ("vit", VIT | {"patch_size": 7}),
+    "resnet9": ("resnet9", INPUT | {"image_size": 32, "channels": 3, "stem": 32}),
 }
+AUGMENT: dict[str, list[Any]] = {"resnet9": [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}]}
 LR, MOMENTUM, DECAY = 0.01, 0.9, 1e-4
+PRODUCT = 2048  # rows and columns of the matrices that are multiplied
 BATCH = 256
 
 
@@ -52,28 +61,30 @@ TRAINED = (
     Trained("vit7", "bf16", compiled=True, steps=20),
     Trained("vit4", "fp32", compiled=True, steps=6),
     Trained("vit4", "bf16", compiled=True, steps=6),
+    Trained("resnet9", "fp32", compiled=False, steps=4),
+    Trained("resnet9", "bf16", compiled=False, steps=4),
 )
 
 
 def declared(name: str) -> Model:
     """One of `NETWORKS`."""
     architecture, shape = NETWORKS[name]
-    return Model(architecture=architecture, shape=shape | {"image_size": SIDE, "channels": 1})
+    return Model(architecture=architecture, shape=shape)
 
 
-def images() -> Split:
+def images(model: Model) -> Split:
     """Random pixels and labels."""
-    rng = np.random.default_rng(0)
+    rng, side = np.random.default_rng(0), model.shape["image_size"]
     return Split(
         idx=np.arange(IMAGES),
-        images=rng.integers(0, 256, (IMAGES, 1, SIDE, SIDE), dtype=np.uint8),
+        images=rng.integers(0, 256, (IMAGES, model.shape["channels"], side, side), dtype=np.uint8),
         labels=rng.integers(0, CLASSES, IMAGES),
         classes=tuple(map(str, range(CLASSES))),
         max_value=255,
     )
 
 
-def recipe(batch: int, *, precision: str, compiled: bool) -> Recipe:
+def recipe(one: Trained) -> Recipe:
     """Of `presets/mnist.yaml`, for so many epochs that no benchmark reaches their end."""
     compute = {"devices": 1, "accumulate": 1, "recompute": False, "workers": 0}
     optimizer = {"algorithm": "sgd", "lr": LR, "momentum": MOMENTUM, "weight_decay": DECAY}
@@ -81,7 +92,7 @@ def recipe(batch: int, *, precision: str, compiled: bool) -> Recipe:
     return Recipe(
         labels=1.0,
         epochs=1000,
-        batch_size=batch,
+        batch_size=BATCH,
         optimizer=Optimizer(**optimizer, **rate, clip=float("inf"), clip_warmup=False),
         layer_decay=1.0,
         head="trainable",
@@ -89,9 +100,9 @@ def recipe(batch: int, *, precision: str, compiled: bool) -> Recipe:
         condition="exact",
         selection="last",
         validation_draws=1,
-        augment=[],
+        augment=AUGMENT.get(one.network, []),
         mix=Mix(mixup=0.0, cutmix=0.0, prob=1.0, switch=0.5, smoothing=0.0),
-        compute=Compute(**compute, precision=precision, compile=compiled),
+        compute=Compute(**compute, precision=one.precision, compile=one.compiled),
     )
 
 
@@ -112,26 +123,62 @@ def ours(model: Model, split: Split, made_by: Recipe) -> Iterator[object]:
     yield from finetune.train(state, method, {"train": split}, run, made_by)
 
 
-class Lenet(nn.Sequential):
+def lenet() -> nn.Sequential:
     """The layers in a row."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, CLASSES)),
+    )
 
-    def __init__(self) -> None:
-        """Initialise as PyTorch does by default."""
-        super().__init__(
-            *(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-            *(nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, CLASSES)),
-        )
+
+class Residual(nn.Sequential):
+    """Layers beside a shortcut."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Their sum."""
+        return x + super().forward(x)
+
+
+def resnet9(w: int) -> nn.Sequential:
+    """The layers in a row, of ``w`` to 8 ``w`` channels."""
+
+    def layers(channels: int, out: int) -> list[nn.Module]:
+        return [nn.Conv2d(channels, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU()]
+
+    def residual(width: int) -> Residual:
+        return Residual(*layers(width, width), *layers(width, width))
+
+    return nn.Sequential(
+        *layers(3, w),
+        *(*layers(w, 2 * w), nn.MaxPool2d(2), residual(2 * w)),
+        *(*layers(2 * w, 4 * w), nn.MaxPool2d(2)),
+        *(*layers(4 * w, 8 * w), nn.MaxPool2d(2), residual(8 * w)),
+        *(nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8 * w, CLASSES)),
+    )
+
+
+class OfPixels(nn.Module):
+    """A network that gets sigma and does not use it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        """``network`` maps pixels to scores."""
+        super().__init__()
+        self.network = network
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Scores; ``sigma`` is not used."""
-        return super().forward(x)
+        """Scores."""
+        return self.network(x)
 
 
 def plain(model: Model, split: Split, batch: int) -> Iterator[object]:
     """The usual loop in float32; yields after each step."""
-    network: nn.Module = Lenet()
-    if model.architecture != "lenet":
+    network: nn.Module
+    if model.architecture == "lenet":
+        network = OfPixels(lenet())
+    elif model.architecture == "resnet9":
+        network = OfPixels(resnet9(model.shape["stem"]))
+    else:
         network = classifier.build(model, classes=CLASSES, condition="exact", final_norm=False)
     network.train()
     x, y = torch.from_numpy(split.images).float() / 255, torch.from_numpy(split.labels)
@@ -152,8 +199,8 @@ def plain(model: Model, split: Split, batch: int) -> Iterator[object]:
 
 def measure(one: Trained, *, repeats: int) -> str:
     """The seconds of a step in every turn, as a table."""
-    model, split = declared(one.network), images()
-    made_by = recipe(BATCH, precision=one.precision, compiled=one.compiled)
+    model = declared(one.network)
+    split, made_by = images(model), recipe(one)
     running = {"plain": plain(model, split, BATCH), "ours": ours(model, split, made_by)}
     for each in running.values():
         _seconds(each, one.steps)
@@ -163,6 +210,34 @@ def measure(one: Trained, *, repeats: int) -> str:
             seconds[name].append(_seconds(each, one.steps))
     torch.compiler.reset()
     return table(seconds)
+
+
+def peak(one: Trained) -> str:
+    """Share of the speed of matrix products that a step reaches, and its operators, as text."""
+    model = declared(one.network)
+    split, made_by = images(model), recipe(one)
+    with FlopCounterMode(display=False) as counted:
+        next(ours(model, split, dataclasses.replace(made_by, compute=_uncompiled(made_by.compute))))
+    steps = ours(model, split, made_by)
+    _seconds(steps, one.steps)
+    step = min(_seconds(steps, one.steps) for _ in range(3))
+    dtype = torch.bfloat16 if one.precision == "bf16" else torch.float32
+    square = torch.randn(PRODUCT, PRODUCT, dtype=dtype)
+    products = (torch.mm(square, square) for _ in itertools.count())
+    product = 2 * PRODUCT**3 / min(_seconds(products, 2) for _ in range(5))
+    reached = counted.get_total_flops() / step
+    with torch.profiler.profile() as profile:
+        _seconds(steps, one.steps)
+    return (
+        f"a step of {one.network} in {one.precision}: {reached / 1e9:.0f} GFLOP/s, "
+        f"{100 * reached / product:.0f} % of {product / 1e9:.0f} in matrix products\n\n"
+        + profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=12)
+    )
+
+
+def _uncompiled(compute: Compute) -> Compute:
+    """``compute`` with operators that can be counted."""
+    return dataclasses.replace(compute, compile=False)
 
 
 def _seconds(steps: Iterator[object], count: int) -> float:
@@ -195,10 +270,14 @@ def main() -> None:
     parser.add_argument("--network", choices=[*NETWORKS], help="default: all of them, in turn")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"], help="of ours")
     parser.add_argument("--compile", action="store_true", help="compile ours")
+    parser.add_argument("--peak", action="store_true", help="the share of the peak, and where")
     parser.add_argument("--steps", type=int, default=20, help="in a turn")
     parser.add_argument("--repeats", type=int, default=5)
     asked = parser.parse_args()
     one = Trained(asked.network, asked.precision, asked.compile, asked.steps)
+    if asked.peak:
+        print(peak(one))
+        return
     for each in [one] if asked.network else TRAINED:
         way = f"{each.precision}{', compiled' if each.compiled else ''}"
         print(f"\ntraining {each.network}, ours in {way}\n", flush=True)
