@@ -138,7 +138,7 @@ def test_a_server_asks_for_its_token_limits_what_is_sent_and_logs_requests(
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (64, 64))
         with idle(address, 90):
             time.sleep(0.5)
-        deadline, status = time.monotonic() + 30, 0
+        deadline, status = time.monotonic() + 120, 0  # a busy machine takes its time
         while status != 200:
             assert time.monotonic() < deadline, "no answer any more"
             with suppress(httpx.HTTPError):
