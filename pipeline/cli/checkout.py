@@ -115,7 +115,7 @@ class Checkout(Project):
         wanted = {Path("data"): ("raw data in data/", f"`rrcm data {data}`")}
         for run in params.classifiers():
             file = Path(f"onnx/{run}.onnx")
-            wanted[file] = (str(file), f"`dvc repro {params.maker(run)}`")
+            wanted[file] = (str(file), f"`rrcm repro {params.maker(run)}`")
         for path, (what, way) in wanted.items():
             there = path.exists()
             found.append((OK, what) if there else (ABSENT, f"{what}: not here; {way}"))

@@ -39,7 +39,7 @@ def preset(
     from pipeline.project import presets
 
     described = presets.use(name, base=base, force=force)
-    say(f"params.yaml is now {described}; `dvc repro` makes what it describes")
+    say(f"params.yaml is now {described}; `rrcm repro` makes what it describes")
 
 
 @app.command(rich_help_panel=CHECKOUT)

@@ -53,7 +53,7 @@ def lines(found: Iterable[tuple[str, tuple[str, ...]]], *, stage: str) -> list[s
     for reasons, names in alike.items():
         stages = [f"{stage}@{name}" for name in names] if len(names) <= NAMED else [stage]
         them = "it" if len(names) == 1 else "them"
-        said.append(line(", ".join(names), reasons, f"`dvc repro {' '.join(stages)}`", them=them))
+        said.append(line(", ".join(names), reasons, f"`rrcm repro {' '.join(stages)}`", them=them))
     return said
 
 

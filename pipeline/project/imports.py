@@ -45,8 +45,8 @@ def import_checkpoint(
         name: The name of the folder and of the run; empty: SIZE-imported-sSIGMA.
 
     Returns:
-        Lines to show: a classifier's run of no epochs and its evaluation, which `dvc repro` exports
-        and certifies like any other; for an encoder, a run that fine-tunes it.
+        Lines to show: a classifier's run of no epochs and its evaluation, which `rrcm repro`
+        exports and certifies like any other; for an encoder, a run that fine-tunes it.
 
     Raises:
         CheckpointError: ``file`` is no such checkpoint, or contradicts the options.

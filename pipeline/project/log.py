@@ -105,7 +105,7 @@ def _logs(only: Sequence[str]) -> dict[str, Path]:
     if not here:
         folders = ", ".join(f"{folder}/" for folder in FOLDERS.values())
         raise StageError(
-            f"no training has ended here: {folders} have no log.csv; `dvc repro` makes them"
+            f"no training has ended here: {folders} have no log.csv; `rrcm repro` makes them"
         )
     return {stage: here[stage] for stage in matching(here, only, kind="training here")}
 

@@ -117,7 +117,7 @@ def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
         if path not in made:
             raise StageError(
                 f"{name}: dvc.lock has no {path}: it was not made at this commit; "
-                f"`dvc repro {stage}` makes it"
+                f"`rrcm repro {stage}` makes it"
             )
     more = [path for path in made if path.startswith((f"models/{name}/", f"pretrained/{name}/"))]
     more += [p for k, e in params.evals.items() if e.run == name for p in _results(k) if p in made]

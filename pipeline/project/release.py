@@ -86,7 +86,7 @@ def _place(name: str, part: str) -> Path:
     for folder in (CACHE, STORE):
         if os.path.isfile(folder / name):
             return folder / name
-    raise DataError(f"{part}: neither in DVC's cache nor in {FOLDER}; `dvc repro` makes it")
+    raise DataError(f"{part}: neither in DVC's cache nor in {FOLDER}; `rrcm repro` makes it")
 
 
 if __name__ == "__main__":

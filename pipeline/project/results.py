@@ -30,7 +30,8 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
     page = out / HTML if out else None if only else PAGE
     paths = [Path(f"certificates/{name}.csv") for name in names] + [PAGE] * (page == PAGE)
     if missing := [path for path in paths if not path.exists()]:
-        raise DataError(f"{missing[0]} is not here; `dvc repro` makes it, or `dvc pull` fetches it")
+        remedy = "`rrcm repro` makes it, or `rrcm pull` fetches it"
+        raise DataError(f"{missing[0]} is not here; {remedy}")
     found = present.evaluations(names)
     shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
     lines = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
@@ -46,7 +47,7 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
             **shown,
         )
     elif page and (changed := present.page()):
-        lines.append(differences.line(str(PAGE), changed, "`dvc repro report`"))
+        lines.append(differences.line(str(PAGE), changed, "`rrcm repro report`"))
     text = tables.text(found, **shown)
     return "\n".join(
         [f"{text}\n" if page else text, *lines, *([f"the report: {page}"] * bool(page))]
@@ -64,7 +65,7 @@ def evaluation(name: str) -> Entry:
         raise DataError(f"{name}: neither a file nor {_unknown(name, present)}")
     certificates, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
     if missing := [path for path in (certificates, drawn) if not path.exists()]:
-        raise DataError(f"{missing[0]} is not here; `dvc repro certify@{name}` makes it")
+        raise DataError(f"{missing[0]} is not here; `rrcm repro certify@{name}` makes it")
     (entry,) = present.evaluations([name])
     return entry
 

@@ -71,7 +71,7 @@ class Trained:
             note(f"--precision auto: {best} noisy images/s{also}")
         present = Present()
         if changed := present.asked(self.name, backend=draws.backend).stale:
-            remake = f"`dvc repro {present.whole.maker(self.name)}`"
+            remake = f"`rrcm repro {present.whole.maker(self.name)}`"
             note(differences.line(self.name, changed, remake))
         return Smoothed(
             session.backend(self.evaluation, draws),
@@ -138,7 +138,7 @@ def trained(params: Params, options: Options) -> Trained:
     )
     if not Path(f"onnx/{run}.onnx").exists():
         raise BackendError(
-            f"onnx/{run}.onnx is not here; make it with `dvc repro {params.maker(run)}`, or fetch "
+            f"onnx/{run}.onnx is not here; make it with `rrcm repro {params.maker(run)}`, or fetch "
             f"it from a remote with `rrcm pull {run}`"
         )
     architecture = params.classifiers()[run].architecture
@@ -193,7 +193,7 @@ def find_run(
     for name, preset in presets().items():
         if run := _matching(preset, model, method, sigma):
             ways.append(
-                f"`rrcm preset {name}` has one trained at {sigma:g}: `dvc repro "
+                f"`rrcm preset {name}` has one trained at {sigma:g}: `rrcm repro "
                 f"{preset.maker(run)}` then makes it, or `rrcm pull {run}` where a remote has it"
             )
             break

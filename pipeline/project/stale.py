@@ -72,7 +72,7 @@ class Present:
             RrcmError: Its file is missing or damaged.
         """
         file, maker = _file(run, backend), self.whole.maker(run)
-        way = f"`dvc repro {maker}` makes it anew"
+        way = f"`rrcm repro {maker}` makes it anew"
         recorded = self._about(run, backend)["params"]
         if not _kinds(recorded, run):
             raise BackendError(f"{file} does not say what {run} was made with; {way}")

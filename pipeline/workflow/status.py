@@ -66,11 +66,11 @@ def status() -> str:
     lines = [_group(group, found, now, reasons, waits) for group, found in groups.items()]
     lines += [f"running: {name}, process {pid}" for name, pid in now.items()]
     if not (reasons or now):
-        lines.append(f"all {len(nodes)} stages are up to date: `dvc repro` has nothing to do")
+        lines.append(f"all {len(nodes)} stages are up to date: `rrcm repro` has nothing to do")
     if MISSING in reasons.values():
         lines.append(
             "`rrcm pull` fetches the results that a remote or release/ has; "
-            "`dvc repro` makes the others again"
+            "`rrcm repro` makes the others again"
         )
     return "\n".join(part for line in lines for part in _wrapped(line))
 

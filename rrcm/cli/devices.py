@@ -1,4 +1,4 @@
-"""Shares a command among devices: one process on each, with a shard of the images."""
+"""Shares a command among devices: one process on each, with a share of the images."""
 
 import os
 import subprocess

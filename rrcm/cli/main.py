@@ -51,7 +51,7 @@ def certify(asked: Options) -> None:
 
 @app.command(rich_help_panel=CERTIFY)
 def merge(
-    votes: Annotated[list[Path], typer.Argument(help="The votes files of all shards.")],
+    votes: Annotated[list[Path], typer.Argument(help="The votes files of all shares.")],
 ) -> None:
     """Merge the votes of `rrcm certify --shard`, and certify them as one."""
     from rrcm.cli.commands import on_demand

@@ -138,7 +138,7 @@ class Options:
     budget: str | None = _option(
         "Stop drawing after this time (90s, 10m, 2h); certificates stay valid.", "none"
     )
-    shard: str = _option("Certify only part i of k of the images, as i/k.", "1/1", value="1/1")
+    shard: str = _option("Certify only share i of k of the images, as i/k.", "1/1", value="1/1")
     devices: str | None = _option(
         "One process on each of these devices: GPU numbers, or cpu (0,1 or cpu,cpu), or all.",
         "the first GPU, else the CPU",

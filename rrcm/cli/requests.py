@@ -269,7 +269,7 @@ def device_names(text: str, *, shard: str) -> tuple[str, ...]:
     """Parse ``0,1``, ``cpu,cpu`` or ``all``.
 
     Raises:
-        ConfigError: It is neither, it mixes both, or the request is for one shard already.
+        ConfigError: It is neither, it mixes both, or the request is for one share already.
     """
     names = tuple(text.split(","))
     if names != ("all",) and not all(name == "cpu" or name.isdecimal() for name in names):
@@ -279,7 +279,7 @@ def device_names(text: str, *, shard: str) -> tuple[str, ...]:
     if 0 < names.count("cpu") < len(names):
         raise ConfigError(f"--devices: GPUs and cpu round differently, give one kind, got {text!r}")
     if shard != "1/1":
-        raise ConfigError(f"--devices: makes shards of its own, and was given --shard {shard}")
+        raise ConfigError(f"--devices: makes shares of its own, and was given --shard {shard}")
     return names
 
 

@@ -95,7 +95,7 @@ def test_a_row_is_described_by_what_made_it_and_marked(here: Workspace):
         assert line.startswith(f"stale: {', '.join(names)}: ")
         assert f"{key} was {was}, is now {value!r}" in line
         if key != "data.test":
-            assert f"`dvc repro {' '.join(f'certify@{name}' for name in names)}` makes" in line
+            assert f"`rrcm repro {' '.join(f'certify@{name}' for name in names)}` makes" in line
         (entry,) = Present().evaluations([names[0]])
         assert (entry.sigma, entry.sigma_train, entry.seed, entry.alpha) == (0.5, 0.5, 0, 0.001)
         Path("params.yaml").write_text(text)
@@ -128,7 +128,7 @@ def test_a_classifier_of_another_name_than_asked_for_is_refused(here: Workspace)
         here.edit(set_to(f"runs.{RUN}.{key}", value))
         here.edit(set_to("sample.backend", backend))
         file = f"onnx/{RUN}.onnx" if backend == "onnx" else f"models/{RUN}"
-        words = (f"{file} is not the {RUN}", f"runs.{RUN}.{said}", f"`dvc repro export@{RUN}`")
+        words = (f"{file} is not the {RUN}", f"runs.{RUN}.{said}", f"`rrcm repro export@{RUN}`")
         with refused(BackendError, *words):
             asked(**{key: value}).classifier()
 
@@ -156,7 +156,7 @@ def test_a_file_that_says_nothing_of_itself_is_refused(here: Workspace):
     path.unlink()
     path.write_text(json.dumps(about))
 
-    with refused(BackendError, f"models/{RUN} does not say", f"`dvc repro export@{RUN}`"):
+    with refused(BackendError, f"models/{RUN} does not say", f"`rrcm repro export@{RUN}`"):
         Present().asked(RUN, backend="torch")
 
 
@@ -228,7 +228,7 @@ def test_the_page_is_said_to_be_older_than_the_table(here: Workspace):
     said = results.overview()
 
     line = "stale: report/index.html: report.radii was [0.0, 0.25, 0.5], is now [0.0, 0.25]; "
-    assert f"{line}`dvc repro report` makes it anew" in said
+    assert f"{line}`rrcm repro report` makes it anew" in said
     assert "(stale)" not in said
 
 

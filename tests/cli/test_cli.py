@@ -104,13 +104,13 @@ def test_help_imports_nothing_heavy():
         (
             {"model": "b_deep", "sigma": 1.0},
             "params.yaml has no model 'b_deep', only tiny; `rrcm preset imagenet` has one trained "
-            "at 1: `dvc repro export@b_deep-rrcm-s100` then makes it, or `rrcm pull "
+            "at 1: `rrcm repro export@b_deep-rrcm-s100` then makes it, or `rrcm pull "
             "b_deep-rrcm-s100` where a remote has it",
         ),
         ({"model": "b", "sigma": 0.25}, "`rrcm preset cifar10` has one trained"),
         (
             {"model": "r110", "method": "densepure5", "sigma": 0.25},
-            "`rrcm preset cifar10-diffusion` has one trained at 0.25: `dvc repro purify@",
+            "`rrcm preset cifar10-diffusion` has one trained at 0.25: `rrcm repro purify@",
         ),
         (
             {"sigma": 0.3},
@@ -255,7 +255,7 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
             "--devices: expected GPU numbers or cpu, such as 0,1, or all, got 'gpu'",
         ),
         ({"devices": "0,cpu"}, "--devices: GPUs and cpu round differently"),
-        ({"devices": "0,1", "shard": "1/2"}, "--devices: makes shards of its own"),
+        ({"devices": "0,1", "shard": "1/2"}, "--devices: makes shares of its own"),
         ({"model": None}, "give one of --model, --onnx and --timm; got none"),
         ({"onnx": "a.onnx"}, "got --model and --onnx"),
         ({"mean": ".5"}, "--mean does not go with --model"),
@@ -278,7 +278,7 @@ def test_what_cannot_be_asked_for_is_refused_in_one_line(here: Path, options, sa
 def test_a_run_that_is_not_exported_says_how_to_get_it(here: Path):
     (here / f"onnx/{RUN}.onnx").unlink()
 
-    with refused(BackendError, f"onnx/{RUN}.onnx is not here", f"`dvc repro export@{RUN}`"):
+    with refused(BackendError, f"onnx/{RUN}.onnx is not here", f"`rrcm repro export@{RUN}`"):
         resolve()
 
 
@@ -382,9 +382,9 @@ def test_report_and_doctor_say_what_there_is(checkout: Workspace):
     (checkout.path / f"certificates/{EVAL}.csv").unlink()
     (checkout.path / f"onnx/{RUN}.onnx").unlink()
 
-    assert "`dvc repro` makes it" in refusal(checkout.path, "rrcm", "report")
+    assert "`rrcm repro` makes it" in refusal(checkout.path, "rrcm", "report")
     found = said(checkout, "doctor")
-    assert f"--  onnx/{RUN}.onnx: not here; `dvc repro export@{RUN}`" in found
+    assert f"--  onnx/{RUN}.onnx: not here; `rrcm repro export@{RUN}`" in found
     assert "ok  onnx/tiny-gaussian-s050.onnx" in found
     broken = checkout.path / "params.yaml"
     broken.write_text(broken.read_text().replace("n0: 20,", "n0: 0,"))

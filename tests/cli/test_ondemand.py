@@ -1,4 +1,4 @@
-"""`rrcm certify` at work: shards, devices, budgets and deaths leave the votes of one process."""
+"""`rrcm certify` at work: shares, devices, budgets and deaths leave the votes of one process."""
 
 import dataclasses
 import os
@@ -40,7 +40,7 @@ def test_shards_merge_to_the_votes_of_one_process(checkout: Workspace, tmp_path)
 
     for shard in ("3/3", "1/3", "2/3"):
         said = checkout.run(*COMMAND, "--shard", shard)
-        assert f"shard {shard}" in said and "rrcm merge" in said
+        assert f"share {shard}" in said and "rrcm merge" in said
     parts = sorted(str(p) for p in checkout.path.glob("results/*.jsonl"))
     two = checkout.run("rrcm", "merge", *parts[:2], fails=True)
     checkout.run("rrcm", "merge", *parts)

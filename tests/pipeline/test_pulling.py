@@ -61,9 +61,9 @@ def test_names_that_nobody_knows_or_made_are_refused_in_one_line(tmp_path: Path)
         pulling.wanted("tiny-rcm-s050", known, MADE)
     with refused(ConfigError, "name; `rrcm preset mnist` or `rrcm preset mnist-all` has it"):
         pulling.wanted("lenet-gaussian-s025", known, MADE)
-    with refused(StageError, f"dvc.lock has no onnx/{RUN}.onnx", f"`dvc repro export@{RUN}`"):
+    with refused(StageError, f"dvc.lock has no onnx/{RUN}.onnx", f"`rrcm repro export@{RUN}`"):
         pulling.wanted(RUN, known, {"shards/test"})
-    with refused(StageError, "`dvc repro report`"):
+    with refused(StageError, "`rrcm repro report`"):
         pulling.wanted("report", known, {})
 
 

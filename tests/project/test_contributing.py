@@ -52,7 +52,7 @@ def test_the_worked_example_is_a_row_of_the_report(checkout: Workspace):
     _, status, repro, report = commands()
 
     assert run in checkout.run(*status)
-    assert repro == ["dvc", "repro"]
+    assert repro == ["rrcm", "repro"]
     assert checkout.repro() == {
         *(f"{stage}@{run}" for stage in ("train", "export")),
         *(f"{stage}@{evaluation}" for stage in ("sample", "certify")),

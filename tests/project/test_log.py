@@ -168,7 +168,7 @@ def test_what_cannot_be_sent_is_one_line(here: Workspace, sink, to, only, line, 
 
 def test_a_folder_without_trainings_is_told_what_makes_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RrcmError, match=r"no training has ended here: .*`dvc repro`"):
+    with pytest.raises(RrcmError, match=r"no training has ended here: .*`rrcm repro`"):
         log("tensorboard", to=None, only=[], say=print)
     assert not [*tmp_path.iterdir()]
 

@@ -69,7 +69,7 @@ def test_after_an_edit_it_names_what_dvc_does_and_what_waits_for_that(
     checkout: Workspace, monkeypatch
 ):
     monkeypatch.chdir(checkout.path)
-    assert "all 11 stages are up to date: `dvc repro` has nothing to do" in status.status()
+    assert "all 11 stages are up to date: `rrcm repro` has nothing to do" in status.status()
     checkout.edit(lambda p: p["runs"][RUN]["loss"].update(lbd=3.0))
     said = status.status().splitlines()
     with Repo(".") as repo:

@@ -51,8 +51,8 @@ def certify(request: Request, opened: Opened | None = None) -> str:
     path = _shard(header)
     records.write(path, header, rows)
     return (
-        f"{len(rows)} images, shard {header.shard}\nvotes: {path}\n"
-        "`rrcm merge` puts the shards together"
+        f"{len(rows)} images, share {header.shard}\nvotes: {path}\n"
+        "`rrcm merge` puts the shares together"
     )
 
 
@@ -75,7 +75,7 @@ def share(request: Request) -> str:
 
 
 def merge(paths: list[Path], project: Project) -> str:
-    """Merge shards of votes and certify them as was asked for; return the table to show."""
+    """Merge shares of votes and certify them as was asked for; return the table to show."""
     settings = project.settings() or Settings()
     header, rows, path = _merged(paths)
     certify = dataclasses.replace(settings.certify, alpha=header.alpha)
@@ -210,7 +210,7 @@ def _votes(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
 
 
 def _made(wanted: Header, opened: Opened) -> tuple[Header, list[Row], Path] | None:
-    """Return the votes that ``wanted`` defines, if they exist; shards are merged."""
+    """Return the votes that ``wanted`` defines, if they exist; shares are merged."""
     for path in (*opened.made, VOTES / f"{key_of(wanted)}.jsonl"):
         if path.exists():
             header, rows = records.read(path)
@@ -221,8 +221,8 @@ def _made(wanted: Header, opened: Opened) -> tuple[Header, list[Row], Path] | No
 
 
 def _parts(wanted: Header) -> list[Path]:
-    """Return the files of all shards of ``wanted``, or nothing if one is missing."""
-    found: dict[int, list[Path]] = {}  # number of shards -> their files
+    """Return the files of all shares of ``wanted``, or nothing if one is missing."""
+    found: dict[int, list[Path]] = {}  # number of shares -> their files
     for path in sorted(VOTES.glob("*.jsonl")):
         with suppress(VotesError):  # a damaged file is ignored
             header = records.definition(path)
