@@ -1,4 +1,4 @@
-"""How much faster votes are drawn in pieces: ``python -m benchmarks.pieces [--draws N]``.
+"""How much faster votes are drawn in shares: ``python -m benchmarks.shares [--draws N]``.
 
 On a machine of two cores: one process, two processes of `rrcm repro --shares 2`, and four slots
 in two clones, that is hosts of one core each, under `rrcm flow run --hosts --shares 4`. Processes
@@ -37,7 +37,7 @@ def main() -> None:
     options.add_argument("--draws", type=int, default=400_000, help="of each of 20 images")
     options.add_argument("--only", choices=("two", "four"), help="beside one process")
     asked = options.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rrcm-pieces-") as folder:
+    with tempfile.TemporaryDirectory(prefix="rrcm-shares-") as folder:
         team = Team(Path(folder), n=asked.draws, epochs=1)
         first = Workspace(team.folder / "first")
         first.run("dvc", "repro", EXPORT)
