@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="a PNG or SVG file")
     asked = parser.parse_args()
     present = Present()
-    whole = present.whole
+    whole = present.params
     names = [name for name, one in whole.evals.items() if one.sigma == SIGMA and LONGER not in name]
     here = [name for name in names if Path(f"certificates/{name}.csv").exists()]
     found = present.evaluations(here)

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/latency"))
     asked = parser.parse_args()
     present = Present()
-    whole = present.whole
+    whole = present.params
     found = up_to_date(present)
     split = shards.read(Path("shards"), "test")
     turns = {name: turn(whole, evaluation, split) for name, evaluation in whole.evals.items()}

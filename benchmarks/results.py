@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--reference", default="rrcm", help="the method that is compared with each")
     asked = parser.parse_args()
     present = Present()
-    whole = present.whole
+    whole = present.params
     found = up_to_date(present)
     shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
     chapter = CHAPTER.format(
@@ -59,7 +59,7 @@ def main() -> None:
 
 def up_to_date(present: Present) -> list[Entry]:
     """Return the certificates of all evaluations; a stale one ends the program."""
-    found = present.evaluations(present.whole.evals)
+    found = present.evaluations(present.params.evals)
     if stale := lines([(entry.name, entry.stale) for entry in found], stage="certify"):
         sys.exit("\n".join(stale))
     return found

@@ -100,17 +100,17 @@ class Checkout(Project):
 
     def findings(self) -> list[Finding]:
         """Return which tools, data and classifiers are here."""
-        found = []
+        lines = []
         for tool in ("git", "dvc"):
             place = shutil.which(tool)
             cure = "not on PATH; activate .venv, or install it"
-            found.append((OK, f"{tool}: {place}") if place else (WRONG, f"{tool}: {cure}"))
+            lines.append((OK, f"{tool}: {place}") if place else (WRONG, f"{tool}: {cure}"))
         try:
             params = checked.load()
         except RrcmError as error:  # classifiers trained elsewhere need no params.yaml
-            return [*found, (WRONG if PARAMS.exists() else ABSENT, str(error))]
+            return [*lines, (WRONG if PARAMS.exists() else ABSENT, str(error))]
         counts = f"{len(params.runs)} runs, {len(params.evals)} evaluations"
-        found.append((OK, f"{PARAMS}: {counts}"))
+        lines.append((OK, f"{PARAMS}: {counts}"))
         data = params.data.name.replace("_", "-")
         wanted = {Path("data"): ("raw data in data/", f"`rrcm data {data}`")}
         for run in params.classifiers():
@@ -118,5 +118,5 @@ class Checkout(Project):
             wanted[file] = (str(file), f"`rrcm repro {params.maker(run)}`")
         for path, (what, way) in wanted.items():
             there = path.exists()
-            found.append((OK, what) if there else (ABSENT, f"{what}: not here; {way}"))
-        return found
+            lines.append((OK, what) if there else (ABSENT, f"{what}: not here; {way}"))
+        return lines

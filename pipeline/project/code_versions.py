@@ -245,8 +245,8 @@ class History:
         if commit not in self._files:
             rows = git.run("ls-tree", "-r", "-z", commit).split("\0")
             split = (row.split("\t", 1) for row in rows if row)
-            found = {path: about.split()[2] for about, path in split if about.split()[1] == "blob"}
-            self._files[commit] = found
+            blobs = {path: about.split()[2] for about, path in split if about.split()[1] == "blob"}
+            self._files[commit] = blobs
         return self._files[commit]
 
 

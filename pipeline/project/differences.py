@@ -17,21 +17,21 @@ def differences(recorded: Mapping[str, Any], tree: Mapping[str, Any]) -> tuple[s
 
     One string for each key, in dotted form: ``runs.tiny.sigma was 0.25, is now 0.26``.
     """
-    found: list[str] = []
+    changes: list[str] = []
     for section, was in modern(recorded).items():
         now = _part(tree, section)
         if now is None:
-            found.append(f"{section} is no longer there")
+            changes.append(f"{section} is no longer there")
             continue
         before, after = (entries.flat(finite(node), section) for node in (was, now))
         for key in before | after:
             if key not in after:
-                found.append(f"{key} was {_value(before[key])}, is no longer there")
+                changes.append(f"{key} was {_value(before[key])}, is no longer there")
             elif key not in before:
-                found.append(f"{key} was not there, is now {_value(after[key])}")
+                changes.append(f"{key} was not there, is now {_value(after[key])}")
             elif before[key] != after[key]:
-                found.append(f"{key} was {_value(before[key])}, is now {_value(after[key])}")
-    return tuple(found)
+                changes.append(f"{key} was {_value(before[key])}, is now {_value(after[key])}")
+    return tuple(changes)
 
 
 def listed(reasons: tuple[str, ...]) -> str:
@@ -40,21 +40,23 @@ def listed(reasons: tuple[str, ...]) -> str:
     return "; ".join(reasons[:FEW]) + more
 
 
-def lines(found: Iterable[tuple[str, tuple[str, ...]]], *, stage: str) -> list[str]:
+def lines(stale: Iterable[tuple[str, tuple[str, ...]]], *, stage: str) -> list[str]:
     """Return one line for all names that are stale for the same reasons, with the way out.
 
     ``<stage>@<name>`` is the stage that makes a name again.
     """
     alike: dict[tuple[str, ...], list[str]] = {}
-    for name, reasons in found:
+    for name, reasons in stale:
         if reasons:
             alike.setdefault(reasons, []).append(name)
-    said = []
+    sentences = []
     for reasons, names in alike.items():
         stages = [f"{stage}@{name}" for name in names] if len(names) <= NAMED else [stage]
         them = "it" if len(names) == 1 else "them"
-        said.append(line(", ".join(names), reasons, f"`rrcm repro {' '.join(stages)}`", them=them))
-    return said
+        sentences.append(
+            line(", ".join(names), reasons, f"`rrcm repro {' '.join(stages)}`", them=them)
+        )
+    return sentences
 
 
 def line(name: str, reasons: tuple[str, ...], way: str, *, them: str = "it") -> str:
@@ -69,5 +71,5 @@ def _part(tree: Any, section: str) -> Any:
 
 
 def _value(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= SHOWN else f"{said[:SHOWN]}…"
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

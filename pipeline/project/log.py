@@ -77,10 +77,10 @@ def log(sink: str, *, to: str | None, only: Sequence[str], say: Callable[[str], 
         raise ConfigError(f"--to {to}: {sink} writes to a folder, and this is an address")
     send, shown = SINKS[sink](to)
     for stage, folder in logs.items():
-        made = _provenance(stage)
+        record = _provenance(stage)
         run = Run(
             stage=stage,
-            digest=str(made.get("inputs") or sha256(folder / "log.csv"))[:DIGITS],
+            digest=str(record.get("inputs") or sha256(folder / "log.csv"))[:DIGITS],
             parameters=_parameters(folder),
             rows=_rows(stage, folder),
             results=_results(stage, folder, lock),

@@ -21,14 +21,14 @@ def matching(names: Iterable[str], patterns: Sequence[str], *, kind: str) -> lis
         pattern: [n for n in known if any(fnmatchcase(p, pattern) for p in (n, _item(n)))]
         for pattern in patterns
     }
-    for pattern, found in wanted.items():
-        if not found:
+    for pattern, matches in wanted.items():
+        if not matches:
             items = sorted({*map(_item, known)})
             raise ConfigError(
                 f"--only {pattern}: no {kind} has such a name, only {listed(items)}."
                 f"{suggest(pattern, items)}"
             )
-    return [n for n in known if not patterns or any(n in found for found in wanted.values())]
+    return [n for n in known if not patterns or any(n in matches for matches in wanted.values())]
 
 
 def _item(name: str) -> str:

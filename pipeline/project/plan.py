@@ -94,8 +94,8 @@ def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
             not valid.
     """
     device = named(gpu) if gpu else at_hand()
-    text, whole, described = _read(preset)
-    planned, stages = Planned(whole), declared(text)
+    text, params, described = _read(preset)
+    planned, stages = Planned(params), declared(text)
     works = [planned.stage(name) for name in (_needed(stages, only) if only else stages)]
     head = f"{described}: {len(works)} stages, on {device.name} x {device.count}"
     notes = [line for note in _notes(works, device) for line in _wrapped(note)]
@@ -105,10 +105,10 @@ def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
 def _read(preset: str | None) -> tuple[str, Params, str]:
     if preset is None:
         return PARAMS.read_text(encoding="utf-8"), checked.load(), str(PARAMS)
-    text, described = presets.found(preset)
-    whole = presets.parsed(text)
-    checked.check(whole)
-    return text, whole, described
+    text, described = presets.resolve(preset)
+    params = presets.parsed(text)
+    checked.check(params)
+    return text, params, described
 
 
 def _needed(stages: dict[str, tuple[str, ...]], patterns: Sequence[str]) -> list[str]:

@@ -43,9 +43,9 @@ def use(name: str, *, base: str | None, force: bool) -> str:
         ConfigError: There is no such preset, it is not valid, or params.yaml is no copy of a
             preset, so that edits would be lost. Nothing is written then.
     """
-    text, described = found(name, base=base)
-    whole = _whole()
-    if sections.PARAMS.exists() and not force and _edited(sections.PARAMS, whole):
+    text, described = resolve(name, base=base)
+    complete = _complete()
+    if sections.PARAMS.exists() and not force and _edited(sections.PARAMS, complete):
         raise ConfigError(
             f"{sections.PARAMS} has been edited: save it elsewhere, or overwrite it with --force"
         )
@@ -54,18 +54,18 @@ def use(name: str, *, base: str | None, force: bool) -> str:
     return f"{described}; results of {before} are kept in {lockfile.ASIDE}" if before else described
 
 
-def found(name: str, *, base: str | None = None) -> tuple[str, str]:
+def resolve(name: str, *, base: str | None = None) -> tuple[str, str]:
     """Return the text of a preset's params.yaml, which is valid, and the preset's description.
 
     Raises:
         ConfigError: There is no such preset, or it is not valid.
     """
-    whole = _whole()
-    known = [*whole, *sorted(PREFIX + path.stem for path in PRESETS.glob("ablations/*.yaml"))]
+    complete = _complete()
+    known = [*complete, *sorted(PREFIX + path.stem for path in PRESETS.glob("ablations/*.yaml"))]
     if name not in known:
         listed = ", ".join(known) or "nothing; run this in a checkout"
         raise ConfigError(f"{PRESETS}/ has no {name!r}, only {listed}.{suggest(name, known)}")
-    if name in whole:
+    if name in complete:
         require(base is None, f"--base: {name} is a complete preset; only an ablation has a base")
         params.load(PRESETS / f"{name}.yaml")
         return _read(name), f"presets/{name}.yaml"
@@ -75,7 +75,7 @@ def found(name: str, *, base: str | None = None) -> tuple[str, str]:
     )
 
 
-def _whole() -> list[str]:
+def _complete() -> list[str]:
     """Return the names of complete presets."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
@@ -88,19 +88,19 @@ def composed(name: str, base: str) -> str:
             it is no valid params.yaml.
     """
     file = _file(name)
-    found = variants.read(file)
-    if base not in found:
+    bases = variants.read(file)
+    if base not in bases:
         raise ConfigError(
-            f"--base: {file} varies {', '.join(found)}, and not {base!r}.{suggest(base, [*found])}"
+            f"--base: {file} varies {', '.join(bases)}, and not {base!r}.{suggest(base, [*bases])}"
         )
     source = PRESETS / f"{base}.yaml"
-    made = variants.compose(read_yaml(source), found[base], where=f"{file}: {base}")
+    composition = variants.compose(read_yaml(source), bases[base], where=f"{file}: {base}")
     text = (
-        f"# {found[base].run} of {source}, and its variants of {file}.\n"
+        f"# {bases[base].run} of {source}, and its variants of {file}.\n"
         f"# Made by `rrcm preset {name} --base {base}`; the two files say what the keys mean\n"
         "# and why these values are tried.\n\n"
     )
-    text += "\n\n".join(written({section: node}) for section, node in made.items()) + "\n"
+    text += "\n\n".join(written({section: node}) for section, node in composition.items()) + "\n"
     try:
         parsed(text)
     except ConfigError as error:
@@ -128,15 +128,15 @@ def written(entries: dict[str, Any]) -> str:
 
     def flow(value: Any) -> Any:
         if isinstance(value, list):
-            made, parts, short = CommentedSeq(flow(each) for each in value), value, True
+            node, parts, short = CommentedSeq(flow(each) for each in value), value, True
         elif isinstance(value, dict):
-            made = CommentedMap({key: flow(each) for key, each in value.items()})
+            node = CommentedMap({key: flow(each) for key, each in value.items()})
             parts, short = value.values(), len(value) < 7
         else:
             return value
         if short and not any(_levels(each) for each in parts):
-            made.fa.set_flow_style()
-        return made
+            node.fa.set_flow_style()
+        return node
 
     yaml, text = YAML(), io.StringIO()
     yaml.width = 120
@@ -150,14 +150,14 @@ def _levels(value: Any) -> bool:
     return isinstance(value, dict) or (isinstance(value, list) and any(map(_levels, value)))
 
 
-def _edited(current: Path, whole: list[str]) -> bool:
+def _edited(current: Path, complete: list[str]) -> bool:
     """Return whether a file is neither a complete preset nor an ablation as composed now."""
     text = read_bytes(current, ConfigError).decode(errors="replace")
-    if any(text == _read(name) for name in whole):
+    if any(text == _read(name) for name in complete):
         return False
-    made = MADE.search(text)
+    header = MADE.search(text)
     try:
-        return not (made and composed(*made.groups()) == text)
+        return not (header and composed(*header.groups()) == text)
     except ConfigError:  # the files that it was composed from have changed, or are gone
         return True
 

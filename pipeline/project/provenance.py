@@ -37,9 +37,9 @@ def versions() -> pd.DataFrame:
         return pd.DataFrame()
     table = pd.DataFrame(rows).fillna("?")
     keys = [name for name in table.columns if name != "seconds"]
-    found = table.groupby(keys, sort=False)["seconds"].agg(["size", "sum"]).reset_index()
-    found["stages"] += [f" ({size})" if size > 1 else "" for size in found.pop("size")]
-    return found.assign(seconds=[f"{total:,.0f}" for total in found.pop("sum")])
+    groups = table.groupby(keys, sort=False)["seconds"].agg(["size", "sum"]).reset_index()
+    groups["stages"] += [f" ({size})" if size > 1 else "" for size in groups.pop("size")]
+    return groups.assign(seconds=[f"{total:,.0f}" for total in groups.pop("sum")])
 
 
 def recorded() -> str:

@@ -29,16 +29,16 @@ def pull(names: list[str], *, remote: str | None) -> str:
         StageError: dvc.lock of this commit has no such result.
         DataError: The remote cannot be reached, or lacks a file.
     """
-    made = _outputs()
+    outputs = _outputs()
     if not names:
-        counted = pulled(made, remote, whatever=True)
-        _tidy(made)
-        here = sum(os.path.exists(path) for path in made)
-        return f"{counted.removesuffix('.')}; {here} of {len(made)} outputs of dvc.lock are here"
+        counted = pulled(outputs, remote, whatever=True)
+        _tidy(outputs)
+        here = sum(os.path.exists(path) for path in outputs)
+        return f"{counted.removesuffix('.')}; {here} of {len(outputs)} outputs of dvc.lock are here"
     params = load()
-    paths = {path for name in names for path in wanted(name, params, made)}
+    paths = {path for name in names for path in wanted(name, params, outputs)}
     try:
-        counted = pulled({path: made[path] for path in sorted(paths)}, remote)
+        counted = pulled({path: outputs[path] for path in sorted(paths)}, remote)
     except Missing as error:
         if needed := [path for path in error.files if not _dispensable(path, params)]:
             raise Missing(needed, error.place, _way(needed, params)) from None
@@ -77,8 +77,8 @@ def _names(params: Params) -> list[str]:
     ]
 
 
-def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
-    """Return the outputs that belong to ``name``, among ``made``, those in dvc.lock.
+def wanted(name: str, params: Params, outputs: Collection[str]) -> list[str]:
+    """Return the outputs that belong to ``name``, among ``outputs``, those in dvc.lock.
 
     A run: the files that `rrcm certify` reads, votes and certificates of its evaluations. An
     evaluation: its votes and certificates. A pre-training: its encoder. A denoiser: its network.
@@ -114,13 +114,15 @@ def wanted(name: str, params: Params, made: Collection[str]) -> list[str]:
     if name == "report":
         needed["report"] = "report"
     for path, stage in needed.items():
-        if path not in made:
+        if path not in outputs:
             raise StageError(
                 f"{name}: dvc.lock has no {path}: it was not made at this commit; "
                 f"`rrcm repro {stage}` makes it"
             )
-    more = [path for path in made if path.startswith((f"models/{name}/", f"pretrained/{name}/"))]
-    more += [p for k, e in params.evals.items() if e.run == name for p in _results(k) if p in made]
+    more = [path for path in outputs if path.startswith((f"models/{name}/", f"pretrained/{name}/"))]
+    more += [
+        p for k, e in params.evals.items() if e.run == name for p in _results(k) if p in outputs
+    ]
     return sorted({*needed, *more})
 
 
@@ -134,12 +136,12 @@ def _outputs() -> dict[str, str]:
     return {out["path"]: out.get("md5", "") for stage in stages for out in stage.get("outs", [])}
 
 
-def _tidy(made: Collection[str]) -> None:
+def _tidy(outputs: Collection[str]) -> None:
     """Remove the empty folders that DVC made for files that it then did not find.
 
     To DVC, a folder without its files is a changed one, not a missing one.
     """
-    for top in {Path(path).parts[0] for path in made}:
+    for top in {Path(path).parts[0] for path in outputs}:
         for folder in (*Path(top).glob("*"), Path(top)):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()

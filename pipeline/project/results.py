@@ -25,30 +25,30 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
     written to ``out``, with the versions and machines of ``provenance/`` and the commit.
     """
     present = Present()
-    whole = present.whole
-    names = matching(whole.evals, only, kind="evaluation")
+    params = present.params
+    names = matching(params.evals, only, kind="evaluation")
     page = out / HTML if out else None if only else PAGE
     paths = [Path(f"certificates/{name}.csv") for name in names] + [PAGE] * (page == PAGE)
     if missing := [path for path in paths if not path.exists()]:
         remedy = "`rrcm repro` makes it, or `rrcm pull` fetches it"
         raise DataError(f"{missing[0]} is not here; {remedy}")
-    found = present.evaluations(names)
-    shown: dict[str, Any] = {"radii": whole.report.radii, "confidence": whole.report.confidence}
-    lines = differences.lines(((entry.name, entry.stale) for entry in found), stage="certify")
+    evaluations = present.evaluations(names)
+    shown: dict[str, Any] = {"radii": params.report.radii, "confidence": params.report.confidence}
+    lines = differences.lines(((entry.name, entry.stale) for entry in evaluations), stage="certify")
     if out:
         report.write(
-            found,
+            evaluations,
             out,
-            subject=f"{whole.data.name}, {found[0].split} split · certificate: "
-            f"{found[0].certificate}",
-            published=published.read(Path(f"presets/published/{whole.data.name}.csv")),
+            subject=f"{params.data.name}, {evaluations[0].split} split · certificate: "
+            f"{evaluations[0].certificate}",
+            published=published.read(Path(f"presets/published/{params.data.name}.csv")),
             versions=provenance.versions(),
             recorded=provenance.recorded(),
             **shown,
         )
     elif page and (changed := present.page()):
         lines.append(differences.line(str(PAGE), changed, "`rrcm repro report`"))
-    text = tables.text(found, **shown)
+    text = tables.text(evaluations, **shown)
     return "\n".join(
         [f"{text}\n" if page else text, *lines, *([f"the report: {page}"] * bool(page))]
     )
@@ -61,7 +61,7 @@ def evaluation(name: str) -> Entry:
         RrcmError: There is no such evaluation, or its certificates or votes are not here.
     """
     present = Present() if PARAMS.exists() else None
-    if present is None or name not in present.whole.evals:
+    if present is None or name not in present.params.evals:
         raise DataError(f"{name}: neither a file nor {_unknown(name, present)}")
     certificates, drawn = Path(f"certificates/{name}.csv"), Path(f"votes/{name}.jsonl")
     if missing := [path for path in (certificates, drawn) if not path.exists()]:
@@ -74,7 +74,7 @@ def _unknown(name: str, present: Present | None) -> str:
     """What ``name`` is instead of an evaluation, or which evaluation may be meant."""
     if present is None:
         return f"an evaluation: {PARAMS} is not here"
-    evals = present.whole.evals
+    evals = present.params.evals
     if own := [eval_name for eval_name, cfg in evals.items() if cfg.run == name]:
         return f"an evaluation of {PARAMS}, but a run; its evaluations: {', '.join(own)}"
     hint = suggest(name, [*evals]) or f" It has {', '.join(evals)}"

@@ -58,7 +58,7 @@ class Trained:
         if self.precisions:
             from rrcm.certification import fastest  # it needs the extra that runs ONNX files
 
-            found = fastest.choose(
+            choice = fastest.choose(
                 self.evaluation,
                 draws,
                 fit.shape,
@@ -66,12 +66,12 @@ class Trained:
                 backend=self.options.backend,
                 batch_size=self.options.batch_size,
             )
-            draws, (best, *others) = found[0], map(str, found[1])
+            draws, (best, *others) = choice[0], map(str, choice[1])
             also = f"; {'; '.join(others[:SHOWN])}" if others else ""
             note(f"--precision auto: {best} noisy images/s{also}")
         present = Present()
         if changed := present.asked(self.name, backend=draws.backend).stale:
-            remake = f"`rrcm repro {present.whole.maker(self.name)}`"
+            remake = f"`rrcm repro {present.params.maker(self.name)}`"
             note(differences.line(self.name, changed, remake))
         return Smoothed(
             session.backend(self.evaluation, draws),
@@ -95,7 +95,7 @@ class Trained:
             options = ("--backend", chosen.backend, "--precision", chosen.precision, "--allow", "")
             options += ("--batch-size", str(chosen.batch_size))
         return Opened(
-            name=self.name, smoothed=smoothed, split=split, made=self.votes, options=options
+            name=self.name, smoothed=smoothed, split=split, votes=self.votes, options=options
         )
 
     def known_image(self, name: str) -> KnownImage | None:
@@ -182,8 +182,8 @@ def find_run(
     Raises:
         ConfigError: There is no such run; names presets that have one, or the nearest values.
     """
-    if found := _matching(params, model, method, sigma):
-        return found
+    if match := _matching(params, model, method, sigma):
+        return match
     ways = []
     if levels := _levels(params, model, method):
         near = min(levels, key=lambda level: abs(math.log(level / sigma)))
@@ -201,12 +201,12 @@ def find_run(
 
 
 def _matching(params: Params, model: str, method: str, sigma: float) -> str | None:
-    found = params.classifiers()
-    for name, run in found.items():
+    runs = params.classifiers()
+    for name, run in runs.items():
         if (run.model, run.method, run.sigma) == (model, method, sigma):
             return name
     for name in (model, f"{model}-s{round(100 * sigma):03d}"):
-        if name in found and found[name].sigma == sigma:
+        if name in runs and runs[name].sigma == sigma:
             return name
     return None
 
@@ -223,14 +223,14 @@ def _lacking(params: Params, model: str, method: str, sigma: float) -> str:
         return f"params.yaml has {model} {method} at sigma = {_listed(levels)}, not at {sigma:g}"
     runs = params.classifiers().values()
     if methods := sorted({run.method for run in runs if run.model == model}):
-        found = (
+        message = (
             f"{model} {method}, only {model} with {', '.join(methods)}",
             suggest(method, methods),
         )
     else:
         models = sorted({run.model for run in runs})
-        found = f"model {model!r}, only {', '.join(models)}", suggest(model, models)
-    text, hint = found
+        message = f"model {model!r}, only {', '.join(models)}", suggest(model, models)
+    text, hint = message
     return f"params.yaml has no {text}" + (f".{hint}" if hint else "")
 
 
@@ -240,8 +240,8 @@ def _listed(levels: list[float]) -> str:
 
 def presets() -> dict[str, Params]:
     """Return the complete presets of this checkout."""
-    found = {}
+    complete = {}
     for path in sorted(PRESETS.glob("*.yaml"), key=lambda path: path.stem):
         with suppress(ConfigError):  # an invalid preset is no reason to fail here
-            found[path.stem] = load(path)
-    return found
+            complete[path.stem] = load(path)
+    return complete

@@ -43,7 +43,7 @@ class Present:
         Raises:
             RrcmError: One of them is damaged.
         """
-        self.whole = checked.load()
+        self.params = checked.load()
         self.tree = read_yaml(PARAMS)
         self.lock = Lock()
         self._records: dict[tuple[str, str], dict[str, Any]] = {}
@@ -71,19 +71,25 @@ class Present:
             BackendError: Its file is for another model, method or sigma, or has no record.
             RrcmError: Its file is missing or damaged.
         """
-        file, maker = _file(run, backend), self.whole.maker(run)
+        file, maker = _file(run, backend), self.params.maker(run)
         way = f"`rrcm repro {maker}` makes it anew"
         recorded = self._about(run, backend)["params"]
         if not _kinds(recorded, run):
             raise BackendError(f"{file} does not say what {run} was made with; {way}")
-        found, now = self._described(run, recorded, []), self.whole.classifiers()[run]
-        if (found.model, found.method, found.sigma) != (now.model, now.method, now.sigma):
+        described, now = self._described(run, recorded, []), self.params.classifiers()[run]
+        if (described.model, described.method, described.sigma) != (
+            now.model,
+            now.method,
+            now.sigma,
+        ):
             raise BackendError(
-                f"{file} is not the {run} of params.yaml: {listed(found.stale)}; {way}, or undo "
-                "the edit of params.yaml"
+                f"{file} is not the {run} of params.yaml: {listed(described.stale)}; {way}, or "
+                "undo the edit of params.yaml"
             )
         data = {"data": read["data"]} if (read := self.lock.params("shard")) else {}
-        return dataclasses.replace(found, stale=(*found.stale, *differences(data, self.tree)))
+        return dataclasses.replace(
+            described, stale=(*described.stale, *differences(data, self.tree))
+        )
 
     def page(self) -> tuple[str, ...]:
         """Return how the report's page differs from params.yaml and the certificates here."""
@@ -108,8 +114,8 @@ class Present:
         asked = recorded.get(f"evals.{name}", {"run": name, "sigma": None})
         level = recorded.get("certify", {"alpha": None, "certificates": ["cohen"]})
         stale = (*differences(recorded, self.tree), *reasons)
-        made = self._past(recorded, asked["run"])
-        if made is None:
+        past = self._past(recorded, asked["run"])
+        if past is None:
             entry = Entry(
                 name=name,
                 model="",
@@ -121,7 +127,7 @@ class Present:
             )
             stale = stale or (f"dvc.lock does not say how {asked['run']} was made",)
         else:
-            only = dataclasses.replace(made, evals={name: Eval(**asked)})
+            only = dataclasses.replace(past, evals={name: Eval(**asked)})
             (entry,) = entries.entries(only, {name: table}, {name: votes} if votes else {})
         return dataclasses.replace(
             entry, alpha=level["alpha"], certificate=level["certificates"][0], stale=stale
@@ -152,10 +158,10 @@ class Present:
 
     def _described(self, run: str, recorded: dict[str, Any], missing: list[str]) -> Described:
         stale = (*differences(recorded, self.tree), *missing)
-        made = self._past(recorded, run)
-        if made is None:
+        past = self._past(recorded, run)
+        if past is None:
             return Described(method=run, stale=stale or (f"nothing here says how {run} was made",))
-        was: Run = made.classifiers()[run]
+        was: Run = past.classifiers()[run]
         return Described(
             model=was.model,
             method=was.method,
@@ -189,9 +195,9 @@ class Present:
                 if kind not in kinds:
                     past[kind].pop(run, None)
             with suppress(ConfigError, KeyError):  # recorded by another version, or incompletely
-                found = parse(past, Params, where=str(PARAMS))
-                found.classifiers()
-                return found
+                params = parse(past, Params, where=str(PARAMS))
+                params.classifiers()
+                return params
         return None
 
 

@@ -41,16 +41,16 @@ def read(path: Path) -> dict[str, Ablation]:
     return cast(read_yaml(path), dict[str, Ablation], where=str(path))
 
 
-def compose(whole: Node, ablation: Ablation, *, where: str) -> Node:
+def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
     """Return the params of the varied run and of its variants, evaluated at the run's own sigma.
 
     A variant ``v`` of the run ``r`` is the run ``r-v``. Parts that it changes are copied, with the
     same suffix; parts that it does not change are shared with ``r``, and trained once. Of
     ``models``, ``pretrain``, ``recipes`` and ``evals`` only the entries that these runs need are
-    kept, of `NONE` none, and all other sections of ``whole`` stay as they are.
+    kept, of `NONE` none, and all other sections of ``preset`` stay as they are.
 
     Args:
-        whole: The contents of a complete preset.
+        preset: The contents of a complete preset.
         ablation: The run and its variants.
         where: The place of ``ablation``, for errors.
 
@@ -58,21 +58,21 @@ def compose(whole: Node, ablation: Ablation, *, where: str) -> Node:
         ConfigError: A change names a key that the run does not have, is of another type, or changes
             nothing; or two variants are the same.
     """
-    _known(ablation.run, whole["runs"], f"{where}.run", "the runs")
-    names = _names(whole["runs"][ablation.run], ablation.run)
-    parts = {part: whole[SECTIONS[part]][name] for part, name in names.items()}
+    _known(ablation.run, preset["runs"], f"{where}.run", "the runs")
+    names = _names(preset["runs"][ablation.run], ablation.run)
+    parts = {part: preset[SECTIONS[part]][name] for part, name in names.items()}
     parts = merged(parts, ablation.setting, where=f"{where}.setting")
-    made = {section: {} for section in SECTIONS.values()}
-    _keep(made, names, parts)
+    composed = {section: {} for section in SECTIONS.values()}
+    _keep(composed, names, parts)
     if (other := parts.get("pretrain", {}).get("model")) not in (None, names["model"]):
-        made["models"][other] = whole["models"][other]
+        composed["models"][other] = preset["models"][other]
     evals = {
         name: evaluation
-        for name, evaluation in whole["evals"].items()
+        for name, evaluation in preset["evals"].items()
         if (evaluation["run"], evaluation["sigma"]) == (ablation.run, parts["run"]["sigma"])
     }
     require(bool(evals), f"{where}.run: nothing evaluates {ablation.run} at the sigma of its own")
-    made["evals"] = dict(evals)
+    composed["evals"] = dict(evals)
     seen = {"the run itself": parts}
     for variant, changes in ablation.variants.items():
         place = f"{where}.variants.{variant}"
@@ -82,13 +82,13 @@ def compose(whole: Node, ablation: Ablation, *, where: str) -> Node:
             raise ConfigError(f"{place}: {changes} is the same as {twins[0]}; leave it out")
         seen[variant] = varied
         renamed = _renamed(names, variant, changed={p for p in parts if parts[p] != varied[p]})
-        _keep(made, renamed, _referring(varied, renamed, names))
+        _keep(composed, renamed, _referring(varied, renamed, names))
         for name, evaluation in evals.items():
-            head, found, tail = name.partition(ablation.run)
-            copy = f"{head}{renamed['run']}{tail}" if found else f"{name}-{variant}"
-            made["evals"][copy] = evaluation | {"run": renamed["run"]}
-    made |= {section: {} for section in NONE}
-    return {section: made.get(section, node) for section, node in whole.items()}
+            head, named, tail = name.partition(ablation.run)
+            copy = f"{head}{renamed['run']}{tail}" if named else f"{name}-{variant}"
+            composed["evals"][copy] = evaluation | {"run": renamed["run"]}
+    composed |= {section: {} for section in NONE}
+    return {section: composed.get(section, node) for section, node in preset.items()}
 
 
 def merged(old: Any, new: Any, *, where: str) -> Any:
@@ -130,17 +130,17 @@ def _renamed(names: dict[str, str], variant: str, *, changed: set[str]) -> dict[
 def _referring(parts: Node, renamed: dict[str, str], names: dict[str, str]) -> Node:
     """Return ``parts`` with their references to each other renamed for a variant."""
     run = parts["run"] | {"model": renamed["model"], "recipe": renamed["recipe"]}
-    found = parts | {"run": run}
+    referring = parts | {"run": run}
     if "pretrain" in names:
         run["start"] = f"pretrained/{renamed['pretrain']}"
         if renamed["model"] != names["model"]:
-            found["pretrain"] = parts["pretrain"] | {"model": renamed["model"]}
-    return found
+            referring["pretrain"] = parts["pretrain"] | {"model": renamed["model"]}
+    return referring
 
 
-def _keep(made: Node, names: dict[str, str], parts: Node) -> None:
+def _keep(composed: Node, names: dict[str, str], parts: Node) -> None:
     for part, name in names.items():
-        made[SECTIONS[part]].setdefault(name, parts[part])
+        composed[SECTIONS[part]].setdefault(name, parts[part])
 
 
 def _known(name: str, known: Iterable[str], where: str, what: str) -> None:

@@ -170,22 +170,22 @@ def pretraining(cfg: Pretrain, shape: dict[str, Any], size: tuple[int, ...]) -> 
 class Planned:
     """The stages of one params.yaml, each distinct network counted once."""
 
-    def __init__(self, whole: Params) -> None:
+    def __init__(self, params: Params) -> None:
         """Read the sizes of the data set.
 
         Raises:
             ConfigError: They are not known before it is sharded.
         """
-        self.whole, self._networks = whole, dict[tuple[str, str], Network]()
-        self.size = whole.data.channels, whole.data.size, whole.data.size  # (C, H, W)
-        self._data: Contents | None = registry.load("datasets", whole.data.name).CONTENTS
+        self.params, self._networks = params, dict[tuple[str, str], Network]()
+        self.size = params.data.channels, params.data.size, params.data.size  # (C, H, W)
+        self._data: Contents | None = registry.load("datasets", params.data.name).CONTENTS
 
     @cached_property
     def images(self) -> dict[str, int]:
         """Images of each split."""
         if self._data is None:
             return {name: index["images"] for name, index in self._indexes.items()}
-        data = self.whole.data
+        data = self.params.data
         held = {"validation": data.validation, "choice": data.choice}
         train = self._data.train - sum(held.values()) - data.test
         return {"train": train, "test": data.test or self._data.test, **held}
@@ -201,7 +201,7 @@ class Planned:
             return {name: shards.read_index(Path("shards", name)) for name in SPLITS}
         except DataError as error:
             raise ConfigError(
-                f"data.name: how many images {self.whole.data.name} has is known when they have "
+                f"data.name: how many images {self.params.data.name} has is known when they have "
                 f"been read: {error}"
             ) from None
 
@@ -220,7 +220,7 @@ class Planned:
 
     def classifier(self, architecture: str, model: str) -> Network:
         """Count a classifier of a network of rrcm/models/networks/ and an entry of ``models``."""
-        declared = Model(architecture=architecture, shape=self.whole.models[model])
+        declared = Model(architecture=architecture, shape=self.params.models[model])
 
         def build() -> nn.Module:
             return base.build(declared, classes=self.classes, condition="exact", final_norm=False)
@@ -229,8 +229,8 @@ class Planned:
 
     def _denoiser(self, name: str) -> Network:
         """Count the network of an entry of ``denoisers``."""
-        cfg = self.whole.denoisers[name]
-        shape = self.whole.models[cfg.model]
+        cfg = self.params.denoisers[name]
+        shape = self.params.models[cfg.model]
 
         def build() -> nn.Module:
             return Blank(denoisers.network(cfg.network, shape, where=f"models.{cfg.model}"), shape)
@@ -247,12 +247,12 @@ class Planned:
 
         None behind an imported denoiser, whose shape is in its file.
         """
-        whole = self.whole
-        if name not in whole.purified:
-            runs = [whole.runs[run] for run in whole.runs_of(name) or [name]]
+        params = self.params
+        if name not in params.purified:
+            runs = [params.runs[run] for run in params.runs_of(name) or [name]]
             each = [self.classifier(run.architecture, run.model) for run in runs]
             return Network(sum(n.operations for n in each), sum(n.parameters for n in each))
-        cfg, behind = whole.purified[name], self._draw(whole.purified[name].run)
+        cfg, behind = params.purified[name], self._draw(params.purified[name].run)
         folder, _, source = cfg.denoiser.partition("/")
         if folder != "denoisers" or behind is None:
             return None
@@ -269,14 +269,14 @@ class Planned:
         return Work(what=f"{count:,}", disk=count * (3 + blocks) * TAR)
 
     def _pretrain(self, item: str) -> Work:
-        cfg = self.whole.pretrain[item]
-        passes = pretraining(cfg, self.whole.models[cfg.model], self.size)
+        cfg = self.params.pretrain[item]
+        passes = pretraining(cfg, self.params.models[cfg.model], self.size)
         network = self.classifier(cfg.architecture, cfg.model)
         return _training(network, passes, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
 
     def _train(self, item: str) -> Work:
-        run = self.whole.runs[item]
-        recipe = self.whole.recipes[run.recipe]
+        run = self.params.runs[item]
+        recipe = self.params.recipes[run.recipe]
         network = self.classifier(run.architecture, run.model)
         per_epoch = int(self.images["train"] * recipe.labels) // recipe.batch_size
         checks = recipe.epochs if recipe.selection == "validation" else 1
@@ -291,12 +291,12 @@ class Planned:
         )
 
     def _denoise(self, item: str) -> Work:
-        cfg, beside = self.whole.denoisers[item], 0.0
+        cfg, beside = self.params.denoisers[item], 0.0
         passes, guided = denoising(cfg, self.classes)
         if cfg.guide != NONE:
             folder, _, name = cfg.guide.partition("/")
             represented = folder == "represented"
-            entry: Any = (self.whole.representations if represented else self.whole.runs)[name]
+            entry: Any = (self.params.representations if represented else self.params.runs)[name]
             guide = self.classifier(entry.architecture, entry.model)
             beside = cfg.steps * cfg.batch_size * guided * guide.operations
         return _training(
@@ -312,23 +312,23 @@ class Planned:
         called = self._draw(item)
         if called is None:
             return Work(what="weights and an ONNX file of unknown size")
-        files = 1 if item in self.whole.runs else 2  # those combined or purified are weights, too
+        files = 1 if item in self.params.runs else 2  # those combined or purified are weights, too
         what = "an ONNX file" if files == 1 else "weights and an ONNX file"
         return Work(what=what, disk=FLOAT * files * called.parameters)
 
     def _member(self, item: str) -> Work:
-        called = self._draw(self.whole.members[item].run)
+        called = self._draw(self.params.members[item].run)
         return Work(what="a copy of the weights", disk=FLOAT * called.parameters if called else 0.0)
 
     def _represent(self, item: str) -> Work:
-        cfg = self.whole.representations[item]
+        cfg = self.params.representations[item]
         train, test = self.images["train"], self.images["test"] * len(cfg.sigmas)
         count = 2 * train + test + 2 * cfg.images  # clean for the probe, and for the scale
         network = self.classifier(cfg.architecture, cfg.model)
         return Work(what=f"{count:,}", operations=count * network.operations)
 
     def _generate(self, item: str) -> Work:
-        cfg = self.whole.generations[item]
+        cfg = self.params.generations[item]
         folder, _, source = cfg.denoiser.partition("/")
         calls = cfg.steps if cfg.sampler == "dpm_solver" else 2 * cfg.steps - 1
         each = self._denoiser(source).operations if folder == "denoisers" else None
@@ -339,7 +339,7 @@ class Planned:
         )
 
     def _sample(self, item: str) -> Work:
-        cfg, called = self.whole.sample, self._draw(self.whole.evals[item].run)
+        cfg, called = self.params.sample, self._draw(self.params.evals[item].run)
         kind, _, number = cfg.subset.partition(":")
         images = self.images[cfg.split]
         if kind != "all":

@@ -134,8 +134,8 @@ class Lock:
         for name in queue:  # grows in the loop: nearest stages come first
             params = self.params(name) | params
             for dependency in self.stages[name].get("deps", []):
-                made, makers = self._made(dependency["path"])
-                if makers and made != dependency.get("md5", ""):
+                digest, makers = self._last_written(dependency["path"])
+                if makers and digest != dependency.get("md5", ""):
                     older.append((name, dependency["path"]))
                 else:
                     queue += [maker for maker in makers if maker not in queue]
@@ -148,18 +148,18 @@ class Lock:
     def read(self, stage: str, path: Path) -> str:
         """Return the hash of an input as a stage read it; empty if it is not recorded."""
         inputs = self.stages.get(stage, {}).get("deps", [])
-        found = (one.get("md5", "") for one in inputs if one["path"] == path.as_posix())
-        return next(found, "")
+        hashes = (one.get("md5", "") for one in inputs if one["path"] == path.as_posix())
+        return next(hashes, "")
 
-    def _made(self, path: str) -> tuple[str, list[str]]:
+    def _last_written(self, path: str) -> tuple[str, list[str]]:
         """Return the hash of a path as stages last wrote it, and these stages, if there are any."""
         if path in self.outputs:
-            stage, made = self.outputs[path]
-            return made, [stage]
+            stage, digest = self.outputs[path]
+            return digest, [stage]
         inside = {
             p[len(path) + 1 :]: o for p, o in self.outputs.items() if p.startswith(f"{path}/")
         }
-        files = {name: made for name, (_, made) in inside.items()}
+        files = {name: digest for name, (_, digest) in inside.items()}
         return tree(files), list({stage: None for stage, _ in inside.values()})
 
 

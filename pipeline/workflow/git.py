@@ -21,8 +21,8 @@ def run(*arguments: str) -> str:
         env=os.environ | {"GIT_TERMINAL_PROMPT": "0"},
     )
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise StageError(f"{Path.cwd()}: git {arguments[0]}: {said}")
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise StageError(f"{Path.cwd()}: git {arguments[0]}: {reason}")
     return done.stdout.removesuffix("\n")
 
 

@@ -183,9 +183,9 @@ def switch(data: str) -> str:
     GUARD.parent.mkdir(parents=True, exist_ok=True)
     with GUARD.open("ab") as guard:
         processes.take(guard.fileno(), stop=Event(), why="the lock of another DVC process")
-        found = parse()
-        before = data_set(found)
-        if before == data or (not before and found.get("stages")):
+        contents = parse()
+        before = data_set(contents)
+        if before == data or (not before and contents.get("stages")):
             return ""
         if before:
             write_text(ASIDE / f"{before}.lock", LOCKFILE.read_text(encoding="utf-8"))
@@ -228,16 +228,16 @@ def restore() -> str:
         if not free or _committed():
             return ""
         text = LOCKFILE.read_text(encoding="utf-8", errors="replace")
-        whole = _stages(
+        complete = _stages(
             KEPT.read_text(encoding="utf-8", errors="replace")
             if KEPT.is_file()
             else git.attempt("show", f"HEAD:./{LOCKFILE}") or ""
         )
-        if not _is_cut(text, whole):
+        if not _is_cut(text, complete):
             write_text(KEPT, text)
             return ""
         left = _stages(_without_last(text))
-        again = {name: entry for name, entry in whole.items() if name not in left}
+        again = {name: entry for name, entry in complete.items() if name not in left}
         _write(_text({"schema": "2.0", "stages": left | again}))
     return (
         f"{LOCKFILE} was cut while DVC wrote it: {len(left)} entries were whole, and "
@@ -251,13 +251,13 @@ def _committed() -> bool:
     return name is not None and git.attempt("cat-file", "-e", name) is not None
 
 
-def _is_cut(text: str, whole: dict[str, Any]) -> bool:
-    found = _stages(text)
-    if not text.endswith("\n") or not found:
+def _is_cut(text: str, complete: dict[str, Any]) -> bool:
+    stages = _stages(text)
+    if not text.endswith("\n") or not stages:
         return True
-    names, last = [*whole], [*found][-1]
-    ended = names[: len(found)] == [*found] and len(found) < len(names)
-    return ended or _rows(found[last]) < _rows(whole.get(last))
+    names, last = [*complete], [*stages][-1]
+    ended = names[: len(stages)] == [*stages] and len(stages) < len(names)
+    return ended or _rows(stages[last]) < _rows(complete.get(last))
 
 
 def _rows(entry: Any) -> int:
@@ -278,8 +278,8 @@ def _stages(text: str) -> dict[str, Any]:
         data = YAML(typ="safe").load(text)
     except (YAMLError, ValueError):
         return {}
-    found = data.get("stages") if isinstance(data, dict) else None
-    return found if isinstance(found, dict) else {}
+    stages = data.get("stages") if isinstance(data, dict) else None
+    return stages if isinstance(stages, dict) else {}
 
 
 def _write(text: str) -> None:

@@ -73,8 +73,8 @@ class Place:
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             packed, unpacked = Path(folder, "state.zip"), Path(folder, "state")
             self._fs.get_file(archive, str(packed))
-            with zipfile.ZipFile(packed) as found:  # damage is an error: each file has a checksum
-                found.extractall(unpacked)
+            with zipfile.ZipFile(packed) as zipped:  # damage is an error: each file has a checksum
+                zipped.extractall(unpacked)
             shutil.rmtree(state, ignore_errors=True)
             unpacked.rename(state)
         mark.write_text(written)

@@ -146,15 +146,15 @@ def declared(params: str) -> dict[str, tuple[str, ...]]:
 def meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
     """The stages that a target of the command line matches."""
     path = os.path.normpath(word)
-    found = (
+    matches = (
         [s for s in stages if s.addressing == word]
         or [s for s in stages if s.addressing.startswith(f"{word}@")]
         or [s for s in stages if fnmatchcase(s.addressing, word)]
         or [s for s in stages if any(overlap(path, out.def_path) for out in s.outs)]
     )
-    if not found and os.path.exists(f"{path}.dvc"):
+    if not matches and os.path.exists(f"{path}.dvc"):
         raise StageError(f"{word}: no stage makes it; {path}.dvc tracks it, and `dvc pull` gets it")
-    if not found:
+    if not matches:
         groups = {stage.addressing.partition("@")[0] for stage in stages}
         known = [*groups, *(s.addressing for s in stages)]
         known += [out.def_path for s in stages for out in s.outs]
@@ -162,7 +162,7 @@ def meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
             f"{word}: dvc.yaml has no such stage, group or output; `dvc stage list` shows them."
             f"{suggest(word, known)}"
         )
-    return found
+    return matches
 
 
 def overlap(first: str, second: str) -> bool:
@@ -172,15 +172,15 @@ def overlap(first: str, second: str) -> bool:
 
 def _devices(stage: PipelineStage, values: Mapping[str, Any]) -> int:
     """``meta.devices`` of dvc.yaml: a number, or the dotted path of a parameter with one."""
-    said = (stage.meta or {}).get("devices", 1)
-    found = _find(values, said) if isinstance(said, str) else said
-    if type(found) is not int or found < 0:
-        where = f" ({said} in {PARAMS})" if isinstance(said, str) else ""
+    declared = (stage.meta or {}).get("devices", 1)
+    devices = _find(values, declared) if isinstance(declared, str) else declared
+    if type(devices) is not int or devices < 0:
+        where = f" ({declared} in {PARAMS})" if isinstance(declared, str) else ""
         raise StageError(
             f"dvc.yaml: stage {stage.addressing}: meta.devices must be how many it takes, or the "
-            f"path of a parameter that says so, got {found!r}{where}"
+            f"path of a parameter that says so, got {devices!r}{where}"
         )
-    return found
+    return devices
 
 
 def _find(values: Any, dotted: str, missing: object = None) -> Any:
@@ -270,8 +270,8 @@ class Changes:
             return dep.hash_info != sources[0].hash_info
         if any(out.hash_info.isdir for out in sources):  # its parts have no hashes in dvc.lock
             return dep.exists and dep.hash_info != self._hash(dep)
-        made = {out.fs.relpath(out.fs_path, dep.fs_path): out.hash_info.value for out in sources}
-        return dep.hash_info.value != tree(made)
+        hashes = {out.fs.relpath(out.fs_path, dep.fs_path): out.hash_info.value for out in sources}
+        return dep.hash_info.value != tree(hashes)
 
     def _in_output(self, out: Output) -> bool:
         """Whether an output changed; of those not compared, only what is kept in git can."""

@@ -83,10 +83,10 @@ def wait_until(
     Raises:
         Stopped: ``stop`` was set before.
     """
-    told = False
+    announced = False
     while not ready():
-        if not told:
-            told = True
+        if not announced:
+            announced = True
             say(f"waiting for {why}")
         if stop.wait(POLL / 2):
             raise Stopped(f"stopped while it waited for {why}")

@@ -30,8 +30,8 @@ class Missing(DataError):
         self.files, self.place = files, place
 
 
-def pull(made: Mapping[str, str], remote: str | None, *, whatever: bool = False) -> str:
-    """Have DVC pull the outputs ``made``, with its progress bars; return a summary.
+def pull(outputs: Mapping[str, str], remote: str | None, *, whatever: bool = False) -> str:
+    """Have DVC pull ``outputs``, with its progress bars; return a summary.
 
     With ``whatever``, all that the remote has, and it is no error if that is not everything.
 
@@ -40,7 +40,7 @@ def pull(made: Mapping[str, str], remote: str | None, *, whatever: bool = False)
         DataError: DVC failed.
     """
     place = f"the remote {remote}" if remote else "the default remote"
-    targets = None if whatever else [*made]  # DVC takes a third of a second for each
+    targets = None if whatever else [*outputs]  # DVC takes a third of a second for each
     with _collected() as errors:
         try:
             with Repo(".", _wait_for_lock=True) as repo:
@@ -51,7 +51,7 @@ def pull(made: Mapping[str, str], remote: str | None, *, whatever: bool = False)
                 f"--remote {remote}: no such remote; `dvc remote list` shows them"
             ) from None
         except (NoRemoteError, CheckoutError) as error:
-            missing = [os.path.relpath(str(one)) for one in getattr(error, "target_infos", made)]
+            missing = [os.path.relpath(str(one)) for one in getattr(error, "target_infos", outputs)]
             if remote or default:
                 raise Missing(missing, place, PUSH) from None
             raise DataError(
@@ -63,16 +63,16 @@ def pull(made: Mapping[str, str], remote: str | None, *, whatever: bool = False)
                 f"{one_line(error)} It was edited here; `dvc pull --force` replaces it"
             ) from None
         except DvcException as error:
-            raise _failed(errors, made, error) from None
+            raise _failed(errors, outputs, error) from None
     counts = done["stats"]
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "all is here"
 
 
 def _failed(
-    records: list[logging.LogRecord], made: Mapping[str, str], error: Exception
+    records: list[logging.LogRecord], outputs: Mapping[str, str], error: Exception
 ) -> RrcmError:
     """The error of a pull: what DVC logged of files, or of the remote, else its own."""
-    names = {md5: path for path, md5 in made.items()}
+    names = {md5: path for path, md5 in outputs.items()}
     causes = [(record.args, record.exc_info[1]) for record in records if record.exc_info]
     for args, cause in causes:
         if isinstance(args, tuple) and len(args) == 2:  # protocol, path: no connection

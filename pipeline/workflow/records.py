@@ -57,7 +57,7 @@ def _load(targets: Sequence[str]) -> list[Record]:
     with opened() as (graph, order):
         wanted = [stage for word in targets for stage in meant(word, order)] or order
         needed, changes = {*plan_repro(graph, wanted)}, Changes(graph, here=True)
-        made = [out.def_path for stage in graph for out in stage.outs]
+        outputs = [out.def_path for stage in graph for out in stage.outs]
         return [
             Record(
                 name=stage.addressing,
@@ -67,7 +67,7 @@ def _load(targets: Sequence[str]) -> list[Record]:
                 before={
                     row["path"]: row["md5"]
                     for row in entry.get("deps", [])
-                    if not any(overlap(row["path"], path) for path in made)
+                    if not any(overlap(row["path"], path) for path in outputs)
                 },
                 now={dep.def_path: dep.get_hash().value for dep in _code(stage, changes)},
                 added=tuple(_added(stage, entry)),
@@ -132,12 +132,12 @@ def _new(had: Any, has: Any, name: str) -> list[str] | None:
         return [] if had == has else None
     if had.keys() - has.keys():
         return None
-    found = [f"{name}.{key}" for key in has if key not in had]
+    added = [f"{name}.{key}" for key in has if key not in had]
     for key, value in had.items():
         if (inner := _new(value, has[key], f"{name}.{key}")) is None:
             return None
-        found += inner
-    return found
+        added += inner
+    return added
 
 
 def renewed(names: Sequence[str], *, rewritten: Sequence[str] = ()) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def renewed(names: Sequence[str], *, rewritten: Sequence[str] = ()) -> dict[str,
     in dvc.lock, whether they are here or not. Only outputs in ``rewritten`` are hashed and added to
     DVC's cache.
     """
-    found = {}
+    entries = {}
     with opened() as (graph, order):
         changes = Changes(graph, here=True)
         for stage in order:
@@ -161,5 +161,5 @@ def renewed(names: Sequence[str], *, rewritten: Sequence[str] = ()) -> dict[str,
                     if out.def_path in rewritten:
                         out.save()
                         out.commit()
-                found[stage.addressing] = to_single_stage_lockfile(stage)
-    return found
+                entries[stage.addressing] = to_single_stage_lockfile(stage)
+    return entries

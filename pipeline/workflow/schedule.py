@@ -164,8 +164,8 @@ class _Schedule:
                 self._executor.say(node, str(error))
                 return Result(stage=node.name, outcome=Outcome.FAILED, tries=tries, note=str(error))
             note = self._news(node.name) if done.outcome == Outcome.DONE else ""
-            told = f"{done.outcome}, {done.seconds:.1f} s{note and f'; {note}'}"
-            self._executor.say(node, told)
+            message = f"{done.outcome}, {done.seconds:.1f} s{note and f'; {note}'}"
+            self._executor.say(node, message)
             return Result(
                 stage=node.name,
                 outcome=done.outcome,

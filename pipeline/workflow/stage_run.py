@@ -109,7 +109,7 @@ def run(
             stack.enter_context(moving.moving(name, digest, keep=bool(share), say=say))
         if not share and shares.drawn(stage):
             shares.merge(stage, digest)
-        began, before = time.monotonic(), _whole(stage)
+        began, before = time.monotonic(), _recorded(stage)
         for tries in range(1, TRIES + 1):
             output = Output(name, say=say, progressed=progressed)
             with _started(name, options, held, hold=(file, *held.files)) as process:
@@ -126,11 +126,11 @@ def run(
         seconds = time.monotonic() - began
         if not share:
             shares.clear(stage)
-        same = not (share or forced) and _whole(stage) == before
+        same = not (share or forced) and _recorded(stage) == before
         return Done(outcome=Outcome.CACHED if same else Outcome.DONE, seconds=seconds)
 
 
-def _whole(stage: str) -> dict[str, Any]:
+def _recorded(stage: str) -> dict[str, Any]:
     """The entry of a stage in dvc.lock if all its outputs are here, else nothing."""
     entry = lockfile.entries([stage]).get(stage, {})
     return entry if all(os.path.exists(out["path"]) for out in entry.get("outs", ())) else {}
@@ -140,11 +140,11 @@ def _known(stage: str, *, pull: bool) -> bool:
     """Whether DVC would restore the outputs of a stage instead of running it."""
     try:
         with Repo(".") as repo:
-            (found,) = repo.stage.collect(stage)
+            (pipeline_stage,) = repo.stage.collect(stage)
             if pull:
                 repo.stage_cache.pull(None)
-            found.save_deps()
-            repo.stage_cache.restore(found, pull=pull, dry=not pull)
+            pipeline_stage.save_deps()
+            repo.stage_cache.restore(pipeline_stage, pull=pull, dry=not pull)
     except DvcException:  # it is in no cache, or the remote does not answer
         return False
     return True
@@ -212,19 +212,19 @@ class Output:
             self._exit = int(exited[1])
 
     def _progress(self, line: str) -> bool:
-        if not (found := BAR.fullmatch(line)):
+        if not (bar := BAR.fullmatch(line)):
             return False
         if line != self._bar:
             self._bar = line
-            self._progressed(float(found["percent"]), f"{found['title']}: {found['rest']}")
+            self._progressed(float(bar["percent"]), f"{bar['title']}: {bar['rest']}")
         return True
 
     def failure(self, code: int) -> Failed:
         """The failure, with the stage's own error if it printed one, else with its last lines."""
         exited = code if shares.split(self.name)[1] else self._exit
         if self._error and exited in (MEND, RETRY):
-            told = self._error.removeprefix(f"{self.name}: ")
-            return Failed(f"{self.name}: {told}", retryable=exited == RETRY)
+            message = self._error.removeprefix(f"{self.name}: ")
+            return Failed(f"{self.name}: {message}", retryable=exited == RETRY)
         killed = {128 + number: f"killed by {number.name}" for number in signal.Signals}
         how = killed.get(code, "failed")
         return Failed(f"{self.name}: {how}\n" + "\n".join(self.tail), retryable=True)

@@ -22,25 +22,25 @@ def check() -> str:
     Raises:
         ConfigError: Something in params.yaml is wrong.
     """
-    whole, missing = checked.examined()
-    lines = [_contents(whole), *(f"not checked: {component}" for component in missing)]
-    trained = (whole.pretrain, whole.runs, whole.denoisers)
-    unused = whole.models.keys() - {entry.model for part in trained for entry in part.values()}
+    params, missing = checked.examined()
+    lines = [_contents(params), *(f"not checked: {component}" for component in missing)]
+    trained = (params.pretrain, params.runs, params.denoisers)
+    unused = params.models.keys() - {entry.model for part in trained for entry in part.values()}
     lines += [f"not checked: models.{name}: no run has it" for name in sorted(unused)]
     return "\n".join(lines)
 
 
-def _contents(whole: Params) -> str:
+def _contents(params: Params) -> str:
     counts = (
-        (len(whole.pretrain), "pre-training"),
-        (len(whole.runs), "run"),
-        (len(whole.denoisers), "denoiser"),
-        (len(whole.ensembles), "ensemble"),
-        (len(whole.purified), "purified classifier"),
-        (len(whole.evals), "evaluation"),
+        (len(params.pretrain), "pre-training"),
+        (len(params.runs), "run"),
+        (len(params.denoisers), "denoiser"),
+        (len(params.ensembles), "ensemble"),
+        (len(params.purified), "purified classifier"),
+        (len(params.evals), "evaluation"),
     )
-    found = [f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts if count]
-    return f"params.yaml is right: {', '.join(found) or 'nothing to train'}, of {whole.data.name}"
+    parts = [f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts if count]
+    return f"params.yaml is right: {', '.join(parts) or 'nothing to train'}, of {params.data.name}"
 
 
 def status() -> str:
@@ -63,7 +63,7 @@ def status() -> str:
     groups: dict[str, list[Node]] = {}
     for node in nodes:
         groups.setdefault(node.name.partition("@")[0], []).append(node)
-    lines = [_group(group, found, now, reasons, waits) for group, found in groups.items()]
+    lines = [_group(group, members, now, reasons, waits) for group, members in groups.items()]
     lines += [f"running: {name}, process {pid}" for name, pid in now.items()]
     if not (reasons or now):
         lines.append(f"all {len(nodes)} stages are up to date: `rrcm repro` has nothing to do")
@@ -77,16 +77,16 @@ def status() -> str:
 
 def running() -> dict[str, int]:
     """Return the stages that run in this checkout, each with the process that holds its lock."""
-    found = {}
+    pids = {}
     for path in sorted(SCRATCH.glob("*.lock")):
         try:
             file = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             continue
         if not lock(file):
-            found[path.name.removesuffix(".lock")] = int(os.pread(file, 20, 0) or 0)
+            pids[path.name.removesuffix(".lock")] = int(os.pread(file, 20, 0) or 0)
         os.close(file)
-    return found
+    return pids
 
 
 def _waiting(nodes: Sequence[Node], first: set[str]) -> dict[str, list[str]]:
@@ -116,10 +116,10 @@ def _group(
     for name in names:
         if name in reasons:
             by_reason.setdefault(reasons[name], []).append(name)
-    some = partial(_some, whole=len(nodes))
+    some = partial(_some, total=len(nodes))
     parts += [
-        f"{some(found)}{'' if reason == MISSING else 'out of date: '}{reason}"
-        for reason, found in by_reason.items()
+        f"{some(alike)}{'' if reason == MISSING else 'out of date: '}{reason}"
+        for reason, alike in by_reason.items()
     ]
     if at_work := [name for name in names if name in now]:
         parts.append(f"{some(at_work)}running")
@@ -130,8 +130,8 @@ def _group(
     return f"{group + count:14} {'; '.join(parts)}"
 
 
-def _some(names: Sequence[str], *, whole: int) -> str:
-    if len(names) == whole:
+def _some(names: Sequence[str], *, total: int) -> str:
+    if len(names) == total:
         return ""
     items = [name.partition("@")[2] for name in names]
     count = f"{len(names)} " if len(names) > 1 else ""

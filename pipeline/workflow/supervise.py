@@ -54,17 +54,17 @@ class Supervisor:
         """Wait until all its processes have ended; return the command's exit code."""
         while self._code is None and not self._stopping:
             self._pause()
-        began, told = time.monotonic(), dict[psutil.Process, float]()
+        began, terminated = time.monotonic(), dict[psutil.Process, float]()
         while left := psutil.Process().children(recursive=True):
             now = time.monotonic()
             if now < began + self._given.spare:
                 left = [process for process in left if process.pid != self._process.pid]
             group = [process for process in left if _group(process) == self._process.pid]
-            for process in {*(group or left)} - {*told}:
-                told[process] = now
+            for process in {*(group or left)} - {*terminated}:
+                terminated[process] = now
                 send(process, signal.SIGTERM)
             for process in left:
-                if now >= told.get(process, began) + self._given.grace:
+                if now >= terminated.get(process, began) + self._given.grace:
                     send(process, signal.SIGKILL)
             self._pause()
         self._reap()

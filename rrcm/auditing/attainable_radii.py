@@ -119,7 +119,7 @@ def infer(radii: np.ndarray, unit: np.ndarray, tried: Prior | None = None) -> li
         return []
     tried = tried or prior()
     pairs = [(n, alpha) for n in tried.draws for alpha in tried.alphas if alpha ** (1 / n) > 0.5]
-    likely = [found for pair in pairs for found in _likely(seen, *pair, tried)]
+    likely = [candidate for pair in pairs for candidate in _likely(seen, *pair, tried)]
     best = _best(likely, seen, tried)
     if best and _clean(best[0], seen, tried):
         return best
@@ -140,7 +140,7 @@ def _scores(
     ends = np.searchsorted(values - places, ceilings + SLIP)
     chosen = ends[:, None] - 1 - np.arange(min(most, len(values)))  # [S, most]
     there, chosen = chosen >= 0, np.maximum(chosen, 0)
-    found = match(
+    matches = match(
         values[chosen],
         places[chosen],
         n=n,
@@ -149,9 +149,9 @@ def _scores(
         heaped=seen.heaped[chosen],
     )
     missed = seen.heaped.any() & (ends <= seen.heaped.argmax())
-    for rounding, hit in found.hit.items():
+    for rounding, hit in matches.hit.items():
         odds = [
-            (there * np.log(np.where(hit, (1 - share) / found.chance + share, share))).sum(axis=1)
+            (there * np.log(np.where(hit, (1 - share) / matches.chance + share, share))).sum(axis=1)
             + missed * math.log(share)
             for share in (0.02, 0.5)
         ]
@@ -226,8 +226,8 @@ def _clean(candidate: AttainableRadii, seen: Written, tried: Prior) -> bool:
 
 
 def _explains_all(candidate: AttainableRadii, seen: Written) -> bool:
-    found = candidate.match(seen.values, seen.places, seen.heaped)
-    return bool(found.hit[candidate.rounding].all())
+    matches = candidate.match(seen.values, seen.places, seen.heaped)
+    return bool(matches.hit[candidate.rounding].all())
 
 
 def _unusual(

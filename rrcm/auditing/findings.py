@@ -96,10 +96,10 @@ def of_rows(table: pd.DataFrame, lines: np.ndarray, *, numbered: bool) -> list[F
         lines: Where the rows stand in their file, [N].
         numbered: ``idx`` was not in the file but counted from its rows.
     """
-    found = [*_impossible(table, lines), *_correct(table, lines)]
+    findings = [*_impossible(table, lines), *_correct(table, lines)]
     if not numbered:
-        found += _images(table, lines)
-    return found + _coverage(table["label"].to_numpy())
+        findings += _images(table, lines)
+    return findings + _coverage(table["label"].to_numpy())
 
 
 def at(level: str, lines: np.ndarray, wrong: np.ndarray, text: str) -> list[Finding]:
@@ -151,17 +151,17 @@ def _correct(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
 def _images(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
     idx = table["idx"].to_numpy()
     again = table["idx"].duplicated(keep=False).to_numpy()
-    found = at(ERROR, lines, again, "an image comes more than once")
-    found += at(ERROR, lines, idx < 0, "`idx` is negative")
+    findings = at(ERROR, lines, again, "an image comes more than once")
+    findings += at(ERROR, lines, idx < 0, "`idx` is negative")
     images = np.unique(idx).tolist()
     steps = np.array([b - a for a, b in pairwise(images)], dtype=np.float64)
     if len(steps) < 10:
-        return found
+        return findings
     values, counts = np.unique(steps, return_counts=True)
     usual = values[counts.argmax()]
     holes = np.flatnonzero(steps != usual)
-    whole = (steps % usual == 0).all() and steps.sum() / usual - len(steps) <= len(steps) / 10
-    if len(holes) and whole and counts.max() >= REGULAR * len(steps):
+    regular = (steps % usual == 0).all() and steps.sum() / usual - len(steps) <= len(steps) / 10
+    if len(holes) and regular and counts.max() >= REGULAR * len(steps):
         step = int(usual)
         missing = [i for h in holes for i in range(images[h] + step, images[h + 1], step)]
         text = (
@@ -171,8 +171,8 @@ def _images(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
             else f"{some(tuple(missing), 'image')} missing from an otherwise gapless selection: "
             "left out for a reason?"
         )
-        found.append(Finding(level=WARNING, text=text))
-    return found
+        findings.append(Finding(level=WARNING, text=text))
+    return findings
 
 
 def _coverage(labels: np.ndarray) -> list[Finding]:

@@ -37,34 +37,36 @@ def explain(
     r, where = radii[rows], lines[rows]
     unit = written.units(r)
     tried = usual.prior(n=stated.n, alpha=stated.alpha, sigma=stated.sigma)
-    found = attainable_radii.infer(r, unit, tried)
-    if not found:
+    explanations = attainable_radii.infer(r, unit, tried)
+    if not explanations:
         return [], [Finding(level=NOTE, text=UNTOLD), *_above(stated, r, unit, where)]
-    first = found[0].match(r, unit)
+    first = explanations[0].match(r, unit)
     informative = first.chance <= max(0.5, first.chance.min())
     if first.near()[informative].mean() >= MOST:
-        return _distinct(found, r, unit), [
-            *_rounding(found, r, unit, where),
-            *_heaped(found[0], r, unit, where),
-            *_otherwise(found, stated),
+        return _distinct(explanations, r, unit), [
+            *_rounding(explanations, r, unit, where),
+            *_heaped(explanations[0], r, unit, where),
+            *_otherwise(explanations, stated),
             *_telling(r[informative], len(r)),
-            *shares.perhaps(found[0].alpha, stated.alpha),
+            *shares.perhaps(explanations[0].alpha, stated.alpha),
         ]
-    foreign = ~first.hit[found[0].rounding]
+    foreign = ~first.hit[explanations[0].rounding]
     rest = foreign | (first.chance > 0.2)  # radii that the first does not explain, or not surely
-    second = [one for one in attainable_radii.infer(r[rest], unit[rest], tried) if one != found[0]]
+    second = [
+        one for one in attainable_radii.infer(r[rest], unit[rest], tried) if one != explanations[0]
+    ]
     both = first.near() | (second[0].match(r, unit).near() if second else False)
     if second and both[informative].mean() >= MOST:
-        pair = [found[0], second[0]]
+        pair = [explanations[0], second[0]]
         return [_as_inferred(candidate, r, unit) for candidate in pair], _mixed(
             pair, foreign, where
         )
     share = first.near()[informative].mean()
     text = (
-        f"{100 * share:.0f} % of the radii that tell are of {found[0]}, the others of something "
-        "else: draws that stopped early, another bound, or several tables in one"
+        f"{100 * share:.0f} % of the radii that tell are of {explanations[0]}, the others of "
+        "something else: draws that stopped early, another bound, or several tables in one"
     )
-    half = shares.perhaps(found[0].alpha, stated.alpha)
+    half = shares.perhaps(explanations[0].alpha, stated.alpha)
     return [], [Finding(level=NOTE, text=text), *half, *_above(stated, r, unit, where)]
 
 
@@ -79,10 +81,14 @@ def _telling(r: np.ndarray, radii: int) -> list[Finding]:
     return [Finding(level=NOTE, text=text)]
 
 
-def _distinct(found: list[AttainableRadii], r: np.ndarray, unit: np.ndarray) -> list[Inferred]:
+def _distinct(
+    explanations: list[AttainableRadii], r: np.ndarray, unit: np.ndarray
+) -> list[Inferred]:
     """Explanations that differ in more than how radii are rounded, each with its best sigma."""
-    best = {(one.n, one.alpha, round(math.log(one.sigma), 1)): one for one in reversed(found)}
-    return [_as_inferred(one, r, unit) for one in found if one in best.values()]
+    best = {
+        (one.n, one.alpha, round(math.log(one.sigma), 1)): one for one in reversed(explanations)
+    }
+    return [_as_inferred(one, r, unit) for one in explanations if one in best.values()]
 
 
 def _as_inferred(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) -> Inferred:
@@ -104,24 +110,32 @@ def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -
 
 
 def _rounding(
-    found: list[AttainableRadii], r: np.ndarray, unit: np.ndarray, where: np.ndarray
+    explanations: list[AttainableRadii], r: np.ndarray, unit: np.ndarray, where: np.ndarray
 ) -> list[Finding]:
     """Findings about unattainable radii and about radii rounded up beyond the certified ones."""
-    matches = [candidate.match(r, unit) for candidate in found]
+    matches = [candidate.match(r, unit) for candidate in explanations]
     off = np.all([~one.near() for one in matches], axis=0)
-    ceiling = max(candidate.ceiling() for candidate in found)
+    ceiling = max(candidate.ceiling() for candidate in explanations)
     most = printed(ceiling, DOWN, digits=6)
     high = off & (r > ceiling)
     result = [
         *at(ERROR, where, high, f"the radius is above {most}, that of unanimous votes"),
-        *at(ERROR, where, off & ~high, f"the radius is none that votes can give with {found[0]}"),
+        *at(
+            ERROR,
+            where,
+            off & ~high,
+            f"the radius is none that votes can give with {explanations[0]}",
+        ),
     ]
-    clean = [candidate for candidate in found if candidate.rounding != "up"]
-    if found[0].rounding == "up" and clean:
-        text = f"radii are of {found[0]}, rounded up, or of {clean[0]}: a stated sigma would tell"
+    clean = [candidate for candidate in explanations if candidate.rounding != "up"]
+    if explanations[0].rounding == "up" and clean:
+        text = (
+            f"radii are of {explanations[0]}, rounded up, or of {clean[0]}: a stated sigma would "
+            "tell"
+        )
         result.append(Finding(level=NOTE, text=text))
     exact = written.in_full(r, unit)
-    if exact or any(candidate.rounding == "down" for candidate in found):
+    if exact or any(candidate.rounding == "down" for candidate in explanations):
         up = np.all([one.near() & ~one.hit["down"] for one in matches], axis=0) & (not exact)
         return result + at(ERROR, where, up, "the radius was rounded up beyond the certified one")
     if not clean:
@@ -176,20 +190,22 @@ def _mixed(pair: list[AttainableRadii], rest: np.ndarray, where: np.ndarray) -> 
     return at(ERROR, where, rest, f"the radius is of {other}, others are of {one}: mixed tables")
 
 
-def _otherwise(found: list[AttainableRadii], stated: Stated) -> list[Finding]:
+def _otherwise(explanations: list[AttainableRadii], stated: Stated) -> list[Finding]:
     """Findings about stated values that contradict all explanations."""
     result = []
     for name in ("n", "alpha", "sigma"):
-        said = getattr(stated, name)
-        values = [getattr(candidate, name) for candidate in found]
-        if said is None or any(
-            usual.agree(said, value, value) if name == "sigma" else math.isclose(value, said)
+        value_stated = getattr(stated, name)
+        values = [getattr(candidate, name) for candidate in explanations]
+        if value_stated is None or any(
+            usual.agree(value_stated, value, value)
+            if name == "sigma"
+            else math.isclose(value, value_stated)
             for value in values
         ):
             continue
-        if name == "alpha" and shares.perhaps(values[0], said):
+        if name == "alpha" and shares.perhaps(values[0], value_stated):
             continue  # the findings of `perhaps` cover it
-        text = f"the radii are of {name} = {values[0]:.9g}, not of {said:.9g} as stated"
-        less = name == "alpha" and max(values) < said  # the table is merely conservative
+        text = f"the radii are of {name} = {values[0]:.9g}, not of {value_stated:.9g} as stated"
+        less = name == "alpha" and max(values) < value_stated  # the table is merely conservative
         result.append(Finding(level=WARNING if less else ERROR, text=text))
     return result

@@ -47,9 +47,11 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
     """Recompute a table of `certify`, whose rows are at ``lines`` [N] of their file."""
     hits, draws, p = (table[name].to_numpy() for name in ("n_A", "n", "p_A"))
     possible = (hits >= 0) & (hits <= draws) & (p >= 0) & (p < 1)
-    found = at(ERROR, lines, ~possible, "n_A, n and p_A are not votes, draws and a bound of theirs")
+    findings = at(
+        ERROR, lines, ~possible, "n_A, n and p_A are not votes, draws and a bound of theirs"
+    )
     claims = possible & (hits > 0) & (p > 0)
-    found += at(
+    findings += at(
         ERROR, lines, claims & (p * draws > hits), "p_A is above the share of votes that it bounds"
     )
     stops = table["stop"].to_numpy(dtype=str)
@@ -57,11 +59,13 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
     adaptive = bool((~np.isin(stops, [*FIXED]) | ((draws < n) & (stops != "n") & (p > 0))).any())
     if not adaptive:
         other = (stops == "n") & (draws != n)
-        found += at(ERROR, lines, other, f"draws are fewer than the {n:,} of other rows: mixed n")
+        findings += at(
+            ERROR, lines, other, f"draws are fewer than the {n:,} of other rows: mixed n"
+        )
     level = None
     if claims.any():
         level, more = _level(table[claims], lines[claims], adaptive=adaptive)
-        found += more
+        findings += more
     radius = table["radius"].to_numpy()
     answered = np.isfinite(radius) & (radius > 0) & (table["predict"].to_numpy() != ABSTAIN)
     bounded = answered & claims & (p > 0.5)
@@ -70,10 +74,10 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
         sigma, two_classes, more = _sigma(
             table[bounded], lines[bounded], level=level, n=n, adaptive=adaptive
         )
-        found += more
+        findings += more
         if two_classes:  # bounds of both may give a radius where p_A is below ½
             bare &= ~claims
-    found += at(ERROR, lines, bare, "there is a radius, but p_A is not above ½")
+    findings += at(ERROR, lines, bare, "there is a radius, but p_A is not above ½")
     return Recount(
         n=n,
         adaptive=adaptive,
@@ -81,7 +85,7 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
         sigma=sigma,
         rows=int(claims.sum()),
         two_classes=two_classes,
-        findings=found + _further_radii(table, lines),
+        findings=findings + _further_radii(table, lines),
     )
 
 
@@ -256,11 +260,11 @@ def _quantiles(table: pd.DataFrame, level: Interval | None) -> tuple[np.ndarray,
 
 def _further_radii(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
     """Findings about impossible radii in the columns of further certificates."""
-    found = []
+    findings = []
     for name in table.columns:
         if name.startswith("radius_") and (predict := name.replace("radius", "predict")) in table:
             radius = pd.to_numeric(table[name], errors="coerce").to_numpy(dtype=np.float64)
             answer = pd.to_numeric(table[predict], errors="coerce").to_numpy(dtype=np.float64)
             wrong = ~(np.isfinite(radius) & (radius >= 0)) | ((answer < 0) & (radius > 0))
-            found += at(ERROR, lines, wrong, f"`{name}` is no radius, or an abstention has one")
-    return found
+            findings += at(ERROR, lines, wrong, f"`{name}` is no radius, or an abstention has one")
+    return findings

@@ -14,14 +14,14 @@ def replay(header: Header, rows: list[Row]) -> list[Finding]:
     Raises:
         ConfigError: The header names an unknown rule or unknown constants of one.
     """
-    found = [Finding(level=level, text=text) for level, text in _admitted(header)]
-    found += _reused(header, rows)
+    findings = [Finding(level=level, text=text) for level, text in _admitted(header)]
+    findings += _reused(header, rows)
     try:
         rule = header.rule()
         rule.claim.certificate.require(rule, alpha=rule.claim.alpha)
     except CertificateError as error:  # no votes could certify anything
-        return [Finding(level=ERROR, text=str(error)), *found]
-    return found + _stopping(header, rows, rule)
+        return [Finding(level=ERROR, text=str(error)), *findings]
+    return findings + _stopping(header, rows, rule)
 
 
 def _admitted(header: Header) -> list[tuple[str, str]]:

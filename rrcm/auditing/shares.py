@@ -44,8 +44,8 @@ def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> tuple[int
 
 def perhaps(alpha: float, stated: float | None = None) -> list[Finding]:
     """A note if ``alpha``, the level of all bounds, is half of the stated or of a common alpha."""
-    wholes = COMMON["alpha"] if stated is None else (stated,)
-    halved = any(math.isclose(2 * alpha, whole, rel_tol=1e-3) for whole in wholes)
+    undivided = COMMON["alpha"] if stated is None else (stated,)
+    halved = any(math.isclose(2 * alpha, level, rel_tol=1e-3) for level in undivided)
     return [_note(_half(alpha))] if halved else []
 
 

@@ -47,8 +47,8 @@ class Commands(TyperGroup):
             known = ctx.find_root().command.commands
             headings = {getattr(command, "rich_help_panel", None) for command in known.values()}
             more = "" if CHECKOUT in headings else " here; a checkout of rrcm has more: `make env`"
-            said = f"{ctx.command_path} {args[0]}: no such command{more}."
-            raise ConfigError(f"{said}{suggest(args[0], [*self.commands])}".removesuffix("."))
+            message = f"{ctx.command_path} {args[0]}: no such command{more}."
+            raise ConfigError(f"{message}{suggest(args[0], [*self.commands])}".removesuffix("."))
         return super().resolve_command(ctx, args)
 
 

@@ -27,18 +27,19 @@ if TYPE_CHECKING:  # PyTorch takes seconds
 class Opened:
     """A smoothed classifier, called ``name``, and the images that it is certified on.
 
-    ``made`` are files of votes that may answer the same request. For a folder of images, ``files``
-    maps an index to its file, and ``left_out`` has a line for each file that was not used. ``said``
-    are lines to show with the results, ``options`` those by which other processes open the same.
+    ``votes`` are files of votes that may answer the same request. For a folder of images, ``files``
+    maps an index to its file, and ``left_out`` has a line for each file that was not used.
+    ``notes`` are lines to show with the results, ``options`` those by which other processes open
+    the same.
     """
 
     name: str
     smoothed: "Smoothed"
     split: "Split"
-    made: tuple[Path, ...] = ()
+    votes: tuple[Path, ...] = ()
     files: dict[int, str] = dataclasses.field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
 
@@ -167,7 +168,7 @@ class Foreign:
             split=pictures.split,
             files=dict(zip(pictures.split.idx.tolist(), pictures.files, strict=True)),
             left_out=tuple(pictures.left_out),
-            said=(
+            notes=(
                 f"inside the function: {inside}",
                 f"before the noise: {smoothed.fit}",
                 *pictures.passed_over,

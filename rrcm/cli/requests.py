@@ -249,10 +249,10 @@ def _foreign(kind: str, options: Options) -> Foreign:
 
 def _size(text: str) -> tuple[int, int]:
     """Parse ``224``, or height x width as ``224x160``."""
-    found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text)
-    if not found:
+    match = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text)
+    if not match:
         raise ConfigError(f"--size: expected pixels, such as 224 or 224x160, got {text!r}")
-    return int(found[1]), int(found[2] or found[1])
+    return int(match[1]), int(match[2] or match[1])
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:
@@ -289,7 +289,7 @@ def seconds(text: str) -> float:
     Raises:
         ConfigError: It is no such time, or 0.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
-    if not found or not float(found[1]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if not match or not float(match[1]):
         raise ConfigError(f"--budget: expected a time such as 90s, 10m or 1.5h, got {text!r}")
-    return float(found[1]) * SECONDS[found[2]]
+    return float(match[1]) * SECONDS[match[2]]

@@ -21,7 +21,7 @@ def planned(tmp_path_factory) -> Planned:
 
 def read(preset, folder):
     path = folder / "params.yaml"
-    path.write_text(presets.found(preset)[0])
+    path.write_text(presets.resolve(preset)[0])
     return params.load(path)
 
 
@@ -46,7 +46,7 @@ def test_linear_layers_and_convolutions_are_two_operations_per_multiply_add():
 
 def test_a_block_of_a_transformer_is_counted_by_its_matrix_products(planned):
     """24 w^2 for each of 18 tokens (patches, class and noise), and 4 w for each pair of them."""
-    whole, counts = planned.whole, {}
+    whole, counts = planned.params, {}
     for depth in (4, 7):
         shape = whole.models["vit"] | {"size": f"64x{depth}x4"}
         deeper = dataclasses.replace(whole, models=whole.models | {"vit": shape})
@@ -57,7 +57,7 @@ def test_a_block_of_a_transformer_is_counted_by_its_matrix_products(planned):
 
 def test_a_loss_is_counted_by_the_passes_that_it_asks_for(planned):
     """Forward, and backward as two; rRCM's two trained points have a counterpart each."""
-    whole = planned.whole
+    whole = planned.params
     cfg = whole.pretrain["vit-seed0"]
     methods = {
         name: work.fine_tuning(whole.runs[f"vit-{name}-s050-seed0"], cfg.compute, 10)
@@ -69,13 +69,13 @@ def test_a_loss_is_counted_by_the_passes_that_it_asks_for(planned):
 
 
 def test_sampling_grows_with_images_draws_and_the_network(planned):
-    cfg = planned.whole.sample
+    cfg = planned.params.sample
     one = planned.stage("sample@vit-rrcm-s050-seed0-e050")
 
     each = planned.classifier("vit", "vit").operations
     assert one.operations == 1_000 * (cfg.n0 + cfg.n) * each
     assert one.bound  # a stopping rule takes fewer
-    fewer = dataclasses.replace(planned.whole, sample=dataclasses.replace(cfg, subset="first:10"))
+    fewer = dataclasses.replace(planned.params, sample=dataclasses.replace(cfg, subset="first:10"))
     assert Planned(fewer).stage(one.name).operations == one.operations / 100
 
 

@@ -76,20 +76,20 @@ def rebuild(
             _show(results)
         except RrcmError as error:
             return workers.stopped(stop) if stop.is_set() else Failed(message=str(error))
-        told = schedule.sentence(results)
+        summary = schedule.sentence(results)
         over = len(results) == len(nodes) and all(one.outcome != Outcome.STOPPED for one in results)
         if stop.is_set() and not over:  # a later stop changes nothing
-            return workers.stopped(stop, told)
+            return workers.stopped(stop, summary)
         failed = any(result.outcome == Outcome.FAILED for result in results)
-        return Failed(message=told) if failed else Completed(message=told)
+        return Failed(message=summary) if failed else Completed(message=summary)
 
 
 def _show(results: Sequence[Result]) -> None:
     """Publish the table of stages; a server that refuses it fails nothing."""
     try:
         if results:
-            rows, told = schedule.rows(results), schedule.sentence(results)
-            create_table_artifact(rows, "stages", told)
+            rows, summary = schedule.rows(results), schedule.sentence(results)
+            create_table_artifact(rows, "stages", summary)
     except workers.REFUSED as error:
         get_run_logger().warning("not shown: %s", error)
 
@@ -105,14 +105,14 @@ class Tasks:
 
     def submit(self, node: Node, work: Callable[[], Result]) -> PrefectFuture:
         """See `schedule.Executor`."""
-        made = task(
+        prefect_task = task(
             lambda: self._state(work()),
             name=node.name,
             task_run_name=node.name,
             cache_policy=NO_CACHE,
             persist_result=False,
         )
-        return made.submit()
+        return prefect_task.submit()
 
     def run(self, node: Node) -> Done:
         """See `schedule.Executor`."""

@@ -128,26 +128,26 @@ def stage(
                     say=log.info,
                     progressed=progressed,
                 )
-                made: dict[str, Any] = {"entry": lockfile.pack({}), "files": {}}
+                result: dict[str, Any] = {"entry": lockfile.pack({}), "files": {}}
                 if name == shares.split(name)[0]:
                     checkout.push(name, stop=stop, say=log.info)
                     entry = lockfile.entries([name])
                     files = checkout.results_of(entry[name])
-                    made = {"entry": lockfile.pack(entry), "files": files}
+                    result = {"entry": lockfile.pack(entry), "files": files}
         except RrcmError as error:
             if stop.is_set():
                 return stopped(stop)
             # Another host may have what this one lacks; an error of the stage itself is the same.
             final = isinstance(error, stage_run.Failed) and not error.retryable
             return Failed(name=FINAL if final else "Failed", message=str(error))
-        made |= {"outcome": done.outcome, "seconds": done.seconds}
-        Artifact(type="result", description="What dvc.lock has of it", data=made).create()
+        result |= {"outcome": done.outcome, "seconds": done.seconds}
+        Artifact(type="result", description="What dvc.lock has of it", data=result).create()
     return Completed(name=done.outcome.value.capitalize())
 
 
-def stopped(stop: processes.Stop, told: str = "") -> State:
+def stopped(stop: processes.Stop, summary: str = "") -> State:
     """The state of a stopped run: cancelled if a person stopped it, in Prefect or here."""
-    message = f"{stop.reason}; the same command goes on{f' ({told})' if told else ''}"
+    message = f"{stop.reason}; the same command goes on{f' ({summary})' if summary else ''}"
     with get_client(sync_client=True) as client:
         now = client.read_flow_run(UUID(current.id)).state
     cancelled = not stop.crashed or (now is not None and now.is_cancelling())
@@ -197,11 +197,11 @@ def there(
     with get_client(sync_client=True) as client:
         state, stopped_here = _over(node.name, asked.id, client, stop=stop, say=say)
         if state.is_completed():
-            found = json.loads(_artifact(client, asked.id, "result").data)
-            entries = lockfile.unpack(found["entry"])
+            result = json.loads(_artifact(client, asked.id, "result").data)
+            entries = lockfile.unpack(result["entry"])
             for entry in entries.values():
-                checkout.put_results(entry, found["files"])
-            return Done(outcome=Outcome(found["outcome"]), seconds=found["seconds"]), entries
+                checkout.put_results(entry, result["files"])
+            return Done(outcome=Outcome(result["outcome"]), seconds=result["seconds"]), entries
     if stopped_here:
         raise Stopped(f"{node.name}: stopped; what it saved is kept, and a new run goes on")
     if state.is_cancelled():
@@ -212,9 +212,9 @@ def there(
 
 def _outputs(inputs: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
     """Input paths as `dvc pull` accepts them: not a folder that contains several outputs."""
-    made = [out["path"] for entry in entries.values() for out in entry.get("outs", ())]
-    found = {path: [out for out in made if out.startswith(f"{path}/")] for path in inputs}
-    return [one for path, inside in found.items() for one in inside or [path]]
+    outputs = [out["path"] for entry in entries.values() for out in entry.get("outs", ())]
+    within = {path: [out for out in outputs if out.startswith(f"{path}/")] for path in inputs}
+    return [one for path, inside in within.items() for one in inside or [path]]
 
 
 def _over(
@@ -224,7 +224,7 @@ def _over(
 
     A run that stopped reporting is given up; one that no worker took stays awaited.
     """
-    heard, news, cancelled, told = time.monotonic(), None, 0.0, False
+    heard, news, cancelled, announced = time.monotonic(), None, 0.0, False
     while True:
         try:
             state = client.read_flow_run(run).state
@@ -242,8 +242,8 @@ def _over(
             elif cancelled and now - cancelled > FAREWELL:
                 client.set_flow_run_state(run, Cancelled(message="no answer"), force=True)
             elif state.is_scheduled():
-                if silent > LONELY and not told:
-                    told = True
+                if silent > LONELY and not announced:
+                    announced = True
                     say("waiting for a worker; `rrcm flow worker`, in a clone, starts one")
             elif silent > (max(SILENCE, SUBMISSION) if state.is_pending() else SILENCE):
                 lost = Crashed(message=f"nothing was heard of it for {silent:.0f} s")
@@ -260,5 +260,5 @@ def _over(
 
 def _artifact(client: SyncPrefectClient, run: UUID, kind: str) -> Any:
     mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
-    found = client.read_artifacts(artifact_filter=mine)
-    return next((one for one in found if one.type == kind), None)
+    artifacts = client.read_artifacts(artifact_filter=mine)
+    return next((one for one in artifacts if one.type == kind), None)

@@ -94,12 +94,12 @@ def up(*, host: str, port: int, say: Say) -> None:
                 )
 
                 deployments.sweep()
-                told, url = deployments.deploy(), os.environ[ADDRESS].removesuffix("/api")
+                deployed, url = deployments.deploy(), os.environ[ADDRESS].removesuffix("/api")
                 with _worker(FLOWS, 1) as worker:
                     environment.publish()
                     say(
-                        f"{told}\n{url} shows runs; Ctrl-C ends it\nit asks for a password: the "
-                        f"secret in {environment.SERVER}"
+                        f"{deployed}\n{url} shows runs; Ctrl-C ends it\nit asks for a password: "
+                        f"the secret in {environment.SERVER}"
                     )
                     _wait({"server": server, "worker": worker}, stop)
 
@@ -236,8 +236,8 @@ def _wait(parts: Mapping[str, Popen[bytes]], stop: processes.Stop) -> None:
 def _look(what: str, process: Popen[bytes]) -> None:
     if (code := process.poll()) is None:
         return
-    said = _log(what).read_text(errors="replace") if _log(what).exists() else ""
-    tail = " / ".join([line.strip() for line in said.splitlines() if line.strip()][-TAIL:])
+    output = _log(what).read_text(errors="replace") if _log(what).exists() else ""
+    tail = " / ".join([line.strip() for line in output.splitlines() if line.strip()][-TAIL:])
     killed = {128 + number: f"was killed by {number.name}" for number in signal.Signals}
     how = killed.get(code, f"ended (exit code {code})")
     raise StageError(f"the {what} {how}{f': {tail}' if tail else ''}")

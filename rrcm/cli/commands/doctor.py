@@ -23,11 +23,11 @@ def examine(project: Project) -> tuple[str, bool]:
     A line begins with ``ok``; with ``--`` if something optional, or that can be made, is absent; or
     with ``!!`` if something needed is missing or wrong, followed by the way to get it.
     """
-    found = _packages()
-    if all(mark != WRONG for mark, _ in found):  # the next checks import these packages
-        found += [*_devices(), *project.findings()]
-    wrong = [text for mark, text in found if mark == WRONG]
-    lines = [f"{mark}  {text}" for mark, text in found]
+    findings = _packages()
+    if all(mark != WRONG for mark, _ in findings):  # the next checks import these packages
+        findings += [*_devices(), *project.findings()]
+    wrong = [text for mark, text in findings if mark == WRONG]
+    lines = [f"{mark}  {text}" for mark, text in findings]
     if wrong:
         lines += ["", f"needed, and missing: {', '.join(map(_subject, wrong))}"]
     return "\n".join(lines), not wrong
@@ -40,15 +40,15 @@ def _subject(text: str) -> str:
 
 def _packages() -> list[Finding]:
     """Return the packages that every command needs, and the extras with what they lack."""
-    found = [(OK, f"python {platform.python_version()}")]
+    findings = [(OK, f"python {platform.python_version()}")]
     wanted: dict[str, list[Requirement]] = {extra: [] for extra in SHOWN}
     for requirement in map(Requirement, requires("rrcm") or []):
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            found.append(_package(requirement))
+            findings.append(_package(requirement))
         for extra in SHOWN:
             if requirement.marker and requirement.marker.evaluate({"extra": extra}):
                 wanted[extra].append(requirement)
-    return [*found, *(each for extra, needs in wanted.items() for each in _extra(extra, needs))]
+    return [*findings, *(each for extra, needs in wanted.items() for each in _extra(extra, needs))]
 
 
 def _package(requirement: Requirement) -> Finding:
@@ -104,14 +104,14 @@ def _version(requirement: Requirement) -> str | None:
 def _devices() -> list[Finding]:
     import torch
 
-    found = [(OK, f"{os.cpu_count()} CPU cores, torch uses {torch.get_num_threads()}")]
+    findings = [(OK, f"{os.cpu_count()} CPU cores, torch uses {torch.get_num_threads()}")]
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        found.append((OK, f"CUDA {torch.version.cuda}: {', '.join(names)}"))
+        findings.append((OK, f"CUDA {torch.version.cuda}: {', '.join(names)}"))
     else:
         build = "this torch is a CPU build" if torch.version.cuda is None else "no device answers"
-        found.append((ABSENT, f"no GPU: {build}; everything runs on the CPU"))
-    return [*found, _runtime()]
+        findings.append((ABSENT, f"no GPU: {build}; everything runs on the CPU"))
+    return [*findings, _runtime()]
 
 
 def _runtime() -> Finding:

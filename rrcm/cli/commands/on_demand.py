@@ -65,7 +65,7 @@ def share(request: Request) -> str:
     names = devices.choose(request.devices)
     opened = request.opened()
     header = header_of(request, opened)
-    if not _made(header, opened):
+    if not _stored(header, opened):
         _prepare(request, header, opened)
         devices.run(names, opened.options)
         if (count := len(names)) > 1:
@@ -124,7 +124,7 @@ def _results(
     if opened and opened.files:
         table["file"] = table["idx"].map(opened.files)
     certification.write(table, written)
-    earlier = [*(opened.made if opened else ()), *sorted(VOTES.glob("*.jsonl"))]
+    earlier = [*(opened.votes if opened else ()), *sorted(VOTES.glob("*.jsonl"))]
     lines = [
         *([*warned, ""] if warned else []),
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
@@ -133,12 +133,12 @@ def _results(
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha}; stopping rule "
         f"{header.stop}: {_effort(header, rows, table)}"
         + ", by the graph; none now"
-        * bool(opened and path in opened.made),
+        * bool(opened and path in opened.votes),
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
         *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
         *repeated.line(header, earlier, opened.split if opened else None, alpha=alpha),
-        *([*opened.said, *_left_out(entry.name, opened)] if opened else []),
+        *([*opened.notes, *_left_out(entry.name, opened)] if opened else []),
         f"certificates: {written}",
         f"votes: {path}",
     ]
@@ -188,13 +188,13 @@ def _left_out(name: str, opened: Opened) -> list[str]:
 
 def _votes(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
     wanted = header_of(request, opened)
-    if made := _made(wanted, opened):
-        return made
+    if stored := _stored(wanted, opened):
+        return stored
     path = VOTES / f"{key_of(wanted)}.jsonl"
     title = f"certify {opened.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else "")
     with locks.alone(path.with_suffix(".lock"), title, say=note):
-        if made := _made(wanted, opened):  # by the process that we waited for
-            return made
+        if stored := _stored(wanted, opened):  # by the process that we waited for
+            return stored
         _prepare(request, wanted, opened)
         session.run(
             opened.smoothed.backend,
@@ -203,15 +203,15 @@ def _votes(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
             journal=path.with_suffix(".journal"),
             path=path,
             title=title,
-            earlier=[*opened.made, *sorted(VOTES.glob("*.jsonl"))],
+            earlier=[*opened.votes, *sorted(VOTES.glob("*.jsonl"))],
             began=request.began,
         )
     return *records.read(path), path
 
 
-def _made(wanted: Header, opened: Opened) -> tuple[Header, list[Row], Path] | None:
+def _stored(wanted: Header, opened: Opened) -> tuple[Header, list[Row], Path] | None:
     """Return the votes that ``wanted`` defines, if they exist; shares are merged."""
-    for path in (*opened.made, VOTES / f"{key_of(wanted)}.jsonl"):
+    for path in (*opened.votes, VOTES / f"{key_of(wanted)}.jsonl"):
         if path.exists():
             header, rows = records.read(path)
             if header == wanted:
@@ -222,13 +222,13 @@ def _made(wanted: Header, opened: Opened) -> tuple[Header, list[Row], Path] | No
 
 def _parts(wanted: Header) -> list[Path]:
     """Return the files of all shares of ``wanted``, or nothing if one is missing."""
-    found: dict[int, list[Path]] = {}  # number of shares -> their files
+    by_count: dict[int, list[Path]] = {}  # number of shares -> their files
     for path in sorted(VOTES.glob("*.jsonl")):
         with suppress(VotesError):  # a damaged file is ignored
             header = records.definition(path)
             if dataclasses.replace(header, shard=wanted.shard) == wanted:
-                found.setdefault(int(header.shard.partition("/")[2]), []).append(path)
-    return next((paths for count, paths in found.items() if len(paths) == count), [])
+                by_count.setdefault(int(header.shard.partition("/")[2]), []).append(path)
+    return next((paths for count, paths in by_count.items() if len(paths) == count), [])
 
 
 def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
@@ -283,11 +283,11 @@ def _seed_of_votes(header: Header, opened: Opened) -> int | None:
     """Return the seed of votes of the same images that answer this request; None without any."""
     for path in sorted(VOTES.glob("*.jsonl")):
         with suppress(VotesError):  # a damaged file is ignored
-            found = records.definition(path)
-            if (found.subset, found.images) == (header.subset, header.images):
-                wanted = dataclasses.replace(header, seed=found.seed)
+            earlier = records.definition(path)
+            if (earlier.subset, earlier.images) == (header.subset, header.images):
+                wanted = dataclasses.replace(header, seed=earlier.seed)
                 if procedure.reusable([path], wanted, opened.split):
-                    return found.seed
+                    return earlier.seed
     return None
 
 

@@ -30,12 +30,12 @@ def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: f
     claims = {_claim(header): header}
     for path in votes:
         with suppress(VotesError, ConfigError):  # a damaged file is ignored
-            found = records.definition(path)
-            if _classifier(found) == _classifier(header) and _claim(found) not in claims:
-                if found.pixels == header.pixels or (
+            earlier = records.definition(path)
+            if _classifier(earlier) == _classifier(header) and _claim(earlier) not in claims:
+                if earlier.pixels == header.pixels or (
                     split and procedure.rows_of_these(path, split)
                 ):
-                    claims[_claim(found)] = found
+                    claims[_claim(earlier)] = earlier
     if len(claims) == 1:
         return []
     each = printed(alpha / len(claims), DOWN, digits=3)

@@ -32,13 +32,13 @@ def report_files(
     """Write a report of files of any kind; return the table to show and the page's path."""
     _require_level(alpha)
     require(sigma is None or sigma > 0, f"--sigma: must be positive, got {sigma}")
-    found = [read(path, alpha=alpha, sigma=sigma) for path in files]
-    if twins := [entry.name for entry in found if _names(found).count(entry.name) > 1]:
+    results = [read(path, alpha=alpha, sigma=sigma) for path in files]
+    if twins := [entry.name for entry in results if _names(results).count(entry.name) > 1]:
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
-    out = out or Path(f"report-{found[0].name}")
-    shown: dict[str, Any] = {"radii": entries.default_radii(found), "confidence": CONFIDENCE}
-    report.write(found, out, subject=", ".join(_names(found)), **shown)
-    return f"{tables.text(found, **shown)}\n\nthe report: {out / HTML}"
+    out = out or Path(f"report-{results[0].name}")
+    shown: dict[str, Any] = {"radii": entries.default_radii(results), "confidence": CONFIDENCE}
+    report.write(results, out, subject=", ".join(_names(results)), **shown)
+    return f"{tables.text(results, **shown)}\n\nthe report: {out / HTML}"
 
 
 def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) -> Entry:
@@ -143,5 +143,5 @@ def _require_level(alpha: float | None) -> None:
     require(alpha is None or 0 < alpha < 1, f"--alpha: must lie in (0, 1), got {alpha}")
 
 
-def _names(found: list[Entry]) -> list[str]:
-    return [entry.name for entry in found]
+def _names(results: list[Entry]) -> list[str]:
+    return [entry.name for entry in results]
