@@ -160,6 +160,18 @@ def test_a_file_that_says_nothing_of_itself_is_refused(here: Workspace):
         Present().asked(RUN, backend="torch")
 
 
+def test_a_file_from_before_a_key_existed_is_described(here: Workspace, monkeypatch):
+    about = Present()._about(RUN, "onnx")
+    params = about["params"] | {"recipes.finetune": dict(about["params"]["recipes.finetune"])}
+    del params["recipes.finetune"]["labels"]
+    monkeypatch.setattr(Present, "_about", lambda *_: about | {"params": params})
+
+    found = Present().asked(RUN, backend="onnx")
+
+    assert (found.method, found.sigma) == ("rrcm", 0.5)
+    assert found.stale == ("recipes.finetune.labels was not there, is now 1.0",)
+
+
 def test_a_classifier_says_all_that_made_it(here: Workspace):
     """As dvc.lock does, so that a released file needs nothing beside it."""
     written = YAML(typ="safe", pure=True).load(here.path / "params.yaml")
