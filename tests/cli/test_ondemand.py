@@ -98,13 +98,13 @@ def test_a_radius_is_a_question_with_an_answer_for_each_image(checkout: Workspac
     assert (header.stop, header.stopping["radii"], header.noise) == ("grid", [0.2], "sound")
     assert table["robust"].tolist() == robust.astype(int).tolist()
     assert f"robust at 0.2: {robust.sum()} of {len(rows)} images" in said
-    lines = [
-        line.split()[:2] for line in said.splitlines() if line.split()[:1] in (["yes"], ["no"])
-    ]
+    lines = [words for words in map(str.split, said.splitlines()) if words[:1] in (["yes"], ["no"])]
     expected = [
         ["yes" if yes else "no", str(i)] for yes, i in zip(robust, table["idx"], strict=True)
     ]
-    assert lines == expected[: verdicts.SHOWN] and len(lines) > 3
+    assert [words[:2] for words in lines] == expected[: verdicts.SHOWN] and len(lines) > 3
+    for words, radius in zip(lines, table["radius"], strict=False):
+        assert words[2] == "abstains" or float(words[3]) <= radius
     certify.read(next(checkout.path.glob("results/*.csv")))
 
 
