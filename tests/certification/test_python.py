@@ -138,6 +138,7 @@ def test_what_is_no_image_or_label_is_named():
         (torch.zeros(2, 5, 4, 4), "images have 1 or 3 channels"),
         (np.zeros((3, 9, 3), np.uint8), "may be [C, H, W] or [H, W, C]"),
         (["nowhere.png"], "nowhere.png: for files, give smooth(…) the network's shape=(C, H, W)"),
+        ("/", "/: a folder; give its files"),
         ([{"picture": 1}], "an item has picture, but no image"),
         ([object()], "image 0: object is no image"),
         (7, "int is nothing that holds images"),
@@ -406,6 +407,11 @@ def test_devices_share_the_draws(monkeypatch: pytest.MonkeyPatch):
     first, second = counters
     assert first.network is not second.network
     assert all(counted.count(each) > 1 for each in counters)
+
+
+def test_a_budget_begins_with_the_call():
+    with refused(ConfigError, "budget: the 1e-09 s were over before the first draw"):
+        smooth().certify(IMAGES, budget=1e-9, **FAST)
 
 
 class Interrupted(Exception):

@@ -440,6 +440,18 @@ def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
     assert (tmp_path / "v").read_bytes() == whole()
 
 
+def test_until_an_image_is_done_the_time_of_all_draws_is_shown(monkeypatch, capsys):
+    """100 draws a second, and 6 x 420 of them to do."""
+    monkeypatch.setattr(session, "time", Clock(1.0))
+    start = sampler.SamplingProgress(images=0, draws=0)
+
+    for images, draws in ((0, 100), (1, 420)):
+        now = sampler.SamplingProgress(images=images, draws=draws)
+        session.shown(iter([start, now]), defined(), total=6, title="t")
+
+        assert ("at most 00:24 left" in capsys.readouterr().err) == (images == 0)
+
+
 # Memory.
 
 

@@ -113,6 +113,7 @@ def test_three_lines_certify_anybodys_classifier(file: Path, tmp_path: Path):
     assert answer.name == "bright"
     assert 0.9 * 4 * 0.3 < answer.radius <= 4 * 0.3
     assert openers.smooth(file, sigma=0.5).backend.classes == ["0", "1"]
+    assert openers.smooth(file, sigma=0.5, classes=["crane", "crane"])  # as ImageNet has
     with refused(BackendError, "devices: only a network in memory"):
         classifier.certify(tmp_path / "picture.png", devices=["cpu"], progress=False)
 

@@ -218,6 +218,18 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
     assert (found.budget, found.shard) == (90.0, "2/3")
 
 
+def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
+    """By default by a rule that a deadline may end, although params.yaml may have another."""
+    served = []
+    path = "rrcm.cli.commands.serve.serve"
+    monkeypatch.setattr(path, lambda request, **how: served.append(request))
+    for more in ([], ["--tolerance", "0.3"]):
+        CliRunner().invoke(cli.app, ["serve", *RUN_VALUES, *more])
+
+    assert params.sample.stop not in [one.sample.stop for one in served] == ["spending", "anytime"]
+    assert served[1].stopping["tolerance"] == 0.3
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -424,6 +436,12 @@ def test_doctor_examines_packages_and_extras(monkeypatch, tmp_path, needed, said
     assert result.exit_code == code and said in result.output
     last = result.output.splitlines()[-1]
     assert code == 0 or last == f"needed, and missing: {Requirement(needed).name}"
+
+
+def test_doctor_does_not_pass_a_torchvision_without_its_operators(monkeypatch):
+    for has, mark in ((True, "ok"), (False, "--")):
+        monkeypatch.setattr(doctor, "_has_operators", lambda has=has: has)
+        assert doctor._import("torchvision", "0")[0] == mark
 
 
 def test_doctor_imports_packages_by_the_name_that_they_have():

@@ -259,6 +259,9 @@ def test_folders_may_have_a_test_split_or_not(tmp_path: Path):
     }.items():
         source = lookalikes.folders(tmp_path / name / "raw", parts=parts)
         (source / "README.txt").write_text("not a picture")
+        for hidden in (".cache", "cat/.ipynb_checkpoints"):
+            (source / parts[0][0] / hidden).mkdir(parents=True)
+            (source / parts[0][0] / hidden / "000.png").write_bytes(b"no picture")
         found = examined(folder, source, tmp_path / name)
 
         assert found.classes == ("cat", "dog", "owl")

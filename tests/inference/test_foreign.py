@@ -366,6 +366,9 @@ def test_files_that_are_no_classifiers_of_pictures_are_refused(tmp_path: Path):
         backend(tmp_path, model(("n", 60)))
     with refused(BackendError, "of any size; give the one it was trained at with --size"):
         backend(tmp_path, model(("n", "c", "h", "w")))
+    erf = helper.make_node("Erf", ["scores"], ["out"])  # one of those that there are not
+    with refused(BackendError, "few operators in float64: export the network in float32"):
+        backend(tmp_path, model(kind="float64", nodes=[erf], outputs=[("out", ["n", 3])]))
     text = tmp_path / "text.onnx"
     text.write_text("no network")
     with refused(BackendError, f"{text}: no ONNX file that can run"):

@@ -1,8 +1,9 @@
-"""What the benchmark of the engine counts; speed itself is measured, not tested."""
+"""What benchmarks count, and what pages say that they found; speed is measured, not tested."""
 
 import pytest
+from workspace import ROOT
 
-from benchmarks import engine
+from benchmarks import engine, power
 
 
 def test_operations_are_two_for_each_multiply_add():
@@ -17,3 +18,13 @@ def test_operations_are_two_for_each_multiply_add():
 @pytest.mark.parametrize("precision", engine.PRODUCTS)
 def test_onnx_runtime_has_products_of_each_type(precision):
     assert 0 < engine.onnx_peak(precision, threads=1, size=64) < float("inf")
+
+
+@pytest.mark.parametrize("name", ["grid", "spending"])
+def test_dividing_alpha_costs_what_the_page_says(name: str):
+    rules = power.at(1.0, n=1_000, alpha=power.ALPHA)
+    chances = [f"{chance:.3f}" for chance in power.worst(rules[name], rules["none"])]
+    misses = [f"{1_000 - rules[rule][1][-1]}" for rule in (name, "none")]
+
+    row = " | ".join(["| 1,000 | 1", f"`{name}`", *misses, *chances])
+    assert f"{row} |\n" in (ROOT / "docs/certifying.md").read_text()

@@ -9,6 +9,7 @@ import importlib
 import itertools
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -220,6 +221,20 @@ def test_links_lead_somewhere():
         targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
         lost = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
         assert not lost, page
+
+
+def test_published_tables_are_as_many_as_is_said():
+    """A row has a file, or several between braces, and their alpha."""
+    page = (ROOT / "docs/auditing.md").read_text()
+    alphas: Counter[str] = Counter()
+    for names, alpha in re.findall(r"^\| `(\S+)` \|.*\| (\S+) \| \S+ \| can", page, re.M):
+        alphas[alpha] += names.count(",") + 1
+
+    total, lax = alphas.total(), alphas["0.01"]
+    assert f"Of the {total} tables of Cohen et al., {lax} are of α = 0.01" in page
+    assert f"{alphas['0.001']} are of 0.001, and {alphas['–']}\ndo not tell" in page
+    said = f"{lax} of the {total} tables that Cohen et al. released have α = 0.01"
+    assert said in (ROOT / "README.md").read_text()
 
 
 def test_python_names_that_are_named_can_be_imported():
