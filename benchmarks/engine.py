@@ -40,7 +40,7 @@ from rrcm.models.trained.base.classifier import Classifier
 
 SIGMA = 0.5
 PATCHES = {8: 2, 28: 4, 32: 4, 224: 16}  # image size -> patch size of a ViT
-SIDES = {"lenet": 28, "resnet20": 32, "resnet110": 32, "resnet50": 224}
+SIDES = {"lenet": 28, "resnet9": 32, "resnet20": 32, "resnet110": 32, "resnet50": 224}
 SIDES |= dict.fromkeys(vit.SIZES, 8)
 GREY = (8, 28)  # image sizes of data in grey
 LOOP_BATCH = 500  # of the usual loop
@@ -157,6 +157,8 @@ def _declared(model: str, image_size: int, channels: int) -> Model:
         return Model(architecture="vit", shape=shape | {"position_std": 0.5, "init": "pytorch"})
     if model == "lenet":
         return Model(architecture="lenet", shape=shape)
+    if model == "resnet9":
+        return Model(architecture="resnet9", shape=shape | {"stem": 32})
     shape |= {"size": model.removeprefix("resnet")}
     return Model(
         architecture="resnet", shape=shape | {"mean": [0.5] * channels, "std": [0.25] * channels}

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import re
 
 import numpy as np
 import pytest
@@ -15,12 +16,14 @@ from torch import nn
 
 from rrcm.core.errors import BackendError
 from rrcm.inference.backends.lanes import Backend
-from rrcm.inference.lanes import kernels, lenet, vit, winograd
+from rrcm.inference.lanes import kernels, lenet, resnet9, squares, vit, winograd
 from rrcm.inference.lanes.kernels import dense
 from rrcm.inference.lanes.program import Machine, Program, here
 from rrcm.models.folding import lenet as folded_lenet
+from rrcm.models.folding import resnet9 as folded_resnet9
 from rrcm.models.folding import vit as folded_vit
 from rrcm.models.networks import lenet as lenet_network
+from rrcm.models.networks import resnet9 as resnet9_network
 from rrcm.models.networks import vit as vit_network
 from rrcm.models.trained.base.classifier import Classifier
 
@@ -33,6 +36,7 @@ SHAPES = {  # of networks, and their images [C, H, W]
     "lenet": (1, 28, 28),
     "lenet in colour, 20 pixels": (3, 20, 20),
     "lenet, 24 pixels": (1, 24, 24),  # whose rows are no whole tiles
+    "resnet9 in colour": (3, 32, 32),
     "vit": (1, 8, 8),
     "vit in colour, 3 heads, no norm": (3, 12, 12),
 }
@@ -49,14 +53,18 @@ def numbers(*shape, seed=0, scale=1.0):
 
 def classifier(name):
     """A classifier with weights of `numbers`, in float64."""
+    channels, side, _ = SHAPES[name]
     if name.startswith("lenet"):
-        channels, side, _ = SHAPES[name]
         cfg = lenet_network.Config(
             image_size=side, channels=channels, projector_width=8, projector_dim=8
         )
         encoder = lenet_network.Encoder(cfg)
+    elif name.startswith("resnet9"):
+        cfg = resnet9_network.Config(
+            stem=3, image_size=side, channels=channels, projector_width=8, projector_dim=8
+        )
+        encoder = resnet9_network.Encoder(cfg)
     else:
-        channels, side, _ = SHAPES[name]
         size, patch, norm = ("64x3x4", 2, True) if name == "vit" else ("18x2x3", 4, False)
         cfg = vit_network.Config(
             size=size,
@@ -78,13 +86,14 @@ def classifier(name):
 
 
 def fixed(name):
-    kind = folded_lenet if name.startswith("lenet") else folded_vit
-    return kind.fold(classifier(name)).fix(0.5)
+    kinds = {"lenet": folded_lenet, "resnet9": folded_resnet9, "vit": folded_vit}
+    return kinds[re.match(r"\w+", name)[0]].fold(classifier(name)).fix(0.5)
 
 
 @functools.cache
 def build(name, machine=HERE):
-    return (lenet if name.startswith("lenet") else vit).build(fixed(name), SHAPES[name], machine)
+    kinds = {"lenet": lenet, "resnet9": resnet9, "vit": vit}
+    return kinds[re.match(r"\w+", name)[0]].build(fixed(name), SHAPES[name], machine)
 
 
 def pixels(name, images):
@@ -247,6 +256,52 @@ def test_a_convolution_is_the_convolution(outputs, channels, height, tiles, odd,
     torch.testing.assert_close(y.double(), exact, rtol=0, atol=3e-5)
 
 
+@settings(max_examples=8, deadline=None)
+@given(
+    outputs=st.integers(1, 9),
+    channels=st.integers(1, 5),
+    side=st.sampled_from([4, 8, 12]),
+    pool=st.booleans(),
+    residual=st.booleans(),
+    images=st.integers(1, 3),
+    registers=st.sampled_from([12, 16, 32]),
+)
+def test_squares_are_the_convolution(outputs, channels, side, pool, residual, images, registers):
+    """Of one or more images at once, padded, pooled and beside a shortcut."""
+    machine = dataclasses.replace(HERE, lanes=4, registers=registers)
+    layer = nn.Conv2d(channels, outputs, 3, padding=1, dtype=torch.float64).requires_grad_(False)
+    layer.weight.copy_(numbers(*layer.weight.shape, seed=1))
+    layer.bias.copy_(numbers(outputs, seed=2))
+    sizes = squares.Convolution(
+        outputs=outputs, channels=channels, side=side, pool=pool, residual=residual, images=images
+    )
+    into = (images, sizes.pooled + 2, sizes.pooled + 2, outputs)
+    x = nn.functional.pad(numbers(4, images, side, side, channels, seed=3), (0, 0, 1, 1, 1, 1))
+    beside = nn.functional.pad(numbers(4, *into, seed=4)[:, :, 1:-1, 1:-1], (0, 0, 1, 1, 1, 1))
+    pixels = torch.cat([x.flatten(1), beside.flatten(1)], dim=1).float()
+    program = Program(machine, pixels=pixels.shape[1], classes=int(np.prod(into)))
+    given_, y = program.buffer(program.pixels), program.buffer(program.classes)
+    program.call(kernels.lanes_of, program.pixels, to=[given_, program.images])
+    rest = program.within(given_, x[0].numel())
+    squares.convolve(program, sizes, layer, y=y, x=given_, residual=rest)
+    program.call(copied, program.classes, to=[program.scores, y])
+
+    found = program.compile().run(pixels).view(4, *into)
+
+    exact = nn.functional.conv2d(x.flatten(0, 1).movedim(-1, 1), layer.weight, layer.bias)
+    exact = (nn.functional.max_pool2d(exact, 2) if pool else exact).relu().movedim(1, -1)
+    exact = exact.unflatten(0, (4, images)) + residual * beside[:, :, 1:-1, 1:-1]
+    torch.testing.assert_close(found[:, :, 1:-1, 1:-1].double(), exact, rtol=0, atol=3e-5)
+    found[:, :, 1:-1, 1:-1] = 0
+    assert not found.any()  # the border
+
+
+def copied(code, count, pointers):
+    y, x = pointers
+    with code.loop(count) as k:
+        code.store(code.load(x, code.times(k, code.lanes)), y, code.times(k, code.lanes))
+
+
 def test_what_it_does_not_run_is_refused(tmp_path):
     save_classifier(tmp_path, "a-run")
     asked = {"sigma": 0.5, "device": "cpu", "calibration": None}
@@ -256,8 +311,14 @@ def test_what_it_does_not_run_is_refused(tmp_path):
     config = tmp_path / "models/a-run/config.json"
     good = config.read_text()
     config.write_text(good.replace('"architecture": "vit"', '"architecture": "resnet"'))
-    with refused(BackendError, "models/a-run", "single networks of lenet and vit; torch and onnx"):
+    with refused(
+        BackendError, "models/a-run", "single networks of lenet, resnet9, vit; torch and onnx"
+    ):
         Backend(tmp_path, "a-run", precision="fp32", **asked)
+    with refused(
+        BackendError, "ResNet-9 on images whose sides are a multiple of 32 pixels, not 28"
+    ):
+        resnet9.build(None, (1, 28, 28), HERE)
     config.write_text(good.replace('"image_size": 8', '"image_size": 2'))
     with refused(BackendError, "models/a-run", "images of 16 numbers or more"):
         Backend(tmp_path, "a-run", precision="fp32", **asked)

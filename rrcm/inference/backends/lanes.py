@@ -17,18 +17,18 @@ from torch import Tensor
 
 from rrcm.core.errors import BackendError
 from rrcm.core.files import read_config, sha256
-from rrcm.inference.lanes import lenet, vit
+from rrcm.inference.lanes import lenet, resnet9, vit
 from rrcm.inference.lanes.program import here
 from rrcm.models.trained import purified
 
 about = purified.about
 PRECISIONS = ("fp32",)
-NETWORKS = {"lenet": lenet, "vit": vit}
+NETWORKS = {"lenet": lenet, "resnet9": resnet9, "vit": vit}
 SMALLEST = 16  # numbers of an image: a register of them is read at once
 
 
 class Backend:
-    """A trained ViT or LeNet under ``models/<run>``, at one sigma, in its form for inference."""
+    """A trained network of `NETWORKS` under ``models/<run>``, at one sigma, for inference."""
 
     normals: tuple[int, ...] = ()  # no such network is random
 
@@ -60,7 +60,7 @@ class Backend:
         architecture = declared.get("architecture")
         if architecture not in NETWORKS:
             raise BackendError(
-                f"{folder}: backend lanes runs single networks of {' and '.join(NETWORKS)}; torch "
+                f"{folder}: backend lanes runs single networks of {', '.join(NETWORKS)}; torch "
                 "and onnx run this one"
             )
         shape = declared["shape"]

@@ -43,6 +43,12 @@ class Code:
             return a * b
         return self.builder.mul(self.index(a), self.index(b))
 
+    def divided(self, a: Any, b: int) -> tuple[Any, Any]:
+        """The quotient and the remainder of an index."""
+        if isinstance(a, int):
+            return divmod(a, b)
+        return tuple(f(a, self.index(b)) for f in (self.builder.udiv, self.builder.urem))
+
     def at(self, pointer: Any, offset: Any) -> Any:
         """``pointer`` moved by ``offset`` floats."""
         return self.builder.gep(pointer, [self.index(offset)], inbounds=True)

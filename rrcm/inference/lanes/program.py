@@ -74,7 +74,7 @@ class Program:
         return self.code.at(self.given, place)
 
     def buffer(self, vectors: int) -> Any:
-        """A pointer to ``vectors`` of activations."""
+        """A pointer to ``vectors`` of activations, zero until they are written."""
         place = self.vectors
         self.vectors += vectors
         return self.code.at(self.work, place * self.machine.lanes)
@@ -151,7 +151,7 @@ class Compiled:
         x = x.contiguous()
         turns = len(x) // turn
         scores = torch.empty(turns, self.groups, self.classes, self.lanes)
-        work = torch.empty(self.vectors * self.lanes)
+        work = torch.zeros(self.vectors * self.lanes)
         for i in range(turns):
             self.forward(
                 scores[i].data_ptr(),

@@ -66,22 +66,26 @@ class Convolution:
         return self.lines * self.tiles * self.outputs
 
 
-def matrices() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Those that transform inputs [8, 8], weights [8, 5] and sums [4, 8].
+def matrices(
+    finite: tuple[float, ...] = FINITE, reach: int = REACH
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Those that transform P inputs [P, P], ``reach`` weights [P, reach] and sums [tile, P].
 
-    Of eight numbers ``x`` and weights ``w``, ``sums @ ((weights @ w) * (inputs @ x))`` are the four
-    sums of products of ``w`` with five neighbours. ``inputs`` and ``sums`` are exact in float32.
+    P points are ``finite`` and infinity, and a tile has P - reach + 1 outputs. Of P numbers ``x``
+    and weights ``w``, ``sums @ ((weights @ w) * (inputs @ x))`` are the sums of products of ``w``
+    with its neighbours. ``inputs`` and ``sums`` are exact in float32.
     """
-    others = [[b for b in FINITE if b != a] for a in FINITE]
+    others = [[b for b in finite if b != a] for a in finite]
     inputs = [[*np.poly(rest)[::-1], 0.0] for rest in others]
     weights = [
-        [a**k / np.prod(np.subtract(a, rest)) for k in range(REACH)]
-        for a, rest in zip(FINITE, others, strict=True)
+        [a**k / np.prod(np.subtract(a, rest)) for k in range(reach)]
+        for a, rest in zip(finite, others, strict=True)
     ]
-    sums = [[*(a**k for a in FINITE), float(k == TILE - 1)] for k in range(TILE)]
-    at_infinity = [0.0] * (REACH - 1) + [1.0]
+    last = len(finite) - reach + 1
+    sums = [[*(a**k for a in finite), float(k == last)] for k in range(last + 1)]
+    at_infinity = [0.0] * (reach - 1) + [1.0]
     return (
-        np.array([*inputs, np.poly(FINITE)[::-1]]),
+        np.array([*inputs, np.poly(finite)[::-1]]),
         np.array([*weights, at_infinity]),
         np.array(sums),
     )

@@ -1,0 +1,115 @@
+"""The inference form of ResNet-9 (rrcm/models/folding/resnet9.py) as a program."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rrcm.core.errors import BackendError
+from rrcm.inference.lanes import kernels, squares
+from rrcm.inference.lanes.code import Code
+from rrcm.inference.lanes.kernels import dense
+from rrcm.inference.lanes.program import Compiled, Machine, Program
+from rrcm.inference.lanes.squares import TILE, Convolution, bordered
+from rrcm.models.networks.resnet9 import SMALLEST
+
+GROUPS = 4  # of images at a time, so that a weight of the last stage, once read, serves them all
+
+
+def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compiled:
+    """The program of ``network``, a `Trunk`, for images of ``shape`` [C, H, W].
+
+    Raises:
+        BackendError: Squares of outputs do not fill the last stage.
+    """
+    channels, side, _ = shape
+    if side % (SMALLEST * TILE):
+        raise BackendError(
+            f"backend lanes runs ResNet-9 on images whose sides are a multiple of "
+            f"{SMALLEST * TILE} pixels, not {side}; torch and onnx run this one"
+        )
+    encoder, head = network.encoder, network.head
+    program = Program(machine, pixels=channels * side**2, classes=head.out_features, groups=GROUPS)
+    x, padded = (program.buffer(count) for count in (program.pixels, bordered(side, channels)))
+    *first, last = encoder.stages
+    middle = bordered(side // 2 ** len(first), last.down.conv.in_channels)
+    shared, features = program.buffer(GROUPS * middle), program.buffer(GROUPS * head.in_features)
+    with program.code.loop(GROUPS) as group:
+        images = program.within(program.images, program.code.times(group, program.pixels))
+        program.call(kernels.lanes_of, program.pixels, to=[x, images])
+        program.call(_model_space, channels, side, to=[padded, x])
+        y = _convolution(program, encoder.stem, padded, side)
+        own = program.within(shared, program.code.times(group, middle))
+        for i, stage in enumerate(first):
+            y = _stage(program, stage, y, side // 2**i, to=own if stage is first[-1] else None)
+    side //= 2 ** len(first)
+    y = _stage(program, last, shared, side, images=GROUPS)
+    program.call(_largest, GROUPS, side // 2, head.in_features, to=[features, y])
+    layer = dense(head.in_features, head.out_features, places=GROUPS)
+    program.product(layer, head.weight, head.bias, y=program.scores, x=features)
+    return program.compile()
+
+
+def _stage(
+    program: Program, stage: Any, x: Any, side: int, *, images: int = 1, to: Any = None
+) -> Any:
+    """The output of a stage, in ``to`` if it is given."""
+    if not len(stage.block):
+        return _convolution(program, stage.down, x, side, images=images, to=to)
+    down = _convolution(program, stage.down, x, side, images=images)
+    first, second = stage.block
+    inside = _convolution(program, first, down, side // 2, images=images)
+    return _convolution(program, second, inside, side // 2, images=images, to=to, residual=down)
+
+
+def _convolution(
+    program: Program,
+    part: Any,
+    x: Any,
+    side: int,
+    *,
+    images: int = 1,
+    to: Any = None,
+    residual: Any = None,
+) -> Any:
+    """The output of a `Convolution` of the network."""
+    sizes = Convolution(
+        outputs=part.conv.out_channels,
+        channels=part.conv.in_channels,
+        side=side,
+        pool=part.pool,
+        residual=residual is not None,
+        images=images,
+    )
+    y = program.buffer(images * bordered(sizes.pooled, sizes.outputs)) if to is None else to
+    squares.convolve(program, sizes, part.conv, y=y, x=x, residual=residual)
+    return y
+
+
+def _model_space(code: Code, channels: int, side: int, pointers: Sequence[Any]) -> None:
+    """``y``, an image with its border, of pixels ``x`` [channel, line, pixel] in [0, 1]."""
+    y, x = pointers
+    for channel in range(channels):
+        with code.loop(side) as line, code.loop(side) as pixel:
+            at = code.plus(code.times(line, side), pixel)
+            source = code.times(code.plus(at, channel * side**2), code.lanes)
+            value = code.fma(code.number(2.0), code.load(x, source), code.number(-1.0))
+            place = code.plus(code.times(code.plus(line, 1), side + 2), code.plus(pixel, 1))
+            to = code.plus(code.times(place, channels), channel)
+            code.store(value, y, code.times(to, code.lanes))
+
+
+def _largest(code: Code, images: int, side: int, channels: int, pointers: Sequence[Any]) -> None:
+    """``y`` [image, channel]: the maximum of each channel of ``x``, images with their borders."""
+    y, x = pointers
+    with code.loop(images) as image, code.loop(channels) as channel:
+        own = code.plus(code.times(image, bordered(side, channels)), channel)
+        source = code.at(x, code.times(own, code.lanes))
+        places = [
+            ((line + 1) * (side + 2) + pixel + 1) * channels
+            for line in range(side)
+            for pixel in range(side)
+        ]
+        best, *others = (code.load(source, place * code.lanes) for place in places)
+        for other in others:
+            best = code.maximum(best, other)
+        at = code.plus(code.times(image, channels), channel)
+        code.store(best, y, code.times(at, code.lanes))

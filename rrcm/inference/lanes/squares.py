@@ -1,0 +1,171 @@
+"""Convolutions of 3 x 3 with a quarter of the products, by Winograd's algorithm in both directions.
+
+A square of 4 x 4 neighbouring outputs takes 144 products for each channel. As a product of two
+polynomials in two variables, evaluated at 6 x 6 points, it takes 36, of inputs and weights that
+were transformed before, and the sums are transformed back (Lavin & Gray, 2016, arXiv:1509.09308).
+The points are those of the smallest error in Barabasz et al. (2018), arXiv:1803.10986.
+
+Images are ``[line, pixel, channel]`` with a border of zeros, one pixel wide, which nothing writes.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rrcm.inference.lanes import kernels
+from rrcm.inference.lanes.code import Code
+from rrcm.inference.lanes.program import Program
+from rrcm.inference.lanes.winograd import matrices
+
+REACH, TILE, POOL = 3, 4, 2  # weights of a row, outputs of a square's, and pixels that are pooled
+FINITE = (0.0, 1.0, -1.0, 0.5, -2.0)  # the points of each direction, beside infinity
+POINTS = [*itertools.product(range(len(FINITE) + 1), repeat=2)]
+TOGETHER = 4  # squares that share a weight once it is read
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Convolution:
+    """The sizes of a rectified convolution of ``images``, which has as many outputs as pixels.
+
+    With ``pool``, the maximum of 2 x 2 of them; with ``residual``, something else is added to it.
+    ``side`` is that of an image, a multiple of `TILE`.
+    """
+
+    outputs: int
+    channels: int
+    side: int
+    pool: bool
+    residual: bool = False
+    images: int = 1
+
+    @property
+    def pooled(self) -> int:
+        """The side of the output."""
+        return self.side // POOL if self.pool else self.side
+
+    @property
+    def written(self) -> int:
+        """The side of what a square becomes."""
+        return TILE // POOL if self.pool else TILE
+
+
+def bordered(side: int, channels: int) -> int:
+    """Vectors of an image with its border."""
+    return (side + 2) ** 2 * channels
+
+
+def convolve(
+    program: Program, sizes: Convolution, trained: Any, *, y: Any, x: Any, residual: Any = None
+) -> None:
+    """``y`` of ``x``: a ``trained`` Conv2d, rectified, pooled or not, beside a residual or not."""
+    code, across = program.code, sizes.side // TILE
+    squares = sizes.images * across**2
+    together = next(count for count in range(TOGETHER, 0, -1) if squares % count == 0)
+    inputs = program.buffer(len(POINTS) * together * sizes.channels)
+    sums = program.buffer(len(POINTS) * together * sizes.outputs)
+    layer = kernels.dense(sizes.channels, sizes.outputs, places=together)
+    weights, none = (
+        program.constant(values)
+        for values in (_weights(trained, layer, program), torch.zeros(sizes.outputs))
+    )
+    bias = program.constant(trained.bias)
+
+    def corner(square: Any, side: int, step: int, channels: int, border: int) -> Any:
+        """Vectors before a square's first pixel, in images of ``side``."""
+        image, place = code.divided(square, across**2)
+        line, pixel = code.divided(place, across)
+        lines = code.plus(code.times(line, step), border)
+        pixels = code.plus(code.times(pixel, step), border)
+        place = code.plus(code.times(lines, side + 2), pixels)
+        images = code.times(image, bordered(side, channels))
+        return code.plus(images, code.times(place, channels))
+
+    with code.loop(squares // together) as turn:
+        first = code.times(turn, together)
+        with code.loop(together) as i:
+            at = corner(code.plus(first, i), sizes.side, TILE, sizes.channels, 0)
+            own = program.within(inputs, code.times(i, sizes.channels))
+            program.call(_transform, sizes, together, to=[own, program.within(x, at)])
+        with code.loop(len(POINTS)) as point:
+            program.call(
+                kernels.product,
+                layer,
+                program.machine.registers,
+                to=[
+                    program.within(sums, code.times(point, together * sizes.outputs)),
+                    program.within(inputs, code.times(point, together * sizes.channels)),
+                    code.at(weights, code.times(point, sizes.outputs * sizes.channels)),
+                    none,
+                ],
+            )
+        with code.loop(together) as i:
+            at = corner(code.plus(first, i), sizes.pooled, sizes.written, sizes.outputs, 1)
+            own = program.within(sums, code.times(i, sizes.outputs))
+            rest = [program.within(residual, at)] if sizes.residual else []
+            program.call(_back, sizes, together, to=[program.within(y, at), own, bias, *rest])
+
+
+def _weights(trained: Any, layer: kernels.Layer, program: Program) -> torch.Tensor:
+    """The transformed weights of all points, packed."""
+    _, matrix, _ = matrices(FINITE, REACH)
+    weight = trained.weight.double()  # [output, channel, line, pixel]
+    taps = [*itertools.product(range(REACH), repeat=2)]
+    packed = []
+    for p, q in POINTS:
+        # Each sum in the same order on every processor, as no library's product of matrices is.
+        sums = sum(float(matrix[p, k] * matrix[q, m]) * weight[:, :, k, m] for k, m in taps)
+        assert isinstance(sums, torch.Tensor)
+        packed.append(
+            torch.from_numpy(kernels.pack(layer, sums.numpy(), program.machine.registers))
+        )
+    return torch.cat(packed)
+
+
+def _transform(code: Code, sizes: Convolution, together: int, pointers: Sequence[Any]) -> None:
+    """``y`` [point, square, channel] of a square of ``x`` and the pixels around it."""
+    y, x = pointers
+    matrix, _, _ = matrices(FINITE, REACH)
+    points, channels = len(matrix), sizes.channels
+    with code.loop(channels) as channel:
+        at = code.times(channel, code.lanes)
+        source, target = code.at(x, at), code.at(y, at)
+        lines = []
+        for i in range(points):
+            places = [(i * (sizes.side + 2) + j) * channels for j in range(points)]
+            values = [code.load(source, place * code.lanes) for place in places]
+            lines.append([code.combined(row, values) for row in matrix])
+        for q, column in enumerate(zip(*lines, strict=True)):
+            for p, row in enumerate(matrix):
+                place = (p * points + q) * together * channels
+                code.store(code.combined(row, column), target, place * code.lanes)
+
+
+def _back(code: Code, sizes: Convolution, together: int, pointers: Sequence[Any]) -> None:
+    """A square of ``y``: sums ``x`` [point, square, output] back, pooled, plus the bias."""
+    y, x, bias, *residual = pointers
+    _, _, matrix = matrices(FINITE, REACH)
+    points, outputs, step = matrix.shape[1], sizes.outputs, TILE // sizes.written
+    with code.loop(outputs) as output:
+        at = code.times(output, code.lanes)
+        source, target = code.at(x, at), code.at(y, at)
+        lines = []
+        for p in range(points):
+            places = [(p * points + q) * together * outputs for q in range(points)]
+            values = [code.load(source, place * code.lanes) for place in places]
+            lines.append([code.combined(row, values) for row in matrix])
+        square = [
+            [code.combined(row, column) for column in zip(*lines, strict=True)] for row in matrix
+        ]
+        for i, j in itertools.product(range(sizes.written), repeat=2):
+            window = itertools.product(range(step), repeat=2)
+            best, *others = [square[step * i + k][step * j + m] for k, m in window]
+            for other in others:
+                best = code.maximum(best, other)
+            value = code.maximum(code.number(0.0), code.add(best, code.spread(bias, output)))
+            place = (i * (sizes.pooled + 2) + j) * outputs * code.lanes
+            if residual:
+                value = code.add(code.load(code.at(residual[0], at), place), value)
+            code.store(value, target, place)
