@@ -329,9 +329,10 @@ def _converted(
     """``model`` with sigma as a constant, in ``precision`` up to the tensors ``ends``."""
     (level,) = (value for value in model.graph.input if value.name == "sigma")
     model.graph.input.remove(level)  # becomes a constant, which ONNX Runtime folds
-    model.graph.initializer.append(
-        onnx.numpy_helper.from_array(np.array(sigma, dtype=np.float32), "sigma")
-    )
+    if any(level.name in node.input for node in model.graph.node):  # else it warns
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(np.array(sigma, dtype=np.float32), level.name)
+        )
     if precision == "fp16":
         return quantize.float16(model, ends)
     if precision == "int8":
