@@ -211,7 +211,11 @@ def _best(
         }.values()  # the best of each
     full = full or close[:1]
     shortest: dict[tuple[int, float, str, float], AttainableRadii] = {}
-    for candidate in sorted(full, key=lambda each: len(repr(each.sigma))):  # of sigmas side by side
+
+    def preference(one: AttainableRadii) -> tuple[bool, int]:
+        return not tried.agrees(one.n, one.alpha, one.sigma), len(repr(one.sigma))
+
+    for candidate in sorted(full, key=preference):  # of sigmas side by side: as stated, or short
         place = round(math.log(candidate.sigma), 1)
         group = candidate.n, candidate.alpha, candidate.rounding, place
         shortest.setdefault(group, candidate)
