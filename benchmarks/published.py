@@ -35,6 +35,7 @@ SHOWN = {  # radii on the page
     "imagenet, training images": (0, 0.5, 1, 1.5),
     "mnist": (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75),
 }
+PRESETS = ("cifar10", "imagenet", "mnist")  # of which presets/published has numbers
 RADII = sorted({r for shown in SHOWN.values() for r in shown})
 NUMBERS = ["acr", *(f"r{r:g}" for r in RADII)]
 ROW = ["dataset", "method", "source", "sigma_train", "sigma"]
@@ -58,8 +59,7 @@ def measure(base: Path, field: Path) -> None:
     rows = pd.read_csv(field / "rows.csv")
     found = [log(row, base) for row in rows[rows["file"].notna()].to_dict("records")]
     pd.DataFrame([result for result, _ in found]).to_csv(field / "logs.csv", index=False)
-    every = [pd.DataFrame(columns=PAIR), *pairs(found)]
-    pd.concat(every[1:] or every).to_csv(field / "pairs.csv", index=False)
+    pd.concat(pairs(found)).to_csv(field / "pairs.csv", index=False)
 
 
 def log(row: dict[str, Any], base: Path) -> tuple[dict[str, Any], pd.DataFrame | None]:
@@ -141,7 +141,7 @@ def numbers(field: Path) -> pd.DataFrame:
     own = logs[logs["alpha"] != ALPHA][[*ROW, "from", "alpha", "images", *NUMBERS]]
     one = logs[logs["alpha"].notna()].drop(columns=NUMBERS).assign(alpha=ALPHA)
     one = one.rename(columns={f"{name}_low": name for name in NUMBERS})
-    said = [given.dropna(how="all", subset=NUMBERS), *map(preset, SHOWN)]
+    said = [given.dropna(how="all", subset=NUMBERS), *map(preset, PRESETS)]
     rest = pd.concat(said, ignore_index=True).assign(alpha="")
     rest["from"] = np.where(rest["source"] == "trained here", "here", "printed")
     for table in (own, one):
@@ -156,8 +156,6 @@ def numbers(field: Path) -> pd.DataFrame:
 def preset(dataset: str) -> pd.DataFrame:
     """The rows of presets/published."""
     table = published.read(Path(f"presets/published/{dataset}.csv"))
-    if table.empty:
-        return table
     names = table.index.to_series().str.extract(ENTRY)
     table = table.join(names.assign(dataset=dataset))[names["method"] != "imported"]
     for name in ("sigma_train", "sigma"):
@@ -167,7 +165,7 @@ def preset(dataset: str) -> pd.DataFrame:
 
 
 def cells(row: dict[str, Any], names: Iterable[str], places: int) -> Iterator[str]:
-    """Printed numbers as they are, others to the nearest; intervals unless their ends look alike."""
+    """Printed numbers as they are, others rounded; intervals unless both ends look alike."""
     for name in names:
         form = "g" if row["from"] == "printed" else f".{places}f"
         low, high = (f"{row[key]:{form}}" for key in (name, f"{name}_high"))
@@ -225,6 +223,9 @@ def page(field: Path) -> str:
     told["trusted"] = logs["verdict"].str.startswith("can be trusted").sum()
     told["copies"] = logs.duplicated(["images", *NUMBERS]).sum()
     drop = max((lax[name] - lax[f"{name}_low"]).max() for name in NUMBERS[1:])
+    given = pd.read_csv(field / "rows.csv").set_index("file")[NUMBERS[1:]]
+    apart = (given.loc[logs["file"]] - logs.set_index("file")[NUMBERS[1:]]).abs()
+    told |= {"printed": apart.count().sum(), "agree": (apart <= 0.5).sum().sum()}
     told |= {"drop": f"{drop:.1f}", "tests": len(tests)}
     for dataset in SHOWN:
         key = dataset.split(", ")[-1].split()[0]
