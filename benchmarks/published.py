@@ -67,8 +67,10 @@ def log(row: dict[str, Any], base: Path) -> tuple[dict[str, Any], pd.DataFrame |
     path, sigma = base / row["file"], row["sigma"]
     table, audited = tsv.read(path), audit(path, sigma=sigma)
     known = audited.inferred[0] if audited.inferred else None
-    result = {key: row[key] for key in (*ROW, "file")} | {"images": len(table)}
-    result |= {"n": known and known.n, "alpha": known and known.alpha, "verdict": audited.verdict}
+    result = {key: row[key] for key in (*ROW, "file")} | {"n": None, "alpha": None}
+    if known:
+        result |= {"sigma": known.sigma, "n": known.n, "alpha": known.alpha}
+    result |= {"images": len(table), "verdict": audited.verdict}
     kinds = {"": table}
     if known:
         kinds |= dict(zip(("_low", "_high"), harmonised(table, sigma=sigma), strict=True))
