@@ -182,7 +182,7 @@ def test_an_ablation_that_does_not_fit_together_writes_nothing(folder):
 
     with refused(ConfigError, "presets/ablations/trajectory.yaml: digits: ", "tiny-t1.grid.t_min"):
         use("ablation-trajectory")
-    known = "ablation-tau", "cifar10, cifar10-diffusion"
+    known = "ablation-tau", "cifar10, cifar10-cpu"
     with refused(ConfigError, *known, "Did you mean 'ablation-size'?"):
         use("ablation-sise")
     with refused(ConfigError, "--base: presets/ablations/tau.yaml varies digits", "'cifar'"):

@@ -318,7 +318,7 @@ def test_what_it_does_not_run_is_refused(tmp_path):
     with refused(
         BackendError, "ResNet-9 on images whose sides are a multiple of 32 pixels, not 28"
     ):
-        resnet9.build(None, (1, 28, 28), HERE)
+        resnet9.build(fixed("resnet9 in colour"), (3, 28, 28), HERE)
     config.write_text(good.replace('"image_size": 8', '"image_size": 2'))
     with refused(BackendError, "models/a-run", "images of 16 numbers or more"):
         Backend(tmp_path, "a-run", precision="fp32", **asked)

@@ -52,6 +52,7 @@ MODEL = Model(architecture="vit", shape=MINI.models["tiny"] | {"size": f"{WIDTH}
 SHAPES: dict[str, dict[str, Any]] = {
     "vit": MODEL.shape,
     "lenet": {"image_size": 16, "channels": 1, **PROJECTOR},
+    "resnet9": {"stem": 2, "image_size": 16, "channels": 1, **PROJECTOR},
     "resnet": {"size": "8", "image_size": 16, "channels": 1, "mean": [0.5], "std": [0.5]}
     | PROJECTOR,
 }
@@ -328,7 +329,7 @@ def generated(sampler: Any) -> Make:
 CASES: dict[str, Make] = {
     **{f"pretrain {name}": pretrain(name) for name in registry.names("objectives")},
     **{f"train {name}": train(name) for name in registry.names("methods")},
-    **{f"train on {name}": train("gaussian", name) for name in ("lenet", "resnet")},
+    **{f"train on {name}": train("gaussian", name) for name in ("lenet", "resnet", "resnet9")},
     **{f"denoise {name}": denoise(name) for name in registry.names("denoiser_objectives")},
     "denoise by steps": denoise("diffusion", schedule=LINEAR, mean=0.0, std=0.0),
     **{f"fold {name}": folded(name) for name in registry.names("networks")},

@@ -9,7 +9,6 @@ from rrcm.inference.lanes.code import Code
 from rrcm.inference.lanes.kernels import dense
 from rrcm.inference.lanes.program import Compiled, Machine, Program
 from rrcm.inference.lanes.squares import TILE, Convolution, bordered
-from rrcm.models.networks.resnet9 import SMALLEST
 
 GROUPS = 4  # of images at a time, so that a weight of the last stage, once read, serves them all
 
@@ -21,12 +20,13 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
         BackendError: Squares of outputs do not fill the last stage.
     """
     channels, side, _ = shape
-    if side % (SMALLEST * TILE):
-        raise BackendError(
-            f"backend lanes runs ResNet-9 on images whose sides are a multiple of "
-            f"{SMALLEST * TILE} pixels, not {side}; torch and onnx run this one"
-        )
     encoder, head = network.encoder, network.head
+    multiple = TILE * 2 ** len(encoder.stages)
+    if side % multiple:
+        raise BackendError(
+            f"backend lanes runs ResNet-9 on images whose sides are a multiple of {multiple} "
+            f"pixels, not {side}; torch and onnx run this one"
+        )
     program = Program(machine, pixels=channels * side**2, classes=head.out_features, groups=GROUPS)
     x, padded = (program.buffer(count) for count in (program.pixels, bordered(side, channels)))
     *first, last = encoder.stages
