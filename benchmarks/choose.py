@@ -1,13 +1,14 @@
 """Chooses the learning rate and one more constant of each method on the choice split.
 
-``python -m benchmarks.choose`` works on the current params.yaml, the preset `digits`, `fashion-
-mnist` or `cifar10-cpu`, whose shards and first pre-training `rrcm repro` must have made. For each
-method, it compares learning rates (``RATES``) at the first sigma, with the first value of one more
-constant (``OTHERS``); then, at the best rate and at each sigma, the values of that constant. Every
-method has the same number of candidates, varied from its first run at a sigma. A candidate is
-trained as by the stage `train`, exported, and certified on ``shards/choice`` as by `sample` and
-`certify`. Its score is the mean of its certified accuracy over ``report.radii``; the first of
-equals wins. The test split is not read. With ``--epochs`` every candidate is trained for so many.
+``python -m benchmarks.choose`` works on the current params.yaml, the preset `digits`,
+`fashion-mnist` or `cifar10-cpu`, whose shards and first pre-training `rrcm repro` must have made.
+For each method, it compares learning rates (``RATES``) at the first sigma, with the first value of
+one more constant (``OTHERS``); then, at the best rate and at each sigma, the values of that
+constant. Every method has the same number of candidates, varied from its first run at a sigma. A
+candidate is trained as by the stage `train`, exported, and certified on ``shards/choice`` as by
+`sample` and `certify`. Its score is the mean of its certified accuracy over ``report.radii``; the
+first of equals wins. The test split is not read. With ``--epochs`` every candidate is trained for
+so many.
 
 Finished candidates are kept in ``.rrcm/benchmarks/choose``, so that a stopped search resumes.
 """

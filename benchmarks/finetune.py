@@ -12,8 +12,6 @@ reaches, and lists the operators in which it spends its time.
 """
 
 import argparse
-import dataclasses
-import itertools
 import statistics
 import time
 from collections.abc import Iterator
@@ -25,10 +23,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.engine import machine_peak
 from rrcm.config.sections import Compute, Mix, Model, Optimizer, Recipe, Run
 from rrcm.core import registry
 from rrcm.data.splits.shards import Split
 from rrcm.models.trained.base import classifier
+from rrcm.models.trained.base.classifier import Unconditional
 from rrcm.training import finetune
 
 IMAGES, CLASSES, SIGMA = 60_000, 10, 0.25
@@ -42,7 +42,6 @@ NETWORKS = {
 }
 AUGMENT: dict[str, list[Any]] = {"resnet9": [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}]}
 LR, MOMENTUM, DECAY = 0.01, 0.9, 1e-4
-PRODUCT = 2048  # rows and columns of the matrices that are multiplied
 BATCH = 256
 
 
@@ -158,26 +157,13 @@ def resnet9(w: int) -> nn.Sequential:
     )
 
 
-class OfPixels(nn.Module):
-    """A network that gets sigma and does not use it."""
-
-    def __init__(self, network: nn.Module) -> None:
-        """``network`` maps pixels to scores."""
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Scores."""
-        return self.network(x)
-
-
 def plain(model: Model, split: Split, batch: int) -> Iterator[object]:
     """The usual loop in float32; yields after each step."""
     network: nn.Module
     if model.architecture == "lenet":
-        network = OfPixels(lenet())
+        network = Unconditional(lenet())
     elif model.architecture == "resnet9":
-        network = OfPixels(resnet9(model.shape["stem"]))
+        network = Unconditional(resnet9(model.shape["stem"]))
     else:
         network = classifier.build(model, classes=CLASSES, condition="exact", final_norm=False)
     network.train()
@@ -216,15 +202,13 @@ def peak(one: Trained) -> str:
     """Share of the speed of matrix products that a step reaches, and its operators, as text."""
     model = declared(one.network)
     split, made_by = images(model), recipe(one)
+    countable = recipe(one._replace(compiled=False))
     with FlopCounterMode(display=False) as counted:
-        next(ours(model, split, dataclasses.replace(made_by, compute=_uncompiled(made_by.compute))))
+        next(ours(model, split, countable))
     steps = ours(model, split, made_by)
     _seconds(steps, one.steps)
     step = min(_seconds(steps, one.steps) for _ in range(3))
-    dtype = torch.bfloat16 if one.precision == "bf16" else torch.float32
-    square = torch.randn(PRODUCT, PRODUCT, dtype=dtype)
-    products = (torch.mm(square, square) for _ in itertools.count())
-    product = 2 * PRODUCT**3 / min(_seconds(products, 2) for _ in range(5))
+    product = machine_peak(one.precision, "cpu")
     reached = counted.get_total_flops() / step
     with torch.profiler.profile() as profile:
         _seconds(steps, one.steps)
@@ -233,11 +217,6 @@ def peak(one: Trained) -> str:
         f"{100 * reached / product:.0f} % of {product / 1e9:.0f} in matrix products\n\n"
         + profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=12)
     )
-
-
-def _uncompiled(compute: Compute) -> Compute:
-    """``compute`` with operators that can be counted."""
-    return dataclasses.replace(compute, compile=False)
 
 
 def _seconds(steps: Iterator[object], count: int) -> float:
