@@ -1,10 +1,11 @@
 """Builds the code of one network, compiles it, and runs it on batches of images.
 
 A program computes groups of images, as many as a register has lanes. Its weights are one array, its
-activations another one of each call, so that any number of threads may share it.
+activations another one of each thread, so that any number of threads may share it.
 """
 
 import ctypes
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -140,6 +141,7 @@ class Compiled:
         self.engine.finalize_object()
         kind = ctypes.CFUNCTYPE(None, *[ADDRESS] * 4)
         self.forward = kind(self.engine.get_function_address("forward"))
+        self.kept = threading.local()
 
     def run(self, x: Tensor) -> Tensor:
         """Scores [B, K] of pixels ``x`` [B, C, H, W], float32."""
@@ -151,12 +153,19 @@ class Compiled:
         x = x.contiguous()
         turns = len(x) // turn
         scores = torch.empty(turns, self.groups, self.classes, self.lanes)
-        work = torch.zeros(self.vectors * self.lanes)
+        work = self._work().data_ptr()
         for i in range(turns):
             self.forward(
                 scores[i].data_ptr(),
                 x[i * turn].data_ptr(),
                 self.weights.data_ptr(),
-                work.data_ptr(),
+                work,
             )
         return scores.transpose(2, 3).reshape(-1, self.classes)[:rows]
+
+    def _work(self) -> Tensor:
+        """This thread's activations: zero where no layer writes, which the layers rely on."""
+        if not hasattr(self.kept, "work"):
+            self.kept.work = torch.zeros(self.vectors * self.lanes)
+        found: Tensor = self.kept.work
+        return found
