@@ -79,6 +79,7 @@ class Trained:
             draws=draws,
             fit=fit,
             max_value=max_value or MAX_VALUE,
+            trained=Path("models", self.name),
         )
 
     def opened(self, draws: Sampling) -> Opened:

@@ -87,6 +87,10 @@ def of_answers(
         dataclasses.replace(entry, method=entry.name, relabelled=own != marks[0])
         for entry, own in zip(entries, marks[1:], strict=True)
     ]
+    entries = [
+        dataclasses.replace(entry, table=entry.table.assign(**one.attacked))
+        for entry, one in zip(entries, named.values(), strict=True)
+    ]
     return Page(
         entries,
         radii=sorted(radii) if radii is not None else default_radii(entries),

@@ -9,7 +9,7 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rrcm.analysis import ablations, entries, pairing, repetitions
+from rrcm.analysis import ablations, attacked, entries, pairing, repetitions
 from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals, statistics, truncation
@@ -25,6 +25,7 @@ ALTERNATIVES = {  # texts in place of figures, which name the table with their n
     "probabilities": "Curves of the distribution of p_A over images, one for each classifier",
     "envelopes": "Curves of the best share certified at each radius over several σ",
     "budget": "Lines of the share certified against the number of draws; see budget.csv",
+    "attacked": "Curves of the share certified and of the share that an attack leaves",
     "per_class": "Heat maps of certified accuracy by class and radius; see per_class.csv",
 }
 
@@ -106,12 +107,17 @@ def write(
     groups = repetitions.repeated(found)
     over_seeds = repetitions.accuracy(groups, radii=radii)
     apart = repetitions.differences(groups, **chosen)
+    sides = attacked.table(found, **chosen)
     for name, table in {"published": beside, "seeds": over_seeds, "seeds_compared": apart}.items():
         if len(table):
             _csv(table, out / f"{name}.csv")
     _curves(found, out / "curves")
     drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
+    if len(sides):
+        drawn["attacked"] = attacked.figure(found, confidence=confidence)
     context = {
+        "attacked": sides,
+        "contradictions": attacked.contradictions(found),
         "accuracy": accuracy,
         "choice": truncation.choice_note(budget, [e.alpha for e in found if e.alpha]),
         "comparison": tables.comparison_table(found, compared),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 import pandas as pd
 
@@ -54,16 +54,20 @@ class Answers(Sequence[Answer]):
     """The answers for several images, in their order; see `Answer`.
 
     Each holds with probability at least ``1 - alpha``, not all of them together. ``header`` and
-    ``rows`` are the votes that they were computed from.
+    ``rows`` are the votes that they were computed from. ``attacked`` is what an attack adds to the
+    table: the distance to a picture that is certified to have a wrong class, None if none was
+    found, and ``attacked_to``, this class.
     """
 
-    def __init__(self, header: Header, rows: list[Row]) -> None:
+    def __init__(
+        self, header: Header, rows: list[Row], attacked: dict[str, list[Any]] | None = None
+    ) -> None:
         """Certify the votes with the certificate and at the alpha of ``header``.
 
         Raises:
             CertificateError: Too few draws to certify anything at this alpha.
         """
-        self.header, self.rows = header, rows
+        self.header, self.rows, self.attacked = header, rows, attacked or {}
         rule, level = certify.require(header, certificates=[header.certificate], alpha=header.alpha)
         self._answers = [_answer(header, row, rule, level) for row in rows]
 
@@ -95,7 +99,7 @@ class Answers(Sequence[Answer]):
             certificates=[self.header.certificate],
             alpha=self.header.alpha,
         )
-        return table.assign(name=[answer.name for answer in self])
+        return table.assign(name=[answer.name for answer in self], **self.attacked)
 
 
 def _answer(header: Header, row: Row, rule: Rule, level: float) -> Answer:

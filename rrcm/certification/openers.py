@@ -105,7 +105,7 @@ def trained(
         Path(root), run, sigma=sigma, precision="fp32", device=device(), calibration=None
     )
     _, *shape = backend.session.get_inputs()[0].shape
-    return Smoothed(backend, shape=tuple(shape), draws=draws)
+    return Smoothed(backend, shape=tuple(shape), draws=draws, trained=Path(root, "models", run))
 
 
 def foreign(

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm.certification import certify, checks
+from rrcm.certification import attack, certify, checks
 from rrcm.certification.answers import Answer, Answers
+from rrcm.certification.attack import Search
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
@@ -22,9 +23,9 @@ from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
-from rrcm.config.defaults import DRAWS, STOPPING
+from rrcm.config.defaults import DRAWS, RADII, STOPPING
 from rrcm.core import registry
-from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.errors import BackendError, ConfigError, DataError
 from rrcm.core.schema import listed
 from rrcm.data import given
 from rrcm.data.given import Picture
@@ -121,6 +122,46 @@ class Certifier:
                 began=began,
             )
 
+    def attack(
+        self,
+        images: Picture | Iterable[Any],
+        *,
+        labels: Labels = None,
+        radii: Sequence[float] = RADII,
+        answers: Answers | None = None,
+        path: str | Path | None = None,
+        progress: bool = True,
+        **search: int,
+    ) -> Answers:
+        """Attack images at each of ``radii``, to bound the robust accuracy from above.
+
+        Args:
+            images: As of `certify`.
+            labels: Their classes.
+            radii: Those of the table.
+            answers: Those of `certify` for the same images and labels; by default they are drawn.
+            path: A file to keep what is found in: with the same ``answers`` an interrupted attack
+                goes on. A picture within its certified radius is kept beside it.
+            progress: Show bars with the time left.
+            search: ``copies``, ``steps`` and ``restarts`` of `attack.Search`.
+
+        Raises:
+            BackendError: The classifier has no gradients, as an ONNX file.
+            DataError: A label is unknown, or ``answers`` are of other images.
+        """
+        with _threads_restored():
+            smoothed, split = self._with(images, labels)
+            how: dict[str, Any] = {"radii": sorted({*map(float, radii)}), "shown": progress}
+            if answers is None:
+                attack.require(smoothed, split)  # before anything is drawn
+                answers = smoothed.certify(
+                    np.asarray(split.images), labels=split.labels, radii=radii, progress=progress
+                )
+            if answers.header.pixels != smoothed.header(split).pixels:
+                raise DataError("attack: the answers are of other images or labels")
+            how |= {"search": Search(**search), "path": None if path is None else Path(path)}
+            return attack.attack(smoothed, split, answers, **how)
+
     def answer(
         self,
         image: Picture,
@@ -151,7 +192,8 @@ class Smoothed(Certifier):
     ``backend`` classifies pixels of ``shape`` [C, H, W] at its own sigma; the uint8 pixel value
     ``max_value`` becomes 1.0. ``stopping`` are the constants of the rule ``draws.stop``. Answers
     are those of the certificate ``draws.certificate`` at failure probability ``draws.alpha``.
-    ``fit`` resizes picture files to ``shape``; by default they must have that shape.
+    ``fit`` resizes picture files to ``shape``; by default they must have that shape. ``trained`` is
+    the folder of the network that ``backend`` runs, where its gradients are.
     """
 
     backend: Backend
@@ -161,6 +203,7 @@ class Smoothed(Certifier):
     stopping: dict[str, Any] = field(default_factory=STOPPING[DRAWS.stop].copy)
     max_value: int = MAX_VALUE
     fit: Fit | None = None
+    trained: Path | None = None
 
     def __post_init__(self) -> None:
         noise_level(self.sigma)

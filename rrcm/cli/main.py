@@ -60,6 +60,24 @@ def merge(
 
 
 @app.command(rich_help_panel=CERTIFY)
+@takes(but=frozenset({"radius", "budget", "shard", "devices"}))
+def attack(
+    asked: Options,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each search.")] = 20,
+    restarts: Annotated[int, typer.Option(min=1, help="Searches at each radius.")] = 3,
+    copies: Annotated[int, typer.Option(min=1, help="Noisy copies that are attacked.")] = 16,
+) -> None:
+    """Certify and attack images: robust accuracy from both sides; interrupted, it resumes."""
+    from rrcm.cli import requests
+
+    request = requests.resolve(asked, PROJECT)
+    from rrcm.certification.attack import Search
+    from rrcm.cli.commands import attack
+
+    say(attack.attack(request, Search(copies=copies, steps=steps, restarts=restarts)))
+
+
+@app.command(rich_help_panel=CERTIFY)
 @takes(but=OF_MANY)
 def predict(
     asked: Options,

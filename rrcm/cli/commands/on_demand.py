@@ -45,7 +45,7 @@ def certify(request: Request, opened: Opened | None = None) -> str:
     """
     devices.require_given()
     opened = opened or request.opened()
-    header, rows, path = _votes(request, opened)
+    header, rows, path = drawn(request, opened)
     if request.shard == "1/1":
         return _results(request, request.project, header, rows, path, opened)
     path = _shard(header)
@@ -105,10 +105,7 @@ def _results(
     With the radius of a request each image is judged at it.
     """
     certify, report, alpha = asked.certify, asked.report, asked.certify.alpha
-    described = Described(model=header.run, method="")
-    if not header.backend.startswith(FOREIGN):
-        described = project.described(header)
-    entry, written = certified(certify, header, rows, described)
+    entry, written = certified(certify, header, rows, project)
     table, tried = entry.table, trial.read(_tried(header))
     warned = [f"warning: {line}" for line in trial.warnings(header, tried, rows)]
     judged = []
@@ -146,9 +143,12 @@ def _results(
 
 
 def certified(
-    certify: Certify, header: Header, rows: list[Row], described: Described
+    certify: Certify, header: Header, rows: list[Row], project: Project
 ) -> tuple[Entry, Path]:
     """Return votes as an entry of a table, and where its certificates are to be written."""
+    described = Described(model=header.run, method="")
+    if not header.backend.startswith(FOREIGN):
+        described = project.described(header)
     name = _written_as(header, certify)
     entry = Entry(
         name=name,
@@ -186,7 +186,8 @@ def _left_out(name: str, opened: Opened) -> list[str]:
     return [*some, f"left out: {count} of {total} files, listed in {path}"]
 
 
-def _votes(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
+def drawn(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
+    """Return the votes of a request and their file, drawn unless they exist."""
     wanted = header_of(request, opened)
     if stored := _stored(wanted, opened):
         return stored

@@ -183,6 +183,10 @@ class Backend:
 
         Computed on the calling thread; on a GPU, in the order of its current stream.
         """
+        return self.function(x)
+
+    def function(self, x: Tensor) -> Tensor:
+        """`scores`, with gradients."""
         return _scores.of_classes(self._run(x), rows=len(x), classes=self.numbers)
 
     def _run(self, x: Tensor) -> Tensor:

@@ -1,0 +1,47 @@
+"""``rrcm attack``: certified and empirical robust accuracy of one classifier, side by side."""
+
+import dataclasses
+from hashlib import sha256
+from typing import Any
+
+from rrcm.analysis import attacked, report
+from rrcm.analysis.presentation import markup, tables
+from rrcm.certification import attack as attacks
+from rrcm.certification import certify
+from rrcm.certification.answers import Answers
+from rrcm.certification.attack import Search
+from rrcm.cli.classifiers import note
+from rrcm.cli.commands import on_demand
+from rrcm.cli.requests import Request
+from rrcm.core import locks
+
+
+def attack(request: Request, search: Search) -> str:
+    """Certify the images of a request and attack them; return the table and the files written."""
+    opened, radii = request.opened(), request.report.radii
+    attacks.require(opened.smoothed, opened.split)
+    header, rows, votes = on_demand.drawn(request, opened)
+    asked = sha256(f"{radii} {search}".encode()).hexdigest()[:8]
+    path = on_demand.VOTES / f"{on_demand.key_of(header)}-{asked}.attack.json"
+    with locks.alone(path.with_suffix(".lock"), f"attack {opened.name}", say=note):
+        found = attacks.attack(
+            opened.smoothed, opened.split, Answers(header, rows),
+            radii=radii, search=search, path=path, shown=True,
+        )  # fmt: skip
+    entry, written = on_demand.certified(request.certify, header, rows, request.project)
+    out = written.with_name(f"{entry.name}-attack")
+    entry = dataclasses.replace(entry, name=out.name, table=entry.table.assign(**found.attacked))
+    shown: dict[str, Any] = {"radii": radii, "confidence": request.report.confidence}
+    certify.write(entry.table, out.with_name(f"{out.name}.csv"))
+    report.write([entry], out, subject=opened.name, **shown)
+    table = attacked.table([entry], **shown).drop(columns="method")
+    lines = [
+        *attacked.contradictions([entry]),
+        f"robust accuracy, % [{tables.percent_of(request.report.confidence)} Wilson interval]\n",
+        f"{markup.plain(table, again=1)}\n",
+        f"{len(rows)} images, alpha = {header.alpha}; {search}",
+        f"certificates and distances: {out}.csv",
+        f"the report: {out / 'index.html'}",
+        f"votes: {votes}; the attack: {path}",
+    ]
+    return "\n".join(lines)
