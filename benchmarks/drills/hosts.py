@@ -191,7 +191,7 @@ class Team:
 
     def at_work(self, stage: str) -> str | None:
         """The clone that runs a stage, once its state is at the remote."""
-        sent = [*(self.folder / "remote").glob(f"rrcm-resume/{stage.partition(':')[0]}/*/*/latest")]
+        sent = [*(self.folder / "remote").glob(f"rrcm-resume/{stage.partition(':')[0]}/*/*.zip")]
         for path in self.folder.glob(f"host-*/{SCRATCH}/{stage}.lock") if sent else ():
             return path.relative_to(self.folder).parts[0]
         return None

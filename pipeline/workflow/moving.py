@@ -11,7 +11,7 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,8 @@ class Place:
             packed = Path(folder, "state.zip")
             with zipfile.ZipFile(packed, "w") as archive:
                 for path in files:
-                    archive.write(path, path.relative_to(SCRATCH / self.name / self._key))
+                    with suppress(FileNotFoundError):  # replaced since, or the stage is over
+                        archive.write(path, path.relative_to(SCRATCH / self.name / self._key))
             self._fs.makedirs(self._there, exist_ok=True)
             self._fs.put_file(str(packed), self._archive(self.name))
         self._mark(self.name).write_text(str(self._fs.checksum(self._archive(self.name))))
