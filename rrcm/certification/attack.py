@@ -101,7 +101,7 @@ def attack(
             torch.set_num_threads(1)  # sums are rounded alike on every machine and in every try
             x = torch.from_numpy(split.pixels(place[row.idx])).to(smoothed.backend.device)
             draw = Draws(header.seed, row.idx, purpose="attack")
-            nearest, distance, to = x, None, ABSTAIN
+            nearest, distance, to = x, math.inf, ABSTAIN
             for point in pictures(network, x, row.label, header.sigma, radii, search, draw):
                 said = judge.answer(point.cpu().numpy(), idx=row.idx, seed=seed)
                 if said.abstained or said.label == row.label:
@@ -109,14 +109,9 @@ def attack(
                 apart = float((point.double() - x.double()).norm())
                 distance = float(printed(apart * (1 + 1e-12), UP, places=DIGITS))
                 nearest, to = point, said.label
-            if (
-                path
-                and distance is not None
-                and answer.label == row.label
-                and distance <= answer.radius
-            ):
+            if path and answer.label == row.label and answer.robust_at(distance):
                 np.save(f"{path}-{row.idx}.npy", nearest.cpu().numpy())
-            kept["attacked"].append(distance)
+            kept["attacked"].append(None if to == ABSTAIN else distance)
             kept["attacked_to"].append(to)
             if path is not None:
                 write_json(path, kept)
