@@ -39,7 +39,8 @@ def attack(request: Request, search: Search) -> str:
         *attacked.contradictions([entry]),
         f"robust accuracy, % [{tables.percent_of(request.report.confidence)} Wilson interval]\n",
         f"{markup.plain(table, again=1)}\n",
-        f"{len(rows)} images, alpha = {header.alpha}; {search}",
+        f"{len(rows)} images, alpha = {header.alpha}; PGD and DDN on {search.copies} noisy copies, "
+        f"{search.steps} steps, {search.restarts} restarts",
         f"certificates and distances: {out}.csv",
         f"the report: {out / 'index.html'}",
         f"votes: {votes}; the attack: {path}",
