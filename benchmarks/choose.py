@@ -64,8 +64,8 @@ OTHERS: dict[str, dict[str, Other]] = {  # data set -> method -> a constant of i
     },
     "fashion_mnist": {"gaussian": DECAY, "consistency": LBD, "rrcm": LBD},
     "cifar10": {
-        "gaussian": ("weight_decay", {0.25: [5e-4, 2e-3], 0.5: [5e-4, 2e-3]}),
-        "consistency": ("lbd", {0.25: [10.0, 20.0], 0.5: [5.0, 10.0]}),
+        "gaussian": ("weight_decay", {0.25: [5e-4, 2e-3]}),
+        "consistency": ("lbd", {0.25: [10.0, 20.0]}),
     },
 }
 
