@@ -46,7 +46,7 @@ class Published(nn.Module):
     def forward(self, x):
         x = self.first(x)
         x = self.second(x + self.residual[0](x))
-        return self.head((x + self.residual[1](x)).amax(dim=(2, 3)))
+        return self.head(0.125 * (x + self.residual[1](x)).amax(dim=(2, 3)))
 
 
 def layers(channels: int, out: int) -> list[nn.Module]:

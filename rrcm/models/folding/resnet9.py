@@ -1,6 +1,7 @@
 """ResNet-9 for inference: each BatchNorm is part of the convolution before it, in float64.
 
-In evaluation mode BatchNorm is a linear map of each channel. Exact algebra, up to rounding.
+In evaluation mode BatchNorm is a linear map of each channel; the scale of the representation is
+part of the head. Exact algebra, up to rounding.
 """
 
 import copy
@@ -33,6 +34,8 @@ class Trunk(nn.Module):
                 module.conv = fuse_conv_bn_eval(module.conv, module.norm)
                 module.norm = nn.Identity()
         self.head = copy.deepcopy(network.head).double()
+        self.head.weight *= self.encoder.scale
+        self.encoder.scale = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores [B, K], computed in the precision that this module was cast to."""

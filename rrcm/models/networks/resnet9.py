@@ -4,7 +4,7 @@ Eight convolutions of 3 x 3 and a linear head, after Page (2018), "How to train 
 networks of this shape reach 94 % of CIFAR-10 in minutes. With the width w: a stem of w channels, a
 stage of 2 w, one of 4 w and one of 8 w; each stage halves the sides of the image, and the first and
 the last have a residual block. Every convolution is followed by BatchNorm and ReLU. The maximum
-over the last pixels is the representation. Inputs are noisy pixels in [0, 1].
+over the last pixels, times SCALE, is the representation. Inputs are noisy pixels in [0, 1].
 
 ReLU comes after the pooling here: it is monotone, so the maximum commutes with it, and so do the
 gradients. Pixels are laid out with their channels last, in which processors convolve faster.
@@ -23,6 +23,7 @@ from rrcm.core.ranges import SIDE, WIDTH, positive, require
 from rrcm.models.trained.base.projector import Projector as Projector
 from rrcm.noise import units
 
+SCALE = 0.125  # of the representation, as published: without it the first scores are too large
 STAGES = 3
 SMALLEST = 2**STAGES  # pixels per side
 
@@ -102,7 +103,7 @@ class Encoder(nn.Module):
         """
         super().__init__()
         require(not final_norm, "final_norm: a ResNet has no LayerNorm at its end; set it to false")
-        self.image_size = cfg.image_size
+        self.image_size, self.scale = cfg.image_size, SCALE
         widths = [cfg.stem * 2**i for i in range(STAGES + 1)]
         self.stem = Convolution(cfg.channels, widths[0], pool=False)
         self.stages = nn.ModuleList(
@@ -134,4 +135,4 @@ class Encoder(nn.Module):
         x = self.stem(units.to_model_space(x).contiguous(memory_format=torch.channels_last))
         for stage in self.stages:
             x = stage(x)
-        return x.amax(dim=(2, 3))
+        return self.scale * x.amax(dim=(2, 3))
