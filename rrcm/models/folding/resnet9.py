@@ -27,15 +27,16 @@ class Trunk(nn.Module):
     def __init__(self, network: Classifier) -> None:
         """See `fold`."""
         super().__init__()
-        self.encoder: Any = copy.deepcopy(network.encoder).double().eval()
-        for module in self.encoder.modules():
+        encoder: Any = copy.deepcopy(network.encoder).double().eval()
+        for module in encoder.modules():
             if isinstance(module, Convolution):
                 assert isinstance(module.norm, nn.BatchNorm2d)
                 module.conv = fuse_conv_bn_eval(module.conv, module.norm)
                 module.norm = nn.Identity()
         self.head = copy.deepcopy(network.head).double()
-        self.head.weight *= self.encoder.scale
-        self.encoder.scale = 1.0
+        self.head.weight *= encoder.scale
+        encoder.scale = 1.0
+        self.encoder = encoder
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores [B, K], computed in the precision that this module was cast to."""
