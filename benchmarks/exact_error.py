@@ -1,4 +1,4 @@
-"""The exact error of the stopping rule `spending`: how often some look claims too much of p.
+"""The exact error of the stopping rules `spending` and `proportional`: too much claimed of p.
 
 ``python -m benchmarks.exact_error`` adds up, for each of 10,000 p, the probability that the bound
 of 1 - p is too small at any look, whether or not drawing would have stopped there. It follows the
@@ -15,23 +15,27 @@ from scipy.special import gammaln, ndtr
 
 from benchmarks import futility
 from rrcm.certification.certificates import cohen
-from rrcm.certification.stopping import spending
+from rrcm.certification.stopping import proportional, spending
+from rrcm.certification.votes.boundaries import Rule
 from rrcm.certification.votes.bounds import complement
 from rrcm.certification.votes.counts import Claim
+from rrcm.certification.votes.sequential import Table
 
 DEVIATIONS, MORE = 8.0, 40  # misses farther from their mean count as errors
+RULES = {"spending": spending.Rule, "proportional": proportional.Rule}
 LARGEST = 4.0  # the largest radius, in sigma, whose p is tried
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--n", type=int, nargs="+", default=[1_000, 10_000, 100_000])
+    options.add_argument("--rule", choices=RULES, default="spending")
     arguments = options.parse_args()
     radii = np.linspace(0.0, LARGEST, 10_000)
     print("| n | looks | largest error / alpha | at p | of radii of the table | control |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: |")
     for n in arguments.n:
-        rule, alpha = _laid_out(n, futility.ALPHA), futility.ALPHA
+        rule, alpha = _laid_out(arguments.rule, n, futility.ALPHA), futility.ALPHA
         steps = Steps(rule.looks)
         errors = np.array([error(rule, steps, float(ndtr(-r)), alpha) for r in radii])
         table = [error(rule, steps, q, alpha) for q in _within(rule, alpha)]
@@ -45,7 +49,7 @@ def main() -> None:
         )
 
 
-def error(rule: spending.Rule, steps: "Steps", q: float, alpha: float) -> float:
+def error(rule: Rule, steps: "Steps", q: float, alpha: float) -> float:
     """The probability that a look claims less than ``q`` = 1 - p."""
     levels = rule.levels(alpha)
     below = [most for level, most in zip(levels.qs, levels.most, strict=True) if level < q]
@@ -88,12 +92,12 @@ def _window(draws: int, q: float) -> tuple[int, int]:
     return max(0, math.floor(draws * q - width)), min(draws, math.ceil(draws * q + width))
 
 
-def _laid_out(n: int, alpha: float) -> spending.Rule:
+def _laid_out(name: str, n: int, alpha: float) -> Rule:
     claim = Claim(certificate=cohen, sigma=futility.SIGMA, alpha=alpha)
-    return spending.Rule(spending.Config(radii=futility.RADII, beta=0.01), n=n, claim=claim)
+    return RULES[name](Table(radii=futility.RADII, beta=futility.BETA), n=n, claim=claim)
 
 
-def _within(rule: spending.Rule, alpha: float) -> list[float]:
+def _within(rule: Rule, alpha: float) -> list[float]:
     """1 - p of the radii of the table that n draws can certify."""
     qs = [float(ndtr(-r / futility.SIGMA)) for r in futility.RADII]
     return [q for q in qs if q > rule.levels(alpha).qs[-1]]

@@ -13,6 +13,7 @@ from scipy.special import betaincinv
 from benchmarks.futility import ALPHA, BETA, drawn, fewest, laid_out, thresholds
 from rrcm.certification.certificates import cohen
 from rrcm.certification.stopping import spending
+from rrcm.certification.votes.boundaries import hopeless as given_up
 from rrcm.certification.votes.bounds import complement
 from rrcm.certification.votes.counts import Claim
 from rrcm.certification.votes.sequential import efficacy_bound
@@ -47,7 +48,7 @@ def at(radius: float, *, n: int, alpha: float) -> dict[str, Bounds]:
     other = spending.Rule(cfg, n=n, claim=claim)
     levels, looks = other.levels(alpha), np.array(other.looks)
     most = levels.most[int(np.argmin(np.abs(np.array(levels.qs) - q)))]
-    hopeless = spending.hopeless(other.looks, int(most[-1]), cfg.beta)
+    hopeless = given_up(other.looks, int(most[-1]), cfg.beta, other.pace)
     enough, below = looks - most, looks - hopeless + 1
     return {
         "none": ((n,), (once,), (0,)),

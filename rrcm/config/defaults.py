@@ -30,6 +30,7 @@ STOPPING: dict[str, dict[str, Any]] = {  # constants of each stopping rule
     "none": {},
     "grid": {"radii": DECIDED, "beta": 5e-4},
     "spending": {"radii": DECIDED, "beta": 0.01},
+    "proportional": {"radii": DECIDED, "beta": 0.3},
     "anytime": {"tolerance": 0.1, "beta": 1e-3},
 }
 CERTIFY = Certify(certificates=["cohen"], alpha=DRAWS.alpha)

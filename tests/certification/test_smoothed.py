@@ -78,9 +78,14 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn():
     none = of(draws=dataclasses.replace(DRAWS, stop="none"), stopping={})
     with refused(ConfigError, "rule 'none' certifies nothing before its end"):
         none.answer(SPLIT.images[0], budget=1.0)
-    with refused(ConfigError, "stop: one of the rules anytime, grid, none, spending, got 'nome'"):
+    with refused(
+        ConfigError,
+        "stop: one of the rules anytime, grid, none, proportional, spending, got 'nome'",
+    ):
         of().certify(SPLIT.images, stop="nome")
-    with refused(ConfigError, "radii: the rules grid, spending decide them, not 'anytime'"):
+    with refused(
+        ConfigError, "radii: the rules grid, spending, proportional decide them, not 'anytime'"
+    ):
         of().certify(SPLIT.images, stop="anytime", radii=[0.1])
 
 

@@ -1,4 +1,4 @@
-"""The rule `spending` spends alpha and beta, exactly, and no radius is claimed twice as often."""
+"""The rules that spend alpha and beta, exactly; and no radius is claimed twice as often."""
 
 import itertools
 
@@ -7,9 +7,10 @@ import pytest
 from builders import refused
 from scipy.stats import binom, norm
 
-from benchmarks import futility
+from benchmarks import futility, limit
 from rrcm.certification.certificates import cohen, two_class
-from rrcm.certification.stopping import spending
+from rrcm.certification.stopping import proportional, spending
+from rrcm.certification.votes import boundaries
 from rrcm.certification.votes.counts import Claim
 from rrcm.core.errors import ConfigError
 
@@ -18,9 +19,12 @@ RADII = [0.0, 0.25, 0.5, 0.75]
 SMALL, LEVELS = (2, 4, 7, 9, 12), (0.5, 0.4, 0.25, 0.1)  # all 4,096 orders can be tried
 
 
-def make(n=1000, radii=RADII, alpha=ALPHA, beta=BETA, certificate=cohen):
-    cfg = spending.Config(radii=radii, beta=beta)
-    return spending.Rule(cfg, n=n, claim=Claim(certificate=certificate, sigma=SIGMA, alpha=alpha))
+both = pytest.mark.parametrize("module", [spending, proportional], ids=["spending", "proportional"])
+
+
+def make(module=spending, n=1000, radii=RADII, alpha=ALPHA, beta=BETA, certificate=cohen):
+    cfg = module.Config(radii=radii, beta=beta)
+    return module.Rule(cfg, n=n, claim=Claim(certificate=certificate, sigma=SIGMA, alpha=alpha))
 
 
 def misses_of_all_orders():
@@ -44,43 +48,67 @@ def error(looks, most, q):
     return 1 - alive.sum()
 
 
+@both
+def test_how_fast_alpha_is_spent(module):
+    """Votes files name the rule only, so its pace must never change."""
+    assert module.Rule.pace == {spending: (0.9, 0.9, 0.5), proportional: (0.7, 1.0, 1.0)}[module]
+
+
+@both
 @pytest.mark.parametrize("alpha", [0.001, 0.05, 0.3])
-def test_boundaries_spend_what_they_may_and_one_miss_more_would_be_too_much(alpha):
+def test_boundaries_spend_what_they_may_and_one_miss_more_would_be_too_much(module, alpha):
     """Against all orders of twelve draws, one by one."""
-    misses, done = misses_of_all_orders(), np.array(SMALL) / SMALL[-1]
+    misses, done, pace = misses_of_all_orders(), np.array(SMALL) / SMALL[-1], module.Rule.pace
     for q in LEVELS:
-        (most,) = spending.boundaries(SMALL, (q,), alpha)
-        allowed = alpha * np.where(done < 1, spending.SHARE * done**spending.POWER, 1.0)
-        for i, limit in enumerate(allowed):
+        (most,) = boundaries.boundaries(SMALL, (q,), alpha, pace)
+        allowed = alpha * np.where(done < 1, pace.alpha * done**pace.power, 1.0)
+        for i, level in enumerate(allowed):
             before = (misses[:, :i] <= most[:i]).any(axis=1)
-            assert probability(before | (misses[:, i] <= most[i]), q) <= limit
-            assert probability(before | (misses[:, i] <= most[i] + 1), q) > limit
+            assert probability(before | (misses[:, i] <= most[i]), q) <= level
+            assert probability(before | (misses[:, i] <= most[i] + 1), q) > level
 
 
+@both
 @pytest.mark.parametrize(("most", "beta"), [(0, 0.01), (1, 0.2), (3, 0.01), (6, 0.2)])
-def test_few_images_are_given_up_whatever_p_is(most, beta):
+def test_few_images_are_given_up_whatever_p_is(module, most, beta):
     """Of those with as few misses in the end as certify; those with just as few lose most."""
     misses = misses_of_all_orders()
-    fewest = spending.hopeless(SMALL, most, beta)
+    fewest = boundaries.hopeless(SMALL, most, beta, module.Rule.pace)
     enough = misses[:, -1] <= most
     given_up = enough & (misses[:, :-1] >= fewest[:-1]).any(axis=1)
 
     for q in (0.01, 0.1, 0.3, 0.5, 0.9):
         assert probability(given_up, q) <= beta * probability(enough, q)
     assert fewest[-1] == most + 1
-    just = misses[:, -1] == most
-    sooner = (misses[:, :-1] >= fewest[:-1] - 1).any(axis=1)
-    assert (just & sooner).sum() > beta * just.sum()
+    just, done, pace = misses[:, -1] == most, np.array(SMALL[:-1]) / SMALL[-1], module.Rule.pace
+    for i, allowed in enumerate(beta * pace.beta * done**pace.power * just.sum()):
+        before = just & (misses[:, :i] >= fewest[:i]).any(axis=1)
+        assert (before | just & (misses[:, i] >= fewest[i])).sum() <= allowed
+        assert (before | just & (misses[:, i] >= fewest[i] - 1)).sum() > allowed
 
 
-def test_alpha_is_spent_to_the_last_tenth_at_every_radius_of_the_table():
-    rule = make()
+@both
+def test_alpha_is_spent_to_the_last_tenth_at_every_radius_of_the_table(module):
+    rule = make(module, n=5000)
     qs = [float(norm.sf(r / SIGMA)) for r in RADII]
     most = [fewest_misses(rule, q) for q in qs]
 
     errors = [error(rule.looks, one, q) for one, q in zip(most, qs, strict=True)]
 
     assert all(0.9 * ALPHA < one <= ALPHA for one in errors), errors
+
+
+def test_proportional_draws_less_and_certifies_more_next_to_a_radius():
+    """With the beta of the presets; images at 1.05 times the radius 0.25, by exact recursion."""
+    p = float(norm.cdf(1.05 * 0.25 / SIGMA))
+    tables = [
+        limit.Table(make(spending, 10_000)),
+        limit.Table(make(proportional, 10_000, beta=0.3)),
+    ]
+
+    (draws, certified), (fewer, more) = [table.followed(p) for table in tables]
+
+    assert fewer < 0.95 * draws and more[1] > certified[1]
 
 
 def fewest_misses(rule, q):
@@ -91,16 +119,19 @@ def fewest_misses(rule, q):
     ]
 
 
-def test_a_larger_radius_is_never_certified_without_the_smaller_ones():
+@both
+def test_a_larger_radius_is_never_certified_without_the_smaller_ones(module):
     qs = tuple(np.linspace(0.5, 0.01, 200))
-    most = spending.boundaries(spending.looks(1000), qs, ALPHA)
+    most = boundaries.boundaries(boundaries.looks(1000), qs, ALPHA, module.Rule.pace)
 
     assert (np.diff(most, axis=0) <= 0).all()
 
 
-def test_other_certificates_are_refused():
-    with refused(ConfigError, "spending does not go with the certificate two_class", "grid"):
-        make(certificate=two_class)
+@both
+def test_other_certificates_are_refused(module):
+    name = module.__name__.rpartition(".")[2]
+    with refused(ConfigError, f"rule {name} does not go with the certificate two_class", "grid"):
+        make(module, certificate=two_class)
 
 
 def test_so_few_draws_that_a_radius_cannot_be_had_give_it_up():

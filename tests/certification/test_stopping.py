@@ -15,7 +15,7 @@ from scipy.stats import binom
 from benchmarks.futility import fewest, seen
 from rrcm.certification import certify
 from rrcm.certification.certificates import cohen
-from rrcm.certification.stopping import anytime, grid, none, spending
+from rrcm.certification.stopping import anytime, grid, none, proportional, spending
 from rrcm.certification.votes import bounds, sequential
 from rrcm.certification.votes.counts import Claim
 from rrcm.core.errors import ConfigError
@@ -28,6 +28,7 @@ CONSTANTS = {
     grid: {"radii": RADII, "beta": 0.001},
     anytime: {"tolerance": 0.02, "beta": 0.001},
     spending: {"radii": RADII, "beta": 0.01},
+    proportional: {"radii": RADII, "beta": 0.3},
 }
 
 
@@ -115,7 +116,7 @@ def test_a_bound_is_the_least_of_its_looks_and_falls_with_hits(module, data):
 
     assert got == min(rule.complement([look], 0.01) for look in history)
     assert rule.complement(more, 0.01) <= got
-    if module is not spending:  # what it spends at one look, a later one lacks
+    if module not in (spending, proportional):  # what it spends at one look, a later one lacks
         assert rule.complement(history, 0.02) <= got
 
 
@@ -131,7 +132,7 @@ def test_nothing_is_left_to_say_at_the_end(module):
         assert why in ((None, "futile") if rule.fixed else ("certified", "futile"))
 
 
-@pytest.mark.parametrize("module", [grid, spending])
+@pytest.mark.parametrize("module", [grid, spending, proportional])
 @settings(deadline=None, max_examples=5)
 @given(st.integers(100, 3000), st.floats(0.05, 2.0), st.floats(0.0, 2.0))
 def test_what_a_rule_calls_certified_is_in_the_table(module, n, sigma, share):

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from rrcm.certification.sampling import journal as journal_module
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.sampling.sampler import subset
-from rrcm.certification.stopping import spending
-from rrcm.certification.votes import records
+from rrcm.certification.votes import boundaries, records
 from rrcm.certification.votes.records import Header
 from rrcm.core.errors import VotesError
 
@@ -96,7 +95,7 @@ def files(draw):
     return replace(definition, images=len(rows)), rows
 
 
-@pytest.mark.parametrize("stop", ["none", "spending"])
+@pytest.mark.parametrize("stop", ["none", "spending", "proportional"])
 @few
 @given(files())
 def test_writing_and_reading_are_inverses(tmp_path_factory, stop, file):
@@ -123,7 +122,7 @@ def test_votes_of_a_rule_that_looks_often_are_packed(path):
 
 def test_packed_votes_need_a_tenth_and_older_ones_are_read(path):
     """2,000 images of ten classes, of which twenty are simulated: at most a megabyte."""
-    rng, draws = np.random.default_rng(0), spending.looks(100_000)[:90]
+    rng, draws = np.random.default_rng(0), boundaries.looks(100_000)[:90]
     steps = np.diff(draws, prepend=0)
     rows = [
         row(idx, 0, [10, *[0] * 9], *rng.multinomial(steps, p).cumsum(axis=0))

@@ -283,7 +283,7 @@ VARIANTS = {
     "grid on onnx": using("onnx", "grid", "gaussian", "digits"),
     "none on torch": using("torch", "none", "sound", "cifar10", "resnet"),
     "anytime on torch": using("torch", "anytime", "gaussian", "imagenet", method="smoothadv"),
-    "MNIST": using("lanes", "none", "gaussian", "mnist", "lenet"),
+    "MNIST": using("lanes", "spending", "gaussian", "mnist", "lenet"),
 }
 
 

@@ -1,0 +1,248 @@
+"""Rules that stop once each radius of a table is decided, and spend alpha exactly over all looks.
+
+For each of a list of radii, hits are compared with a boundary at every look. The boundaries are
+computed by a recursion over the hits that are still undecided, so that their joint error is alpha
+and nothing is lost to inequalities (eq. 56). Source of the idea: Lan & DeMets (1983), Biometrika
+70; of testing a list of radii in order, each at full alpha: fixed-sequence tests. The rules differ
+in their `Pace`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln
+
+from rrcm.certification.votes.bounds import complement
+from rrcm.certification.votes.bounds import radius as radius_of
+from rrcm.certification.votes.counts import Claim, History, ImageVotes
+from rrcm.certification.votes.sequential import MARGIN, Table, efficacy_bound
+from rrcm.core.errors import ConfigError
+
+FIRST, PER_DECADE = 100, 80  # the first look, and looks while draws grow tenfold,
+LEAST_STEP = 16  # but not after every few draws
+MOST_DRAWS = 10**7
+BEND = 0.8  # looks become a little denser towards n, where most draws are made
+PER_SIGMA = 64  # radii that can be certified between those of the table
+WIDTH = 9.5, 60.0  # deviations and draws around the mean beyond which all is neglected:
+NEGLECTED = 1e-13  # less than that, of all looks together
+ROUNDING = 1e-9  # relative error of the recursion's sums in float64, generously
+
+
+class Pace(NamedTuple):
+    """How fast alpha and beta are spent: a share (t / n)^``power`` of each after t < n draws."""
+
+    alpha: float
+    beta: float
+    power: float
+
+
+class Rule:
+    """Draws while a radius of the table is neither certified nor out of reach."""
+
+    fixed = False
+    nested = False
+    pace: Pace
+
+    def __init__(self, cfg: Table, *, n: int, claim: Claim) -> None:
+        """For at most ``n`` draws; the radius of ``claim`` must follow from one probability."""
+        name = type(self).__module__.rpartition(".")[2]
+        if claim.certificate.READS != {"hits"}:
+            other = claim.certificate.__name__.rpartition(".")[2]
+            raise ConfigError(
+                f"stopping rule {name} does not go with the certificate {other}: its boundaries "
+                "are those of radii of the certificate cohen; use the rule grid"
+            )
+        if n > MOST_DRAWS:
+            raise ConfigError(
+                f"n: boundaries of the rule {name} take minutes beyond {MOST_DRAWS:,} draws, got "
+                f"{n:,}; use the rule anytime"
+            )
+        self.cfg, self.claim = cfg, claim
+        self.looks = looks(n)
+        self._place = {look: i for i, look in enumerate(self.looks)}
+
+    def stop(self, votes: ImageVotes) -> str | None:
+        """``certified`` if all radii are decided and one is certified, ``futile`` if none is."""
+        history = votes.history(votes.c_A)
+        reached = radius_of(self.complement(history, self.claim.alpha), sigma=self.claim.sigma)
+        missing = [radius for radius in self.cfg.radii if reached < radius + MARGIN]
+        if missing and not self._is_futile(min(missing), history):
+            return None
+        return "certified" if len(missing) < len(self.cfg.radii) else "futile"
+
+    def _is_futile(self, radius: float, history: History) -> bool:
+        """Whether a look so far gives up a radius."""
+        levels, q = self.levels(self.claim.alpha), _q(radius, sigma=self.claim.sigma)
+        if q not in levels.qs:  # not even n hits among n draws certify it
+            return True
+        most = int(levels.most[levels.qs.index(q), -1])
+        at, misses = self._seen(history)
+        return bool((misses >= hopeless(self.looks, most, self.cfg.beta, self.pace)[at]).any())
+
+    def complement(self, history: History, alpha: float) -> float:
+        """Upper bound of 1 - p: that of the last radius that the boundaries certify (eq. 56).
+
+        Nothing is claimed of numbers of draws that are no look of the rule.
+        """
+        levels, (at, misses) = self.levels(alpha), self._seen(history)
+        passed = int((misses <= levels.most[:, at]).sum(axis=0).max(initial=0))
+        return levels.qs[passed - 1] if passed else 1.0
+
+    def levels(self, alpha: float) -> "Levels":
+        """What can be claimed at ``alpha``, and from how few misses."""
+        return _levels(self.looks, tuple(self.cfg.radii), self.claim.sigma, alpha, self.pace)
+
+    def _seen(self, history: History) -> tuple[np.ndarray, np.ndarray]:
+        """Places of the looks, and misses there."""
+        seen = [(self._place[t], t - hits) for t, hits in history if t in self._place]
+        at, misses = np.array(seen, dtype=np.int64).reshape(-1, 2).T
+        return at, misses
+
+    def settles(self, radius: float) -> bool:
+        """True for the radii of the table."""
+        return self.cfg.settles(radius)
+
+    def describe(self) -> str:
+        """A sentence for reports."""
+        return self.cfg.describe()
+
+
+@lru_cache(maxsize=64)
+def looks(n: int) -> tuple[int, ...]:
+    """Numbers of draws at which to look: `FIRST` to n, denser towards n."""
+    if n <= FIRST:
+        return (n,)
+    count, found = math.ceil(PER_DECADE * math.log10(n / FIRST)) + 1, [FIRST]
+    for i in range(1, count):
+        look = round(FIRST * (n / FIRST) ** ((i / count) ** BEND))
+        if found[-1] + LEAST_STEP <= look <= n - LEAST_STEP:
+            found.append(look)
+    return (*found, n)
+
+
+def _q(radius: float, *, sigma: float) -> float:
+    """The largest bound of 1 - p that certifies ``radius``, rounded down."""
+    return efficacy_bound(radius, sigma=sigma) * (1 - 1e-12)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Bounds ``qs`` [Q] of 1 - p, descending, and the most misses [Q, L] that certify each."""
+
+    qs: tuple[float, ...]
+    most: np.ndarray
+
+
+@lru_cache(maxsize=64)
+def _levels(
+    looks: tuple[int, ...], table: tuple[float, ...], sigma: float, alpha: float, pace: Pace
+) -> Levels:
+    least = complement(looks[-1], looks[-1], alpha)  # nothing below it can be certified
+    end = max(0.0, radius_of(least, sigma=sigma))
+    between = (i * sigma / PER_SIGMA for i in range(int(end / sigma * PER_SIGMA) + 1))
+    qs = {_q(radius, sigma=sigma) for radius in (*table, *between)}
+    found = tuple(sorted((q for q in qs if q > least), reverse=True))
+    return Levels(found, boundaries(looks, found, alpha, pace))
+
+
+def boundaries(
+    looks: tuple[int, ...], qs: tuple[float, ...], alpha: float, pace: Pace
+) -> np.ndarray:
+    """The most misses [Q, L] at each look that certify 1 - p <= q; -1 where none do.
+
+    Guarantee: for each q, if the true 1 - p is q or more, the probability that any look has so few
+    misses is at most ``alpha``. Non-increasing along Q, so that what certifies one q also certifies
+    all larger ones.
+
+    Args:
+        looks: Numbers of draws.
+        qs: Descending.
+        alpha: Failure probability.
+        pace: How fast it is spent.
+    """
+    rows = [_most_misses(looks, q, alpha, pace) for q in qs]
+    most = np.array(rows, dtype=np.int64).reshape(len(qs), len(looks))
+    return np.minimum.accumulate(most, axis=0)
+
+
+def _most_misses(looks: tuple[int, ...], q: float, alpha: float, pace: Pace) -> list[int]:
+    found, spent = [], 0.0
+    for look, walk in _undecided(looks, q):
+        reached = np.cumsum(walk.share)
+        share = pace.alpha * (look / looks[-1]) ** pace.power if look < looks[-1] else 1.0
+        level = (1 - ROUNDING) * alpha * share - NEGLECTED - spent
+        count = int(np.searchsorted(reached, level, side="right"))
+        found.append(walk.first + count - 1 if count else -1)
+        spent += float(reached[count - 1]) if count else 0.0
+        walk.share[:count] = 0.0
+    return found
+
+
+@lru_cache(maxsize=1 << 10)
+def hopeless(looks: tuple[int, ...], most: int, beta: float, pace: Pace) -> np.ndarray:
+    """The fewest misses [L] at each look that give up certifying with ``most`` misses in the end.
+
+    Guarantee: an image with ``most`` misses or fewer among n draws has as many at any look with
+    probability at most ``beta``, whatever p is.
+    """
+    n = looks[-1]
+    if not 0 <= most < n:
+        return np.zeros(len(looks), dtype=np.int64)
+    q = max(most, 1e-9) / n
+    log_p_total, boundary, spent_beta = _log_pmf(np.array(most), n, q), [], 0.0
+    for look, walk in _undecided(looks, q):
+        misses = walk.first + np.arange(len(walk.share))
+        left = np.where(misses <= most, most - misses, 0)
+        after = np.where(misses <= most, np.exp(_log_pmf(left, n - look, q) - log_p_total), 0.0)
+        lost = np.cumsum((walk.share * after)[::-1])  # most misses first
+        share = pace.beta * (look / n) ** pace.power
+        level = beta * share * (1 - ROUNDING) - NEGLECTED - spent_beta
+        count = int(np.searchsorted(lost, level, side="right")) if look < n else 0
+        end = len(walk.share) - count
+        boundary.append(min(walk.first + end, most + 1) if look < n else most + 1)
+        spent_beta += float(lost[count - 1]) if count else 0.0
+        walk.share[end:] = 0.0
+    return np.array(boundary, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The probability ``share`` [i] of ``first + i`` misses, without having been decided before."""
+
+    first: int
+    share: np.ndarray
+
+
+def _undecided(looks: Sequence[int], q: float) -> Iterator[tuple[int, _Walk]]:
+    """Each look, with the misses of probability ``q``; what the caller sets to 0 is decided."""
+    walk, before = _Walk(0, np.ones(1)), 0
+    for look in looks:
+        low, pmf = _steps(look - before, q)
+        walk.share, walk.first = np.convolve(walk.share, pmf), walk.first + low
+        low, high = _window(look, q)
+        start = max(0, low - walk.first)
+        walk.share = walk.share[start : max(start, high - walk.first) + 1]
+        walk.first += start
+        yield look, walk
+        before = look
+
+
+def _steps(draws: int, q: float) -> tuple[int, np.ndarray]:
+    low, high = _window(draws, q)
+    return low, np.exp(_log_pmf(np.arange(low, high + 1), draws, q))
+
+
+def _window(draws: int, q: float) -> tuple[int, int]:
+    """Misses outside of which less than NEGLECTED / 1000 lies, by Bernstein's inequality."""
+    deviations, more = WIDTH
+    width = deviations * math.sqrt(draws * q * (1 - q)) + more
+    return max(0, math.floor(draws * q - width)), min(draws, math.ceil(draws * q + width))
+
+
+def _log_pmf(misses: np.ndarray, draws: int, q: float) -> np.ndarray:
+    ways = gammaln(draws + 1) - gammaln(misses + 1) - gammaln(draws - misses + 1)
+    return ways + misses * math.log(q) + (draws - misses) * math.log1p(-q)
