@@ -30,10 +30,8 @@ from rrcm.core.labels import UNKNOWN
 from rrcm.core.schema import parse
 
 FORMAT, PACKED = "rrcm-votes-6", "rrcm-votes-7"  # of a file; in memory both are FORMAT
-OFTEN, LOOKS = (
-    ("spending", "proportional"),
-    1000,
-)  # rules whose votes are packed; the most looks in such a file
+OFTEN = ("spending", "proportional")  # rules whose votes are packed
+LOOKS = 1000  # the most looks in such a file
 END, BUDGET = "n", "budget"  # reasons to stop besides those of rules
 MOST = 10**12  # largest number of draws or images of a file
 NAMES = ("run", "stop", "split", "subset")  # header fields that become parts of file names
