@@ -39,7 +39,7 @@ from rrcm.certification.votes.counts import Claim
 from rrcm.certification.votes.sequential import Table as Constants
 from rrcm.certification.votes.sequential import efficacy_bound
 
-BETAS = {"spending": 0.01, "proportional": 0.3}  # of the presets
+BETA = 0.01  # of `spending` in the presets
 KINDS = ("easy", "between", "near", "hopeless", "all")
 CHANCE = 0.01, 0.99  # between them, it is left to chance whether n draws certify a radius
 POWERS = np.linspace(0.02, 0.999, 50)  # of the p' above p0
@@ -54,6 +54,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("votes", type=Path, nargs="+")
     options.add_argument("--n", type=int, default=100_000)
+    options.add_argument("--beta", type=float, default=0.3, help="of proportional")
     arguments = options.parse_args()
     print("| votes | rule | kind | images | limit | draws | of the limit | lost |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
@@ -64,7 +65,7 @@ def main() -> None:
             name: Table(
                 RULES[name](Constants(radii=futility.RADII, beta=beta), n=arguments.n, claim=claim)
             )
-            for name, beta in BETAS.items()
+            for name, beta in (("spending", BETA), ("proportional", arguments.beta))
         }
         of_none, least = tables["spending"].of_none(p), tables["spending"].limit(p)
         kinds = np.array([kind(chances) for chances in of_none])
