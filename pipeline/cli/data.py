@@ -30,7 +30,7 @@ def data(
         bool, typer.Option("--skip-unreadable", help="Leave out unreadable images, and list them.")
     ] = False,
 ) -> None:
-    """Put the raw data of a dataset in place, and verify them."""
+    """Put the raw data of a dataset in place; verify them."""
     from pipeline.project.data import acquire
 
     say(acquire(name, source, verify=not no_verify, skip_unreadable=skip_unreadable))

@@ -7,7 +7,7 @@ import typer
 from rrcm.cli.app import say
 
 app = typer.Typer(
-    help="Run the graph under Prefect: here, on a schedule, on workers.", no_args_is_help=True
+    help="Run the graph under Prefect: scheduled, on workers.", no_args_is_help=True
 )
 
 

@@ -35,7 +35,7 @@ def preset(
         bool, typer.Option("--force", help="Overwrite params.yaml even if it was edited.")
     ] = False,
 ) -> None:
-    """Make a preset, or an ablation of one, the current params.yaml."""
+    """Make a preset, or an ablation of one, params.yaml."""
     from pipeline.project import presets
 
     described = presets.use(name, base=base, force=force)
@@ -44,7 +44,7 @@ def preset(
 
 @app.command(rich_help_panel=CHECKOUT)
 def check() -> None:
-    """Check all of params.yaml; `rrcm status` says where its results stand.
+    """Check all of params.yaml.
 
     Nothing is run. Every key is checked, also those of a method, a network or an augmentation that
     only a late stage needs: unknown, missing or mistyped keys, values out of range, names of
@@ -70,7 +70,7 @@ def plan(
         typer.Option(help="GPUs by name and number, as h100:8.", show_default="this machine"),
     ] = None,
 ) -> None:
-    """Estimate time and disk of every stage; nothing is run or fetched."""
+    """Estimate time and disk of every stage; nothing is run."""
     from pipeline.project import plan
 
     say(plan.plan(preset, only=only or [], gpu=gpu))
@@ -78,7 +78,7 @@ def plan(
 
 @app.command(rich_help_panel=CHECKOUT)
 def status() -> None:
-    """Show which results are up to date, which are not and why, and what runs now."""
+    """Show which results are up to date, and what runs now."""
     from pipeline.workflow import status
 
     say(status.status())
@@ -95,7 +95,7 @@ def accept(
         typer.Option(help="Reason to accept code that differs; it is kept in provenance/."),
     ] = None,
 ) -> None:
-    """Keep results after a change of code that cannot change them, such as an upgrade."""
+    """Keep results that a change of code cannot have changed."""
     from pipeline.project import accept as accepting
 
     if not accepting.accept(targets or [], because=because, say=say):
@@ -139,7 +139,7 @@ def import_checkpoint(
         str, typer.Option(help="Name of the run.", show_default="SIZE-imported-sSIGMA")
     ] = "",
 ) -> None:
-    """Import a classifier or an encoder of the reference implementation of rRCM."""
+    """Import a classifier or encoder of the reference of rRCM."""
     from pipeline.project import imports
 
     say(imports.import_checkpoint(file, sigma=sigma, heads=heads, skip_norm=skip_norm, name=name))
@@ -159,7 +159,7 @@ def import_denoiser(
         int | None, typer.Option(help="Channels of each attention head, instead of --heads.")
     ] = None,
 ) -> None:
-    """Import a UNet of improved- or guided-diffusion, to purify noisy images."""
+    """Import a UNet of improved- or guided-diffusion."""
     from pipeline.project import imports
 
     say(
@@ -191,7 +191,10 @@ def repro(
         int, typer.Option(min=1, help="Shares that each sampling of votes is split into.")
     ] = 1,
 ) -> None:
-    """Bring all results up to date: `dvc repro` and its options, safe from Ctrl-C and kill."""
+    """Bring all results up to date, as `dvc repro` does.
+
+    It has the options of `dvc repro`, and is safe from Ctrl-C and kill.
+    """
     from pipeline.workflow import reproduce
 
     def tell(line: str) -> None:
@@ -215,7 +218,7 @@ def log(
         typer.Option(help="Trainings or their stages, as globs.", show_default="all"),
     ] = None,
 ) -> None:
-    """Send curves and results of trainings to TensorBoard, MLflow or Weights & Biases."""
+    """Send curves and results to TensorBoard, MLflow or W&B."""
     from pipeline.project import log as logging
 
     say(logging.log(sink, to=to, only=only or [], say=say))

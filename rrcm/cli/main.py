@@ -40,7 +40,7 @@ PROJECT = _project()
 @app.command(rich_help_panel=CERTIFY)
 @takes()
 def certify(asked: Options) -> None:
-    """Certify a run on test images, or any classifier on a folder; interrupted, it resumes."""
+    """Certify a run or any classifier; interrupted, it resumes."""
     from rrcm.cli import requests
 
     request = requests.resolve(asked, PROJECT)
@@ -53,7 +53,7 @@ def certify(asked: Options) -> None:
 def merge(
     votes: Annotated[list[Path], typer.Argument(help="The votes files of all shares.")],
 ) -> None:
-    """Merge the votes of `rrcm certify --shard`, and certify them as one."""
+    """Merge the shares of `rrcm certify --shard`."""
     from rrcm.cli.commands import on_demand
 
     say(on_demand.merge(votes, PROJECT))
@@ -67,7 +67,10 @@ def attack(
     restarts: Annotated[int, typer.Option(min=1, help="Searches at each radius.")] = 3,
     copies: Annotated[int, typer.Option(min=1, help="Noisy copies that are attacked.")] = 16,
 ) -> None:
-    """Certify and attack images: robust accuracy from both sides; interrupted, it resumes."""
+    """Certify and attack: robust accuracy from both sides.
+
+    Interrupted, it resumes.
+    """
     from rrcm.cli import requests
 
     request = requests.resolve(asked, PROJECT)
@@ -155,7 +158,7 @@ def report(
         float | None, typer.Option(help="Noise of FILES in which it is not recorded.")
     ] = None,
 ) -> None:
-    """Make a page of FILES, or print the certified accuracy of all evaluations of a checkout."""
+    """Make a page of FILES, or print all results of a checkout."""
     if not files:
         say(PROJECT.report(only=only or [], out=out))
         return
@@ -173,7 +176,7 @@ def compare(
         typer.Option(help="Radii, such as 0,0.25,0.5.", show_default="those that were decided"),
     ] = None,
 ) -> None:
-    """Test whether two classifiers differ, in pairs on the same images."""
+    """Test whether two classifiers differ on the same images."""
     from rrcm.cli.commands import tables
 
     say(tables.compare(first, second, PROJECT, radii=radii))
@@ -199,7 +202,7 @@ def derive(
         ),
     ] = None,
 ) -> None:
-    """Certify stored votes again without drawing: fewer draws, another alpha or certificate."""
+    """Certify stored votes again: another alpha, fewer draws."""
     from rrcm.cli.commands import tables
 
     say(tables.derive(votes, n=n, alpha=alpha, certificates=certificate or ["cohen"], out=out))
@@ -218,7 +221,10 @@ def audit(
         float | None, typer.Option(help="Noise that is claimed, for pixels in [0, 1].")
     ] = None,
 ) -> None:
-    """Infer how a table of certificates was made, and whether to trust it; exit code 1 if not."""
+    """Infer how a table was made, and whether to trust it.
+
+    Exit code 1 if not.
+    """
     from rrcm.auditing.audit import Audit, audit_each
 
     bad = False
@@ -231,7 +237,10 @@ def audit(
 
 @app.command(rich_help_panel=MACHINE)
 def doctor() -> None:
-    """Check packages, devices and tools; exit code 1 if one that is needed is missing."""
+    """Check packages, devices and tools.
+
+    Exit code 1 if one that is needed is missing.
+    """
     from rrcm.cli.commands import doctor
 
     text, good = doctor.examine(PROJECT)

@@ -123,6 +123,12 @@ def test_commands_that_are_named_are_commands_with_these_options():
     assert all(unknown(command) for command in GONE if " " in command)
 
 
+def test_the_list_of_commands_fits_a_screen():
+    help = PROGRAM.get_help(click.Context(PROGRAM, info_name="rrcm", terminal_width=80))
+
+    assert len(help.splitlines()) <= 40
+
+
 def test_options_that_are_named_alone_are_of_some_program():
     known = OTHERS.union(*map(spelled, leaves(PROGRAM)))
     for path in (*CODE, ROOT / ".ci/audit.py"):
