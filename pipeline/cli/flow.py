@@ -6,9 +6,7 @@ import typer
 
 from rrcm.cli.app import say
 
-app = typer.Typer(
-    help="Run the graph under Prefect: scheduled, on workers.", no_args_is_help=True
-)
+app = typer.Typer(help="Run the graph under Prefect: scheduled, on workers.", no_args_is_help=True)
 
 
 @app.command()
