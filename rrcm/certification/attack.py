@@ -61,6 +61,7 @@ class Search:
 
 def attack(
     smoothed: Any,
+    network: nn.Module,
     split: Split,
     answers: Answers,
     *,
@@ -71,15 +72,14 @@ def attack(
 ) -> Answers:
     """Attack a `Smoothed` on the images of ``answers``, which are in ``split``, on one thread.
 
-    Returns the answers with what is ``attacked``, which is read from ``path`` and kept there; a
-    picture that succeeds within its certified radius is kept as ``<path>-<idx>.npy``.
+    ``network`` is what `differentiable` returns for it. Returns the answers with what is
+    ``attacked``, which is read from ``path`` and kept there; a picture that succeeds within its
+    certified radius is kept as ``<path>-<idx>.npy``.
 
     Raises:
-        BackendError: The classifier has no gradients, or its noise does not take any pixels.
-        DataError: A label is unknown.
         VotesError: ``path`` is of other images or settings.
     """
-    header, network = answers.header, require(smoothed, split)
+    header = answers.header
     of = json.dumps([radii, dataclasses.asdict(search), records.fields(header)])
     kept: dict[str, Any] = {"of": of, "attacked": [], "attacked_to": []}
     if path is not None and path.exists():
@@ -131,8 +131,13 @@ class _Function(nn.Module):
         return self.function(x)
 
 
-def require(smoothed: Any, split: Split) -> nn.Module:
-    """Refuse what cannot be attacked, as `attack` does; return the network with gradients."""
+def differentiable(smoothed: Any, split: Split) -> nn.Module:
+    """The network of a `Smoothed`, (pixels, sigma) to scores, to attack it on ``split``.
+
+    Raises:
+        BackendError: It has no gradients, or its noise does not take any pixels.
+        DataError: A label is unknown.
+    """
     if (split.labels == UNKNOWN).any():
         raise DataError("attack: the label of each image is needed")
     if smoothed.draws.noise != DRAWS.noise:

@@ -151,16 +151,16 @@ class Certifier:
         """
         with _threads_restored():
             smoothed, split = self._with(images, labels)
+            network = attack.differentiable(smoothed, split)  # before anything is drawn
             how: dict[str, Any] = {"radii": sorted({*map(float, radii)}), "shown": progress}
             if answers is None:
-                attack.require(smoothed, split)  # before anything is drawn
                 answers = smoothed.certify(
                     np.asarray(split.images), labels=split.labels, radii=radii, progress=progress
                 )
             if answers.header.pixels != smoothed.header(split).pixels:
                 raise DataError("attack: the answers are of other images or labels")
             how |= {"search": Search(**search), "path": None if path is None else Path(path)}
-            return attack.attack(smoothed, split, answers, **how)
+            return attack.attack(smoothed, network, split, answers, **how)
 
     def answer(
         self,

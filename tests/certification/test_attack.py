@@ -197,7 +197,7 @@ def test_a_run_is_attacked_by_the_gradients_of_its_network(tmp_path: Path):
     x = torch.rand(4, *shape, requires_grad=True)
     _, split = smoothed._with(x.detach(), [0, 1, 2, 3])
 
-    scores = attack.require(smoothed, split)(x, torch.tensor(SIGMA))
+    scores = attack.differentiable(smoothed, split)(x, torch.tensor(SIGMA))
 
     torch.testing.assert_close(scores.detach(), backend.scores(x.detach()))
     assert torch.autograd.grad(scores.sum(), x)[0].abs().sum() > 0

@@ -19,13 +19,13 @@ from rrcm.core import locks
 def attack(request: Request, search: Search) -> str:
     """Certify the images of a request and attack them; return the table and the files written."""
     opened, radii = request.opened(), request.report.radii
-    attacks.require(opened.smoothed, opened.split)
+    network = attacks.differentiable(opened.smoothed, opened.split)
     header, rows, votes = on_demand.drawn(request, opened)
     asked = sha256(f"{radii} {search}".encode()).hexdigest()[:8]
     path = on_demand.VOTES / f"{on_demand.key_of(header)}-{asked}.attack.json"
     with locks.alone(path.with_suffix(".lock"), f"attack {opened.name}", say=note):
         found = attacks.attack(
-            opened.smoothed, opened.split, Answers(header, rows),
+            opened.smoothed, network, opened.split, Answers(header, rows),
             radii=radii, search=search, path=path, shown=True,
         )  # fmt: skip
     entry, written = on_demand.certified(request.certify, header, rows, request.project)
