@@ -38,6 +38,7 @@ from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 from rrcm.inference.export import export
 from rrcm.models.trained.base import classifier
+from rrcm.training.engine import distributed
 from rrcm.training.engine.inputs import order
 from rrcm.training.finetune import start, train
 
@@ -167,12 +168,15 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row
     if not path.exists():
         made = trained(name, run, recipe, model, data)
         exported(made, name, run, data["validation"], whole)
-        backend = registry.load("backends", whole.sample.backend).Backend(
+        device = distributed.device()
+        backend = registry.load(
+            "backends", whole.sample.backend if device == "cpu" else "torch"
+        ).Backend(
             KEPT,
             name,
             sigma=run.sigma,
             precision="fp32",
-            device="cpu",
+            device=device,
             calibration=None,
         )
         constants = whole.stopping[whole.sample.stop]
@@ -199,7 +203,7 @@ def trained(name: str, run: Run, recipe: Recipe, model: Model, data: dict[str, S
         return folder
     classes = data["train"].classes
     data = data | {"train": data["train"].labelled(recipe.labels, seed=run.seed)}
-    state = start(run, recipe, model, classes=len(classes))
+    state = start(run, recipe, model, classes=len(classes), device=distributed.device())
     if run.start != NONE:
         classifier.begin(state.modules["classifier"], Path(run.start))
     per_epoch = order.steps_per_epoch(len(data["train"].idx), batch_size=recipe.batch_size)

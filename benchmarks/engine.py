@@ -26,10 +26,12 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from rrcm.certification import fastest
+from rrcm.certification.sampling import session
 from rrcm.certification.sampling.voting import Backend
 from rrcm.config.certification import Export
 from rrcm.config.sections import Model
 from rrcm.core import registry
+from rrcm.core.errors import BackendError
 from rrcm.core.files import sha256
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backends import lanes
@@ -74,22 +76,19 @@ def measure(
     peaks: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         subject = prepare(Path(folder), model, image_size)
-        backends = {
-            (name, precision): opened(subject, name, precision, device)
-            for name, precision in fastest.native(device)
-            if name != "lanes" or model in vit.SIZES or model in lanes.NETWORKS
-        }
+        backends, missing = ready(subject, device, without=() if has_lanes(model) else ("lanes",))
         x = torch.from_numpy(subject.split.pixels(0))
         for _ in range(repeats):
             for (name, precision), backend in backends.items():
                 for batch in batches or fastest.BATCHES[device]:
                     torch.set_num_threads(threads)  # backends on the CPU leave it at one
-                    rate = fastest.engine_rate(backend, subject.split, batch, threads, seconds)
+                    workers = session.workers()
+                    rate = fastest.engine_rate(backend, subject.split, batch, workers, seconds)
                     rates[name, precision, batch].append(rate)
             torch.set_num_threads(threads)
             network = subject.network.to(device)
             for name, rate_of in (("the usual loop", loop_rate), ("ART", toolbox_rate)):
-                if rate := rate_of(network, x, seconds=max(seconds, 5.0)):
+                if rate := rate_of(network, x, seconds=seconds):
                     rates[name, "fp32", LOOP_BATCH].append(rate)
             for precision in {precision for _, precision in backends}:
                 peaks[precision].append(machine_peak(precision, device))
@@ -101,7 +100,27 @@ def measure(
         f"{repeats}\nmatrix products, GFLOP/s: "
     )
     head += ", ".join(f"{name} {peak / 1e9:.1f}" for name, peak in median_peaks.items())
+    head += "".join(f"\nnot here: {one}" for one in missing)
     return f"{head}\n\n{table(rates, median_peaks, subject.flops)}"
+
+
+def has_lanes(model: str) -> bool:
+    """Whether the backend `lanes` runs this network."""
+    return model in vit.SIZES or model in lanes.NETWORKS
+
+
+def ready(
+    subject: Subject, device: str, *, without: tuple[str, ...] = ()
+) -> tuple[dict[tuple[str, str], Backend], list[str]]:
+    """The backends that run here by (name, precision), and what keeps the others from it."""
+    running, missing = {}, []
+    for name, precision in fastest.native(device):
+        if name not in without:
+            try:
+                running[name, precision] = opened(subject, name, precision, device)
+            except BackendError as error:
+                missing.append(f"{name} {precision}: {error}")
+    return running, missing
 
 
 def table(rates: dict[Any, list[float]], peaks: dict[str, float], flops: float) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ SCRATCH = Path(".rrcm/resume")
 DATA = Path(".rrcm/data")  # a file for each dataset: the folder of its pictures on this machine
 RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's record of which process reads or writes which path
 PATIENCE = 30.0  # seconds; a stage whose DVC was killed takes less to end
-PACKAGES = ("torch", "timm", "numpy", "scipy", "numba", "onnxruntime-gpu", "webdataset")
+PACKAGES = ("torch", "timm", "numpy", "scipy", "numba", "webdataset")
+PACKAGES += ("onnxruntime", "onnxruntime-gpu")  # one of the two
 
 
 @dataclass(kw_only=True)
@@ -76,6 +77,15 @@ def digest(stage_name: str) -> str:
     except sqlite3.Error as error:  # DVC's database of hashes
         raise StageError(f"DVC's database: {one_line(error)}; is there room on the disk?") from None
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    """The versions of `PACKAGES` that are installed here."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _found(repo: Repo, stage_name: str) -> PipelineStage:
@@ -167,7 +177,7 @@ def _run(stage_name: str, before: str) -> Iterator[Stage]:
             "inputs": before,
             "seconds": round(time.time() - began, 1),
             "python": platform.python_version(),
-            "packages": {name: version(name) for name in PACKAGES},
+            "packages": _versions(),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
             **stage.notes,
         },

@@ -143,12 +143,12 @@ def _measured(
     opened: dict[tuple[str, str], Backend], split: Split, batch_size: int | None
 ) -> list[Candidate]:
     """Return the rate of each backend with each batch size."""
-    threads = torch.get_num_threads()
+    threads, workers = torch.get_num_threads(), session.workers()
     rates: dict[tuple[str, str, int], float] = {}
     try:
         for _ in range(TURNS):
             for (name, precision), backend in opened.items():
-                for size, rate in _rates(backend, split, batch_size, threads=threads).items():
+                for size, rate in _rates(backend, split, batch_size, workers=workers).items():
                     key = (name, precision, size)
                     rates[key] = max(rate, rates.get(key, 0.0))
     finally:
@@ -160,17 +160,17 @@ def _measured(
 
 
 def _rates(
-    backend: Backend, split: Split, batch_size: int | None, *, threads: int
+    backend: Backend, split: Split, batch_size: int | None, *, workers: int
 ) -> dict[int, float]:
     """Return the noisy images a second by batch size."""
     rows = batch_size or ROWS
     sizes: Sequence[int] = (batch_size,) if batch_size else BATCHES["cpu"]
     seconds = _call(backend, split, rows)
     if seconds > ENOUGH:
-        return {rows: rows * threads / seconds}
+        return {rows: rows * workers / seconds}
     if seconds > LONG:
         sizes = sizes[:1]
-    return {size: engine_rate(backend, split, size, threads, SECONDS) for size in sizes}
+    return {size: engine_rate(backend, split, size, workers, SECONDS) for size in sizes}
 
 
 def _call(backend: Backend, split: Split, rows: int) -> float:
@@ -227,8 +227,12 @@ def engine_rate(
     return sum(rows for _, rows in counted) / (counted[-1][0] - began)
 
 
-def gemm_peak(dtype: torch.dtype, device: str, size: int = 2048) -> float:
-    """Return FLOP/s of matrix products, the best of a few, on all threads or the GPU."""
+def gemm_peak(dtype: torch.dtype, device: str, size: int | None = None) -> float:
+    """Return FLOP/s of matrix products, the best of a few, on all threads or the GPU.
+
+    By default of a ``size`` at which the processor reaches its peak.
+    """
+    size = size or (2048 if device == "cpu" else 8192)
     a, b = torch.rand(2, size, size, device=device).to(dtype)
 
     def products(n: int) -> None:

@@ -22,10 +22,10 @@ def torch_seed(seed: int, stream: int, step: int = 0) -> int:
     return (stream << 56) + seed * 1_000_003 + step
 
 
-def philox(counter: Tensor, key: tuple[int, int]) -> Tensor:
+def philox(counter: Tensor, key: tuple[int | Tensor, int | Tensor]) -> Tensor:
     """Philox4x32-10: the 128-bit ``counter`` [..., 4] under a 64-bit key, as words [..., 4].
 
-    Words are unsigned 32-bit integers held in int64.
+    Words are unsigned 32-bit integers held in int64; the key has two, the lower one first.
     """
     c0, c1, c2, c3 = counter.unbind(-1)
     k0, k1 = key
@@ -56,7 +56,15 @@ def gaussian(
         shape: Shape of one image.
         stream: Purpose of the noise; streams are independent of each other.
     """
-    size = math.prod(shape)
+    return of_key((seed & MASK, seed >> 32), images, draws, math.prod(shape), stream).reshape(
+        -1, *shape
+    )
+
+
+def of_key(
+    key: tuple[int | Tensor, int | Tensor], images: Tensor, draws: Tensor, size: int, stream: int
+) -> Tensor:
+    """`gaussian` for images of ``size`` pixels, [B, size], and the two words of a seed."""
     blocks = torch.arange(-(-size // 4), device=draws.device)
     counter = torch.stack(
         torch.broadcast_tensors(
@@ -64,8 +72,8 @@ def gaussian(
         ),
         dim=-1,
     )  # [B, ceil(size / 4), 4]
-    words = philox(counter, (seed & MASK, seed >> 32)).flatten(1).view(len(draws), -1, 2)
-    return box_muller(words[..., 0], words[..., 1]).flatten(1)[:, :size].reshape(-1, *shape)
+    words = philox(counter, key).flatten(1).view(len(draws), -1, 2)
+    return box_muller(words[..., 0], words[..., 1]).flatten(1)[:, :size]
 
 
 def box_muller(a: Tensor, b: Tensor) -> Tensor:

@@ -1,8 +1,19 @@
-"""Counter-based normal numbers: by the compiled kernels on a CPU, by PyTorch elsewhere."""
+"""Counter-based normal numbers: by the compiled kernels on a CPU, by a compiled kernel on a GPU."""
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from rrcm.noise import streams
+
+# The bits of the same operations one by one: no fused multiply-add, and division as in IEEE 754.
+AS_WRITTEN: dict[str, str | int | bool | Callable[..., Any]] = {
+    "emulate_precision_casts": True,
+    "eager_numerics.division_rounding": True,
+}
 
 
 def normals(
@@ -14,7 +25,15 @@ def normals(
     `rrcm.noise.streams.gaussian` on the same device.
     """
     if draws.device.type != "cpu":
-        return streams.gaussian(seed, images, draws, shape, stream=stream)
+        words = torch.tensor([seed & streams.MASK, seed >> 32]).to(draws.device)
+        size = torch.Size(shape).numel()
+        return _compiled()(tuple(words), images, draws, size, stream).view(-1, *shape)
     from rrcm.certification.sampling import philox  # numba takes a while to import
 
     return philox.normals(seed, images, draws, shape, stream=stream)
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    """`streams.of_key` as one kernel. Seeds are tensors, so that it is not compiled for each."""
+    return torch.compile(streams.of_key, fullgraph=True, options=AS_WRITTEN)

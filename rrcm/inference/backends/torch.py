@@ -12,6 +12,7 @@ from rrcm.core.files import sha256
 from rrcm.models.trained import purified
 
 about = purified.about
+MOST = 1024  # compilations of a process: one for each network, precision and shape of a batch
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -54,10 +55,12 @@ class Backend:
         self.sigma, self.device = sigma, torch.device(device)
         self.network = network.fix(sigma).to(self.device, PRECISIONS[precision])
         if device == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = False
-            self.network = torch.compile(
-                self.network, mode="max-autotune", fullgraph=True, dynamic=False
-            )
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+            # Networks of one class count as one function, which by default has eight compilations.
+            torch._dynamo.config.recompile_limit = MOST
+            torch._dynamo.config.accumulated_recompile_limit = MOST
+            # Without CUDA graphs: they fail in any thread but one (pytorch issue 123177).
+            self.network = torch.compile(self.network, fullgraph=True, dynamic=False)
         self.classes: list[str] = config["classes"]
         self.weights = sha256(folder / "model.safetensors")
         self.provider = f"torch-{self.device.type}"
@@ -71,6 +74,5 @@ class Backend:
         """
         if self.device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
-        # A copy: a CUDA graph reuses its output buffer.
-        scores = self.network(x) if z is None else self.network(x, z)
-        return scores.to(torch.float32, copy=True)
+        scores: Tensor = self.network(x) if z is None else self.network(x, z)
+        return scores.float()
