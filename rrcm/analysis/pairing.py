@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pandas as pd
 
@@ -26,6 +27,14 @@ def pairs(found: list[Entry]) -> list[tuple[Entry, Entry]]:
     ]
 
 
+def on_shared(a: Entry, b: Entry) -> tuple[Entry, Entry]:
+    """Both on the images of the one that has fewer; the other's further images are left out."""
+    fewer, more = sorted((a, b), key=lambda entry: len(entry.table))
+    shared = more.table[more.table["idx"].isin(fewer.table["idx"])].reset_index(drop=True)
+    cut = replace(more, table=shared)
+    return (cut, b) if more is a else (a, cut)
+
+
 def same_images(a: Entry, b: Entry) -> bool:
     """Whether two entries have the same labels and, unless recorded otherwise, pictures."""
     return paired.same_images(a.table, b.table) and same_pictures(a, b) is not False
@@ -35,16 +44,16 @@ def same_pictures(a: Entry, b: Entry) -> bool | None:
     """Whether entries of equal ``idx`` and ``label`` have equal pictures; None if it is unknown.
 
     Votes record a SHA-256 of pictures and labels. Two that differ mean other pictures only if they
-    are of the very rows of both tables: not of more pictures, as that of a shard, nor of labels
-    that were replaced.
+    are of the very rows of both tables: not of more pictures, as that of a shard or of another
+    subset, nor of labels that were replaced.
     """
     if a.votes is None or b.votes is None:
         return None
     one, other = a.votes[0], b.votes[0]
     if one.pixels == other.pixels:
         return True
-    comparable = one.shard == other.shard == WHOLE and not (a.relabelled or b.relabelled)
-    return False if comparable else None
+    whole = one.shard == other.shard == WHOLE and one.subset == other.subset
+    return False if whole and not (a.relabelled or b.relabelled) else None
 
 
 def differing(a: Entry, b: Entry) -> dict[str, str]:

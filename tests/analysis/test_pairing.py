@@ -175,3 +175,20 @@ def test_compare_refuses_other_pictures_and_names_other_settings(tmp_path):
     same = compared(mine, mine, "0.25,0.3")
     assert same[0].startswith("A: ") and "no radius at which any image differs" in same
     assert any("At r = 0.3 drawing stopped before every image" in line for line in same)
+
+
+def test_a_table_of_more_images_is_compared_on_those_of_the_other(tmp_path):
+    """A published log of 10,000 images beside 500 of them; nothing else about the tests changes."""
+    rng = np.random.default_rng(0)
+    table, other = (certificates(rng.integers(2, size=40), rng.random(40)) for _ in range(2))
+    paths = [tmp_path / f"{name}.csv" for name in ("some", "all", "cut")]
+    for path, rows in zip(paths, (table.iloc[::4], other, other.iloc[::4]), strict=True):
+        certify.write(rows, path)
+    some, whole, cut = map(str, paths)
+
+    found, wanted = compared(some, whole), compared(some, cut)
+
+    assert "B: 10 of its 40 images" in found
+    assert [line for line in found if "B: " not in line] == [
+        line for line in wanted if "B: " not in line
+    ]

@@ -90,18 +90,19 @@ def derive(
 def compare(first: str, second: str, project: Project, *, radii: str | None) -> str:
     """Compare two classifiers in pairs on the same images; return tests and conclusions.
 
-    Each is a file, or the name of an evaluation.
+    Each is a file, or the name of an evaluation. One may have more images than the other.
     """
-    a, b = (
+    found = [
         read(Path(name)) if Path(name).is_file() else project.evaluation(name)
         for name in (first, second)
-    )
-    entries.require_alike([a, b])
+    ]
+    entries.require_alike(found)
+    a, b = pairing.on_shared(*found)
     if not pairing.same_images(a, b):
         differ = "pictures" if paired.same_images(a.table, b.table) else "`idx` or `label`"
         raise DataError(
             f"{first} and {second} are not of the same images in the same order, their {differ} "
-            "differ; a comparison in pairs needs them"
+            "differ; a comparison in pairs needs all images of the smaller table in the other"
         )
     unknown = pairing.assumed(a, b)
     chosen = requests.parse_radii(radii) if radii else entries.default_radii([a, b])
@@ -116,6 +117,11 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
         f"A: {_named(first, a)}, σ = {entries.sigma(a)}",
         f"B: {_named(second, b)}, σ = {entries.sigma(b)}",
         *project.remarks([a, b]),
+        *(
+            f"{name}: {len(one.table):,} of its {len(whole.table):,} images"
+            for name, one, whole in zip("AB", (a, b), found, strict=True)
+            if len(one.table) < len(whole.table)
+        ),
         f"{len(a.table)} images; the same answer on {100 * alike:.1f} %",
         "",
         table.to_string(index=False) if len(table) else "no radius at which any image differs",
