@@ -16,7 +16,7 @@ import typer
 from rrcm.config import defaults
 
 DRAWS, CERTIFY = defaults.DRAWS, defaults.CERTIFY
-RADII = ",".join(f"{radius:g}" for radius in defaults.REPORT.radii)
+RADII = ",".join(f"{radius:g}" for radius in defaults.DECIDED)
 Command = Callable[..., None]
 
 
@@ -99,7 +99,7 @@ class Options:
         "Failure probability of each certificate.", CERTIFY.alpha, key="certify.alpha"
     )
     stop: str | None = _option(
-        "Stopping rule, such as none, grid, spending or anytime.",
+        "Stopping rule: none, grid, spending, proportional or anytime.",
         DRAWS.stop,
         key="sample.stop",
     )
@@ -127,7 +127,7 @@ class Options:
     allow: str | None = _option(
         "Precisions beside fp32 for --precision auto to choose from, such as int8,bf16.", "none"
     )
-    backend: str | None = _option("What runs --model: onnx or torch.", "sample.backend")
+    backend: str | None = _option("What runs --model: onnx, lanes or torch.", "sample.backend")
     seed: int | None = _option("Seed of the noise.", "fresh for image files", key="sample.seed")
     split: str | None = _option(
         "Split of the dataset for --model: test, or choice to compare recipes on.", "sample.split"

@@ -1,8 +1,8 @@
 """Default settings of certification, where no params.yaml states others.
 
-The stopping rule is `spending`: of the rules that may stop at any look, as a budget or a server's
-deadline needs, it draws least for a table, and it certifies single pictures too.
-docs/certifying.md compares the rules; presets state theirs.
+The stopping rule is `spending`: it may stop at any look, as a budget or a server's deadline needs,
+draws little for a table, certifies single pictures too, and loses fewer easy images than
+`proportional`. docs/certifying.md compares the rules; presets state theirs.
 """
 
 from typing import Any

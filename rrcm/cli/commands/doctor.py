@@ -74,7 +74,7 @@ def _import(name: str, have: str) -> Finding:
     if name == "torchvision" and not _has_operators():
         return ABSENT, (
             f"{name} {have}: its operators are built for another torch, without which it cannot be "
-            "imported; rrcm uses none of them, and can"
+            "imported; rrcm can do without them"
         )
     return OK, f"{name} {have}"
 
