@@ -167,7 +167,8 @@ def test_rrcm_fine_tunes_with_the_consistency_loss(method):
     assert (method.loss, method.Config) == (losses.consistency, losses.Consistency)
 
 
-def test_only_rrcm_needs_a_pretrained_encoder():
-    methods = {name: registry.load("methods", name) for name in registry.names("methods")}
+def test_what_tells_rrcm_from_consistency_is_the_pretrained_encoder():
+    rrcm, consistency = (registry.load("methods", name) for name in ("rrcm", "consistency"))
 
-    assert [name for name, method in methods.items() if method.PRETRAINED] == ["rrcm"]
+    assert rrcm.loss is consistency.loss
+    assert (rrcm.PRETRAINED, consistency.PRETRAINED) == (True, False)
