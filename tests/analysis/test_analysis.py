@@ -137,7 +137,7 @@ def test_radii_that_are_not_significant_together_are_not_called_so(here):
 
 def test_comparisons_need_the_same_images(here):
     first, _ = pair(here, 3, 3)
-    certify.write(certificates([0] * 5, [0.1] * 5), here / "five.csv")
+    certify.write(certificates([0] * 5, [0.1] * 5).assign(idx=range(900, 905)), here / "five.csv")
 
     with refused(DataError, "one.csv", "five.csv", "the same images"):
         tables.compare(first, str(here / "five.csv"), Project(), radii=None)

@@ -82,9 +82,9 @@ def test_help_gives_the_default_that_holds_outside_of_a_checkout():
     }
 
     sample = {name: getattr(defaults.DRAWS, name) for name in requests.SAMPLE}
-    certify, report = defaults.CERTIFY, defaults.REPORT
+    certify, decided = defaults.CERTIFY, defaults.STOPPING[defaults.DRAWS.stop]["radii"]
     known = sample | {"alpha": certify.alpha, "certificate": certify.certificates[0]}
-    known |= {"radii": ",".join(f"{radius:g}" for radius in report.radii)}
+    known |= {"radii": ",".join(f"{radius:g}" for radius in decided)}
     known |= defaults.STOPPING["anytime"]
     known |= {"seed": "fresh for image files"}
     assert of_params.keys() >= {"batch_size", "n", "alpha", "tolerance"}

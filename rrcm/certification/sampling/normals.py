@@ -1,4 +1,4 @@
-"""Counter-based normal numbers: by the compiled kernels on a CPU, by a compiled kernel on a GPU."""
+"""Counter-based normal numbers: by compiled kernels on a CPU and on a GPU, else by PyTorch."""
 
 from collections.abc import Callable
 from functools import cache
@@ -24,13 +24,15 @@ def normals(
     Guarantee: row b depends on (seed, images[b], draws[b], stream) alone, and is the bits of
     `rrcm.noise.streams.gaussian` on the same device.
     """
-    if draws.device.type != "cpu":
-        words = torch.tensor([seed & streams.MASK, seed >> 32]).to(draws.device)
-        size = torch.Size(shape).numel()
-        return _compiled()(tuple(words), images, draws, size, stream).view(-1, *shape)
-    from rrcm.certification.sampling import philox  # numba takes a while to import
+    if draws.device.type == "cpu":
+        from rrcm.certification.sampling import philox  # numba takes a while to import
 
-    return philox.normals(seed, images, draws, shape, stream=stream)
+        return philox.normals(seed, images, draws, shape, stream=stream)
+    if draws.device.type != "cuda":
+        return streams.gaussian(seed, images, draws, shape, stream=stream)
+    words = torch.tensor([seed & streams.MASK, seed >> 32]).to(draws.device)
+    size = torch.Size(shape).numel()
+    return _compiled()(tuple(words), images, draws, size, stream).view(-1, *shape)
 
 
 @cache
