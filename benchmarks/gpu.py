@@ -1,9 +1,9 @@
 """Checks and speeds of a GPU: ``python -m benchmarks.gpu``, some minutes; `make gpu`.
 
-For a machine with a GPU. It says what agrees with the CPU
-(noise, votes), how fast sampling is beside the usual loop, and training beside the peak of matrix
-products, how much memory training takes, and whether two GPUs draw the votes of one. It
-writes benchmarks/gpu-<name>.md, also where a part failed, with the reason: send it in.
+For a machine with a GPU. It says what agrees with the CPU (noise, votes), how fast sampling is
+beside the usual loop, and training beside the peak of matrix products, how much memory training
+takes, and whether two GPUs draw the votes of one. It writes benchmarks/gpu-<name>.md, also where a
+part failed, with the reason: send it in.
 ``--device cpu --small`` rehearses all of it without a GPU, and writes nothing.
 """
 
