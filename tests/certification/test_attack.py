@@ -175,6 +175,15 @@ def test_what_has_no_gradients_is_refused(tmp_path: Path):
         Smoothed(linear(), shape=(1, 2, 2)).attack(x, labels=labels)
 
 
+def test_a_network_with_buffers_has_gradients():
+    network = nn.Sequential(nn.BatchNorm2d(1), half_space()).eval()
+    smoothed = rrcm.smooth(network, sigma=0.25, classes=2)  # votes are drawn by copies of it
+
+    got = attacks(smoothed, None)
+
+    assert (np.array(got.attacked["attacked"])[:4] > MARGINS[:4]).all()
+
+
 class Numbers(nn.Module):
     def forward(self, scores):
         return scores.argmax(1)

@@ -139,7 +139,8 @@ class Backend:
 
     def _copy(self) -> nn.Module:
         shared: dict[int, Any] = {id(tensor): tensor for tensor in self.network.parameters()}
-        return copy.deepcopy(self.network, shared)
+        with torch.inference_mode(mode=False):  # gradients go through its buffers, too
+            return copy.deepcopy(self.network, shared)
 
     @contextmanager
     def _exclusive(self) -> Iterator[nn.Module]:
