@@ -117,7 +117,7 @@ KINDS = (
     Kind("shard", ("shards/**/*",)),
     Kind("pretrain@tiny", ("pretrained/tiny/*",)),
     Kind(f"train@{RUN}", (f"models/{RUN}/*",)),
-    Kind("denoise@told", ("denoisers/told/*",)),
+    Kind("denoise@tiny", ("denoisers/tiny/*",)),
     Kind(f"export@{RUN}", (f"onnx/{RUN}.onnx",)),
     Kind("member@first", ("ensembles/tiny-both-s050/1/*",)),
     Kind("combine@tiny-both-s050", ("models/tiny-both-s050/*", "onnx/tiny-both-s050.onnx")),
@@ -126,7 +126,6 @@ KINDS = (
         ("models/tiny-densepure-s050/*", "onnx/tiny-densepure-s050.onnx"),
     ),
     Kind("represent@tiny", ("represented/tiny/*",)),
-    Kind("generate@told", ("generated/told/**/*",)),
     Kind(f"sample@{EVAL}", (f"votes/{EVAL}.jsonl",)),
     Kind(f"certify@{EVAL}", (f"certificates/{EVAL}.csv",)),
     Kind("report", ("report/**/*", "metrics/*.json")),
@@ -194,11 +193,10 @@ def shrink(whole: dict[str, Any]) -> None:
     """Reduce sizes so that an operation occurs once or twice, not hundreds of times."""
     whole["data"] |= {"test": 10, "shard_size": 70}  # an image of each class; several shards
     whole["models"]["tiny"]["size"] = "16x1x2"
-    whole["models"]["told"]["condition"] = 16  # the width of that network
     whole["pretrain"]["tiny"]["steps"] = 3  # progress is saved at each
     for recipe in whole["recipes"].values():
         recipe |= {"epochs": 1, "batch_size": 600}  # two steps
-    whole["denoisers"]["told"]["steps"] = 3
+    whole["denoisers"]["tiny"]["steps"] = 3
     whole["evals"] = {EVAL: whole["evals"][EVAL]}  # each adds a few files to the report
 
 

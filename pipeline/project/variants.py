@@ -17,7 +17,7 @@ from rrcm.core.registry import suggest
 from rrcm.core.schema import cast, read_yaml
 
 SECTIONS = {"model": "models", "pretrain": "pretrain", "recipe": "recipes", "run": "runs"}
-NONE = ("denoisers", "ensembles", "members", "purified", "representations", "generations")
+NONE = ("denoisers", "ensembles", "members", "purified", "representations")
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")  # DVC splits names at dots
 
 Node = dict[str, Any]

@@ -26,7 +26,7 @@ from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.schema import parse
 from rrcm.data.ingest.listing import Contents
 from rrcm.data.splits import shards
-from rrcm.diffusion.training import Blank
+from rrcm.diffusion.training import OneTime
 from rrcm.models.trained import denoiser as denoisers
 from rrcm.models.trained.base import classifier as base
 from rrcm.models.trained.denoiser import Times
@@ -127,7 +127,7 @@ def denoising(cfg: Denoising, classes: int) -> tuple[float, float]:
     module.loss(
         network.train(),
         *_batch(),
-        guide=guide if module.GUIDE and cfg.guide.partition("/")[0] == module.GUIDE else None,
+        guide=guide if module.GUIDED else None,
         times=None if declared is None else Times(declared),
         draw=Draws(0, 0),
         cfg=constants,
@@ -212,7 +212,7 @@ class Planned:
             "shard": self._shard, "pretrain": self._pretrain, "train": self._train,
             "denoise": self._denoise, "export": self._export, "combine": self._export,
             "purify": self._export, "member": self._member, "represent": self._represent,
-            "generate": self._generate, "sample": self._sample,
+            "sample": self._sample,
         }  # fmt: skip
         if group not in work:
             return Work(name=name, what="takes little")
@@ -233,7 +233,7 @@ class Planned:
         shape = self.params.models[cfg.model]
 
         def build() -> nn.Module:
-            return Blank(denoisers.network(cfg.network, shape, where=f"models.{cfg.model}"), shape)
+            return OneTime(denoisers.network(cfg.network, shape, where=f"models.{cfg.model}"))
 
         return self._count((cfg.network, cfg.model), build)
 
@@ -294,10 +294,8 @@ class Planned:
         cfg, beside = self.params.denoisers[item], 0.0
         passes, guided = denoising(cfg, self.classes)
         if cfg.guide != NONE:
-            folder, _, name = cfg.guide.partition("/")
-            represented = folder == "represented"
-            entry: Any = (self.params.representations if represented else self.params.runs)[name]
-            guide = self.classifier(entry.architecture, entry.model)
+            run = self.params.runs[cfg.guide.partition("/")[2]]
+            guide = self.classifier(run.architecture, run.model)
             beside = cfg.steps * cfg.batch_size * guided * guide.operations
         return _training(
             self._denoiser(item),
@@ -323,20 +321,10 @@ class Planned:
     def _represent(self, item: str) -> Work:
         cfg = self.params.representations[item]
         train, test = self.images["train"], self.images["test"] * len(cfg.sigmas)
-        count = 2 * train + test + 2 * cfg.images  # clean for the probe, and for the scale
+        clean = train * (1 + cfg.normalised)  # for the probe, and for the units of the distance
+        count = clean + test + 2 * cfg.images
         network = self.classifier(cfg.architecture, cfg.model)
         return Work(what=f"{count:,}", operations=count * network.operations)
-
-    def _generate(self, item: str) -> Work:
-        cfg = self.params.generations[item]
-        folder, _, source = cfg.denoiser.partition("/")
-        calls = cfg.steps if cfg.sampler == "dpm_solver" else 2 * cfg.steps - 1
-        each = self._denoiser(source).operations if folder == "denoisers" else None
-        return Work(
-            what=f"{cfg.images:,} x {calls} calls",
-            operations=None if each is None else cfg.images * calls * each,
-            disk=cfg.images * math.prod(self.size),
-        )
 
     def _sample(self, item: str) -> Work:
         cfg, called = self.params.sample, self._draw(self.params.evals[item].run)

@@ -1,4 +1,4 @@
-"""Stage ``represent``: an encoder -> its linear probe, its Fréchet distance, and a condition."""
+"""Stage ``represent``: an encoder -> its linear probe, and its Fréchet distance."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from rrcm.config.evaluation import Representation
 from rrcm.config.sections import Model
 from rrcm.core.files import write_csv, write_json
 from rrcm.data.splits import shards
-from rrcm.diffusion import condition
 from rrcm.evaluation import probe
 from rrcm.training.engine import distributed
 
@@ -30,9 +29,6 @@ def main(name: str) -> None:
         metrics = {"probe": {f"{row['sigma']:g}": row["accuracy"] for row in rows}}
         metrics["frechet"] = probe.distance(encoder, data["train"], cfg)
         write_json(out / "metrics.json", metrics)
-        scale = [torch.from_numpy(part) for part in probe.scale(encoder, data["train"], cfg)]
-        normalised = condition.Condition(encoder, *scale, t_min=cfg.t_min, t_max=cfg.t_max)
-        condition.save(out, normalised, model)
         stage.notes |= {"device": torch.device(device).type, "seed": cfg.seed}
 
 

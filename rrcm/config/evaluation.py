@@ -1,44 +1,11 @@
-"""Sections of ``params.yaml`` for evaluating diffusion models and encoders."""
+"""The section ``representations`` of params.yaml: what encoders have learned."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-from rrcm.core.ranges import BATCH, COPIES, MOST, SEEDS, not_negative, positive, require
+from rrcm.core.ranges import BATCH, MOST, SEEDS, not_negative, positive, require
 from rrcm.core.registry import Of
 from rrcm.core.schema import shown
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Generation:
-    """Generation of images by a diffusion model, and their Fréchet distance from real ones.
-
-    ``denoiser`` is the artifact ``denoisers/<name>`` or ``imported/<name>``, ``network`` its file
-    of rrcm/diffusion/networks/. ``sampler`` takes ``steps`` steps: ``dpm_solver`` calls the network
-    once per step, ``heun`` twice except in the last. ``features`` defines the features of the
-    Fréchet distance: the folder ``models/<run>``, for the representation that its head reads, or a
-    file with the weights of torch-fidelity's Inception. ``condition`` is ``represented/<name>`` for
-    a conditional model, and ``none`` for others. ``architecture`` is the file of
-    rrcm/models/networks/ of that run, and of the encoder of the condition.
-    """
-
-    denoiser: str
-    network: Annotated[str, Of("denoiser_networks")]
-    condition: str
-    features: str
-    architecture: Annotated[str, Of("networks")]
-    sampler: Literal["dpm_solver", "heun"]
-    steps: int
-    images: int
-    batch_size: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        not_negative(self, "seed", most=SEEDS)
-        positive(self, "batch_size", most=BATCH)
-        for key, most in (("steps", COPIES), ("images", MOST)):
-            positive(self, key, most=most)
-            require(getattr(self, key) > 1, f"{key}: must be above 1, got {getattr(self, key)}")
-        require(bool(self.features.strip()), "features: a folder models/<run> or a file, got ''")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from rrcm.config.certification import (
     Sampling,
 )
 from rrcm.config.denoisers import Denoising
-from rrcm.config.evaluation import Generation, Representation
+from rrcm.config.evaluation import Representation
 from rrcm.config.sections import NONE, PARAMS, Data, Pretrain, Recipe, Run
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
@@ -41,7 +41,6 @@ class Params:
     members: dict[Name, Member]
     purified: dict[Name, Purified]
     representations: dict[Name, Representation]
-    generations: dict[Name, Generation]
     evals: dict[Name, Eval]
     export: Export
     stopping: dict[Annotated[str, Of("stopping")], dict[str, Any]]
@@ -143,7 +142,7 @@ def load(path: Path = PARAMS) -> Params:
 def modern(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Recorded sections by dotted name, as this version writes them.
 
-    Versions before 0.3 wrote ``shards/train`` where a start, guide or condition is `NONE`, and had
+    Versions before 0.3 wrote ``shards/train`` where a start or guide is `NONE`, and had
     ``certify.alpha`` in ``sample`` too, beside options that no preset used.
     """
     sections = {name: _with_none(value) for name, value in recorded.items()}
@@ -159,7 +158,7 @@ def modern(recorded: Mapping[str, Any]) -> dict[str, Any]:
 def _with_none(node: Any) -> Any:
     if not isinstance(node, Mapping):
         return node
-    old = {key for key in ("start", "guide", "condition") if node.get(key) == "shards/train"}
+    old = {key for key in ("start", "guide") if node.get(key) == "shards/train"}
     return {key: NONE if key in old else _with_none(value) for key, value in node.items()}
 
 
@@ -172,7 +171,7 @@ def _require_modern(node: Mapping[str, Any]) -> None:
         )
     if today != node:
         raise ConfigError(
-            "starts, guides and conditions that are none are written none now, not shards/train: "
+            "starts and guides that are none are written none now, not shards/train: "
             f"`sed -i 's,: shards/train,: {NONE},' {PARAMS}`, then `rrcm accept --because` keeps "
             "results"
         )
@@ -189,7 +188,7 @@ def _consistent(params: Params) -> None:
         _refer(run.start, starts, f"runs.{name}.start", "the starting points")
     _complete(params)
     _denoised(params)
-    _looked_at(params)
+    _probed(params)
     known = params.classifiers()
     for name, evaluation in params.evals.items():
         _refer(evaluation.run, known, f"evals.{name}.run", "the classifiers")
@@ -218,14 +217,13 @@ def _complete(params: Params) -> None:
 def _denoised(params: Params) -> None:
     """Refuse denoisers and purified classifiers that refer to names that do not exist."""
     denoiser_artifacts = [*(f"denoisers/{name}" for name in params.denoisers), *imported()]
-    guides = [*(f"models/{name}" for name in params.runs)]
-    guides += [f"represented/{name}" for name in params.representations]
+    guides = [NONE, *(f"models/{name}" for name in params.runs)]
     for name, denoiser in params.denoisers.items():
         where = f"denoisers.{name}"
         _refer(denoiser.model, params.models, f"{where}.model", "models")
         starts = [other for other in (NONE, *denoiser_artifacts) if other != f"denoisers/{name}"]
         _refer(denoiser.start, starts, f"{where}.start", "the starting points")
-        _refer(denoiser.guide, [NONE, *guides], f"{where}.guide", "what may guide")
+        _refer(denoiser.guide, guides, f"{where}.guide", "what may guide")
     for name, cfg in params.purified.items():
         where = f"purified.{name}"
         require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
@@ -239,8 +237,8 @@ def _denoised(params: Params) -> None:
             _refer(cfg.network, [network], f"{where}.network", f"its denoiser {source}")
 
 
-def _looked_at(params: Params) -> None:
-    """Refuse evaluations of encoders and diffusion models that do not exist."""
+def _probed(params: Params) -> None:
+    """Refuse evaluations of encoders that do not exist."""
     for name, cfg in params.representations.items():
         where = f"representations.{name}"
         encoders = [f"pretrained/{pretrain}" for pretrain in params.pretrain]
@@ -248,16 +246,6 @@ def _looked_at(params: Params) -> None:
         pretrain = params.pretrain[cfg.encoder.partition("/")[2]]
         for key in ("architecture", "model"):
             _refer(getattr(cfg, key), [getattr(pretrain, key)], f"{where}.{key}", cfg.encoder)
-    for name, generation in params.generations.items():
-        where = f"generations.{name}"
-        folder, _, source = generation.denoiser.partition("/")
-        made = [*(f"denoisers/{denoiser}" for denoiser in params.denoisers), *imported()]
-        _refer(generation.denoiser, made, f"{where}.denoiser", "the denoisers")
-        guide = params.denoisers[source].guide if folder == "denoisers" else NONE
-        _refer(generation.condition, [guide], f"{where}.condition", "what its denoiser is told")
-        if generation.features.startswith("models/"):  # any other is a file of weights
-            known = [f"models/{run}" for run in params.classifiers()]
-            _refer(generation.features, known, f"{where}.features", "the classifiers")
 
 
 def imported() -> list[str]:

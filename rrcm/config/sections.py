@@ -26,8 +26,8 @@ from rrcm.core.registry import Of
 from rrcm.core.schema import T, Unbounded, cast, find, finite, read_yaml, reading, shown
 
 PARAMS = Path("params.yaml")
-# A start, guide or condition that is none. dvc.yaml makes each of these values a dependency, which
-# has to exist: it is the file of this name.
+# A start or guide that is none. dvc.yaml makes each of these values a dependency, which has to
+# exist: it is the file of this name.
 NONE = "none"
 
 

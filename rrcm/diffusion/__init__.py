@@ -1,1 +1,1 @@
-"""Diffusion models and denoisers: training, sampling, and purifying the input of a classifier."""
+"""Diffusion models and denoisers: their training, and purifying the input of a classifier."""

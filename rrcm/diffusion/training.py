@@ -15,7 +15,6 @@ from rrcm.core import registry
 from rrcm.core.ranges import require
 from rrcm.core.schema import parse
 from rrcm.data.splits.shards import Split
-from rrcm.diffusion import condition
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.denoiser import Schedule, Times
@@ -62,8 +61,7 @@ def denoise(
 ) -> Iterator[State]:
     """Train from ``state.step`` to ``cfg.steps``; yields the state after every step.
 
-    ``guide`` is the classifier or condition from `load_guide`; it is put in evaluation mode and
-    frozen.
+    ``guide`` is the classifier from `load_guide`; it is put in evaluation mode and frozen.
 
     Raises:
         ConfigError: The guide does not fit the objective, the network does not support
@@ -117,48 +115,37 @@ def denoise(
         yield state
 
 
-class Blank(nn.Module):
-    """A denoiser's network with its condition, if any, set to zeros, for counting operations."""
+class OneTime(nn.Module):
+    """A denoiser's network with one time input for all images, for counting operations."""
 
-    def __init__(self, network: nn.Module, shape: dict[str, Any]) -> None:
-        """``shape`` is the shape of ``network``."""
+    def __init__(self, network: nn.Module) -> None:
+        """``network`` maps (images [B, C, H, W], time inputs [B]) to images."""
         super().__init__()
-        self.network, self.numbers = network, shape.get("condition", 0)
+        self.network = network
 
     def forward(self, x: Tensor, told: Tensor) -> Tensor:
-        """Output of ``network`` for ``x`` [B, C, H, W] and time input ``told`` [] or [B]."""
-        condition = [x.new_zeros(len(x), self.numbers)] if self.numbers else []
-        return self.network(x, told.expand(len(x)), *condition)
+        """Output of the network for ``x`` [B, C, H, W] and the time input ``told`` []."""
+        return self.network(x, told.expand(len(x)))
 
 
 def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> nn.Module | None:
     """Load the guide ``cfg.guide`` of the objective, or None if it has none.
 
-    ``models/<run>`` is a classifier of denoised images, at the sigma of its training.
-    ``represented/<name>`` is a `condition.Condition`, for conditional networks; ``shape`` is the
-    network's.
+    ``models/<run>`` is a classifier of denoised images, at the sigma of its training. ``shape`` is
+    that of the denoiser's network.
 
     Raises:
-        ConfigError: The guide is not of the objective's kind, or has other dimensions.
-        CheckpointError: It is missing or damaged.
+        ConfigError: The objective wants no guide, or wants one, or the guide's images are of
+            another size.
+        CheckpointError: The guide is missing or damaged.
     """
     objective, _ = _objective(cfg)
-    wanted, numbers = objective.GUIDE, shape.get("condition", 0)
-    if wanted == "represented" and numbers == 0:
-        wanted = ""
-    folder = "" if cfg.guide == NONE else cfg.guide.partition("/")[0]
-    ways = f"{wanted}/<name>" if wanted else f"nothing beside the images, that is {NONE}"
-    require(folder == wanted, f"denoisers: guide: {cfg.objective} looks at {ways}; got {cfg.guide}")
-    if wanted == "represented":
-        guide = condition.load(Path(cfg.guide), device=device)
-        size = len(guide.mean)
-        require(
-            size == numbers,
-            f"denoisers: guide: {cfg.guide} gives {size} numbers, and the network has a condition "
-            f"of {numbers}; set condition of models.{cfg.model} to {size}",
-        )
-        return guide
-    if not wanted:
+    ways = "models/<run>" if objective.GUIDED else f"nothing beside the images, that is {NONE}"
+    require(
+        objective.GUIDED == (cfg.guide != NONE),
+        f"denoisers: guide: {cfg.objective} looks at {ways}; got {cfg.guide}",
+    )
+    if not objective.GUIDED:
         return None
     network, config = classifier.load(Path(cfg.guide))
     for key in ("channels", "image_size"):

@@ -1,1 +1,1 @@
-"""Quality of encoders and generated images: linear probes and Fréchet distances."""
+"""Quality of encoders: linear probes and Fréchet distances."""

@@ -1,11 +1,11 @@
 r"""The Fréchet distance between Gaussians fitted to two sets of features.
 
-Dowson & Landau (1982). For features of images it is known as FID (Heusel et al., 2017,
-arXiv:1706.08500), for representations of noise as RFD (Lei et al., 2025). It compares means and
-covariances only, and grows as images get fewer: between two sets of n features from one normal
-distribution in D dimensions with identity covariance, it is (2 D + D (D + 1) / 2) / n on average,
-to first order, and not 0. So it is reported with its `bias`, and distances between sets of
-different sizes are not comparable. Equation numbers are those of docs/theory.md.
+Dowson & Landau (1982); between representations of noise and of images, Lei et al. (2025) call it
+RFD. It compares means and covariances only, and grows as images get fewer: between two sets of n
+features from one normal distribution in D dimensions with identity covariance, it is
+(2 D + D (D + 1) / 2) / n on average, to first order, and not 0. So it is reported with its `bias`,
+and distances between sets of different sizes are not comparable. Equation numbers are those of
+docs/theory.md.
 """
 
 from collections.abc import Iterable

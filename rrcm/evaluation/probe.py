@@ -19,9 +19,10 @@ from torch import nn
 
 from rrcm.config.evaluation import Representation
 from rrcm.config.sections import Model
+from rrcm.core import registry
 from rrcm.core.errors import TrainingError
+from rrcm.core.schema import parse
 from rrcm.data.splits.shards import Split
-from rrcm.diffusion import condition
 from rrcm.evaluation import frechet
 from rrcm.models.trained.base import checkpoint
 from rrcm.noise import streams, units
@@ -38,7 +39,8 @@ def load_encoder(folder: Path, model: Model, *, device: str = "cpu") -> nn.Modul
     Raises:
         CheckpointError: The file is missing, damaged, or not of ``model``.
     """
-    encoder = condition.encoder(model)
+    module = registry.load("networks", model.architecture)
+    encoder = module.Encoder(parse(model.shape, module.Config, where="models: shape"))
     path = folder / "encoder.safetensors"
     checkpoint.restore(encoder, checkpoint.load(path)[0], source=str(path))
     return encoder.to(device).eval().requires_grad_(False)
@@ -152,7 +154,7 @@ def distance(encoder: nn.Module, split: Split, cfg: Representation) -> dict[str,
     ``bias`` is the part of the distance due to their finite number.
     """
     rows = min(cfg.images, len(split.labels))
-    mean, std = scale(encoder, split, cfg) if cfg.normalised else (0.0, 1.0)
+    mean, std = _scale(encoder, split, cfg) if cfg.normalised else (0.0, 1.0)
 
     def batches(t: float, draw: int) -> Iterator[np.ndarray]:
         for h in encode(encoder, split, cfg, t=t, draw=draw, rows=rows):
@@ -170,7 +172,7 @@ def distance(encoder: nn.Module, split: Split, cfg: Representation) -> dict[str,
     }
 
 
-def scale(encoder: nn.Module, split: Split, cfg: Representation) -> tuple[np.ndarray, np.ndarray]:
+def _scale(encoder: nn.Module, split: Split, cfg: Representation) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation [D] of representations of all clean images of ``split``.
 
     The standard deviation is 1 where a dimension is constant.

@@ -14,7 +14,6 @@ EXTRAS = {  # module that is imported somewhere: the extras that bring it, as in
     **dict.fromkeys(("fastapi", "prometheus_client", "pydantic"), ("serve",)),
     **dict.fromkeys(("starlette", "uvicorn"), ("serve",)),
     **dict.fromkeys(("dvc", "httpx", "prefect"), ("flow",)),
-    "torch_fidelity": ("fid",),
     "dvc_s3": ("s3",),
     **dict.fromkeys(("mlflow", "tensorboard", "wandb"), ("log",)),
 }

@@ -81,7 +81,6 @@ SLIPS = [
     (ALL, "certify.certificates", ["cohen", "to_class"], "[1]: ", "Did you mean 'two_class'?"),
     (ALL, "ensembles.tiny-boosting-s025.members", 2**40, "members: at most 1024"),
     (DIFFUSION, "denoisers.tiny-diffusion.loss.schedule.steps", 1, "edm has no steps"),
-    (DIFFUSION, "models.denoiser.condition", -1, "condition: must be finite and >= 0"),
     (DIFFUSION, "purified.tiny-dds-s025.purify.rule", "last", "purify.rule: must be first or"),
     ("cifar10", "models.r110.size", "111", "size: no '111', only '50', or 6 n + 2"),
     ("cifar10-diffusion", "models.unet.mults", [], "mults: one whole number a level"),

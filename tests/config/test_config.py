@@ -281,7 +281,6 @@ DIFFUSION = ROOT / "presets/digits-diffusion.yaml"
         ("purified.tiny-dds-s025.run", "none", "is not in runs and ensembles"),
         ("representations.tiny-rrcm.encoder", "pretrained/none", "is not in the pre-trainings"),
         ("representations.tiny-rrcm.model", "denoiser", "is not in pretrained/tiny-rrcm (tiny)"),
-        ("generations.tiny-conditioned.condition", "none", "what its denoiser is told"),
     ],
 )
 def test_what_refers_to_nothing_is_refused(tmp_path, place, value, said):

@@ -1,4 +1,4 @@
-"""What is said of representations is true of them: probes, distances, conditions."""
+"""What is said of representations is true of them: probes and distances."""
 
 from dataclasses import replace
 
@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 from builders import refused, split
-from helpers import MODEL, REPRESENTATION
+from helpers import MODEL, REPRESENTATION, equal
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from rrcm.core.errors import CheckpointError, TrainingError
-from rrcm.diffusion import condition
 from rrcm.evaluation import frechet, probe
-from rrcm.models.trained.base import checkpoint
+from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.noise import streams
 
 CFG = replace(REPRESENTATION, penalty=0.01, normalised=False, images=40, batch_size=16)
@@ -142,42 +141,13 @@ def test_the_distance_is_that_of_noise_and_images_in_the_units_asked_for():
     assert probe.distance(Pixels(), some, replace(CFG, images=11))["images"] == 11
 
 
-def encoder(tmp_path):
-    torch.manual_seed(0)
-    found = condition.encoder(MODEL)
-    checkpoint.save(tmp_path / "encoder.safetensors", found.state_dict())
-    return probe.load_encoder(tmp_path, MODEL)
-
-
-def test_a_condition_normalises_representations_of_images_and_of_noise(tmp_path):
-    """And is the same when it was written and read."""
-    some, network = split(50), encoder(tmp_path)
-    mean, std = probe.scale(network, some, CFG)
-    limits = {"t_min": CFG.t_min, "t_max": CFG.t_max}
-    made = condition.Condition(network, torch.from_numpy(mean), torch.from_numpy(std), **limits)
-    condition.save(tmp_path, made, MODEL)
-    read = condition.load(tmp_path)
-    x, z = torch.from_numpy(some.pixels()), torch.randn(50, 1, 8, 8)
-
-    for told in (made, read):
-        found = told(x)
-        torch.testing.assert_close(found.mean(dim=0), torch.zeros_like(found[0]), atol=1e-4, rtol=0)
-        torch.testing.assert_close(found.std(dim=0), torch.ones_like(found[0]), atol=1e-3, rtol=0)
-        of_noise = (network(0.5 + 40 * z, torch.tensor(40.0)) - made.mean) / made.std
-        torch.testing.assert_close(told.of_noise(z), of_noise)
-        assert told.of_noisy(x, 0 * z, t=CFG.t_min).equal(found)
-        grey = torch.full_like(x, 0.5)
-        torch.testing.assert_close(told.of_noisy(grey, z, t=CFG.t_max), told.of_noise(z))
-        noisy = told.of_noisy(x, z, t=CFG.t_min)  # t_min is 0.001 in pixels: within that, clean
-        assert 0 < (noisy - found).abs().max() < 0.05 < (told.of_noise(z) - found).abs().max()
-    assert not any(p.requires_grad for p in read.parameters())
-
-
-def test_damaged_files_are_refused(tmp_path):
+def test_an_encoder_is_read_from_its_file_and_frozen(tmp_path):
     with refused(CheckpointError, "encoder.safetensors", "not found"):
         probe.load_encoder(tmp_path, MODEL)
-    with refused(CheckpointError, "condition.safetensors", "not found"):
-        condition.load(tmp_path)
-    checkpoint.save(tmp_path / "condition.safetensors", {"mean": torch.zeros(3)})
-    with refused(CheckpointError, "condition.safetensors", "damaged"):
-        condition.load(tmp_path)
+    whole = classifier.build(MODEL, classes=2, condition="exact", final_norm=True)
+    checkpoint.save(tmp_path / "encoder.safetensors", whole.encoder.state_dict())
+
+    found = probe.load_encoder(tmp_path, MODEL)
+
+    assert equal(found.state_dict(), whole.encoder.state_dict())
+    assert not found.training and not any(p.requires_grad for p in found.parameters())

@@ -21,7 +21,6 @@ UVIT = {
     "patch_size": 4,
     "position_std": 0.5,
     "time_scale": 10.0,
-    "condition": 0,
 }
 DNCNN = {"image_size": 8, "channels": 2, "depth": 4, "width": 8, "momentum": 0.25}
 SHAPES = {"uvit": UVIT, "dncnn": DNCNN}
@@ -71,7 +70,7 @@ def attended(x, w, name, heads):
     return x + F.gelu(inner) @ w[f"{name}.mlp.fc2.weight"].T + w[f"{name}.mlp.fc2.bias"]
 
 
-def naive_uvit(w, x, told, condition):
+def naive_uvit(w, x, told):
     """U-ViT 16x5x2 on patches of 4 x 4, from its weights: patch by patch, block by block."""
     kernel = w["patch_embed.proj.weight"]  # [16, 2, 4, 4]
     places = [(slice(4 * i, 4 * i + 4), slice(4 * j, 4 * j + 4)) for i in (0, 1) for j in (0, 1)]
@@ -81,8 +80,6 @@ def naive_uvit(w, x, told, condition):
     ]
     angles = torch.stack([10 * told * 1e4 ** -(k / 8) for k in range(8)], dim=1)
     tokens = [torch.cat([angles.cos(), angles.sin()], dim=1), *patches]
-    if condition is not None:
-        tokens.insert(0, condition @ w["condition_embed.weight"].T + w["condition_embed.bias"])
     tokens = torch.stack(tokens, dim=1) + w["pos_embed"]
 
     def joined(x, skip, name):
@@ -101,14 +98,10 @@ def naive_uvit(w, x, told, condition):
     return F.conv2d(picture, w["smooth.weight"], w["smooth.bias"], padding=1)
 
 
-@pytest.mark.parametrize("condition", [0, 3])
-def test_u_vit_is_its_definition(condition):
-    network, (x, told) = filled("uvit", condition=condition), given()
-    seen = torch.arange(9, dtype=torch.float64).view(3, 3) / 9 if condition else None
+def test_u_vit_is_its_definition():
+    network, (x, told) = filled("uvit"), given()
 
-    found = network(x, told, *([seen] if condition else []))
-
-    torch.testing.assert_close(found, naive_uvit(network.state_dict(), x, told, seen))
+    torch.testing.assert_close(network(x, told), naive_uvit(network.state_dict(), x, told))
 
 
 def test_recomputing_activations_gives_the_same_gradients():
@@ -173,14 +166,6 @@ def test_impossible_shapes_are_refused(module, change, message):
 def test_images_of_another_size_are_refused(name):
     with pytest.raises(ConfigError, match=r"of \(2, 8, 8\), .* gets \(2, 8, 4\); set"):
         filled(name)(torch.zeros(1, 2, 8, 4).double(), torch.zeros(1))
-
-
-@pytest.mark.parametrize(("wanted", "passed"), [(0, 3), (3, 0)])
-def test_a_condition_must_be_wanted_and_given(wanted, passed):
-    network, (x, told) = filled("uvit", condition=wanted), given()
-
-    with pytest.raises(ConfigError, match=f"condition: {wanted}: "):
-        network(x, told, *([x.new_zeros(3, 3)] if passed else []))
 
 
 @pytest.mark.parametrize(("name", "schedule"), [("dncnn", None), ("uvit", COSINE)])

@@ -47,8 +47,8 @@ LIBRARY = sorted(ROOT.glob("rrcm/**/*.py"))
 TESTS, SUPPORT = sorted(ROOT.glob("tests/*/test_*.py")), sorted(ROOT.glob("tests/support/*.py"))
 CODE = sorted([*LIBRARY, *ROOT.glob("pipeline/**/*.py"), ROOT / "cli.py"])
 STAGES = ("shard", "pretrain", "train", "denoise", "export", "member", "combine", "purify")
-STAGES += ("represent", "generate", "sample", "certify", "report")
-SEVERAL = ("denoisers", "purified", "representations", "generations")  # of some architecture
+STAGES += ("represent", "sample", "certify", "report")
+SEVERAL = ("denoisers", "purified", "representations")  # of some architecture
 REPORTED = {"certify", "data", "ensembles", "evals", "members", "models", "pretrain", "recipes"}
 REPORTED |= {"purified", "report", "runs"}
 # Every stage checks the whole of params.yaml, components that it does not run included. That may
@@ -291,17 +291,12 @@ VARIANTS = {
 # again for nothing, unless `rrcm accept` finds that it cannot matter.
 SMALL = {f"rrcm/core/{name}.py" for name in ("labels", "progress", "torchvision_stub")}
 BEHIND = {f"rrcm/models/trained/{name}.py" for name in ("ensembles", "purified", "quantize")}
-CONFIG = {f"rrcm/config/{name}.py" for name in ("defaults", "denoisers", "params")}
+CONFIG = {f"rrcm/config/{name}.py" for name in ("defaults", "denoisers", "evaluation", "params")}
 COARSE = {
     "pretrain": {"rrcm/models/trained/base/classifier.py", "rrcm/training/shared/attacks.py"},
     "denoise": BEHIND,
     "represent": {"rrcm/models/trained/base/classifier.py", "rrcm/noise/levels.py"},
-    "generate": {
-        *BEHIND,
-        *CONFIG,
-        *("rrcm/config/certification.py", "rrcm/evaluation/probe.py", "rrcm/noise/streams.py"),
-    },
-    "sample": {*CONFIG, "rrcm/config/evaluation.py"},
+    "sample": CONFIG,
     "report": {"rrcm/analysis/page.py", "rrcm/config/defaults.py"},
 }
 

@@ -86,7 +86,7 @@ def test_every_stage_can_be_planned(preset, tmp_path):
     planned, gpus = Planned(whole), named("h100:8")
     sections = {
         "pretrain": whole.pretrain, "train": whole.runs, "denoise": whole.denoisers,
-        "represent": whole.representations, "generate": whole.generations, "sample": whole.evals,
+        "represent": whole.representations, "sample": whole.evals,
         "export": whole.runs, "member": whole.members, "combine": whole.ensembles,
         "purify": whole.purified,
     }  # fmt: skip

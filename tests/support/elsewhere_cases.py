@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import unlabelled
 from builders import SIGMA, images
-from helpers import GENERATION, MINI, PRETRAIN, REPRESENTATION, constants, split
+from helpers import MINI, PRETRAIN, REPRESENTATION, constants, split
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -29,9 +29,8 @@ from rrcm.config.sections import Model
 from rrcm.core import registry
 from rrcm.core.schema import parse
 from rrcm.data.splits.shards import Split
-from rrcm.diffusion import condition, sampling
 from rrcm.diffusion import training as denoising
-from rrcm.evaluation import fid, probe
+from rrcm.evaluation import probe
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
@@ -47,8 +46,7 @@ LARGE = {  # of 16 x 16 pixels, for networks that 8 x 8 is too small for
     for name, one in DATA.items()
 }
 PROJECTOR = {"projector_width": 16, "projector_dim": 8}
-WIDTH = 16  # of representations
-MODEL = Model(architecture="vit", shape=MINI.models["tiny"] | {"size": f"{WIDTH}x2x2"})
+MODEL = Model(architecture="vit", shape=MINI.models["tiny"] | {"size": "16x2x2"})
 SHAPES: dict[str, dict[str, Any]] = {
     "vit": MODEL.shape,
     "lenet": {"image_size": 16, "channels": 1, **PROJECTOR},
@@ -59,7 +57,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 DENOISERS = {
     "dncnn": {"image_size": 8, "channels": 1, "depth": 3, "width": 8, "momentum": 0.1},
     "uvit": {"size": "16x1x2", "image_size": 8, "channels": 1, "patch_size": 4}
-    | {"position_std": 0.5, "time_scale": 1000.0, "condition": 0},
+    | {"position_std": 0.5, "time_scale": 1000.0},
 }
 EDM = {"kind": "edm", "steps": 0, "rescale": False}
 LINEAR = {"kind": "linear", "steps": 1000, "rescale": False}
@@ -268,29 +266,9 @@ def encoder(device: str) -> torch.nn.Module:
     """A pre-trained encoder, read from its file."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as name:
-        made = condition.encoder(MODEL).state_dict()
+        made = net("vit", "cpu").encoder.state_dict()
         checkpoint.save(Path(name, "encoder.safetensors"), made)
         return probe.load_encoder(Path(name), MODEL, device=device)
-
-
-def features(device: str) -> fid.Features:
-    """Those of a run, read from its files."""
-    model = Model(architecture="vit", shape=SHAPES["vit"])
-    config = {"classes": ["a"] * CLASSES, "condition": "exact", "final_norm": True, "sigma": SIGMA}
-    with tempfile.TemporaryDirectory() as name:
-        made = net("vit", "cpu").state_dict()
-        classifier.save(Path(name), made, model=model, config=config)
-        cfg = dataclasses.replace(GENERATION, features=name)
-        return fid.features(cfg, DATA["train"].images.shape[1:], device=device)
-
-
-def told(device: str) -> condition.Condition:
-    """The condition of a diffusion model, read from its file."""
-    zeros, ones = torch.zeros(WIDTH), torch.ones(WIDTH)
-    made = condition.Condition(encoder("cpu"), zeros, ones, t_min=0.002, t_max=80.0)
-    with tempfile.TemporaryDirectory() as name:
-        condition.save(Path(name), made, MODEL)
-        return condition.load(Path(name), device=device)
 
 
 def encoded(device: str) -> Iterable[Tensor]:
@@ -300,30 +278,6 @@ def encoded(device: str) -> Iterable[Tensor]:
             encoder(device), DATA["train"], REPRESENTATION, t=1.0, draw=draw, rows=12
         )
         yield from map(torch.from_numpy, representations)
-
-
-def distances(device: str) -> Iterable[Tensor]:
-    """Moments of features, and distances to the nearest training images."""
-    some, others = DATA["validation"].images, [DATA["train"].images]
-    found = fid.moments([some], max_value=255, of=features(device), device=device)
-    apart = fid.nearest(some, others, max_value=255, device=device)
-    return [torch.from_numpy(found.mean), torch.from_numpy(found.covariance), torch.tensor(apart)]
-
-
-def generated(sampler: Any) -> Make:
-    """Pictures of a conditional diffusion model, from noise and from images."""
-    x = torch.from_numpy(DATA["train"].pixels(slice(4)))
-    cfg = dataclasses.replace(GENERATION, sampler=sampler, steps=2)
-
-    def make(device: str) -> Iterable[Tensor]:
-        torch.manual_seed(0)
-        network = denoiser.network("uvit", DENOISERS["uvit"] | {"condition": WIDTH}, where="shape")
-        model = Denoiser(network, Times(Schedule(**EDM))).eval().to(device)
-        made = sampling.generate(model, cfg, (1, 8, 8), max_value=255, told=told(device))
-        of_images = sampling.from_images(model, cfg, x, max_value=255, told=told(device))
-        return [torch.from_numpy(some) for some in [*made, of_images]]
-
-    return make
 
 
 CASES: dict[str, Make] = {
@@ -337,8 +291,6 @@ CASES: dict[str, Make] = {
     **{f"noise {name}": noise(name) for name in registry.names("distributions")},
     "votes": votes(),
     "encode": encoded,
-    "distances": distances,
-    **{f"generate by {name}": generated(name) for name in sampling.SAMPLERS},
 }
 NARROW: dict[str, Make] = {  # under autocast: results have the types of the CPU's, and are finite
     **{f"pretrain {name} in bf16": pretrain(name, "bf16") for name in registry.names("objectives")},
@@ -369,10 +321,7 @@ def types(tensors: Iterable[Tensor]) -> list[tuple[torch.dtype, torch.Size, bool
 
 
 def main() -> None:
-    # Before `elsewhere` puts a function in the place of torch.Generator, which is in its types.
-    import rrcm.core.torchvision_stub  # noqa: F401, I001
-    import diffusers.schedulers.scheduling_dpmsolver_singlestep  # noqa: F401
-    import elsewhere
+    import elsewhere  # here, as it changes PyTorch for the whole process
 
     told = {}
     for name, make in (CASES | NARROW | MISTAKES).items():

@@ -12,7 +12,7 @@ from hypothesis import settings
 from torch import Tensor, nn
 
 from rrcm.config import params, sections
-from rrcm.config.evaluation import Generation, Representation
+from rrcm.config.evaluation import Representation
 from rrcm.config.params import Params
 from rrcm.core.schema import parse, read_yaml
 from rrcm.data.splits.shards import Split
@@ -22,7 +22,6 @@ MINI = params.load(TESTS / "mini.yaml")
 MORE = read_yaml(TESTS / "mini-more.yaml")
 PRETRAIN = MINI.pretrain["tiny"]
 MODEL = sections.Model(architecture="vit", shape=MINI.models["tiny"])
-GENERATION = parse(MORE["generations"]["told"], Generation, where="generations")
 REPRESENTATION = parse(MORE["representations"]["tiny"], Representation, where="representations")
 
 few = settings(deadline=None, max_examples=25)

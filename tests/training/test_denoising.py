@@ -16,7 +16,7 @@ from torch import nn
 from rrcm.config.denoisers import Denoising
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError
-from rrcm.diffusion import condition, training
+from rrcm.diffusion import training
 from rrcm.diffusion.objectives import diffusion
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import classifier
@@ -33,7 +33,7 @@ CONSTANTS = {
     "diffusion": {"schedule": dataclasses.asdict(EDM), "mean": -1.2, "std": 1.2},
 }
 UVIT = {"size": "16x3x2", "image_size": 8, "channels": 1, "patch_size": 4}
-UVIT |= {"position_std": 0.5, "time_scale": 1000.0, "condition": 0}
+UVIT |= {"position_std": 0.5, "time_scale": 1000.0}
 DNCNN = {"image_size": 8, "channels": 1, "depth": 3, "width": 8, "momentum": 0.1}
 CFG = Denoising(
     network="dncnn",
@@ -58,7 +58,7 @@ DATA = split(64, seed=0)
 
 
 class Tiny(nn.Module):
-    """A network that hears what it is told, and whatever else it is given."""
+    """A network that hears what it is told."""
 
     def __init__(self, channels=2):
         super().__init__()
@@ -67,8 +67,8 @@ class Tiny(nn.Module):
         self.time = nn.Linear(1, channels)
         self.double()
 
-    def forward(self, x, told, *more):
-        return self.inner(x) + self.time(told[:, None] / 100)[:, :, None, None] + sum(more)
+    def forward(self, x, told):
+        return self.inner(x) + self.time(told[:, None] / 100)[:, :, None, None]
 
 
 class Guide(nn.Module):
@@ -96,7 +96,7 @@ def asked(name, network, *, step=0, rows=6, guide=None, **changed):
     x, y = pixels(rows)
     schedule = objective.schedule(cfg)
     times = None if schedule is None else Times(schedule)
-    guide = guide or (Guide() if objective.GUIDE == "models" else None)
+    guide = guide or (Guide() if objective.GUIDED else None)
     return objective.loss(network, x, y, guide=guide, times=times, draw=Draws(5, step), cfg=cfg)
 
 
@@ -187,21 +187,6 @@ def test_every_time_is_as_likely_and_levels_of_edm_are_lognormal():
     assert levels.std().item() == pytest.approx(0.7, rel=0.03)
 
 
-def test_a_condition_is_that_of_the_clean_image():
-    seen = []
-
-    class Condition(nn.Module):
-        def forward(self, x):
-            seen.append(x)
-            return x.mean(dim=(1, 2, 3)).view(-1, 1, 1, 1)
-
-    plain = asked("diffusion", Tiny())
-    conditioned = asked("diffusion", Tiny(), guide=Condition())
-
-    assert torch.equal(seen[0], pixels()[0])
-    assert not torch.isclose(plain, conditioned).any()
-
-
 def test_a_network_that_predicts_variances_is_refused():
     class Learned(Tiny):
         def forward(self, x, told):
@@ -219,7 +204,7 @@ def test_objective(name):
     """
     objective = registry.load("denoiser_objectives", name)
     network = Tiny()
-    guide = Guide().eval().requires_grad_(False) if objective.GUIDE == "models" else None
+    guide = Guide().eval().requires_grad_(False) if objective.GUIDED else None
     optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
     history = []
     for _ in range(10):
@@ -230,7 +215,6 @@ def test_objective(name):
         optimizer.step()
 
     assert re.search(r"\(20\d\d\), arXiv:\d{4}\.\d{5}", objective.__doc__), "say which paper"
-    assert objective.GUIDE in ("", "models", "represented")
     assert loss.shape == (6,), "the trainer averages"
     assert history[-1] < history[0]
     told = [network.time.weight] if name != "diffusion" else []  # of zeros, but for its bias
@@ -362,40 +346,17 @@ def test_a_guide_stays_as_it_is(tmp_path, monkeypatch):
     assert state.modules["network"].last.weight.any(), "the denoiser learns through it"
 
 
-def test_a_network_with_a_condition_trains_on_what_is_represented(tmp_path, monkeypatch):
-    """Conditions of as many numbers as it is declared to have, and no others."""
-    monkeypatch.chdir(tmp_path)
-    encoder = condition.encoder(MODEL)
-    told = condition.Condition(encoder, torch.zeros(64), torch.ones(64), t_min=0.002, t_max=80.0)
-    condition.save(Path("represented/one"), told, MODEL)
-    cfg = dataclasses.replace(DIFFUSION, guide="represented/one", steps=2)
-    shape = UVIT | {"condition": 64}
-    state = training.start(cfg, shape)
-    before = state.modules["network"].condition_embed.weight.clone()
-
-    finish(state, cfg, training.load_guide(cfg, shape))
-
-    assert not torch.equal(state.modules["network"].condition_embed.weight, before)
-    x, told = torch.rand(2, 1, 8, 8), torch.tensor(3.0)
-    blank = training.Blank(state.modules["network"], shape)(x, told)
-    assert torch.equal(blank, state.modules["network"](x, told.expand(2), torch.zeros(2, 64)))
-    with pytest.raises(ConfigError, match=r"gives 64 numbers, .* set condition of models.small to"):
-        training.load_guide(cfg, UVIT | {"condition": 63})
-
-
 @pytest.mark.parametrize(
-    ("changed", "condition", "message"),
+    ("changed", "message"),
     [
-        ({"guide": "models/x"}, 0, "mse looks at nothing beside the images, .*; got models/x"),
-        ({"objective": "stability"}, 0, "stability looks at models/<name>; got none"),
-        ({"objective": "stability", "guide": "represented/x"}, 0, "got represented/x"),
-        ({"objective": "diffusion", "guide": "represented/x"}, 0, "looks at nothing beside"),
-        ({"objective": "diffusion"}, 3, "diffusion looks at represented/<name>; got none"),
+        ({"guide": "models/x"}, "mse looks at nothing beside the images, .*; got models/x"),
+        ({"objective": "stability"}, "stability looks at models/<run>; got none"),
+        ({"objective": "diffusion", "guide": "models/x"}, "diffusion looks at nothing beside"),
     ],
 )
-def test_a_guide_of_the_wrong_kind_is_refused(changed, condition, message):
+def test_a_guide_is_given_where_the_objective_wants_one(changed, message):
     constants = CONSTANTS.get(changed.get("objective"), CFG.loss)
     cfg = dataclasses.replace(CFG, **{"loss": constants} | changed)
 
     with pytest.raises(ConfigError, match=message):
-        training.load_guide(cfg, {"condition": condition})
+        training.load_guide(cfg, DNCNN)

@@ -1,8 +1,8 @@
 """U-ViT, Bao et al. (2023), arXiv:2209.12152: a transformer with the long skips of a UNet.
 
-Tokens are [condition, time, patches]. The time token is the raw sinusoidal embedding of the time
-input, without learned parameters; the condition, if any, is a linear map of a vector. Each block of
-the second half also gets the output of the opposite block in the first half.
+Tokens are [time, patches]. The time token is the raw sinusoidal embedding of the time input,
+without learned parameters. Each block of the second half also gets the output of the opposite block
+in the first half.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import SIDE, WIDTH, dimensions, not_negative, positive, require
+from rrcm.core.ranges import SIDE, WIDTH, dimensions, positive, require
 
 from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after _torchvision)
 from timm.models.vision_transformer import Block  # isort: skip
@@ -26,15 +26,14 @@ STD = 0.02  # initial standard deviation of matrices
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """Shape of the network: its size, image, time input and condition.
+    """Shape of the network: its size, image and time input.
 
     ``size`` is a name (`SIZES`) or WIDTHxDEPTHxHEADS with an odd depth, such as ``64x5x4``: one
     block in the middle, and as many before as after it. ``time_scale`` multiplies the time input
     before its embedding by sines and cosines of periods from 2 pi up: 1 for the times of a VP
-    process, 0 to 1000, and 1000 for (ln s) / 4 of EDM. ``condition`` is the dimension of the
-    condition vector; 0 is none. ``position_std`` is the initial scale of learned position
-    embeddings: the authors' 0.02 is small compared with patch embeddings, so that positions have
-    little effect for many steps.
+    process, 0 to 1000, and 1000 for (ln s) / 4 of EDM. ``position_std`` is the initial scale of
+    learned position embeddings: the authors' 0.02 is small compared with patch embeddings, so that
+    positions have little effect for many steps.
     """
 
     size: str
@@ -43,14 +42,12 @@ class Config:
     patch_size: int
     position_std: float
     time_scale: float
-    condition: int
 
     def __post_init__(self) -> None:
         """Refuse an unknown or impossible size, and patches that do not tile the image."""
         positive(self, "image_size", "patch_size", most=SIDE)
         positive(self, "channels", most=WIDTH)
         positive(self, "position_std", "time_scale")
-        not_negative(self, "condition", most=WIDTH)
         width, depth, heads = self.dimensions
         require(
             width % 2 == 0 and width % heads == 0,
@@ -69,7 +66,7 @@ class Config:
 
 
 class Network(nn.Module):
-    """Maps an image, a time input and a condition, if any, to an image.
+    """Maps an image and a time input to an image.
 
     With ``recompute``, activations inside a block are not kept for the backward pass but computed
     again there: the same gradients, in less memory and more time.
@@ -83,9 +80,7 @@ class Network(nn.Module):
         super().__init__()
         self.cfg, (width, depth, heads) = cfg, cfg.dimensions
         self.patch_embed = PatchEmbed(cfg.image_size, cfg.patch_size, cfg.channels, width)
-        self.condition_embed = nn.Linear(cfg.condition, width) if cfg.condition else None
-        self.extras = 2 if cfg.condition else 1  # tokens that are no patches
-        tokens = self.extras + self.patch_embed.num_patches
+        tokens = 1 + self.patch_embed.num_patches
         self.pos_embed = nn.Parameter(torch.randn(1, tokens, width) * cfg.position_std)
         self.blocks = nn.ModuleList(
             Block(width, heads, mlp_ratio=4, qkv_bias=False, norm_layer=nn.LayerNorm)
@@ -101,26 +96,25 @@ class Network(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def forward(self, x: Tensor, told: Tensor, condition: Tensor | None = None) -> Tensor:
-        """Output [B, C, H, W] for ``x`` [B, C, H, W], time input ``told`` [B] or [], and condition.
-
-        ``condition`` is [B, D], or None for a network without one.
+    def forward(self, x: Tensor, told: Tensor) -> Tensor:
+        """Output [B, C, H, W] for ``x`` [B, C, H, W] and time input ``told`` [B] or [].
 
         Raises:
-            ConfigError: The images are not of the declared size, or the condition is missing, or
-                was given to a network without one.
+            ConfigError: The images are not of the declared size.
         """
-        self._require(x, condition)
+        size = (self.cfg.channels, self.cfg.image_size, self.cfg.image_size)
+        if x.shape[1:] != size:
+            raise ConfigError(
+                f"models: the network is for images of {size}, channels x height x width, and gets "
+                f"{(*x.shape[1:],)}; set channels and image_size"
+            )
         batch = x.shape[0]  # not len(x), which would freeze the batch size of an export
         width = self.pos_embed.shape[-1]
         time = time_embedding(self.cfg.time_scale * told.double(), width).to(x.dtype)
-        extras = [time.expand(batch, width)[:, None]]
-        if condition is not None:
-            assert self.condition_embed is not None  # required above
-            extras.insert(0, self.condition_embed(condition)[:, None])
-        tokens = torch.cat([*extras, self.patch_embed(x)], dim=1) + self.pos_embed
+        time = time.expand(batch, width)[:, None]
+        tokens = torch.cat([time, self.patch_embed(x)], dim=1) + self.pos_embed
         last = self.norm(self._through(tokens))
-        return self.smooth(self._picture(self.to_pixels(last)[:, self.extras :]))
+        return self.smooth(self._picture(self.to_pixels(last)[:, 1:]))
 
     def _through(self, tokens: Tensor) -> Tensor:
         """Output of the last block, [B, N, D]."""
@@ -145,22 +139,6 @@ class Network(nn.Module):
         return split.permute(0, 5, 1, 3, 2, 4).reshape(
             -1, self.cfg.channels, self.cfg.image_size, self.cfg.image_size
         )
-
-    def _require(self, x: Tensor, condition: Tensor | None) -> None:
-        size = (self.cfg.channels, self.cfg.image_size, self.cfg.image_size)
-        if x.shape[1:] != size:
-            raise ConfigError(
-                f"models: the network is for images of {size}, channels x height x width, and gets "
-                f"{(*x.shape[1:],)}; set channels and image_size"
-            )
-        if (condition is None) != (self.condition_embed is None):
-            has, given = (
-                "no" if each is None else "a" for each in (self.condition_embed, condition)
-            )
-            raise ConfigError(
-                f"models: condition: {self.cfg.condition}: the network has {has} condition, and is "
-                f"given {given} condition; conditions are for generation, from an encoder"
-            )
 
 
 def time_embedding(t: Tensor, width: int) -> Tensor:

@@ -16,7 +16,7 @@ from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
 from rrcm.noise import units
 from rrcm.training.engine.draws import Draws
 
-GUIDE = "represented"  # a condition, for networks that have one; others have no guide
+GUIDED = False  # by a classifier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +64,7 @@ def loss(
         \qquad c_\mathrm{out} = -s \text{ or } \frac{s}{2 \sqrt{s^2 + \frac14}}
 
     (eq. 49): with -s it is the mean squared error of the predicted noise. x_0 is ``x`` in model
-    space, and each row has a time of its own. The ``guide``, if any, maps clean pixels to the
-    network's condition, [B, D]. ``y`` is not used.
+    space, and each row has a time of its own. ``y`` and ``guide`` are not used.
 
     Raises:
         ConfigError: The network also predicts variances, which this loss does not train.
@@ -76,7 +75,7 @@ def loss(
     clean = units.to_model_space(x)
     noisy = clean + s.to(x.dtype).view(-1, 1, 1, 1) * draw.normal(x)
     denoiser = Denoiser(network, times)
-    found, more = denoiser(noisy, t, None if guide is None else guide(x))
+    found, more = denoiser(noisy, t)
     if more is not None:
         raise ConfigError(
             "models: learned_variance: the objective diffusion trains no variances; set it to false"

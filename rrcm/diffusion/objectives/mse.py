@@ -11,7 +11,7 @@ from rrcm.diffusion.objectives._pixels import schedule as schedule
 from rrcm.models.trained.denoiser import Times
 from rrcm.training.engine.draws import Draws
 
-GUIDE = ""  # none
+GUIDED = False  # by a classifier
 
 
 def loss(

@@ -14,7 +14,7 @@ from rrcm.diffusion.objectives._pixels import schedule as schedule
 from rrcm.models.trained.denoiser import Times
 from rrcm.training.engine.draws import Draws
 
-GUIDE = "models"  # a classifier
+GUIDED = True  # by a classifier
 
 
 def loss(
@@ -35,7 +35,7 @@ def loss(
     (eq. 54) with C the ``guide``, which maps pixels to scores [B, K]; the gradient flows through it
     to D. ``y`` and ``times`` are not used.
     """
-    assert guide is not None  # see GUIDE
+    assert guide is not None  # see GUIDED
     with torch.no_grad():
         predicted = guide(x).argmax(dim=1)
     scores = guide(denoised(network, x, draw=draw, cfg=cfg))

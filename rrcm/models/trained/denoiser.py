@@ -144,21 +144,19 @@ class Denoiser(nn.Module):
         super().__init__()
         self.network, self.times = network, times
 
-    def forward(
-        self, x: Tensor, t: Tensor, condition: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor | None]:
         r"""Predicted clean image for ``x`` = x_0 + s z, and the variance channels or None.
 
         .. math:: \hat x_0 = x - s\, \hat\varepsilon\left( \frac{x}{\sqrt{1 + s^2}}, t \right),
             \qquad \hat x_0 = c_\mathrm{skip} x + c_\mathrm{out} F(c_\mathrm{in} x, \tfrac14 \ln s)
 
         (eq. 47, 48) for a VP process and EDM, with ``x`` [B, C, H, W] and noise s(t), ``t`` [] or
-        [B]. Not clipped. ``condition`` [B, D] is for conditional networks.
+        [B]. Not clipped.
         """
         s = self.times.level(t).expand(x.shape[0])
         time = self.times.told(t).expand(x.shape[0]).to(x.dtype)
         c_in, c_skip, c_out = (c.to(x.dtype).view(-1, 1, 1, 1) for c in self.factors(s))
-        output = self.network(c_in * x, time, *([] if condition is None else [condition]))
+        output = self.network(c_in * x, time)
         channels = x.shape[1]
         variance = output[:, channels:] if output.shape[1] > channels else None
         return c_skip * x + c_out * output[:, :channels], variance
