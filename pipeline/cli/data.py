@@ -1,4 +1,4 @@
-"""``rrcm data``: puts the raw data of a dataset in place."""
+"""``rrcm data``: puts raw data where the graph reads them, verified and tracked by DVC."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ from pipeline.cli.checkout import given
 from rrcm.cli.app import say
 from rrcm.core import registry
 
+DATA = Path("data")
 NAMES = [name.replace("_", "-") for name in registry.names("datasets")]
 
 
@@ -31,6 +32,30 @@ def data(
     ] = False,
 ) -> None:
     """Put the raw data of a dataset in place; verify them."""
-    from pipeline.project.data import acquire
-
     say(acquire(name, source, verify=not no_verify, skip_unreadable=skip_unreadable))
+
+
+def acquire(name: str, source: Path | None, *, verify: bool, skip_unreadable: bool) -> str:
+    """Put the files of a dataset, or their manifest, into data/<name>; returns what to print.
+
+    Args:
+        name: A file of rrcm/data/datasets/, ``-`` for its ``_``.
+        source: The folder or archive of the original files; None if none was named.
+        verify: Whether they must be the official ones.
+        skip_unreadable: Whether pictures that cannot be read are left out, or an error.
+
+    Raises:
+        ConfigError: There is no such dataset.
+        DataError: The files are missing, damaged or not the official ones.
+    """
+    from pipeline.runtime import graph
+    from rrcm.data.ingest.listing import Origin
+
+    name = name.replace("-", "_")
+    dataset = registry.load("datasets", name)
+    origin = Origin(
+        path=source, verify=verify, skip_unreadable=skip_unreadable, link=graph.DATA / name
+    )
+    acquired = dataset.acquire(DATA / name, origin)
+    changed = graph.track(DATA)
+    return f"{acquired}, {'new to data.dvc: commit it' if changed else 'as data.dvc has them'}"

@@ -9,7 +9,7 @@ import workspace
 from builders import refused
 from workspace import Workspace
 
-from pipeline.project import data
+from pipeline.cli import data
 from pipeline.runtime import graph
 from pipeline.stages import shard
 from rrcm.core.errors import DataError

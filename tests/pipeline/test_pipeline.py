@@ -7,7 +7,7 @@ import pytest
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from workspace import EVAL, Workspace, committed
 
-from pipeline.project import data
+from pipeline.cli import data
 from pipeline.stages import shard
 from pipeline.workflow import plan
 from rrcm.certification.votes import records
