@@ -1,8 +1,8 @@
 """Draws how a certificate is made: an image, noisy copies and their classes, the votes, the radius.
 
 ``python -m benchmarks.picture --run RUN --sigma SIGMA --idx IDX --out FILE`` in a checkout that has
-``onnx/RUN.onnx`` and ``shards/test``; the figure of the README is of the preset `mnist`. The copies
-shown are the first that the certificate counted.
+``onnx/RUN.onnx`` and ``shards/test``; the figure of the README is of the preset `cifar10-cpu`. The
+copies shown are the first that the certificate counted.
 """
 
 import argparse

@@ -163,6 +163,8 @@ def _with_none(node: Any) -> Any:
 
 
 def _require_modern(node: Mapping[str, Any]) -> None:
+    if "generations" in node:
+        raise ConfigError("generations: pictures are no longer generated; remove this section")
     today = modern(node)
     if today.get("sample") != node.get("sample"):
         raise ConfigError(

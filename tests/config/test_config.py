@@ -215,6 +215,8 @@ def test_older_spellings_are_refused_and_read_in_records(tmp_path):
         load(tmp_path, node)
     with refused(ConfigError, "remove the lines alpha, label_aware, soft and paired"):
         load(tmp_path, changed(plain(PARAMS), "sample.alpha", 0.001))
+    with refused(ConfigError, "generations: pictures are no longer generated; remove this"):
+        load(tmp_path, plain(PARAMS) | {"generations": {}})
 
     assert params.modern(node) == plain(PARAMS) == params.modern(plain(PARAMS))
     assert params.modern(
