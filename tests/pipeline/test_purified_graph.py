@@ -36,4 +36,6 @@ def test_a_random_classifier_goes_through_the_graph_like_any_other(checkout: Wor
     again = checkout.repro("certify@densepure")
     assert again == {"purify@tiny-densepure-s050", "sample@densepure", "certify@densepure"}
     checkout.edit(lambda p: p["denoisers"]["tiny"].update(seed=9))
-    assert "stale: densepure: denoisers.tiny.seed was 0, is now 9" in checkout.run("rrcm", "report")
+    assert "stale: densepure: denoisers.tiny.seed was 0, is now 9" in checkout.run(
+        "rrcm", "report", "--only", "densepure"
+    )
