@@ -52,7 +52,10 @@ def contradictions(found: list[Entry]) -> list[str]:
 
 
 def figure(found: list[Entry], *, confidence: float) -> Figure:
-    """Both curves against the radius, a panel for each attacked entry."""
+    """Both curves against the radius, a panel for each attacked entry.
+
+    That of the attack ends at the farthest radius that was attacked or certified.
+    """
     panels: dict[str, dict[str, Curve]] = {}
     for entry in (one for one in found if "attacked" in one.table):
         sides = {"certified": entry.judged}
@@ -60,7 +63,7 @@ def figure(found: list[Entry], *, confidence: float) -> Figure:
         most = entry.judged[["attacked", "radius"]].max(axis=None)
         sides["empirical"] = entry.judged.assign(radius=before.fillna(most), correct=1)
         panels[f"{entries.sigma(entry)}, {entries.label(entry, found)}"] = {
-            side: Curve(band=statistics.band(of, confidence=confidence), settled=None)
+            side: Curve(band=statistics.band(of, confidence=confidence), falls=side == "certified")
             for side, of in sides.items()
         }
     return figures.certified_accuracy(panels, what="robust accuracy")

@@ -41,11 +41,13 @@ class Curve:
     """Certified accuracy against radius: ``band`` is a table from `statistics.band`.
 
     ``settled`` is None, or the radii that a stopping rule decided, columns ``radius, value, low,
-    high``: between them the curve is only a lower bound.
+    high``: between them the curve is only a lower bound. ``falls`` says whether the share is 0
+    beyond the last radius; if not, nothing is known there, and the curve ends.
     """
 
     band: pd.DataFrame
     settled: pd.DataFrame | None = None
+    falls: bool = True
 
 
 def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Figure:
@@ -68,9 +70,9 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
                 if curve.settled is not None:
                     _marks(axis, curve, label=method, number=number)
                 elif len(methods) <= FEW:
-                    _staircase(axis, curve.band, label=method, number=number)
+                    _staircase(axis, curve, label=method, number=number)
                 else:
-                    _method(axis, curve.band, label=method, number=number)
+                    _method(axis, curve, label=method, number=number)
             axis.set_title(f"σ = {sigma}")
             _radius_axis(axis)
             if len(methods) <= FEW:
@@ -246,24 +248,26 @@ def marker(number: int) -> str:
     return MARKERS[number % len(MARKERS)]
 
 
-def _method(axis: Axes, curve: pd.DataFrame, *, label: str, number: int) -> None:
+def _method(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
     """The curve of a method by its number."""
+    look: dict[str, Any] = {"colour": colour(number), "dash": dash(number)}
     width = 1.6 if number else 2.4
-    _line(axis, curve, label=label, colour=colour(number), dash=dash(number), width=width)
+    _line(axis, curve.band, label=label, width=width, falls=curve.falls, **look)
 
 
-def _staircase(axis: Axes, curve: pd.DataFrame, *, label: str, number: int) -> None:
+def _staircase(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
     """A curve with its bands, up to the last radius at which any image is certified."""
     _method(axis, curve, label=label, number=number)
-    edges = curve["radius"].to_numpy()
+    band = curve.band
+    edges = band["radius"].to_numpy()
     if len(edges) < 2:
         return
     for column in ("all_low", "all_high"):  # a value holds from the previous radius up to its own
-        levels = 100 * curve[column].to_numpy()[1:]
+        levels = 100 * band[column].to_numpy()[1:]
         axis.stairs(
             levels, edges, baseline=None, color=colour(number), linestyle=":", linewidth=0.8
         )
-    low, high = (100 * curve[column].to_numpy()[1:] for column in ("low", "high"))
+    low, high = (100 * band[column].to_numpy()[1:] for column in ("low", "high"))
     axis.stairs(high, edges, baseline=low, color=colour(number), alpha=0.15, fill=True, linewidth=0)
 
 
@@ -294,10 +298,14 @@ def _line(
     colour: str,
     dash: str | tuple[int, tuple[int, int]] = "-",
     width: float = 1.8,
+    falls: bool = True,
 ) -> None:
+    radii, shares = [*curve["radius"]], [*(100 * curve["certified_accuracy"])]
+    if falls:
+        radii, shares = [*radii, radii[-1]], [*shares, 0]
     axis.step(  # an accuracy holds up to its radius: the step is before the point
-        [*curve["radius"], curve["radius"].iloc[-1]],
-        [*(100 * curve["certified_accuracy"]), 0],
+        radii,
+        shares,
         where="pre",
         label=label,
         color=colour,
