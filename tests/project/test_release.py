@@ -4,9 +4,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from builders import refused
 from dvc.repo import Repo
+from PIL import Image
 from workspace import ROOT
 
 from pipeline.project import pulling, release
@@ -14,6 +16,7 @@ from pipeline.workflow import lockfile
 from pipeline.workflow.dvc_lock import md5
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.schema import read_yaml
+from rrcm.data.datasets.cifar10 import CLASSES
 
 GRAPH = """
 stages:
@@ -136,3 +139,18 @@ def test_the_release_of_this_repository_is_whole_and_small(tmp_path: Path, monke
     names = {file.parent.name + file.name for file in before}
     outs = [out for stage in stages for out in stage["outs"]]
     assert {out["path"] for out in outs if out["md5"] not in names} == {"metrics"}
+
+
+def test_the_pictures_of_the_release_are_the_images_of_its_table():
+    stages = read_yaml(ROOT / "presets/locks/cifar10.lock")["stages"]
+    (out,) = [
+        one
+        for one in stages["certify@resnet9-gaussian-s025-e025"]["outs"]
+        if one["path"].endswith(".csv")
+    ]
+    table = pd.read_csv(ROOT / "release/files/md5" / out["md5"][:2] / out["md5"][2:], comment="#")
+    files = sorted((ROOT / "release/cifar10").glob("*/*.png"), key=lambda file: file.stem)
+
+    assert [int(file.stem) for file in files] == table["idx"].tolist() == [*range(0, 10000, 20)]
+    assert [CLASSES.index(file.parent.name) for file in files] == table["label"].tolist()
+    assert all(Image.open(file).size == (32, 32) for file in files)
