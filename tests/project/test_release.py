@@ -153,4 +153,6 @@ def test_the_pictures_of_the_release_are_the_images_of_its_table():
 
     assert [int(file.stem) for file in files] == table["idx"].tolist() == [*range(0, 10000, 20)]
     assert [CLASSES.index(file.parent.name) for file in files] == table["label"].tolist()
-    assert all(Image.open(file).size == (32, 32) for file in files)
+    for file in files:
+        with Image.open(file) as picture:
+            assert picture.size == (32, 32)
