@@ -51,14 +51,14 @@ every_rule = pytest.mark.parametrize("stop", CONSTANTS)
 
 
 def test_every_thread_draws(tmp_path, monkeypatch):
-    """Although a backend on a CPU leaves the thread that calls it, as a check does, with one."""
+    """Although a backend on a CPU leaves the thread that calls it, as a trial does, with one."""
     function, before, pools = linear(), torch.get_num_threads(), []
-    scores, pool = function.scores, batching.ThreadPoolExecutor
-    function.scores = lambda x: torch.set_num_threads(1) or scores(x)
+    pool = batching.ThreadPoolExecutor
+    monkeypatch.setattr(session, "THREADS", 3)
     monkeypatch.setattr(batching, "ThreadPoolExecutor", lambda n: pools.append(n) or pool(n))
     places = {"journal": tmp_path / "journal", "path": tmp_path / "votes"}
     try:
-        torch.set_num_threads(3)
+        torch.set_num_threads(1)
         notes = session.run(function, defined(CFG, SIX), SIX, title="", **places)
     finally:
         torch.set_num_threads(before)

@@ -23,6 +23,7 @@ from rrcm.noise import streams
 
 NEVER = 1e9  # seconds, more than anybody waits
 CALIBRATION = 64  # noisy validation images that set the ranges of int8 activations
+THREADS = torch.get_num_threads()  # when imported: any call of a backend on a CPU leaves one
 
 
 def draw(
@@ -78,8 +79,8 @@ def _calibration(sigma: float) -> Tensor:
 
 
 def workers() -> int:
-    """Worker threads: as many as torch uses, or two to keep a GPU busy."""
-    return 2 if torch.cuda.is_available() else torch.get_num_threads()
+    """Worker threads: as many as torch had when it started, or two to keep a GPU busy."""
+    return 2 if torch.cuda.is_available() else THREADS
 
 
 def run(
@@ -94,7 +95,6 @@ def run(
     began: float | None = None,
 ) -> dict[str, Any]:
     """Sample the votes of ``header`` into ``path``; see `draw` and `procedure.sample`."""
-    threads = workers()  # before the check: on a CPU it leaves PyTorch at one thread
     invariant = is_batch_invariant(function, batch(split, header.batch_size))
     images = len(subset(header.subset, len(split.idx), shard=header.shard))
     if known := procedure.reusable(earlier, header, split):
@@ -105,7 +105,7 @@ def run(
         header,
         journal,
         path,
-        workers=threads,
+        workers=workers(),
         every=save_every(),
         began=began,
         known=known.values(),
@@ -113,7 +113,7 @@ def run(
     last = shown(states, header, total=images, title=title)
     return {
         "provider": header.provider,
-        "workers": threads,
+        "workers": workers(),
         "images": images,
         "images_known": len(known),
         "draws": last.draws,
