@@ -10,8 +10,7 @@ Runs are forks of one process that has imported everything. Slow work that touch
 once for all runs: tracing networks for ONNX, and parsing params.yaml. DVC's hashes are not
 computed.
 
-Further rows: two processes with the same work at the same time; and processes of devices whose
-starter is killed, which must be gone after 5 s.
+Further rows: two processes with the same work at the same time.
 """
 
 import argparse
@@ -20,7 +19,6 @@ import os
 import random
 import runpy
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -37,8 +35,6 @@ os.environ.pop("DVC_ROOT", None)
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
 
 import onnx
-import psutil
-import survivors
 import workspace
 from workspace import EVAL, RUN, Workspace
 
@@ -53,7 +49,6 @@ from rrcm.models.trained.base import checkpoint
 
 IMAGES = 200  # of 1,797, for the stage shard; training has all of them
 EACH = sys.maxsize  # kills per kind: as many as it has operations
-GONE = 5.0  # seconds after which all processes started by a killed one must have ended
 CERTIFY = "rrcm"  # the command, among names of stages
 ASKED = ("certify", "--model", "tiny", "--sigma", "0.5", "--n", "300")
 
@@ -213,7 +208,7 @@ def warm() -> None:
 
 
 # Further rows, and the number of tries of each, as their outcome depends on chance.
-TRIES = {f"twice {CERTIFY}": 6, "twice sample": 6, "devices": 2}
+TRIES = {f"twice {CERTIFY}": 6, "twice sample": 6}
 SLOW = ("shard", "report", "purify", "combine", CERTIFY, "train", "export", "denoise")
 
 
@@ -233,8 +228,6 @@ def drill(task: tuple[Workspace, Path, str, int]) -> Row:
     checkout = made.copy(path)
     os.chdir(path)
     try:
-        if name == "devices":
-            return device_processes(checkout, most)
         how, _, last = name.rpartition(" ")
         kind = next(kind for kind in KINDS if last in (kind.stage, kind.name))
         return (together if how else kills)(checkout, kind, most)
@@ -321,38 +314,6 @@ def clean(checkout: Workspace, kind: Kind) -> None:
     remove(checkout, kind)
     for scratch in (".rrcm/resume", ".rrcm/votes", "results"):
         shutil.rmtree(checkout.path / scratch, ignore_errors=True)
-
-
-def device_processes(checkout: Workspace, most: int) -> Row:
-    """Kill `rrcm certify --devices cpu,cpu`; the processes of its devices must end."""
-    row = Row("devices whose `rrcm certify` was killed, gone after 5 s")
-    command = ("rrcm", *ASKED[:-1], "4000000", "--stop", "none", "--devices", "cpu,cpu")
-    for _ in range(most):
-        mark = survivors.mark()
-        process = checkout.start(*command, **mark)
-        survivors.until(
-            lambda mark=mark: any("--shard" in told(one) for one in survivors.marked(mark)),
-            seconds=120,
-        )
-        time.sleep(4 * random.random())
-        os.kill(process.pid, signal.SIGKILL)
-        time.sleep(GONE)
-        left = survivors.marked(mark)
-        for one in left:
-            one.kill()
-        process.communicate()
-        row.kills += 1
-        row.recovered += not left
-        row.said += [f"--- {row.what}: {len(left)} left"] * bool(left)
-    return row
-
-
-def told(process: psutil.Process) -> list[str]:
-    """The command line of a process, which may have ended."""
-    try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
 
 
 if __name__ == "__main__":

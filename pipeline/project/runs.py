@@ -90,14 +90,7 @@ class Trained:
         if self.trained_at is not None:
             note(f"{self.name} was trained at sigma = {self.trained_at:g}")
         smoothed = self.classifier(draws, max_value=split.max_value)
-        options: tuple[str, ...] = ()
-        if self.precisions:
-            chosen = smoothed.draws
-            options = ("--backend", chosen.backend, "--precision", chosen.precision, "--allow", "")
-            options += ("--batch-size", str(chosen.batch_size))
-        return Opened(
-            name=self.name, smoothed=smoothed, split=split, votes=self.votes, options=options
-        )
+        return Opened(name=self.name, smoothed=smoothed, split=split, votes=self.votes)
 
     def known_image(self, name: str) -> KnownImage | None:
         """Return a test image by its index in the raw data."""

@@ -29,8 +29,7 @@ class Opened:
 
     ``votes`` are files of votes that may answer the same request. For a folder of images, ``files``
     maps an index to its file, and ``left_out`` has a line for each file that was not used.
-    ``notes`` are lines to show with the results, ``options`` those by which other processes open
-    the same.
+    ``notes`` are lines to show with the results.
     """
 
     name: str
@@ -40,7 +39,6 @@ class Opened:
     files: dict[int, str] = dataclasses.field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

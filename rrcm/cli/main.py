@@ -20,7 +20,6 @@ from rrcm.inference import extras
 GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`, and a `Project`
 # Options of `certify` that a single answer does not have.
 OF_MANY = frozenset({"images", "labels", "strict", "radius", "split", "subset", "budget", "shard"})
-OF_MANY |= {"devices"}
 OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
 OF_DRAWS |= {"seed"}
 
@@ -46,7 +45,7 @@ def certify(asked: Options) -> None:
     request = requests.resolve(asked, PROJECT)
     from rrcm.cli.commands import on_demand  # heavy: a request is refused before
 
-    say(on_demand.share(request) if request.devices else on_demand.certify(request))
+    say(on_demand.certify(request))
 
 
 @app.command(rich_help_panel=CERTIFY)
@@ -60,7 +59,7 @@ def merge(
 
 
 @app.command(rich_help_panel=CERTIFY)
-@takes(but=frozenset({"radius", "budget", "shard", "devices"}))
+@takes(but=frozenset({"radius", "budget", "shard"}))
 def attack(
     asked: Options,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each search.")] = 20,

@@ -139,10 +139,6 @@ class Options:
         "Stop drawing after this time (90s, 10m, 2h); certificates stay valid.", "none"
     )
     shard: str = _option("Certify only share i of k of the images, as i/k.", "1/1", value="1/1")
-    devices: str | None = _option(
-        "One process on each of these devices: GPU numbers, or cpu (0,1 or cpu,cpu), or all.",
-        "the first GPU, else the CPU",
-    )
 
     def given(self) -> dict[str, Any]:
         """Return the options that were typed, by name."""

@@ -41,9 +41,8 @@ class Request:
     """A classifier, and how to draw its votes, certify and report them.
 
     ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
-    seconds from ``began``, 0 for none; ``devices`` are those of further processes, none to work in
-    this one. ``seeded`` is whether the user chose the seed of the noise, ``radius`` the one to
-    judge each image at, if any.
+    seconds from ``began``, 0 for none. ``seeded`` is whether the user chose the seed of the noise,
+    ``radius`` the one to judge each image at, if any.
     """
 
     source: ClassifierSource
@@ -54,7 +53,6 @@ class Request:
     report: Report
     shard: str = "1/1"
     budget: float = 0.0
-    devices: tuple[str, ...] = ()
     seeded: bool = False
     radius: float | None = None
     began: float = field(default_factory=time.monotonic, compare=False)
@@ -116,7 +114,6 @@ def resolve(options: Options, project: Project) -> Request:
         report=settings.report,
         shard=options.shard,
         budget=0.0 if options.budget is None else seconds(options.budget),
-        devices=device_names(options.devices, shard=options.shard) if options.devices else (),
         seeded=options.seed is not None,
         radius=options.radius,
     )
@@ -263,24 +260,6 @@ def _numbers(name: str, text: str) -> tuple[float, ...]:
         raise ConfigError(
             f"--{name}: expected a number for each channel, such as 0.485,0.456,0.406, got {text!r}"
         ) from None
-
-
-def device_names(text: str, *, shard: str) -> tuple[str, ...]:
-    """Parse ``0,1``, ``cpu,cpu`` or ``all``.
-
-    Raises:
-        ConfigError: It is neither, it mixes both, or the request is for one share already.
-    """
-    names = tuple(text.split(","))
-    if names != ("all",) and not all(name == "cpu" or name.isdecimal() for name in names):
-        raise ConfigError(
-            f"--devices: expected GPU numbers or cpu, such as 0,1, or all, got {text!r}"
-        )
-    if 0 < names.count("cpu") < len(names):
-        raise ConfigError(f"--devices: GPUs and cpu round differently, give one kind, got {text!r}")
-    if shard != "1/1":
-        raise ConfigError(f"--devices: makes shares of its own, and was given --shard {shard}")
-    return names
 
 
 def seconds(text: str) -> float:

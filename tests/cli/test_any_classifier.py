@@ -105,7 +105,8 @@ def test_a_folder_of_mixed_pictures_is_certified(elsewhere: Workspace, name: str
 def test_resumed_and_shared_votes_are_the_same(elsewhere: Workspace):
     command = ("certify", "--timm", "resnet10t", "--weights", "resnet.pt", "--size", "32")
     command += ("--images", "pictures", *SETTINGS)
-    elsewhere.run("rrcm", *command, "--devices", "cpu,cpu", PYTHONPATH=str(ROOT))
+    for share in (("--shard", "1/2"), ("--shard", "2/2"), ()):
+        elsewhere.run("rrcm", *command, *share, PYTHONPATH=str(ROOT))
     made = table(elsewhere, "resnet10t-pictures")
     drawn = {path: records.read(path) for path in elsewhere.path.glob(".rrcm/votes/*.jsonl")}
     of_timm = {p: found for p, found in drawn.items() if found[0].backend == "foreign/timm"}

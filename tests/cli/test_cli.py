@@ -194,7 +194,7 @@ def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
     assert found.stopping == params.stopping[params.sample.stop]
     assert found.source.evaluation == params.evals[EVAL]
     assert found.source.votes == (Path(f"votes/{EVAL}.jsonl"),)
-    assert (found.shard, found.budget, found.devices) == ("1/1", 0.0, ())
+    assert (found.shard, found.budget) == ("1/1", 0.0)
 
 
 def test_options_replace_what_params_yaml_says(here: Path, params: Params):
@@ -207,7 +207,7 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
         "batch_size": 7,
     }
 
-    found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3", devices=None)
+    found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3")
 
     assert found.sample == replace(params.sampling, **sample, alpha=0.01)
     assert found.stopping == params.stopping["anytime"]
@@ -262,12 +262,6 @@ def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
         ({"allow": "int8"}, "--allow: goes with --precision auto only"),
         ({"precision": "auto", "allow": "int4"}, "got 'int4'. Did you mean 'int8'?"),
         ({"subset": "some"}, "expected all, every:K or first:K, got 'some'"),
-        (
-            {"devices": "gpu"},
-            "--devices: expected GPU numbers or cpu, such as 0,1, or all, got 'gpu'",
-        ),
-        ({"devices": "0,cpu"}, "--devices: GPUs and cpu round differently"),
-        ({"devices": "0,1", "shard": "1/2"}, "--devices: makes shares of its own"),
         ({"model": None}, "give one of --model, --onnx and --timm; got none"),
         ({"onnx": "a.onnx"}, "got --model and --onnx"),
         ({"mean": ".5"}, "--mean does not go with --model"),
@@ -296,16 +290,6 @@ def test_a_run_that_is_not_exported_says_how_to_get_it(here: Path):
 
 def test_times_are_seconds():
     assert [*map(requests.seconds, ("90s", "10m", "1.5h", "0.5s"))] == [90, 600, 5400, 0.5]
-
-
-def test_devices_are_numbers_or_cpu():
-    for text in ("0", "0,10", "cpu,cpu", "all"):
-        assert requests.device_names(text, shard="1/1") == tuple(text.split(","))
-
-
-def test_no_device_is_this_process(here: Path):
-    """What each process of several is told, so that it does not start others in turn."""
-    assert resolve(devices="", shard="1/2").devices == ()
 
 
 def test_presets_replace_only_what_is_nobodys_work(tmp_path, monkeypatch):
@@ -347,9 +331,7 @@ def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Worksp
     output = said(checkout, "certify", *RUN_VALUES)
     ours = next(checkout.path.glob("results/*.csv"))
 
-    shared = said(checkout, "certify", *RUN_VALUES, "--devices", "cpu,cpu")
     assert f"votes: votes/{EVAL}.jsonl" in output and not (checkout.path / ".rrcm/votes").exists()
-    assert shared == output
     assert ours.read_bytes() == (checkout.path / f"certificates/{EVAL}.csv").read_bytes()
 
 

@@ -11,7 +11,7 @@ from workspace import RUN, Workspace
 from pipeline.cli.main import checkout as project
 from rrcm.certification import fastest
 from rrcm.certification.votes import records
-from rrcm.cli import devices, requests
+from rrcm.cli import requests
 from rrcm.cli.commands import on_demand
 from rrcm.cli.options import Options
 from rrcm.core.errors import ConfigError
@@ -138,16 +138,3 @@ def test_votes_are_those_of_the_choice(measured):
     header, _ = records.read(auto)
 
     assert header == on_demand.header_of(request, request.opened())
-
-
-def test_processes_of_devices_do_not_choose_for_themselves(measured, monkeypatch):
-    given = []
-    monkeypatch.setattr(devices, "run", lambda names, options: given.append(options))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    request = resolve(**ASKED, allow="bf16", devices="cpu")
-
-    on_demand.share(request)
-    on_demand.share(resolve(**ASKED | {"precision": "fp32"}, devices="cpu"))
-
-    chosen = ("--backend", "torch", "--precision", "bf16", "--allow", "", "--batch-size", "64")
-    assert given == [chosen, ()]

@@ -1,4 +1,4 @@
-"""`rrcm certify` at work: shares, devices, budgets and deaths leave the votes of one process."""
+"""`rrcm certify` at work: shares, budgets and deaths leave the votes of one process."""
 
 import dataclasses
 import os
@@ -50,18 +50,6 @@ def test_shards_merge_to_the_votes_of_one_process(checkout: Workspace, tmp_path)
     assert next(checkout.path.glob("results/*.csv")).read_bytes() == table
 
 
-@pytest.mark.slow
-def test_devices_make_the_votes_of_one_process(checkout: Workspace):
-    made = {}
-    for devices in ((), ("--devices", "cpu"), ("--devices", "cpu,cpu")):
-        for path in checkout.path.glob(".rrcm/votes/*"):
-            path.unlink()
-        said = checkout.run(*COMMAND, *devices)
-        made[drawn(checkout)] = said.splitlines()[-4:]
-
-    assert len(made) == 1
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -80,7 +68,7 @@ def test_nothing_is_started_for_what_cannot_be_certified(checkout: Workspace):
     (checkout.path / f"onnx/{RUN}.onnx").unlink()
     (checkout.path / f"onnx/{RUN}.onnx").write_text("not a network")
 
-    said = refusal(checkout.path, *COMMAND, "--devices", "cpu,cpu")
+    said = refusal(checkout.path, *COMMAND)
 
     assert len(said.splitlines()) == 1 and "no ONNX file that can run" in said
     assert not [*checkout.path.glob("results/*")]

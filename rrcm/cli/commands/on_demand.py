@@ -22,7 +22,6 @@ from rrcm.certification import plausibility
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
-from rrcm.cli import devices
 from rrcm.cli.classifiers import Opened, note
 from rrcm.cli.commands import repeated, trial, verdicts
 from rrcm.cli.commands.trial import FOREIGN
@@ -38,13 +37,9 @@ VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
 SHOWN = 5  # files left out that are listed individually
 
 
-def certify(request: Request, opened: Opened | None = None) -> str:
-    """Certify the images of a request; return the table to show and the files written.
-
-    ``opened`` is the source of the request, if it is open already.
-    """
-    devices.require_given()
-    opened = opened or request.opened()
+def certify(request: Request) -> str:
+    """Certify the images of a request; return the table to show and the files written."""
+    opened = request.opened()
     header, rows, path = drawn(request, opened)
     if request.shard == "1/1":
         return _results(request, request.project, header, rows, path, opened)
@@ -54,24 +49,6 @@ def certify(request: Request, opened: Opened | None = None) -> str:
         f"{len(rows)} images, share {header.shard}\nvotes: {path}\n"
         "`rrcm merge` puts the shares together"
     )
-
-
-def share(request: Request) -> str:
-    """Certify with one process per device; return what `certify` would.
-
-    Guarantee: the votes are those that one process would have drawn. Nothing is started if they
-    exist already.
-    """
-    names = devices.choose(request.devices)
-    opened = request.opened()
-    header = header_of(request, opened)
-    if not _stored(header, opened):
-        _prepare(request, header, opened)
-        devices.run(names, opened.options)
-        if (count := len(names)) > 1:
-            shards = [f"{i}/{count}" for i in range(1, count + 1)]
-            _merged([_shard(dataclasses.replace(header, shard=shard)) for shard in shards])
-    return certify(request, opened)  # finds the votes that the processes have drawn
 
 
 def merge(paths: list[Path], project: Project) -> str:

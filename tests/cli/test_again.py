@@ -1,24 +1,20 @@
-"""Certifying on devices, and again: nothing else than was asked for, and nothing twice."""
+"""Certifying again: nothing twice, and what looks wrong is said."""
 
-import os
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import refused
 from onnx_networks import save
 from PIL import Image
 from typer.testing import CliRunner
 
 from rrcm.certification.sampling import session
-from rrcm.cli import devices, requests
+from rrcm.cli import requests
 from rrcm.cli.commands import on_demand
 from rrcm.cli.main import app
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
-from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.errors import ConfigError
 
 SIDE, PICTURES = 4, 20
 ASKED = {"sigma": 0.1, "n": 50, "size": str(SIDE), "channels": 1, "resize": "exact"}
@@ -49,88 +45,22 @@ def never(*arguments, **options):
     raise AssertionError("this was not to be done again")
 
 
-# Which devices.
-
-
-@pytest.mark.parametrize(
-    ("gpus", "names", "said"),
-    [
-        ([], ("0",), "--devices: no GPU 0 here, only cpu"),
-        (["H100", "A100"], ("0", "2"), "--devices: no GPU 2 here, only 0 (H100), 1 (A100), cpu"),
-    ],
-)
-def test_gpus_that_are_not_here_are_refused_before_anything_starts(
-    here: Path, monkeypatch, gpus, names, said
-):
-    monkeypatch.setattr(devices, "gpus", lambda: gpus)
-    monkeypatch.setattr(devices, "run", never)
-
-    with refused(ConfigError, said):
-        on_demand.share(asked(devices=",".join(names)))
-    assert not (here / ".rrcm").exists()
-
-
-def test_gpus_that_are_here_are_taken(monkeypatch):
-    """By their numbers among those that the user lets this process see."""
-    monkeypatch.setattr(devices, "gpus", lambda: ["H100", "A100"])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7")
-
-    devices.choose(("0", "1"))
-
-    assert devices._environment("1", ("0", "1"))["CUDA_VISIBLE_DEVICES"] == "7"
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert devices._environment("1", ("0", "1"))["CUDA_VISIBLE_DEVICES"] == "1"
-
-
-@pytest.mark.parametrize(("gpus", "names"), [(["H100", "A100"], ("0", "1")), ([], ("cpu",))])
-def test_all_devices_are_the_gpus_or_the_cpu(monkeypatch, gpus, names):
-    monkeypatch.setattr(devices, "gpus", lambda: gpus)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-
-    assert devices.choose(("all",)) == names
-
-
-def test_the_cpu_is_taken_where_there_are_gpus(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-
-    devices.choose(("cpu", "cpu"))
-
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-
-
-def test_a_process_without_the_gpu_that_it_was_given_fails(here: Path, monkeypatch, capfd):
-    """It does not go on, on the CPU."""
-    typed = "certify --onnx right.onnx --images pictures --sigma 0.25 --size 4 --channels 1"
-    monkeypatch.setattr(sys, "argv", ["rrcm", *typed.split()])
-
-    with refused(BackendError, "--devices: the process on 99 failed (exit code 1)"):
-        devices.run(("99",))
-
-    assert capfd.readouterr().err == (
-        "error: GPU 99 does not answer; `rrcm doctor` shows what there is\n"
-    )
-    assert not (here / ".rrcm").exists()
-
-
 # What is there already.
 
 
 def test_votes_that_are_there_are_not_drawn_again(here: Path, monkeypatch):
     alone = on_demand.certify(asked())
-    monkeypatch.setattr(devices, "run", never)
     monkeypatch.setattr(session, "run", never)
 
-    assert on_demand.share(replace(asked(), devices=("cpu", "cpu"))) == alone
     assert on_demand.certify(asked()) == alone
 
 
 def test_votes_of_shards_are_not_drawn_again(here: Path, monkeypatch):
     for shard in ("1/3", "2/3", "3/3"):
         on_demand.certify(asked(shard=shard))
-    monkeypatch.setattr(devices, "run", never)
     monkeypatch.setattr(session, "run", never)
 
-    shared = on_demand.share(replace(asked(), devices=("cpu", "cpu")))
+    shared = on_demand.certify(asked())
     (path,) = [Path(line[7:]) for line in shared.splitlines() if line.startswith("votes: ")]
     merged = path.read_bytes()
     path.unlink()
