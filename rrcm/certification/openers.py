@@ -15,7 +15,6 @@ from rrcm.core.errors import BackendError, ConfigError
 from rrcm.data.picture_files import FitOthers
 from rrcm.data.splits.pictures import Resize
 from rrcm.inference import extras
-from rrcm.inference.foreign._denoised import Denoiser
 
 PLAIN = (0.0,), (1.0,)  # mean and std of a network that takes pixels in [0, 1]
 WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")  # endings of files of weights
@@ -33,12 +32,11 @@ def smooth(
     resize: Resize = "crop",
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
-    denoiser: Denoiser | None = None,
 ) -> Smoothed | SmoothedNetwork:
     """Smooth a classifier with Gaussian noise of standard deviation ``sigma``, to `certify` images.
 
-    The function that is certified is: noisy pixels in [0, 1] → the denoiser, if any → (x - mean) /
-    std → the classifier → the class of its highest score. Radii and sigma are in pixels of [0, 1].
+    The function that is certified is: noisy pixels in [0, 1] → (x - mean) / std → the classifier →
+    the class of its highest score. Radii and sigma are in pixels of [0, 1].
 
     Args:
         classifier: A PyTorch network in evaluation mode, on its own device and in its precision; or
@@ -52,8 +50,6 @@ def smooth(
         resize: How pictures and files of other sizes are brought to the shape: crop, squash, exact.
         weights: A file of weights for a timm network; by default timm's own, which it downloads.
         output: The name of the scores in an ONNX file that has several outputs.
-        denoiser: A network in evaluation mode, or the path of an ``.onnx`` file, from noisy pixels
-            to pixels of the same shape, not normalised.
 
     Raises:
         BackendError: There is no such classifier, it is damaged, or it cannot be certified.
@@ -70,7 +66,6 @@ def smooth(
             classes=names,
             mean=mean or PLAIN[0],
             std=std or PLAIN[1],
-            denoiser=denoiser,
         )
         if shape is None:
             return network
@@ -82,12 +77,12 @@ def smooth(
         )
     name = str(classifier)
     given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
-    given |= {"classes": names, "resize": resize, "denoiser": denoiser}
+    given |= {"classes": names, "resize": resize}
     if name.endswith(".onnx"):
         channels = None if shape is None else shape[0]
         return foreign("onnx", name, channels=channels, output=output, **given)
     if Path("onnx", f"{name}.onnx").exists():
-        if mean or std or shape or weights or output or denoiser:
+        if mean or std or shape or weights or output:
             raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
         return trained(name, sigma=sigma)
     return foreign("timm", name, weights=weights, **given)
@@ -121,7 +116,6 @@ def foreign(
     resize: Resize = "crop",
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
-    denoiser: Denoiser | None = None,
     draws: Sampling = DRAWS,
 ) -> Smoothed:
     """Smooth a classifier trained elsewhere: the file or timm network ``name``, as of `smooth`.
@@ -154,7 +148,7 @@ def foreign(
         ratio=backend.crop_pct,
         interpolation=backend.interpolation,
     )
-    return checked(backend, kind, classes=classes, fit=fit, draws=draws, denoiser=denoiser)
+    return checked(backend, kind, classes=classes, fit=fit, draws=draws)
 
 
 def device() -> str:

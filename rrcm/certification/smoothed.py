@@ -31,8 +31,7 @@ from rrcm.data import given
 from rrcm.data.given import Picture
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
-from rrcm.inference.foreign import _denoised, _scores
-from rrcm.inference.foreign._denoised import Denoiser
+from rrcm.inference.foreign import _scores
 
 SEVERAL = 16  # pictures that show whether a single score is a probability
 Labels = Sequence[int] | np.ndarray | Tensor | None
@@ -296,7 +295,6 @@ class SmoothedNetwork(Certifier):
     """A PyTorch network, smoothed at ``sigma``; the shape of its pictures is that of the images.
 
     It is used as it is when `certify` is called, and checked then. ``classes`` names its outputs.
-    ``denoiser`` is that of `checked`.
     """
 
     network: nn.Module
@@ -305,7 +303,6 @@ class SmoothedNetwork(Certifier):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     draws: Sampling = DRAWS
-    denoiser: Denoiser | None = None
 
     def __post_init__(self) -> None:
         noise_level(self.sigma)
@@ -322,14 +319,7 @@ class SmoothedNetwork(Certifier):
                 std=self.std,
                 classes=len(self.classes),
             )
-            return checked(
-                backend,
-                "module",
-                classes=self.classes,
-                fit=fit,
-                draws=self.draws,
-                denoiser=self.denoiser,
-            )
+            return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
 
     def _with(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
         split = given.collect(images, labels=labels, classes=self.classes, fit=None)
@@ -344,11 +334,8 @@ def checked(
     classes: list[str] | None,
     fit: Fit,
     draws: Sampling,
-    denoiser: Denoiser | None = None,
 ) -> Smoothed:
     """Check that a foreign classifier is a function of each picture, and smooth it.
-
-    A ``denoiser``, a network or an ONNX file, comes before it and is a part of that function.
 
     Raises:
         BackendError: It is not, or ``classes`` are not as many as its outputs; two may be alike.
@@ -361,8 +348,6 @@ def checked(
                 f"{len(backend.classes)} outputs of the model"
             )
         backend.classes = classes
-    if denoiser is not None:
-        backend = _denoised.behind(denoiser, backend)
     size = backend.fixed or min(draws.batch_size, getattr(backend, "most", draws.batch_size))
     draws = dataclasses.replace(
         draws, backend=f"foreign/{kind}", precision=backend.precision, batch_size=size

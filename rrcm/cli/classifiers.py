@@ -125,7 +125,6 @@ class Foreign:
                 resize=cast("Resize", given.resize or "crop"),
                 weights=given.weights,
                 output=given.output,
-                denoiser=given.denoiser,
                 draws=draws,
             )
         except BackendError as error:
@@ -158,8 +157,7 @@ class Foreign:
             strict=given.strict,
         )
         backend.classes = list(pictures.split.classes)
-        before = "" if given.denoiser is None else f"{printable(str(given.denoiser))}, then "
-        inside = f"{before}{backend.normalise}, then {printable(self.file)}"
+        inside = f"{backend.normalise}, then {printable(self.file)}"
         return Opened(
             name=printable(f"{self.name}-{given.images.resolve().name}").lstrip("."),
             smoothed=smoothed,

@@ -54,9 +54,6 @@ class Options:
     onnx: str | None = _option("Any classifier as an ONNX file, instead of --model.")
     timm: str | None = _option("Name of a timm network, instead of --model.")
     weights: Path | None = _option("Weights file for --timm.", "timm's pretrained weights")
-    denoiser: Path | None = _option(
-        "ONNX file that denoises the pixels before --onnx or --timm.", "none"
-    )
 
     # Images, and their preprocessing for a classifier from elsewhere.
     images: Path | None = _option("Folder of images to certify --onnx or --timm on.")

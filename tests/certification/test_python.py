@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from builders import export_elsewhere, refused
+from builders import refused
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -253,39 +253,15 @@ class Half(nn.Module):
         return 0.5 + self.share * (x - 0.5)
 
 
-def test_a_denoiser_is_a_part_of_the_function(tmp_path: Path):
-    """Noisy pixels, denoised pixels, (x - mean) / std, classifier; in memory and as a file."""
-    path = tmp_path / "half.onnx"
-    export_elsewhere(Half().eval(), torch.zeros(2, 1, 4, 4), path, fixed=False)
-    options = {"mean": (0.1,), "std": (0.5,)}
+def test_a_denoiser_in_front_is_a_part_of_the_function():
+    """Noisy pixels, denoised pixels, classifier: another function, with a digest of its own."""
+    behind, alone = smooth(nn.Sequential(Half(), net()).eval()), smooth()
 
-    def network(x):
-        return net()((Half()(x) - 0.1) / 0.5)
+    scores = behind.at((1, 4, 4)).backend.scores(IMAGES)
 
-    behind = smooth(denoiser=Half().eval(), **options)
-    answers = behind.certify(IMAGES, **FAST)
-    file = smooth(denoiser=path, **options).certify(IMAGES, **FAST)
-    backend = behind.at((1, 4, 4)).backend
-
-    assert torch.allclose(backend.scores(IMAGES), network(IMAGES), atol=1e-5)
-    assert said(file) == said(answers) != said(smooth(**options).certify(IMAGES, **FAST))
-    assert said(behind.certify(IMAGES, **FAST, devices=["cpu", "cpu"])) == said(answers)
-    assert file.header.provider == "CPUExecutionProvider+torch-cpu"
-    others = (smooth(**options), smooth(denoiser=Half(0.4).eval(), **options))
-    digests = {one.certify(IMAGES[:1], **FAST).header.weights for one in (behind, *others)}
-    assert len(digests) == 3
-
-
-def test_a_denoiser_that_is_none_is_refused(tmp_path: Path):
-    export_elsewhere(net(), torch.zeros(2, 1, 4, 4), tmp_path / "net.onnx", fixed=False)
-    for denoiser, words in [
-        (nn.Flatten().eval(), "Flatten gives no pictures of the shape that it is given"),
-        (Half(), "Half: the network is in training mode"),
-        (tmp_path / "net.onnx", "is [2, 2], not a picture like each"),
-        (tmp_path / "no.onnx", "no.onnx: not found"),
-    ]:
-        with refused(BackendError, words):
-            smooth(denoiser=denoiser).certify(IMAGES, **FAST)
+    assert torch.allclose(scores, net()(Half()(IMAGES)), atol=1e-5)
+    digests = {one.certify(IMAGES[:1], **FAST).header.weights for one in (behind, alone)}
+    assert len(digests) == 2
 
 
 # Threads.
@@ -473,11 +449,7 @@ def test_votes_are_of_a_function_and_not_of_its_tensors():
         for one in (network, copy.deepcopy(network), other, smoother)
     ]
 
-    denoiser, negative = Half().eval(), Half().eval()
-    negative.forward = lambda x: 1 - Half.forward(negative, x)
-    found += [smooth(denoiser=one, shape=(1, 4, 4)).backend.weights for one in (denoiser, negative)]
-
-    assert found[0] == found[1] and len({*found}) == 5
+    assert found[0] == found[1] and len({*found}) == 3
 
 
 def test_a_batch_is_as_large_as_is_fast_unless_votes_have_another(tmp_path: Path):
@@ -486,11 +458,7 @@ def test_a_batch_is_as_large_as_is_fast_unless_votes_have_another(tmp_path: Path
     layers = nn.Conv2d(1, 32, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2)
     network, path = smooth(nn.Sequential(*layers).eval()), tmp_path / "votes.jsonl"
 
-    wide = nn.Sequential(layers[0], nn.Conv2d(32, 1, 1)).eval()
-    behind = smooth(nn.Sequential(*layers[1:3], nn.Linear(1, 2)).eval(), denoiser=wide)
-
     assert network.at((1, 256, 256)).draws.batch_size == 2
-    assert behind.at((1, 256, 256)).draws.batch_size == 2
     assert network.at((1, 8, 8)).draws.batch_size == 64
     assert smooth().certify(IMAGES, votes=path, batch_size=16, **FAST).header.batch_size == 16
     assert smooth().certify(IMAGES, votes=path, **FAST).header.batch_size == 16

@@ -205,32 +205,6 @@ def test_the_checks_before_the_draws_are_part_of_a_budget(elsewhere: Workspace):
     assert "error: budget: the 0.001 s were over before the first draw" in said
 
 
-class Dimmed(torch.nn.Module):
-    def forward(self, x):
-        return x / 2
-
-
-def test_a_denoiser_comes_before_the_normalisation(elsewhere: Workspace):
-    """A half of each pixel, divided by a half, is that pixel."""
-    x = torch.rand(2, 3, SIDE, SIDE)
-    export_elsewhere(Dimmed(), x, elsewhere.path / "half.onnx", fixed=False)
-
-    command = ("certify", "--onnx", "vit.onnx", "--images", "flat", *SETTINGS)
-    command += ("--n0", "7", "--seed", "3")
-    said = run(elsewhere, *command, "--std", ".5", "--denoiser", "half.onnx")
-    plain = run(elsewhere, *command)
-
-    assert "inside the function: half.onnx, then mean 0,0,0, std 0.5,0.5,0.5, then vit." in said
-    assert "1 images, n0 = 7, n = 40" in said
-    found = [
-        records.read(elsewhere.path / line.removeprefix("votes: "))
-        for line in (said + plain).splitlines()
-        if line.startswith("votes: ")
-    ]
-    (denoised, rows), (alone, same) = found
-    assert rows == same and denoised.weights != alone.weights
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

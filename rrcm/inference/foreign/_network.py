@@ -47,7 +47,6 @@ class Backend:
     fixed = 0
     normals = ()  # it is deterministic
     crop_pct, interpolation = 0.875, "bicubic"
-    meant = "scores of two classes or more"
 
     def __init__(
         self,
@@ -116,12 +115,12 @@ class Backend:
         except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
             reason = one_line(error)
             raise BackendError(f"{name} does not run at {height} x {width}: {reason}") from None
-        if not self._fits(scores):
-            raise BackendError(f"{name} gives no {self.meant}: two pictures gave {[*scores.shape]}")
+        if scores.ndim != 2 or len(scores) != PROBED or scores.shape[1] < 2:
+            given = [*scores.shape]
+            raise BackendError(
+                f"{name} gives no scores of two classes or more: two pictures gave {given}"
+            )
         return scores.shape[1]
-
-    def _fits(self, scores: Tensor) -> bool:
-        return scores.ndim == 2 and len(scores) == PROBED and scores.shape[1] >= 2
 
     def _copy_if_same(self, batches: Sequence[Tensor], scores: Sequence[Tensor]) -> None:
         """Give calls copies of the network from now on, if copies that run at a time do not meet.
@@ -188,10 +187,6 @@ class Backend:
 
     def function(self, x: Tensor) -> Tensor:
         """`scores`, with gradients."""
-        return _scores.of_classes(self._run(x), rows=len(x), classes=self.numbers)
-
-    def _run(self, x: Tensor) -> Tensor:
-        """What the network returns for noisy pixels."""
         if self.device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
         with self._exclusive() as network:
@@ -199,7 +194,8 @@ class Backend:
             made = getattr(made, "logits", made)
             if not isinstance(made, Tensor):
                 raise TypeError(f"it returns {type(made).__name__}, not a tensor or logits")
-            return made.clone()  # the network may keep, and overwrite, what it returned
+            made = made.clone()  # the network may keep, and overwrite, what it returned
+        return _scores.of_classes(made, rows=len(x), classes=self.numbers)
 
 
 def _plain(value: object) -> bool:

@@ -43,8 +43,6 @@ class Backend:
 
     crop_pct, interpolation = 0.875, "bicubic"
     normals = ()  # it is deterministic
-    axes, wanted = 2, "one output [N, K], or its name with --output,"
-    meant = "the scores of two classes or more for each"
 
     def __init__(
         self,
@@ -151,11 +149,11 @@ class Backend:
         """Find the scores: the output ``name``, or by default the only one, or one of two axes."""
         listed = ", ".join(f"{value.name} {value.shape}" for value in outputs)
         if name is None:
-            fit = [one for one in outputs if len(outputs) == 1 or len(one.shape or ()) == self.axes]
+            fit = [one for one in outputs if len(outputs) == 1 or len(one.shape or ()) == 2]
         else:
             fit = [one for one in outputs if one.name == name]
         if len(fit) != 1:
-            wanted = self.wanted if name is None else repr(name)
+            wanted = repr(name) if name else "one output [N, K], or its name with --output,"
             raise BackendError(f"{self.path}: expected {wanted} among the outputs {listed}")
         self.output = fit[0].name
 
@@ -195,15 +193,12 @@ class Backend:
             if options.terminate:
                 why = f"no scores of {rows} pictures in {limit:g} s; does it loop for ever?"
             raise BackendError(f"{self.path}: {taken}: {why}") from None
-        if not self._fits(answer, rows):
+        if answer.ndim != 2 or len(answer) != rows or answer.shape[1] < 2:
             raise BackendError(
-                f"{self.path}: {self.output} of {rows} pictures is {list(answer.shape)}, not "
-                f"{self.meant}"
+                f"{self.path}: {self.output} of {rows} pictures is {list(answer.shape)}, not the "
+                "scores of two classes or more for each"
             )
         return answer.shape[1]
-
-    def _fits(self, answer: Tensor, rows: int) -> bool:
-        return answer.ndim == 2 and len(answer) == rows and answer.shape[1] >= 2
 
     def scores(self, x: Tensor, options: onnxruntime.RunOptions | None = None) -> Tensor:
         """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
@@ -242,21 +237,6 @@ class Backend:
         self.session.run_with_iobinding(binding, options)
         (output,) = binding.get_outputs()
         return torch.from_numpy(output.numpy()).to(self.device)
-
-
-class Denoiser(Backend):
-    """A denoiser in an ONNX file, of pixels in [0, 1]; its ``scores`` are pictures [B, C, H, W]."""
-
-    axes, wanted = 4, "one output of pictures"
-    meant = "a picture like each"
-
-    def _fits(self, answer: Tensor, rows: int) -> bool:
-        return answer.shape == (rows, *self.shape)
-
-    def scores(self, x: Tensor, options: onnxruntime.RunOptions | None = None) -> Tensor:
-        """Denoised pixels of noisy pixels ``x``, both float32 [B, C, H, W] on ``device``."""
-        pictures = self._run(x, options).float()
-        return pictures.permute(0, 3, 1, 2) if self.last else pictures
 
 
 @contextmanager
