@@ -19,7 +19,7 @@ from rrcm.inference import extras
 
 GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`, and a `Project`
 # Options of `certify` that a single answer does not have.
-OF_MANY = frozenset({"images", "labels", "strict", "radius", "split", "subset", "budget", "shard"})
+OF_MANY = frozenset({"images", "labels", "strict", "split", "subset", "budget", "shard"})
 OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
 OF_DRAWS |= {"seed"}
 
@@ -59,7 +59,7 @@ def merge(
 
 
 @app.command(rich_help_panel=CERTIFY)
-@takes(but=frozenset({"radius", "budget", "shard"}))
+@takes(but=frozenset({"budget", "shard"}))
 def attack(
     asked: Options,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each search.")] = 20,

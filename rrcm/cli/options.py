@@ -101,9 +101,6 @@ class Options:
         key="sample.stop",
     )
     radii: str | None = _option("Radii to decide, such as 0,0.25,0.5.", RADII, key="report.radii")
-    radius: float | None = _option(
-        "Is each image robust at this radius? Draws until that is decided.", "none"
-    )
     tolerance: float | None = _option(
         "How far the rule anytime leaves a radius below that of --n draws, in sigmas.",
         defaults.STOPPING["anytime"]["tolerance"],

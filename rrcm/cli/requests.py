@@ -41,8 +41,7 @@ class Request:
     """A classifier, and how to draw its votes, certify and report them.
 
     ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
-    seconds from ``began``, 0 for none. ``seeded`` is whether the user chose the seed of the noise,
-    ``radius`` the one to judge each image at, if any.
+    seconds from ``began``, 0 for none. ``seeded`` is whether the user chose the seed of the noise.
     """
 
     source: ClassifierSource
@@ -54,7 +53,6 @@ class Request:
     shard: str = "1/1"
     budget: float = 0.0
     seeded: bool = False
-    radius: float | None = None
     began: float = field(default_factory=time.monotonic, compare=False)
 
     def answering(self) -> "Request":
@@ -115,7 +113,6 @@ def resolve(options: Options, project: Project) -> Request:
         shard=options.shard,
         budget=0.0 if options.budget is None else seconds(options.budget),
         seeded=options.seed is not None,
-        radius=options.radius,
     )
 
 
@@ -138,11 +135,11 @@ def _overridden(options: Options, settings: Settings) -> Settings:
     )
     if options.certificate is not None:
         certify = dataclasses.replace(certify, certificates=[options.certificate])
-    if options.radii is not None or options.radius is not None:
-        report = dataclasses.replace(report, radii=_radii(options))
-        if options.stop is None:
-            constants = stopping.get(sample.stop, {})
-            sample = _until_decided(sample, constants, always=options.radius is not None)
+    if options.radii is not None:
+        report = dataclasses.replace(report, radii=parse_radii(options.radii))
+        decides = sample.stop == "none" or "radii" in stopping.get(sample.stop, {})
+        if options.stop is None and not decides:
+            sample = dataclasses.replace(sample, stop=defaults.DRAWS.stop)
         for rule, constants in (defaults.STOPPING | stopping).items():
             if "radii" in constants:
                 stopping = stopping | {rule: constants | {"radii": report.radii}}
@@ -173,13 +170,6 @@ def _kind(options: Options) -> str:
     return kind
 
 
-def _until_decided(sample: Sampling, constants: dict[str, Any], *, always: bool) -> Sampling:
-    """Return ``sample`` with the default rule, unless its own decides the radii anyway."""
-    if "radii" in constants or (sample.stop == "none" and not always):
-        return sample
-    return dataclasses.replace(sample, stop=defaults.DRAWS.stop)
-
-
 def _with_tolerance(
     tolerance: float, stopping: dict[str, dict[str, Any]], *, rule: str
 ) -> dict[str, dict[str, Any]]:
@@ -194,20 +184,6 @@ def _with_tolerance(
     )
     changed = {"tolerance": tolerance}
     return {k: v | changed if k == "anytime" else v for k, v in stopping.items()}
-
-
-def _radii(options: Options) -> list[float]:
-    """Return the radii that were asked for, by --radii or --radius.
-
-    Raises:
-        ConfigError: Both were given, or a radius is not a finite number that is at least 0.
-    """
-    if options.radius is None:
-        return parse_radii(options.radii or "")
-    require(options.radii is None, "--radius: is one of --radii; give one of the two options")
-    radius = options.radius
-    require(0 <= radius < math.inf, f"--radius: must be finite and not negative, got {radius:g}")
-    return [radius]
 
 
 def parse_radii(text: str) -> list[float]:

@@ -253,8 +253,6 @@ def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
         ({"sigma": 0.25}, "params.yaml has tiny rrcm at sigma = 0.5, not at 0.25"),
         ({"budget": "10"}, "--budget: expected a time such as 90s, 10m or 1.5h, got '10'"),
         ({"budget": "0s"}, "--budget: expected"),
-        ({"radius": 0.1, "radii": "0.1"}, "--radius: is one of --radii"),
-        ({"radius": -1.0}, "--radius: must be finite and not negative, got -1"),
         ({"noise": "white"}, "certification/distributions/ has no 'white', only gaussian"),
         ({"certificate": "cohn"}, "Did you mean 'cohen'?"),
         ({"backend": "tensorrt"}, "inference/backends/ has no 'tensorrt', only lanes, onnx, torch"),

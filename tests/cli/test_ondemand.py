@@ -6,7 +6,6 @@ import random
 import signal
 import time
 
-import pandas as pd
 import pytest
 from builders import Clock, refusal
 from workspace import RUN, Workspace
@@ -16,7 +15,7 @@ from rrcm.certification import certify
 from rrcm.certification.sampling import sampler
 from rrcm.certification.votes import records
 from rrcm.cli import requests
-from rrcm.cli.commands import on_demand, verdicts
+from rrcm.cli.commands import on_demand
 from rrcm.cli.options import Options
 
 COMMAND = ("rrcm", "certify", "--model", "tiny", "--sigma", "0.5", "--n", "300")
@@ -72,28 +71,6 @@ def test_nothing_is_started_for_what_cannot_be_certified(checkout: Workspace):
 
     assert len(said.splitlines()) == 1 and "no ONNX file that can run" in said
     assert not [*checkout.path.glob("results/*")]
-
-
-def test_a_radius_is_a_question_with_an_answer_for_each_image(checkout: Workspace, monkeypatch):
-    monkeypatch.chdir(checkout.path)
-    asked = {"model": "tiny", "sigma": 0.5, "n": 2_000, "radius": 0.2, "noise": "sound"}
-
-    said = on_demand.certify(requests.resolve(Options(**asked), project))
-
-    header, rows = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
-    table = pd.read_csv(next(checkout.path.glob("results/*-grid-r0.2-sound-a0.001.csv")))
-    robust = (table["predict"] >= 0) & (table["radius"] >= 0.2)
-    assert (header.stop, header.stopping["radii"], header.noise) == ("grid", [0.2], "sound")
-    assert table["robust"].tolist() == robust.astype(int).tolist()
-    assert f"robust at 0.2: {robust.sum()} of {len(rows)} images" in said
-    lines = [words for words in map(str.split, said.splitlines()) if words[:1] in (["yes"], ["no"])]
-    expected = [
-        ["yes" if yes else "no", str(i)] for yes, i in zip(robust, table["idx"], strict=True)
-    ]
-    assert [words[:2] for words in lines] == expected[: verdicts.SHOWN] and len(lines) > 3
-    for words, radius in zip(lines, table["radius"], strict=False):
-        assert words[2] == "abstains" or float(words[3]) <= radius
-    certify.read(next(checkout.path.glob("results/*.csv")))
 
 
 def test_a_function_and_a_certificate_are_chosen_on_the_command_line(

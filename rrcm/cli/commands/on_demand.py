@@ -23,7 +23,7 @@ from rrcm.certification.sampling import procedure, session
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.cli.classifiers import Opened, note
-from rrcm.cli.commands import repeated, trial, verdicts
+from rrcm.cli.commands import repeated, trial
 from rrcm.cli.commands.trial import FOREIGN
 from rrcm.cli.project import Described, Project, Settings
 from rrcm.cli.requests import Request
@@ -77,24 +77,11 @@ def _results(
     path: Path,
     opened: Opened | None = None,
 ) -> str:
-    """Write certificates; return the text to show, with notes on what is ``opened``, if anything.
-
-    With the radius of a request each image is judged at it.
-    """
+    """Write certificates; return the text to show, with notes on what is ``opened``, if any."""
     certify, report, alpha = asked.certify, asked.report, asked.certify.alpha
     entry, written = certified(certify, header, rows, project)
     table, tried = entry.table, trial.read(_tried(header))
     warned = [f"warning: {line}" for line in trial.warnings(header, tried, rows)]
-    judged = []
-    if isinstance(asked, Request) and asked.radius is not None:
-        table = verdicts.judged(table, asked.radius)
-        judged = verdicts.lines(
-            table,
-            asked.radius,
-            classes=header.classes,
-            files=opened.files if opened else {},
-            confidence=report.confidence,
-        )
     if opened and opened.files:
         table["file"] = table["idx"].map(opened.files)
     certification.write(table, written)
@@ -103,7 +90,6 @@ def _results(
         *([*warned, ""] if warned else []),
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         *([f"stale: {header.run}: {'; '.join(entry.stale)}"] if entry.stale and not opened else []),
-        *([*judged, ""] if judged else []),
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha}; stopping rule "
         f"{header.stop}: {_effort(header, rows, table)}"
         + ", by the graph; none now"
