@@ -157,7 +157,10 @@ def _denoisers(whole: Params, found: _Components) -> None:
 
 def _served(whole: Params, found: _Components) -> None:
     """Refuse a stopping rule that cannot serve a certificate, and draws that certify nothing."""
-    from rrcm.certification.votes.counts import Claim  # NumPy with it; a valid file needs neither
+    from rrcm.certification.votes.counts import (  # NumPy with it; a valid file needs neither
+        Claim,
+        require_enough,
+    )
 
     cfg = whole.sampling
     module = found.load("stopping", cfg.stop)
@@ -174,6 +177,6 @@ def _served(whole: Params, found: _Components) -> None:
         try:
             asked = found.load("certificates", name)
             if asked is not None:
-                asked.require(rule, alpha=whole.certify.alpha)
+                require_enough(asked, rule, alpha=whole.certify.alpha)
         except CertificateError as error:
             raise ConfigError(f"certify.certificates: {error}") from None

@@ -1,7 +1,7 @@
 """Audits votes: settings that limit the result, and stops that the rule does not make."""
 
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding
-from rrcm.certification.votes.counts import Rule
+from rrcm.certification.votes.counts import Rule, require_enough
 from rrcm.certification.votes.records import BUDGET, END, Header, Row
 from rrcm.core.errors import CertificateError
 
@@ -18,7 +18,7 @@ def replay(header: Header, rows: list[Row]) -> list[Finding]:
     findings += _reused(header, rows)
     try:
         rule = header.rule()
-        rule.claim.certificate.require(rule, alpha=rule.claim.alpha)
+        require_enough(rule.claim.certificate, rule, alpha=rule.claim.alpha)
     except CertificateError as error:  # no votes could certify anything
         return [Finding(level=ERROR, text=str(error)), *findings]
     return findings + _stopping(header, rows, rule)

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pandas as pd
 
-from rrcm.certification.votes.counts import ABSTAIN, Certified, Rule
+from rrcm.certification.votes.counts import ABSTAIN, Certified, Rule, require_enough
 from rrcm.certification.votes.records import Header, Row
 from rrcm.core import registry
 from rrcm.core.errors import DataError, one_line
@@ -79,7 +79,7 @@ def require(header: Header, *, certificates: list[str], alpha: float) -> tuple[R
     """
     rule, level = header.rule(), header.alpha_left(alpha)
     for name in certificates:
-        _component(name).require(rule, alpha=level)
+        require_enough(_component(name), rule, alpha=level)
     return rule, level
 
 

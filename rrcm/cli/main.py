@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rrcm.cli import requests
 from rrcm.cli.app import CERTIFY, MACHINE, RESULTS, app, say, seen
 from rrcm.cli.options import Options, takes
 from rrcm.cli.project import Project
@@ -40,8 +41,6 @@ PROJECT = _project()
 @takes()
 def certify(asked: Options) -> None:
     """Certify a run or any classifier; interrupted, it resumes."""
-    from rrcm.cli import requests
-
     request = requests.resolve(asked, PROJECT)
     from rrcm.cli.commands import on_demand  # heavy: a request is refused before
 
@@ -70,8 +69,6 @@ def attack(
 
     Interrupted, it resumes.
     """
-    from rrcm.cli import requests
-
     request = requests.resolve(asked, PROJECT)
     from rrcm.certification.attack import Search
     from rrcm.cli.commands import attack
@@ -86,8 +83,6 @@ def predict(
     image: Annotated[str, typer.Option(help="An image file, or the index of a test image.")],
 ) -> None:
     """Classify one image with a certified radius, or abstain."""
-    from rrcm.cli import requests
-
     here, file = Path.cwd(), Path(image).exists()  # else the index of an image
     request = requests.resolve(asked, PROJECT)
     from rrcm.cli.commands import predict
@@ -113,8 +108,6 @@ def serve(
     ] = False,
 ) -> None:
     """Serve certified answers over HTTP, until a signal ends it."""
-    from rrcm.cli import requests
-
     here = Path.cwd()
     if asked.tolerance is None:  # params.yaml's rule may be one that has no deadline
         asked = dataclasses.replace(asked, stop=DRAWS.stop)

@@ -4,7 +4,7 @@ Symbols are the paper's: c_A the class, n_A its votes among n, p_A a lower bound
 """
 
 from rrcm.certification.votes.bounds import radius
-from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, best_complement, conclude
+from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, conclude
 
 READS = frozenset({"hits"})
 
@@ -33,12 +33,3 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Cer
     """
     q = rule.complement(votes.history(votes.c_A), alpha)
     return conclude(votes, complement=q, radius=radius(q, sigma=sigma))
-
-
-def require(rule: Rule, *, alpha: float) -> None:
-    """Refuse too few draws for unanimous votes to certify anything.
-
-    Raises:
-        CertificateError: There are too few.
-    """
-    best_complement(rule, alpha)

@@ -5,7 +5,7 @@ comparable.
 """
 
 from rrcm.certification.votes.bounds import radius
-from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, best_complement, conclude
+from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, conclude
 
 READS = frozenset({"hits", "runner-up"})
 
@@ -39,12 +39,3 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Cer
     p_B = rule.complement(list(zip(votes.draws, others, strict=True)), alpha / 2)
     both = radius(not_A, sigma=sigma) + radius(p_B, sigma=sigma)
     return conclude(votes, complement=not_A, radius=both / 2)
-
-
-def require(rule: Rule, *, alpha: float) -> None:
-    """Refuse too few draws for unanimous votes to certify anything.
-
-    Raises:
-        CertificateError: There are too few.
-    """
-    best_complement(rule, alpha / 2)

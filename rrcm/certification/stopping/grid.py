@@ -7,12 +7,12 @@ in between are lower bounds of what n draws would certify.
 
 from rrcm.certification.votes.bounds import complement, mixture_complement
 from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import MARGIN, Table, is_futile, look_schedule
+from rrcm.certification.votes.sequential import MARGIN, OfTable, Table, is_futile, look_schedule
 
 Config = Table
 
 
-class Rule:
+class Rule(OfTable):
     """Draws while a radius of the table is neither certified nor out of reach."""
 
     fixed = False
@@ -42,11 +42,3 @@ class Rule:
             else mixture_complement(hits, draws, alpha / 2)
             for draws, hits in history
         )
-
-    def settles(self, radius: float) -> bool:
-        """True for the radii of the table."""
-        return self.cfg.settles(radius)
-
-    def describe(self) -> str:
-        """A sentence for reports."""
-        return self.cfg.describe()

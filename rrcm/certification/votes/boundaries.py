@@ -19,7 +19,7 @@ from scipy.special import gammaln
 from rrcm.certification.votes.bounds import complement
 from rrcm.certification.votes.bounds import radius as radius_of
 from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import MARGIN, Table, efficacy_bound
+from rrcm.certification.votes.sequential import MARGIN, OfTable, Table, efficacy_bound
 from rrcm.core.errors import ConfigError
 
 FIRST, PER_DECADE = 100, 80  # the first look, and looks while draws grow tenfold,
@@ -40,7 +40,7 @@ class Pace(NamedTuple):
     power: float
 
 
-class Rule:
+class Rule(OfTable):
     """Draws while a radius of the table is neither certified nor out of reach."""
 
     fixed = False
@@ -101,14 +101,6 @@ class Rule:
         seen = [(self._place[t], t - hits) for t, hits in history if t in self._place]
         at, misses = np.array(seen, dtype=np.int64).reshape(-1, 2).T
         return at, misses
-
-    def settles(self, radius: float) -> bool:
-        """True for the radii of the table."""
-        return self.cfg.settles(radius)
-
-    def describe(self) -> str:
-        """A sentence for reports."""
-        return self.cfg.describe()
 
 
 @lru_cache(maxsize=64)

@@ -111,13 +111,6 @@ class Certificate(Protocol):
     def certify(self, votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> "Certified":
         """The certified answer for one image."""
 
-    def require(self, rule: Rule, *, alpha: float) -> None:
-        """Refuse too few draws to certify anything.
-
-        Raises:
-            CertificateError: There are too few.
-        """
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
@@ -141,18 +134,22 @@ class Claim:
         return got.radius
 
 
-def best_complement(rule: Rule, alpha: float) -> float:
-    """The smallest possible bound of 1 - p: after n draws that are all hits.
+def require_enough(certificate: Certificate, rule: Rule, *, alpha: float) -> None:
+    """Refuse too few draws for unanimous votes to certify anything.
 
     Raises:
-        CertificateError: Even that is 1/2 or more, so that every image would abstain.
+        CertificateError: There are too few.
     """
-    best = rule.complement([(draws, draws) for draws in rule.looks], alpha)
-    if best >= 0.5:
+    unanimous = ImageVotes(
+        idx=0,
+        selection=np.array([1, 0]),
+        draws=rule.looks,
+        counts=np.array([[look, 0] for look in rule.looks]),
+    )
+    if certificate.certify(unanimous, rule, sigma=1.0, alpha=alpha).label == ABSTAIN:
         raise CertificateError(
             f"n: {rule.looks[-1]} votes can never certify at alpha = {alpha}: all would abstain"
         )
-    return best
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

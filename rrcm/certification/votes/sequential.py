@@ -37,13 +37,19 @@ class Table:
                 raise ConfigError(f"radii: must be 0 or more pixels, got {radius}")
         require_level(self.beta)
 
+
+class OfTable:
+    """What rules that decide the radii of a `Table` share."""
+
+    cfg: Table
+
     def settles(self, radius: float) -> bool:
         """True for the radii of the table."""
-        return any(math.isclose(radius, one, abs_tol=1e-12) for one in self.radii)
+        return any(math.isclose(radius, one, abs_tol=1e-12) for one in self.cfg.radii)
 
     def describe(self) -> str:
         """A sentence for reports."""
-        radii = ", ".join(f"{radius:g}" for radius in sorted(self.radii))
+        radii = ", ".join(f"{radius:g}" for radius in sorted(self.cfg.radii))
         return f"until the radii {radii} are decided; radii in between are lower bounds"
 
 
