@@ -16,7 +16,6 @@ from rrcm.data.picture_files import FitOthers
 from rrcm.data.splits.pictures import Resize
 from rrcm.inference import extras
 
-PLAIN = (0.0,), (1.0,)  # mean and std of a network that takes pixels in [0, 1]
 WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")  # endings of files of weights
 
 
@@ -64,8 +63,8 @@ def smooth(
             network=classifier,
             sigma=sigma,
             classes=names,
-            mean=mean or PLAIN[0],
-            std=std or PLAIN[1],
+            mean=mean or (0.0,),
+            std=std or (1.0,),
         )
         if shape is None:
             return network

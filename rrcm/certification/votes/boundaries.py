@@ -213,7 +213,8 @@ def _undecided(looks: Sequence[int], q: float) -> Iterator[tuple[int, _Walk]]:
     """Each look, with the misses of probability ``q``; what the caller sets to 0 is decided."""
     walk, before = _Walk(0, np.ones(1)), 0
     for look in looks:
-        low, pmf = _steps(look - before, q)
+        low, high = _window(look - before, q)
+        pmf = np.exp(_log_pmf(np.arange(low, high + 1), look - before, q))
         walk.share, walk.first = np.convolve(walk.share, pmf), walk.first + low
         low, high = _window(look, q)
         start = max(0, low - walk.first)
@@ -221,11 +222,6 @@ def _undecided(looks: Sequence[int], q: float) -> Iterator[tuple[int, _Walk]]:
         walk.first += start
         yield look, walk
         before = look
-
-
-def _steps(draws: int, q: float) -> tuple[int, np.ndarray]:
-    low, high = _window(draws, q)
-    return low, np.exp(_log_pmf(np.arange(low, high + 1), draws, q))
 
 
 def _window(draws: int, q: float) -> tuple[int, int]:

@@ -74,9 +74,11 @@ class Backend:
         path = root / "onnx" / f"{run}.onnx"
         model = _read(path)
         metadata = _metadata(model, path, run)
-        data = _data(path, metadata, precision) if path.is_dir() else None
+        if precision == "int8":
+            _refuse_int8(model, path)
+        data = require_data(path, metadata) if path.is_dir() else None
         self.classes: list[str] = json.loads(metadata["classes"])
-        model, ends = _scores_only(model, path, precision)
+        ends = _leave_scores(model)
         self.sigma, self.device = sigma, torch.device(device)
         self.stream = (
             torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
@@ -265,14 +267,17 @@ def _metadata(model: onnx.ModelProto, path: Path, run: str) -> dict[str, str]:
     return metadata
 
 
-def _data(path: Path, metadata: dict[str, str], precision: str) -> Path:
-    """The weights file of a folder, checked against its graph."""
-    if precision == "int8":
+def _refuse_int8(model: onnx.ModelProto, path: Path) -> None:
+    if path.is_dir():
         raise BackendError(
             f"{path}: int8 is made from a model of one file, and these are more weights than one "
             "holds; use fp32 or fp16"
         )
-    return require_data(path, metadata)
+    if any(value.name == "z" for value in model.graph.input):
+        raise BackendError(
+            f"{path}: int8 takes its ranges from noisy images, but this classifier is random, too; "
+            "use fp32 or fp16"
+        )
 
 
 def require_data(path: Path, metadata: dict[str, str]) -> Path:
@@ -300,23 +305,17 @@ def _moved(model: onnx.ModelProto, data: Path) -> bytes:
     return model.SerializeToString()
 
 
-def _scores_only(
-    model: onnx.ModelProto, path: Path, precision: str
-) -> tuple[onnx.ModelProto, list[str]]:
-    """``model`` with only the output ``scores``, and the tensors up to which it may be float16.
+def _leave_scores(model: onnx.ModelProto) -> list[str]:
+    """Remove all outputs but ``scores``; the tensors up to which ``model`` may be float16.
 
-    These tensors are the scores that an ensemble or purified classifier combines; the combination
-    stays float32.
+    These are the scores that an ensemble or purified classifier combines; the combination stays
+    float32.
     """
-    if precision == "int8" and any(value.name == "z" for value in model.graph.input):
-        raise BackendError(
-            f"{path}: int8 takes its ranges from noisy images, but this classifier is random, too; "
-            "use fp32 or fp16"
-        )
-    combined = [value.name for value in model.graph.output if value.name != "scores"]
-    for name in combined:
-        model.graph.output.remove(next(v for v in model.graph.output if v.name == name))
-    return model, combined or ["scores"]
+    combined = [value for value in model.graph.output if value.name != "scores"]
+    names = [value.name for value in combined]
+    for value in combined:
+        model.graph.output.remove(value)
+    return names or ["scores"]
 
 
 def _converted(

@@ -67,9 +67,7 @@ class Code:
 
     def spread(self, pointer: Any, offset: Any = 0) -> Any:
         """One float from memory in all lanes."""
-        return self._spread(self.builder.load(self.at(pointer, offset), align=4))
-
-    def _spread(self, scalar: Any) -> Any:
+        scalar = self.builder.load(self.at(pointer, offset), align=4)
         undefined = ir.Constant(self.vector, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(INT, 0))
         zeros = ir.Constant(self.integers, [0] * self.lanes)
