@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rrcm.analysis import ablations, attacked, entries, pairing, repetitions
 from rrcm.analysis import published as publications
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.estimation import intervals, statistics, truncation
+from rrcm.analysis.estimation import intervals, statistics
 from rrcm.analysis.presentation import figures, markup, tables
 from rrcm.analysis.presentation.figures import Curve
 from rrcm.certification.certify import DIGITS, DOWN, UP, one_minus, printed
@@ -22,9 +22,6 @@ from rrcm.core.files import write_csv, write_text
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 ALTERNATIVES = {  # texts in place of figures, which name the table with their numbers
     "certified_accuracy": "Curves of the share certified against the radius; the table has numbers",
-    "probabilities": "Curves of the distribution of p_A over images, one for each classifier",
-    "envelopes": "Curves of the best share certified at each radius over several σ",
-    "budget": "Lines of the share certified against the number of draws; see budget.csv",
     "attacked": "Curves of the share certified and of the share that an attack leaves",
     "per_class": "Heat maps of certified accuracy by class and radius; see per_class.csv",
 }
@@ -68,8 +65,8 @@ def write(
     """Write the page, its tables and its figures to the folder ``out``.
 
     ``index.html`` is self-contained. ``table.md`` and ``table.tex`` are the table of a paper;
-    ``table.csv``, ``comparisons.csv``, ``per_class.csv``, ``budget.csv`` and ``curves/`` have the
-    numbers, ``ablations.csv`` where entries differ in one thing, ``seeds.csv`` and
+    ``table.csv``, ``comparisons.csv``, ``per_class.csv`` and ``curves/`` have the numbers,
+    ``ablations.csv`` where entries differ in one thing, ``seeds.csv`` and
     ``seeds_compared.csv`` where they differ in the seed; every figure is there as PNG and SVG. The
     same entries give the same bytes.
 
@@ -91,14 +88,12 @@ def write(
     chosen: dict[str, Any] = {"radii": radii, "confidence": confidence}
     accuracy = tables.accuracy_table(found, **chosen)
     compared = tables.comparisons(found, **chosen)
-    budget = truncation.fewer_draws(found, **chosen)
     classes = tables.class_numbers(found, **chosen)
     write_text(out / "table.md", markup.markdown(accuracy))
     write_text(out / "table.tex", markup.latex(accuracy))
     _csv(tables.accuracy(found, **chosen), out / "table.csv")
     _csv(compared, out / "comparisons.csv")
     _csv(classes, out / "per_class.csv")
-    _csv(budget, out / "budget.csv")
     theirs = pd.DataFrame() if published is None else published
     beside = publications.compare(found, theirs, **chosen)
     varied = ablations.ablations(found, **chosen)
@@ -112,14 +107,13 @@ def write(
         if len(table):
             _csv(table, out / f"{name}.csv")
     _curves(found, out / "curves")
-    drawn = _figures(found, **chosen, classes=classes, budget=budget) | _ablations(found, varied)
+    drawn = _figures(found, **chosen, classes=classes) | _ablations(found, varied)
     if len(sides):
         drawn["attacked"] = attacked.figure(found, confidence=confidence)
     context = {
         "attacked": sides,
         "contradictions": attacked.contradictions(found),
         "accuracy": accuracy,
-        "choice": truncation.choice_note(budget, [e.alpha for e in found if e.alpha]),
         "comparison": tables.comparison_table(found, compared),
         "concluded": _concluded(found, compared, apart, level=1 - confidence),
         "figures": _saved(drawn, out),
@@ -188,7 +182,6 @@ def _figures(
     radii: list[float],
     confidence: float,
     classes: pd.DataFrame,
-    budget: pd.DataFrame,
 ) -> dict[str, Figure]:
     """The figures for which the entries have the numbers, by name."""
     labels = {e.name: entries.label(e, found) for e in found}
@@ -203,18 +196,11 @@ def _figures(
         )
         panels.setdefault(entries.sigma(entry), {})[labels[entry.name]] = curve
     made = {"certified_accuracy": figures.certified_accuracy(panels, what=what)}
-    bounded = [e for e in found if "p_A" in e.table]
-    if bounded:
-        made["probabilities"] = figures.probabilities(
-            {(entries.sigma(e), labels[e.name]): statistics.distribution(e.judged) for e in bounded}
-        )
-    if best := tables.envelopes(found):
-        made["envelopes"] = figures.envelopes(best)
-    shown = tables.worth_showing(found, radii)
-    if budget["n"].nunique() > 1:
-        made["budget"] = figures.budget(_by_entry(budget, titles, shown))
     if classes["label"].nunique() > 1:
-        made["per_class"] = figures.per_class(_by_entry(classes, titles, shown))
+        shown = classes[classes["radius"].isin(tables.worth_showing(found, radii))]
+        made["per_class"] = figures.per_class(
+            {titles[name]: part for name, part in shown.groupby("entry", sort=False)}
+        )
     return made
 
 
@@ -238,14 +224,6 @@ def _ablations(found: list[Entry], varied: dict[str, pd.DataFrame]) -> dict[str,
 
 def _what(found: list[Entry]) -> str:
     return "certified accuracy" if found[0].labelled else "certified share"
-
-
-def _by_entry(
-    numbers: pd.DataFrame, titles: dict[str, str], radii: list[float]
-) -> dict[str, pd.DataFrame]:
-    """The numbers at some radii, by the title of their entry."""
-    shown = numbers[numbers["radius"].isin(radii)]
-    return {titles[name]: part for name, part in shown.groupby("entry", sort=False)}
 
 
 def _facts(found: list[Entry]) -> list[str]:

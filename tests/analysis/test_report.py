@@ -13,7 +13,7 @@ from builders import certificates, random_votes, refused
 from helpers import MINI
 
 from rrcm.analysis import entries, report
-from rrcm.analysis.estimation import statistics, truncation
+from rrcm.analysis.estimation import statistics
 from rrcm.analysis.presentation import figures, markup, tables
 from rrcm.certification import certify
 from rrcm.certification.certify import floor
@@ -81,13 +81,12 @@ def test_radii_that_differ_are_metrics_that_differ_and_dvc_finds_them():
         assert len(numbers) == 5 and not any("." in name for name in numbers)
 
 
-FIGURES = ("certified_accuracy", "probabilities", "budget", "per_class")
+FIGURES = ("certified_accuracy", "per_class")
 
 
 def test_a_report_is_these_files(written):
-    """No envelope here, as there is one sigma."""
     curves = {f"curves/{name}.csv" for name in MINI.evals}
-    numbers = {"table.csv", "comparisons.csv", "per_class.csv", "budget.csv"}
+    numbers = {"table.csv", "comparisons.csv", "per_class.csv"}
     drawings = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
 
     assert contents(written).keys() == {
@@ -109,7 +108,6 @@ def test_files_for_machines_are_the_tables(written):
         "table.csv": tables.accuracy(ENTRIES, **SHOWN),
         "comparisons.csv": tables.comparisons(ENTRIES, **SHOWN),
         "per_class.csv": tables.class_numbers(ENTRIES, **SHOWN),
-        "budget.csv": truncation.fewer_draws(ENTRIES, **SHOWN),
     }
     for name, table in made.items():
         read = pd.read_csv(written / name, dtype={"class": str})
@@ -196,7 +194,6 @@ def test_tables_of_others_make_a_page_of_what_they_have(tmp_path, undrawn):
     figures = {path.stem for path in tmp_path.glob("*.svg")}
     assert figures == {"certified_accuracy"} and "Certified share" in page
     assert "α unknown" in page and "have no labels" in page and "What may be false" not in page
-    assert pd.read_csv(tmp_path / "budget.csv").empty
     assert pd.read_csv(tmp_path / "per_class.csv").empty
 
 
@@ -210,17 +207,16 @@ def test_a_refused_report_writes_nothing(tmp_path):
 def test_figures_have_the_radii_of_the_table(tmp_path, monkeypatch, undrawn):
     """Those that nobody certifies are in the files with numbers only."""
     most = max(statistics.credited(one.judged).max() for one in ENTRIES)
-    radii, drawn = [0.0, most, most + 0.1, most + 0.2], {}
-    for name in ("budget", "per_class"):
-        monkeypatch.setattr(figures, name, lambda parts, name=name: drawn.update({name: parts}))
+    radii, drawn = [0.0, most, most + 0.1, most + 0.2], []
+    monkeypatch.setattr(figures, "per_class", drawn.append)
 
     report.write(ENTRIES, tmp_path, radii=radii, confidence=CONFIDENCE, subject=SUBJECT)
 
-    for name, parts in drawn.items():
-        assert len(parts) == len(ENTRIES)
-        assert all({*part["radius"]} == {*radii[:3]} for part in parts.values())
-        numbers = pd.read_csv(tmp_path / f"{name}.csv")["radius"].round(6)
-        assert {*numbers} == {round(radius, 6) for radius in radii}
+    (parts,) = drawn
+    assert len(parts) == len(ENTRIES)
+    assert all({*part["radius"]} == {*radii[:3]} for part in parts.values())
+    numbers = pd.read_csv(tmp_path / "per_class.csv")["radius"].round(6)
+    assert {*numbers} == {round(radius, 6) for radius in radii}
 
 
 def test_versions_and_the_commit_are_on_a_page_that_is_given_them(written, tmp_path, undrawn):

@@ -8,7 +8,6 @@ from builders import certificates
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import ndtr
 
 from rrcm.analysis.estimation import intervals, statistics
 
@@ -97,21 +96,6 @@ def test_the_bands_are_those_of_every_radius(confidence):
 
 
 @few
-@given(tables, st.floats(0.5, 0.999))
-def test_the_distribution_of_p_A_is_certified_accuracy_in_other_units(table, p):
-    """With R = sigma Phi^-1(p_A), at most p means not certified beyond sigma Phi^-1(p)."""
-    sigma = 0.5
-    table = table.assign(p_A=ndtr(table["radius"] / sigma))
-    steps = statistics.distribution(table)
-    place = np.searchsorted(steps["p_A"], p, side="right") - 1
-
-    beyond = ((table["correct"] == 1) & (table["p_A"] > p)).mean()
-
-    assert steps["share"].iloc[place] == pytest.approx(1 - beyond)
-    assert steps["p_A"].iloc[0] == 0.5 and steps["share"].is_monotonic_increasing
-
-
-@few
 @given(tables, radii)
 def test_without_labels_any_answer_counts_and_no_abstention(table, radius):
     hits = ((table["predict"] != -1) & (table["radius"] >= radius)).sum()
@@ -135,13 +119,3 @@ def test_a_class_has_the_share_and_the_interval_of_its_images(rows, radius):
         one = share(of_class, row.radius)
         assert (row.images, row.value) == (len(of_class), pytest.approx(one.value))
         assert (row.low, row.high) == pytest.approx((one.low, one.high))
-
-
-@few
-@given(st.lists(tables, min_size=1, max_size=4), radii)
-def test_the_envelope_is_the_best_of_its_curves_at_every_radius(found, radius):
-    best = statistics.envelope([statistics.curve(table) for table in found])
-    right = np.searchsorted(best["radius"], radius)
-    value = best["certified_accuracy"].iloc[right] if right < len(best) else 0
-
-    assert value == pytest.approx(max(accuracy(table, radius) for table in found))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_entries import GRID, RADII, entry
 
-from rrcm.analysis.estimation import intervals, paired, statistics, truncation
+from rrcm.analysis.estimation import intervals, paired, statistics
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify
 from rrcm.certification.certify import DOWN, UP, printed
@@ -223,31 +223,3 @@ def test_what_may_be_false_is_said_once_for_each_alpha():
 
     assert [*row.values()] == ["500", "0.001", "0.5", "40 %", "4", "0.8"]
     assert tables.failure_table([unknown]).empty
-
-
-def test_fewer_draws_are_certified_from_the_votes():
-    made = truncation.fewer_draws(PAIR[:1], **SHOWN)
-
-    assert made["n"].unique().tolist() == [100, 200, 500]
-    for n, part in made.groupby("n"):
-        cut = truncation.truncate(*PAIR[0].votes, n)
-        table = certify.certify(*cut, certificates=["cohen"], alpha=0.001)
-        want = [statistics.certified(table, radius).mean() for radius in RADII]
-        assert part["value"].tolist() == pytest.approx(want)
-        assert part["acr"].unique() == pytest.approx(statistics.average_certified_radius(table))
-        assert part["mean_draws"].unique() == pytest.approx(table["n"].mean())
-
-
-def test_choosing_n_by_what_fewer_draws_show_is_a_choice_among_tests():
-    """Bonferroni: at alpha / m, m the n that are shown, certificates hold whichever is chosen."""
-    budget = truncation.fewer_draws(PAIR[:1], **SHOWN)
-    shown = budget["n"].nunique()
-
-    said = truncation.choice_note(budget, [0.001])
-
-    assert shown > 1
-    part = printed(0.001 / shown, DOWN, digits=2)
-    assert f"among m = {shown} tests" in said and f"{part} keeps α = 0.001" in said
-    assert f"--alpha {part}" in said and shown * float(part) <= 0.001
-    assert truncation.choice_note(budget[budget["n"] == 500], [0.001]) == ""
-    assert truncation.choice_note(budget, []) == ""

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import builders
 import pytest
 import sampling_runs
-from builders import header, images, linear, refused, row
+from builders import images, linear, refused, row
 
 from rrcm.analysis.estimation import truncation
 from rrcm.certification import certify
@@ -80,7 +80,6 @@ def test_boundaries_that_belong_to_n_cannot_be_cut():
     for n in (100, 118):
         with refused(VotesError, "the boundaries of the rule spending", f"--n {n}"):
             truncation.truncate(head, rows, n)
-    assert truncation.budgets(head) == [1000]
     assert truncation.truncate(head, rows, 1000) == (head, rows)
 
 
@@ -100,10 +99,3 @@ def test_rows_that_a_rule_would_not_have_stopped_are_refused():
 
     with refused(VotesError, "image 7", "after 100 draws", "500"):
         truncation.truncate(head, [short], 500)
-
-
-def test_budgets_are_the_series_at_which_votes_can_be_cut():
-    """Golden: 1-2-5 up to n, and n itself always."""
-    assert truncation.budgets(header(n=1000)) == [100, 200, 500, 1000]
-    assert truncation.budgets(header(n=1500)) == [100, 200, 500, 1000, 1500]
-    assert truncation.budgets(header(n=40)) == [40]

@@ -75,19 +75,6 @@ def band(table: pd.DataFrame, *, confidence: float) -> pd.DataFrame:
     )
 
 
-def distribution(table: pd.DataFrame) -> pd.DataFrame:
-    """The empirical distribution of p_A: columns ``p_A`` and ``share``, from ½ on.
-
-    ``share`` of the images have at most ``p_A``; images without a correct answer count as 0. It has
-    the same information as certified accuracy, in probabilities instead of radii, so that values of
-    sigma can be compared (recommended by Sun et al., 2025, arXiv:2410.06895).
-    """
-    found = np.sort(table.loc[table["correct"] == 1, "p_A"].to_numpy())
-    steps = np.unique(np.concatenate([[0.5], found]))
-    above = len(found) - np.searchsorted(found, steps, side="right")
-    return pd.DataFrame({"p_A": steps, "share": 1 - above / len(table)})
-
-
 def per_class(table: pd.DataFrame, *, radii: list[float], confidence: float) -> pd.DataFrame:
     """Certified accuracy of the images of each label: ``label, images, radius, value, low, high``.
 
@@ -107,18 +94,3 @@ def per_class(table: pd.DataFrame, *, radii: list[float], confidence: float) -> 
             "high": high,
         }
     )
-
-
-def envelope(curves: list[pd.DataFrame]) -> pd.DataFrame:
-    """The maximum of several curves at each radius.
-
-    It is no classifier's curve: the best classifier at a radius is known only after all of them
-    have been certified.
-    """
-    radius = np.unique(np.concatenate([curve["radius"] for curve in curves]))
-    best = np.zeros(len(radius))
-    for curve in curves:
-        place = np.searchsorted(curve["radius"], radius)  # the first step at a radius or beyond it
-        values = np.append(curve["certified_accuracy"], 0.0)
-        best = np.maximum(best, values[place])
-    return pd.DataFrame({"radius": radius, "certified_accuracy": best})

@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.special import ndtr, ndtri
 
 from rrcm.certification.certify import DOWN, printed
 from rrcm.core.files import atomic
@@ -86,93 +85,6 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
             shown = [name for name in methods if name in handles]  # not those with a _ in front
             figure.legend([handles[m] for m in shown], shown, loc="outside right upper")
         first_column(axes, f"{what}, %")
-    return figure
-
-
-def probabilities(found: dict[tuple[str, str], pd.DataFrame]) -> Figure:
-    """The empirical distribution of p_A over images, one line for each (sigma, method).
-
-    Args:
-        found: (sigma, method) -> a table from `statistics.distribution`.
-    """
-    sigmas, methods = (list(dict.fromkeys(column)) for column in zip(*found, strict=True))
-    with style.context(STYLE):
-        figure = Figure(figsize=(7.4, 4.2), layout="constrained")
-        axis = figure.subplots()
-        for (sigma, method), steps in found.items():
-            axis.step(
-                [*steps["p_A"], 0.99999],
-                100 * np.array([*steps["share"], 1.0]),
-                where="post",
-                label=f"σ = {sigma}, {method}",
-                color=colour(methods.index(method)),
-                linestyle=DASHES[sigmas.index(sigma) % len(DASHES)],
-                linewidth=1.6,
-            )
-        # Equal steps of this axis are equal steps of the radius in units of sigma.
-        axis.set_xscale("function", functions=(ndtri, ndtr))
-        ticks = [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 0.9999]
-        top = max(0.9, *(steps["p_A"].iloc[-1] for steps in found.values()))
-        end = min(0.99999, 1 - (1 - top) / 2)
-        shown = [tick for tick in ticks if tick <= end]
-        axis.set_xticks(shown, [f"{tick:g}" for tick in shown])
-        axis.set_xlim(0.5, end)
-        axis.minorticks_off()
-        axis.set_ylim(0, 100)
-        axis.set_xlabel("lower bound of p_A, spaced as the radius in units of σ")
-        axis.set_ylabel("images with at most that, %")
-        axis.grid(alpha=0.25)
-        figure.legend(frameon=False, loc="outside right upper")
-    return figure
-
-
-def budget(numbers: dict[str, pd.DataFrame]) -> Figure:
-    """One panel per entry: certified accuracy against n, a line for each radius.
-
-    Args:
-        numbers: A title -> columns ``n, radius, value, lower_bound`` of one entry; lower bounds are
-            dashed.
-    """
-    radii = sorted({r for table in numbers.values() for r in table["radius"]})
-    with style.context(STYLE):
-        figure, axes = panels(len(numbers), size=(3.8, 3.0))
-        for axis, (title, table) in zip(axes, numbers.items(), strict=True):
-            for radius, line in table.groupby("radius", sort=True):
-                number = radii.index(radius)
-                axis.plot(
-                    line["n"],
-                    100 * line["value"],
-                    linestyle="--" if line["lower_bound"].any() else "-",
-                    marker=marker(number),
-                    markersize=3.5,
-                    color=matplotlib.colormaps["viridis"](number / len(radii)),
-                    label=f"r = {radius:g}",
-                )
-            axis.set_xscale("log")
-            axis.set_xticks(sorted({*table["n"]}), [f"{n:,}" for n in sorted({*table["n"]})])
-            axis.tick_params(axis="x", which="major", labelrotation=45)
-            axis.minorticks_off()
-            axis.set_ylim(0, 100)
-            axis.set_title(title, fontsize=9)
-            axis.set_xlabel("n")
-            axis.grid(alpha=0.25)
-        first_column(axes, "certified, %")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, frameon=False, loc="outside right upper")
-    return figure
-
-
-def envelopes(curves: dict[str, pd.DataFrame]) -> Figure:
-    """The best of several sigmas at each radius, one line for each model and method."""
-    with style.context(STYLE):
-        figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-        axis = figure.subplots()
-        for number, (name, curve) in enumerate(curves.items()):
-            _line(axis, curve, label=name, colour=colour(number), dash="--")
-        axis.set_title("best σ at each radius: several classifiers, not one", fontsize=10)
-        _radius_axis(axis)
-        axis.set_ylabel("certified, %")
-        axis.legend(frameon=False, loc="upper right")
     return figure
 
 
@@ -296,8 +208,8 @@ def _line(
     *,
     label: str,
     colour: str,
-    dash: str | tuple[int, tuple[int, int]] = "-",
-    width: float = 1.8,
+    dash: str | tuple[int, tuple[int, int]],
+    width: float,
     falls: bool = True,
 ) -> None:
     radii, shares = [*curve["radius"]], [*(100 * curve["certified_accuracy"])]

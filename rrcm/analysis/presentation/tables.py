@@ -243,24 +243,6 @@ def class_numbers(found: list[Entry], *, radii: list[float], confidence: float) 
     return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
 
 
-def envelopes(found: list[Entry]) -> dict[str, pd.DataFrame]:
-    """The best curve at each radius, for each model and method with several sigmas.
-
-    The name marks curves that are lower bounds between the radii that a stopping rule decided.
-    """
-    families: dict[str, list[Entry]] = {}
-    for entry in found:
-        families.setdefault(" ".join(filter(None, (entry.model, entry.method))), []).append(entry)
-    best: dict[str, pd.DataFrame] = {}
-    for name, members in families.items():
-        if len({e.sigma for e in members}) > 1:
-            curves = [statistics.curve(e.judged) for e in members]
-            pairs = zip(members, curves, strict=True)
-            bound = any(any(e.lower_bounds(curve["radius"].tolist())) for e, curve in pairs)
-            best[name + " (lower bound)" * bound] = statistics.envelope(curves)
-    return best
-
-
 def _class(entry: Entry, label: int) -> str:
     return printable(entry.votes[0].classes[label]) if entry.votes else str(label)
 
