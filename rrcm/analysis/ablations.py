@@ -1,23 +1,18 @@
 """Ablations: certified accuracy and ACR of entries that differ in one setting."""
 
-import re
 from typing import Any
 
-import matplotlib
-import numpy as np
 import pandas as pd
-from matplotlib import style
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals, statistics
-from rrcm.analysis.presentation import figures
+from rrcm.analysis.presentation import tables
+from rrcm.certification.certify import DOWN, printed
 
 COLUMNS = "key panel entry value base radius certified low high lower_bound"
 COLUMNS += " acr acr_low acr_high acr_lower_bound"
-BOUND = " (lower bound)"
+BASE = " (base)"  # behind the value that the others are variants of
 
 
 def ablations(
@@ -69,59 +64,21 @@ def table(found: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return whole.assign(value=[text(value) for value in whole["value"]])
 
 
-def figure(panels: dict[str, pd.DataFrame], *, key: str, what: str) -> Figure:
-    """Plot ``what`` at each radius, and ACR below, against the varied setting; a column per panel.
-
-    Values have equal distances, numbers in their order. Repetitions are points at one value; lines
-    join the means of numeric values. A dotted line marks the base. The legend and the axis of ACR
-    mark lower bounds.
-
-    Args:
-        panels: A title -> rows of a table of `ablations`.
-        key: The varied setting, for the axis.
-        what: The certified quantity, for the axis.
-    """
-    whole = pd.concat(panels.values())
-    values = {text(value): value for value in whole["value"]}
-    numeric = all(type(value) in (int, float) for value in values.values())
-    names = sorted(values, key=values.__getitem__) if numeric else [*values]
-    radii = sorted({*whole["radius"]})
-    undecided = {*whole.loc[whole["lower_bound"], "radius"]}
-    with style.context(figures.STYLE):
-        size = 0.8 + 3.6 * len(panels), 5.2
-        drawn = Figure(figsize=size, layout="constrained")
-        grid = drawn.subplots(
-            *(2, len(panels)), sharex=True, sharey="row", squeeze=False, height_ratios=[2.2, 1]
-        )
-        for (title, table), (upper, lower) in zip(panels.items(), grid.T, strict=True):
-            table = table.assign(at=[names.index(text(value)) for value in table["value"]])
-            for radius, line in table.groupby("radius", sort=True):
-                shade = radii.index(radius) / len(radii)
-                colour = matplotlib.colormaps["viridis"](shade)
-                percent = line[["certified", "low", "high"]] * 100
-                label = f"r = {radius:g}" + BOUND * (radius in undecided)
-                _points(upper, line["at"], percent, label, colour, join=numeric)
-            one = table[table["radius"] == radii[0]]
-            acr = one[["acr", "acr_low", "acr_high"]]
-            _points(lower, one["at"], acr, "", "#444444", join=numeric)
-            for axis in (upper, lower):
-                axis.axvline(table.loc[table["base"], "at"].iloc[0], color="#888888", ls=":", lw=1)
-                axis.grid(axis="y", alpha=0.25)
-            upper.set_title(title)
-            upper.set_ylim(0, 100)
-            lower.set_ylim(bottom=0)
-            lower.set_xticks(range(len(names)), names)
-        grid[0, 0].set_ylabel(f"{what}, %")
-        grid[1, 0].set_ylabel("ACR" + BOUND * bool(whole["acr_lower_bound"].any()))
-        drawn.supxlabel(f"{key}, not to scale" if numeric else key, fontsize=10)
-        handles, names = grid[0, 0].get_legend_handles_labels()
-        drawn.legend(handles, names, frameon=False, loc="outside right upper")
-    return drawn
-
-
-def file_name(key: str) -> str:
-    """The file name of the figure of a key: letters, digits and underscores."""
-    return "ablation_" + re.sub(r"\W+", "_", key)
+def text_table(found: dict[str, pd.DataFrame], *, radii: list[float]) -> pd.DataFrame:
+    """The tables of `ablations` as text, a row for each entry: percent at ``radii``, and ACR."""
+    rows = []
+    for key, numbers in found.items():
+        for (panel, _), part in numbers.groupby(["panel", "entry"], sort=False):
+            one = part.iloc[0]
+            row = {"varied": key, "of": panel, "value": text(one["value"])}
+            row["value"] += BASE if one["base"] else ""
+            for each in part[part["radius"].isin(radii)].to_dict("records"):
+                share = tables.percent(each["certified"], each["low"], each["high"])
+                row[f"r = {each['radius']:g}"] = tables.at_least(each["lower_bound"]) + share
+            ends = tables.interval(one["acr_low"], one["acr_high"], places=3)
+            acr = f"{printed(one['acr'], DOWN, places=3)} {ends}"
+            rows.append(row | {"ACR": tables.at_least(one["acr_lower_bound"]) + acr})
+    return pd.DataFrame(rows)
 
 
 def text(value: Any) -> str:
@@ -169,25 +126,3 @@ def _panel(entry: Entry, found: list[Entry]) -> str:
     if entry.sigma_train not in (None, entry.sigma):
         parts.append(f"trained at {entry.sigma_train:g}")
     return ", ".join(parts)
-
-
-def _points(
-    axis: Axes, at: pd.Series, shares: pd.DataFrame, label: str, colour: Any, *, join: bool
-) -> None:
-    """Points with intervals, the columns of ``shares``; ``join`` draws a line through the means."""
-    values, low, high = shares.to_numpy().T
-    spread = np.clip([values - low, high - values], 0, None)
-    axis.errorbar(
-        at,
-        values,
-        yerr=spread,
-        color=colour,
-        fmt="o",
-        markersize=4,
-        capsize=2.5,
-        linewidth=1,
-        label=label,
-    )
-    if join:
-        means = pd.Series(values, index=at.to_numpy()).groupby(level=0).mean()
-        axis.plot(means.index, means, color=colour, linewidth=1.4)

@@ -3,15 +3,12 @@
 They are of entries whose tables have the distance ``attacked`` (rrcm/certification/attack.py).
 """
 
-import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals, statistics
-from rrcm.analysis.presentation import figures, tables
-from rrcm.analysis.presentation.figures import Curve
+from rrcm.analysis.presentation import tables
 from rrcm.certification.certify import UP, printed
 
 
@@ -49,21 +46,3 @@ def contradictions(found: list[Entry]) -> list[str]:
         if "attacked" in entry.table
         for row in entry.judged.query("correct == 1 and attacked <= radius").itertuples()
     ]
-
-
-def figure(found: list[Entry], *, confidence: float) -> Figure:
-    """Both curves against the radius, a panel for each attacked entry.
-
-    That of the attack ends at the farthest radius that was attacked or certified.
-    """
-    panels: dict[str, dict[str, Curve]] = {}
-    for entry in (one for one in found if "attacked" in one.table):
-        sides = {"certified": entry.judged}
-        before = np.nextafter(entry.judged["attacked"], -1)  # distances that the attack leaves
-        most = entry.judged[["attacked", "radius"]].max(axis=None)
-        sides["empirical"] = entry.judged.assign(radius=before.fillna(most), correct=1)
-        panels[f"{entries.sigma(entry)}, {entries.label(entry, found)}"] = {
-            side: Curve(band=statistics.band(of, confidence=confidence), falls=side == "certified")
-            for side, of in sides.items()
-        }
-    return figures.certified_accuracy(panels, what="robust accuracy")

@@ -80,17 +80,12 @@ def of_answers(
         DataError: There is not a label for each image.
     """
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
-    entries = [from_votes(name, one.header, _labelled(one, labels)) for name, one in named.items()]
-    first = next(iter(named.values()))
-    marks = [[row.label for row in one.rows] for one in (first, *named.values())]
-    entries = [
-        dataclasses.replace(entry, method=entry.name, relabelled=own != marks[0])
-        for entry, own in zip(entries, marks[1:], strict=True)
-    ]
-    entries = [
-        dataclasses.replace(entry, table=entry.table.assign(**one.attacked))
-        for entry, one in zip(entries, named.values(), strict=True)
-    ]
+    entries, first = [], [row.label for row in next(iter(named.values())).rows]
+    for name, one in named.items():
+        entry = from_votes(name, one.header, _labelled(one, labels))
+        relabelled = [row.label for row in one.rows] != first
+        table = entry.table.assign(**one.attacked)
+        entries.append(dataclasses.replace(entry, method=name, relabelled=relabelled, table=table))
     return Page(
         entries,
         radii=sorted(radii) if radii is not None else default_radii(entries),

@@ -1,7 +1,5 @@
 """The report: certificates of every evaluation -> metrics, tables, curves and one HTML page."""
 
-import html
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +18,7 @@ from rrcm.core.errors import printable
 from rrcm.core.files import write_csv, write_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
-ALTERNATIVES = {  # texts in place of figures, which name the table with their numbers
-    "certified_accuracy": "Curves of the share certified against the radius; the table has numbers",
-    "attacked": "Curves of the share certified and of the share that an attack leaves",
-    "per_class": "Heat maps of certified accuracy by class and radius; see per_class.csv",
-}
+ALTERNATIVE = "Curves of the share certified against the radius; the table has numbers"
 
 
 def metrics(found: list[Entry], *, radii: list[float]) -> dict[str, dict[str, float]]:
@@ -65,7 +59,7 @@ def write(
     """Write the page, its tables and its figures to the folder ``out``.
 
     ``index.html`` is self-contained. ``table.md`` and ``table.tex`` are the table of a paper;
-    ``table.csv``, ``comparisons.csv``, ``per_class.csv`` and ``curves/`` have the numbers,
+    ``table.csv``, ``comparisons.csv`` and ``curves/`` have the numbers,
     ``ablations.csv`` where entries differ in one thing, ``seeds.csv`` and
     ``seeds_compared.csv`` where they differ in the seed; every figure is there as PNG and SVG. The
     same entries give the same bytes.
@@ -88,12 +82,10 @@ def write(
     chosen: dict[str, Any] = {"radii": radii, "confidence": confidence}
     accuracy = tables.accuracy_table(found, **chosen)
     compared = tables.comparisons(found, **chosen)
-    classes = tables.class_numbers(found, **chosen)
     write_text(out / "table.md", markup.markdown(accuracy))
     write_text(out / "table.tex", markup.latex(accuracy))
     _csv(tables.accuracy(found, **chosen), out / "table.csv")
     _csv(compared, out / "comparisons.csv")
-    _csv(classes, out / "per_class.csv")
     theirs = pd.DataFrame() if published is None else published
     beside = publications.compare(found, theirs, **chosen)
     varied = ablations.ablations(found, **chosen)
@@ -102,21 +94,18 @@ def write(
     groups = repetitions.repeated(found)
     over_seeds = repetitions.accuracy(groups, radii=radii)
     apart = repetitions.differences(groups, **chosen)
-    sides = attacked.table(found, **chosen)
     for name, table in {"published": beside, "seeds": over_seeds, "seeds_compared": apart}.items():
         if len(table):
             _csv(table, out / f"{name}.csv")
     _curves(found, out / "curves")
-    drawn = _figures(found, **chosen, classes=classes) | _ablations(found, varied)
-    if len(sides):
-        drawn["attacked"] = attacked.figure(found, confidence=confidence)
     context = {
-        "attacked": sides,
+        "attacked": attacked.table(found, **chosen),
         "contradictions": attacked.contradictions(found),
+        "ablated": ablations.text_table(varied, radii=tables.worth_showing(found, radii)),
         "accuracy": accuracy,
         "comparison": tables.comparison_table(found, compared),
         "concluded": _concluded(found, compared, apart, level=1 - confidence),
-        "figures": _saved(drawn, out),
+        "curves": _saved(_curves_figure(found, **chosen), out / "certified_accuracy"),
         "published": publications.table(beside) if len(beside) else beside,
         "recorded": recorded,
         "seeds": repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,
@@ -176,32 +165,17 @@ def _curves(found: list[Entry], out: Path) -> None:
         _csv(curve.assign(lower_bound=bound), out / f"{entry.name}.csv")
 
 
-def _figures(
-    found: list[Entry],
-    *,
-    radii: list[float],
-    confidence: float,
-    classes: pd.DataFrame,
-) -> dict[str, Figure]:
-    """The figures for which the entries have the numbers, by name."""
-    labels = {e.name: entries.label(e, found) for e in found}
-    bounds = {e.name: " (lower bounds)" * any(e.lower_bounds(radii)) for e in found}
-    titles = {e.name: f"σ = {entries.sigma(e)}, {labels[e.name]}{bounds[e.name]}" for e in found}
-    what = _what(found)
+def _curves_figure(found: list[Entry], *, radii: list[float], confidence: float) -> Figure:
+    """Certified accuracy against the radius, a panel for each sigma."""
     panels: dict[str, dict[str, Curve]] = {}
     for entry in sorted(found, key=lambda e: e.group[1]):
         curve = Curve(
             band=statistics.band(entry.judged, confidence=confidence),
             settled=_settled(entry, radii=radii, confidence=confidence),
         )
-        panels.setdefault(entries.sigma(entry), {})[labels[entry.name]] = curve
-    made = {"certified_accuracy": figures.certified_accuracy(panels, what=what)}
-    if classes["label"].nunique() > 1:
-        shown = classes[classes["radius"].isin(tables.worth_showing(found, radii))]
-        made["per_class"] = figures.per_class(
-            {titles[name]: part for name, part in shown.groupby("entry", sort=False)}
-        )
-    return made
+        panels.setdefault(entries.sigma(entry), {})[entries.label(entry, found)] = curve
+    what = "certified accuracy" if found[0].labelled else "certified share"
+    return figures.certified_accuracy(panels, what=what)
 
 
 def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataFrame | None:
@@ -210,20 +184,6 @@ def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataF
         return None
     table = tables.accuracy([entry], radii=radii, confidence=confidence)
     return table[[not one for one in entry.undecided(radii)]]
-
-
-def _ablations(found: list[Entry], varied: dict[str, pd.DataFrame]) -> dict[str, Figure]:
-    """A figure for each setting that is varied alone, by name."""
-    return {
-        ablations.file_name(key): ablations.figure(
-            dict(iter(numbers.groupby("panel", sort=False))), key=key, what=_what(found)
-        )
-        for key, numbers in varied.items()
-    }
-
-
-def _what(found: list[Entry]) -> str:
-    return "certified accuracy" if found[0].labelled else "certified share"
 
 
 def _facts(found: list[Entry]) -> list[str]:
@@ -239,21 +199,13 @@ def _facts(found: list[Entry]) -> list[str]:
     return [fact for same in facts if len(same) == 1 for fact in same]
 
 
-def _saved(drawn: dict[str, Figure], out: Path) -> dict[str, str]:
-    """Save figures as PNG and SVG; returns SVG elements for the page, by name."""
-    for name, figure in drawn.items():
-        for suffix in (".png", ".svg"):
-            figures.save(figure, out / f"{name}{suffix}")
-    return {
-        name: _inline((out / f"{name}.svg").read_text(encoding="utf-8"), name) for name in drawn
-    }
-
-
-def _inline(svg: str, name: str) -> str:
-    """An SVG element with ids that are unique in the page, and a text for who cannot see it."""
-    drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg[svg.index("<svg") :])
-    said = ALTERNATIVES.get(name, name.replace("_", " "))
-    return drawing.replace("<svg", f'<svg role="img" aria-label="{html.escape(said)}"', 1)
+def _saved(figure: Figure, out: Path) -> str:
+    """Save a figure as PNG and SVG; returns the SVG element, with a text for who cannot see it."""
+    for suffix in (".png", ".svg"):
+        figures.save(figure, out.with_suffix(suffix))
+    svg = out.with_suffix(".svg").read_text(encoding="utf-8")
+    drawing = svg[svg.index("<svg") :]
+    return drawing.replace("<svg", f'<svg role="img" aria-label="{ALTERNATIVE}"', 1)
 
 
 def _csv(table: pd.DataFrame, path: Path) -> None:

@@ -72,7 +72,9 @@ def audit(
         DataError, VotesError: The file is missing or cannot be read.
         CertificateError: n, alpha or sigma make no sense.
     """
-    return _audit(path, Stated(n=n, alpha=alpha, sigma=sigma))
+    kinds: dict[str, Callable[[Path, Stated], Audit]] = {".csv": _audit_csv, ".jsonl": _audit_votes}
+    examine = kinds.get(path.suffix.lower(), _audit_tsv)
+    return examine(path, Stated(n=n, alpha=alpha, sigma=sigma))
 
 
 def audit_each(
@@ -87,17 +89,12 @@ def audit_each(
     Raises:
         CertificateError: n, alpha or sigma make no sense.
     """
-    stated = Stated(n=n, alpha=alpha, sigma=sigma)
+    Stated(n=n, alpha=alpha, sigma=sigma)  # refused once, not for each file
     for path in paths:
         try:
-            yield _audit(path, stated)
+            yield audit(path, n=n, alpha=alpha, sigma=sigma)
         except RrcmError as error:
             yield error
-
-
-def _audit(path: Path, stated: Stated) -> Audit:
-    kinds: dict[str, Callable[[Path, Stated], Audit]] = {".csv": _audit_csv, ".jsonl": _audit_votes}
-    return kinds.get(path.suffix.lower(), _audit_tsv)(path, stated)
 
 
 def _audit_tsv(path: Path, stated: Stated) -> Audit:
@@ -197,12 +194,7 @@ def _conclude(
     path: Path, rows: int, inferred: list[Inferred], findings: list[Finding], why: str | None
 ) -> Audit:
     """Sort the findings and conclude; ``why`` is the reason why nothing could be checked."""
-    order = [
-        finding
-        for level in (ERROR, WARNING, NOTE)
-        for finding in findings
-        if finding.level == level
-    ]
+    order = sorted(findings, key=lambda finding: (ERROR, WARNING, NOTE).index(finding.level))
     errors = sum(finding.level == ERROR for finding in findings)
     if errors:
         more = f", and {errors - 1} more" if errors > 1 else ""

@@ -164,13 +164,9 @@ def _images(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
     if len(holes) and regular and counts.max() >= REGULAR * len(steps):
         step = int(usual)
         missing = [i for h in holes for i in range(images[h] + step, images[h + 1], step)]
-        text = (
-            f"{some(tuple(missing), 'image')} missing from an otherwise regular selection, every "
-            f"{step}: left out for a reason?"
-            if step > 1
-            else f"{some(tuple(missing), 'image')} missing from an otherwise gapless selection: "
-            "left out for a reason?"
-        )
+        of = f"regular selection, every {step}" if step > 1 else "gapless selection"
+        gone = some(tuple(missing), "image")
+        text = f"{gone} missing from an otherwise {of}: left out for a reason?"
         findings.append(Finding(level=WARNING, text=text))
     return findings
 

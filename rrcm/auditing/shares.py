@@ -38,23 +38,20 @@ def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> tuple[int
             f"bounds hold at alpha = {level:.4g}: with the stopping rule grid, half of alpha = "
             f"{2 * level:.4g} is kept for the last look"
         )
-        return 2, [_note(text)]
-    return 1, [] if len(late) else [_note(_half(level))]  # else `anytime`: the same at all looks
+        return 2, [Finding(level=NOTE, text=text)]
+    return 1, [] if len(late) else [_half(level)]  # else `anytime`: the same at all looks
 
 
 def perhaps(alpha: float, stated: float | None = None) -> list[Finding]:
     """A note if ``alpha``, the level of all bounds, is half of the stated or of a common alpha."""
     undivided = COMMON["alpha"] if stated is None else (stated,)
     halved = any(math.isclose(2 * alpha, level, rel_tol=1e-3) for level in undivided)
-    return [_note(_half(alpha))] if halved else []
+    return [_half(alpha)] if halved else []
 
 
-def _half(level: float) -> str:
-    return (
+def _half(level: float) -> Finding:
+    text = (
         f"alpha = {level:.4g} may be half of {2 * level:.4g}, which the table does not show: the "
         "stopping rule grid keeps half for the last look, two_class has half for each of two bounds"
     )
-
-
-def _note(text: str) -> Finding:
     return Finding(level=NOTE, text=text)

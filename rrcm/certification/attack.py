@@ -14,7 +14,7 @@ first that is not wrong passes with probability at most ``alpha``, and else ends
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +35,7 @@ from rrcm.core.files import read_json, write_json
 from rrcm.core.labels import UNKNOWN
 from rrcm.data.splits.shards import Split
 from rrcm.models.trained import purified
+from rrcm.models.trained.base.classifier import Unconditional
 from rrcm.training.engine.draws import Draws
 from rrcm.training.shared import attacks
 from rrcm.training.shared.losses import log_probabilities
@@ -120,17 +121,6 @@ def attack(
     return Answers(header, answers.rows, {name: kept[name] for name in ("attacked", "attacked_to")})
 
 
-class _Function(nn.Module):
-    """A function of pixels as a network of (pixels, sigma)."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
-        return self.function(x)
-
-
 def differentiable(smoothed: Any, split: Split) -> nn.Module:
     """The network of a `Smoothed`, (pixels, sigma) to scores, to attack it on ``split``.
 
@@ -153,7 +143,7 @@ def differentiable(smoothed: Any, split: Split) -> nn.Module:
             "attack: this classifier has no gradients to follow, as an ONNX file has none; attack "
             "a PyTorch network, a timm network or a run of a checkout"
         )
-    return _Function(function)
+    return Unconditional(function)
 
 
 def pictures(
@@ -180,9 +170,8 @@ def pictures(
     def pgd(aims: Tensor, radius: float) -> Tensor:
         steps, step, many = search.steps, WAY * radius / search.steps, x.expand(len(aims), *x.shape)
         own = copies[:, : len(aims)]
-        return attacks.pgd(network, many, aims, own, radius=radius, steps=steps, step=step, **how)[
-            -1
-        ]
+        path = attacks.pgd(network, many, aims, own, radius=radius, steps=steps, step=step, **how)
+        return path[-1]
 
     y = torch.full((search.restarts,), label, device=x.device)
     odds = _odds(network, pgd(y[:1], farthest), choosing, level, label)
@@ -198,9 +187,9 @@ def pictures(
     best = x
     for distance in np.interp(places, range(len(radii)), radii)[::-1].tolist():
         pool = [best[None], x + near * (distance / length)[:, None, None, None]]
-        points = torch.cat([*pool, *([pgd(aims, distance)] if distance in radii else [])]).clamp(
-            0, 1
-        )
+        if distance in radii:
+            pool.append(pgd(aims, distance))
+        points = torch.cat(pool).clamp(0, 1)
         points = attacks.project(points, x.expand_as(points), radius=distance * WITHIN)
         best = points[_odds(network, points, choosing, level, label).amax(dim=1).argmax()]
         yield best

@@ -1,4 +1,4 @@
-"""An ablation varies what it says and nothing else, and its figure shows the certificates."""
+"""An ablation varies what it says and nothing else, and its table shows the certificates."""
 
 import shutil
 from functools import cache
@@ -223,7 +223,6 @@ def test_the_numbers_are_the_statistics_of_the_certificates(tmp_path):
     ((key, numbers),) = varied(found).items()
 
     assert key == "pretrain.loss.tau_contrast = tau_consistency"
-    assert ablations.file_name(key) == "ablation_pretrain_loss_tau_contrast_tau_consistency"
     assert len(numbers) == len(found) * len(ALL_RADII)
     of = {entry.name: entry for entry in found}
     for row in numbers.itertuples():
@@ -265,50 +264,7 @@ def test_presets_vary_nothing_alone_but_what_they_are_made_for(name):
     assert set(varied(entries.entries(whole, bare, {}))) == VARIED[name]
 
 
-def test_the_figure_has_each_value_at_its_place_and_marks_lower_bounds():
-    """Intervals as bars; lines join the means of numbers, of which the base is dotted."""
-    values, places = [0.2, 0.05, 0.5, 0.2], [1, 0, 2, 1]
-    numbers = pd.DataFrame(
-        {
-            "value": 2 * values,
-            "base": [v == 0.2 for v in 2 * values],
-            "radius": [0.0] * 4 + [0.5] * 4,
-            "lower_bound": [False] * 4 + [True] * 4,
-            "certified": (shares := np.linspace(0.2, 0.8, 8)),
-            "low": shares - 0.1,
-            "high": shares + 0.05,
-            "acr": 0.4,
-            "acr_low": 0.3,
-            "acr_high": 0.6,
-            "acr_lower_bound": True,
-        }
-    )
-    figure = ablations.figure({"σ = 0.5": numbers}, key="the.key", what="certified accuracy")
-    upper, lower = figure.axes
-
-    assert [tick.get_text() for tick in lower.get_xticklabels()] == ["0.05", "0.2", "0.5"]
-    for container, (_, line) in zip(upper.containers, numbers.groupby("radius"), strict=True):
-        points, _, (bars,) = container.lines
-        low, high = np.array([segment[:, 1] for segment in bars.get_segments()]).T
-        assert [*points.get_xdata()] == places
-        for got, column in ((points.get_ydata(), "certified"), (low, "low"), (high, "high")):
-            np.testing.assert_allclose(got, 100 * line[column])
-    joined, dotted = ([e for e in upper.get_lines() if e.get_linestyle() == s] for s in ("-", ":"))
-    means = numbers[numbers["radius"] == 0].groupby("value")["certified"].mean()
-    np.testing.assert_allclose(joined[0].get_ydata(), 100 * means)
-    assert [each.get_xdata()[0] for each in dotted] == [1]
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == ["r = 0", "r = 0.5 (lower bound)"]
-    assert lower.get_ylabel() == "ACR (lower bound)"
-    assert [ablations.text(v) for v in ([], [0.5, 1.0], True, "a")] == [
-        "none",
-        "0.5, 1",
-        "true",
-        "a",
-    ]
-
-
-def test_the_report_has_the_figure_and_its_numbers(tmp_path, undrawn):
+def test_the_report_has_the_table_and_its_numbers(tmp_path, undrawn):
     found = evaluated(composed(TAUS), tmp_path)
     ((key, wanted),) = varied(found).items()
 
@@ -316,8 +272,20 @@ def test_the_report_has_the_figure_and_its_numbers(tmp_path, undrawn):
 
     page = (tmp_path / "index.html").read_text()
     assert "One thing varied" in page and "95 % intervals (BCa bootstrap)" in page
-    for suffix in (".png", ".svg"):
-        assert (tmp_path / f"{ablations.file_name(key)}{suffix}").exists()
+    shown = ablations.text_table({key: wanted}, radii=ALL_RADII)
+    assert shown["value"].tolist() == ["0.2 (base)", "0.5", "0.05"]
+    for row, (_, part) in zip(
+        shown.to_dict("records"), wanted.groupby("entry", sort=False), strict=True
+    ):
+        for radius, share in zip(part["radius"], part["certified"], strict=True):
+            assert float(row[f"r = {radius:g}"].split()[0]) == pytest.approx(100 * share, abs=0.1)
+        assert all(str(cell) in page for cell in row["ACR"].split(" ", 1))
+    assert [ablations.text(v) for v in ([], [0.5, 1.0], True, "a")] == [
+        "none",
+        "0.5, 1",
+        "true",
+        "a",
+    ]
     numbers = pd.read_csv(tmp_path / "ablations.csv")
     assert numbers["value"].tolist() == [v for v in (0.2, 0.5, 0.05) for _ in ALL_RADII]
     pd.testing.assert_frame_equal(numbers, wanted, check_exact=False, rtol=1e-8)

@@ -74,19 +74,3 @@ def test_many_methods_have_curves_of_their_own_colour_one_legend_and_no_bands():
     for axis in figure.axes:
         assert axis.get_legend() is None and not axis.patches
         assert len({line.get_color() for line in axis.get_lines()}) == 10
-
-
-def test_heat_maps_show_the_classes_with_the_lowest_accuracy():
-    """25 classes in an order of their own: the 20 lowest at the least radius, lowest first."""
-    values = np.random.default_rng(0).permutation(25) / 100
-    rows = [(f"c{k}", k, r, v / (1 + r)) for k, v in enumerate(values) for r in (0.0, 0.5)]
-    numbers = pd.DataFrame(rows, columns=["class", "label", "radius", "value"])
-
-    (axis,) = figures.per_class({"a": numbers}).axes
-    (image,) = axis.get_images()
-
-    order = np.argsort(values)[:20]
-    assert [tick.get_text() for tick in axis.get_yticklabels()] == [f"c{k}" for k in order]
-    assert image.get_array()[:, 0].tolist() == pytest.approx(values[order].tolist())
-    assert image.get_array()[:, 1].tolist() == pytest.approx((values[order] / 1.5).tolist())
-    assert len(axis.texts) == 40

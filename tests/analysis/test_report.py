@@ -14,7 +14,7 @@ from helpers import MINI
 
 from rrcm.analysis import entries, report
 from rrcm.analysis.estimation import statistics
-from rrcm.analysis.presentation import figures, markup, tables
+from rrcm.analysis.presentation import markup, tables
 from rrcm.certification import certify
 from rrcm.certification.certify import floor
 from rrcm.core.errors import DataError
@@ -81,12 +81,12 @@ def test_radii_that_differ_are_metrics_that_differ_and_dvc_finds_them():
         assert len(numbers) == 5 and not any("." in name for name in numbers)
 
 
-FIGURES = ("certified_accuracy", "per_class")
+FIGURES = ("certified_accuracy",)
 
 
 def test_a_report_is_these_files(written):
     curves = {f"curves/{name}.csv" for name in MINI.evals}
-    numbers = {"table.csv", "comparisons.csv", "per_class.csv"}
+    numbers = {"table.csv", "comparisons.csv"}
     drawings = {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
 
     assert contents(written).keys() == {
@@ -107,10 +107,9 @@ def test_files_for_machines_are_the_tables(written):
     made = {
         "table.csv": tables.accuracy(ENTRIES, **SHOWN),
         "comparisons.csv": tables.comparisons(ENTRIES, **SHOWN),
-        "per_class.csv": tables.class_numbers(ENTRIES, **SHOWN),
     }
     for name, table in made.items():
-        read = pd.read_csv(written / name, dtype={"class": str})
+        read = pd.read_csv(written / name)
         pd.testing.assert_frame_equal(
             read, table.reset_index(drop=True), rtol=1e-8, check_dtype=False
         )
@@ -194,7 +193,6 @@ def test_tables_of_others_make_a_page_of_what_they_have(tmp_path, undrawn):
     figures = {path.stem for path in tmp_path.glob("*.svg")}
     assert figures == {"certified_accuracy"} and "Certified share" in page
     assert "α unknown" in page and "have no labels" in page and "What may be false" not in page
-    assert pd.read_csv(tmp_path / "per_class.csv").empty
 
 
 def test_a_refused_report_writes_nothing(tmp_path):
@@ -202,21 +200,6 @@ def test_a_refused_report_writes_nothing(tmp_path):
     with refused(DataError, "blind has no labels"):
         report.write([ENTRIES[1], unlabelled], tmp_path, subject="", **SHOWN)
     assert not [*tmp_path.iterdir()]
-
-
-def test_figures_have_the_radii_of_the_table(tmp_path, monkeypatch, undrawn):
-    """Those that nobody certifies are in the files with numbers only."""
-    most = max(statistics.credited(one.judged).max() for one in ENTRIES)
-    radii, drawn = [0.0, most, most + 0.1, most + 0.2], []
-    monkeypatch.setattr(figures, "per_class", drawn.append)
-
-    report.write(ENTRIES, tmp_path, radii=radii, confidence=CONFIDENCE, subject=SUBJECT)
-
-    (parts,) = drawn
-    assert len(parts) == len(ENTRIES)
-    assert all({*part["radius"]} == {*radii[:3]} for part in parts.values())
-    numbers = pd.read_csv(tmp_path / "per_class.csv")["radius"].round(6)
-    assert {*numbers} == {round(radius, 6) for radius in radii}
 
 
 def test_versions_and_the_commit_are_on_a_page_that_is_given_them(written, tmp_path, undrawn):

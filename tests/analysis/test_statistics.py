@@ -103,19 +103,3 @@ def test_without_labels_any_answer_counts_and_no_abstention(table, radius):
 
     assert accuracy(statistics.answered(unlabelled), radius) == pytest.approx(hits / len(table))
     assert accuracy(unlabelled, radius) == 0
-
-
-@few
-@given(st.lists(st.tuples(st.integers(0, 3), answers), min_size=1, max_size=40), radii)
-def test_a_class_has_the_share_and_the_interval_of_its_images(rows, radius):
-    labels, found = zip(*rows, strict=True)
-    table = certificates(*map(list, zip(*found, strict=True))).assign(label=labels)
-
-    parts = statistics.per_class(table, radii=[0.0, radius], confidence=0.95)
-
-    assert parts["label"].tolist() == [label for label in sorted({*labels}) for _ in range(2)]
-    for row in parts.itertuples():
-        of_class = table[table["label"] == row.label]
-        one = share(of_class, row.radius)
-        assert (row.images, row.value) == (len(of_class), pytest.approx(one.value))
-        assert (row.low, row.high) == pytest.approx((one.low, one.high))

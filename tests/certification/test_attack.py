@@ -131,17 +131,6 @@ def test_both_sides_are_in_the_table_and_on_the_page(found: Answers, tmp_path: P
     page = (tmp_path / "page/index.html").read_text()
     assert "Certified, and what an attack leaves" in page
     assert "FALSE CERTIFICATE" not in page
-    assert (tmp_path / "page/attacked.png").exists()
-
-
-def test_the_curve_of_an_attack_ends_where_nothing_was_attacked(found: Answers):
-    entry = from_votes("a", found.header, found.rows)
-    table = found.to_pandas().assign(attacked=[np.nan, 0.1, 0.2, 0.3, 0.0])
-
-    figure = attacked.figure([dataclasses.replace(entry, table=table)], confidence=0.95)
-
-    last = {line.get_label(): line.get_ydata()[-1] for line in figure.axes[0].get_lines()}
-    assert last == {"certified": 0, "empirical": pytest.approx(20.0)}
 
 
 def test_a_success_within_a_certified_radius_is_loud_and_its_picture_kept(

@@ -73,24 +73,3 @@ def band(table: pd.DataFrame, *, confidence: float) -> pd.DataFrame:
         all_low=np.maximum(share - apart, 0),
         all_high=np.minimum(share + apart, 1),
     )
-
-
-def per_class(table: pd.DataFrame, *, radii: list[float], confidence: float) -> pd.DataFrame:
-    """Certified accuracy of the images of each label: ``label, images, radius, value, low, high``.
-
-    Sorted by label, then radius.
-    """
-    labels, place, images = np.unique(table["label"], return_inverse=True, return_counts=True)
-    hits = [np.bincount(place[certified(table, r)], minlength=len(labels)) for r in radii]
-    count, of = np.array(hits).T.ravel(), np.repeat(images, len(radii))
-    low, high = proportion_confint(count, of, alpha=1 - confidence, method="wilson")
-    return pd.DataFrame(
-        {
-            "label": np.repeat(labels, len(radii)),
-            "images": of,
-            "radius": np.tile(radii, len(labels)),
-            "value": count / of,
-            "low": low,
-            "high": high,
-        }
-    )

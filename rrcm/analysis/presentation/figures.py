@@ -14,7 +14,6 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rrcm.certification.certify import DOWN, printed
 from rrcm.core.files import atomic
 
 matplotlib.use("Agg")
@@ -32,7 +31,6 @@ STYLE: list[str | dict[str, Any]] = [
 ]
 ACROSS = 3  # panels in a row
 FEW = 5  # methods up to which bands are drawn
-CLASSES = 20  # rows of a heat map at the most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,13 +38,11 @@ class Curve:
     """Certified accuracy against radius: ``band`` is a table from `statistics.band`.
 
     ``settled`` is None, or the radii that a stopping rule decided, columns ``radius, value, low,
-    high``: between them the curve is only a lower bound. ``falls`` says whether the share is 0
-    beyond the last radius; if not, nothing is known there, and the curve ends.
+    high``: between them the curve is only a lower bound.
     """
 
     band: pd.DataFrame
     settled: pd.DataFrame | None = None
-    falls: bool = True
 
 
 def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Figure:
@@ -73,7 +69,10 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
                 else:
                     _method(axis, curve, label=method, number=number)
             axis.set_title(f"σ = {sigma}")
-            _radius_axis(axis)
+            axis.set_xlabel("ℓ₂ radius, pixels in [0, 1]")
+            axis.set_xlim(left=0)
+            axis.set_ylim(0, 100)
+            axis.grid(alpha=0.25)
             if len(methods) <= FEW:
                 axis.legend(frameon=False)
         if len(methods) > FEW:
@@ -85,39 +84,6 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
             shown = [name for name in methods if name in handles]  # not those with a _ in front
             figure.legend([handles[m] for m in shown], shown, loc="outside right upper")
         first_column(axes, f"{what}, %")
-    return figure
-
-
-def per_class(numbers: dict[str, pd.DataFrame]) -> Figure:
-    """One heat map per entry, classes by radii, in percent; all have the same classes.
-
-    At most ``CLASSES`` classes are shown: those with the lowest accuracy at the smallest radius, on
-    average over entries, the lowest first.
-
-    Args:
-        numbers: A title -> columns ``class, label, radius, value`` of one entry.
-    """
-    whole = pd.concat(numbers.values())
-    least = whole[whole["radius"] == whole["radius"].min()]
-    order = least.groupby("class")["value"].mean().sort_values(kind="stable").index[:CLASSES]
-    radii = sorted({*whole["radius"]})
-    with style.context(STYLE):
-        size = 1.3 + 0.52 * len(radii), 1.1 + 0.27 * len(order)
-        figure, axes = panels(len(numbers), size=size)
-        for axis, (title, table) in zip(axes, numbers.items(), strict=True):
-            grid = table.pivot(index="class", columns="radius", values="value")
-            values = grid.reindex(index=order, columns=radii).to_numpy()
-            axis.imshow(values, cmap="cividis", vmin=0, vmax=1, aspect="auto")
-            for (y, x), value in np.ndenumerate(values):
-                if np.isfinite(value):
-                    text = printed(value, DOWN, places=0, scale=100)
-                    colour = "white" if value < 0.55 else "black"
-                    axis.text(x, y, text, ha="center", va="center", color=colour, size=8)
-            axis.set_xticks(range(len(radii)), [f"{radius:g}" for radius in radii])
-            axis.set_yticks(range(len(order)), order)
-            axis.set_title(title, fontsize=9)
-            axis.set_xlabel("radius")
-        first_column(axes, "class")
     return figure
 
 
@@ -162,9 +128,8 @@ def marker(number: int) -> str:
 
 def _method(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
     """The curve of a method by its number."""
-    look: dict[str, Any] = {"colour": colour(number), "dash": dash(number)}
     width = 1.6 if number else 2.4
-    _line(axis, curve.band, label=label, width=width, falls=curve.falls, **look)
+    _line(axis, curve.band, label=label, colour=colour(number), dash=dash(number), width=width)
 
 
 def _staircase(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
@@ -210,24 +175,14 @@ def _line(
     colour: str,
     dash: str | tuple[int, tuple[int, int]],
     width: float,
-    falls: bool = True,
 ) -> None:
-    radii, shares = [*curve["radius"]], [*(100 * curve["certified_accuracy"])]
-    if falls:
-        radii, shares = [*radii, radii[-1]], [*shares, 0]
+    radii = [*curve["radius"]]
     axis.step(  # an accuracy holds up to its radius: the step is before the point
-        radii,
-        shares,
+        [*radii, radii[-1]],
+        [*(100 * curve["certified_accuracy"]), 0],
         where="pre",
         label=label,
         color=colour,
         linestyle=dash,
         linewidth=width,
     )
-
-
-def _radius_axis(axis: Axes) -> None:
-    axis.set_xlabel("ℓ₂ radius, pixels in [0, 1]")
-    axis.set_xlim(left=0)
-    axis.set_ylim(0, 100)
-    axis.grid(alpha=0.25)

@@ -11,7 +11,6 @@ from rrcm.analysis.estimation import intervals, paired, statistics
 from rrcm.analysis.estimation.intervals import Estimate
 from rrcm.analysis.presentation import markup
 from rrcm.certification.certify import DOWN, UP, one_minus, printed
-from rrcm.core.errors import printable
 
 PERCENT = 100
 DIGEST = 12  # hexadecimal digits of a SHA-256 that are shown
@@ -228,23 +227,6 @@ def origin_table(found: list[Entry]) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
-
-
-def class_numbers(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
-    """Certified accuracy of each class of each entry with labels, as `statistics.per_class`."""
-    parts = [
-        statistics.per_class(entry.judged, radii=radii, confidence=confidence).assign(
-            entry=entry.name, **{"class": lambda t, e=entry: [_class(e, k) for k in t["label"]]}
-        )
-        for entry in found
-        if entry.labelled
-    ]
-    columns = ["entry", "class", "label", "images", "radius", "value", "low", "high"]
-    return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
-
-
-def _class(entry: Entry, label: int) -> str:
-    return printable(entry.votes[0].classes[label]) if entry.votes else str(label)
 
 
 def percent(value: float, low: float, high: float) -> str:
