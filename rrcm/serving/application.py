@@ -19,7 +19,6 @@ from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import DataError, RrcmError
 from rrcm.serving import bearer, upload
 from rrcm.serving.endpoints import Limits, Service
-from rrcm.serving.metrics import Requests
 from rrcm.serving.schemas import Health, Problem, Reply
 
 REASONS = {
@@ -67,7 +66,6 @@ def app(
         redoc_url=None,
         openapi_url=None if tokens else "/openapi.json",
     )
-    api.add_middleware(Requests, metrics=service.metrics)
     guarded = [Depends(bearer.guard(tokens))] if tokens else []
     # Starlette declares handlers of any exception, and calls each with its own.
     api.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rrcm.certification.smoothed import Smoothed
 from rrcm.serving.schemas import Reply
@@ -25,9 +24,6 @@ class Metrics:
     ) -> None:
         """Start at zero; ``waiting`` and ``computing`` are called whenever the metrics are read."""
         own = self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "rrcm_requests_total", "Requests answered.", ["endpoint", "status"], registry=own
-        )
         self._abstentions = Counter(
             "rrcm_abstentions_total", "Pictures answered by an abstention.", registry=own
         )
@@ -58,38 +54,7 @@ class Metrics:
             }
         )
 
-    def request(self, endpoint: str, status: int) -> None:
-        """Count a request that was answered."""
-        self._requests.labels(endpoint, str(status)).inc()
-
     def answer(self, reply: Reply) -> None:
         """Count an answer and its draws."""
         self._abstentions.inc(reply.abstained)
         self._draws.inc(reply.draws)
-
-
-class Requests:
-    """Counts requests by their endpoint and the status of their answer; other paths are one."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        """Wrap ``app``."""
-        self.app = app
-        self.metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count it."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        status = 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        finally:
-            self.metrics.request(getattr(scope.get("route"), "path", "other"), status)

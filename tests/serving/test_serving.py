@@ -86,7 +86,6 @@ def test_every_request_has_noise_of_its_own_and_metrics_are_the_sums_of_the_answ
     async def talk(asking: httpx.AsyncClient) -> tuple[list[dict[str, Any]], Any]:
         answers = [(await post(asking)).json() for _ in range(8)]
         await post(asking, b"no picture")
-        await asking.get("/certified/by/nobody")
         return answers, await metrics(asking)
 
     answers, sums = ask(talk, classifier(sigma=2.0))
@@ -94,8 +93,6 @@ def test_every_request_has_noise_of_its_own_and_metrics_are_the_sums_of_the_answ
     seeds = [int(reply["seed"]) for reply in answers]
     assert len({*seeds}) == 8 and len({reply["n_A"] for reply in answers}) > 1
     assert max(seeds) > 2**53, "readers of JSON would round them, were they not text"
-    requests = {key[1:]: value for key, value in sums.items() if key[0] == "rrcm_requests_total"}
-    assert requests == {("/certify", "200"): 8, ("/certify", "422"): 1, ("other", "404"): 1}
     assert sums["rrcm_abstentions_total",] == sum(reply["abstained"] for reply in answers)
     assert sums["rrcm_draws_total",] == sum(reply["draws"] for reply in answers) > 0
     assert sums["rrcm_drawing_seconds_count",] == 8
