@@ -30,11 +30,10 @@ check: env                ## format, lint, types, test
 docs: env                 ## the documentation as a site: site/index.html
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs . site
 
-bench: env                ## speed and memory of the engine
+bench: env                ## speed of the engine and of its noise
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.engine --model b --image-size 32 --seconds 5 --batch-size 16
 	$(BIN)/python -m benchmarks.noise
-	$(BIN)/python -m benchmarks.memory
 
 gpu: env                  ## what agrees with the CPU, and how fast, on this machine's GPU: ten minutes
 	$(BIN)/python -m benchmarks.gpu

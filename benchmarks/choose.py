@@ -33,7 +33,7 @@ from rrcm.config import params
 from rrcm.config.params import Params
 from rrcm.config.sections import NONE, Model, Recipe, Run
 from rrcm.core import progress, registry
-from rrcm.core.files import sha256, write_json
+from rrcm.core.files import sha256
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 from rrcm.inference.export import export
@@ -99,7 +99,6 @@ def main() -> None:
     others = OTHERS[whole.data.name]
     parser.add_argument("--method", nargs="+", choices=[*others], default=[*others])
     parser.add_argument("--epochs", type=int, help="of every candidate; default: its recipe's")
-    parser.add_argument("--json", type=Path, help="a file for the scores")
     asked = parser.parse_args()
     if asked.epochs:
         shorter = {
@@ -110,8 +109,6 @@ def main() -> None:
     for method in asked.method:
         rows += search(whole, method, others[method])
         print(f"\n{markup.markdown(pd.DataFrame(rows))}")
-    if asked.json:
-        write_json(asked.json, rows)
 
 
 def search(whole: Params, method: str, other: Other) -> list[dict[str, Any]]:

@@ -2,10 +2,9 @@
 
 ``python -m benchmarks.engine`` builds an untrained network (speed does not depend on the weights),
 exports it, and has the engine draw its votes on all cores or the GPU, noise and counting included.
-In the same run, in turns, it times the usual loop, adversarial-robustness-toolbox (ART) if that is
-installed, and matrix products, which give the peak of the machine. "Of peak" is the rate times the
-operations of the plain network's matrix products, two to a multiply-add, over the peak of the same
-precision: work that the engine avoids counts as done.
+In the same run, in turns, it times the usual loop, and matrix products, which give the peak of the
+machine. "Of peak" is the rate times the operations of the plain network's matrix products, two to a
+multiply-add, over the peak of the same precision: work that the engine avoids counts as done.
 """
 
 import argparse
@@ -13,7 +12,6 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,6 @@ from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.core.files import sha256
 from rrcm.data.splits.shards import Split
-from rrcm.inference.backends import lanes
 from rrcm.inference.export import export
 from rrcm.models.networks import vit
 from rrcm.models.trained.base import classifier
@@ -76,7 +73,7 @@ def measure(
     peaks: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         subject = prepare(Path(folder), model, image_size)
-        backends, missing = ready(subject, device, without=() if has_lanes(model) else ("lanes",))
+        backends, missing = ready(subject, device)
         x = torch.from_numpy(subject.split.pixels(0))
         for _ in range(repeats):
             for (name, precision), backend in backends.items():
@@ -87,9 +84,8 @@ def measure(
                     rates[name, precision, batch].append(rate)
             torch.set_num_threads(threads)
             network = subject.network.to(device)
-            for name, rate_of in (("the usual loop", loop_rate), ("ART", toolbox_rate)):
-                if rate := rate_of(network, x, seconds=seconds):
-                    rates[name, "fp32", LOOP_BATCH].append(rate)
+            rate = loop_rate(network, x, seconds=seconds)
+            rates["the usual loop", "fp32", LOOP_BATCH].append(rate)
             for precision in {precision for _, precision in backends}:
                 peaks[precision].append(machine_peak(precision, device))
     median_peaks = {name: statistics.median(turns) for name, turns in sorted(peaks.items())}
@@ -104,22 +100,14 @@ def measure(
     return f"{head}\n\n{table(rates, median_peaks, subject.flops)}"
 
 
-def has_lanes(model: str) -> bool:
-    """Whether the backend `lanes` runs this network."""
-    return model in vit.SIZES or model in lanes.NETWORKS
-
-
-def ready(
-    subject: Subject, device: str, *, without: tuple[str, ...] = ()
-) -> tuple[dict[tuple[str, str], Backend], list[str]]:
+def ready(subject: Subject, device: str) -> tuple[dict[tuple[str, str], Backend], list[str]]:
     """The backends that run here by (name, precision), and what keeps the others from it."""
     running, missing = {}, []
     for name, precision in fastest.native(device):
-        if name not in without:
-            try:
-                running[name, precision] = opened(subject, name, precision, device)
-            except BackendError as error:
-                missing.append(f"{name} {precision}: {error}")
+        try:
+            running[name, precision] = opened(subject, name, precision, device)
+        except BackendError as error:
+            missing.append(f"{name} {precision}: {error}")
     return running, missing
 
 
@@ -268,44 +256,12 @@ def loop_counts(network: nn.Module, x: Tensor, draws: int, *, sigma: float) -> n
     return counts
 
 
-def loop_rate(network: nn.Module, x: Tensor, *, seconds: float, sigma: float = SIGMA) -> float:
+def loop_rate(network: nn.Module, x: Tensor, *, seconds: float) -> float:
     """Noisy images per second of `loop_counts`."""
-    return _rate(lambda n: loop_counts(network, x, n, sigma=sigma), seconds)
-
-
-def toolbox_rate(network: nn.Module, x: Tensor, *, seconds: float) -> float | None:
-    """The rate of adversarial-robustness-toolbox; None if it is not installed."""
-    try:
-        from art.estimators.certification.randomized_smoothing import PyTorchRandomizedSmoothing
-    except ImportError:
-        return None
-
-    class OfPixels(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.network(x, torch.tensor(SIGMA, device=x.device))
-
-    smoothed = PyTorchRandomizedSmoothing(
-        OfPixels(),
-        loss=nn.CrossEntropyLoss(),
-        input_shape=tuple(x.shape),
-        nb_classes=len(fastest.CLASSES),
-        sample_size=100,
-        scale=SIGMA,
-        alpha=0.001,
-    )
-    images = x.numpy()[None]
-    return _rate(lambda n: smoothed.certify(images, n=n, batch_size=LOOP_BATCH), seconds)
-
-
-def _rate(draw: Callable[[int], object], seconds: float) -> float:
-    draw(16)  # warm up
+    loop_counts(network, x, 16, sigma=SIGMA)  # warm up
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
-        draw(LOOP_BATCH)
+        loop_counts(network, x, LOOP_BATCH, sigma=SIGMA)
         done += LOOP_BATCH
     return done / (time.perf_counter() - began)
 

@@ -6,25 +6,24 @@ augmentation), batch and optimizer on 60,000 random images, in turns. Ours is
 and any resumption give the same network; checks, clipping, the log; crops and flips for ResNet-9.
 The plain loop indexes a tensor by a random permutation, adds `torch.randn_like`, and takes a step
 in float32; nothing else. Its LeNet and ResNet-9 are PyTorch's layers in a row, its ViT is ours.
-
-``--network resnet9 --peak`` measures what share of the processor's speed in matrix products a step
-reaches, and lists the operators in which it spends its time.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.engine import machine_peak
-from rrcm.config.sections import Compute, Mix, Model, Optimizer, Recipe, Run
+from rrcm.config import params
+from rrcm.config.params import Params
+from rrcm.config.sections import Model, Recipe
 from rrcm.core import registry
 from rrcm.data.splits.shards import Split
 from rrcm.models.trained.base import classifier
@@ -32,13 +31,11 @@ from rrcm.models.trained.base.classifier import Unconditional
 from rrcm.training import finetune
 
 IMAGES, CLASSES, SIGMA = 60_000, 10, 0.25
-INPUT = {"image_size": 28, "channels": 1, "projector_width": 8, "projector_dim": 8}
-VIT = INPUT | {"size": "64x4x4", "position_std": 0.5, "init": "pytorch"}
-NETWORKS = {
-    "lenet": ("lenet", INPUT),
-    "vit4": ("vit", VIT | {"patch_size": 4}),
-    "vit7": ("vit", VIT | {"patch_size": 7}),
-    "resnet9": ("resnet9", INPUT | {"image_size": 32, "channels": 3, "stem": 32}),
+NETWORKS = {  # preset, its model, and what is different here
+    "lenet": ("mnist", "lenet", {}),
+    "vit4": ("fashion-mnist", "vit", {"patch_size": 4}),
+    "vit7": ("fashion-mnist", "vit", {}),
+    "resnet9": ("cifar10-cpu", "resnet9", {}),
 }
 AUGMENT: dict[str, list[Any]] = {"resnet9": [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}]}
 LR, MOMENTUM, DECAY = 0.01, 0.9, 1e-4
@@ -67,8 +64,12 @@ TRAINED = (
 
 def declared(name: str) -> Model:
     """One of `NETWORKS`."""
-    architecture, shape = NETWORKS[name]
-    return Model(architecture=architecture, shape=shape)
+    preset, model, changes = NETWORKS[name]
+    return Model(architecture=model, shape=of_preset(preset).models[model] | changes)
+
+
+def of_preset(name: str) -> Params:
+    return params.load(Path(f"presets/{name}.yaml"))
 
 
 def images(model: Model) -> Split:
@@ -85,40 +86,19 @@ def images(model: Model) -> Split:
 
 def recipe(one: Trained) -> Recipe:
     """Of `presets/mnist.yaml`, for so many epochs that no benchmark reaches their end."""
-    compute = {"devices": 1, "accumulate": 1, "recompute": False, "workers": 0}
-    optimizer = {"algorithm": "sgd", "lr": LR, "momentum": MOMENTUM, "weight_decay": DECAY}
-    rate = {"warmup": 0.0, "warmup_by": "step", "horizon": 1.0, "milestones": [0.5], "gamma": 0.1}
-    return Recipe(
-        labels=1.0,
-        epochs=1000,
-        batch_size=BATCH,
-        optimizer=Optimizer(**optimizer, **rate, clip=float("inf"), clip_warmup=False),
-        layer_decay=1.0,
-        head="trainable",
-        final_norm=False,
-        condition="exact",
-        selection="last",
-        validation_draws=1,
-        augment=AUGMENT.get(one.network, []),
-        mix=Mix(mixup=0.0, cutmix=0.0, prob=1.0, switch=0.5, smoothing=0.0),
-        compute=Compute(**compute, precision=one.precision, compile=one.compiled),
-    )
+    usual = of_preset("mnist").recipes["scratch"]
+    compute = replace(usual.compute, precision=one.precision, compile=one.compiled)
+    augment = AUGMENT.get(one.network, [])
+    return replace(usual, epochs=1000, batch_size=BATCH, augment=augment, compute=compute)
 
 
 def ours(model: Model, split: Split, made_by: Recipe) -> Iterator[object]:
     """Train as the stage does; yields after each step."""
-    run = Run(
-        architecture=model.architecture,
-        model="bench",
-        method="gaussian",
-        sigma=SIGMA,
-        seed=0,
-        start="none",
-        recipe="bench",
-        loss={},
+    run = replace(
+        of_preset("mnist").runs["lenet-gaussian-s025"], architecture=model.architecture, sigma=SIGMA
     )
     state = finetune.start(run, made_by, model, classes=CLASSES)
-    method = registry.load("methods", "gaussian")
+    method = registry.load("methods", run.method)
     yield from finetune.train(state, method, {"train": split}, run, made_by)
 
 
@@ -189,40 +169,22 @@ def measure(one: Trained, *, repeats: int) -> str:
     split, made_by = images(model), recipe(one)
     running = {"plain": plain(model, split, BATCH), "ours": ours(model, split, made_by)}
     for each in running.values():
-        _seconds(each, one.steps)
+        seconds_a_step(each, one.steps)
     seconds: dict[str, list[float]] = {name: [] for name in running}
     for _ in range(repeats):
         for name, each in running.items():
-            seconds[name].append(_seconds(each, one.steps))
+            seconds[name].append(seconds_a_step(each, one.steps))
     torch.compiler.reset()
     return table(seconds)
 
 
-def peak(one: Trained) -> str:
-    """Share of the speed of matrix products that a step reaches, and its operators, as text."""
-    model = declared(one.network)
-    split, made_by = images(model), recipe(one)
-    countable = recipe(one._replace(compiled=False))
-    with FlopCounterMode(display=False) as counted:
-        next(ours(model, split, countable))
-    steps = ours(model, split, made_by)
-    _seconds(steps, one.steps)
-    step = min(_seconds(steps, one.steps) for _ in range(3))
-    product = machine_peak(one.precision, "cpu")
-    reached = counted.get_total_flops() / step
-    with torch.profiler.profile() as profile:
-        _seconds(steps, one.steps)
-    return (
-        f"a step of {one.network} in {one.precision}: {reached / 1e9:.0f} GFLOP/s, "
-        f"{100 * reached / product:.0f} % of {product / 1e9:.0f} in matrix products\n\n"
-        + profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=12)
-    )
-
-
-def _seconds(steps: Iterator[object], count: int) -> float:
+def seconds_a_step(steps: Iterator[object], count: int) -> float:
+    """The mean over the next ``count`` steps."""
     began = time.perf_counter()
     for _ in range(count):
         next(steps)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return (time.perf_counter() - began) / count
 
 
@@ -249,14 +211,10 @@ def main() -> None:
     parser.add_argument("--network", choices=[*NETWORKS], help="default: all of them, in turn")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"], help="of ours")
     parser.add_argument("--compile", action="store_true", help="compile ours")
-    parser.add_argument("--peak", action="store_true", help="the share of the peak, and where")
     parser.add_argument("--steps", type=int, default=20, help="in a turn")
     parser.add_argument("--repeats", type=int, default=5)
     asked = parser.parse_args()
     one = Trained(asked.network, asked.precision, asked.compile, asked.steps)
-    if asked.peak:
-        print(peak(one))
-        return
     for each in [one] if asked.network else TRAINED:
         way = f"{each.precision}{', compiled' if each.compiled else ''}"
         print(f"\ntraining {each.network}, ours in {way}\n", flush=True)

@@ -7,7 +7,10 @@ would certify them, exactly, from the distribution of their votes between looks.
 - for images with exactly as many votes among n draws as certify the radius (*just enough*), an
   upper bound for any set of images, and the same for every p.
 
-Images far from all radii of the table lose less, and so does a whole table.
+Images far from all radii of the table lose less, and so does a whole table. With ``--radius`` it
+prints what dividing alpha among looks costs tables of one radius, beside `none`, which looks once
+at the full alpha: the most misses among n draws with which each rule certifies the radius, and the
+probability that it does, exactly, for images of the p at which that is farthest below `none`.
 
 Draws are counted on a simulated table, and those of `spending` beside them. Phi^-1(p) of 1,000
 images is normal with mean 1.15 and standard deviation 2.4: at sigma = 0.5, the shares of images
@@ -26,6 +29,8 @@ from scipy.stats import binom
 
 from rrcm.certification.certificates import cohen
 from rrcm.certification.stopping import grid, spending
+from rrcm.certification.votes.boundaries import hopeless as given_up
+from rrcm.certification.votes.bounds import complement
 from rrcm.certification.votes.counts import Claim, ImageVotes, Rule
 from rrcm.certification.votes.sequential import efficacy_bound, look_schedule
 
@@ -37,13 +42,20 @@ TAIL = 1e-13  # part of a binomial distribution that is neglected
 SIGMA, MEAN, SPREAD = 0.5, 1.15, 2.4
 ALPHA, IMAGES = 0.001, 1_000
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]
+GRID = 5e-4  # the beta of `grid` in the presets, at each look
+SHARES = np.linspace(0.02, 0.98, 97)  # that `none` certifies, among which the worst p is searched
+Bounds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # looks, enough, not futile
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--n", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     options.add_argument("--beta", type=float, nargs="+", default=BETAS)
+    options.add_argument("--radius", type=float, nargs="+", help="in sigma, of tables of one")
     arguments = options.parse_args()
+    if arguments.radius:
+        power(arguments.n, arguments.radius)
+        return
     print("| n | beta | lost, one p | lost, just enough | draws for each image |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     for n in arguments.n:
@@ -58,6 +70,20 @@ def main() -> None:
         other = spending.Rule(spending.Config(radii=RADII, beta=BETA), n=n, claim=claim)
         votes = simulated(other.looks)
         print(f"| {n:,} | `spending`, {BETA:g} | | | {draws(other, votes):,.0f} |", flush=True)
+
+
+def power(ns: list[int], radii: list[float]) -> None:
+    print("| n | r / σ | rule | misses | of `none` | certified, worst p | by `none` there |")
+    print("| ---: | ---: | --- | ---: | ---: | ---: | ---: |")
+    for n in ns:
+        for radius in radii:
+            none, *rules = bounds_at(radius, n=n, alpha=ALPHA).items()
+            for name, rule in rules:
+                chance, of_none = worst(rule, none[1])
+                misses = f"{n - rule[1][-1]:,} | {n - none[1][1][-1]:,}"
+                print(
+                    f"| {n:,} | {radius:g} | `{name}` | {misses} | {chance:.3f} | {of_none:.3f} |"
+                )
 
 
 def laid_out(
@@ -155,6 +181,34 @@ def draws(rule: Rule, votes: list[list[tuple[int, int]]]) -> float:
 def until(rule: Rule, history: list[tuple[int, int]]) -> int:
     ends = (i for i in range(1, len(history)) if rule.stop(seen(history[:i])))
     return history[next(ends, len(history)) - 1][0]
+
+
+def bounds_at(radius: float, *, n: int, alpha: float) -> dict[str, Bounds]:
+    """Each rule laid out for ``radius`` in units of sigma, with the `beta` of the presets."""
+    q, claim = efficacy_bound(radius, sigma=1.0), Claim(certificate=cohen, sigma=1.0, alpha=alpha)
+    once = fewest(n, lambda hits: complement(hits, n, alpha) < q)
+    grid = laid_out([radius], n=n, alpha=alpha, beta=GRID)
+    cfg = spending.Config(radii=[radius], beta=BETA)
+    other = spending.Rule(cfg, n=n, claim=claim)
+    levels, looks = other.levels(alpha), np.array(other.looks)
+    most = levels.most[int(np.argmin(np.abs(np.array(levels.qs) - q)))]
+    hopeless = given_up(other.looks, int(most[-1]), cfg.beta, other.pace)
+    enough, below = looks - most, looks - hopeless + 1
+    return {
+        "none": ((n,), (once,), (0,)),
+        "grid": (grid.looks, *thresholds(grid, radius, alpha=alpha)),
+        "spending": (other.looks, tuple(enough.tolist()), tuple(below.tolist())),
+    }
+
+
+def worst(rule: Bounds, none: Bounds) -> tuple[float, float]:
+    """How probably a rule and `none` certify images of the p at which they differ most."""
+    ((n,), (least,), _) = none
+    found = [
+        (drawn(p, *rule)[0], float(chance))
+        for p, chance in zip(betaincinv(least, n - least + 1, SHARES), SHARES, strict=True)
+    ]
+    return min(found, key=lambda pair: pair[0] - pair[1])
 
 
 if __name__ == "__main__":

@@ -25,14 +25,14 @@ import numpy as np
 import torch
 
 import rrcm
-from benchmarks import engine
+from benchmarks import engine, finetune
 from benchmarks.engine import SIGMA, Subject
 from pipeline.workflow import git
 from rrcm.certification import fastest
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.voting import Backend, BoundNoise
-from rrcm.config.sections import Compute, Grid, Model, Momentum, Optimizer, Pretrain
+from rrcm.config.sections import Model, Pretrain
 from rrcm.core import registry
 from rrcm.training import pretrain
 from rrcm.training.objectives import rrcm as objective
@@ -40,8 +40,6 @@ from rrcm.training.objectives import rrcm as objective
 NOISE_DRAWS = 2_000
 TURNS = 3  # of pre-training
 PASSES = 3 * 3 + 1 + 2  # of an image and a step; a backward pass counts as two
-SHAPE = {"channels": 3, "position_std": 0.02, "init": "pytorch"}
-SHAPE |= {"projector_width": 2048, "projector_dim": 256}
 VOTE_DRAWS, VOTE_IMAGES = 4_096, 32
 SAMPLED = (("resnet9", 32, 1024), ("b", 32, 1024), ("b", 224, 256))  # network, pixels, batch
 
@@ -112,8 +110,9 @@ def train(asked: Namespace) -> str:
     for size, side, batch in sizes:
         if asked.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        model = Model(architecture="vit", shape=SHAPE | {"size": size, "image_size": side})
-        model.shape["patch_size"] = engine.PATCHES[side]
+        changes = {"size": size, "image_size": side, "patch_size": engine.PATCHES[side]}
+        shape = finetune.of_preset("cifar10").models["b"] | changes
+        model = Model(architecture="vit", shape=shape)
         cfg = pretraining(batch, warm + TURNS * steps)
         state = pretrain.start(cfg, model, device=asked.device)
         few = fastest.random_images((3, side, side))
@@ -122,8 +121,8 @@ def train(asked: Namespace) -> str:
             few, idx=np.arange(len(rows)), images=few.images[rows], labels=few.labels[rows]
         )
         running = pretrain.pretrain(state, split, cfg)
-        _seconds(running, warm)
-        rates = [batch * steps / _seconds(running, steps) for _ in range(TURNS)]
+        finetune.seconds_a_step(running, warm)
+        rates = [batch / finetune.seconds_a_step(running, steps) for _ in range(TURNS)]
         rate = statistics.median(rates)
         share = PASSES * engine.vit_operations(model.shape) * rate / peak
         used = torch.cuda.max_memory_allocated() / 2**30 if asked.device == "cuda" else 0.0
@@ -135,36 +134,16 @@ def train(asked: Namespace) -> str:
 
 
 def pretraining(batch: int, steps: int) -> Pretrain:
-    """A pre-training with the paper's constants where time could depend on them."""
-    rate = {"lr": 1e-4, "warmup": 0.1, "warmup_by": "step", "milestones": [], "gamma": 0.1}
-    optimizer = {"algorithm": "adamw", "momentum": 0.9, "weight_decay": 0.01, **rate}
-    grid = {"t_min": 0.002, "t_max": 80.0, "rho": 7.0, "first": 20, "last": 80, "rule": "ict"}
-    compute = {"devices": 1, "accumulate": 1, "recompute": False, "workers": 0}
-    loss = {"tau_contrast": 0.2, "tau_consistency": 0.2, "consistency": 1.0, "symmetric": True}
-    return Pretrain(
-        architecture="vit",
-        model="bench",
-        objective="rrcm",
-        seed=0,
+    """The paper's pre-training in bf16, symmetric and hardly augmented: the GPU's work."""
+    paper = finetune.of_preset("cifar10").pretrain["b"]
+    return dataclasses.replace(
+        paper,
         steps=steps,
         batch_size=batch,
-        freeze_patches=False,
-        optimizer=Optimizer(**optimizer, horizon=1.0, clip=2.0, clip_warmup=True),
-        grid=Grid(**grid, sampling="uniform", mean=-1.1, std=2.0),
-        target=Momentum(start=0.99, end=0.9999, steepness=10.0),
-        loss=loss | {"align": [], "ema": 0.0},
+        loss=paper.loss | {"symmetric": True},
         augment={view: [{"flip": {"p": 0.5}}] for view in objective.VIEWS},
-        compute=Compute(**compute, precision="bf16", compile=False),
+        compute=dataclasses.replace(paper.compute, devices=1, compile=False),
     )
-
-
-def _seconds(steps: Iterator[object], count: int) -> float:
-    began = time.perf_counter()
-    for _ in range(count):
-        next(steps)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
 
 
 def several(asked: Namespace) -> str:

@@ -1,11 +1,13 @@
 """What a certificate costs: seconds per image beside certified accuracy, for each evaluation.
 
-``python -m benchmarks.latency``, in a checkout whose evaluations have been certified, writes
-``latency.md``, ``latency.csv`` and ``latency.png``. Ratios of seconds carry over to other machines,
-the seconds do not. Network calls follow from the kind of classifier.
+``python -m benchmarks.latency``, in a checkout whose evaluations have been certified, prints a
+table, and writes it to ``results/latency/latency.md``, where `benchmarks.results` finds it. Ratios
+of seconds carry over to other machines, the seconds do not. Network calls follow from the kind of
+classifier.
 """
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -13,19 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-from matplotlib import style
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 
-from benchmarks.results import up_to_date
+from benchmarks.results import LATENCY_TABLE, up_to_date
 from pipeline.project.stale import Present
-from rrcm.analysis import entries
-from rrcm.analysis.presentation import figures, markup, tables
+from rrcm.analysis.presentation import markup, tables
 from rrcm.certification.sampling import batching, procedure, session, voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.config.certification import Eval
 from rrcm.config.params import Params
-from rrcm.core.files import write_csv, write_text
+from rrcm.core.files import write_text
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 
@@ -36,7 +34,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="to time each evaluation for")
     parser.add_argument("--reference", default="rrcm", help="method that ratios are relative to")
-    parser.add_argument("--out", type=Path, default=Path("results/latency"))
     asked = parser.parse_args()
     present = Present()
     whole = present.params
@@ -44,34 +41,20 @@ def main() -> None:
     split = shards.read(Path("shards"), "test")
     turns = {name: turn(whole, evaluation, split) for name, evaluation in whole.evals.items()}
     seconds = pd.Series(measured(turns, seconds=asked.seconds), name="seconds_per_draw")
-    radii, confidence = whole.report.radii, whole.report.confidence
-    numbers = tables.accuracy(found, radii=radii, confidence=confidence).join(seconds, on="entry")
-    labels = {entry.name: entries.label(entry, found) for entry in found}
-    numbers["method"] = numbers["entry"].map(labels)
     draws = whole.sample.n0 + whole.sample.n
-    numbers["seconds_per_image"] = draws * numbers["seconds_per_draw"]
-    write_csv(numbers, asked.out / "latency.csv", digits="%.6g")
-    certified = tables.accuracy_table(found, radii=radii, confidence=confidence)
+    base = {e.sigma: seconds[e.name] for e in found if e.method == asked.reference}
+    shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
+    certified = tables.accuracy_table(found, **shown)
     costs = pd.DataFrame(
         {f"{what} calls a draw": n for what, n in whole.calls(whole.evals[e.name].run).items()}
         | {"ms a draw": f"{1e3 * seconds[e.name]:.3f}"}
         | {"s an image": f"{draws * seconds[e.name]:.2f}"}
-        | {f"× {asked.reference}": ratio(e, found, seconds, asked.reference)}
+        | {f"× {asked.reference}": f"{seconds[e.name] / base.get(e.sigma, math.nan):.2f}"}
         for e in found
     )
     table = pd.concat([certified.iloc[:, :2], costs, certified.iloc[:, 2:]], axis=1)
-    write_text(asked.out / "latency.md", markup.markdown(table))
-    radius = min((r for r in radii if r > 0), default=radii[0])
-    figures.save(figure(numbers, radius=radius, draws=draws), asked.out / "latency.png")
+    write_text(LATENCY_TABLE, markup.markdown(table))
     print(markup.plain(table, again=2))
-
-
-def ratio(
-    entry: entries.Entry, found: list[entries.Entry], seconds: "pd.Series[float]", reference: str
-) -> str:
-    """The time of ``entry`` divided by that of method ``reference`` at the same sigma."""
-    own = [e.name for e in found if e.sigma == entry.sigma and e.method == reference]
-    return f"{seconds[entry.name] / seconds[own[0]]:.2f}" if own else "–"
 
 
 def turn(whole: Params, evaluation: Eval, split: Split) -> Callable[[], float]:
@@ -110,41 +93,6 @@ def measured(turns: dict[str, Callable[[], float]], *, seconds: float) -> dict[s
         for name, each in turns.items():
             taken[name].append(each())
     return {name: statistics.median(times) for name, times in taken.items()}
-
-
-def figure(numbers: pd.DataFrame, *, radius: float, draws: int) -> Figure:
-    """One panel per sigma: a point for each entry, with the interval of its accuracy at ``radius``.
-
-    Seconds are on a logarithmic axis.
-    """
-    shown = numbers[numbers["radius"] == radius]
-    methods = list(dict.fromkeys(shown["method"]))
-    with style.context(figures.STYLE):
-        figure, axes = figures.panels(shown["sigma"].nunique(), size=(4.2, 3.6))
-        for axis, (sigma, part) in zip(axes, shown.groupby("sigma", sort=True), strict=True):
-            for line in part.to_dict("records"):
-                value, number = 100 * line["value"], methods.index(line["method"])
-                ends = [[value - 100 * line["low"]], [100 * line["high"] - value]]
-                axis.errorbar(
-                    [line["seconds_per_image"]],
-                    [value],
-                    yerr=ends,
-                    fmt=figures.marker(number),
-                    capsize=3,
-                    color=figures.colour(number),
-                    label=line["method"] + " (lower bound)" * bool(line["lower_bound"]),
-                )
-            axis.set_xscale("log")
-            axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")  # as 10^-1 by default
-            axis.xaxis.set_minor_formatter(NullFormatter())
-            axis.set_title(f"σ = {sigma:g}")
-            axis.set_xlabel(f"seconds for an image of {draws:,} draws")
-            axis.set_ylim(0, 100)
-            axis.grid(alpha=0.25, which="both")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, frameon=False, loc="outside right upper")
-        figures.first_column(axes, f"certified accuracy at r = {radius:g}, %")
-    return figure
 
 
 if __name__ == "__main__":

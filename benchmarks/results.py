@@ -51,7 +51,7 @@ def main() -> None:
         costs=markup.markdown(costs(whole, found)),
         reference=asked.reference,
         compared=markup.markdown(against(found, asked.reference, **shown)),
-        latency=LATENCY.format(table=TABLE.read_text()) if TABLE.exists() else "",
+        latency=LATENCY.format(table=LATENCY_TABLE.read_text()) if LATENCY_TABLE.exists() else "",
     )
     page = asked.out.read_text() if asked.out.exists() else ""
     write_text(asked.out, put(page, asked.title, chapter))
@@ -65,7 +65,7 @@ def up_to_date(present: Present) -> list[Entry]:
     return found
 
 
-TABLE = Path("results/latency/latency.md")
+LATENCY_TABLE = Path("results/latency/latency.md")
 LATENCY = """
 ## What a certificate takes
 

@@ -3,7 +3,7 @@
 import pytest
 from workspace import ROOT
 
-from benchmarks import engine, power
+from benchmarks import engine, futility
 
 
 def test_operations_are_two_for_each_multiply_add():
@@ -22,8 +22,8 @@ def test_onnx_runtime_has_products_of_each_type(precision):
 
 @pytest.mark.parametrize("name", ["grid", "spending"])
 def test_dividing_alpha_costs_what_the_page_says(name: str):
-    rules = power.at(1.0, n=1_000, alpha=power.ALPHA)
-    chances = [f"{chance:.3f}" for chance in power.worst(rules[name], rules["none"])]
+    rules = futility.bounds_at(1.0, n=1_000, alpha=futility.ALPHA)
+    chances = [f"{chance:.3f}" for chance in futility.worst(rules[name], rules["none"])]
     misses = [f"{1_000 - rules[rule][1][-1]}" for rule in (name, "none")]
 
     row = " | ".join(["| 1,000 | 1", f"`{name}`", *misses, *chances])
