@@ -12,15 +12,14 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dvc.config import NoRemoteError
-from dvc.exceptions import DvcException
 from dvc.repo import Repo
 
 from pipeline.runtime.graph import SCRATCH
-from rrcm.core.errors import StageError, one_line
+from rrcm.core.errors import one_line
 
 PLACE = "rrcm-resume"  # a folder at the remote, beside DVC's own
 PERIOD = float(os.environ.get("RRCM_MOVE_SECONDS", 600.0))  # between two copies
@@ -35,38 +34,43 @@ class Place:
         """Find the place of the stage or share ``name``, whose inputs have this digest.
 
         Raises:
-            StageError: There is no default remote.
+            DvcException: There is no default remote.
         """
         self.name, self._key = name, digest[:16]
-        try:
-            with Repo(".") as repo:
-                remote = repo.cloud.get_remote()
-        except DvcException as error:
-            why = "no default remote" if isinstance(error, NoRemoteError) else one_line(error)
-            raise StageError(f"{name}: its state stays on this host ({why})") from None
+        with Repo(".") as repo:
+            remote = repo.cloud.get_remote()
         self._fs: Any = remote.fs
         self._there = self._fs.join(remote.path, PLACE, name.partition(":")[0], self._key)
 
     def send(self) -> None:
         """Copy the state here, if there is any, to the remote, in place of the one there."""
-        if not (files := _files(SCRATCH / self.name / self._key)):
+        state = SCRATCH / self.name / self._key
+        files = [path for path in state.rglob("*") if path.is_file()]
+        if not files:
             return
+        # The largest first: a stage saves what follows its state, such as logs, before it.
+        files.sort(key=lambda path: (-path.stat().st_size, path))
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             packed = Path(folder, "state.zip")
             with zipfile.ZipFile(packed, "w") as archive:
                 for path in files:
                     with suppress(FileNotFoundError):  # replaced since, or the stage is over
-                        archive.write(path, path.relative_to(SCRATCH / self.name / self._key))
+                        archive.write(path, path.relative_to(state))
             self._fs.makedirs(self._there, exist_ok=True)
             self._fs.put_file(str(packed), self._archive(self.name))
         self._mark(self.name).write_text(str(self._fs.checksum(self._archive(self.name))))
 
-    def fetch(self, name: str = "") -> bool:
-        """Replace the state here by the remote's if another clone wrote that; whether it did."""
-        name = name or self.name
+    def fetch(self) -> int:
+        """Replace states here by those of the remote that another clone wrote; how many.
+
+        Of a stage, also those of its shares.
+        """
+        there = self._fs.ls(self._there, detail=False) if self._fs.exists(self._there) else []
+        names = [self._fs.name(path).removesuffix(".zip") for path in there]
+        return sum(self._fetch(name) for name in names if f"{name}:".startswith(f"{self.name}:"))
+
+    def _fetch(self, name: str) -> bool:
         archive, mark, state = self._archive(name), self._mark(name), SCRATCH / name / self._key
-        if not self._fs.exists(archive):
-            return False
         written = str(self._fs.checksum(archive))
         if state.exists() and mark.exists() and mark.read_text() == written:
             return False
@@ -81,11 +85,6 @@ class Place:
         mark.write_text(written)
         return True
 
-    def fetch_all(self) -> int:
-        """`fetch` the state of the stage and of its shares; how many were fetched."""
-        there = self._fs.ls(self._there, detail=False) if self._fs.exists(self._there) else []
-        return sum(self.fetch(self._fs.name(path).removesuffix(".zip")) for path in there)
-
     def forget(self) -> None:
         """Remove the states of the stage and of its shares from the remote."""
         if self._fs.exists(self._there):
@@ -99,12 +98,6 @@ class Place:
     def _mark(self, name: str) -> Path:
         """The checksum of the archive that was last sent or fetched here."""
         return SCRATCH / f"{name}.moved"
-
-
-def _files(folder: Path) -> list[Path]:
-    """The largest first: a stage saves what follows its state, such as logs, before it."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return sorted(files, key=lambda path: (-path.stat().st_size, path))
 
 
 @contextmanager
@@ -122,13 +115,10 @@ def moving(name: str, digest: str, *, keep: bool = False, say: Say) -> Iterator[
         keep: Whether the state is what the block is run for, as with a share.
         say: Called with a message when a state was fetched, and when one cannot be sent.
     """
-    try:
-        place = Place(name, digest)
-    except StageError as error:
-        say(str(error))
+    if not (place := _tried(partial(Place, name, digest), say=say)):
         yield
         return
-    if _tried(place.fetch if keep else place.fetch_all, say=say):
+    if _tried(place.fetch, say=say):
         say(f"{name}: goes on from what other clones left at the remote")
     over = threading.Event()
 
@@ -138,17 +128,14 @@ def moving(name: str, digest: str, *, keep: bool = False, say: Say) -> Iterator[
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
-    good = False
+    last = place.send
     try:
         yield
-        good = True
+        last = place.send if keep else place.forget
     finally:
         over.set()
         thread.join()
-        if good and not keep:
-            _tried(place.forget, say=say)
-        else:
-            _tried(place.send, say=say)
+        _tried(last, say=say)
 
 
 def _tried(call: Callable[[], Any], *, say: Say) -> Any:
@@ -156,5 +143,5 @@ def _tried(call: Callable[[], Any], *, say: Say) -> Any:
     try:
         return call()
     except Exception as error:
-        say(f"resume state: {one_line(error) or type(error).__name__}")
+        say(f"resume state stays on this host: {one_line(error) or type(error).__name__}")
         return None

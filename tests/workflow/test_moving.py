@@ -77,7 +77,7 @@ def test_a_stage_finds_what_its_shares_left_and_forgets_it(clone, tmp_path: Path
             state(share, f"{STAGE}:{share}")
     assert len(archives(tmp_path)) == 2
     clone("other")
-    assert Place(STAGE, DIGEST).fetch_all() == 2
+    assert Place(STAGE, DIGEST).fetch() == 2
     assert [found(f"{STAGE}:{share}") for share in ("1of2", "2of2")] == ["1of2", "2of2"]
     Place(STAGE, DIGEST).forget()
     assert not archives(tmp_path)
@@ -94,7 +94,7 @@ def test_a_half_sent_state_is_none(clone, tmp_path: Path):
     clone("other")
     with moving.moving(STAGE, DIGEST, say=said.append):
         assert not [*(moving.SCRATCH / STAGE).iterdir()]
-    assert said == ["resume state: File is not a zip file"]
+    assert said == ["resume state stays on this host: File is not a zip file"]
 
 
 def test_it_is_sent_now_and_then_and_removed_at_the_end(clone, tmp_path: Path, monkeypatch):
@@ -123,9 +123,9 @@ def test_a_remote_that_is_away_or_not_there_fails_nothing(clone, tmp_path: Path)
     with pytest.raises(ZeroDivisionError), moving.moving(STAGE, DIGEST, say=said.append):
         state("1")
         raise ZeroDivisionError
-    assert said and all(line.startswith("resume state: ") for line in said)
+    assert said and all(line.startswith("resume state stays on this host: ") for line in said)
     (path / ".dvc/config").write_text("[core]\n    no_scm = True\n")
     said.clear()
     with moving.moving(STAGE, DIGEST, say=said.append):
         assert found() == "1"
-    assert said == [f"{STAGE}: its state stays on this host (no default remote)"]
+    assert len(said) == 1 and "no remote" in said[0].lower()
