@@ -10,8 +10,9 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -24,16 +25,37 @@ GUARD = Path(".dvc/tmp/lock")  # DVC holds it, by flock, while it writes
 QUIET = 2.0  # seconds; DVC writes its file in about a second, without pauses as long as this
 POLL = 0.05
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def consistent(reader: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that reads dvc.lock: repeat it until the file stayed as it was."""
+
+    @wraps(reader)
+    def repeated(*args: P.args, **kwargs: P.kwargs) -> T:
+        while True:
+            before = _settled()
+            try:
+                result = reader(*args, **kwargs)
+            except StageError:
+                if _stamp() == before:
+                    raise
+            else:
+                if _stamp() == before:
+                    return result
+
+    return repeated
+
+
+@consistent
 def read() -> dict[str, Any]:
     """Return the contents of dvc.lock as plain data; nothing if there is no such file.
 
     Raises:
         StageError: It is not YAML.
     """
-    return consistent(parse)
+    return parse()
 
 
 def parse() -> dict[str, Any]:
@@ -50,20 +72,6 @@ def parse() -> dict[str, Any]:
         raise StageError(
             f"{LOCKFILE}: {one_line(error)}; `rrcm repro` puts one together that was cut"
         ) from None
-
-
-def consistent(reader: Callable[[], T]) -> T:
-    """Return ``reader()``, repeated until dvc.lock does not change during the call."""
-    while True:
-        before = _settled()
-        try:
-            result = reader()
-        except StageError:
-            if _stamp() == before:
-                raise
-        else:
-            if _stamp() == before:
-                return result
 
 
 def _stamp() -> tuple[int, ...]:

@@ -6,20 +6,18 @@ lost that way can still be restored from DVC's run cache.
 """
 
 import base64
-import io
 import json
-import os
 import re
 import subprocess
 import sys
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+from dvc.utils.serialize import dumps_yaml
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -51,11 +49,10 @@ def repro(
     It is killed only after SAVING seconds. See `processes.start` for the arguments.
     """
     mend()
-    quiet = {"DVC_NO_ANALYTICS": "1"}  # DVC would send them from another process
-    own = {"PATH": processes.path(), "PYTHONUNBUFFERED": "1", **quiet, **(environment or {})}
     with processes.start(
         [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *arguments],
-        environment=os.environ | own,
+        # DVC would send its analytics from another process.
+        environment={"DVC_NO_ANALYTICS": "1", **(environment or {})},
         output=output,
         spare=SAVING,
         hold=hold,
@@ -73,22 +70,6 @@ def mend() -> None:
     These are a truncated file of path locks (its processes are gone, or find their locks free) and,
     unless another DVC is running, truncated entries and empty folders of the run cache.
     """
-    _mend_path_locks()
-    if RUNS.exists():
-        with _guarded() as free:
-            if free:
-                _mend_runs()
-
-
-def _mend_runs() -> None:
-    for part in RUNS.glob("*/*/.*.tmp"):
-        part.unlink()
-    for folder in RUNS.glob("*/*"):
-        if not any(folder.iterdir()):
-            folder.rmdir()
-
-
-def _mend_path_locks() -> None:
     if PATH_LOCKS.exists():
         with PATH_GUARD.open("ab") as guard:
             processes.take(guard.fileno(), stop=Event(), why="DVC's path locks")
@@ -96,6 +77,13 @@ def _mend_path_locks() -> None:
                 json.loads(PATH_LOCKS.read_text(encoding="utf-8"))
             except ValueError:
                 PATH_LOCKS.unlink()
+    with _guarded() as free:
+        if free:
+            for part in RUNS.glob("*/*/.*.tmp"):
+                part.unlink()
+            for folder in RUNS.glob("*/*"):
+                if not any(folder.iterdir()):
+                    folder.rmdir()
 
 
 @contextmanager
@@ -104,6 +92,15 @@ def _guarded() -> Iterator[bool]:
     GUARD.parent.mkdir(parents=True, exist_ok=True)
     with GUARD.open("ab") as guard:
         yield lock(guard.fileno())
+
+
+@contextmanager
+def _waited(stop: Event) -> Iterator[None]:
+    """Hold DVC's lock, as soon as no other process does."""
+    GUARD.parent.mkdir(parents=True, exist_ok=True)
+    with GUARD.open("ab") as guard:
+        processes.take(guard.fileno(), stop=stop, why="the lock of another DVC process")
+        yield
 
 
 def entries(names: Sequence[str]) -> dict[str, Any]:
@@ -121,7 +118,7 @@ def pack(entries: Mapping[str, Any]) -> str:
 
     JSON would lose which values are the same object, and Prefect accepts no large parameters.
     """
-    return base64.b64encode(zlib.compress(_text(entries).encode())).decode()
+    return base64.b64encode(zlib.compress(dumps_yaml(dict(entries)).encode())).decode()
 
 
 def unpack(packed: str) -> dict[str, Any]:
@@ -139,14 +136,12 @@ def edited(stop: Event | None = None) -> Iterator[dict[str, Any]]:
         StageError: dvc.lock is not YAML, or the disk is full.
         Stopped: ``stop`` was set while waiting.
     """
-    GUARD.parent.mkdir(parents=True, exist_ok=True)
-    with GUARD.open("ab") as guard:
-        processes.take(guard.fileno(), stop=stop or Event(), why="the lock of another DVC process")
+    with _waited(stop or Event()):
         before = LOCKFILE.read_text(encoding="utf-8") if LOCKFILE.exists() else ""
         data = {"schema": "2.0"} | parse()
         stages = data.setdefault("stages", {})
         yield stages
-        if stages and (after := _text(data)) != before:
+        if stages and (after := dumps_yaml(data)) != before:
             try:
                 _write(after)
             except OSError as error:
@@ -180,9 +175,7 @@ def switch(data: str) -> str:
     Raises:
         StageError: dvc.lock is not YAML.
     """
-    GUARD.parent.mkdir(parents=True, exist_ok=True)
-    with GUARD.open("ab") as guard:
-        processes.take(guard.fileno(), stop=Event(), why="the lock of another DVC process")
+    with _waited(Event()):
         contents = parse()
         before = data_set(contents)
         if before == data or (not before and contents.get("stages")):
@@ -203,15 +196,6 @@ def data_set(lock: Mapping[str, Any]) -> str:
     """The data set whose results the contents of a dvc.lock are; empty if there are none."""
     shard = lock.get("stages", {}).get("shard", {})
     return str(shard.get("params", {}).get("params.yaml", {}).get("data", {}).get("name", ""))
-
-
-def _text(data: Mapping[str, Any]) -> str:
-    """YAML as DVC writes it."""
-    yaml, stream = YAML(), io.StringIO()
-    yaml.default_flow_style = False
-    yaml.Representer.add_representer(OrderedDict, yaml.Representer.represent_dict)  # as DVC
-    yaml.dump(dict(data), stream)
-    return stream.getvalue()
 
 
 def restore() -> str:
@@ -238,7 +222,7 @@ def restore() -> str:
             return ""
         left = _stages(_without_last(text))
         again = {name: entry for name, entry in complete.items() if name not in left}
-        _write(_text({"schema": "2.0", "stages": left | again}))
+        _write(dumps_yaml({"schema": "2.0", "stages": left | again}))
     return (
         f"{LOCKFILE} was cut while DVC wrote it: {len(left)} entries were whole, and "
         f"{len(again)} are again as they were before"

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +39,16 @@ class Node:
     """A stage of a plan.
 
     ``upstream`` are the nodes of the same plan that must run first. ``devices`` is the number of
-    GPUs that it takes; 0: all of a host's. ``inputs`` are the paths it reads that another stage
-    makes or a .dvc file tracks: no code, no parameters. ``reason``: why DVC would run or restore it
-    now, regardless of stages upstream; empty if it would not. ``forced``: it is to run even if
-    nothing changed.
+    GPUs that it takes; 0: all of a host's. ``inputs`` are the outputs of other stages and of .dvc
+    files, or parts of them, that it reads: no code, no parameters. ``reason``: why DVC would run or
+    restore it now, regardless of stages upstream; empty if it would not. ``forced``: it is to run
+    even if nothing changed.
     """
 
     name: str
     upstream: tuple[str, ...]
     devices: int
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
     reason: str
     forced: bool
 
@@ -60,6 +58,7 @@ class Node:
         return bool(self.reason)
 
 
+@dvc_lock.consistent
 def load(
     targets: Sequence[str] = (),
     *,
@@ -83,14 +82,6 @@ def load(
         StageError: dvc.yaml or dvc.lock is not valid, or a target or pattern matches no stage.
     """
     checked.load()
-    return dvc_lock.consistent(
-        partial(_load, targets, force=force, here=here, allow_missing=allow_missing)
-    )
-
-
-def _load(
-    targets: Sequence[str], *, force: Sequence[str], here: bool, allow_missing: bool
-) -> list[Node]:
     with opened() as (graph, order):
         forced = {stage for word in force for stage in meant(word, order)}
         wanted = [stage for word in targets for stage in meant(word, order)] or order
@@ -101,8 +92,11 @@ def _load(
                 name=stage.addressing,
                 upstream=tuple(s.addressing for s in order if graph.has_edge(stage, s)),
                 devices=_devices(stage, changes.values),
-                inputs=tuple({dep.def_path: None for dep in stage.deps if changes.sources(dep)}),
-                outputs=tuple(out.def_path for out in stage.outs),
+                inputs=tuple(
+                    max(dep.def_path, out.def_path, key=len)  # the inner one
+                    for dep in stage.deps
+                    for out in changes.sources(dep)
+                ),
                 reason=changes.in_stage(stage),
                 forced=stage in forced,
             )

@@ -16,7 +16,6 @@ from queue import SimpleQueue
 from pipeline.workflow import supervise
 from rrcm.core.errors import StageError
 
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 POLL = 0.2
 
 
@@ -107,7 +106,7 @@ def signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]:
     queue: SimpleQueue[int] = SimpleQueue()
     watcher = threading.Thread(target=_watch, args=(queue, stop, say), daemon=True)
     watcher.start()
-    caught = [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    caught = [number for number in supervise.SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {one: signal.signal(one, lambda number, _: queue.put(number)) for one in caught}
     try:
         yield
@@ -126,15 +125,10 @@ def _watch(queue: SimpleQueue[int], stop: Stop, say: Callable[[str], None]) -> N
             say(f"{name}: {still}stopping; what was saved is kept")
 
 
-def path() -> str:
-    """A PATH on which `python` is this interpreter, for the commands of stages."""
-    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-
-
 def start(
     command: Sequence[str],
     *,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
     output: int | None = subprocess.PIPE,
     grace: float = supervise.GRACE,
     spare: float = 0.0,
@@ -146,21 +140,23 @@ def start(
     SIGTERM to the returned process, or closing its standard input, stops it too. Both output
     streams of the command go to ``output``. ``grace`` and ``spare``: see `supervise`. The command
     inherits the files ``give``; the files ``hold`` stay open until all its processes have ended.
-    This checkout's code takes precedence over an installed version.
+    It has our environment and what ``environment`` adds; `python` is this interpreter there, with
+    this checkout's code before an installed version.
     """
     ours, theirs = os.pipe() if output == subprocess.PIPE else (None, output)
     options = ["--grace", str(grace), "--spare", str(spare)]
     options += [] if ours is None else ["--drain", str(ours)]
     options += [word for file in give for word in ("--give", str(file))]
-    more = environment.get("PYTHONPATH")
-    code = f"{Path.cwd()}:{more}" if more else str(Path.cwd())
+    own = os.environ | {"PYTHONUNBUFFERED": "1", **(environment or {})}
+    for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", Path.cwd())):
+        own[name] = os.pathsep.join([str(first), *filter(None, [own.get(name)])])
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", supervise.__name__, *options, "--", *command],
             stdin=subprocess.PIPE,
             stdout=theirs,
             stderr=subprocess.STDOUT,
-            env={**environment, "PYTHONPATH": code},
+            env=own,
             pass_fds=(*give, *hold, *([] if ours is None else [ours])),
             start_new_session=True,  # Ctrl-C is for us to handle
         )

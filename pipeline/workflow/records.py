@@ -5,7 +5,6 @@ No stage is run for either, and files that are only in DVC's cache or remote are
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from dvc.dependency import Dependency
@@ -41,6 +40,7 @@ class Record:
     obstacles: tuple[str, ...]
 
 
+@dvc_lock.consistent
 def load(targets: Sequence[str] = ()) -> list[Record]:
     """The stages that make ``targets``, and those upstream, in the order of `dvc repro`.
 
@@ -49,11 +49,7 @@ def load(targets: Sequence[str] = ()) -> list[Record]:
         StageError: dvc.yaml or dvc.lock is not valid, or a target matches no stage.
     """
     checked.load()
-    return dvc_lock.consistent(partial(_load, targets))
-
-
-def _load(targets: Sequence[str]) -> list[Record]:
-    entries = dvc_lock.read().get("stages", {})
+    entries = dvc_lock.parse().get("stages", {})
     with opened() as (graph, order):
         wanted = [stage for word in targets for stage in meant(word, order)] or order
         needed, changes = {*plan_repro(graph, wanted)}, Changes(graph, here=True)

@@ -4,7 +4,6 @@ With ``--jobs``, several stages run at a time, each by a `dvc repro` of its own.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -86,6 +85,7 @@ def here(count: int, *, jobs: int, stop: Stop, say: Say) -> Iterator["Here"]:
     os.environ.setdefault(gpus.COUNT, str(jobs))  # without GPUs, slots of this machine
     with ThreadPoolExecutor(jobs) as threads, progress.bar(count, 0, "all", " stages") as bar:
         bar.smoothing = 0.0  # the time left is that of an average stage so far
+        bar.dynamic_miniters = False  # it is drawn again also while no stage ends
         yield Here(threads, bar, stop=stop, say=say)
 
 
@@ -95,7 +95,6 @@ class Here:
     def __init__(self, threads: ThreadPoolExecutor, bar: Any, *, stop: Stop, say: Say) -> None:
         """Run stages in ``threads``; lines go to ``say``, above the ``bar``."""
         self._threads, self._bar, self._stop, self._say = threads, bar, stop, say
-        self._drawn = 0.0  # when the bar was last drawn
         self.shown: dict[str, str] = {}
 
     def submit(self, node: Node, work: Callable[[], Result]) -> Future[Result]:
@@ -132,6 +131,3 @@ class Here:
         self._bar.set_postfix_str("; ".join(dict(self.shown).values()), refresh=False)
         self._bar.initial = [one.outcome for one in results].count(Outcome.CACHED)  # took no time
         self._bar.update(len(results) - self._bar.n)
-        if time.monotonic() - self._drawn >= self._bar.mininterval:  # also while no stage ends
-            self._bar.refresh()
-            self._drawn = time.monotonic()

@@ -37,18 +37,15 @@ class Result:
     note: str = ""
 
 
-class Future(Protocol):
-    """A submitted stage."""
-
-    def add_done_callback(self, call: Callable[[Any], object]) -> object:
-        """Have ``call`` called when the stage is over."""
-
-
 class Executor(Protocol):
     """Runs stages in threads, and shows them."""
 
-    def submit(self, node: Node, work: Callable[[], Result]) -> Future:
-        """Have ``work`` called in another thread; it calls `run`, unless there is nothing to do."""
+    def submit(self, node: Node, work: Callable[[], Result]) -> Any:
+        """Have ``work`` called in another thread; it calls `run`, unless there is nothing to do.
+
+        Returns:
+            A future, whose ``add_done_callback`` reports the end.
+        """
 
     def run(self, node: Node) -> Done:
         """Try to run a stage once; errors are those of `stage_run.run`."""
@@ -120,8 +117,8 @@ class _Schedule:
 
     def _work(self, node: Node) -> Result:
         """The result of a stage, in a thread of its own."""
-        failed, needs = self._failed(node), [self._results[name] for name in node.upstream]
-        if failed:
+        needs = [self._results[name] for name in node.upstream]
+        if failed := [one.stage for one in needs if one.outcome not in GOOD]:
             note = f"needs {', '.join(failed)}"
             result = Result(stage=node.name, outcome=Outcome.SKIPPED, note=note)
         elif node.changed or node.forced or any(one.outcome != Outcome.CACHED for one in needs):
@@ -131,48 +128,31 @@ class _Schedule:
         self._ends[node.name] = result
         return result
 
-    def _failed(self, node: Node) -> list[str]:
-        """The stages that failed, or were stopped, among all upstream of this one."""
-        failed: list[str] = []
-        for needed in (one for one in self._nodes if one.name in node.upstream):
-            outcome = self._results[needed.name].outcome
-            if outcome == Outcome.SKIPPED:
-                failed += self._failed(needed)
-            elif outcome not in GOOD:
-                failed.append(needed.name)
-        return list(dict.fromkeys(failed))
-
     def _tried(self, node: Node) -> Result:
         tries = 0
         while True:
             tries += 1
+            ended = partial(Result, stage=node.name, tries=tries)
             if tries > 1:  # exponential backoff, with a random part
                 seconds = min(PAUSE * 2 ** (tries - 2), LONGEST) * random.uniform(0.5, 1.5)
                 self._executor.say(node, f"try {tries} of {self._retries + 1} in {seconds:.1f} s")
                 self._stop.wait(seconds)
-            stopped = Result(stage=node.name, outcome=Outcome.STOPPED, tries=tries)
             if self._stop.is_set():
-                return stopped
+                return ended(outcome=Outcome.STOPPED)
             try:
                 done = self._executor.run(node)
             except RrcmError as error:
                 if self._stop.is_set():
-                    return stopped
+                    return ended(outcome=Outcome.STOPPED)
                 if error.retryable and tries <= self._retries:
                     self._executor.say(node, str(error).partition("\n")[0])
                     continue
                 self._executor.say(node, str(error))
-                return Result(stage=node.name, outcome=Outcome.FAILED, tries=tries, note=str(error))
+                return ended(outcome=Outcome.FAILED, note=str(error))
             note = self._news(node.name) if done.outcome == Outcome.DONE else ""
             message = f"{done.outcome}, {done.seconds:.1f} s{note and f'; {note}'}"
             self._executor.say(node, message)
-            return Result(
-                stage=node.name,
-                outcome=done.outcome,
-                seconds=done.seconds,
-                tries=tries,
-                note=note,
-            )
+            return ended(outcome=done.outcome, seconds=done.seconds, note=note)
 
     def _news(self, name: str) -> str:
         """Text about the outputs of a stage that had run before, and ran again."""
@@ -217,13 +197,6 @@ def _count(results: Sequence[Result]) -> str:
 
 def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The outputs of an entry of dvc.lock that are new or changed since another of that stage."""
-    known = {out["path"]: _content(out) for out in before.get("outs", [])}
-    return [
-        out["path"]
-        for out in after.get("outs", [])
-        if not out["path"].startswith(PROVENANCE) and known.get(out["path"]) != _content(out)
-    ]
-
-
-def _content(out: Mapping[str, Any]) -> Any:
-    return out.get(str(out.get("hash", "md5")))
+    known = before.get("outs", [])
+    new = [out["path"] for out in after.get("outs", []) if out not in known]
+    return [path for path in new if not path.startswith(PROVENANCE)]

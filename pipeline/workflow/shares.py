@@ -46,7 +46,7 @@ def expanded(nodes: Sequence[Node], *, count: int) -> list[Node]:
             out.add(node.name)
         if count > 1 and node.name in out and node.name.startswith(GROUP):
             shares = [f"{node.name}:{i}of{count}" for i in range(1, count + 1)]
-            plan += [dataclasses.replace(node, name=share, outputs=()) for share in shares]
+            plan += [dataclasses.replace(node, name=share) for share in shares]
             node = dataclasses.replace(node, upstream=(*node.upstream, *shares))
         plan.append(node)
     return plan

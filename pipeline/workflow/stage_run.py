@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -102,7 +101,7 @@ def run(
         processes.take(file, stop=stop, why=f"another run of {name} in this checkout", say=say)
         held = stack.enter_context(gpus.taken(devices, stop=stop, say=say))
         with _reading:
-            if share and not forced and dvc_lock.consistent(partial(_known, stage, pull=pull)):
+            if share and not forced and _known(stage, pull=pull):
                 return Done(outcome=Outcome.CACHED, seconds=0.0)
             digest = graph.digest(stage) if move or shares.drawn(stage) else ""
         if move:
@@ -136,6 +135,7 @@ def _recorded(stage: str) -> dict[str, Any]:
     return entry if all(os.path.exists(out["path"]) for out in entry.get("outs", ())) else {}
 
 
+@dvc_lock.consistent
 def _known(stage: str, *, pull: bool) -> bool:
     """Whether DVC would restore the outputs of a stage instead of running it."""
     try:
@@ -158,9 +158,8 @@ def _started(
     if not share:
         arguments = ["--single-item", *options, name]
         return lockfile.repro(arguments, environment=held.environment, hold=hold)
-    own = {"PATH": processes.path(), "PYTHONUNBUFFERED": "1", **held.environment}
     command = [sys.executable, "-m", shares.__name__, stage, share]
-    return processes.start(command, environment=os.environ | own, hold=hold)
+    return processes.start(command, environment=held.environment, hold=hold)
 
 
 class Output:
@@ -177,7 +176,6 @@ class Output:
         self.name, self._say, self._progressed = name, say, progressed
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._part = ""
-        self._bar = ""
         self._error = ""
         self._exit: int | None = None  # of the stage's command
         self.unkept = self.torn = False  # whether DVC said so, see `dvc_says`
@@ -212,12 +210,9 @@ class Output:
             self._exit = int(exited[1])
 
     def _progress(self, line: str) -> bool:
-        if not (bar := BAR.fullmatch(line)):
-            return False
-        if line != self._bar:
-            self._bar = line
+        if bar := BAR.fullmatch(line):
             self._progressed(float(bar["percent"]), f"{bar['title']}: {bar['rest']}")
-        return True
+        return bar is not None
 
     def failure(self, code: int) -> Failed:
         """The failure, with the stage's own error if it printed one, else with its last lines."""

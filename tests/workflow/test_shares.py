@@ -24,7 +24,6 @@ def node(name: str, *upstream: str, changed: bool = False) -> Node:
         upstream=upstream,
         devices=1,
         inputs=(),
-        outputs=(name,),
         reason="its command changed" if changed else "",
         forced=False,
     )

@@ -17,6 +17,7 @@ from pipeline.workflow import dvc_says, git, processes
 from pipeline.workflow import pull as pulling
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
+from rrcm.core.schema import listed
 
 FOLDER = Path(".rrcm/flow")
 REMOTE = "origin"
@@ -57,8 +58,8 @@ def pushed() -> str:
         StageError: Files were edited, or HEAD was not pushed.
     """
     if changed := edited():
-        raise StageError(f"{_some(changed)}: edited; workers run a commit: commit and push it")
-    commit = _head()
+        raise StageError(f"{listed(changed)}: edited; workers run a commit: commit and push it")
+    commit = git.run("rev-parse", "HEAD")
     if not git.run("for-each-ref", "--contains", commit, "refs/remotes"):
         raise StageError(
             f"{commit[:SHORT]}: on no branch of {REMOTE}, so no worker can have it; push it"
@@ -95,7 +96,7 @@ def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
         take(lock.fileno(), kind=fcntl.LOCK_SH)
         if commit:
             _clean()
-        if commit and _head() != commit:
+        if commit not in ("", git.run("rev-parse", "HEAD")):
             take(lock.fileno())
             _switch(commit)
             take(lock.fileno(), kind=fcntl.LOCK_SH)
@@ -106,7 +107,7 @@ def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
 def _clean() -> None:
     if changed := edited():
         raise StageError(
-            f"{Path.cwd()}: {_some(changed)}: edited, so it is at no commit; a worker needs a "
+            f"{Path.cwd()}: {listed(changed)}: edited, so it is at no commit; a worker needs a "
             "clone of its own: commit, or `git restore`"
         )
 
@@ -117,10 +118,6 @@ def _switch(commit: str) -> None:
         git.run("fetch", "--quiet", "--tags", REMOTE)
     # --force: only results differ from HEAD here, and git would refuse to overwrite them.
     git.run("-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit)
-
-
-def _head() -> str:
-    return git.run("rev-parse", "HEAD")
 
 
 def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
@@ -162,7 +159,3 @@ def push(stage: str, *, stop: Event, say: Say) -> None:
         stop.wait(pause)
     if missing := [*filter(None, map(dvc_says.UNPUSHED.line.fullmatch, lines))]:
         raise StageError(f"`dvc push {stage}`: {missing[0][1]}")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

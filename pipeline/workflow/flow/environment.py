@@ -16,7 +16,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rrcm.core import locks
@@ -64,10 +64,11 @@ def prepare() -> str:
     os.environ.update(QUIET)
     for name, value in USUAL.items():
         os.environ.setdefault(name, value)
-    if address := os.environ.get(ADDRESS):
-        return address
-    os.environ["PREFECT_HOME"] = str(HOME.absolute())
-    os.environ |= running()
+    if not os.environ.get(ADDRESS):
+        os.environ["PREFECT_HOME"] = str(HOME.absolute())
+        with suppress(FileNotFoundError), LOCK.open("rb") as file:
+            if not locks.lock(file.fileno()):  # `rrcm flow up` runs
+                os.environ |= json.loads(SERVER.read_text())
     return os.environ.get(ADDRESS, "")
 
 
@@ -83,17 +84,6 @@ def named() -> str:
         f"no server: start `rrcm flow up` in this checkout, or set {ADDRESS}=http://HOST:4200/api; "
         "`rrcm repro --jobs` needs none"
     )
-
-
-def running() -> dict[str, str]:
-    """The variables of clients of `rrcm flow up` of this checkout; none if it does not run."""
-    try:
-        with LOCK.open("rb") as file:
-            if locks.lock(file.fileno()):
-                return {}
-        return dict(json.loads(SERVER.read_text()))
-    except FileNotFoundError:
-        return {}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -30,7 +30,7 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 
-from pipeline.workflow import lockfile, processes, shares, stage_run
+from pipeline.workflow import lockfile, processes, stage_run
 from pipeline.workflow.flow import checkout, environment
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stopped
@@ -128,19 +128,22 @@ def stage(
                     say=log.info,
                     progressed=progressed,
                 )
-                result: dict[str, Any] = {"entry": lockfile.pack({}), "files": {}}
-                if name == shares.split(name)[0]:
+                entry, files = lockfile.entries([name]), {}  # of a share, there is none
+                if entry:
                     checkout.push(name, stop=stop, say=log.info)
-                    entry = lockfile.entries([name])
                     files = checkout.results_of(entry[name])
-                    result = {"entry": lockfile.pack(entry), "files": files}
         except RrcmError as error:
             if stop.is_set():
                 return stopped(stop)
             # Another host may have what this one lacks; an error of the stage itself is the same.
             final = isinstance(error, stage_run.Failed) and not error.retryable
             return Failed(name=FINAL if final else "Failed", message=str(error))
-        result |= {"outcome": done.outcome, "seconds": done.seconds}
+        result = {
+            "entry": lockfile.pack(entry),
+            "files": files,
+            "outcome": done.outcome,
+            "seconds": done.seconds,
+        }
         Artifact(type="result", description="What dvc.lock has of it", data=result).create()
     return Completed(name=done.outcome.value.capitalize())
 
@@ -157,7 +160,7 @@ def stopped(stop: processes.Stop, summary: str = "") -> State:
 def there(
     node: Node,
     commit: str,
-    inputs: Mapping[str, Any],
+    entries: Mapping[str, Any],
     *,
     stop: threading.Event,
     say: Say,
@@ -170,7 +173,7 @@ def there(
     Args:
         node: The stage.
         commit: The full hash of a commit that every clone can fetch.
-        inputs: The current entries of dvc.lock of the stages that it needs.
+        entries: The current entries of dvc.lock of the stages that it needs.
         stop: When it is set, the run is cancelled, and its end awaited.
         say: Called with the reason for waiting.
 
@@ -183,8 +186,8 @@ def there(
         "name": node.name,
         "commit": commit,
         "devices": node.devices,
-        "inputs": _outputs(node.inputs, inputs),
-        "entries": lockfile.pack(inputs),
+        "inputs": [*node.inputs],
+        "entries": lockfile.pack(entries),
         "forced": node.forced,
     }
     try:
@@ -198,23 +201,16 @@ def there(
         state, stopped_here = _over(node.name, asked.id, client, stop=stop, say=say)
         if state.is_completed():
             result = json.loads(_artifact(client, asked.id, "result").data)
-            entries = lockfile.unpack(result["entry"])
-            for entry in entries.values():
+            made = lockfile.unpack(result["entry"])
+            for entry in made.values():
                 checkout.put_results(entry, result["files"])
-            return Done(outcome=Outcome(result["outcome"]), seconds=result["seconds"]), entries
+            return Done(outcome=Outcome(result["outcome"]), seconds=result["seconds"]), made
     if stopped_here:
         raise Stopped(f"{node.name}: stopped; what it saved is kept, and a new run goes on")
     if state.is_cancelled():
         raise stage_run.Failed(f"{node.name}: its run was cancelled")
     message = f"{node.name}: {state.message or state.name}"
     raise stage_run.Failed(message, retryable=state.name != FINAL)
-
-
-def _outputs(inputs: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
-    """Input paths as `dvc pull` accepts them: not a folder that contains several outputs."""
-    outputs = [out["path"] for entry in entries.values() for out in entry.get("outs", ())]
-    within = {path: [out for out in outputs if out.startswith(f"{path}/")] for path in inputs}
-    return [one for path, inside in within.items() for one in inside or [path]]
 
 
 def _over(

@@ -11,8 +11,6 @@ import signal
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,7 +99,9 @@ def up(*, host: str, port: int, say: Say) -> None:
                         f"{deployed}\n{url} shows runs; Ctrl-C ends it\nit asks for a password: "
                         f"the secret in {environment.SERVER}"
                     )
-                    _wait({"server": server, "worker": worker}, stop)
+                    while not stop.wait(POLL):
+                        _look("server", server)
+                        _look("worker", worker)
 
 
 def work(*, queue: str, say: Say) -> None:
@@ -124,7 +124,8 @@ def work(*, queue: str, say: Say) -> None:
     stop = processes.Stop()
     with processes.signals(stop, say), _worker(queue, limit, log=False) as worker:
         say(f"takes {limit} of queue {queue} at {address}; Ctrl-C ends it")
-        _wait({"worker": worker}, stop)
+        while not stop.wait(POLL):
+            _look("worker", worker)
 
 
 def _begun(server: Popen[bytes], stop: processes.Stop) -> bool:
@@ -147,20 +148,18 @@ def _begun(server: Popen[bytes], stop: processes.Stop) -> bool:
 
 def _status(url: str) -> int:
     """The HTTP status of a request without the secret; 0 if there is no answer."""
+    import httpx  # as Prefect has it
+
     try:
-        with urllib.request.urlopen(url, timeout=2.0) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return error.code
-    except OSError:
+        return httpx.get(url, timeout=2.0, trust_env=False).status_code
+    except httpx.HTTPError:
         return 0
 
 
 @contextmanager
 def _worker(queue: str, limit: int, *, log: bool = True) -> Iterator[Popen[bytes]]:
     """Run a worker; its runs use this checkout and this Python interpreter."""
-    more = {environment.CHECKOUT: str(Path.cwd()), "PATH": processes.path()}
+    more = {environment.CHECKOUT: str(Path.cwd())}
     if queue == STAGES:
         more["PREFECT_WORKER_PREFETCH_SECONDS"] = str(BEHIND)
     prefect = [sys.executable, "-m", "prefect", "--no-prompt", "worker", "start", "--pool", POOL]
@@ -186,7 +185,7 @@ def _running(
     with open(_log(what) if log else os.devnull, "wb") as file:
         process = processes.start(
             command,
-            environment=os.environ | more,
+            environment=more,
             output=file.fileno() if log else None,
             grace=FAREWELL,
             give=files,
@@ -225,12 +224,6 @@ def _lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _wait(parts: Mapping[str, Popen[bytes]], stop: processes.Stop) -> None:
-    while not stop.wait(POLL):
-        for what, process in parts.items():
-            _look(what, process)
 
 
 def _look(what: str, process: Popen[bytes]) -> None:
