@@ -1,6 +1,6 @@
 """``rrcm flow``: runs the graph under Prefect, on a schedule or on workers, with retries."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -30,7 +30,7 @@ def run(
     """Run what is out of date, stages side by side where GPUs allow; stopped, it goes on."""
     from pipeline.workflow.flow import server
 
-    server.run(targets or [], force=force or [], retries=retries, hosts=hosts, shares=shares)
+    server.run(targets=targets, force=force, retries=retries, hosts=hosts, shares=shares)
 
 
 @app.command()
@@ -47,7 +47,8 @@ def up(
 @app.command()
 def worker(
     queue: Annotated[
-        str, typer.Option(help="Work queue: stages, or flows, whose runs ask for stages.")
+        Literal["stages", "flows"],
+        typer.Option(help="Work queue: stages, or flows, whose runs ask for stages."),
     ] = "stages",
 ) -> None:
     """Take stages for this host, as many as GPUs, in a clone of its own, until a signal."""

@@ -1,7 +1,7 @@
 """Locks the GPUs of this host: each runs one stage at a time, across checkouts and users.
 
 A GPU is taken by a lock on an open file: when its holder ends, for any reason, the GPU is free.
-Processes of a stage can inherit the file (``Taken.files``) and so keep the GPU locked. A host
+Processes of a stage can inherit the file and so keep the GPU locked. A host
 without a GPU runs RRCM_SLOTS stages at a time.
 """
 
@@ -11,7 +11,6 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -21,14 +20,6 @@ from rrcm.core.locks import lock
 
 FOLDER, COUNT, VISIBLE = "RRCM_SLOTS_DIR", "RRCM_SLOTS", "CUDA_VISIBLE_DEVICES"
 DEFAULT = Path("/tmp/rrcm-slots")  # not $TMPDIR, which may be each user's own
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
-    """GPUs that are held: the environment and the open files for a process that uses them."""
-
-    environment: dict[str, str]
-    files: tuple[int, ...]
 
 
 def names() -> tuple[str, ...]:
@@ -61,11 +52,16 @@ def _installed() -> list[str]:
 
 
 @contextmanager
-def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Taken]:
+def taken(
+    count: int, *, stop: Event, say: Callable[[str], None]
+) -> Iterator[tuple[dict[str, str], list[int]]]:
     """Hold ``count`` GPUs, all of this host's for 0, as soon as they are free.
 
     Only one process collects GPUs at a time: no other takes a GPU while it waits for several, and
     no two wait for each other. ``say`` is called once with the reason for waiting.
+
+    Yields:
+        The environment and the open files for a process that uses them.
 
     Raises:
         StageError: This host has fewer GPUs.
@@ -95,10 +91,7 @@ def taken(count: int, *, stop: Event, say: Callable[[str], None]) -> Iterator[Ta
             processes.wait_until(collected, stop=stop, why=why, say=say)
         gpus = [every[i] for i in sorted(held)]
         visible = {VISIBLE: ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        yield Taken(
-            environment={} if "cpu" in gpus else visible,
-            files=tuple(files[i] for i in sorted(held)),
-        )
+        yield {} if "cpu" in gpus else visible, [files[i] for i in sorted(held)]
 
 
 def _folder() -> Path:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,7 +25,6 @@ from dvc.repo import Repo
 
 from pipeline.runtime import graph
 from pipeline.workflow import dvc_lock, dvc_says, gpus, lockfile, moving, processes, shares
-from pipeline.workflow.gpus import Taken
 from pipeline.workflow.processes import Stopped
 from rrcm.core.ending import MEND, RETRY
 from rrcm.core.errors import StageError
@@ -99,7 +98,7 @@ def run(
     with ExitStack() as stack:
         file = stack.enter_context((LOCKS / f"{name}.lock").open("ab")).fileno()
         processes.take(file, stop=stop, why=f"another run of {name} in this checkout", say=say)
-        held = stack.enter_context(gpus.taken(devices, stop=stop, say=say))
+        environment, slots = stack.enter_context(gpus.taken(devices, stop=stop, say=say))
         with _reading:
             if share and not forced and _known(stage, pull=pull):
                 return Done(outcome=Outcome.CACHED, seconds=0.0)
@@ -111,7 +110,7 @@ def run(
         began, before = time.monotonic(), _recorded(stage)
         for tries in range(1, TRIES + 1):
             output = Output(name, say=say, progressed=progressed)
-            with _started(name, options, held, hold=(file, *held.files)) as process:
+            with _started(name, options, environment, hold=(file, *slots)) as process:
                 for data in processes.output(process, stop):
                     output.feed(data) if data else output.rest()
                 output.end()
@@ -151,15 +150,15 @@ def _known(stage: str, *, pull: bool) -> bool:
 
 
 def _started(
-    name: str, options: Sequence[str], held: Taken, *, hold: Sequence[int]
+    name: str, options: Sequence[str], environment: Mapping[str, str], *, hold: Sequence[int]
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """The process of a stage or of a share, which ends when we do."""
     stage, share = shares.split(name)
     if not share:
         arguments = ["--single-item", *options, name]
-        return lockfile.repro(arguments, environment=held.environment, hold=hold)
+        return lockfile.repro(arguments, environment=environment, hold=hold)
     command = [sys.executable, "-m", shares.__name__, stage, share]
-    return processes.start(command, environment=held.environment, hold=hold)
+    return processes.start(command, environment=environment, hold=hold)
 
 
 class Output:

@@ -33,7 +33,7 @@ def nvidia_smi(folder: Path, script: str) -> None:
     program.chmod(0o755)
 
 
-def take(count: int, said: list[str] | None = None) -> gpus.Taken:
+def take(count: int, said: list[str] | None = None) -> tuple[dict[str, str], list[int]]:
     """What there is to take, or an error that it is not there now."""
     stop = Event()
 
@@ -66,7 +66,7 @@ class Waiter(threading.Thread):
 
 def test_a_host_without_gpus_has_as_many_slots_as_it_is_told(monkeypatch: pytest.MonkeyPatch):
     assert gpus.names() == ("cpu", "cpu")
-    assert take(1).environment == {}  # as many threads as before: their number changes results
+    assert take(1)[0] == {}  # as many threads as before: their number changes results
     monkeypatch.delenv("RRCM_SLOTS")
     assert gpus.names() == ("cpu",)
     for wrong in ("0", "-1", "two", ""):
@@ -81,11 +81,11 @@ def test_gpus_are_those_of_nvidia_smi_or_of_the_environment(
     nvidia_smi(folder, "echo 0; echo 1; echo 2")
     assert gpus.names() == ("0", "1", "2")
     with gpus.taken(2, stop=Event(), say=print) as held:
-        assert held.environment["CUDA_VISIBLE_DEVICES"] == "0,1"
-        assert take(1).environment["CUDA_VISIBLE_DEVICES"] == "2"
+        assert held[0]["CUDA_VISIBLE_DEVICES"] == "0,1"
+        assert take(1)[0]["CUDA_VISIBLE_DEVICES"] == "2"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-b")
     assert gpus.names() == ("2", "GPU-b")
-    assert take(0).environment["CUDA_VISIBLE_DEVICES"] == "2,GPU-b"
+    assert take(0)[0]["CUDA_VISIBLE_DEVICES"] == "2,GPU-b"
     for none in ("", "-1", "-1,0"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
         assert gpus.names() == ("cpu", "cpu")
@@ -96,15 +96,15 @@ def test_gpus_are_those_of_nvidia_smi_or_of_the_environment(
 
 def test_a_slot_is_held_as_long_as_a_file_of_it_is_open():
     with gpus.taken(2, stop=Event(), say=print) as held:
-        inherited = os.dup(held.files[0])
-    assert len(take(1).files) == 1
+        inherited = os.dup(held[1][0])
+    assert len(take(1)[1]) == 1
     said: list[str] = []
     with pytest.raises(Stopped):
         take(2, said)
     assert said == ["waiting for 2 of 2 slots of this host"]
     os.close(inherited)
 
-    assert len(take(0).files) == 2
+    assert len(take(0)[1]) == 2
     with refused(StageError, "compute.devices: 3", "has 2", "0 takes them all"):
         take(3)
 

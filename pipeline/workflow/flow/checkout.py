@@ -15,11 +15,11 @@ from typing import Any
 
 from pipeline.workflow import dvc_says, git, processes
 from pipeline.workflow import pull as pulling
+from pipeline.workflow.stage_run import LOCKS
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
 from rrcm.core.schema import listed
 
-FOLDER = Path(".rrcm/flow")
 REMOTE = "origin"
 RESULTS = ("dvc.lock", "metrics")  # what stages write of what git keeps
 PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push results that took hours
@@ -83,10 +83,10 @@ def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
     Raises:
         StageError: Files were edited, the commit cannot be fetched, or ``stop`` was set.
     """
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    LOCKS.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         lock, turn = (
-            stack.enter_context((FOLDER / f"checkout.{name}").open("ab"))
+            stack.enter_context((LOCKS / f"checkout.{name}").open("ab"))
             for name in ("lock", "turn")
         )
         now = git.attempt("rev-parse", "HEAD") or "no commit"

@@ -73,25 +73,18 @@ def rebuild(
             nodes = split.expanded(nodes, count=shares)
             tasks = Tasks(commit=commit, stop=stop)
             results = schedule.run(nodes, tasks, retries=retries, stop=stop)
-            _show(results)
         except RrcmError as error:
             return workers.stopped(stop) if stop.is_set() else Failed(message=str(error))
         summary = schedule.sentence(results)
+        try:
+            create_table_artifact(schedule.rows(results), "stages", summary)
+        except workers.REFUSED as error:
+            logger.warning("not shown: %s", error)
         over = len(results) == len(nodes) and all(one.outcome != Outcome.STOPPED for one in results)
         if stop.is_set() and not over:  # a later stop changes nothing
             return workers.stopped(stop, summary)
         failed = any(result.outcome == Outcome.FAILED for result in results)
         return Failed(message=summary) if failed else Completed(message=summary)
-
-
-def _show(results: Sequence[Result]) -> None:
-    """Publish the table of stages; a server that refuses it fails nothing."""
-    try:
-        if results:
-            rows, summary = schedule.rows(results), schedule.sentence(results)
-            create_table_artifact(rows, "stages", summary)
-    except workers.REFUSED as error:
-        get_run_logger().warning("not shown: %s", error)
 
 
 class Tasks:

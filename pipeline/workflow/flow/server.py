@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 import psutil
 
@@ -34,10 +35,8 @@ TAIL = 5  # lines of a log in an error
 Say = Callable[[str], None]
 
 
-def run(
-    targets: Sequence[str], *, force: Sequence[str], retries: int, hosts: bool, shares: int
-) -> None:
-    """Run the flow `rebuild` in this process and report it on the terminal.
+def run(**parameters: Any) -> None:
+    """Run the flow `rebuild` in this process with these parameters; its log is on the terminal.
 
     Raises:
         StageError: A stage failed, or the run was stopped.
@@ -50,14 +49,7 @@ def run(
     )
 
     deployments.check()
-    state = flows.rebuild(
-        targets=[*targets],
-        force=[*force],
-        hosts=hosts,
-        retries=retries,
-        shares=shares,
-        return_state=True,
-    )
+    state = flows.rebuild(**parameters, return_state=True)
     if not state.is_completed():
         raise StageError(state.message or f"the run ended as {state.name}")
 
@@ -110,11 +102,9 @@ def work(*, queue: str, say: Say) -> None:
     So many stages at once as this host has GPUs, or one flow.
 
     Raises:
-        ConfigError: There is no such queue, or no server is configured.
+        ConfigError: No server is configured.
         StageError: This is no checkout, the server does not answer, or the worker ended.
     """
-    if queue not in (FLOWS, STAGES):
-        raise ConfigError(f"--queue: must be {STAGES} or {FLOWS}, got {queue!r}")
     environment.enter()
     address = environment.named()
     from pipeline.workflow.flow import deployments  # imports prefect, which reads the environment
