@@ -96,7 +96,7 @@ def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
         take(lock.fileno(), kind=fcntl.LOCK_SH)
         if commit:
             _clean()
-        if commit not in ("", git.run("rev-parse", "HEAD")):
+        if commit and git.run("rev-parse", "HEAD") != commit:
             take(lock.fileno())
             _switch(commit)
             take(lock.fileno(), kind=fcntl.LOCK_SH)
