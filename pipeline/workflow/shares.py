@@ -73,9 +73,9 @@ def draw(stage: str, share: str) -> None:
             raise StageError(f"{name}: code, parameters or data changed while it ran; run it again")
 
 
-def drawn(stage: str) -> bool:
-    """Whether there is anything here that shares of a stage have drawn."""
-    return bool(_folders(stage))
+def drawn(stage: str) -> list[Path]:
+    """The folders of what shares of a stage have drawn here."""
+    return [path for path in SCRATCH.glob(f"{glob.escape(stage)}:*") if path.is_dir()]
 
 
 def merge(stage: str, digest: str) -> None:
@@ -85,7 +85,7 @@ def merge(stage: str, digest: str) -> None:
         VotesError: Shares have votes of different functions, such as those of a GPU and a CPU.
     """
     scratch = SCRATCH / stage / digest[:16]
-    paths = [f / digest[:16] / name for f in _folders(stage) for name in (VOTES, JOURNAL)]
+    paths = [f / digest[:16] / name for f in drawn(stage) for name in (VOTES, JOURNAL)]
     for path in filter(Path.is_file, paths):
         header, rows, _ = records.scan(path)
         scratch.mkdir(parents=True, exist_ok=True)
@@ -95,12 +95,8 @@ def merge(stage: str, digest: str) -> None:
 
 def clear(stage: str) -> None:
     """Remove what shares of a stage have drawn."""
-    for folder in _folders(stage):
+    for folder in drawn(stage):
         shutil.rmtree(folder)
-
-
-def _folders(stage: str) -> list[Path]:
-    return [path for path in SCRATCH.glob(f"{glob.escape(stage)}:*") if path.is_dir()]
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def run(
             output = Output(name, say=say, progressed=progressed)
             with _started(name, options, environment, hold=(file, *slots)) as process:
                 for data in processes.output(process, stop):
-                    output.feed(data) if data else output.rest()
+                    output.feed(data)
                 output.end()
             if process.returncode == 0 and not output.unkept:
                 break
@@ -181,14 +181,15 @@ class Output:
         self.tail: deque[str] = deque(maxlen=TAIL)
 
     def feed(self, data: bytes) -> None:
-        """Process some output; a carriage return or a line feed completes a line."""
+        """Process some output; a carriage return or a line feed completes a line.
+
+        Without data, as nothing arrives for now, a line that is not complete may be a progress bar.
+        """
         *lines, self._part = re.split(r"[\r\n]+", self._part + self._decode(data))
         for line in lines:
             self._line(line)
-
-    def rest(self) -> None:
-        """Process a progress bar whose line is not complete, as no output arrives for now."""
-        self._progress(self._part)
+        if not data:
+            self._progress(self._part)
 
     def end(self) -> None:
         """Process the last line."""

@@ -316,7 +316,7 @@ def test_the_exit_code_of_a_stage_says_whether_a_person_must_mend_it(
     text = "\n".join([BEGAN, "σ = 0.5", "fit:  50%|##  | 1/2 [0:01]", *lines])
     for byte in text.encode():  # however it arrives
         output.feed(bytes([byte]))
-        output.rest()
+        output.feed(b"")
     output.end()
     failed = output.failure(255)
 

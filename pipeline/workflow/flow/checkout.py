@@ -98,7 +98,12 @@ def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
             _clean()
         if commit and git.run("rev-parse", "HEAD") != commit:
             take(lock.fileno())
-            _switch(commit)
+            _clean()  # no other block of ours uses the checkout now
+            if git.attempt("cat-file", "-e", f"{commit}^{{commit}}") is None:
+                git.run("fetch", "--quiet", "--tags", REMOTE)
+            # --force: only results differ from HEAD here, and git would refuse to overwrite them.
+            switch = ("checkout", "--quiet", "--force", "--detach", commit)
+            git.run("-c", "core.hooksPath=/dev/null", *switch)
             take(lock.fileno(), kind=fcntl.LOCK_SH)
         turn.close()
         yield
@@ -110,14 +115,6 @@ def _clean() -> None:
             f"{Path.cwd()}: {listed(changed)}: edited, so it is at no commit; a worker needs a "
             "clone of its own: commit, or `git restore`"
         )
-
-
-def _switch(commit: str) -> None:
-    _clean()  # no other block of ours uses the checkout now
-    if git.attempt("cat-file", "-e", f"{commit}^{{commit}}") is None:
-        git.run("fetch", "--quiet", "--tags", REMOTE)
-    # --force: only results differ from HEAD here, and git would refuse to overwrite them.
-    git.run("-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "--force", "--detach", commit)
 
 
 def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:

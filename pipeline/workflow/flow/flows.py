@@ -8,12 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from uuid import UUID
 
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
 from prefect.client.schemas import State
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run as current
@@ -141,12 +139,11 @@ class Tasks:
             return
         self._due = time.monotonic() + workers.BEAT
         try:
-            with get_client(sync_client=True) as client:
-                state = client.read_flow_run(UUID(current.id)).state
+            state = workers.current_state()
         except workers.REFUSED as error:
             get_run_logger().debug("no answer of the server: %s", error)
             return
-        if state is not None and (state.is_cancelling() or state.is_final()):
+        if state.is_cancelling() or state.is_final():
             self._stop.ask(f"{state.name.lower()} in Prefect")
 
     def _state(self, result: Result) -> State:

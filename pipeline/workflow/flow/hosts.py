@@ -148,12 +148,16 @@ def stage(
     return Completed(name=done.outcome.value.capitalize())
 
 
+def current_state() -> State:
+    """What the server has as the state of the current run; others may have changed it."""
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(UUID(current.id)).state
+
+
 def stopped(stop: processes.Stop, summary: str = "") -> State:
     """The state of a stopped run: cancelled if a person stopped it, in Prefect or here."""
     message = f"{stop.reason}; the same command goes on{f' ({summary})' if summary else ''}"
-    with get_client(sync_client=True) as client:
-        now = client.read_flow_run(UUID(current.id)).state
-    cancelled = not stop.crashed or (now is not None and now.is_cancelling())
+    cancelled = not stop.crashed or current_state().is_cancelling()
     return Cancelled(message=message) if cancelled else Crashed(message=message)
 
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
@@ -76,7 +76,7 @@ def up(*, host: str, port: int, say: Say) -> None:
             say("starting Prefect's server; the first time in a checkout takes half a minute")
             os.environ |= environment.settings(host, listener, environment.secret())
             command, files = environment.command(listener), (listener.fileno(),)
-            with _running("server", command, {}, files) as server:
+            with _running("server", command, give=files) as server:
                 if not _begun(server, stop):
                     return
                 from pipeline.workflow.flow import (
@@ -110,8 +110,10 @@ def work(*, queue: str, say: Say) -> None:
     from pipeline.workflow.flow import deployments  # imports prefect, which reads the environment
 
     deployments.check()
-    limit = len(gpus.names()) if queue == STAGES else 1
-    stop = processes.Stop()
+    limit, stop = 1, processes.Stop()
+    if queue == STAGES:
+        limit = len(gpus.names())
+        os.environ["PREFECT_WORKER_PREFETCH_SECONDS"] = str(BEHIND)
     with processes.signals(stop, say), _worker(queue, limit, log=False) as worker:
         say(f"takes {limit} of queue {queue} at {address}; Ctrl-C ends it")
         while not stop.wait(POLL):
@@ -149,13 +151,10 @@ def _status(url: str) -> int:
 @contextmanager
 def _worker(queue: str, limit: int, *, log: bool = True) -> Iterator[Popen[bytes]]:
     """Run a worker; its runs use this checkout and this Python interpreter."""
-    more = {environment.CHECKOUT: str(Path.cwd())}
-    if queue == STAGES:
-        more["PREFECT_WORKER_PREFETCH_SECONDS"] = str(BEHIND)
     prefect = [sys.executable, "-m", "prefect", "--no-prompt", "worker", "start", "--pool", POOL]
     name = f"{socket.gethostname()}-{Path.cwd().name}-{queue}"
     options = ["--type", "process", "--work-queue", queue, "--name", name, "--limit", str(limit)]
-    with _running("worker", [*prefect, *options], more, log=log) as process:
+    with _running("worker", [*prefect, *options], log=log) as process:
         try:
             yield process
         finally:
@@ -164,21 +163,15 @@ def _worker(queue: str, limit: int, *, log: bool = True) -> Iterator[Popen[bytes
 
 @contextmanager
 def _running(
-    what: str,
-    command: list[str],
-    more: Mapping[str, str],
-    files: Sequence[int] = (),
-    *,
-    log: bool = True,
+    what: str, command: list[str], *, give: Sequence[int] = (), log: bool = True
 ) -> Iterator[Popen[bytes]]:
-    """Run a server or worker during the block. It inherits ``files``."""
+    """Run a server or worker during the block. It inherits the files ``give``."""
     with open(_log(what) if log else os.devnull, "wb") as file:
         process = processes.start(
             command,
-            environment=more,
             output=file.fileno() if log else None,
             grace=FAREWELL,
-            give=files,
+            give=give,
         )
     with process:
         yield process
