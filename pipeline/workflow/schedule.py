@@ -21,14 +21,16 @@ from rrcm.core.errors import RrcmError
 POLL = 0.2
 PAUSE, LONGEST = 5.0, 600.0  # seconds before the second try; doubled before each further one
 GOOD = (Outcome.DONE, Outcome.CACHED)
-REASONS = 2  # failures that the one line explains; the table has all
 INPUTS = ("cmd", "params", "deps")  # of an entry of dvc.lock
 PROVENANCE = "provenance/"  # has the seconds of a stage, and so differs from run to run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """The result of a stage; ``note`` has the reason, or the new outputs."""
+    """The result of a stage; ``note`` has the reason, or the new outputs.
+
+    These are the columns of the table of stages on Prefect's page, too.
+    """
 
     stage: str
     outcome: Outcome
@@ -165,28 +167,12 @@ class _Schedule:
         return f"new: {', '.join(changed)}" if changed else "outputs as before"
 
 
-def rows(results: Sequence[Result]) -> list[dict[str, str]]:
-    """The results as a table with a row for each stage."""
-    return [
-        {
-            "stage": result.stage,
-            "state": str(result.outcome),
-            "seconds": f"{result.seconds:.1f}" if result.seconds else "",
-            "tries": str(result.tries or ""),
-            "note": result.note.partition("\n")[0],
-        }
-        for result in results
-    ]
-
-
 def sentence(results: Sequence[Result]) -> str:
     """The results in one line: the failures and their reasons, or counts of outcomes."""
     counts = Counter(result.outcome for result in results)
     done = ", ".join(f"{counts[how]} {how}" for how in Outcome if counts[how])
     if failed := [result for result in results if result.outcome == Outcome.FAILED]:
-        notes = [" ".join(result.note.split("\n")[:2]) for result in failed[:REASONS]]
-        others = ", ".join(result.stage for result in failed[REASONS:])
-        why = "; ".join(notes) + (f"; and {others}" if others else "")
+        why = "; ".join(" ".join(result.note.split("\n")[:2]) for result in failed)
         return f"failed: {why} (of {_count(results)}: {done})"
     return f"{_count(results)}: {done}" if results else "dvc.yaml has no stages"
 

@@ -121,7 +121,7 @@ def run(
             if not output.torn or tries == TRIES:
                 raise output.failure(process.returncode)
             time.sleep(1.0)
-        seconds = time.monotonic() - began
+        seconds = round(time.monotonic() - began, 1)
         if not share:
             shares.clear(stage)
         same = not (share or forced) and _recorded(stage) == before

@@ -160,7 +160,7 @@ def test_what_does_not_need_a_failed_stage_goes_on_and_a_flaky_one_is_tried_agai
     last = output.splitlines()[-1]
 
     assert flows.states(run) == {
-        **dict.fromkeys(("root", "left", "right", FLAKY), ("COMPLETED", "Completed")),
+        **dict.fromkeys(("root", "left", "right", FLAKY), ("COMPLETED", "Done")),
         "wrong": ("FAILED", "Failed"),
         "after": ("CANCELLED", "Skipped"),
     }
@@ -179,15 +179,15 @@ def test_output_progress_and_the_table_of_stages_are_on_the_page(
     said = {(tasks.get(line["task_run_id"]), line["message"]) for line in logs}
     shown = flows.of(run, "artifacts")
     (table,) = [json.loads(one["data"]) for one in shown if one["key"] == "stages"]
-    states = {row["stage"]: (row["state"], row["tries"]) for row in table}
+    states = {row["stage"]: (row["outcome"], row["tries"]) for row in table}
 
     assert {("root", "hello from root"), ("wrong", "error: cure: must be mended")} <= said
     assert any("100%" in message for name, message in said if name == "left")
     assert {"progress-flaky-tiny-rrcm-s050-e050", "progress-left"} <= {
         one["key"] for one in shown if one["data"] == 100
     }
-    assert states[FLAKY] == ("done", "2")
-    assert states["wrong"] == ("failed", "1"), "its own error: no second try"
+    assert states[FLAKY] == ("done", 2)
+    assert states["wrong"] == ("failed", 1), "its own error: no second try"
 
 
 def test_only_what_changed_runs_and_dvc_agrees(flows: Flows, first: tuple[str, dict[str, Any]]):

@@ -4,6 +4,7 @@ dvc.yaml defines the stages and their order, and DVC decides whether a stage mus
 decides when, where and how often. Import it only in a flow's process, after `environment.prepare`.
 """
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,8 +27,6 @@ from pipeline.workflow.processes import Stop, signals
 from pipeline.workflow.schedule import GOOD, Result
 from pipeline.workflow.stage_run import Done, Outcome
 from rrcm.core.errors import RrcmError
-
-NAMES = {Outcome.DONE: "Completed", Outcome.CACHED: "Cached"}
 
 
 def _title() -> str:
@@ -75,7 +74,7 @@ def rebuild(
             return workers.stopped(stop) if stop.is_set() else Failed(message=str(error))
         summary = schedule.sentence(results)
         try:
-            create_table_artifact(schedule.rows(results), "stages", summary)
+            create_table_artifact([*map(dataclasses.asdict, results)], "stages", summary)
         except workers.REFUSED as error:
             logger.warning("not shown: %s", error)
         over = len(results) == len(nodes) and all(one.outcome != Outcome.STOPPED for one in results)
@@ -149,8 +148,7 @@ class Tasks:
     def _state(self, result: Result) -> State:
         """The state of a task for Prefect."""
         if result.outcome in GOOD:
-            message = result.note or str(result.outcome)
-            return Completed(name=NAMES[result.outcome], message=message)
+            return Completed(name=result.outcome.capitalize(), message=result.note)
         if result.outcome == Outcome.FAILED:
             return Failed(message=result.note.partition("\n")[0])
         if result.outcome == Outcome.SKIPPED:
