@@ -204,9 +204,9 @@ class Output:
         self.tail.append(line)
         if line.startswith(ERROR):
             self._error = line.removeprefix(ERROR)
-        self.unkept |= dvc_says.UNKEPT.line.fullmatch(line) is not None
-        self.torn |= dvc_says.TORN.line.fullmatch(line) is not None
-        if exited := dvc_says.EXITED.line.fullmatch(line):
+        self.unkept |= dvc_says.UNKEPT.fullmatch(line) is not None
+        self.torn |= dvc_says.TORN.fullmatch(line) is not None
+        if exited := dvc_says.EXITED.fullmatch(line):
             self._exit = int(exited[1])
 
     def _progress(self, line: str) -> bool:

@@ -154,5 +154,5 @@ def push(stage: str, *, stop: Event, say: Say) -> None:
             raise StageError(error)
         say(f"{error}; trying again in {pause} s")
         stop.wait(pause)
-    if missing := [*filter(None, map(dvc_says.UNPUSHED.line.fullmatch, lines))]:
+    if missing := [*filter(None, map(dvc_says.UNPUSHED.fullmatch, lines))]:
         raise StageError(f"`dvc push {stage}`: {missing[0][1]}")
