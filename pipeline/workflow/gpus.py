@@ -1,8 +1,8 @@
 """Locks the GPUs of this host: each runs one stage at a time, across checkouts and users.
 
 A GPU is taken by a lock on an open file: when its holder ends, for any reason, the GPU is free.
-Processes of a stage can inherit the file and so keep the GPU locked. A host
-without a GPU runs RRCM_SLOTS stages at a time.
+Processes of a stage can inherit the file and so keep the GPU locked. A host without a GPU runs
+RRCM_SLOTS stages at a time.
 """
 
 import os

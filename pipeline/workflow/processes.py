@@ -147,7 +147,7 @@ def start(
     options = ["--grace", str(grace), "--spare", str(spare)]
     options += [] if ours is None else ["--drain", str(ours)]
     options += [word for file in give for word in ("--give", str(file))]
-    own = os.environ | {"PYTHONUNBUFFERED": "1", **(environment or {})}
+    own = {"PATH": os.defpath, **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
     for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", Path.cwd())):
         own[name] = os.pathsep.join([str(first), *filter(None, [own.get(name)])])
     try:

@@ -50,7 +50,7 @@ def status() -> str:
         stages.setdefault(state, []).append(name)
     lines = [f"{state} ({len(names)}): {listed(names)}" for state, names in stages.items()]
     lines += [f"running: {name}, process {pid}" for name, pid in now.items()]
-    if stages.keys() == {FRESH}:
+    if stages.keys() == {FRESH} and not now:
         lines = [f"all {len(nodes)} stages are up to date: `rrcm repro` has nothing to do"]
     if MISSING in stages:
         lines.append(

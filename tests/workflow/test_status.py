@@ -56,6 +56,12 @@ def test_a_stage_whose_lock_is_held_runs(tmp_path, monkeypatch):
     assert status.running() == {}
 
 
+def test_what_runs_is_listed_though_all_else_is_up_to_date(monkeypatch):
+    monkeypatch.setattr(plan, "load", lambda: [node("shard"), node("train@a", "shard")])
+    monkeypatch.setattr(status, "running", lambda: {"train@a": 7})
+    assert status.status() == "up to date (1): shard\nrunning: train@a, process 7"
+
+
 def test_results_that_a_clone_did_not_fetch_are_not_out_of_date(
     finished: Workspace, tmp_path, monkeypatch
 ):
