@@ -167,6 +167,8 @@ def settings(host: str, listener: socket.socket, known: str) -> dict[str, str]:
         SERVER_AUTH: known,
         # No requests from pages of other origins; the server's own pages need no CORS.
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": origin,
+        "PREFECT_SERVER_API_HOST": host,
+        "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_SERVER_UI_API_URL": "/api",  # relative, to work from browsers on other hosts
     }
 
