@@ -12,8 +12,7 @@ from rrcm.config.certification import Sampling
 from rrcm.config.defaults import DRAWS
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError
-from rrcm.data.picture_files import FitOthers
-from rrcm.data.splits.pictures import Resize
+from rrcm.data.splits.pictures import Fit, Resize
 from rrcm.inference import extras
 
 WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")  # endings of files of weights
@@ -68,7 +67,7 @@ def smooth(
         )
         if shape is None:
             return network
-        return network.at(shape, fit=FitOthers(shape=shape, resize=resize))
+        return network.at(shape, fit=Fit(shape=shape, resize=resize, keep=True))
     if not isinstance(classifier, str | PathLike):
         raise ConfigError(
             f"classifier: an nn.Module, an .onnx file or a name, got {type(classifier).__name__}; "
@@ -141,11 +140,12 @@ def foreign(
     else:
         given["weights"] = None if weights is None else Path(weights)
     backend = registry.load("foreign", kind).Backend(which, device=device(), **given)
-    fit = FitOthers(
+    fit = Fit(
         shape=backend.shape,
         resize=resize,
         ratio=backend.crop_pct,
         interpolation=backend.interpolation,
+        keep=True,
     )
     return checked(backend, kind, classes=classes, fit=fit, draws=draws)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN
-from rrcm.data import picture_files
+from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 
@@ -117,10 +117,10 @@ def _array(image: Any, fit: Fit | None, *, name: str) -> np.ndarray:
             )
         if fit is None:
             raise DataError(f"{image}: for files, give smooth(…) the network's shape=(C, H, W)")
-        return picture_files.read(Path(image), fit)
+        return pictures.read(Path(image), fit)
     if isinstance(image, Image.Image):
         channels = 1 if image.mode in ("1", "L", "I;16") else 3
-        return picture_files.pixels(
+        return pictures.pixels(
             image, fit or Fit(shape=(channels, image.height, image.width)), name=name
         )
     if isinstance(image, Tensor):

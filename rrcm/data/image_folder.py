@@ -14,8 +14,7 @@ from rrcm.core.labels import UNKNOWN
 from rrcm.core.registry import suggest
 from rrcm.core.schema import listed
 from rrcm.data.ingest import class_folders
-from rrcm.data.picture_files import SUFFIXES, read
-from rrcm.data.splits.pictures import MAX_VALUE, Fit
+from rrcm.data.splits.pictures import MAX_VALUE, SUFFIXES, Fit, read
 from rrcm.data.splits.shards import Split
 
 
@@ -54,7 +53,7 @@ def folder(
     Raises:
         DataError: No picture can be read, or with ``strict`` one cannot; or a label is no class.
     """
-    contents = class_folders.contents(root, SUFFIXES)
+    contents = class_folders.contents(root)
     passed_over = class_folders.passed_over(contents)
     names = [place.name for place in contents.pictures]
     if not names:

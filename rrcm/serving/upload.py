@@ -8,7 +8,6 @@ from fastapi import HTTPException, Request
 from PIL import Image
 
 from rrcm.core.errors import DataError
-from rrcm.data import picture_files
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 
@@ -61,4 +60,4 @@ def pixels(body: bytes, fit: Fit) -> np.ndarray:
         ) from None
     if is_too_large:
         raise HTTPException(413, f"{NAME}: more than {PIXELS:,} pixels")
-    return picture_files.read(BytesIO(body), fit, name=NAME)
+    return pictures.read(BytesIO(body), fit, name=NAME)

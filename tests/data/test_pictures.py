@@ -14,7 +14,7 @@ from builders import refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, features
+from PIL import Image
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError, DataError
@@ -318,33 +318,6 @@ def test_class_folders_may_be_links(tmp_path: Path):
         folder(tmp_path / "in")
 
 
-@pytest.mark.skipif(not features.check("avif"), reason="Pillow without AVIF")
-def test_avif_is_read_where_pillow_reads_it(tmp_path: Path):
-    fill(tmp_path, "b.png")
-    Image.new("L", (5, 6), 100).save(tmp_path / "a.avif")
-
-    found = folder(tmp_path)
-
-    assert found.files == ["a.avif", "b.png"] and abs(int(found.split.images[0].max()) - 100) < 3
-    (tmp_path / "a.avif").write_bytes((tmp_path / "a.avif").read_bytes()[:200])
-    assert folder(tmp_path).left_out[0].startswith("a.avif: a damaged picture")
-
-
-def test_heic_is_read_by_its_plug_in_or_named_with_the_way_out(tmp_path: Path, monkeypatch):
-    fill(tmp_path, "b.png")
-    (tmp_path / "a.HEIC").write_bytes(GOOD["PNG"])  # stands for what the plug-in reads
-    png, accepts = Image.OPEN["PNG"]
-    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
-
-    found = folder(tmp_path)
-
-    assert found.files == ["b.png"] and found.split.idx.tolist() == [1]
-    assert "a.HEIC: HEIF is not read" in found.left_out[0]
-    assert "`pip install pillow-heif`" in found.left_out[0]
-    monkeypatch.setitem(Image.OPEN, "HEIF", (png, accepts))
-    assert folder(tmp_path).files == ["a.HEIC", "b.png"]
-
-
 def test_accents_are_the_same_however_they_are_written(tmp_path: Path):
     """A label that is typed, and a file or folder of a disk that decomposes them."""
     typed, kept = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
@@ -383,7 +356,7 @@ def test_a_name_of_two_outputs_is_no_label_but_their_numbers_are(tmp_path: Path)
 @pytest.mark.parametrize(
     ("names", "changes", "words"),
     [
-        ([], {}, "no pictures here, only .avif, .bmp"),
+        ([], {}, "no pictures here, only .bmp, .gif"),
         (["ant/1.png", "bee/1.png"], {}, "2 folders for a model of 3 classes; give the names"),
         (["ant/1.png", "1.png"], {}, "1.png lies beside folders"),
         (["7/1.png"], {}, "'7' is no class of the 3"),

@@ -6,7 +6,6 @@ only bytes, numbers, lists, mappings and arrays of bytes, with functions of this
 """
 
 import gzip
-import hashlib
 import io
 import math
 import pickle
@@ -20,13 +19,20 @@ from typing import Any
 import numpy as np
 
 from rrcm.core.errors import DataError
-from rrcm.core.files import atomic, read_bytes, unzipped
-from rrcm.data.ingest.listing import Contents, Listing, Origin
+from rrcm.core.files import read_bytes, unzipped
+from rrcm.data.ingest.listing import (
+    Contents,
+    Listing,
+    Origin,
+    copy,
+    of_arrays,
+    require_official,
+)
 
 CLASSES = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 CONTENTS = Contents(train=50_000, test=10_000, classes=10)
 MAX_VALUE, SHAPE = 255, (3, 32, 32)
-ARCHIVE, ARCHIVE_MD5 = "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"
+ARCHIVE = "cifar-10-python.tar.gz"
 FOLDER, META = "cifar-10-batches-py", "batches.meta"
 UNZIPPED = 2**28  # most bytes of the unpacked archive; the official one has 186 million
 MD5 = {  # as torchvision.datasets.CIFAR10 has them; the test batch is last
@@ -38,6 +44,7 @@ MD5 = {  # as torchvision.datasets.CIFAR10 has them; the test batch is last
     "test_batch": "40351d587109b95175f43aff81a1287e",
     META: "5ff9c542aee3614f3951f8cda6e48888",
 }
+BATCHES = [name for name in MD5 if name != META]
 BROKEN = (  # exceptions from unpickling damaged bytes
     *(pickle.UnpicklingError, EOFError, TypeError, ValueError, IndexError, KeyError),
     *(AttributeError, OverflowError, MemoryError, struct.error, RecursionError),
@@ -70,21 +77,14 @@ def fetch(root: Path, source: Path, *, verify: bool) -> int:
     Raises:
         DataError: One is missing, damaged, hostile or, if ``verify``, not the official file.
     """
-    raw = _from_folder(source) if source.is_dir() else _from_archive(source, verify=verify)
-    for name, content in raw.items():
-        got = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        if verify and got != MD5[name]:
-            raise DataError(
-                f"{source}: MD5 of {name} is {got}, that of the official file {MD5[name]}: it is "
-                "truncated or another; fetch it again, or --no-verify"
-            )
-    images = sum(len(_batch(raw[name], f"{source}: {name}")[1]) for name in MD5 if name != META)
+    raw = _from_folder(source) if source.is_dir() else _from_archive(source)
+    if verify:
+        require_official(raw, MD5, source)
+    images = sum(len(_batch(raw[name], f"{source}: {name}")[1]) for name in BATCHES)
     names = _unpickled(raw[META], f"{source}: {META}").get(b"label_names")
     if names != [name.encode() for name in CLASSES]:
         raise DataError(f"{source}: {META} has other classes than CIFAR-10: {names!r:.80}")
-    for name, content in raw.items():
-        with atomic(root / name) as part:
-            part.write_bytes(content)
+    copy(raw, root)
     return images
 
 
@@ -94,26 +94,12 @@ def listing(root: Path, link: Path) -> Listing:
     Raises:
         DataError: A batch is missing or damaged.
     """
-    images, labels, held = [], [], []
-    for name in MD5.keys() - {META}:
-        if not (root / name).exists():
-            raise DataError(f"{root / name}: not found; `rrcm data cifar10 --from {ARCHIVE}`")
-    for name in (name for name in MD5 if name != META):
-        batch = _batch(read_bytes(root / name), str(root / name))
-        images.append(batch[0])
-        labels.append(batch[1])
-        held.append(np.full(len(batch[1]), name == "test_batch"))
-    all_held = np.concatenate(held)
-    pixels = np.concatenate(images)
-    return Listing(
-        classes=CLASSES,
-        max_value=MAX_VALUE,
-        idx=np.concatenate([np.arange((~all_held).sum()), np.arange(all_held.sum())]),
-        labels=np.concatenate(labels),
-        held=all_held,
-        images=pixels,
-        size=pixels.nbytes,
+    hint = f"; `rrcm data cifar10 --from {ARCHIVE}`"
+    *train, test = (
+        _batch(read_bytes(root / name, hint=hint), str(root / name)) for name in BATCHES
     )
+    images, labels = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
+    return of_arrays((images, labels), test, classes=CLASSES, max_value=MAX_VALUE)
 
 
 def _from_folder(source: Path) -> dict[str, bytes]:
@@ -122,15 +108,9 @@ def _from_folder(source: Path) -> dict[str, bytes]:
     return {name: read_bytes(folder / name, hint=hint) for name in MD5}
 
 
-def _from_archive(source: Path, *, verify: bool) -> dict[str, bytes]:
+def _from_archive(source: Path) -> dict[str, bytes]:
     raw = read_bytes(source, hint=f"; expected {ARCHIVE}")
     try:
-        got = hashlib.md5(raw, usedforsecurity=False).hexdigest()
-        if verify and got != ARCHIVE_MD5:
-            raise DataError(
-                f"{source}: MD5 is {got}, that of the official file {ARCHIVE_MD5}: it is truncated "
-                "or another; fetch it again, or --no-verify"
-            )
         whole = unzipped(raw, source, most=UNZIPPED)  # verifies its checksum
         with tarfile.open(fileobj=io.BytesIO(whole), mode="r:") as tar:
             return {name: _member(tar, f"{FOLDER}/{name}") for name in MD5}

@@ -13,7 +13,7 @@ import numpy as np
 
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic, sha256
-from rrcm.data.ingest.listing import Contents, Listing, Origin
+from rrcm.data.ingest.listing import Contents, Listing, Origin, of_arrays
 
 CLASSES = tuple("0123456789")
 CONTENTS = Contents(train=1797, test=0, classes=10)
@@ -59,12 +59,5 @@ def listing(root: Path, link: Path) -> Listing:
         )
     rows = np.loadtxt(path, delimiter=",", dtype=np.uint8)  # [N, 65]
     images = rows[:, :64].reshape(-1, 1, 8, 8)
-    return Listing(
-        classes=CLASSES,
-        max_value=MAX_VALUE,
-        idx=np.arange(len(rows)),
-        labels=rows[:, 64].astype(np.int64),
-        held=np.zeros(len(rows), dtype=bool),
-        images=images,
-        size=images.nbytes,
-    )
+    labels = rows[:, 64].astype(np.int64)
+    return of_arrays((images, labels), classes=CLASSES, max_value=MAX_VALUE)

@@ -1,7 +1,6 @@
 """Lists picture files in one folder per class, for the datasets of such files."""
 
 import os
-from collections.abc import Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +36,7 @@ class Contents(NamedTuple):
     hidden: int
 
 
-def contents(root: Path, suffixes: Set[str] = SUFFIXES) -> Contents:
+def contents(root: Path) -> Contents:
     """What lies below ``root``, at any depth; links to folders are followed.
 
     Raises:
@@ -58,7 +57,7 @@ def contents(root: Path, suffixes: Set[str] = SUFFIXES) -> Contents:
             place = name if below == "." else f"{below}/{name}".replace(os.sep, "/")
             if name.startswith("."):
                 continue
-            if os.path.splitext(name)[1].lower() in suffixes:
+            if os.path.splitext(name)[1].lower() in SUFFIXES:
                 found.append(Place(place, os.path.join(folder, name)))
             else:
                 others.append(place)

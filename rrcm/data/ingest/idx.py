@@ -5,7 +5,6 @@ the length of each axis, 4 bytes each. Source: LeCun, Cortes & Burges, the page 
 """
 
 import gzip
-import hashlib
 import math
 import zlib
 from pathlib import Path
@@ -13,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from rrcm.core.errors import DataError
-from rrcm.core.files import atomic, read_bytes, unzipped
-from rrcm.data.ingest.listing import Listing, Origin
+from rrcm.core.files import read_bytes, unzipped
+from rrcm.data.ingest.listing import Listing, Origin, copy, of_arrays, require_official
 
 SIDE, MAX_VALUE = 28, 255
-PARTS = {"train": False, "t10k": True}  # prefix of the files -> do they belong to the test split?
+PARTS = ("train", "t10k")  # prefixes of the files; the second is the test split
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 FILES = tuple(f"{part}-{kind}" for part in PARTS for kind in (IMAGES, LABELS))
 MOST = 2**26  # bytes of an unpacked file; the largest official one has 47 million
@@ -64,17 +63,10 @@ def fetch(root: Path, source: Path, md5: dict[str, str], *, verify: bool) -> int
     if not source.is_dir():
         raise DataError(f"--from {source}: no such folder; it should hold {FILES[0]} and others")
     raw = {name: _packed(source, name) for name in FILES}
-    for name, content in raw.items():
-        got = hashlib.md5(content, usedforsecurity=False).hexdigest()
-        if verify and got != md5[name]:
-            raise DataError(
-                f"{source / name}: MD5 is {got}, that of the official file {md5[name]}: it is "
-                "truncated or another; fetch it again, or --no-verify"
-            )
+    if verify:
+        require_official(raw, md5, source)
     images = sum(len(_pair(raw, part, source, classes=None)[1]) for part in PARTS)
-    for name, content in raw.items():
-        with atomic(root / name) as part_file:
-            part_file.write_bytes(content)
+    copy(raw, root)
     return images
 
 
@@ -86,17 +78,8 @@ def listing(root: Path, classes: tuple[str, ...], *, command: str) -> Listing:
     """
     hint = f"; `{command}` puts it there"
     raw = {name: read_bytes(root / name, hint=hint) for name in FILES}
-    found = {part: _pair(raw, part, root, classes=len(classes)) for part in PARTS}
-    pixels = np.concatenate([images for images, _ in found.values()])
-    return Listing(
-        classes=classes,
-        max_value=MAX_VALUE,
-        idx=np.concatenate([np.arange(len(labels)) for _, labels in found.values()]),
-        labels=np.concatenate([labels for _, labels in found.values()]),
-        held=np.repeat([*PARTS.values()], [len(labels) for _, labels in found.values()]),
-        images=pixels,
-        size=pixels.nbytes,
-    )
+    pairs = (_pair(raw, part, root, classes=len(classes)) for part in PARTS)
+    return of_arrays(*pairs, classes=classes, max_value=MAX_VALUE)
 
 
 def parse(raw: bytes, path: Path, *, axes: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """What a dataset is told, the origin of its files, and what it tells: its images, unread."""
 
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rrcm.core.errors import DataError, one_line
-from rrcm.core.files import read_bytes
+from rrcm.core.files import atomic, read_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,3 +120,41 @@ class Listing:
     images: np.ndarray | list[Place]  # uint8 [N, C, H, W], or [N]
     size: int
     check: Callable[[list[str]], None] = anything
+
+
+def of_arrays(
+    *parts: tuple[np.ndarray, np.ndarray], classes: tuple[str, ...], max_value: int
+) -> Listing:
+    """A dataset of arrays: images, uint8 [n, C, H, W], and labels, int64 [n], of each of its parts.
+
+    The first part is to train on, the second, if there is one, the test split.
+    """
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    counts = [len(labels) for _, labels in parts]
+    return Listing(
+        classes=classes,
+        max_value=max_value,
+        idx=np.concatenate([np.arange(count) for count in counts]),
+        labels=labels,
+        held=np.repeat([False, True][: len(counts)], counts),
+        images=images,
+        size=images.nbytes,
+    )
+
+
+def require_official(raw: dict[str, bytes], md5: dict[str, str], source: Path) -> None:
+    """Refuse the contents of files from ``source`` that have another MD5 than the official ones."""
+    for name, content in raw.items():
+        got = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if got != md5[name]:
+            raise DataError(
+                f"{source}: {name}: MD5 is {got}, that of the official file {md5[name]}: it is "
+                "truncated or another; fetch it again, or --no-verify"
+            )
+
+
+def copy(raw: dict[str, bytes], root: Path) -> None:
+    """Write the contents of files to ``root``."""
+    for name, content in raw.items():
+        with atomic(root / name) as part:
+            part.write_bytes(content)

@@ -43,13 +43,15 @@ class Fit:
     ``resize`` is one of three rules. ``exact``: a picture of another size is refused. ``crop``: it
     is scaled until it just covers the size divided by ``ratio`` (timm's ``crop_pct``), then centre
     cropped. ``squash``: it is scaled to the size without keeping its proportions. Scaling is
-    antialiased, ``bicubic`` or ``bilinear``.
+    antialiased, ``bicubic`` or ``bilinear``. With ``keep`` a picture that has the size already is
+    left as it is, by every rule.
     """
 
     shape: tuple[int, int, int]
     resize: Resize = "exact"
     ratio: float = 0.875
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    keep: bool = False
 
     def __post_init__(self) -> None:
         if self.shape[0] not in MODES:
@@ -69,9 +71,10 @@ class Fit:
         """The rule in words."""
         _, height, width = self.shape
         size, scaled = f"{width} x {height}", f"scaled ({self.interpolation})"
+        kept = ", those of this size as they are" if self.keep else ""
         return {
             "exact": f"pictures of {size} pixels, as they are",
-            "crop": f"{scaled} to cover {size} / {self.ratio:g}, then its centre cut out",
+            "crop": f"{scaled} to cover {size} / {self.ratio:g}, then its centre cut out{kept}",
             "squash": f"{scaled} to {size}, proportions not kept",
         }[self.resize]
 
@@ -145,12 +148,12 @@ def _eight_bits(picture: Image.Image, name: str) -> Image.Image:
 def fitted(picture: Image.Image, fit: Fit, *, name: str) -> Image.Image:
     """``picture`` scaled by the rule of ``fit``, which may refuse its size (DataError)."""
     _, height, width = fit.shape
-    if fit.resize == "exact":
-        if picture.size != (width, height):
-            raise DataError(
-                f"{name}: {picture.width} x {picture.height} pixels, but the model takes "
-                f"{width} x {height}"
-            )
+    if fit.resize == "exact" and picture.size != (width, height):
+        raise DataError(
+            f"{name}: {picture.width} x {picture.height} pixels, but the model takes "
+            f"{width} x {height}"
+        )
+    if fit.resize == "exact" or (fit.keep and picture.size == (width, height)):
         return picture
     filter_ = FILTERS[fit.interpolation]
     if fit.resize == "squash":
