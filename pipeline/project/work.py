@@ -26,7 +26,6 @@ from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.schema import parse
 from rrcm.data.ingest.listing import Contents
 from rrcm.data.splits import shards
-from rrcm.diffusion.training import OneTime
 from rrcm.models.trained import denoiser as denoisers
 from rrcm.models.trained.base import classifier as base
 from rrcm.models.trained.denoiser import Times
@@ -233,7 +232,7 @@ class Planned:
         shape = self.params.models[cfg.model]
 
         def build() -> nn.Module:
-            return OneTime(denoisers.network(cfg.network, shape, where=f"models.{cfg.model}"))
+            return denoisers.network(cfg.network, shape, where=f"models.{cfg.model}")
 
         return self._count((cfg.network, cfg.model), build)
 

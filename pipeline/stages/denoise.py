@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.runtime import graph, training
 from rrcm.config import sections
 from rrcm.config.denoisers import Denoising
-from rrcm.diffusion.training import OneTime, denoise, load_guide, result, schedule, start
+from rrcm.diffusion.training import denoise, load_guide, result, schedule, start
 from rrcm.models.trained import denoiser
 from rrcm.training.engine import distributed
 
@@ -24,7 +24,7 @@ def main(name: str) -> None:
             denoise(state, split, cfg, guide),
             state,
             stage,
-            network=OneTime(state.modules["network"]),
+            network=state.modules["network"],
             size=split.images.shape[1:],
             batch_size=cfg.batch_size,
             total=cfg.steps,

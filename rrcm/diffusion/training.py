@@ -115,19 +115,6 @@ def denoise(
         yield state
 
 
-class OneTime(nn.Module):
-    """A denoiser's network with one time input for all images, for counting operations."""
-
-    def __init__(self, network: nn.Module) -> None:
-        """``network`` maps (images [B, C, H, W], time inputs [B]) to images."""
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor, told: Tensor) -> Tensor:
-        """Output of the network for ``x`` [B, C, H, W] and the time input ``told`` []."""
-        return self.network(x, told.expand(len(x)))
-
-
 def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> nn.Module | None:
     """Load the guide ``cfg.guide`` of the objective, or None if it has none.
 

@@ -19,10 +19,6 @@ from rrcm.models.networks import vit
 
 WRAPPER, BASE, HEAD, PROJECTOR = "module.", "base_model.", "linear_head.", "projection_head."
 HINTS = {"norm.weight": "if the head reads no LayerNorm, --skip-norm"}
-BATCH_NORM = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
-PROJECTOR_NAMES = {f"{i}.weight" for i in (0, 3, 6)} | {
-    f"{i}.{n}" for i in (1, 4) for n in BATCH_NORM
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +66,6 @@ def read(path: Path, *, heads: int | None, final_norm: bool) -> Checkpoint:
         encoder = vit.Encoder(vit.Config(**shape), final_norm=kept)
     wanted = {name: [*t.shape] for name, t in encoder.state_dict().items()}
     state_dict.check(path, tensors, wanted, hints=HINTS)
-    _check_projector(path, projector)
     if not head:
         return Checkpoint(
             tensors=state_dict.widen(tensors), shape=shape, classes=None, final_norm=True
@@ -147,14 +142,6 @@ def _size(path: Path, width: int, depth: int, *, heads: int | None) -> str:
             "have: give --heads"
         )
     return f"{width}x{depth}x{heads}"
-
-
-def _check_projector(path: Path, projector: dict[str, Tensor]) -> None:
-    """Refuse names that are not the projector's; its values are not used."""
-    if projector and (other := projector.keys() ^ PROJECTOR_NAMES):
-        name = sorted(other)[0]
-        what = "is missing" if name in PROJECTOR_NAMES else "is not of this network"
-        raise CheckpointError(f"{path}: {PROJECTOR}{name} {what}")
 
 
 def _rows(path: Path, tensors: dict[str, Tensor], name: str) -> int:

@@ -1,6 +1,5 @@
 """Packs raw images into the shards of splits, in parallel and byte for byte reproducibly."""
 
-import errno
 import hashlib
 import io
 import json
@@ -16,13 +15,13 @@ import webdataset
 
 from rrcm.config.sections import Data
 from rrcm.core import pool
+from rrcm.core.ending import FULL
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.files import atomic, sha256, write_json
 from rrcm.data.ingest.listing import Listing, Place
 from rrcm.data.splits.shards import KIND, ROWS, SPLITS, sealed
 
 OVERHEAD = 2048  # approximate overhead of a tar per image, in bytes
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Task(NamedTuple):

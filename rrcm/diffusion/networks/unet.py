@@ -90,7 +90,7 @@ class Config:
 
 
 class Network(nn.Module):
-    """Maps (input [B, C, H, W], time input [B]) to [B, C or 2 C, H, W].
+    """Maps (input [B, C, H, W], time input [B] or []) to [B, C or 2 C, H, W].
 
     The time input is any real number; its cosines and sines at frequencies from 1 down to 1e-4
     scale and shift the channels of every residual block.

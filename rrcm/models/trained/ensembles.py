@@ -181,12 +181,7 @@ def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
         CheckpointError: It is missing or damaged.
     """
     config = read_config(folder)
-    network: nn.Module
-    if "ensemble" not in config:
-        network, config = classifier.load(folder)
-    else:
-        network = rebuild(config, folder)
-    return inference(network, config), config
+    return inference(rebuild(config, folder), config), config
 
 
 def rebuild(
