@@ -76,7 +76,13 @@ def loss(
     """
     noise = noisy_copies(torch.zeros_like(x), cfg.m, sigma=sigma, draw=draw)  # [m, B, C, H, W]
     radius = cfg.epsilon * ramp(done, warmup=cfg.warmup)
-    moved = _attacked(model, x, y, noise, sigma=sigma, radius=radius, draw=draw, cfg=cfg)
+    shared: dict[str, Any] = {"sigma": sigma, "steps": cfg.steps, "radius": radius, "draw": draw}
+    if radius == 0:
+        moved = x
+    elif cfg.attack == "ddn":
+        moved = attacks.ddn(model, x, y, noise, **shared)
+    else:
+        moved = attacks.pgd(model, x, y, noise, step=2 * radius / cfg.steps, **shared)[-1]
     regularized = cfg.lbd > 0 or cfg.eta > 0
     first = cfg.m if cfg.multi_noise else 1
     log_p = log_probabilities(model, moved + (noise if regularized else noise[:first]), sigma)
@@ -84,22 +90,3 @@ def loss(
     if regularized:
         loss = loss + consistency_regularizer(log_p, lbd=cfg.lbd, eta=cfg.eta, measure="kl")
     return loss
-
-
-def _attacked(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    noise: Tensor,
-    *,
-    sigma: Tensor,
-    radius: float,
-    draw: Draws,
-    cfg: Config,
-) -> Tensor:
-    if radius == 0:
-        return x
-    shared: dict[str, Any] = {"sigma": sigma, "steps": cfg.steps, "radius": radius, "draw": draw}
-    if cfg.attack == "ddn":
-        return attacks.ddn(model, x, y, noise, **shared)
-    return attacks.pgd(model, x, y, noise, step=2 * radius / cfg.steps, **shared)[-1]
