@@ -51,7 +51,11 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
             ``recompute``, or devices cannot share a batch evenly.
     """
     objective, constants = _objective(cfg)
-    _require_views(cfg, objective.VIEWS)
+    if cfg.augment.keys() != {*objective.VIEWS}:
+        raise ConfigError(
+            f"pretrain: augment: {cfg.objective} needs the views {', '.join(objective.VIEWS)}; "
+            f"got {', '.join(cfg.augment) or 'none'}"
+        )
     modules: dict[str, Any] = {**state.modules}  # nn.ModuleDicts
     online, target = (modules[name].train() for name in ("online", "target"))
     prepare(online["encoder"], cfg.compute, name=cfg.architecture)
@@ -118,14 +122,6 @@ def _objective(cfg: Pretrain) -> tuple[ModuleType, Any]:
     """The objective's module and its constants."""
     objective = registry.load("objectives", cfg.objective)
     return objective, parse(cfg.loss, objective.Config, where="pretrain: loss")
-
-
-def _require_views(cfg: Pretrain, views: tuple[str, ...]) -> None:
-    if cfg.augment.keys() != {*views}:
-        raise ConfigError(
-            f"pretrain: augment: {cfg.objective} needs the views {', '.join(views)}; got "
-            f"{', '.join(cfg.augment) or 'none'}"
-        )
 
 
 @torch.no_grad()

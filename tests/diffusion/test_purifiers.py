@@ -213,15 +213,6 @@ def test_a_learned_purifier_is_its_network_on_pixels_and_is_not_clipped():
 # What is refused.
 
 
-def test_a_denoiser_of_the_other_kind_is_refused():
-    with refused(ConfigError, "purifier: one_shot needs a diffusion model"):
-        one_shot.Purifier(Network(), one_shot.Config(rule="first"))
-    with refused(ConfigError, "purifier: multi_step needs a diffusion model"):
-        multi_step.Purifier(Network(), multi_step.Config(steps=2, rule="first", variance="small"))
-    with refused(ConfigError, "use one_shot or multi_step"):
-        learned.Purifier(Denoiser(Network(), Times(EDM)), learned.Config())
-
-
 def test_a_variance_that_was_not_learned_is_refused():
     purify, x = steps(Network(outputs=1), EDM, 2, "learned"), pixels(1, 1, 4, 4)
 

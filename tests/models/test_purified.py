@@ -279,6 +279,7 @@ def test_another_function_has_another_name(tmp_path):
         ({"run": "none"}, CheckpointError, "models/none/config.json: not found"),
         ({"votes": 2}, ConfigError, "2 votes without randomness are all the same"),
         ({"purifier": "learned", "purify": {}}, ConfigError, "use one_shot or multi_step"),
+        ({"denoiser": "denoisers/direct"}, ConfigError, "one_shot needs a diffusion model"),
         ({"purifier": "one_shoot"}, ConfigError, "Did you mean 'one_shot'?"),
         ({"purify": {"rule": "last"}}, ConfigError, "purified: purify.rule: must be"),
         ({"purify": {}}, ConfigError, "purified: purify: missing rule"),

@@ -3,10 +3,10 @@
 Source: Xiao, Rasul & Vollgraf (2017), arXiv:1708.07747.
 """
 
-from pathlib import Path
+from functools import partial
 
 from rrcm.data.ingest import idx
-from rrcm.data.ingest.listing import Contents, Listing, Origin
+from rrcm.data.ingest.listing import Contents
 
 CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
@@ -21,20 +21,5 @@ MD5 = {  # of the unpacked files
     "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
 }
 
-
-def acquire(root: Path, origin: Origin) -> str:
-    """Copy the four files, gzipped or not, to ``root``; download them if no folder is named.
-
-    Raises:
-        DataError: A file is missing, damaged or not the official one, or the download fails.
-    """
-    return idx.acquire(root, origin, TORCHVISION, MD5)
-
-
-def listing(root: Path, link: Path) -> Listing:
-    """Every image of the files in ``root``, uint8 [1, 28, 28], with the test split it comes with.
-
-    Raises:
-        DataError: A file is missing or damaged.
-    """
-    return idx.listing(root, CLASSES, command="rrcm data fashion-mnist")
+acquire = partial(idx.acquire, torchvision=TORCHVISION, md5=MD5)
+listing = partial(idx.listing, classes=CLASSES, command="rrcm data fashion-mnist")

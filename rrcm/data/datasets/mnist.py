@@ -4,10 +4,10 @@ Source: LeCun, Bottou, Bengio & Haffner (1998), "Gradient-based learning applied
 recognition".
 """
 
-from pathlib import Path
+from functools import partial
 
 from rrcm.data.ingest import idx
-from rrcm.data.ingest.listing import Contents, Listing, Origin
+from rrcm.data.ingest.listing import Contents
 
 CLASSES = tuple("0123456789")
 CONTENTS = Contents(train=60_000, test=10_000, classes=10)
@@ -19,20 +19,5 @@ MD5 = {  # of the unpacked files
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
 
-
-def acquire(root: Path, origin: Origin) -> str:
-    """Copy the four files, gzipped or not, to ``root``; download them if no folder is named.
-
-    Raises:
-        DataError: A file is missing, damaged or not the official one, or the download fails.
-    """
-    return idx.acquire(root, origin, TORCHVISION, MD5)
-
-
-def listing(root: Path, link: Path) -> Listing:
-    """Every image of the files in ``root``, uint8 [1, 28, 28], with the test split it comes with.
-
-    Raises:
-        DataError: A file is missing or damaged.
-    """
-    return idx.listing(root, CLASSES, command="rrcm data mnist")
+acquire = partial(idx.acquire, torchvision=TORCHVISION, md5=MD5)
+listing = partial(idx.listing, classes=CLASSES, command="rrcm data mnist")

@@ -22,8 +22,8 @@ FILES = tuple(f"{part}-{kind}" for part in PARTS for kind in (IMAGES, LABELS))
 MOST = 2**26  # bytes of an unpacked file; the largest official one has 47 million
 
 
-def acquire(root: Path, origin: Origin, torchvision: str, md5: dict[str, str]) -> str:
-    """Copy the four files to ``root`` as `fetch` does, downloaded where no folder is named.
+def acquire(root: Path, origin: Origin, *, torchvision: str, md5: dict[str, str]) -> str:
+    """Copy the four files, gzipped or not, to ``root``; download them if no folder is named.
 
     Args:
         root: The folder of the copies.
@@ -70,8 +70,10 @@ def fetch(root: Path, source: Path, md5: dict[str, str], *, verify: bool) -> int
     return images
 
 
-def listing(root: Path, classes: tuple[str, ...], *, command: str) -> Listing:
+def listing(root: Path, link: Path, *, classes: tuple[str, ...], command: str) -> Listing:
     """Every image of the files in ``root``; those of ``t10k`` are a test split of their own.
+
+    ``link`` is not used: the files are copies.
 
     Raises:
         DataError: A file is missing, which names the ``command`` that puts it there, or damaged.

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from rrcm.core.ranges import require
-from rrcm.models.trained.denoiser import Denoiser
+DIFFUSION = False  # whether the denoiser is a diffusion model, which predicts in other units
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,17 +28,8 @@ class Purifier(nn.Module):
     """Maps noisy pixels [B, C, H, W] to the network's prediction of the clean ones."""
 
     def __init__(self, denoiser: nn.Module, cfg: Config) -> None:
-        """``denoiser`` maps (pixels [B, C, H, W], zeros [B]) to pixels.
-
-        Raises:
-            ConfigError: ``denoiser`` is a diffusion model, which predicts in other units.
-        """
+        """``denoiser`` maps (pixels [B, C, H, W], zeros [B]) to pixels."""
         super().__init__()
-        require(
-            not isinstance(denoiser, Denoiser),
-            "purifier: learned needs a denoiser trained to predict the clean picture, and this one "
-            "is a diffusion model; use one_shot or multi_step",
-        )
         self.denoiser = denoiser
 
     def forward(self, x: Tensor, sigma: Tensor, z: Tensor | None = None) -> Tensor:

@@ -29,9 +29,11 @@ import torch
 from torch import Tensor, nn
 
 from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import COPIES, positive, require
+from rrcm.core.ranges import COPIES, positive
 from rrcm.models.trained.denoiser import Denoiser, Rule
 from rrcm.noise import units
+
+DIFFUSION = True  # whether the denoiser is a diffusion model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,16 +60,8 @@ class Purifier(nn.Module):
     """Maps noisy pixels [B, C, H, W] and normal numbers to pixels in [0, 1]."""
 
     def __init__(self, denoiser: Denoiser, cfg: Config) -> None:
-        """Take ``cfg.steps`` steps with ``denoiser``.
-
-        Raises:
-            ConfigError: ``denoiser`` is no diffusion model.
-        """
+        """Take ``cfg.steps`` steps with ``denoiser``."""
         super().__init__()
-        require(
-            isinstance(denoiser, Denoiser),
-            "purifier: multi_step needs a diffusion model; use learned for this denoiser",
-        )
         self.denoiser, self.cfg = denoiser, cfg
 
     def forward(self, x: Tensor, sigma: Tensor, z: Tensor | None = None) -> Tensor:

@@ -299,9 +299,18 @@ def rebuild(
     asked = purifier.normals(constants)
     _fits(before, after, channels, local, votes, asked)
     behind = denoiser.build(clean, ensembles.within(tensors, "denoiser."), source=str(path))
+    require(
+        purifier.DIFFUSION == isinstance(behind, Denoiser),
+        f"purifier: {purified_config['purifier']} needs a diffusion model; use learned for this "
+        "denoiser"
+        if purifier.DIFFUSION
+        else f"purifier: {purified_config['purifier']} needs a denoiser trained to predict the "
+        "clean picture, and this one is a diffusion model; use one_shot or multi_step",
+    )
     if isinstance(behind, Denoiser):
         behind.network = Precise(behind.network)
-    float64_denoiser = behind if isinstance(behind, Denoiser) else Precise(behind)
+    else:
+        behind = Precise(behind)
     network: Any = ensembles.rebuild(
         config["classifier"], folder, ensembles.within(tensors, "classifier.")
     )
@@ -309,7 +318,7 @@ def rebuild(
         network = ensembles.inference(network, config["classifier"])
     fields = votes * (asked + (0 if local.fixed else local.copies))
     return PurifiedClassifier(
-        purifier.Purifier(float64_denoiser, constants),
+        purifier.Purifier(behind, constants),
         network.fix(sigma),
         Resize(before[1], after[1]),
         votes=votes,
