@@ -218,7 +218,7 @@ def log(
         typer.Option(help="Trainings or their stages, as globs.", show_default="all"),
     ] = None,
 ) -> None:
-    """Send curves and results to TensorBoard, MLflow or W&B."""
+    """Send curves of trainings to TensorBoard, MLflow or W&B."""
     from pipeline.project import log as logging
 
     say(logging.log(sink, to=to, only=only or [], say=say))

@@ -1,4 +1,4 @@
-"""``rrcm log``: sends curves and results of trainings to TensorBoard, MLflow or Weights & Biases.
+"""``rrcm log``: sends the curves of trainings to TensorBoard, MLflow or Weights & Biases.
 
 A training always writes its curves to ``log.csv``, so that it needs no server; this exports them.
 Guarantee of each sink: a training is one run, named after its stage and known by its digest,
@@ -18,14 +18,12 @@ from typing import Any
 import pandas as pd
 
 from pipeline.project.patterns import matching
-from pipeline.workflow.dvc_lock import Lock, md5, tree
 from rrcm.core.errors import ConfigError, DataError, StageError, one_line
-from rrcm.core.files import read_config, read_json, require_file, sha256
+from rrcm.core.files import read_config, read_json, sha256
 from rrcm.core.registry import suggest
 from rrcm.models.trained.base import checkpoint
 
 FOLDERS = {"pretrain": "pretrained", "train": "models", "denoise": "denoisers"}  # of each stage
-METRICS = Path("metrics")
 DIGITS = 16  # of a digest
 PROJECT = "rrcm"  # the name of all runs together
 BATCH = 1000  # values that MLflow takes at once
@@ -35,22 +33,16 @@ LONGEST = 6000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """A finished training: values at each step, and its results."""
+    """A finished training and its values at each step; the last also has validation_accuracy."""
 
     stage: str
     digest: str
     parameters: Mapping[str, Any]  # dotted, as runs.loss.lbd
     rows: list[tuple[int, dict[str, float]]]
-    results: Mapping[str, float]
-
-    @property
-    def last(self) -> int:
-        """The last step, at which the results are shown."""
-        return self.rows[-1][0] if self.rows else 0
 
 
 def log(sink: str, *, to: str | None, only: Sequence[str], say: Callable[[str], None]) -> str:
-    """Send the finished trainings, each as one run with its results.
+    """Send the finished trainings, each as one run.
 
     Args:
         sink: A name of `SINKS`.
@@ -72,21 +64,24 @@ def log(sink: str, *, to: str | None, only: Sequence[str], say: Callable[[str], 
             f"rrcm log {sink}: there is no such sink, only {', '.join(SINKS)}."
             f"{suggest(sink, [*SINKS])}"
         )
-    logs, lock = _logs(only), Lock()
+    logs = _logs(only)
     if to and "://" in to and sink != "mlflow":
         raise ConfigError(f"--to {to}: {sink} writes to a folder, and this is an address")
     send, shown = SINKS[sink](to)
     for stage, folder in logs.items():
-        record = _provenance(stage)
+        path = Path("provenance", f"{stage}.json")
+        record = read_json(path) if path.exists() else {}  # it is not, after `rrcm pull`
         run = Run(
             stage=stage,
             digest=str(record.get("inputs") or sha256(folder / "log.csv"))[:DIGITS],
             parameters=_parameters(folder),
             rows=_rows(stage, folder),
-            results=_results(stage, folder, lock),
         )
+        accuracy = record.get("validation_accuracy")
+        if run.rows and accuracy is not None:
+            run.rows[-1][1]["validation_accuracy"] = float(accuracy)
         send(run)
-        say(f"{run.stage}: {len(run.rows)} rows, {len(run.results)} results")
+        say(f"{run.stage}: {len(run.rows)} rows")
     return shown
 
 
@@ -110,13 +105,6 @@ def _logs(only: Sequence[str]) -> dict[str, Path]:
     return {stage: here[stage] for stage in matching(here, only, kind="training here")}
 
 
-def _provenance(stage: str) -> dict[str, Any]:
-    """The provenance of a stage; empty if it is not here, as after `rrcm pull`."""
-    path = Path("provenance", f"{stage}.json")
-    content: dict[str, Any] = read_json(path) if path.exists() else {}
-    return content
-
-
 def _rows(stage: str, folder: Path) -> list[tuple[int, dict[str, float]]]:
     """The steps of ``log.csv`` with their values, and the speed that was measured at them."""
     speed = Path("provenance", f"{stage}.csv")
@@ -132,7 +120,6 @@ def _rows(stage: str, folder: Path) -> list[tuple[int, dict[str, float]]]:
 
 def _table(path: Path) -> pd.DataFrame:
     """The rows of a CSV file of numbers by its column ``step``."""
-    require_file(path)
     try:
         return pd.read_csv(path).astype(float).set_index("step")
     except KeyError:
@@ -172,34 +159,6 @@ def _dotted(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _results(stage: str, folder: Path, lock: Lock) -> dict[str, float]:
-    """``validation_accuracy``, and ``sigma_0.5/acr`` and so on of each evaluation that is its own.
-
-    Metrics are left out unless, by dvc.lock, they are of the certificates that are here, and each
-    stage from the training to them read what the stage before it wrote last.
-    """
-    accuracy = _provenance(stage).get("validation_accuracy")
-    scores = {} if accuracy is None else {"validation_accuracy": float(accuracy)}
-    log_csv = folder / "log.csv"
-    certificates = {path.name: md5(path) for path in Path("certificates").glob("*.csv")}
-    metrics = {path.name: md5(path) for path in METRICS.glob("*.json")}
-    recorded = {path: digest for path, (_, digest) in lock.outputs.items()}
-    if (
-        recorded.get(METRICS.as_posix()) != tree(metrics)
-        or recorded.get(log_csv.as_posix()) != md5(log_csv)
-        or lock.read("report", Path("certificates")) != tree(certificates)
-    ):
-        return scores
-    for name in sorted(metrics):
-        evaluation = Path(name).stem
-        lineage = lock.lineage(Path("certificates", f"{evaluation}.csv"))
-        asked: Mapping[str, Any] = lineage.params.get(f"evals.{evaluation}", {}) if lineage else {}
-        if lineage and not lineage.older and f"train@{asked.get('run')}" == stage:
-            numbers = read_json(METRICS / name)
-            scores |= {f"sigma_{asked['sigma']:g}/{key}": float(numbers[key]) for key in numbers}
-    return scores
-
-
 # A sink: a function that sends a run, and a text that says where it is then and how to look at it.
 Sink = tuple[Callable[[Run], None], str]
 
@@ -216,10 +175,11 @@ def tensorboard(to: str | None) -> Sink:
         shutil.rmtree(folder, ignore_errors=True)
         # purge_step: a TensorBoard that shows the folder forgets what it had read there before
         with SummaryWriter(str(folder), purge_step=0) as writer:
-            for step, values in [*run.rows, (run.last, run.results)]:
+            for step, values in run.rows:
                 for name, value in values.items():
                     writer.add_scalar(name, value, step)
-            for part in hparams(dict(run.parameters), dict(run.results)):
+            final = run.rows[-1][1] if run.rows else {}
+            for part in hparams(dict(run.parameters), final):
                 writer.file_writer.add_summary(part)
 
     return send, f"{place}: `tensorboard --logdir {place}` shows it"
@@ -246,9 +206,7 @@ def mlflow(to: str | None) -> Sink:
     def send(run: Run) -> None:
         now = time.time_ns() // 1_000_000
         texts = [Param(key, str(value)[:LONGEST]) for key, value in run.parameters.items()]
-        values = [(step, k, v) for step, row in run.rows for k, v in row.items()]
-        values += [(run.last, key, value) for key, value in run.results.items()]
-        metrics = [Metric(key, value, now, step) for step, key, value in values]
+        metrics = [Metric(k, v, now, step) for step, row in run.rows for k, v in row.items()]
         tags = {"rrcm.digest": run.digest, "rrcm.stage": run.stage}
         try:
             known = client.get_experiment_by_name(PROJECT)
@@ -300,7 +258,6 @@ def wandb(to: str | None) -> Sink:
             ) as opened:
                 for step, values in run.rows:
                     opened.log(values, step=step, commit=True)
-                opened.summary.update(dict(run.results))
         except wandb.Error as error:
             raise DataError(f"rrcm log wandb: {one_line(error)}") from None
 

@@ -1,10 +1,10 @@
 """Reads how the results of a checkout were made: versions, machines, and the commit with them."""
 
-import subprocess
 from pathlib import Path
 
 import pandas as pd
 
+from pipeline.workflow import git
 from pipeline.workflow.dvc_lock import LOCKFILE
 from rrcm.core.errors import DataError
 from rrcm.core.files import read_json
@@ -47,18 +47,10 @@ def recorded() -> str:
 
     It is the last commit that changed dvc.lock, which has the hashes of all results.
     """
-    commit, date = _git("log", "-1", "--format=%h %cs", "--", str(LOCKFILE)).partition(" ")[::2]
-    if not commit:
+    last = git.attempt("log", "-1", "--format=%h %cs", "--", str(LOCKFILE))
+    if not last:
         return ""
-    if _git("status", "--porcelain", "--", str(LOCKFILE)):
+    commit, date = last.split()
+    if git.run("status", "--porcelain", "--", str(LOCKFILE)):
         return f"These results are not committed: {LOCKFILE} differs from that of {commit}, {date}."
     return f"These results are those of commit {commit}, {date}, the last that changed {LOCKFILE}."
-
-
-def _git(*arguments: str) -> str:
-    """Return the output of git; empty if it fails or is not installed."""
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True)
-    except OSError:
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
