@@ -70,7 +70,7 @@ def plan(
         typer.Option(help="GPUs by name and number, as h100:8.", show_default="this machine"),
     ] = None,
 ) -> None:
-    """Estimate time and disk of every stage; nothing is run."""
+    """Estimate the time of every costly stage; nothing is run."""
     from pipeline.project import plan
 
     say(plan.plan(preset, only=only or [], gpu=gpu))

@@ -96,9 +96,10 @@ def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
     device = named(gpu) if gpu else at_hand()
     text, params, described = _read(preset)
     planned, stages = Planned(params), declared(text)
-    works = [planned.stage(name) for name in (_needed(stages, only) if only else stages)]
-    head = f"{described}: {len(works)} stages, on {device.name} x {device.count}"
-    notes = [line for note in _notes(works, device) for line in _wrapped(note)]
+    names = _needed(stages, only) if only else [*stages]
+    works = [work for name in names if (work := planned.stage(name))]
+    head = f"{described}: {len(names)} stages, on {device.name} x {device.count}"
+    notes = [textwrap.fill(n, WIDTH, subsequent_indent="  ") for n in _notes(works, device)]
     return "\n".join([head, "", *_table(works, device), "", *notes])
 
 
@@ -124,37 +125,31 @@ def _table(works: Sequence[Work], device: Device) -> list[str]:
     """A row for each stage, or for those of a group that differ in their seed only."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for work in works:
-        group, _, name = work.name.partition("@")
-        pattern = SEED.sub("-seed*", name) if work.operations != 0 else "*" if name else ""
-        rows.setdefault((group, pattern, *_cells(work, device)), []).append(name)
-    lines = [_row("", "", "operations", "time", "disk")]
-    for (group, pattern, what, *cells), names in rows.items():
+        pattern = SEED.sub("-seed*", work.name)
+        rows.setdefault((pattern, *_cells(work, device)), []).append(work.name)
+    lines = [_row("", "", "operations", "time")]
+    for (pattern, what, *cells), names in rows.items():
         several = len(names) > 1
         name = pattern if several else names[0]
-        count = f"{len(names)} x " if several else ""
-        lines.append(_row(f"{group}@{name}" if name else group, f"{count}{what}", *cells))
+        lines.append(_row(name, f"{len(names)} x {what}" if several else what, *cells))
     seconds = sum(device.seconds(work) or 0 for work in works)
     bound = "≤ " if any(work.bound for work in works) else ""
     operations = scaled(sum(work.operations or 0 for work in works), "FLOP")
-    disk = scaled(sum(work.disk for work in works), "B")
-    return [*lines, _row("all, one after the other", "", operations, bound + brief(seconds), disk)]
+    return [*lines, _row("all, one after the other", "", operations, bound + brief(seconds))]
 
 
-def _cells(work: Work, device: Device) -> tuple[str, ...]:
-    operations, seconds = "", ""
-    if work.operations is None:
-        operations = "not known"
-    elif work.operations:
-        operations = scaled(work.operations, "FLOP")
-        seconds = f"{'≤ ' if work.bound else ''}{brief(device.seconds(work) or 0)}"
-    return work.what, operations, seconds, scaled(work.disk, "B") if work.disk else ""
+def _cells(work: Work, device: Device) -> tuple[str, str, str]:
+    seconds = device.seconds(work)
+    if work.operations is None or seconds is None:
+        return work.what, "not known", ""
+    bound = "≤ " if work.bound else ""
+    return work.what, scaled(work.operations, "FLOP"), bound + brief(seconds)
 
 
-def _row(name: str, what: str, *cells: str) -> str:
+def _row(name: str, what: str, operations: str, time: str) -> str:
     if len(name) > NAME:
         name = f"{name[: NAME - 1]}…"
-    columns = zip(cells, (10, 10, 9), strict=True)
-    return f"{name:{NAME}} {what:{WHAT}}{''.join(f' {c:>{n}}' for c, n in columns)}".rstrip()
+    return f"{name:{NAME}} {what:{WHAT}} {operations:>10} {time:>10}".rstrip()
 
 
 def _notes(works: Sequence[Work], device: Device) -> list[str]:
@@ -162,19 +157,16 @@ def _notes(works: Sequence[Work], device: Device) -> list[str]:
     peaks = ", ".join(f"{peak / 1e12:.4g} TFLOP/s {name}" for name, peak in device.peaks.items())
     notes = [
         "counts: steps x images of a batch; images x most draws of each. A name with * stands for "
-        "several stages, and its numbers are of one of them. docs/planning.md has the details.",
+        "several stages, and its numbers are of one of them. Stages that are not listed take "
+        "little. docs/planning.md has the details.",
         f"time: operations by {UTILISATION:g} (assumed) x {peaks}. Loading of images and starts "
         "of kernels are not in it.",
     ]
     if any(work.bound for work in works):
         notes.append("≤: an upper bound: a stopping rule may end an image earlier.")
-    if unknown := [work.name for work in works if work.operations is None]:
-        notes.append(f"not known: the size of an imported denoiser: {', '.join(unknown)}")
+    if any(work.operations is None for work in works):
+        notes.append("not known: the size of an imported denoiser; not in the sum.")
     return notes
-
-
-def _wrapped(note: str) -> list[str]:
-    return textwrap.wrap(note, WIDTH - 2, subsequent_indent="  ")
 
 
 def brief(seconds: float) -> str:
@@ -188,7 +180,7 @@ def brief(seconds: float) -> str:
 
 
 def scaled(value: float, unit: str) -> str:
-    """Return a number with three digits and a decimal prefix: ``1.53 GB``."""
+    """Return a number with three digits and a decimal prefix: ``1.53 GFLOP``."""
     power = 0
     while value >= 999.5 and power < len(UNITS) - 1:
         value, power = value / 1000, power + 1

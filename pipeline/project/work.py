@@ -1,4 +1,4 @@
-"""What each stage of a params.yaml computes, and leaves on the disk.
+"""What each stage of a params.yaml computes.
 
 Operations are those of matrix products and convolutions, two per multiply-add, as PyTorch's
 FlopCounterMode counts them on networks without weights (its device ``meta``): nothing is computed,
@@ -6,9 +6,8 @@ so that a network of any size takes a moment.
 """
 
 import copy
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.runtime import throughput
-from rrcm.certification.votes.sequential import look_schedule
 from rrcm.config.denoisers import Denoising
 from rrcm.config.params import Params
 from rrcm.config.sections import NONE, Compute, Model, Pretrain, Run
@@ -33,45 +31,29 @@ from rrcm.training.engine.draws import Draws
 from rrcm.training.pretrain import noise_levels
 
 ROWS = 2  # images with which a loss is called
-FLOAT = 4  # bytes
-TAR = 512  # bytes of a tar's header, and of the blocks that it is made of
-NPY = 128  # bytes of a NumPy file's header
-LOOK = 64  # bytes of a look in a file of votes; the digits have 53 to 88
 SPLITS = ("train", "validation", "choice", "test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """One stage: its counts; no operations where it takes little, or None where they are unknown.
+    """One stage: ``what`` it counts, and its operations; None where they are unknown.
 
-    ``operations`` are in all, on all ``devices`` (0: all there are), in ``precision``. ``draws``
-    are the most of a sampling; with ``bound`` a stopping rule may take fewer. ``disk`` is in bytes.
+    ``operations`` are in all, on all ``devices`` (0: all there are), in ``precision``; with
+    ``bound`` a stopping rule may end a sampling earlier.
     """
 
-    name: str = ""
+    name: str
     what: str
-    operations: float | None = 0.0
-    draws: int = 0
+    operations: float | None
     bound: bool = False
     devices: int = 1
     precision: str = "fp32"
-    disk: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    """Operations of a forward pass of one image, and the number of parameters."""
-
-    operations: float
-    parameters: int
-
-
-def counted(build: Callable[[], nn.Module], size: tuple[int, ...]) -> Network:
-    """Count a network, (pixels [B, *size], sigma) to anything."""
+def counted(build: Callable[[], nn.Module], size: tuple[int, ...]) -> float:
+    """Operations of a forward pass of one image of a network, (pixels [B, *size], sigma)."""
     with torch.device("meta"):
-        module = build()
-        operations = throughput.operations(module, size)
-    return Network(operations, sum(p.numel() for p in module.parameters()))
+        return throughput.operations(build(), size)
 
 
 class Passes(nn.Module):
@@ -175,7 +157,7 @@ class Planned:
         Raises:
             ConfigError: They are not known before it is sharded.
         """
-        self.params, self._networks = params, dict[tuple[str, str], Network]()
+        self.params, self._networks = params, dict[tuple[str, str], float]()
         self.size = params.data.channels, params.data.size, params.data.size  # (C, H, W)
         self._data: Contents | None = registry.load("datasets", params.data.name).CONTENTS
 
@@ -204,21 +186,20 @@ class Planned:
                 f"been read: {error}"
             ) from None
 
-    def stage(self, name: str) -> Work:
-        """The work of a stage of dvc.yaml."""
+    def stage(self, name: str) -> Work | None:
+        """The work of a stage of dvc.yaml; None if it takes little."""
         group, _, item = name.partition("@")
-        work: dict[str, Callable[[str], Work]] = {
-            "shard": self._shard, "pretrain": self._pretrain, "train": self._train,
-            "denoise": self._denoise, "export": self._export, "combine": self._export,
-            "purify": self._export, "member": self._member, "represent": self._represent,
-            "sample": self._sample,
+        work: dict[str, Callable[[str, str], Work]] = {
+            "pretrain": self._pretrain, "train": self._train, "denoise": self._denoise,
+            "represent": self._represent, "sample": self._sample,
         }  # fmt: skip
-        if group not in work:
-            return Work(name=name, what="takes little")
-        return replace(work[group](item), name=name)
+        return work[group](name, item) if group in work else None
 
-    def classifier(self, architecture: str, model: str) -> Network:
-        """Count a classifier of a network of rrcm/models/networks/ and an entry of ``models``."""
+    def classifier(self, architecture: str, model: str) -> float:
+        """Operations of a network of rrcm/models/networks/ of the shape of an entry of ``models``.
+
+        They are those of a forward pass of one image.
+        """
         declared = Model(architecture=architecture, shape=self.params.models[model])
 
         def build() -> nn.Module:
@@ -226,8 +207,8 @@ class Planned:
 
         return self._count((architecture, model), build)
 
-    def _denoiser(self, name: str) -> Network:
-        """Count the network of an entry of ``denoisers``."""
+    def _denoiser(self, name: str) -> float:
+        """The same of the network of an entry of ``denoisers``."""
         cfg = self.params.denoisers[name]
         shape = self.params.models[cfg.model]
 
@@ -236,44 +217,34 @@ class Planned:
 
         return self._count((cfg.network, cfg.model), build)
 
-    def _count(self, key: tuple[str, str], build: Callable[[], nn.Module]) -> Network:
+    def _count(self, key: tuple[str, str], build: Callable[[], nn.Module]) -> float:
         if key not in self._networks:
             self._networks[key] = counted(build, self.size)
         return self._networks[key]
 
-    def _draw(self, name: str) -> Network | None:
-        """What one noisy draw of a classifier calls, in all.
+    def _draw(self, name: str) -> float | None:
+        """Operations of one noisy draw of a classifier.
 
         None behind an imported denoiser, whose shape is in its file.
         """
         params = self.params
         if name not in params.purified:
             runs = [params.runs[run] for run in params.runs_of(name) or [name]]
-            each = [self.classifier(run.architecture, run.model) for run in runs]
-            return Network(sum(n.operations for n in each), sum(n.parameters for n in each))
+            return sum(self.classifier(run.architecture, run.model) for run in runs)
         cfg, behind = params.purified[name], self._draw(params.purified[name].run)
         folder, _, source = cfg.denoiser.partition("/")
         if folder != "denoisers" or behind is None:
             return None
-        front, calls = self._denoiser(source), cfg.calls()
-        return Network(
-            calls["denoiser"] * front.operations + calls["classifier"] * behind.operations,
-            front.parameters + behind.parameters,
-        )
+        calls = cfg.calls()
+        return calls["denoiser"] * self._denoiser(source) + calls["classifier"] * behind
 
-    def _shard(self, item: str) -> Work:
-        count = sum(self.images.values())
-        stored = self._data.bytes if self._data else 0
-        blocks = -(-(stored or math.prod(self.size) + NPY) // TAR)
-        return Work(what=f"{count:,}", disk=count * (3 + blocks) * TAR)
-
-    def _pretrain(self, item: str) -> Work:
+    def _pretrain(self, name: str, item: str) -> Work:
         cfg = self.params.pretrain[item]
         passes = pretraining(cfg, self.params.models[cfg.model], self.size)
         network = self.classifier(cfg.architecture, cfg.model)
-        return _training(network, passes, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
+        return _training(name, network * passes, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
 
-    def _train(self, item: str) -> Work:
+    def _train(self, name: str, item: str) -> Work:
         run = self.params.runs[item]
         recipe = self.params.recipes[run.recipe]
         network = self.classifier(run.architecture, run.model)
@@ -281,51 +252,32 @@ class Planned:
         checks = recipe.epochs if recipe.selection == "validation" else 1
         checked = checks * recipe.validation_draws * self.images["validation"]
         return _training(
-            network,
-            fine_tuning(run, recipe.compute, self.classes),
+            name,
+            network * fine_tuning(run, recipe.compute, self.classes),
             recipe.compute,
             steps=recipe.epochs * per_epoch,
             batch=recipe.batch_size,
-            beside=checked * network.operations,
+            beside=checked * network,
         )
 
-    def _denoise(self, item: str) -> Work:
-        cfg, beside = self.params.denoisers[item], 0.0
+    def _denoise(self, name: str, item: str) -> Work:
+        cfg = self.params.denoisers[item]
         passes, guided = denoising(cfg, self.classes)
+        each = passes * self._denoiser(item)
         if cfg.guide != NONE:
             run = self.params.runs[cfg.guide.partition("/")[2]]
-            guide = self.classifier(run.architecture, run.model)
-            beside = cfg.steps * cfg.batch_size * guided * guide.operations
-        return _training(
-            self._denoiser(item),
-            passes,
-            cfg.compute,
-            steps=cfg.steps,
-            batch=cfg.batch_size,
-            beside=beside,
-        )
+            each += guided * self.classifier(run.architecture, run.model)
+        return _training(name, each, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
 
-    def _export(self, item: str) -> Work:
-        called = self._draw(item)
-        if called is None:
-            return Work(what="weights and an ONNX file of unknown size")
-        files = 1 if item in self.params.runs else 2  # those combined or purified are weights, too
-        what = "an ONNX file" if files == 1 else "weights and an ONNX file"
-        return Work(what=what, disk=FLOAT * files * called.parameters)
-
-    def _member(self, item: str) -> Work:
-        called = self._draw(self.params.members[item].run)
-        return Work(what="a copy of the weights", disk=FLOAT * called.parameters if called else 0.0)
-
-    def _represent(self, item: str) -> Work:
+    def _represent(self, name: str, item: str) -> Work:
         cfg = self.params.representations[item]
         train, test = self.images["train"], self.images["test"] * len(cfg.sigmas)
         clean = train * (1 + cfg.normalised)  # for the probe, and for the units of the distance
         count = clean + test + 2 * cfg.images
         network = self.classifier(cfg.architecture, cfg.model)
-        return Work(what=f"{count:,}", operations=count * network.operations)
+        return Work(name=name, what=f"{count:,}", operations=count * network)
 
-    def _sample(self, item: str) -> Work:
+    def _sample(self, name: str, item: str) -> Work:
         cfg, called = self.params.sample, self._draw(self.params.evals[item].run)
         kind, _, number = cfg.subset.partition(":")
         images = self.images[cfg.split]
@@ -333,29 +285,22 @@ class Planned:
             images = -(-images // int(number)) if kind == "every" else min(images, int(number))
         draws = cfg.n0 + cfg.n
         return Work(
+            name=name,
             what=f"{images:,} x {draws:,}",
-            operations=None if called is None else images * draws * called.operations,
-            draws=images * draws,
+            operations=None if called is None else images * draws * called,
             bound=cfg.stop != "none",
             precision=cfg.precision,
-            disk=images * (len(look_schedule(cfg.n)) + 2) * LOOK,
         )
 
 
 def _training(
-    network: Network,
-    passes: float,
-    compute: Compute,
-    *,
-    steps: int,
-    batch: int,
-    beside: float = 0.0,
+    name: str, each: float, compute: Compute, *, steps: int, batch: int, beside: float = 0.0
 ) -> Work:
-    """The work of ``steps`` steps, and of other operations ``beside`` them."""
+    """The work of steps with ``each`` operations an image, and of others ``beside`` them."""
     return Work(
+        name=name,
         what=f"{steps:,} x {batch:,}",
-        operations=steps * batch * passes * network.operations + beside,
+        operations=steps * batch * each + beside,
         devices=compute.devices,
         precision=compute.precision,
-        disk=FLOAT * network.parameters,
     )

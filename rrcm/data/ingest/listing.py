@@ -86,15 +86,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
-    """What a published dataset has: images of its splits (``test`` is 0 without one), and classes.
-
-    ``bytes`` are those of a stored picture, on average; 0: pixels are stored as they are.
-    """
+    """What a published dataset has: images of its splits (``test``: 0 without one), and classes."""
 
     train: int
     test: int
     classes: int
-    bytes: int = 0
 
 
 def anything(_: list[str]) -> None:
