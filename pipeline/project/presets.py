@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
+from pipeline import checked
 from pipeline.project import variants
 from pipeline.workflow import lockfile
 from rrcm.config import params, sections
@@ -49,7 +49,7 @@ def use(name: str, *, base: str | None, force: bool) -> str:
         raise ConfigError(
             f"{sections.PARAMS} has been edited: save it elsewhere, or overwrite it with --force"
         )
-    before = lockfile.switch(str(YAML(typ="safe").load(text)["data"]["name"]))
+    before = lockfile.switch(parsed(text).data.name)
     write_text(sections.PARAMS, text)
     return f"{described}; results of {before} are kept in {lockfile.ASIDE}" if before else described
 
@@ -69,10 +69,13 @@ def resolve(name: str, *, base: str | None = None) -> tuple[str, str]:
         require(base is None, f"--base: {name} is a complete preset; only an ablation has a base")
         params.load(PRESETS / f"{name}.yaml")
         return _read(name), f"presets/{name}.yaml"
-    return (
-        composed(name, base or BASE),
-        f"presets/{base or BASE}.yaml as {_file(name)} varies it",
-    )
+    base = base or BASE
+    text = composed(name, base)
+    try:
+        checked.check(parsed(text))
+    except ConfigError as error:
+        raise ConfigError(f"{_file(name)}: {base}: not valid when composed: {error}") from None
+    return text, f"presets/{base}.yaml as {_file(name)} varies it"
 
 
 def _complete() -> list[str]:
@@ -81,11 +84,11 @@ def _complete() -> list[str]:
 
 
 def composed(name: str, base: str) -> str:
-    """Return the text of an ablation's params.yaml, a function of the two files alone; it is valid.
+    """Return the text of an ablation's params.yaml, a function of the two files alone.
 
     Raises:
-        ConfigError: ``base`` is not one of the presets that the ablation varies, or a variant of
-            it is no valid params.yaml.
+        ConfigError: ``base`` is not one of the presets that the ablation varies, or the file names
+            what that preset does not have.
     """
     file = _file(name)
     bases = variants.read(file)
@@ -100,12 +103,7 @@ def composed(name: str, base: str) -> str:
         f"# Made by `rrcm preset {name} --base {base}`; the two files say what the keys mean\n"
         "# and why these values are tried.\n\n"
     )
-    text += "\n\n".join(written({section: node}) for section, node in composition.items()) + "\n"
-    try:
-        parsed(text)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {base}: not valid when composed: {error}") from None
-    return text
+    return text + "\n\n".join(written({key: node}) for key, node in composition.items()) + "\n"
 
 
 def parsed(text: str) -> Params:
@@ -124,30 +122,13 @@ def parsed(text: str) -> Params:
 
 
 def written(entries: dict[str, Any]) -> str:
-    """Return entries as YAML in the form of the presets: a mapping without mappings in one line."""
-
-    def flow(value: Any) -> Any:
-        if isinstance(value, list):
-            node, parts, short = CommentedSeq(flow(each) for each in value), value, True
-        elif isinstance(value, dict):
-            node = CommentedMap({key: flow(each) for key, each in value.items()})
-            parts, short = value.values(), len(value) < 7
-        else:
-            return value
-        if short and not any(_levels(each) for each in parts):
-            node.fa.set_flow_style()
-        return node
-
-    yaml, text = YAML(), io.StringIO()
-    yaml.width = 120
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.dump(flow(entries), text)
+    """Return entries as YAML: mappings and lists of plain values in one line."""
+    yaml, text = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.default_flow_style, yaml.width = None, 200
+    yaml.sort_base_mapping_type_on_output = False
+    yaml.representer.ignore_aliases = lambda _: True
+    yaml.dump(entries, text)
     return text.getvalue().rstrip()
-
-
-def _levels(value: Any) -> bool:
-    """Return whether a value is a mapping, or a list that contains one at any depth."""
-    return isinstance(value, dict) or (isinstance(value, list) and any(map(_levels, value)))
 
 
 def _edited(current: Path, complete: list[str]) -> bool:

@@ -5,20 +5,16 @@ are grouped by *part*: the ``run`` itself, or the ``model``, ``pretrain`` or ``r
 names.
 """
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
-from rrcm.core.registry import suggest
 from rrcm.core.schema import cast, read_yaml
 
 SECTIONS = {"model": "models", "pretrain": "pretrain", "recipe": "recipes", "run": "runs"}
 NONE = ("denoisers", "ensembles", "members", "purified", "representations")
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")  # DVC splits names at dots
 
 Node = dict[str, Any]
 
@@ -32,8 +28,8 @@ class Ablation:
     """
 
     run: str
-    setting: Node
-    variants: dict[str, Node]
+    setting: dict[str, Node]
+    variants: dict[str, dict[str, Node]]
 
 
 def read(path: Path) -> dict[str, Ablation]:
@@ -55,13 +51,17 @@ def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
         where: The place of ``ablation``, for errors.
 
     Raises:
-        ConfigError: A change names a key that the run does not have, is of another type, or changes
-            nothing; or two variants are the same.
+        ConfigError: There is no such run, or none of its parts is what is changed; or two variants
+            are the same. Changed values are not checked.
     """
-    _known(ablation.run, preset["runs"], f"{where}.run", "the runs")
-    names = _names(preset["runs"][ablation.run], ablation.run)
+    runs = preset["runs"]
+    require(ablation.run in runs, f"{where}.run: {ablation.run!r} is none of {', '.join(runs)}")
+    names = _names(runs[ablation.run], ablation.run)
     parts = {part: preset[SECTIONS[part]][name] for part, name in names.items()}
-    parts = merged(parts, ablation.setting, where=f"{where}.setting")
+    for changes in (ablation.setting, *ablation.variants.values()):
+        if unknown := [part for part in changes if part not in parts]:
+            raise ConfigError(f"{where}: {unknown[0]!r} is none of {', '.join(parts)}")
+    parts = merged(parts, ablation.setting)
     composed = {section: {} for section in SECTIONS.values()}
     _keep(composed, names, parts)
     if (other := parts.get("pretrain", {}).get("model")) not in (None, names["model"]):
@@ -75,11 +75,9 @@ def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
     composed["evals"] = dict(evals)
     seen = {"the run itself": parts}
     for variant, changes in ablation.variants.items():
-        place = f"{where}.variants.{variant}"
-        require(bool(NAME.fullmatch(variant)), f"{place}: a name of a-z, 0-9, _ and - is needed")
-        varied = merged(parts, changes, where=place)
+        varied = merged(parts, changes)
         if twins := [name for name, other in seen.items() if other == varied]:
-            raise ConfigError(f"{place}: {changes} is the same as {twins[0]}; leave it out")
+            raise ConfigError(f"{where}.variants.{variant}: the same as {twins[0]}; leave it out")
         seen[variant] = varied
         renamed = _renamed(names, variant, changed={p for p in parts if parts[p] != varied[p]})
         _keep(composed, renamed, _referring(varied, renamed, names))
@@ -91,23 +89,11 @@ def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
     return {section: composed.get(section, node) for section, node in preset.items()}
 
 
-def merged(old: Any, new: Any, *, where: str) -> Any:
-    """Return ``old`` with the values of ``new`` in place of its own, recursively; lists are values.
-
-    Raises:
-        ConfigError: A key of ``new`` is not in ``old``, or a value is of another type.
-    """
-    if isinstance(old, list):
-        require(isinstance(new, list), f"{where}: expected a list, got {new!r}")
+def merged(old: Any, new: Any) -> Any:
+    """Return ``new``; of two mappings, ``old`` with the values of ``new``, recursively."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
-    if not isinstance(old, dict):
-        return cast(new, type(old), where=where)
-    for key in cast(new, dict[str, Any], where=where):
-        _known(key, old, where, "what is varied")
-    return {
-        key: merged(value, new[key], where=f"{where}.{key}") if key in new else value
-        for key, value in old.items()
-    }
+    return old | {key: merged(old.get(key), value) for key, value in new.items()}
 
 
 def _names(run: Node, name: str) -> dict[str, str]:
@@ -141,11 +127,3 @@ def _referring(parts: Node, renamed: dict[str, str], names: dict[str, str]) -> N
 def _keep(composed: Node, names: dict[str, str], parts: Node) -> None:
     for part, name in names.items():
         composed[SECTIONS[part]].setdefault(name, parts[part])
-
-
-def _known(name: str, known: Iterable[str], where: str, what: str) -> None:
-    listed = [*map(str, known)]
-    if name not in listed:
-        raise ConfigError(
-            f"{where}: {name!r} is not in {what} ({', '.join(listed)}).{suggest(str(name), listed)}"
-        )
