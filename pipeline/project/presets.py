@@ -123,7 +123,7 @@ def parsed(text: str) -> Params:
 
 def written(entries: dict[str, Any]) -> str:
     """Return entries as YAML: mappings and lists of plain values in one line."""
-    yaml, text = YAML(typ="safe", pure=True), io.StringIO()
+    yaml, text = YAML(typ="safe"), io.StringIO()
     yaml.default_flow_style, yaml.width = None, 200
     yaml.sort_base_mapping_type_on_output = False
     yaml.representer.ignore_aliases = lambda _: True

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from builders import PARAMS, certificates, changed, plain, refused
+from dvc.utils.serialize import parse_yaml
 from helpers import shipped
 from workspace import ROOT, tracked
 
@@ -84,6 +85,7 @@ def test_a_variant_differs_in_what_it_names_and_in_nothing_else(tmp_path, name, 
         (run.model, run.start) for run in runs
     }
     assert checked.check(whole) == []
+    assert params.parse(parse_yaml(text, "params.yaml"), params.Params, where="") == whole  # by DVC
 
 
 def test_the_ablations_are_those_of_the_appendix():
