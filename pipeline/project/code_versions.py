@@ -1,9 +1,8 @@
 """Versions of the code of a stage: found in git by their hashes in dvc.lock, and compared.
 
-Two versions are the same code if each file that both have has the same syntax tree, and what it
-imports of this project is the same code as well, wherever that lies. Comments, docstrings,
-annotations of undecorated functions and of their variables do not count, nor the order of imports
-of this project. Files that are not Python must have the same bytes.
+Two versions are the same code if each file that both have has the same syntax tree, and imports
+none of this project that only one of them has. Comments, docstrings, and annotations of undecorated
+functions and of their variables do not count. Files that are not Python must have the same bytes.
 
 Guarantee: with the same inputs, parameters, packages and machine, both versions compute the same
 result. Not compared are code that dvc.yaml does not list for the stage, and lines and paths of code
@@ -19,8 +18,6 @@ from pipeline.workflow import git
 from pipeline.workflow.dvc_lock import tree as tree_hash
 from rrcm.core.errors import StageError
 
-PROJECT = ("rrcm.", "pipeline.")  # names of modules whose order of import does not matter
-
 
 def compare(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> str | None:
     """The first difference of two versions, a line for the place in each; None if there is none.
@@ -32,80 +29,49 @@ def compare(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> str | None:
     Raises:
         StageError: A file of Python cannot be parsed.
     """
-    before, now = _Version(old), _Version(new)
-    for path in sorted(before.trees.keys() & now.trees.keys()):
-        if before.digest(path) != now.digest(path):
-            return _first(before, path, now, path)
     for path in sorted(old.keys() | new.keys()):
-        if not path.endswith(".py") and old.get(path) != new.get(path):
-            state = [f"{path}: {'' if path in files else 'not '}there" for files in (old, new)]
-            return _lines(*state)
+        if path.endswith(".py") and path in old and path in new:
+            before, now = _tree(path, old[path]), _tree(path, new[path])
+            if ast.dump(before) != ast.dump(now):
+                return _first(path, before, now)
+            for file in sorted(_imported(now)):
+                if (file in old) != (file in new):
+                    return _presence(file, old, new)
+        elif not path.endswith(".py") and old.get(path) != new.get(path):
+            return _presence(path, old, new)
     return None
+
+
+def _presence(path: str, old: Mapping[str, bytes], new: Mapping[str, bytes]) -> str:
+    states = [f"{path}: {'' if path in files else 'not '}there" for files in (old, new)]
+    return _lines(*states)
 
 
 def _lines(old: str, new: str) -> str:
     return f"  - {old}\n  + {new}"
 
 
-class _Version(ast.NodeTransformer):
-    """The files of Python of a version; in their trees, imports name the code that they mean."""
+def _tree(path: str, text: bytes) -> ast.AST:
+    try:
+        return _Bare().visit(ast.parse(text))
+    except SyntaxError as error:
+        raise StageError(f"{path}: no valid Python: {error}") from None
 
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        self.trees: dict[str, ast.Module] = {}
-        for path, text in files.items():
-            if path.endswith(".py"):
-                try:
-                    self.trees[path] = _Bare().visit(ast.parse(text))
-                except SyntaxError as error:
-                    raise StageError(f"{path}: no valid Python: {error}") from None
-        self.paths: dict[str, str] = {}  # of files by their digest
-        self._modules = {_module(path): path for path in self.trees}
-        self._digests: dict[str, str] = {}
 
-    def digest(self, path: str) -> str:
-        """A digest of a file and of all that it imports; its path while that is being computed."""
-        if path not in self._digests:
-            self._digests[path] = path
-            self.trees[path] = self.visit(self.trees[path])
-            digest = hashlib.sha256(ast.dump(self.trees[path]).encode()).hexdigest()
-            self._digests[path], self.paths[digest] = digest, path
-        return self._digests[path]
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        (alias,) = node.names
-        if path := self._modules.get(f"{node.module}.{alias.name}"):
-            return self._meant(node, path, "", alias)
-        if path := self._modules.get(node.module or ""):
-            return self._meant(node, path, alias.name, alias)
-        return node
-
-    def visit_Import(self, node: ast.Import) -> ast.AST:
-        path = self._modules.get(node.names[0].name)
-        return self._meant(node, path, "", node.names[0]) if path else node
-
-    def _meant(self, node: ast.stmt, path: str, name: str, alias: ast.alias) -> ast.AST:
-        bound = ast.alias(name, alias.asname or alias.name)
-        return ast.copy_location(ast.ImportFrom(self.digest(path), [bound], 0), node)
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Follow the imports of a statement, and sort those of this project in its body."""
-        node = super().generic_visit(node)
-        if isinstance(body := getattr(node, "body", None), list):
-            own = sorted((each for each in body if self._is_own(each)), key=ast.dump)
-            body[:] = [own.pop(0) if self._is_own(each) else each for each in body]
-        return node
-
-    def _is_own(self, node: ast.AST) -> bool:
-        outside = isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PROJECT)
-        return outside or bool(self.target(node))
-
-    def target(self, node: ast.AST) -> str:
-        """The path of the file that a followed import means; empty for any other statement."""
-        return self.paths.get(node.module or "", "") if isinstance(node, ast.ImportFrom) else ""
+def _imported(tree: ast.AST) -> set[str]:
+    """The files, in this project, that the imports of a file may mean."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    paths = [name.replace(".", "/") for name in names]
+    return {f"{path}{ending}" for path in paths for ending in (".py", "/__init__.py")}
 
 
 class _Bare(ast.NodeTransformer):
-    """Removes docstrings, annotations of undecorated functions, and ways of writing an import."""
+    """Removes docstrings, and annotations of undecorated functions."""
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
         return self._body(node)
@@ -129,17 +95,6 @@ class _Bare(ast.NodeTransformer):
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
-    def visit_Import(self, node: ast.Import) -> list[ast.AST]:
-        return [ast.copy_location(ast.Import([alias]), node) for alias in node.names]
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.AST]:
-        """One statement for each name, with the name that it is bound to."""
-        aliases = [ast.alias(alias.name, alias.asname or alias.name) for alias in node.names]
-        return [
-            ast.copy_location(ast.ImportFrom(node.module, [alias], node.level), node)
-            for alias in aliases
-        ]
-
     def _body(self, node: ast.Module | ast.ClassDef | ast.FunctionDef) -> ast.AST:
         match node.body:
             case [ast.Expr(ast.Constant(str())), *rest]:
@@ -147,20 +102,11 @@ class _Bare(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _module(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _first(before: _Version, a: str, now: _Version, b: str) -> str:
-    """The first statement, the innermost, at which two files or what they import differ."""
-    old: ast.AST = before.trees[a]
-    new: ast.AST = now.trees[b]
+def _first(path: str, old: ast.AST, new: ast.AST) -> str:
+    """The first statement, the innermost, at which two trees of a file differ."""
     while pair := _inside(old, new):
         old, new = pair
-    if (one := before.target(old)) and (other := now.target(new)):
-        if before.digest(one) != now.digest(other):
-            return _first(before, one, now, other)
-    return _lines(_place(before, a, old), _place(now, b, new))
+    return _lines(_place(path, old), _place(path, new))
 
 
 def _inside(old: ast.AST, new: ast.AST) -> tuple[ast.AST, ast.AST] | None:
@@ -172,13 +118,11 @@ def _inside(old: ast.AST, new: ast.AST) -> tuple[ast.AST, ast.AST] | None:
     return next(((one, other) for one, other in pairs if ast.dump(one) != ast.dump(other)), None)
 
 
-def _place(version: _Version, path: str, node: ast.AST) -> str:
+def _place(path: str, node: ast.AST) -> str:
     """Such as ``rrcm/core/files.py:12: MOST = 2**26``."""
     if isinstance(node, ast.Module):
         return f"{path}: ends otherwise"
-    target = version.target(node)
-    text = f"imports {target}" if target else ast.unparse(node).splitlines()[0]
-    return f"{path}:{getattr(node, 'lineno', 0)}: {text}"
+    return f"{path}:{getattr(node, 'lineno', 0)}: {ast.unparse(node).splitlines()[0]}"
 
 
 class History:
