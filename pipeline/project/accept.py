@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline.project import code_versions
 from pipeline.project.code_versions import History
-from pipeline.workflow import lockfile, records
+from pipeline.workflow import git, lockfile, records
 from pipeline.workflow.records import Record
 from rrcm.core import progress
 from rrcm.core.errors import DataError, StageError
@@ -66,7 +66,8 @@ def accept(
 def _judged(stages: Sequence[Record], *, because: bool) -> _Verdicts:
     verdicts = _Verdicts()
     bar = progress.bar(len(stages), 0, "comparing", " stages", delay=PATIENT)
-    with History() as history, bar:
+    with git.Blobs() as blobs, bar:
+        history = History(blobs)
         for stage in stages:
             waits = [name for name in stage.upstream if name in verdicts.refused]
             command = stage.entry.get("cmd")

@@ -126,22 +126,13 @@ def _place(path: str, node: ast.AST) -> str:
 
 
 class History:
-    """Reads versions of the code from git, each once. A context manager of a git process."""
+    """Reads versions of the code from git, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, blobs: git.Blobs) -> None:
         """Use the repository of the current folder."""
-        self._blobs = git.Blobs()
+        self._blobs = blobs
         self._files: dict[str, dict[str, str]] = {}
         self._hashes: dict[str, str] = {}
-
-    def __enter__(self) -> "History":
-        """Start the git process."""
-        self._blobs.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the git process."""
-        self._blobs.__exit__()
 
     def find(self, recorded: Mapping[str, str]) -> dict[str, bytes]:
         """The contents, by path, of the files and folders that have their recorded hashes.

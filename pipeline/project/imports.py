@@ -1,6 +1,6 @@
 """Puts checkpoints of others where params.yaml can name them: ``rrcm import``, ``import-denoiser``.
 
-params.yaml stays as it is: the entries that it needs are printed.
+params.yaml stays as it is: the entries that a classifier needs are printed.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from typing import Any
 from pipeline import checked
 from pipeline.project.presets import written
 from pipeline.runtime import graph
-from rrcm.config.sections import Model, Run
+from rrcm.config.sections import Model
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.schema import Name, cast
@@ -61,7 +61,7 @@ def import_checkpoint(
     kind, purpose = "an encoder", "fine-tune"
     if read.classes is not None:
         kind, purpose = f"a classifier of {read.classes} classes", "certify"
-    return _shown(f"{out}: {kind}", f"To {purpose} it", entries)
+    return f"{out}: {kind}. To {purpose} it, add to params.yaml:\n\n{written(entries)}"
 
 
 def import_denoiser(
@@ -86,7 +86,7 @@ def import_denoiser(
         head_channels: Channels of each attention head, instead of ``heads``.
 
     Returns:
-        Lines to show: the entries that put the first run of params.yaml behind it, as DDS does.
+        A line to show.
 
     Raises:
         CheckpointError: ``file`` is no such checkpoint.
@@ -94,18 +94,10 @@ def import_denoiser(
     """
     out, process = _place(name), _schedule(schedule, rescale=rescale)
     read = openai_unet.read(file, image_size=image_size, heads=heads, head_channels=head_channels)
-    runs = checked.load().runs
     form = {"network": NETWORK, "shape": read.shape, "schedule": process}
     _keep(out, partial(denoiser.save, tensors=read.tensors, **form))
     size = " x ".join(str(read.shape[key]) for key in ("channels", "image_size", "image_size"))
-    what = f"{out}: a denoiser of images of {size}"
-    if not runs:
-        return what
-    return _shown(what, "To put a classifier behind it", _behind(out, *next(iter(runs.items()))))
-
-
-def _shown(what: str, purpose: str, entries: dict[str, dict[str, Any]]) -> str:
-    return f"{what}. {purpose}, add to params.yaml:\n\n{written(entries)}"
+    return f"{out}: a denoiser of images of {size}; entries of `purified` may name it"
 
 
 def _place(name: str) -> Path:
@@ -198,25 +190,3 @@ def _schedule(text: str, *, rescale: bool) -> Schedule:
         return Schedule(kind=kind, steps=int(steps), rescale=rescale)
     except ConfigError as error:
         raise ConfigError(f"--schedule: {text!r}: {error}") from None
-
-
-def _behind(out: Path, run: str, described: Run) -> dict[str, dict[str, Any]]:
-    """Return the entries of params.yaml for a run behind the denoiser in ``out``, by section."""
-    name, sigma = f"{run}-{out.name}", described.sigma
-    purified = {
-        "method": "dds",
-        "sigma": sigma,
-        "denoiser": out.as_posix(),
-        "network": NETWORK,
-        "run": run,
-        "architecture": described.architecture,
-        "purifier": "one_shot",
-        "purify": {"rule": "first"},
-        "votes": 1,
-        "local": {"copies": 0, "sigma": 0.0, "fixed": True, "seed": 0},
-    }
-    evaluation = {"run": name, "architecture": described.architecture, "sigma": sigma}
-    return {
-        "purified": {name: purified},
-        "evals": {f"{name}-e{round(100 * sigma):03d}": evaluation},
-    }

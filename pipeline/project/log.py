@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.project.patterns import matching
+from rrcm.analysis import entries
 from rrcm.core.errors import ConfigError, DataError, StageError, one_line
 from rrcm.core.files import read_config, read_json, sha256
 from rrcm.core.registry import suggest
@@ -144,19 +145,8 @@ def _parameters(folder: Path) -> dict[str, Any]:
         kind = section.partition(".")[0]
         place = sections.setdefault("start", {}) if kind in sections else sections
         place[kind] = made_with[section]
-    return _dotted(sections)
-
-
-def _dotted(parameters: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested parameters as one mapping, ``{"recipes.epochs": 3}``; lists are JSON."""
-    flat: dict[str, Any] = {}
-    for key, value in parameters.items():
-        if isinstance(value, Mapping):
-            flat |= _dotted(value, f"{prefix}{key}.")
-        else:
-            plain = isinstance(value, bool | int | float | str)
-            flat[f"{prefix}{key}"] = value if plain else json.dumps(value)
-    return flat
+    values = {k: v for kind, node in sections.items() for k, v in entries.flat(node, kind).items()}
+    return {k: json.dumps(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 # A sink: a function that sends a run, and a text that says where it is then and how to look at it.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from matplotlib.ticker import EngFormatter
 
 from pipeline import checked
 from pipeline.project import presets
@@ -32,7 +33,7 @@ PEAKS = {
 UTILISATION = 0.35
 MOST = 1024  # GPUs
 WIDTH, NAME, WHAT = 100, 44, 24  # columns of a line, of a stage's name, and of its counts
-UNITS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+SCALED = EngFormatter("FLOP", places=1)  # such as 1.5 GFLOP
 SEED = re.compile(r"-seed\d+")
 
 
@@ -134,7 +135,7 @@ def _table(works: Sequence[Work], device: Device) -> list[str]:
         lines.append(_row(name, f"{len(names)} x {what}" if several else what, *cells))
     seconds = sum(device.seconds(work) or 0 for work in works)
     bound = "≤ " if any(work.bound for work in works) else ""
-    operations = scaled(sum(work.operations or 0 for work in works), "FLOP")
+    operations = SCALED(sum(work.operations or 0 for work in works))
     return [*lines, _row("all, one after the other", "", operations, bound + brief(seconds))]
 
 
@@ -143,7 +144,7 @@ def _cells(work: Work, device: Device) -> tuple[str, str, str]:
     if work.operations is None or seconds is None:
         return work.what, "not known", ""
     bound = "≤ " if work.bound else ""
-    return work.what, scaled(work.operations, "FLOP"), bound + brief(seconds)
+    return work.what, SCALED(work.operations), bound + brief(seconds)
 
 
 def _row(name: str, what: str, operations: str, time: str) -> str:
@@ -176,16 +177,4 @@ def brief(seconds: float) -> str:
         if value < 120:  # of a unit; from here on the next one is used
             break
         value, unit = value / size, name
-    return f"{_short(value)} {unit}"
-
-
-def scaled(value: float, unit: str) -> str:
-    """Return a number with three digits and a decimal prefix: ``1.53 GFLOP``."""
-    power = 0
-    while value >= 999.5 and power < len(UNITS) - 1:
-        value, power = value / 1000, power + 1
-    return f"{_short(value)} {UNITS[power]}{unit}"
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"

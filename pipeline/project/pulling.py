@@ -43,14 +43,9 @@ def pull(names: list[str], *, remote: str | None) -> str:
         if needed := [path for path in error.files if not _dispensable(path, params)]:
             raise Missing(needed, error.place, _way(needed, params)) from None
         counted = f"all but {', '.join(error.files)}, which {error.place} lacks"
-    lines = [f"{', '.join(names)}: {counted}"]
-    for name in names:
-        if run := params.classifiers().get(name):
-            asked = f"--model {run.model} --method {run.method} --sigma {run.sigma:g}"
-            if name in params.ensembles:
-                asked = f"--model {name} --sigma {run.sigma:g}"
-            lines.append(f"`rrcm certify {asked}` certifies it")
-    return "\n".join(lines)
+    runs = {name: run for name, run in params.classifiers().items() if name in names}
+    ways = [f"`rrcm certify --model {n} --sigma {r.sigma:g}` certifies it" for n, r in runs.items()]
+    return "\n".join([f"{', '.join(names)}: {counted}", *ways])
 
 
 def _dispensable(path: str, params: Params) -> bool:

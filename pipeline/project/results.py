@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.project import differences, provenance
+from pipeline.project import differences
 from pipeline.project.patterns import matching
 from pipeline.project.stale import PAGE, Present
+from pipeline.workflow import git
+from pipeline.workflow.dvc_lock import LOCKFILE
 from rrcm.analysis import published, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
@@ -22,7 +24,7 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
 
     Rows are described by their records; lines below the table name those that are stale. With
     patterns ``only``, of the evaluations that match one. The page is that of the graph; or it is
-    written to ``out``, with the versions and machines of ``provenance/`` and the commit.
+    written to ``out``, with the commit.
     """
     present = Present()
     params = present.params
@@ -42,8 +44,7 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
             subject=f"{params.data.name}, {evaluations[0].split} split · certificate: "
             f"{evaluations[0].certificate}",
             published=published.read(Path(f"presets/published/{params.data.name}.csv")),
-            versions=provenance.versions(),
-            recorded=provenance.recorded(),
+            recorded=recorded(),
             **shown,
         )
     elif page and (changed := present.page()):
@@ -52,6 +53,20 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
     return "\n".join(
         [f"{text}\n" if page else text, *lines, *([f"the report: {page}"] * bool(page))]
     )
+
+
+def recorded() -> str:
+    """Return the commit and the date of the results, in words; empty outside of git.
+
+    It is the last commit that changed dvc.lock, which has the hashes of all results.
+    """
+    last = git.attempt("log", "-1", "--format=%h %cs", "--", str(LOCKFILE))
+    if not last:
+        return ""
+    commit, date = last.split()
+    if git.run("status", "--porcelain", "--", str(LOCKFILE)):
+        return f"These results are not committed: {LOCKFILE} differs from that of {commit}, {date}."
+    return f"These results are those of commit {commit}, {date}, the last that changed {LOCKFILE}."
 
 
 def evaluation(name: str) -> Entry:

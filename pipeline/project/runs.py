@@ -214,22 +214,16 @@ def _levels(params: Params, model: str, method: str) -> list[float]:
 def _lacking(params: Params, model: str, method: str, sigma: float) -> str:
     """Return the message about a missing run, with the available values."""
     if levels := _levels(params, model, method):
-        return f"params.yaml has {model} {method} at sigma = {_listed(levels)}, not at {sigma:g}"
+        listed = ", ".join(f"{level:g}" for level in levels)
+        return f"params.yaml has {model} {method} at sigma = {listed}, not at {sigma:g}"
     runs = params.classifiers().values()
     if methods := sorted({run.method for run in runs if run.model == model}):
-        message = (
-            f"{model} {method}, only {model} with {', '.join(methods)}",
-            suggest(method, methods),
-        )
+        known = f"{model} {method}, only {model} with {', '.join(methods)}"
+        hint = suggest(method, methods)
     else:
         models = sorted({run.model for run in runs})
-        message = f"model {model!r}, only {', '.join(models)}", suggest(model, models)
-    text, hint = message
-    return f"params.yaml has no {text}" + (f".{hint}" if hint else "")
-
-
-def _listed(levels: list[float]) -> str:
-    return ", ".join(f"{level:g}" for level in levels)
+        known, hint = f"model {model!r}, only {', '.join(models)}", suggest(model, models)
+    return f"params.yaml has no {known}" + (f".{hint}" if hint else "")
 
 
 def presets() -> dict[str, Params]:

@@ -53,7 +53,6 @@ def write(
     confidence: float,
     subject: str,
     published: pd.DataFrame | None = None,
-    versions: pd.DataFrame | None = None,
     recorded: str = "",
 ) -> None:
     """Write the page, its tables and its figures to the folder ``out``.
@@ -72,7 +71,6 @@ def write(
         subject: The certified images, in words.
         published: Published rows of the same recipes, from `published.read`; ``published.csv`` and
             the page then put them beside ours.
-        versions: Versions of packages and machines that made the results, a row for each.
         recorded: The commit and the date of the results, in words.
 
     Raises:
@@ -111,7 +109,6 @@ def write(
         "seeds": repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,
         "seeds_apart": repetitions.difference_table(apart) if len(apart) else apart,
         "subject": subject,
-        "versions": pd.DataFrame() if versions is None else versions,
     }
     write_text(out / "index.html", _page(found, confidence=confidence, context=context))
 

@@ -8,7 +8,7 @@ from torch import nn
 from workspace import RUN, Workspace
 
 from pipeline.project import presets, work
-from pipeline.project.plan import UTILISATION, brief, named, plan, scaled
+from pipeline.project.plan import UTILISATION, brief, named, plan
 from pipeline.project.work import Planned
 from rrcm.config import params
 from rrcm.core.errors import ConfigError
@@ -142,6 +142,3 @@ def test_devices_that_are_not_known_are_refused(count):
 
 def test_numbers_have_three_digits():
     assert [brief(s) for s in (1.234, 90, 7100, 300_000)] == ["1.23 s", "90 s", "118 min", "83.3 h"]
-    assert [scaled(v, "FLOP") for v in (999, 1.5e9, 3.21e21)] == [
-        *("999 FLOP", "1.5 GFLOP", "3.21 ZFLOP")
-    ]
