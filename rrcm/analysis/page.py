@@ -36,7 +36,7 @@ class Page:
     def save(self, path: str | Path) -> None:
         """Write the page: one self-contained file if the name ends in .html, else a folder.
 
-        The folder also has every figure as PNG and SVG, and every table as CSV.
+        The folder also has the curves as PNG and SVG, and every table as CSV.
 
         Raises:
             DataError: Some answers have labels and others do not.

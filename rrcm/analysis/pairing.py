@@ -12,7 +12,7 @@ from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 
 MANY = 4  # entries up to which all pairs are compared
-WHOLE = "1/1"  # the shard whose votes are of all pictures of their digest
+WHOLE = "1/1"  # the share whose votes are of all pictures of their digest
 
 
 def pairs(found: list[Entry]) -> list[tuple[Entry, Entry]]:
@@ -44,7 +44,7 @@ def same_pictures(a: Entry, b: Entry) -> bool | None:
     """Whether entries of equal ``idx`` and ``label`` have equal pictures; None if it is unknown.
 
     Votes record a SHA-256 of pictures and labels. Two that differ mean other pictures only if they
-    are of the very rows of both tables: not of more pictures, as that of a shard or of another
+    are of the very rows of both tables: not of more pictures, as that of a share or of another
     subset, nor of labels that were replaced.
     """
     if a.votes is None or b.votes is None:

@@ -60,7 +60,7 @@ def write(
     ``index.html`` is self-contained. ``table.md`` and ``table.tex`` are the table of a paper;
     ``table.csv``, ``comparisons.csv`` and ``curves/`` have the numbers,
     ``ablations.csv`` where entries differ in one thing, ``seeds.csv`` and
-    ``seeds_compared.csv`` where they differ in the seed; every figure is there as PNG and SVG. The
+    ``seeds_compared.csv`` where they differ in the seed; the curves are there as PNG and SVG. The
     same entries give the same bytes.
 
     Args:
@@ -103,7 +103,7 @@ def write(
         "accuracy": accuracy,
         "comparison": tables.comparison_table(found, compared),
         "concluded": _concluded(found, compared, apart, level=1 - confidence),
-        "curves": _saved(_curves_figure(found, **chosen), out / "certified_accuracy"),
+        "curves": _saved(curves_figure(found, **chosen), out / "certified_accuracy"),
         "published": publications.table(beside) if len(beside) else beside,
         "recorded": recorded,
         "seeds": repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,
@@ -162,15 +162,21 @@ def _curves(found: list[Entry], out: Path) -> None:
         _csv(curve.assign(lower_bound=bound), out / f"{entry.name}.csv")
 
 
-def _curves_figure(found: list[Entry], *, radii: list[float], confidence: float) -> Figure:
-    """Certified accuracy against the radius, a panel for each sigma."""
+def curves_figure(found: list[Entry], *, radii: list[float], confidence: float) -> Figure:
+    """Certified accuracy against the radius, a panel for each sigma; and what an attack leaves."""
     panels: dict[str, dict[str, Curve]] = {}
     for entry in sorted(found, key=lambda e: e.group[1]):
         curve = Curve(
             band=statistics.band(entry.judged, confidence=confidence),
             settled=_settled(entry, radii=radii, confidence=confidence),
         )
-        panels.setdefault(entries.sigma(entry), {})[entries.label(entry, found)] = curve
+        panel, name = panels.setdefault(entries.sigma(entry), {}), entries.label(entry, found)
+        if "attacked" not in entry.table:
+            panel[name] = curve
+            continue
+        left = statistics.band(statistics.left(entry.judged), confidence=confidence)
+        panel[f"{name} certified".lstrip()] = curve
+        panel[f"{name} attacked".lstrip()] = Curve(band=left, falls=False)
     what = "certified accuracy" if found[0].labelled else "certified share"
     return figures.certified_accuracy(panels, what=what)
 

@@ -102,7 +102,7 @@ class Options:
     )
     radii: str | None = _option("Radii to decide, such as 0,0.25,0.5.", RADII, key="report.radii")
     tolerance: float | None = _option(
-        "How far the rule anytime leaves a radius below that of --n draws, in sigmas.",
+        "Draw by the rule anytime, until a radius is this many sigmas below that of --n draws.",
         defaults.STOPPING["anytime"]["tolerance"],
         key="stopping.anytime.tolerance",
     )
@@ -132,7 +132,11 @@ class Options:
     budget: str | None = _option(
         "Stop drawing after this time (90s, 10m, 2h); certificates stay valid.", "none"
     )
-    shard: str = _option("Certify only share i of k of the images, as i/k.", "1/1", value="1/1")
+    shard: str = _option(
+        "Certify only share i of k of the images, as i/k; without it the shares are merged.",
+        "1/1",
+        value="1/1",
+    )
 
     def given(self) -> dict[str, Any]:
         """Return the options that were typed, by name."""

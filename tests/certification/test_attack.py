@@ -11,7 +11,7 @@ from builders import MODEL, SIGMA, export_elsewhere, linear, refused, save_class
 from torch import nn
 
 import rrcm
-from rrcm.analysis import attacked
+from rrcm.analysis import attacked, report
 from rrcm.analysis.entries import from_votes
 from rrcm.certification import attack
 from rrcm.certification.answers import Answers
@@ -131,6 +131,18 @@ def test_both_sides_are_in_the_table_and_on_the_page(found: Answers, tmp_path: P
     page = (tmp_path / "page/index.html").read_text()
     assert "Certified, and what an attack leaves" in page
     assert "FALSE CERTIFICATE" not in page
+
+
+def test_the_curve_of_an_attack_ends_where_nothing_was_attacked(found: Answers):
+    entry = from_votes("a", found.header, found.rows)
+    table = found.to_pandas().assign(attacked=[np.nan, 0.1, 0.2, 0.3, 0.0])
+    entry = dataclasses.replace(entry, table=table)
+
+    figure = report.curves_figure([entry], radii=[0.0, 0.3], confidence=0.95)
+
+    lines = figure.axes[0].get_lines()
+    last = {line.get_label().split()[-1]: line.get_ydata()[-1] for line in lines}
+    assert last == {"certified": 0, "attacked": pytest.approx(20.0)}
 
 
 def test_a_success_within_a_certified_radius_is_loud_and_its_picture_kept(

@@ -29,7 +29,6 @@ SETTINGS += [ROOT / name for name in ("Makefile", "dvc.yaml", "pyproject.toml")]
 GONE = {  # as pages say
     *("rrcm certify --prefixes", "rrcm flow run --publish", "rrcm preset --no-force"),
     *("rrcm certify --devices", "rrcm certify --radius R", "rrcm certify --denoiser"),
-    "rrcm certify --allow",
     "rrcm.smoothed",
 }
 ENTRY_POINTS = "rrcm.commands"  # a group of them, and no module

@@ -56,6 +56,17 @@ def curve(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"radius": steps, "certified_accuracy": at_least / len(table)})
 
 
+def left(table: pd.DataFrame) -> pd.DataFrame:
+    """``table`` with the radius that an attack leaves of each image, for their `curve`.
+
+    Images without a success count up to the farthest distance of the table: of what is beyond
+    nothing is known.
+    """
+    before = np.nextafter(table["attacked"], -1)
+    farthest = table[["attacked", "radius"]].max(axis=None)
+    return table.assign(radius=before.fillna(farthest), correct=1)
+
+
 def band(table: pd.DataFrame, *, confidence: float) -> pd.DataFrame:
     """`curve` with two bands around it.
 

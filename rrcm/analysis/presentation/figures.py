@@ -38,11 +38,13 @@ class Curve:
     """Certified accuracy against radius: ``band`` is a table from `statistics.band`.
 
     ``settled`` is None, or the radii that a stopping rule decided, columns ``radius, value, low,
-    high``: between them the curve is only a lower bound.
+    high``: between them the curve is only a lower bound. ``falls`` says whether the share is 0
+    beyond the last radius; if not, nothing is known there, and the curve ends.
     """
 
     band: pd.DataFrame
     settled: pd.DataFrame | None = None
+    falls: bool = True
 
 
 def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Figure:
@@ -129,7 +131,7 @@ def marker(number: int) -> str:
 def _method(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
     """The curve of a method by its number."""
     width = 1.6 if number else 2.4
-    _line(axis, curve.band, label=label, colour=colour(number), dash=dash(number), width=width)
+    _line(axis, curve, label=label, colour=colour(number), dash=dash(number), width=width)
 
 
 def _staircase(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
@@ -150,7 +152,7 @@ def _staircase(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
 
 def _marks(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
     """Settled radii as marks with intervals; a dashed lower bound between them."""
-    _line(axis, curve.band, label="_", colour=colour(number), dash=(0, (2, 2)), width=0.8)
+    _line(axis, curve, label="_", colour=colour(number), dash=(0, (2, 2)), width=0.8)
     settled = curve.settled
     assert settled is not None
     value, low, high = (100 * settled[column].to_numpy() for column in ("value", "low", "high"))
@@ -169,17 +171,19 @@ def _marks(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
 
 def _line(
     axis: Axes,
-    curve: pd.DataFrame,
+    curve: Curve,
     *,
     label: str,
     colour: str,
     dash: str | tuple[int, tuple[int, int]],
     width: float,
 ) -> None:
-    radii = [*curve["radius"]]
+    radii, shares = [*curve.band["radius"]], [*(100 * curve.band["certified_accuracy"])]
+    if curve.falls:
+        radii, shares = [*radii, radii[-1]], [*shares, 0]
     axis.step(  # an accuracy holds up to its radius: the step is before the point
-        [*radii, radii[-1]],
-        [*(100 * curve["certified_accuracy"]), 0],
+        radii,
+        shares,
         where="pre",
         label=label,
         color=colour,

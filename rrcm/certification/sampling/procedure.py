@@ -1,7 +1,7 @@
 """Samples noisy votes of a base classifier, the only costly step of certification.
 
 Guarantee: the noise of a draw is a function of (seed, split, image, draw); all batches have one
-shape and run on one thread each. So votes do not depend on the order of images, restarts, shards or
+shape and run on one thread each. So votes do not depend on the order of images, restarts, shares or
 the number of workers, if the scores of a row do not depend on the other rows of its batch
 (`voting.is_batch_invariant` tests it before sampling).
 """
@@ -108,12 +108,12 @@ def _identity(split: Split, places: np.ndarray) -> str:
 def rows_of_these(path: Path, split: Split) -> list[Row]:
     """The rows of finished votes on images of ``split``, whatever labels it had then.
 
-    None where they are of other images: the digest in the header is computed again with the labels
+    No rows if they are of other images: the digest in the header is computed again with the labels
     of the rows.
 
     Raises:
         VotesError: The file is missing, unfinished or damaged.
-        ConfigError: Its subset is none.
+        ConfigError: Its ``subset`` is not valid.
     """
     header, rows = records.read(path)
     labels = dict(zip(split.idx.tolist(), split.labels.tolist(), strict=True))

@@ -52,7 +52,7 @@ class VoteSampler:
         self.written: dict[int, float] = {}  # place -> time of its last journal line
 
     def draw_votes(self, backends: Sequence[Backend]) -> Iterator[SamplingProgress]:
-        """Draw for the images of the shard until the rule stops each, or the budget is spent.
+        """Draw for the images of the share until the rule stops each, or the budget is spent.
 
         ``backends`` are the same function on one device or several. Under a budget images take
         turns, so that all have about as many looks when it is spent.
@@ -151,7 +151,7 @@ class VoteSampler:
 
 
 def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:
-    """Positions of the images of a shard; ``rule`` is ``all``, ``every:K`` or ``first:K``."""
+    """Positions of the images of a share; ``rule`` is ``all``, ``every:K`` or ``first:K``."""
     kind, _, number = rule.partition(":")
     i, k = map(int, shard.split("/"))
     every = np.arange(images)

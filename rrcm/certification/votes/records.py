@@ -91,7 +91,7 @@ class Header:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
     def expected(self) -> int:
-        """The number of images of shard i/k: those at i, i + k, i + 2k, …"""
+        """The number of images of share i/k: those at i, i + k, i + 2k, …"""
         i, k = map(int, self.shard.split("/"))
         return len(range(i - 1, self.images, k))
 
@@ -224,23 +224,23 @@ def same(path: Path, existing: Header, wanted: Header, *, but: tuple[str, ...] =
 
 
 def merge(paths: list[Path]) -> tuple[Header, list[Row]]:
-    """Merge the shards of one sampling; the result is identical to an unsharded run.
+    """Merge the shares of one sampling; the result is identical to that of one process.
 
     Raises:
-        VotesError: A shard is missing, comes twice, or belongs to another sampling.
+        VotesError: A share is missing, comes twice, or belongs to another sampling.
     """
-    shards: dict[str, tuple[Header, list[Row]]] = {}
+    shares: dict[str, tuple[Header, list[Row]]] = {}
     for path in paths:
         header, rows = read(path)
-        if header.shard in shards:
-            raise VotesError(f"{path}: shard {header.shard} was given before")
-        shards[header.shard] = header, rows
-        same(path, header, next(iter(shards.values()))[0], but=("shard",))
+        if header.shard in shares:
+            raise VotesError(f"{path}: share {header.shard} was given before")
+        shares[header.shard] = header, rows
+        same(path, header, next(iter(shares.values()))[0], but=("shard",))
     count = int(header.shard.partition("/")[2])
     names = [f"{i}/{count}" for i in range(1, count + 1)]
-    if odd := {*names} ^ {*shards}:
-        raise VotesError(f"shard {min(odd)} of 1/{count} … {count}/{count} is missing or foreign")
-    parts = [shards[name][1] for name in names]
+    if odd := {*names} ^ {*shares}:
+        raise VotesError(f"share {min(odd)} of 1/{count} … {count}/{count} is missing or foreign")
+    parts = [shares[name][1] for name in names]
     rows = [parts[i % count][i // count] for i in range(header.images)]
     return dataclasses.replace(header, shard="1/1"), rows
 
