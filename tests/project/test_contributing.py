@@ -42,7 +42,7 @@ def test_the_worked_example_is_right_in_all_its_parts(finished: Workspace, tmp_p
     follow(checkout)
 
     _, status, *_ = commands()
-    assert "train (3)      out of date: has not run" in checkout.run(*status)
+    assert "train@tiny-average-s050" in checkout.run(*status)
 
 
 @pytest.mark.slow
