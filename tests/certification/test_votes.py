@@ -321,12 +321,12 @@ def test_shards_that_are_no_whole_are_named(tmp_path):
     others, _ = shards(folders[3], 2, seed=1)
 
     for paths, words in [
-        ([three[0], three[2]], ["shard 2/3 of 1/3 … 3/3 is missing"]),
-        ([*two, two[0]], [f"{two[0]}: shard 1/2 was given before"]),
+        ([three[0], three[2]], ["share 2/3 of 1/3 … 3/3 is missing"]),
+        ([*two, two[0]], [f"{two[0]}: share 1/2 was given before"]),
         ([two[0], others[1]], [f"{others[1]}: ", "seed was 1, is 0"]),
         # 1/1 is all images already, with those of 1/2 and 2/2 among them
-        ([*two, *one], ["is missing or foreign", "shard 1/"]),
-        ([*one, *two], ["is missing or foreign", "shard 1/"]),
+        ([*two, *one], ["is missing or foreign", "share 1/"]),
+        ([*one, *two], ["is missing or foreign", "share 1/"]),
     ]:
         with refused(VotesError, *words):
             records.merge(paths)
