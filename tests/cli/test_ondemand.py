@@ -44,7 +44,7 @@ def test_shards_merge_to_the_votes_of_one_process(checkout: Workspace, tmp_path)
     two = checkout.run("rrcm", "merge", *parts[:2], fails=True)
     checkout.run("rrcm", "merge", *parts)
 
-    assert two.startswith("error: shard 3/3") and "missing" in two
+    assert two.startswith("error: share 3/3") and "missing" in two
     assert drawn(checkout) == one
     assert next(checkout.path.glob("results/*.csv")).read_bytes() == table
 
