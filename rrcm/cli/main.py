@@ -14,7 +14,7 @@ from rrcm.cli.options import Options, takes
 from rrcm.cli.project import Project
 from rrcm.config.defaults import DRAWS
 from rrcm.core.ending import INTERRUPTED
-from rrcm.core.errors import ConfigError, printable
+from rrcm.core.errors import BackendError, ConfigError, printable
 from rrcm.core.files import require_utf8
 from rrcm.inference import extras
 
@@ -58,7 +58,7 @@ def merge(
 
 
 @app.command(rich_help_panel=CERTIFY)
-@takes(but=frozenset({"budget", "shard"}))
+@takes(but=frozenset({"budget", "shard"}), refused=frozenset({"onnx", "output", "channels"}))
 def attack(
     asked: Options,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each search.")] = 20,
@@ -69,6 +69,11 @@ def attack(
 
     Interrupted, it resumes.
     """
+    if asked.onnx is not None:
+        raise BackendError(
+            "--onnx: an attack needs gradients, which an ONNX file does not have; give a timm "
+            "network by --timm, or a run of a checkout by --model"
+        )
     request = requests.resolve(asked, PROJECT)
     from rrcm.certification.attack import Search
     from rrcm.cli.commands import attack

@@ -3,6 +3,7 @@
 Imports nothing heavy, so that `rrcm --help` is quick.
 """
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -144,10 +145,13 @@ class Options:
         return {k: value for k, value in named.items() if value is not None and value is not False}
 
 
-def takes(*, but: frozenset[str] = frozenset()) -> Callable[[Command], Command]:
+def takes(
+    *, but: frozenset[str] = frozenset(), refused: frozenset[str] = frozenset()
+) -> Callable[[Command], Command]:
     """Give a command all fields of `Options`, except those in ``but``, as options.
 
-    It is called with the `Options` first.
+    It is called with the `Options` first. Options in ``refused`` are not in its help: whoever types
+    one gets the command's own error.
     """
     declared = [field for field in dataclasses.fields(Options) if field.name not in but]
     shared = [
@@ -155,7 +159,7 @@ def takes(*, but: frozenset[str] = frozenset()) -> Callable[[Command], Command]:
             field.name,
             Parameter.KEYWORD_ONLY,
             default=Parameter.empty if field.name == "sigma" else field.default,
-            annotation=Annotated[field.type, field.metadata["declared"]],
+            annotation=Annotated[field.type, _declared(field, hidden=field.name in refused)],
         )
         for field in declared
     ]
@@ -173,3 +177,9 @@ def takes(*, but: frozenset[str] = frozenset()) -> Callable[[Command], Command]:
         return _run
 
     return decorated
+
+
+def _declared(field: dataclasses.Field[Any], *, hidden: bool) -> Any:
+    option = copy.copy(field.metadata["declared"])
+    option.hidden = hidden
+    return option

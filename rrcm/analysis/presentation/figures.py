@@ -1,8 +1,7 @@
 """Figures of the report; the same numbers give the same bytes."""
 
-import itertools
+import math
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,25 +58,29 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
         what: The certified quantity, for the axis.
     """
     methods = list(dict.fromkeys(name for panel in curves.values() for name in panel))
+    few = len(methods) <= FEW
+    across, down = min(len(curves), ACROSS), math.ceil(len(curves) / ACROSS)
     with style.context(STYLE):
-        figure, axes = panels(len(curves), size=(4.2, 3.6))
+        figure = Figure(figsize=(4.2 * across, 3.6 * down), layout="constrained")
+        axes = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
+        for axis in axes[len(curves) :]:
+            axis.remove()
+        axes = axes[: len(curves)]
         for axis, (sigma, panel) in zip(axes, curves.items(), strict=True):
             for method, curve in panel.items():
                 number = methods.index(method)
                 if curve.settled is not None:
-                    _marks(axis, curve, label=method, number=number)
-                elif len(methods) <= FEW:
-                    _staircase(axis, curve, label=method, number=number)
+                    _marks(axis, curve, curve.settled, label=method, number=number)
                 else:
-                    _method(axis, curve, label=method, number=number)
+                    _staircase(axis, curve, label=method, number=number, banded=few)
             axis.set_title(f"σ = {sigma}")
             axis.set_xlabel("ℓ₂ radius, pixels in [0, 1]")
             axis.set_xlim(left=0)
             axis.set_ylim(0, 100)
             axis.grid(alpha=0.25)
-            if len(methods) <= FEW:
+            if few:
                 axis.legend(frameon=False)
-        if len(methods) > FEW:
+        if not few:
             handles = {
                 name: h
                 for a in axes
@@ -85,7 +88,8 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
             }
             shown = [name for name in methods if name in handles]  # not those with a _ in front
             figure.legend([handles[m] for m in shown], shown, loc="outside right upper")
-        first_column(axes, f"{what}, %")
+        for axis in axes[::ACROSS]:
+            axis.set_ylabel(f"{what}, %")
     return figure
 
 
@@ -97,49 +101,18 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(part, format=path.suffix[1:], dpi=160, metadata=metadata)
 
 
-def panels(count: int, *, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """``count`` axes in rows of ``ACROSS``, each of ``size`` in inches, with a shared y scale."""
-    across, down = min(count, ACROSS), -(-count // ACROSS)
-    figure = Figure(figsize=(size[0] * across, size[1] * down), layout="constrained")
-    grid = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
-    for axis in grid[count:]:
-        axis.remove()
-    return figure, [*grid[:count]]
-
-
-def first_column(axes: Iterable[Axes], text: str) -> None:
-    """Label the y axes of the first column."""
-    for axis in itertools.islice(axes, None, None, ACROSS):
-        axis.set_ylabel(text)
-
-
 def colour(number: int) -> str:
     """The colour of a method by its number."""
     return COLOURS[number % len(COLOURS)]
 
 
-def dash(number: int) -> str:
-    """The dashes of a method by its number, by which it is known without colour."""
-    return DASHES[number % len(DASHES)]
-
-
-def marker(number: int) -> str:
-    """The marker of a method by its number, likewise."""
-    return MARKERS[number % len(MARKERS)]
-
-
-def _method(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
-    """The curve of a method by its number."""
-    width = 1.6 if number else 2.4
-    _line(axis, curve, label=label, colour=colour(number), dash=dash(number), width=width)
-
-
-def _staircase(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
-    """A curve with its bands, up to the last radius at which any image is certified."""
-    _method(axis, curve, label=label, number=number)
+def _staircase(axis: Axes, curve: Curve, *, label: str, number: int, banded: bool) -> None:
+    """The curve of a method; if ``banded``, with bands up to the last radius of any certificate."""
+    dash = DASHES[number % len(DASHES)]  # tells methods apart without colour
+    _line(axis, curve, number, label=label, linestyle=dash, linewidth=1.6 if number else 2.4)
     band = curve.band
     edges = band["radius"].to_numpy()
-    if len(edges) < 2:
+    if len(edges) < 2 or not banded:
         return
     for column in ("all_low", "all_high"):  # a value holds from the previous radius up to its own
         levels = 100 * band[column].to_numpy()[1:]
@@ -150,11 +123,9 @@ def _staircase(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
     axis.stairs(high, edges, baseline=low, color=colour(number), alpha=0.15, fill=True, linewidth=0)
 
 
-def _marks(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
+def _marks(axis: Axes, curve: Curve, settled: pd.DataFrame, *, label: str, number: int) -> None:
     """Settled radii as marks with intervals; a dashed lower bound between them."""
-    _line(axis, curve, label="_", colour=colour(number), dash=(0, (2, 2)), width=0.8)
-    settled = curve.settled
-    assert settled is not None
+    _line(axis, curve, number, label="_", linestyle=(0, (2, 2)), linewidth=0.8)
     value, low, high = (100 * settled[column].to_numpy() for column in ("value", "low", "high"))
     axis.errorbar(
         settled["radius"],
@@ -162,7 +133,7 @@ def _marks(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
         yerr=np.clip([value - low, high - value], 0, None),
         label=label,
         color=colour(number),
-        fmt=marker(number),
+        fmt=MARKERS[number % len(MARKERS)],
         markersize=4 if number else 5.5,
         capsize=2.5,
         linewidth=1,
@@ -170,23 +141,18 @@ def _marks(axis: Axes, curve: Curve, *, label: str, number: int) -> None:
 
 
 def _line(
-    axis: Axes,
-    curve: Curve,
-    *,
-    label: str,
-    colour: str,
-    dash: str | tuple[int, tuple[int, int]],
-    width: float,
+    axis: Axes, curve: Curve, number: int, *, label: str, linestyle: Any, linewidth: float
 ) -> None:
+    """The line of a method by its number."""
     radii, shares = [*curve.band["radius"]], [*(100 * curve.band["certified_accuracy"])]
     if curve.falls:
         radii, shares = [*radii, radii[-1]], [*shares, 0]
-    axis.step(  # an accuracy holds up to its radius: the step is before the point
+    axis.step(
         radii,
         shares,
-        where="pre",
+        where="pre",  # an accuracy holds up to its radius: the step is before the point
         label=label,
-        color=colour,
-        linestyle=dash,
-        linewidth=width,
+        color=colour(number),
+        linestyle=linestyle,
+        linewidth=linewidth,
     )
