@@ -5,7 +5,7 @@ docs/auditing.md lists the faults that it detects and measures how often it does
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from rrcm.auditing.recount import Recount, recount
 from rrcm.auditing.shares import perhaps, spent
 from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
-from rrcm.core.errors import RrcmError
 
 ROUGH = 1.001  # ratio of the limits of a sigma, above which it counts as unknown
 
@@ -75,26 +74,6 @@ def audit(
     kinds: dict[str, Callable[[Path, Stated], Audit]] = {".csv": _audit_csv, ".jsonl": _audit_votes}
     examine = kinds.get(path.suffix.lower(), _audit_tsv)
     return examine(path, Stated(n=n, alpha=alpha, sigma=sigma))
-
-
-def audit_each(
-    paths: Iterable[Path],
-    *,
-    n: int | None = None,
-    alpha: float | None = None,
-    sigma: float | None = None,
-) -> Iterator[Audit | RrcmError]:
-    """Run `audit` on each file; yields the error instead of a result if a file cannot be read.
-
-    Raises:
-        CertificateError: n, alpha or sigma make no sense.
-    """
-    Stated(n=n, alpha=alpha, sigma=sigma)  # refused once, not for each file
-    for path in paths:
-        try:
-            yield audit(path, n=n, alpha=alpha, sigma=sigma)
-        except RrcmError as error:
-            yield error
 
 
 def _audit_tsv(path: Path, stated: Stated) -> Audit:

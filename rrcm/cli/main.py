@@ -14,7 +14,7 @@ from rrcm.cli.options import Options, takes
 from rrcm.cli.project import Project
 from rrcm.config.defaults import DRAWS
 from rrcm.core.ending import INTERRUPTED
-from rrcm.core.errors import BackendError, ConfigError, printable
+from rrcm.core.errors import BackendError, ConfigError, RrcmError, printable
 from rrcm.core.files import require_utf8
 from rrcm.inference import extras
 
@@ -222,13 +222,21 @@ def audit(
 
     Exit code 1 if not.
     """
-    from rrcm.auditing.audit import Audit, audit_each
+    from rrcm.auditing import audit
+    from rrcm.auditing.findings import Stated
 
+    Stated(n=n, alpha=alpha, sigma=sigma)  # refused once, not for each file
     bad = False
-    for number, one in enumerate(audit_each(files, n=n, alpha=alpha, sigma=sigma)):
-        text = str(one) if isinstance(one, Audit) else f"error: {printable(str(one))}"
-        say("\n" * (number > 0) + text, err=not isinstance(one, Audit))
-        bad |= not isinstance(one, Audit) or one.trusted is False
+    for number, file in enumerate(files):
+        gap = "\n" * (number > 0)
+        try:
+            audited = audit.audit(file, n=n, alpha=alpha, sigma=sigma)
+        except RrcmError as error:  # does not hide the other files
+            say(f"{gap}error: {printable(str(error))}", err=True)
+            bad = True
+        else:
+            say(f"{gap}{audited}")
+            bad |= audited.trusted is False
     raise typer.Exit(int(bad))
 
 

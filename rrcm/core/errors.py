@@ -1,15 +1,4 @@
-"""Errors that a user can fix. Any other exception is a bug and should crash loudly.
-
-RrcmError
-├── ConfigError       params.yaml has an unknown key or an invalid value
-├── DataError         the data on disk is not what the configuration promises
-├── CheckpointError   a trained model is missing, damaged or of another architecture
-├── TrainingError     training failed in a way that other settings can fix
-├── BackendError      a runtime refused an exported model, or disagrees with it
-├── VotesError        a votes file is damaged, or belongs to another classifier
-├── CertificateError  a certificate was requested outside the conditions of its theorem
-└── StageError        a pipeline stage cannot start, or its inputs changed under it
-"""
+"""Errors that a user can fix. Any other exception is a bug and should crash loudly."""
 
 
 class RrcmError(Exception):

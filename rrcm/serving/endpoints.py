@@ -43,9 +43,8 @@ class Limits:
     seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("bytes", 1), ("queue", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
+        if self.queue < 0:
+            raise ConfigError(f"queue: must be at least 0, got {self.queue}")
         if not 0 < self.seconds < float("inf"):
             raise ConfigError(f"timeout: must be a positive time, got {self.seconds:g} s")
 

@@ -82,37 +82,6 @@ def test_the_last_place_is_seen(values, unit):
     assert written.units(np.array(values)) == pytest.approx(np.array(unit), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("n", "alpha", "sigma", "digits"),
-    [(100, 0.001, 0.25, 6), (1_000, 0.01, 0.5, 3), (10_000, 0.001, 1.0, 4), (10**5, 0.001, 0.5, 3)],
-)
-def test_the_ladder_is_found(n, alpha, sigma, digits):
-    found = infer(down(radii(n, alpha, sigma), digits))
-
-    assert found == [AttainableRadii(n=n, alpha=alpha, sigma=sigma, rounding="down")]
-
-
-def test_rounding_is_told_apart():
-    exact = radii(1_000, 0.001, 0.5)
-    up = infer(np.round(down(exact, 4) + 1e-4, 4))
-    nearest = infer(np.array([float(f"{radius:.3}") for radius in exact]))
-
-    assert [candidate.rounding for candidate in up] == ["up"]
-    assert [candidate.rounding for candidate in nearest] == ["nearest"]
-
-
-@pytest.mark.parametrize("sigma", [12 / 255, 1 / 3, 0.25 / 0.2023, 20 / 3072**0.5])
-@pytest.mark.parametrize("digits", [4, 6, 8])
-def test_a_sigma_that_is_no_short_decimal_is_found(sigma, digits):
-    values = down(radii(1_000, 0.001, sigma), digits)
-    values = values[values > 0]
-
-    [best, *_] = infer(values)
-
-    assert (best.n, best.alpha, best.rounding) == (1_000, 0.001, "down")
-    assert best.sigma == pytest.approx(sigma, abs=10.0 ** (1 - digits))
-
-
 def test_radii_are_not_called_rounded_up_where_another_sigma_explains_them():
     plain = infer(down(radii(100_000, 0.001, 0.40485829959514175, images=500), 3))
     exact = radii(100_000, 0.01, 0.5015, images=500, seed=1)
@@ -173,12 +142,6 @@ def test_the_rungs_around_any_number_are_next_to_each_other(n, alpha, data):
 )
 def test_the_digits_of_a_stated_sigma_are_an_interval_if_it_is_not_usual(stated, least, most):
     assert usual.meant(stated) == (least, most)  # exactly: the true sigma may be at an end
-
-
-def test_an_unusual_n_is_found_if_it_is_tried():
-    values = down(radii(3_210, 0.001, 0.5), 6)
-
-    assert [candidate.n for candidate in infer(values, usual.prior(n=3_210))] == [3_210]
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -2,7 +2,6 @@
 
 import hashlib
 import inspect
-import re
 import signal
 import subprocess
 import sys
@@ -103,18 +102,7 @@ def test_only_components_can_be_loaded():
             registry.load("networks", name)
 
 
-def test_errors_are_one_family_and_their_tree_is_complete():
-    """The tree in errors.py has every class, and says of each about what its docstring says."""
-    leaves = dict(re.findall(r"[├└]── (\w+) +(.+)", errors.__doc__))
-
-    assert {c.__name__ for c in ERRORS} == {"RrcmError", *leaves}
-    for error in ERRORS:
-        assert issubclass(error, RrcmError)
-        idea = set(leaves.get(error.__name__, "").split())
-        assert len(idea - set(re.findall(r"[\w.]+", error.__doc__.lower()))) <= len(idea) / 2
-
-
-def test_an_error_of_ours_is_none_of_pythons():
+def test_errors_are_one_family_and_none_of_pythons():
     """So that no `except ValueError` swallows what the user should read."""
     assert RrcmError.__bases__ == (Exception,)
     assert all(c.__bases__ == (RrcmError,) for c in ERRORS if c is not RrcmError)
