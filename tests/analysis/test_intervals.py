@@ -113,12 +113,6 @@ def test_the_bootstrap_is_the_same_every_time_and_more_sure_if_wider():
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
-def test_false_certificates_of_500_images():
-    """Golden: 39 %; 4 images, or .8 points."""
-    assert intervals.any_false(500, alpha=0.001) == pytest.approx(0.39, abs=0.005)
-    assert most_false(500, alpha=0.001, rho=0.001) == 4
-
-
 @few
 @given(st.integers(1, 2000), st.floats(1e-6, 0.1), st.floats(1e-4, 0.2))
 def test_the_most_false_is_the_least_number_that_is_enough(images, alpha, rho):

@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 from onnx_networks import save
 from PIL import Image
-from typer.testing import CliRunner
 
 from rrcm.certification.sampling import session
 from rrcm.cli import requests
 from rrcm.cli.commands import on_demand
-from rrcm.cli.main import app
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
-from rrcm.core.errors import ConfigError
 
 SIDE, PICTURES = 4, 20
 ASKED = {"sigma": 0.1, "n": 50, "size": str(SIDE), "channels": 1, "resize": "exact"}
@@ -119,22 +116,3 @@ def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
     (first, *_) = said.splitlines()
     assert first.startswith("warning: 20 of 20 pictures are answered 'bright' under noise of sigma")
     assert "though 10 are labelled otherwise: check sigma" in first
-
-
-@pytest.mark.parametrize("command", ["certify --images pictures", "predict --image a.png", "serve"])
-def test_noise_in_units_of_0_to_255_is_refused(here: Path, command: str):
-    typed = [*command.split(), "--onnx", "right.onnx", "--sigma", "60", "--size", "4"]
-
-    result = CliRunner().invoke(app, typed)
-
-    assert isinstance(result.exception, ConfigError)
-    assert "60 looks like units of 0..255" in str(result.exception)
-    assert str(result.exception).endswith("that is --sigma 0.235")
-
-
-def test_draws_that_can_certify_nothing_name_the_option(here: Path):
-    typed = "certify --images pictures --onnx right.onnx --sigma 1 --size 4 --channels 1 --n 3"
-
-    result = CliRunner().invoke(app, typed.split())
-
-    assert str(result.exception).startswith("n: 3 votes can never certify")

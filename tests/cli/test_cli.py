@@ -92,6 +92,22 @@ def test_help_gives_the_default_that_holds_outside_of_a_checkout():
         assert shown.startswith(f"{known[name]}, or "), name
 
 
+def test_an_attack_offers_no_option_that_it_always_refuses():
+    """They are those of an ONNX file, which has no gradients."""
+    run = CliRunner().invoke
+    offered = run(cli.app, ["attack", "--help"]).output
+
+    for option, words in (
+        ("--onnx", "an attack needs gradients"),
+        ("--output", "--output does not go with --timm"),
+        ("--channels", "--channels does not go with --timm"),
+    ):
+        source = [] if option == "--onnx" else ["--timm", "a"]
+        result = run(cli.app, ["attack", "--sigma", "1", *source, option, "3"])
+        assert option not in offered.replace("certify --onnx or", "")
+        assert isinstance(result.exception, RrcmError) and words in str(result.exception)
+
+
 def test_help_imports_nothing_heavy():
     modules = "rrcm.__main__, rrcm.cli.main, rrcm.cli.requests"
     code = f"import sys, {modules}; sys.exit(bool({HEAVY} & set(sys.modules)))"

@@ -58,15 +58,6 @@ def test_a_fifo_is_refused_at_once(tmp_path, suffix):
         state_dict.load(path, hint="")
 
 
-def test_votes_that_are_a_fifo_are_refused_at_once(tmp_path):
-    """Among the shards of a request anything may lie."""
-    path = tmp_path / "a.jsonl"
-    os.mkfifo(path)
-
-    with corruption.limited(10), refused(VotesError, f"{path}: a pipe, not a file"):
-        records.definition(path)
-
-
 @given(st.text() | st.sampled_from(NASTY))
 def test_cells_are_no_formulas_and_are_read_as_they_were(text):
     written = cell(text)
