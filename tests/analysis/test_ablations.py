@@ -140,10 +140,7 @@ def test_a_variant_that_changes_nothing_is_refused():
     ("old", "new", "said"),
     [
         ("{t_max: 1.0}", "{t_max: 0.001}", "pretrain.tiny-t1.grid.t_min"),
-        ("{t_max: 1.0}", "9", "pretrain.tiny-t1.grid: expected a mapping, got 9"),
         ("{grid: {t_max: 1.0}}", "{step: 9}", "pretrain.tiny-t1: unknown key 'step'"),
-        ("{grid: {t_max: 1.0}}", "{steps: '9'}", "pretrain.tiny-t1.steps: expected int, got '9'"),
-        ("{grid: {t_max: 1.0}}", "{loss: {tau: 1.0}}", "tiny-t1.loss: unknown key 'tau'"),
         ("t1:", "t.1:", "pretrain.tiny-t.1"),
     ],
 )

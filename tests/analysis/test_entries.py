@@ -44,6 +44,7 @@ def test_an_image_without_a_label_is_neither_right_nor_wrong_beside_labelled_one
     shown = tables.text([partly], radii=[0.3], confidence=0.95)
 
     assert partly.judged["idx"].tolist() == [0, 1] and partly.partly_labelled
+    entries.require_alike([partly, PLAIN])
     assert not PLAIN.partly_labelled and "labelled" not in tables.title([PLAIN], confidence=0.95)
     assert "accuracy of the labelled images (2 of 4), %" in shown and "50.0 [" in shown
     assert report.metrics([partly], radii=[0.3])["a"] == {"acr": 0.25, "abstain": 0.5, "r030": 0.5}
@@ -92,19 +93,6 @@ def test_a_classifier_from_elsewhere_is_called_by_its_file():
     assert entries.label(foreign, [foreign]) == "net" and entries.sigma(foreign) == "?"
     assert entries.label(foreign, [foreign, PLAIN]) == "net"
     assert foreign.group[1] > PLAIN.group[1]
-
-
-def test_labels_decide_what_is_counted():
-    """One label is enough to count right answers; without any, all answers count."""
-    some = dataclasses.replace(PLAIN, table=TABLE.assign(label=[0, -1, -1], correct=[1, 0, 0]))
-    none = dataclasses.replace(PLAIN, name="b", table=TABLE.assign(label=-1, correct=0))
-
-    assert some.labelled and some.judged["correct"].tolist() == [1]
-    assert not none.labelled and none.judged["correct"].tolist() == [1, 1, 0]
-    entries.require_alike([some, PLAIN])
-    entries.require_alike([none])
-    with refused(DataError, "b has no labels and a has"):
-        entries.require_alike([some, none])
 
 
 def test_a_table_is_of_one_split_and_says_which():

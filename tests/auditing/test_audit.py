@@ -183,6 +183,7 @@ def test_every_fault_is_found_where_rungs_are_wide(tmp_path, kind, fault):
         ("p_A", 0.6, "is not the bound"),
         ("label", -2, "label is no class"),
         ("predict", -7, "prediction is no class"),
+        ("predict", -1, "an abstention has a radius"),
     ],
 )
 def test_a_number_that_cannot_be_is_found_in_our_table(tmp_path, column, value, words):
@@ -219,15 +220,6 @@ def test_a_running_total_is_called_one(tmp_path):
     results = [examine(tmp_path, found.assign(correct=column)) for column in (total, odd)]
 
     assert "running total" in results[0].verdict and "neither 0 nor 1" in results[1].verdict
-
-
-def test_an_abstention_with_a_radius_is_found(tmp_path):
-    found = table()
-    line = int(np.flatnonzero(found["predict"] == -1)[0]) + 2
-
-    result = examine(tmp_path, with_one(found, "radius", line, 0.1), "tsv")
-
-    assert ("error", (line,), "an abstention has a radius") in alarms(result)
 
 
 def test_radii_of_three_significant_digits_are_known_to_be_rounded_to_the_nearest(tmp_path):

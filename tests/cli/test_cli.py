@@ -19,7 +19,6 @@ from workspace import EVAL, ROOT, RUN, Workspace
 import rrcm
 from pipeline.cli.main import checkout as project
 from pipeline.project import presets, runs
-from rrcm.__main__ import main
 from rrcm.certification import certify
 from rrcm.cli import app as program
 from rrcm.cli import main as cli
@@ -259,13 +258,11 @@ def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
         ({"split": "validation"}, "--split: must be test or choice, got 'validation'"),
         ({"n": 9}, "9 draws can never certify at certify.alpha = 0.001"),
         ({"alpha": 1.5}, "alpha: must be in (0, 1), got 1.5"),
-        ({"alpha": 1e-40}, "100 draws can never certify"),
         ({"eval_sigma": -1.0}, "--eval-sigma: must be positive, got -1"),
         ({"sigma": -1.0}, "--sigma: must be positive, got -1"),
         ({"sigma": float("nan")}, "--sigma: must be positive, got nan"),
         ({"sigma": 60.0}, "that is --sigma 0.235"),
         ({"sigma": 5000.0}, "--sigma: must be at most 10"),
-        ({"eval_sigma": 127.5}, "that is --eval-sigma 0.5"),
         ({"sigma": 0.25}, "params.yaml has tiny rrcm at sigma = 0.5, not at 0.25"),
         ({"budget": "10"}, "--budget: expected a time such as 90s, 10m or 1.5h, got '10'"),
         ({"budget": "0s"}, "--budget: expected"),
@@ -280,13 +277,9 @@ def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
         ({"onnx": "a.onnx"}, "got --model and --onnx"),
         ({"mean": ".5"}, "--mean does not go with --model"),
         ({"model": None, "onnx": "a", "eval_sigma": 1.0}, "--eval-sigma does not go with --onnx"),
-        ({"model": None, "timm": "a", "output": "x"}, "--output does not go with --timm"),
         ({"model": None, "timm": "a", "size": "big"}, "--size: expected pixels, such as 224"),
         ({"model": None, "timm": "a", "std": "1,x"}, "--std: expected a number for each channel"),
-        ({"model": None, "timm": "a", "sigma": 0.0}, "--sigma: must be positive, got 0"),
-        ({"model": None, "onnx": "a", "sigma": 60.0}, "that is --sigma 0.235"),
         ({"model": None, "onnx": "a", "channels": 4}, "--channels: 1 (grey) or 3 (RGB), got 4"),
-        ({"model": None, "timm": "a", "channels": 3}, "--channels does not go with --timm"),
     ],
     ids=str,
 )
@@ -504,13 +497,3 @@ def test_results_that_are_there_are_analysed_without_drawing(finished: Workspace
     wrong = refusal(finished.path, "rrcm", "compare", EVAL, "no-such")
     assert wrong.startswith("error: no-such: neither a file nor an evaluation")
     assert len(wrong.splitlines()) == 1
-
-
-def test_every_error_of_ours_is_caught_by_the_command_line(monkeypatch):
-    def fail() -> None:
-        raise RrcmError("what, where, and the way out")
-
-    monkeypatch.setattr(cli, "app", fail)
-
-    with pytest.raises(SystemExit, match=r"^error: what, where, and the way out$"):
-        main()

@@ -54,7 +54,6 @@ def test_shards_merge_to_the_votes_of_one_process(checkout: Workspace, tmp_path)
     [
         (("--shard", "3/2"), "shard: expected i/k with 1 <= i <= k, such as 1/4, got '3/2'"),
         (("--budget", "9s", "--stop", "none"), "rule 'none' certifies nothing before its end"),
-        (("--precision", "auto", "--backend", "tensorrt"), "has no 'tensorrt', only lanes, onnx"),
     ],
 )
 def test_what_makes_no_sense_takes_one_line(finished: Workspace, wrong, said):
