@@ -8,6 +8,7 @@ import pandas as pd
 from scipy.special import betainc, betainccinv, ndtri
 
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, at
+from rrcm.auditing.ladder import around
 from rrcm.auditing.usual import ALPHAS
 from rrcm.certification.certify import DIGITS
 from rrcm.certification.votes.bounds import mixture_complement
@@ -70,7 +71,9 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
     bounded = answered & claims & (p > 0.5)
     sigma, two_classes, bare = None, False, answered & ~bounded
     if bounded.any():
-        sigma, two_classes, more = _sigma(table[bounded], lines[bounded], level=level, n=n)
+        sigma, two_classes, more = _sigma(
+            table[bounded], lines[bounded], level=level, n=n, adaptive=adaptive
+        )
         findings += more
         if two_classes:  # bounds of both may give a radius where p_A is below ½
             bare &= ~claims
@@ -113,7 +116,7 @@ def _level(
 
 
 def _sigma(
-    table: pd.DataFrame, lines: np.ndarray, *, level: Interval | None, n: int
+    table: pd.DataFrame, lines: np.ndarray, *, level: Interval | None, n: int, adaptive: bool
 ) -> tuple[Interval, bool, list[Finding]]:
     """The sigmas of the radius in rows with p_A > ½, and whether radii are of two classes' bounds.
 
@@ -137,8 +140,10 @@ def _sigma(
             text = f"radii were rounded {how}, beyond the certified ones"
             return (sigma, sigma), False, [Finding(level=ERROR, text=text)]
     if inside.mean() < 0.5:  # radii of one class have one share of z, those of two do not
-        of_both = _of_two_classes(r, z, upper, lines, level=level, n=n)
-        if of_both is not None:
+        exact = None if adaptive else level
+        if (
+            of_both := _of_two_classes(r, z, upper, lines, level=level, exact=exact, n=n)
+        ) is not None:
             return of_both[0], True, of_both[1]
     above, below = ~inside & (low > right), ~inside & (low <= right)
     possible = above & (low <= right * _two_classes(upper, level, n))
@@ -213,22 +218,31 @@ def _of_two_classes(
     lines: np.ndarray,
     *,
     level: Interval | None,
+    exact: Interval | None,
     n: int,
 ) -> tuple[Interval, list[Finding]] | None:
-    """The sigmas of radii [R] if most are of two classes' bounds, and findings about the others.
+    """The sigma of radii [R] if most are of two classes' bounds, and findings about the others.
 
-    They are between those at which all, or none, of the votes for other classes are the
-    runner-up's.
+    At ``exact`` levels, the sigma is that for which a whole number of votes for the runner-up gives
+    each radius; no other sigma does. Otherwise it is only known to be between those at which all,
+    or none, of the votes for other classes are the runner-up's.
     """
     low = r / upper / _two_classes(upper, level, n) * (1 - SLACK)
     high = (r + STEP) / z * (1 + SLACK)
-    left, right, inside = common(low, high, digits=0)
+    left, right, inside = common(low, high)
     if inside.mean() < MOST:
         return None
-    notes = (LARGER, f"sigma is between {left:.4g} and {right:.4g}")
-    findings = [Finding(level=NOTE, text=text) for text in notes]
+    note = Finding(level=NOTE, text=LARGER)
+    if exact is not None and left == right:
+        least, most = 2 * r / left - upper, 2 * (r + STEP) / left - z
+        k, below, above = around(most, most - least, n, math.sqrt(exact[0] * exact[1]))
+        if (possible := np.where(k < n, below, above) >= least - SLACK).mean() >= MOST:
+            text = f"no votes for a runner-up give the radius, at sigma = {left:.6g} of other rows"
+            return (left, right), [note, *at(ERROR, lines, ~possible, text)]
+    left, right, inside = common(low, high, digits=0)
+    between = Finding(level=NOTE, text=f"sigma is between {left:.4g} and {right:.4g}")
     text = "the radius is of no sigma that other rows may have"
-    return (left, right), findings + at(ERROR, lines, ~inside, text)
+    return (left, right), [note, between, *at(ERROR, lines, ~inside, text)]
 
 
 def _quantiles(table: pd.DataFrame, level: Interval | None) -> tuple[np.ndarray, np.ndarray]:

@@ -76,20 +76,23 @@ def test_another_certificate_raises_no_alarm(tmp_path, rule):
     assert alarms(examine(tmp_path, found)) == []
 
 
-def test_votes_of_two_classes_that_are_all_divided_limit_sigma(tmp_path):
+@pytest.mark.parametrize("sigma", [0.5, 1 / 3])
+def test_votes_of_two_classes_that_are_all_divided_are_recounted(tmp_path, sigma):
     """No radius is then a share of Phi^-1(p_A), and p_A may be below a half."""
-    definition, rows = sampled("none", images=200, sure=0.0)
+    definition, rows = sampled("none", images=200, sure=0.0, sigma=sigma)
     found = certify.certify(definition, rows, certificates=["two_class"], alpha=0.001)
     assert ((found["radius"] > 0) & (found["p_A"] < 0.5)).any()
 
     result = examine(tmp_path, found)
     assert alarms(result) == [] and result.trusted
     assert result.inferred[0].alpha == pytest.approx(0.001)
-    stated = examine(tmp_path, found, sigma=1.0)
+    assert result.inferred[0].sigma == pytest.approx(sigma, rel=1e-3)
+    stated = examine(tmp_path, found, sigma=2 * sigma)
     assert stated.trusted is False and "as stated" in stated.verdict
 
     line = int(np.flatnonzero(found["radius"] > 0.2)[3]) + 2
-    raised = with_one(found, "radius", line, found["radius"][line - 2] + 0.5)
+    by = 1e-4 if sigma == 0.5 else 0.5
+    raised = with_one(found, "radius", line, found["radius"][line - 2] + by)
     assert [lines for _, lines, _ in alarms(examine(tmp_path, raised))] == [(line,)]
 
 
