@@ -160,7 +160,7 @@ def is_futile(votes: ImageVotes, rule: Rule, radius: float, *, beta: float) -> b
 
     Looks before n are examined too, so that a rule with fewer draws gives up no later than ``rule``
     does: votes of n draws can then be truncated to those of fewer
-    (rrcm/analysis/estimation/truncation.py).
+    (rrcm/certification/truncation.py).
 
     Args:
         votes: The votes so far.
