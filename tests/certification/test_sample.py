@@ -381,8 +381,8 @@ def test_what_comes_before_the_draws_is_part_of_a_budget(tmp_path):
     run = partial(procedure.sample, *arguments, workers=1)
 
     with refused(ConfigError, "budget: the 20 s were over before the first draw", "after 21 s"):
-        list(run(began=time.monotonic() - 21))
-    assert list(run(began=time.monotonic() - 1))[-1].images == 6
+        list(run(budget_start=time.monotonic() - 21))
+    assert list(run(budget_start=time.monotonic() - 1))[-1].images == 6
 
 
 @pytest.mark.usefixtures("one_batch_a_task")

@@ -154,7 +154,7 @@ def reusable(earlier: Iterable[Path], header: Header, split: Split) -> dict[int,
 
 def _differs_in_images_alone(earlier: Header, header: Header) -> bool:
     """Whether votes differ from those of ``header`` in nothing that votes of an image depend on."""
-    expected_header = dataclasses.replace(
+    of_its_images = dataclasses.replace(
         header,
         subset=earlier.subset,
         shard=earlier.shard,
@@ -162,7 +162,7 @@ def _differs_in_images_alone(earlier: Header, header: Header) -> bool:
         pixels=earlier.pixels,
         alpha=earlier.alpha if header.stop == "none" else header.alpha,
     )
-    return earlier == expected_header and dataclasses.replace(earlier, shard=header.shard) != header
+    return earlier == of_its_images and dataclasses.replace(earlier, shard=header.shard) != header
 
 
 def require_classes(header: Header, split: Split) -> None:
@@ -187,7 +187,7 @@ def sample(
     *,
     workers: int,
     every: float = 5.0,
-    began: float | None = None,
+    budget_start: float | None = None,
     others: Sequence[Backend] = (),
     known: Iterable[Row] = (),
 ) -> Iterator[SamplingProgress]:
@@ -203,7 +203,8 @@ def sample(
         path: The votes file; written whole, at the end.
         workers: Number of threads of each device.
         every: Seconds between journal lines of an unfinished image; a kill loses at most these.
-        began: When the budget of ``header`` began, of `time.monotonic`; by default with the draws.
+        budget_start: When the budget of ``header`` began, of `time.monotonic`; by default with the
+            draws.
         others: The same function on further devices, with which it shares the draws.
         known: Finished rows, from `reusable`, whose images are not drawn.
 
@@ -215,7 +216,9 @@ def sample(
     require_classes(header, split)
     with Journal(journal, header) as kept:
         kept.complete(known)
-        sampler = VoteSampler(split, header, kept, workers=workers, every=every, began=began)
+        sampler = VoteSampler(
+            split, header, kept, workers=workers, every=every, budget_start=budget_start
+        )
         yield from sampler.draw_votes([backend, *others])
         rows = [kept.rows[int(split.idx[place])] for place in sampler.places]
     records.write(path, header, rows)

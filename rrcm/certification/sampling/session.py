@@ -92,7 +92,7 @@ def run(
     path: Path,
     title: str,
     earlier: Sequence[Path] = (),
-    began: float | None = None,
+    budget_start: float | None = None,
 ) -> dict[str, Any]:
     """Sample the votes of ``header`` into ``path``; see `draw` and `procedure.sample`."""
     invariant = is_batch_invariant(function, batch(split, header.batch_size))
@@ -107,7 +107,7 @@ def run(
         path,
         workers=workers(),
         every=save_every(),
-        began=began,
+        budget_start=budget_start,
         known=known.values(),
     )
     last = shown(states, header, total=images, title=title)
@@ -147,9 +147,9 @@ def shown(
     """
     first = state = next(states)
     with progress.bar(total, state.images, title, " images") as shown:
-        began = time.monotonic()
+        start = time.monotonic()
         for number, state in enumerate(states):
-            rate = state.draws / max(time.monotonic() - began, 1e-9)
+            rate = state.draws / max(time.monotonic() - start, 1e-9)
             text = f"{rate:,.0f} noisy images/s"
             if state.images == first.images:
                 most = (total - state.images) * (header.n0 + header.n) - state.draws
