@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.registry import suggest
-from rrcm.inference.foreign import module
+from rrcm.inference.foreign import _network
 from rrcm.models import state_dict
 
 import timm  # isort: skip (after _torchvision)
@@ -18,7 +18,7 @@ PREFIXES = ("module.", "model.", "_orig_mod.")  # prefixes of parameter names, a
 NESTED = ("state_dict", "model")  # keys under which training programs keep the weights
 
 
-class Backend(module.Backend):
+class Backend(_network.Backend):
     """A timm network in evaluation mode, for pictures of ``shape`` [C, H, W].
 
     ``crop_pct`` and ``interpolation`` come from timm's configuration of the network.
