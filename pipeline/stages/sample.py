@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.runtime import graph
-from rrcm.certification.sampling import session
+from rrcm.certification.sampling import procedure, session
 from rrcm.config import certification, sections
+from rrcm.data.splits import shards
 
 
 def main(name: str) -> None:
@@ -19,17 +20,19 @@ def main(name: str) -> None:
 
 
 def draw(name: str, *, journal: Path, path: Path, title: str, shard: str = "1/1") -> dict[str, Any]:
-    """Draw the votes of an evaluation, or of a ``shard`` i/k of its images; see `session.draw`."""
+    """Draw the votes of an evaluation, or of a ``shard`` i/k of its images; see `session.run`."""
     alpha = sections.read("certify", certification.Certify).alpha
     cfg = sections.read("sample", certification.Sample).at(alpha)
-    return session.draw(
-        sections.read(f"evals.{name}", certification.Eval),
-        cfg,
-        sections.read(f"stopping.{cfg.stop}", dict[str, Any]),
+    stopping = sections.read(f"stopping.{cfg.stop}", dict[str, Any])
+    evaluation = sections.read(f"evals.{name}", certification.Eval)
+    split, classifier = shards.read(Path("shards"), cfg.split), session.backend(evaluation, cfg)
+    return session.run(
+        classifier,
+        procedure.header(classifier, split, evaluation.run, cfg, stopping, shard=shard),
+        split,
         journal=journal,
         path=path,
         title=title,
-        shard=shard,
         earlier=graph.recorded(f"sample@{name}", f"votes/{name}.jsonl"),
     )
 

@@ -7,7 +7,7 @@ from typing import Any, overload
 import pandas as pd
 
 from rrcm.certification import certify
-from rrcm.certification.votes.counts import ABSTAIN, Rule
+from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import Header, Row
 
 
@@ -68,8 +68,13 @@ class Answers(Sequence[Answer]):
             CertificateError: Too few draws to certify anything at this alpha.
         """
         self.header, self.rows, self.attacked = header, rows, attacked or {}
-        rule, level = certify.require(header, certificates=[header.certificate], alpha=header.alpha)
-        self._answers = [_answer(header, row, rule, level) for row in rows]
+        self._table = certify.certify(
+            header, rows, certificates=[header.certificate], alpha=header.alpha
+        )
+        lines, rule = self._table.to_dict("records"), header.rule().describe()
+        self._answers = [
+            _answer(header, row, line, rule) for row, line in zip(rows, lines, strict=True)
+        ]
 
     @overload
     def __getitem__(self, place: int) -> Answer: ...
@@ -93,27 +98,21 @@ class Answers(Sequence[Answer]):
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each image: the columns of a certificates file, and ``name`` of the class."""
-        table = certify.certify(
-            self.header,
-            self.rows,
-            certificates=[self.header.certificate],
-            alpha=self.header.alpha,
-        )
-        return table.assign(name=[answer.name for answer in self], **self.attacked)
+        return self._table.assign(name=[answer.name for answer in self], **self.attacked)
 
 
-def _answer(header: Header, row: Row, rule: Rule, level: float) -> Answer:
-    got = certify.certified(row, header, rule, certificate=header.certificate, alpha=level)
+def _answer(header: Header, row: Row, line: dict[Any, Any], rule: str) -> Answer:
+    """The answer of a ``line`` of the table; ``rule`` describes the stopping rule."""
     return Answer(
-        label=got.label,
-        name="" if got.label == ABSTAIN else header.classes[got.label],
-        radius=certify.floor(got.radius),
-        p_A=certify.floor(got.p_A),
-        n_A=got.n_A,
-        n=got.n,
-        draws=got.n + sum(row.n0.values()),
+        label=line["predict"],
+        name="" if line["predict"] == ABSTAIN else header.classes[line["predict"]],
+        radius=line["radius"],
+        p_A=line["p_A"],
+        n_A=line["n_A"],
+        n=line["n"],
+        draws=line["n"] + sum(row.n0.values()),
         stop=row.stop,
-        rule=f"{header.stop}: {rule.describe()}",
+        rule=f"{header.stop}: {rule}",
         alpha=header.alpha,
         idx=row.idx,
         seed=header.seed,

@@ -95,13 +95,13 @@ class Certifier:
             BackendError: The classifier is no function of each picture, or there is no such device.
             VotesError: ``votes`` has votes of another classifier, other images or settings.
         """
-        began = time.monotonic()  # checks are part of the budget
+        budget_start = time.monotonic()  # checks are part of the budget
         workers = session.workers() if workers is None else workers
         path = None if votes is None else Path(votes)
-        begun = _begun(path)
-        if begun is not None:
-            seed = begun.seed if seed is None else seed
-            batch_size = batch_size or begun.batch_size
+        kept = _kept_header(path)
+        if kept is not None:
+            seed = kept.seed if seed is None else seed
+            batch_size = batch_size or kept.batch_size
         with _threads_restored():
             smoothed, split = self._with(images, labels)
             asked = {"n": n, "n0": n0, "alpha": alpha, "stop": stop, "batch_size": batch_size}
@@ -118,7 +118,7 @@ class Certifier:
                 workers=workers,
                 path=path,
                 progress=progress,
-                began=began,
+                budget_start=budget_start,
             )
 
     def attack(
@@ -266,13 +266,14 @@ class Smoothed(Certifier):
         devices: Sequence[str] = (),
         path: Path | None = None,
         progress: bool = False,
-        began: float | None = None,
+        budget_start: float | None = None,
     ) -> Answers:
         backend: Any = self.backend  # only that of a network in memory can be copied
         if devices and not hasattr(backend, "on"):
             raise BackendError("devices: only a network in memory is copied to other devices")
         first, *others = [backend.on(device) for device in devices] or [backend]
-        how: dict[str, Any] = {"workers": workers, "began": began, "every": session.save_every()}
+        how: dict[str, Any] = {"workers": workers, "every": session.save_every()}
+        how["budget_start"] = budget_start
         kept = InMemoryJournal()
         if path is None:
             states = VoteSampler(split, header, kept, **how).draw_votes([first, *others])
@@ -393,7 +394,7 @@ def _kept(path: Path, header: Header, split: Split) -> list[Row]:
     return rows
 
 
-def _begun(votes: Path | None) -> Header | None:
+def _kept_header(votes: Path | None) -> Header | None:
     """The header of votes, finished or not, if there are any."""
     for path in () if votes is None else (votes, _journal(votes)):
         if path.exists() and path.stat().st_size:

@@ -41,7 +41,8 @@ class Request:
     """A classifier, and how to draw its votes, certify and report them.
 
     ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
-    seconds from ``began``, 0 for none. ``seeded`` is whether the user chose the seed of the noise.
+    seconds from ``budget_start``, 0 for none. ``seeded`` is whether the user chose the seed of the
+    noise.
     """
 
     source: ClassifierSource
@@ -53,7 +54,7 @@ class Request:
     shard: str = "1/1"
     budget: float = 0.0
     seeded: bool = False
-    began: float = field(default_factory=time.monotonic, compare=False)
+    budget_start: float = field(default_factory=time.monotonic, compare=False)
 
     def answering(self) -> "Request":
         """Return the request for single answers: draws serve the certificate that is reported."""

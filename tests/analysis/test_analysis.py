@@ -6,8 +6,7 @@ import pytest
 from builders import certificates, random_votes, refused
 
 from rrcm.analysis import entries
-from rrcm.analysis.estimation import truncation
-from rrcm.certification import certify, tsv
+from rrcm.certification import certify, truncation, tsv
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import tables

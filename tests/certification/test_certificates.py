@@ -55,15 +55,6 @@ def certify(counts0, counts, sigma=1.0, alpha=0.001):
 # Cohen et al.
 
 
-@pytest.mark.parametrize(
-    ("n", "ceiling"), [(1_000, 2.4632626), (10_000, 3.1985775), (100_000, 3.8114566)]
-)
-def test_a_unanimous_vote_has_the_largest_radius(n, ceiling):
-    """Golden: R / sigma = ndtri(alpha^(1/n)), the end of every published curve."""
-    assert certify([0, 1], [0, n]).radius == pytest.approx(ceiling, abs=1e-7)
-    assert certify([0, 1], [1, n - 1]).radius < ceiling - 0.05
-
-
 def test_it_abstains_exactly_where_half_cannot_be_excluded():
     n, alpha = 60, 0.05
     for k in range(n + 1):

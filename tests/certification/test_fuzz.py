@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -89,12 +90,8 @@ def _damaged(data: bytes, steps: list[tuple[str, float, bytes]]) -> bytes:
             data = b"\n".join([*lines[:line], piece, *lines[line + 1 :]])
         elif how == "twice":
             data = b"\n".join([*lines[:line], lines[line], *lines[line:]])
-        elif how == "word":  # the number or name at this place, whole
-            start, end = at, at
-            while start > 0 and chr(data[start - 1]).isalnum():
-                start -= 1
-            while end < len(data) and chr(data[end]).isalnum():
-                end += 1
+        elif how == "word" and (words := [*re.finditer(rb"\w+", data)]):  # a number or a name
+            start, end = words[int(where * len(words))].span()
             data = data[:start] + piece + data[end:]
     return data
 

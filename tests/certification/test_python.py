@@ -185,12 +185,8 @@ def test_guards_hold_for_networks_in_memory():
         smooth(nn.Linear(3, 2).eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "Identity gives no scores of two classes", "[2, 1, 4, 4]"):
         smooth(nn.Identity().eval()).certify(IMAGES, **FAST)
-    with refused(BackendError, "classes: 5 ('0' … '4') were given for the 2 outputs"):
-        smooth(classes=5).certify(IMAGES, **FAST)
     with refused(ConfigError, "classes: how many outputs"):
         rrcm.smooth(net(), sigma=SIGMA)
-    with refused(ConfigError, "sigma: 60 looks like units of 0..255"):
-        smooth(sigma=60.0)
     with refused(BackendError, "Sequential: 1.", "is no plain tensor", "export it as an ONNX file"):
         smooth(quantised()).certify(IMAGES, **FAST)
 
@@ -203,8 +199,6 @@ def quantised() -> nn.Module:
 
 
 def test_what_is_no_classifier_is_told_what_is():
-    with refused(BackendError, "timm has no 'resnet5'"):
-        rrcm.smooth("resnet5", sigma=SIGMA)
     with refused(ConfigError, "classifier: an nn.Module, an .onnx file or a name, got function"):
         rrcm.smooth(lambda x: x, sigma=SIGMA, classes=2)
     for name in ("net.pth", Path("some/net.safetensors")):

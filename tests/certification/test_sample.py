@@ -167,16 +167,6 @@ def test_the_first_draws_select_and_the_next_ones_estimate(stop, noise):
         }
 
 
-def test_images_and_seeds_have_noise_of_their_own():
-    """The same pixels under another name, or another seed, get other votes."""
-    twins = replace(SIX, images=np.repeat(SIX.images[:1], 6, axis=0))
-
-    counts = {str(row["looks"]) for row in rows(sampled(split=twins)).values()}
-
-    assert len(counts) == 6
-    assert rows(sampled(replace(CFG, seed=1))) != rows(whole())
-
-
 def test_the_choice_split_shares_no_randomness_with_the_test_split():
     """What is chosen on one must not know the draws that certify image 0 of the other."""
     test, choice = (defined(split=replace(SIX, name=name)) for name in ("test", "choice"))
@@ -190,7 +180,8 @@ def test_the_choice_split_shares_no_randomness_with_the_test_split():
         assert not torch.equal(*noises) and not torch.equal(*normals)
     assert test.key == test.seed != choice.key
     assert test.stream != choice.stream
-    assert rows(sampled()) != rows(sampled(split=replace(SIX, name="choice")))
+    others = (sampled(split=replace(SIX, name="choice")), sampled(replace(CFG, seed=1)))
+    assert all(rows(other) != rows(whole()) for other in others)
     assert replace(choice, stream=test.stream).key == test.seed  # of votes drawn before
 
 
@@ -215,11 +206,16 @@ def test_votes_on_other_images_are_not_drawn_again(stop):
 
 
 def test_votes_of_another_definition_are_not_taken():
+    half, backend, pixels = replace(CFG, subset="every:2"), linear(), SIX.images.copy()
     for changes in ({"seed": 1}, {"n": 2 * N}, {"stop": "anytime"}, {"noise": "sound"}):
-        half = sampled(replace(CFG, subset="every:2"))
         asked = replace(CFG, **changes)
 
-        assert extended([half], asked) == (sampled(asked), 0), changes
+        assert extended([sampled(half)], asked) == (sampled(asked), 0), changes
+    pixels[2, 0, 0, 0] ^= 1
+    changed = replace(SIX, images=pixels)
+    assert extended([sampled(half)], CFG, changed) == (sampled(split=changed), 0)
+    backend.weights = "1" * 64
+    assert extended([sampled(half, make=lambda: backend)], CFG) == (whole(), 0)
     grid = replace(CFG, stop="grid")
     assert extended([sampled(grid)], replace(grid, alpha=0.04))[1] == 0
 
@@ -232,23 +228,6 @@ def test_votes_do_not_depend_on_labels_nor_without_a_rule_on_alpha():
     assert extended([whole()], asked) == (sampled(asked), 6)
     assert b'"alpha":0.04' in sampled(asked)
     assert extended([whole()], CFG, corrected) == (sampled(split=corrected), 6)
-
-
-def of_other_weights():
-    backend = linear()
-    backend.weights = "1" * 64
-    return backend
-
-
-def test_votes_of_other_pixels_or_weights_are_not_taken():
-    half = sampled(replace(CFG, subset="every:2"))
-    pixels = SIX.images.copy()
-    pixels[2, 0, 0, 0] ^= 1
-    changed = replace(SIX, images=pixels)
-
-    assert extended([half], CFG, changed) == (sampled(split=changed), 0)
-    other = sampled(replace(CFG, subset="every:2"), make=of_other_weights)
-    assert extended([other], CFG) == (whole(), 0)
 
 
 def test_what_cannot_be_read_or_is_asked_for_again_is_drawn():
@@ -381,8 +360,8 @@ def test_what_comes_before_the_draws_is_part_of_a_budget(tmp_path):
     run = partial(procedure.sample, *arguments, workers=1)
 
     with refused(ConfigError, "budget: the 20 s were over before the first draw", "after 21 s"):
-        list(run(began=time.monotonic() - 21))
-    assert list(run(began=time.monotonic() - 1))[-1].images == 6
+        list(run(budget_start=time.monotonic() - 21))
+    assert list(run(budget_start=time.monotonic() - 1))[-1].images == 6
 
 
 @pytest.mark.usefixtures("one_batch_a_task")

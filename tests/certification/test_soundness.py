@@ -53,21 +53,21 @@ def half_space(margin):
     return HalfSpace(float(PIXELS @ W / 16 - margin * np.linalg.norm(W)))
 
 
-def twins(repeats):
+def twins():
     return Split(
-        idx=np.arange(repeats),
-        images=np.broadcast_to(PIXELS.reshape(1, 1, 2, 2), (repeats, 1, 2, 2)),
-        labels=np.ones(repeats, dtype=np.int64),
+        idx=np.arange(REPEATS),
+        images=np.broadcast_to(PIXELS.reshape(1, 1, 2, 2), (REPEATS, 1, 2, 2)),
+        labels=np.ones(REPEATS, dtype=np.int64),
         classes=("0", "1"),
         max_value=16,
     )
 
 
 @cache
-def drawn(folder, margin, stop, n=CFG.n, repeats=REPEATS):
+def drawn(folder, margin, stop):
     """Header and rows of many repeats, by the engine."""
-    cfg = replace(CFG, stop=stop, n=n)
-    function, split = half_space(margin), twins(repeats)
+    cfg = replace(CFG, stop=stop)
+    function, split = half_space(margin), twins()
     definition = procedure.header(function, split, "a-run", cfg, CONSTANTS[stop])
     path, journal = folder / "votes", folder / "journal"
     for _ in procedure.sample(function, split, definition, journal, path, workers=1):
@@ -91,9 +91,9 @@ def false(predict, radius, margin):
     return float((wrong | (radius > abs(margin))).mean())
 
 
-def allowed(alpha, repeats=REPEATS):
+def allowed(alpha):
     """alpha, and four standard errors of a share."""
-    return alpha + 4 * np.sqrt(alpha * (1 - alpha) / repeats)
+    return alpha + 4 * np.sqrt(alpha * (1 - alpha) / REPEATS)
 
 
 @pytest.mark.parametrize(

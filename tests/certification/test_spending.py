@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from builders import refused
-from scipy.stats import binom, norm
+from scipy.stats import norm
 
 from benchmarks import futility, limit
 from rrcm.certification.certificates import cohen, two_class
@@ -37,15 +37,6 @@ def probability(chosen, q):
     """Of the ``chosen`` orders, if each draw misses with probability ``q``."""
     total = misses_of_all_orders()[chosen, -1]
     return float((q**total * (1 - q) ** (SMALL[-1] - total)).sum())
-
-
-def error(looks, most, q):
-    """The probability that misses of probability ``q`` are at most ``most`` at some look."""
-    alive, before = np.ones(1), 0
-    for look, end in zip(looks, most, strict=True):
-        alive = np.convolve(alive, binom.pmf(np.arange(look - before + 1), look - before, q))
-        alive[: end + 1], before = 0, look
-    return 1 - alive.sum()
 
 
 @both
@@ -87,17 +78,6 @@ def test_few_images_are_given_up_whatever_p_is(module, most, beta):
         assert (before | just & (misses[:, i] >= fewest[i] - 1)).sum() > allowed
 
 
-@both
-def test_alpha_is_spent_to_the_last_tenth_at_every_radius_of_the_table(module):
-    rule = make(module, n=5000)
-    qs = [float(norm.sf(r / SIGMA)) for r in RADII]
-    most = [fewest_misses(rule, q) for q in qs]
-
-    errors = [error(rule.looks, one, q) for one, q in zip(most, qs, strict=True)]
-
-    assert all(0.9 * ALPHA < one <= ALPHA for one in errors), errors
-
-
 def test_proportional_draws_less_and_certifies_more_next_to_a_radius():
     """With the beta of the presets; images at 1.05 times the radius 0.25, by exact recursion."""
     p = float(norm.cdf(1.05 * 0.25 / SIGMA))
@@ -109,14 +89,6 @@ def test_proportional_draws_less_and_certifies_more_next_to_a_radius():
     (draws, certified), (fewer, more) = [table.followed(p) for table in tables]
 
     assert fewer < 0.95 * draws and more[1] > certified[1]
-
-
-def fewest_misses(rule, q):
-    """The most misses at each look whose bound is below ``q``."""
-    return [
-        look - futility.fewest(look, lambda k, t=look: rule.complement([(t, k)], ALPHA) < q)
-        for look in rule.looks
-    ]
 
 
 @both

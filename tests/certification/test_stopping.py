@@ -10,7 +10,7 @@ from builders import many, refused
 from helpers import few
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from benchmarks.futility import fewest, seen
 from rrcm.certification import certify
@@ -89,6 +89,15 @@ def test_bounds_fail_with_at_most_alpha_wherever_one_stops(module):
 def test_little_of_alpha_is_wasted():
     assert error(make(none), 0.7, ALPHA) > 0.8 * ALPHA
     assert error(make(grid), 0.7, ALPHA) > 0.5 * ALPHA
+
+
+@pytest.mark.parametrize("module", [spending, proportional])
+def test_alpha_is_spent_to_the_last_tenth_at_every_radius_of_the_table(module):
+    rule = make(module, n=5000, alpha=0.001)
+
+    errors = [error(rule, norm.cdf(radius / SIGMA), 0.001) for radius in RADII]
+
+    assert all(0.9 * 0.001 < one <= 0.001 for one in errors), errors
 
 
 def test_the_mixture_may_be_looked_at_after_every_draw():

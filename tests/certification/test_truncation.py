@@ -10,8 +10,7 @@ import pytest
 import sampling_runs
 from builders import images, linear, refused, row
 
-from rrcm.analysis.estimation import truncation
-from rrcm.certification import certify
+from rrcm.certification import certify, truncation
 from rrcm.certification.sampling import procedure
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import BUDGET

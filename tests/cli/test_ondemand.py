@@ -96,7 +96,7 @@ def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):
     options = {"model": "tiny", "sigma": 0.5, "n": 4_000_000, "budget": "2s"}
 
     request = requests.resolve(Options(**options), project)
-    on_demand.certify(dataclasses.replace(request, began=0.0))  # of that clock
+    on_demand.certify(dataclasses.replace(request, budget_start=0.0))  # of that clock
 
     header, _ = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
     table = certify.read(next(checkout.path.glob("results/*b2s*.csv")))

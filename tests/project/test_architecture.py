@@ -297,10 +297,7 @@ COARSE = {
     "denoise": BEHIND,
     "represent": {"rrcm/models/trained/base/classifier.py", "rrcm/noise/levels.py"},
     "sample": CONFIG,
-    "report": {
-        *("rrcm/analysis/page.py", "rrcm/analysis/estimation/truncation.py"),
-        "rrcm/config/defaults.py",
-    },
+    "report": {"rrcm/analysis/page.py", "rrcm/config/defaults.py"},
 }
 
 

@@ -90,8 +90,8 @@ def run(
     def timed(pieces: list[Piece]) -> tuple[Sequence[Any], float] | None:
         if expired(seconds):
             return None
-        began = time.perf_counter()
-        return count(pieces), time.perf_counter() - began
+        start = time.perf_counter()
+        return count(pieces), time.perf_counter() - start
 
     with ThreadPoolExecutor(workers) as pool:
         try:

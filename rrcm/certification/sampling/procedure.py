@@ -53,27 +53,16 @@ def header(
     places = subset(cfg.subset, len(split.idx))
     component, pixels = registry.load("distributions", cfg.noise), math.prod(split.images.shape[1:])
     return Header(
+        **(dataclasses.asdict(cfg) | {"split": split.name}),
         format=records.FORMAT,
-        noise=cfg.noise,
         stream=records.stream(component.NAME, split.name),
         slack=component.slack(backend.sigma, pixels=pixels, max_value=split.max_value),
         run=run,
         weights=backend.weights,
         sigma=backend.sigma,
-        n0=cfg.n0,
-        n=cfg.n,
-        seed=cfg.seed,
-        stop=cfg.stop,
         stopping=stopping,
-        certificate=cfg.certificate,
-        alpha=cfg.alpha,
         budget=budget,
-        backend=cfg.backend,
         provider=backend.provider,
-        precision=cfg.precision,
-        batch_size=cfg.batch_size,
-        split=split.name,
-        subset=cfg.subset,
         images=len(places),
         pixels=_identity(split, places),
         shard=f"{int(i)}/{int(k)}",
@@ -154,7 +143,7 @@ def reusable(earlier: Iterable[Path], header: Header, split: Split) -> dict[int,
 
 def _differs_in_images_alone(earlier: Header, header: Header) -> bool:
     """Whether votes differ from those of ``header`` in nothing that votes of an image depend on."""
-    expected_header = dataclasses.replace(
+    of_its_images = dataclasses.replace(
         header,
         subset=earlier.subset,
         shard=earlier.shard,
@@ -162,7 +151,7 @@ def _differs_in_images_alone(earlier: Header, header: Header) -> bool:
         pixels=earlier.pixels,
         alpha=earlier.alpha if header.stop == "none" else header.alpha,
     )
-    return earlier == expected_header and dataclasses.replace(earlier, shard=header.shard) != header
+    return earlier == of_its_images and dataclasses.replace(earlier, shard=header.shard) != header
 
 
 def require_classes(header: Header, split: Split) -> None:
@@ -187,7 +176,7 @@ def sample(
     *,
     workers: int,
     every: float = 5.0,
-    began: float | None = None,
+    budget_start: float | None = None,
     others: Sequence[Backend] = (),
     known: Iterable[Row] = (),
 ) -> Iterator[SamplingProgress]:
@@ -203,7 +192,8 @@ def sample(
         path: The votes file; written whole, at the end.
         workers: Number of threads of each device.
         every: Seconds between journal lines of an unfinished image; a kill loses at most these.
-        began: When the budget of ``header`` began, of `time.monotonic`; by default with the draws.
+        budget_start: When the budget of ``header`` began, of `time.monotonic`; by default with the
+            draws.
         others: The same function on further devices, with which it shares the draws.
         known: Finished rows, from `reusable`, whose images are not drawn.
 
@@ -215,7 +205,9 @@ def sample(
     require_classes(header, split)
     with Journal(journal, header) as kept:
         kept.complete(known)
-        sampler = VoteSampler(split, header, kept, workers=workers, every=every, began=began)
+        sampler = VoteSampler(
+            split, header, kept, workers=workers, every=every, budget_start=budget_start
+        )
         yield from sampler.draw_votes([backend, *others])
         rows = [kept.rows[int(split.idx[place])] for place in sampler.places]
     records.write(path, header, rows)

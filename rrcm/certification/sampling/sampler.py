@@ -36,7 +36,7 @@ class VoteSampler:
         *,
         workers: int,
         every: float,
-        began: float | None = None,
+        budget_start: float | None = None,
     ) -> None:
         """Resume from ``journal``; arguments are those of `procedure.sample`."""
         self.split = split
@@ -44,7 +44,7 @@ class VoteSampler:
         self.journal = journal
         self.workers = workers
         self.every = every
-        self.began = began
+        self.budget_start = budget_start
         self.rule = header.rule()
         self.classes = len(header.classes)
         self.places = subset(header.subset, len(split.idx), shard=header.shard)
@@ -58,16 +58,16 @@ class VoteSampler:
         turns, so that all have about as many looks when it is spent.
 
         Raises:
-            ConfigError: The budget was spent before, since ``began``.
+            ConfigError: The budget was spent before, since ``budget_start``.
         """
         header = self.header
-        began = time.monotonic() if self.began is None else self.began
-        deadline = began + (header.budget or np.inf)
+        start = time.monotonic() if self.budget_start is None else self.budget_start
+        deadline = start + (header.budget or np.inf)
         todo = [int(p) for p in self.places if not ((row := self.row_of(p)) and row.stop)]
-        if todo and self.began is not None and (now := time.monotonic()) > deadline:
+        if todo and self.budget_start is not None and (now := time.monotonic()) > deadline:
             raise ConfigError(
                 f"budget: the {header.budget:g} s were over before the first draw, which could "
-                f"begin after {now - began:.0f} s: opening and checking the classifier are part of "
+                f"begin after {now - start:.0f} s: opening and checking the classifier are part of "
                 "it; give more"
             )
         finished, draws = len(self.places) - len(todo), 0

@@ -26,35 +26,6 @@ CALIBRATION = 64  # noisy validation images that set the ranges of int8 activati
 THREADS = torch.get_num_threads()  # when imported: any call of a backend on a CPU leaves one
 
 
-def draw(
-    evaluation: Eval,
-    cfg: Sampling,
-    stopping: dict[str, Any],
-    *,
-    journal: Path,
-    path: Path,
-    title: str,
-    shard: str = "1/1",
-    earlier: Sequence[Path] = (),
-) -> dict[str, Any]:
-    """Sample the votes of an evaluation, or of a ``shard`` i/k of its images, into ``path``.
-
-    Classifier and images are those of this folder. Resumes from ``journal``; images that have votes
-    in files of ``earlier`` are not drawn (`procedure.reusable`). Returns notes for the provenance.
-    """
-    split = shards.read(Path("shards"), cfg.split)
-    function = backend(evaluation, cfg)
-    return run(
-        function,
-        procedure.header(function, split, evaluation.run, cfg, stopping, shard=shard),
-        split,
-        journal=journal,
-        path=path,
-        title=title,
-        earlier=earlier,
-    )
-
-
 def backend(evaluation: Eval, cfg: Sampling) -> Backend:
     """The classifier of an evaluation in the configured backend, on the GPU if there is one."""
     return registry.load("backends", cfg.backend).Backend(
@@ -92,9 +63,13 @@ def run(
     path: Path,
     title: str,
     earlier: Sequence[Path] = (),
-    began: float | None = None,
+    budget_start: float | None = None,
 ) -> dict[str, Any]:
-    """Sample the votes of ``header`` into ``path``; see `draw` and `procedure.sample`."""
+    """Sample the votes of ``header`` into ``path``; see `procedure.sample`.
+
+    Images that have votes in files of ``earlier`` are not drawn (`procedure.reusable`). Returns
+    notes for the provenance.
+    """
     invariant = is_batch_invariant(function, batch(split, header.batch_size))
     images = len(subset(header.subset, len(split.idx), shard=header.shard))
     if known := procedure.reusable(earlier, header, split):
@@ -107,7 +82,7 @@ def run(
         path,
         workers=workers(),
         every=save_every(),
-        began=began,
+        budget_start=budget_start,
         known=known.values(),
     )
     last = shown(states, header, total=images, title=title)
@@ -147,9 +122,9 @@ def shown(
     """
     first = state = next(states)
     with progress.bar(total, state.images, title, " images") as shown:
-        began = time.monotonic()
+        start = time.monotonic()
         for number, state in enumerate(states):
-            rate = state.draws / max(time.monotonic() - began, 1e-9)
+            rate = state.draws / max(time.monotonic() - start, 1e-9)
             text = f"{rate:,.0f} noisy images/s"
             if state.images == first.images:
                 most = (total - state.images) * (header.n0 + header.n) - state.draws

@@ -7,7 +7,7 @@ in between are lower bounds of what n draws would certify.
 
 from rrcm.certification.votes.bounds import complement, mixture_complement
 from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import MARGIN, OfTable, Table, is_futile, look_schedule
+from rrcm.certification.votes.sequential import OfTable, Table, is_futile, look_schedule
 
 Config = Table
 
@@ -23,14 +23,9 @@ class Rule(OfTable):
         self.cfg, self.claim = cfg, claim
         self.looks = look_schedule(n)
 
-    def stop(self, votes: ImageVotes) -> str | None:
-        """``certified`` if all radii are decided and one is certified, ``futile`` if none is."""
-        reached = self.claim.radius(votes, self)
-        missing = [radius for radius in self.cfg.radii if reached < radius + MARGIN]
-        # If the smallest is out of reach, so are the others.
-        if missing and not is_futile(votes, self, min(missing), beta=self.cfg.beta):
-            return None
-        return "certified" if len(missing) < len(self.cfg.radii) else "futile"
+    def gives_up(self, radius: float, votes: ImageVotes) -> bool:
+        """Whether no later look can plausibly certify ``radius``."""
+        return is_futile(votes, self, radius, beta=self.cfg.beta)
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p: the smallest over all looks (eq. 18)."""

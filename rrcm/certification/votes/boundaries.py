@@ -19,7 +19,7 @@ from scipy.special import gammaln
 from rrcm.certification.votes.bounds import complement
 from rrcm.certification.votes.bounds import radius as radius_of
 from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import MARGIN, OfTable, Table, efficacy_bound
+from rrcm.certification.votes.sequential import OfTable, Table, efficacy_bound
 from rrcm.core.errors import ConfigError
 
 FIRST, PER_DECADE = 100, 80  # the first look, and looks while draws grow tenfold,
@@ -65,22 +65,13 @@ class Rule(OfTable):
         self.looks = looks(n)
         self._place = {look: i for i, look in enumerate(self.looks)}
 
-    def stop(self, votes: ImageVotes) -> str | None:
-        """``certified`` if all radii are decided and one is certified, ``futile`` if none is."""
-        history = votes.history(votes.c_A)
-        reached = radius_of(self.complement(history, self.claim.alpha), sigma=self.claim.sigma)
-        missing = [radius for radius in self.cfg.radii if reached < radius + MARGIN]
-        if missing and not self._is_futile(min(missing), history):
-            return None
-        return "certified" if len(missing) < len(self.cfg.radii) else "futile"
-
-    def _is_futile(self, radius: float, history: History) -> bool:
+    def gives_up(self, radius: float, votes: ImageVotes) -> bool:
         """Whether a look so far gives up a radius."""
         levels, q = self.levels(self.claim.alpha), _q(radius, sigma=self.claim.sigma)
         if q not in levels.qs:  # not even n hits among n draws certify it
             return True
         most = int(levels.most[levels.qs.index(q), -1])
-        at, misses = self._seen(history)
+        at, misses = self._seen(votes.history(votes.c_A))
         return bool((misses >= hopeless(self.looks, most, self.cfg.beta, self.pace)[at]).any())
 
     def complement(self, history: History, alpha: float) -> float:

@@ -80,6 +80,7 @@ class Rule(Protocol):
 
     def __hash__(self) -> int:
         """By identity: what all images share is computed once for a rule."""
+        return object.__hash__(self)
 
     def stop(self, votes: ImageVotes) -> str | None:
         """The reason to stop at the last look of ``votes``, or None to go on."""

@@ -1,6 +1,7 @@
 """Group-sequential stopping: the schedule of looks, and the futility bound that all rules share."""
 
 import math
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import hypergeom
 
 from rrcm.certification.votes.bounds import complement
-from rrcm.certification.votes.counts import History, ImageVotes, Rule
+from rrcm.certification.votes.counts import Claim, History, ImageVotes, Rule
 from rrcm.core.errors import ConfigError
 
 R10 = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)  # preferred numbers, ISO 3
@@ -38,10 +39,24 @@ class Table:
         require_level(self.beta)
 
 
-class OfTable:
+class OfTable(Rule):
     """What rules that decide the radii of a `Table` share."""
 
     cfg: Table
+    claim: Claim
+
+    def stop(self, votes: ImageVotes) -> str | None:
+        """``certified`` if all radii are decided and one is certified, ``futile`` if none is."""
+        reached = self.claim.radius(votes, self)
+        missing = [radius for radius in self.cfg.radii if reached < radius + MARGIN]
+        # If the smallest is out of reach, so are the others.
+        if missing and not self.gives_up(min(missing), votes):
+            return None
+        return "certified" if len(missing) < len(self.cfg.radii) else "futile"
+
+    @abstractmethod
+    def gives_up(self, radius: float, votes: ImageVotes) -> bool:
+        """Whether ``radius`` in pixels, which ``votes`` do not certify, is out of reach."""
 
     def settles(self, radius: float) -> bool:
         """True for the radii of the table."""
@@ -160,7 +175,7 @@ def is_futile(votes: ImageVotes, rule: Rule, radius: float, *, beta: float) -> b
 
     Looks before n are examined too, so that a rule with fewer draws gives up no later than ``rule``
     does: votes of n draws can then be truncated to those of fewer
-    (rrcm/analysis/estimation/truncation.py).
+    (rrcm/certification/truncation.py).
 
     Args:
         votes: The votes so far.

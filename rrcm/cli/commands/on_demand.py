@@ -168,7 +168,7 @@ def drawn(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
             path=path,
             title=title,
             earlier=[*opened.votes, *sorted(VOTES.glob("*.jsonl"))],
-            began=request.began,
+            budget_start=request.budget_start,
         )
     return *records.read(path), path
 

@@ -6,10 +6,10 @@ from typing import Any
 from rrcm.analysis import entries, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
-from rrcm.analysis.estimation.truncation import truncate
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify, tsv
 from rrcm.certification.certify import UP, one_minus
+from rrcm.certification.truncation import truncate
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.project import Project

@@ -24,6 +24,9 @@ class Code:
         self.builder = ir.IRBuilder(function.append_basic_block())
         self.vector = ir.VectorType(FLOAT, lanes)
         self.integers = ir.VectorType(INT, lanes)
+        # The sum, the difference, the product and the quotient of two vectors
+        self.add, self.subtract = self.builder.fadd, self.builder.fsub
+        self.multiply, self.divide = self.builder.fmul, self.builder.fdiv
 
     # Addresses, in floats
 
@@ -78,22 +81,6 @@ class Code:
     def number(self, value: float) -> Any:
         """A constant, rounded to float32, in all lanes."""
         return ir.Constant(self.vector, [value] * self.lanes)
-
-    def add(self, a: Any, b: Any) -> Any:
-        """The sum of two vectors."""
-        return self.builder.fadd(a, b)
-
-    def subtract(self, a: Any, b: Any) -> Any:
-        """The difference of two vectors."""
-        return self.builder.fsub(a, b)
-
-    def multiply(self, a: Any, b: Any) -> Any:
-        """The product of two vectors."""
-        return self.builder.fmul(a, b)
-
-    def divide(self, a: Any, b: Any) -> Any:
-        """The quotient of two vectors."""
-        return self.builder.fdiv(a, b)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """``a * b + c``, rounded once."""

@@ -9,6 +9,7 @@ image makes its scores NaN.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -193,9 +194,7 @@ def _tile(
     for row in range(rows):
         for column in range(columns):
             at = (row * columns + column) * len(layer.window)
-            value = sums[at]
-            for other in sums[at + 1 : at + len(layer.window)]:
-                value = code.maximum(value, other)
+            value = reduce(code.maximum, sums[at : at + len(layer.window)])
             if layer.activation == "relu":
                 value = code.maximum(code.number(0.0), value)
             elif layer.activation == "gelu":

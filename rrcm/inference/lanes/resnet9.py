@@ -1,6 +1,7 @@
 """The inference form of ResNet-9 (rrcm/models/folding/resnet9.py) as a program."""
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from rrcm.core.errors import BackendError
@@ -108,8 +109,6 @@ def _largest(code: Code, images: int, side: int, channels: int, pointers: Sequen
             for line in range(side)
             for pixel in range(side)
         ]
-        best, *others = (code.load(source, place * code.lanes) for place in places)
-        for other in others:
-            best = code.maximum(best, other)
+        best = reduce(code.maximum, [code.load(source, place * code.lanes) for place in places])
         at = code.plus(code.times(image, channels), channel)
         code.store(best, y, code.times(at, code.lanes))

@@ -11,6 +11,7 @@ Images are ``[line, pixel, channel]`` with a border of zeros, one pixel wide, wh
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -161,9 +162,7 @@ def _back(code: Code, sizes: Convolution, together: int, pointers: Sequence[Any]
         ]
         for i, j in itertools.product(range(sizes.written), repeat=2):
             window = itertools.product(range(step), repeat=2)
-            best, *others = [square[step * i + k][step * j + m] for k, m in window]
-            for other in others:
-                best = code.maximum(best, other)
+            best = reduce(code.maximum, [square[step * i + k][step * j + m] for k, m in window])
             value = code.maximum(code.number(0.0), code.add(best, code.spread(bias, output)))
             place = (i * (sizes.pooled + 2) + j) * outputs * code.lanes
             if residual:

@@ -8,6 +8,7 @@ Along rows only, and with these points, it rounds as little as the plain sums do
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -154,8 +155,7 @@ def _pool(code: Code, sizes: Convolution, pointers: Sequence[Any]) -> None:
                 values = [code.load(source, one) for one in at]
                 rows.append([code.combined(row, values) for row in matrix])
             for i in range(TILE // POOL):
-                best, *others = [row[POOL * i + j] for row in rows for j in range(POOL)]
-                for other in others:
-                    best = code.maximum(best, other)
+                pooled = [row[POOL * i + j] for row in rows for j in range(POOL)]
+                best = reduce(code.maximum, pooled)
                 value = code.maximum(code.number(0.0), code.add(best, code.spread(bias, output)))
                 code.store(value, code.at(y, to), i * outputs * lanes)
