@@ -275,7 +275,6 @@ def test_labels_from_a_file(tmp_path: Path):
 
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path):
     """And the others keep their numbers, which their noise is of."""
-    names = ["a.png", "b.png", "c.png", "d.png"]
     fill(tmp_path, "a.png", "c.png", broken=("b.png", "d.png"))
     Image.new("L", (9, 9)).save(tmp_path / "e.png")
 
@@ -284,7 +283,7 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path):
     assert found.files == ["a.png", "c.png"] and found.split.idx.tolist() == [0, 2]
     assert [line.partition(":")[0] for line in found.left_out] == ["b.png", "d.png", "e.png"]
     assert "damaged" in found.left_out[0] and "9 x 9 pixels" in found.left_out[2]
-    assert found.split.images[:, 0, 0, 0].tolist() == [0, 1] and names
+    assert found.split.images[:, 0, 0, 0].tolist() == [0, 1]
     with refused(DataError, "b.png: a damaged picture"):
         folder(tmp_path, strict=True)
 

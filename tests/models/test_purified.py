@@ -27,7 +27,7 @@ from rrcm.core.files import sha256
 from rrcm.diffusion.networks import dncnn
 from rrcm.inference.export import export
 from rrcm.models.trained import denoiser, ensembles, purified
-from rrcm.models.trained.base import checkpoint, classifier
+from rrcm.models.trained.base import classifier
 from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
 from rrcm.models.trained.purified import Precise, PurifiedClassifier, Resize
 from rrcm.noise import streams
@@ -61,15 +61,16 @@ def parts() -> Path:
 KEPT: list[TemporaryDirectory] = []  # until the end
 
 
-def save_denoiser(root: Path, name: str, schedule: Schedule | None) -> None:
+def save_denoiser(root: Path, name: str, schedule: Schedule | None, side: int = 8) -> None:
     torch.manual_seed(0)
-    network = dncnn.Network(dncnn.Config(**SHAPE))
+    shape = SHAPE | {"image_size": side}
+    network = dncnn.Network(dncnn.Config(**shape))
     nn.init.normal_(network.last.weight, std=0.3)
     denoiser.save(
         root / "denoisers" / name,
         network.state_dict(),
         network="dncnn",
-        shape=SHAPE,
+        shape=shape,
         schedule=schedule,
     )
 
@@ -183,7 +184,7 @@ class Unchanged(nn.Module):
 
 def test_bfloat16_rounds_networks_and_nothing_between_them(tmp_path):
     """The classifier is given, bit for bit, what it is in float32: resized, with fixed noise."""
-    save_denoiser(parts(), "four", COSINE)
+    save_denoiser(parts(), "four", COSINE, side=4)
     save(tmp_path, replace(FIXED, denoiser="denoisers/four"), pictures=(1, 4, 4))
     x, seen = batch(shape=(1, 4, 4)).float(), []
     for precision in (torch.float32, torch.bfloat16):
@@ -202,12 +203,7 @@ def test_bfloat16_rounds_networks_and_nothing_between_them(tmp_path):
 
 def test_a_classifier_of_larger_pictures_sees_resized_ones(tmp_path):
     """Pictures of 4 pixels a side: the denoiser's; the classifier's have 8."""
-    pixels = {**SHAPE, "image_size": 4}
-    network = dncnn.Network(dncnn.Config(**pixels))
-    denoiser.save(
-        parts() / "denoisers/four", network.state_dict(), network="dncnn", shape=pixels,
-        schedule=COSINE,
-    )  # fmt: skip
+    save_denoiser(parts(), "four", COSINE, side=4)
     save(tmp_path, replace(FIXED, denoiser="denoisers/four"), pictures=(1, 4, 4))
     network, config = purified.load(tmp_path)
 
@@ -218,22 +214,16 @@ def test_a_classifier_of_larger_pictures_sees_resized_ones(tmp_path):
         save(tmp_path, replace(FRESH, denoiser="denoisers/four"), pictures=(1, 4, 4))
 
 
-def test_levels_of_the_schedule_stay_exact_in_short_floats():
+def test_levels_of_the_schedule_stay_exact_in_short_floats(tmp_path):
     """A time that is off by one of four thousand would be another function."""
     network = function("DDS")
     before = network.purifier.denoiser.times.levels
 
-    short = purified.rebuild(*_config_of("DDS")).to(torch.bfloat16)
+    save(tmp_path, DDS)
+    short = purified.load(tmp_path)[0].to(torch.bfloat16)
 
     assert torch.equal(short.purifier.denoiser.times.levels, before)
     assert short.fix(SIGMA)(batch().float()).isfinite().all()
-
-
-def _config_of(name):
-    with TemporaryDirectory() as folder:
-        config = save(Path(folder), globals()[name])
-        tensors, _ = checkpoint.load(Path(folder) / "model.safetensors")
-        return config, Path(folder), tensors
 
 
 # On disk.

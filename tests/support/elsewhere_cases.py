@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import unlabelled
 from builders import SIGMA, images
-from helpers import MINI, PRETRAIN, REPRESENTATION, constants, split
+from helpers import DENOISING, MINI, PRETRAIN, REPRESENTATION, constants, split
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -24,7 +24,6 @@ from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.voting import BoundNoise
 from rrcm.config.certification import Local
-from rrcm.config.denoisers import Denoising
 from rrcm.config.sections import Model
 from rrcm.core import registry
 from rrcm.core.schema import parse
@@ -70,22 +69,6 @@ LOSSES: dict[str, dict[str, Any]] = {
     **{name: {"sigma": SIGMA} for name in ("mse", "stability")},
     "diffusion": {"schedule": EDM, "mean": -1.2, "std": 1.2},
 }
-DENOISING = Denoising(
-    network="dncnn",
-    model="small",
-    objective="mse",
-    seed=3,
-    start="none",
-    guide="none",
-    architecture="vit",
-    steps=1,
-    batch_size=16,
-    optimizer=PRETRAIN.optimizer,
-    ema=0.75,
-    loss={},
-    augment=[],
-    compute=PRETRAIN.compute,
-)
 Make = Callable[[str], Iterable[Tensor]]  # device -> what comes out
 
 

@@ -12,6 +12,7 @@ from hypothesis import settings
 from torch import Tensor, nn
 
 from rrcm.config import params, sections
+from rrcm.config.denoisers import Denoising
 from rrcm.config.evaluation import Representation
 from rrcm.config.params import Params
 from rrcm.core.schema import parse, read_yaml
@@ -22,6 +23,22 @@ MINI = params.load(TESTS / "mini.yaml")
 MORE = read_yaml(TESTS / "mini-more.yaml")
 PRETRAIN = MINI.pretrain["tiny"]
 MODEL = sections.Model(architecture="vit", shape=MINI.models["tiny"])
+DENOISING = Denoising(
+    network="dncnn",
+    model="small",
+    objective="mse",
+    seed=3,
+    start="none",
+    guide="none",
+    architecture="vit",
+    steps=1,
+    batch_size=16,
+    optimizer=PRETRAIN.optimizer,
+    ema=0.75,
+    loss={},
+    augment=[],
+    compute=PRETRAIN.compute,
+)
 REPRESENTATION = parse(MORE["representations"]["tiny"], Representation, where="representations")
 
 few = settings(deadline=None, max_examples=25)

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import MINI, MODEL, equal, split
+from helpers import DENOISING, MODEL, equal, split
 from torch import nn
 
-from rrcm.config.denoisers import Denoising
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError
 from rrcm.diffusion import training
@@ -35,21 +34,12 @@ CONSTANTS = {
 UVIT = {"size": "16x3x2", "image_size": 8, "channels": 1, "patch_size": 4}
 UVIT |= {"position_std": 0.5, "time_scale": 1000.0}
 DNCNN = {"image_size": 8, "channels": 1, "depth": 3, "width": 8, "momentum": 0.1}
-CFG = Denoising(
-    network="dncnn",
-    model="small",
-    objective="mse",
-    seed=3,
-    start="none",
-    guide="none",
-    architecture="vit",
+CFG = dataclasses.replace(
+    DENOISING,
     steps=8,
-    batch_size=16,
-    optimizer=dataclasses.replace(MINI.pretrain["tiny"].optimizer, lr=1e-2, warmup=0.25),
-    ema=0.75,
+    optimizer=dataclasses.replace(DENOISING.optimizer, lr=1e-2, warmup=0.25),
     loss={"sigma": 0.5},
     augment=[{"gain": {"amount": 0.1}}],
-    compute=MINI.pretrain["tiny"].compute,
 )
 DIFFUSION = dataclasses.replace(
     CFG, network="uvit", objective="diffusion", loss=CONSTANTS["diffusion"]
