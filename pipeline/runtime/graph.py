@@ -203,7 +203,7 @@ def _started() -> str:
     """The name of the stage in dvc.yaml; set ``DVC_STAGE=train@NAME`` to run one by hand."""
     if not (stage := os.environ.get(DVC_STAGE)):
         script = Path(sys.argv[0]).stem
-        raise StageError(f"{script}: stages are run by DVC, as in `dvc repro {script}@NAME`")
+        raise StageError(f"{script}: stages are run by DVC, as in `dvc repro {script}`")
     return stage
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from pipeline.runtime import graph, training
 from rrcm.config import sections
 from rrcm.core import registry
-from rrcm.core.errors import ConfigError
 from rrcm.models.trained.base import classifier
 from rrcm.training.engine import distributed
 from rrcm.training.engine.inputs import order
@@ -22,8 +21,6 @@ def main(name: str) -> None:
         data["train"] = data["train"].labelled(recipe.labels, seed=run.seed)
         classes, images = data["train"].classes, data["train"].images
         training.require_fit(run.model, model.shape, data["train"])
-        if method.PRETRAINED and run.start == sections.NONE:
-            raise ConfigError(f"runs.{name}.start: {run.method} starts from a pre-trained encoder")
         training.on_devices(stage, recipe.compute)
         state = start(run, recipe, model, classes=len(classes), device=distributed.device())
         made_with = {}
