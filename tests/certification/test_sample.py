@@ -203,6 +203,8 @@ def test_votes_on_other_images_are_not_drawn_again(stop):
     assert extended([half], cfg) == (whole(stop), 3)
     assert extended([half, first], cfg) == (whole(stop), 4)
     assert extended([whole(stop)], replace(cfg, subset="every:2")) == (half, 3)
+    shares = [sampled(cfg, shard=f"{i}/3") for i in (1, 3)]  # the second one lacks
+    assert extended(shares, cfg) == (whole(stop), 4)
 
 
 def test_votes_of_another_definition_are_not_taken():

@@ -122,8 +122,9 @@ def reusable(earlier: Iterable[Path], header: Header, split: Split) -> dict[int,
     have the labels of ``split``.
 
     Args:
-        earlier: Files that may have such votes. Others are passed over, also damaged ones, and
-            those that ``header`` defines: who asks for them again wants them drawn again.
+        earlier: Files that may have such votes, shares of the same images among them. Others are
+            passed over, also damaged ones, and those that ``header`` defines, or the whole of which
+            it is a share: who asks for them again wants them drawn again.
         header: From `header`.
         split: The images.
     """
@@ -151,7 +152,8 @@ def _differs_in_images_alone(earlier: Header, header: Header) -> bool:
         pixels=earlier.pixels,
         alpha=earlier.alpha if header.stop == "none" else header.alpha,
     )
-    return earlier == of_its_images and dataclasses.replace(earlier, shard=header.shard) != header
+    whole = dataclasses.replace(header, shard="1/1")
+    return earlier == of_its_images and earlier not in (header, whole)
 
 
 def require_classes(header: Header, split: Split) -> None:
