@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -22,7 +22,9 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def spread(function: Callable[[A], B], tasks: Iterable[A], *, workers: int) -> Iterator[B]:
+def spread(
+    function: Callable[[A], B], tasks: Iterable[A], *, workers: int
+) -> Generator[B, None, None]:
     """``map(function, tasks)`` in ``workers`` processes.
 
     Raises:

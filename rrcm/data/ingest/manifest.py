@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -83,25 +84,25 @@ def examine(tree: Tree, path: Path, *, skip_unreadable: bool, workers: int) -> I
     """
     done, skipped = 0, []
     parts: dict[str, dict[str, Group]] = {}
-    found = pool.spread(_look, _chunks(tree), workers=workers)
-    for part, classes in tree.items():
-        for name, places in classes.items():
-            seen: list[Seen] = []
-            while len(seen) < len(places):
-                seen += (more := next(found))
-                yield (done := done + len(more))
-            broken = [(p, s.error) for p, s in zip(places, seen, strict=True) if s.error]
-            if broken and not skip_unreadable:
-                raise DataError(f"{broken[0][1]}; --skip-unreadable leaves such files out")
-            if len(broken) == len(places):
-                raise DataError(f"{part}/{name}: none of {len(places)} pictures can be read")
-            skipped += [f"{part}/{name}/{place.name}" for place, _ in broken]
-            good = [(p, s) for p, s in zip(places, seen, strict=True) if not s.error]
-            parts.setdefault(part, {})[name] = Group(
-                images=len(good),
-                bytes=sum(s.size for _, s in good),
-                sha256=digest((p.name, s.sha256) for p, s in good),
-            )
+    with closing(pool.spread(_look, _chunks(tree), workers=workers)) as found:
+        for part, classes in tree.items():
+            for name, places in classes.items():
+                seen: list[Seen] = []
+                while len(seen) < len(places):
+                    seen += (more := next(found))
+                    yield (done := done + len(more))
+                broken = [(p, s.error) for p, s in zip(places, seen, strict=True) if s.error]
+                if broken and not skip_unreadable:
+                    raise DataError(f"{broken[0][1]}; --skip-unreadable leaves such files out")
+                if len(broken) == len(places):
+                    raise DataError(f"{part}/{name}: none of {len(places)} pictures can be read")
+                skipped += [f"{part}/{name}/{place.name}" for place, _ in broken]
+                good = [(p, s) for p, s in zip(places, seen, strict=True) if not s.error]
+                parts.setdefault(part, {})[name] = Group(
+                    images=len(good),
+                    bytes=sum(s.size for _, s in good),
+                    sha256=digest((p.name, s.sha256) for p, s in good),
+                )
     write_json(path, dataclasses.asdict(Manifest(parts=parts, skipped=skipped)))
 
 
