@@ -19,7 +19,7 @@ MOST = 0.95  # share of rows from which the others count as wrong
 FEW = 3  # rows that may agree by chance
 COINCIDENCE = 1e-4  # relative difference of a real number and one of a digit; a tenth for two
 SLACK = 1e-10  # relative error of special functions
-FIXED = {"n", "futile", "skipped"}  # reasons to stop of rules that claim after n draws only
+FIXED = {"n", "futile"}  # reasons to stop that claim nothing before n draws
 LARGER = "radii are larger than sigma * Phi^-1(p_A), as those of the certificate two_class are"
 SAMPLE = 40  # rows, or up to twice as many, whose bounds are computed by a slow formula
 
@@ -111,7 +111,7 @@ def _level(
         if also.sum() > FEW and inside.sum() + also.sum() >= MOST * len(table):
             text = f"p_A is at alpha = {other:.4g}, in other rows at {middle:.4g}: mixed alpha"
             return (left, right), at(ERROR, lines, ~inside, text)
-    text = "p_A is no Clopper–Pearson bound of n_A votes at any one alpha; of soft votes, perhaps"
+    text = "p_A is no Clopper–Pearson bound of n_A votes at any one alpha"
     return None, [Finding(level=NOTE, text=text)]
 
 

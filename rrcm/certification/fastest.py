@@ -115,8 +115,9 @@ def _kept(path: Path) -> list[Candidate]:
 def _key(evaluation: Eval, *asked: object) -> str:
     """Return the name of the rates of this machine, software, network and request."""
     weights = onnx.about(Path("."), evaluation.run)["weights"]
-    here = [[machine(), torch.get_num_threads()], [torch.__version__, onnxruntime.__version__]]
-    named = json.dumps([*here, weights, evaluation.sigma, *asked])
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    here = [machine(), torch.get_num_threads(), gpu, torch.__version__, onnxruntime.__version__]
+    named = json.dumps([here, weights, evaluation.sigma, *asked])
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 

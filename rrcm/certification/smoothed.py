@@ -71,7 +71,8 @@ class Certifier:
             n: Most noisy copies of an image that bound the probability of its class.
             n0: Noisy copies before these, which choose the class.
             alpha: Failure probability of each answer.
-            radii: Radii that matter: drawing for an image ends when each of them is decided.
+            radii: Radii that matter: drawing for an image ends when each of them is decided, by
+                the rule ``stop``, or else ``spending``.
             stop: Another stopping rule of rrcm/certification/stopping/; ``none`` draws n for each.
             seed: Seed of the noise, by default unpredictable, or that of ``votes``. The certificate
                 is void for a picture made with knowledge of the seed.

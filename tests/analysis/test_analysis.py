@@ -69,15 +69,16 @@ def test_derived_certificates_are_those_of_the_votes(here):
         here / "a.jsonl", n=200, alpha=0.01, certificates=["two_class", "cohen"], out=None
     )
 
-    path = here / "results/a-n200-a0.01.csv"
+    path = here / "results/a-n200-two_class-a0.01.csv"
     cut = truncation.truncate(*records.read(here / "a.jsonl"), 200)
     certify.write(
         certify.certify(*cut, certificates=["two_class", "cohen"], alpha=0.01), here / "want.csv"
     )
     assert path.read_bytes() == (here / "want.csv").read_bytes()
-    assert "n = 200, alpha = 0.01" in said and "laid out for cohen at alpha = 0.001" in said
+    assert "n = 200, alpha = 0.01, certificate two_class, cohen" in said
+    assert "laid out for cohen at alpha = 0.001" in said
     assert "certify at --alpha 0.01 / m" in said  # n was chosen
-    assert "r = 0.25" in said and "results/a-n200-a0.01.csv" in said
+    assert "r = 0.25" in said and str(path.relative_to(here)) in said
 
     plain = {"n": None, "alpha": None, "certificates": ["cohen"]}
     for out in (here / "new/again.csv", here / "again.tsv"):

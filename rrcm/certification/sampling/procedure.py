@@ -3,7 +3,7 @@
 Guarantee: the noise of a draw is a function of (seed, split, image, draw); all batches have one
 shape and run on one thread each. So votes do not depend on the order of images, restarts, shares or
 the number of workers, if the scores of a row do not depend on the other rows of its batch
-(`voting.is_batch_invariant` tests it before sampling).
+(`session.is_batch_invariant` says so where they do, before a command or a stage draws).
 """
 
 import dataclasses

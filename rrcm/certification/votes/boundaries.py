@@ -80,6 +80,7 @@ class Rule(OfTable):
         Nothing is claimed of numbers of draws that are no look of the rule.
         """
         levels, (at, misses) = self.levels(alpha), self._seen(history)
+        # What certifies a radius certifies all smaller ones, so counting finds the largest.
         passed = int((misses <= levels.most[:, at]).sum(axis=0).max(initial=0))
         return levels.qs[passed - 1] if passed else 1.0
 

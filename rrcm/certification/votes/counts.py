@@ -88,8 +88,8 @@ class Rule(Protocol):
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p, p the probability of a hit, that fails with at most ``alpha``.
 
-        Valid at any stopping time, and for any certificate. Non-increasing in the hits of each
-        look.
+        Valid at any stopping time; 1 where the rule claims nothing. Non-increasing in the hits of
+        each look.
         """
 
     def settles(self, radius: float) -> bool:

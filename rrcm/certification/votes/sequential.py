@@ -1,4 +1,4 @@
-"""Group-sequential stopping: the schedule of looks, and the futility bound that all rules share."""
+"""Group-sequential stopping: what rules share, and looks and futility without boundaries."""
 
 import math
 from abc import abstractmethod

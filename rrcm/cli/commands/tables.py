@@ -13,7 +13,7 @@ from rrcm.certification.truncation import truncate
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.project import Project
-from rrcm.config.defaults import REPORT
+from rrcm.config.defaults import DRAWS, REPORT
 from rrcm.core.errors import DataError
 from rrcm.core.ranges import require
 
@@ -71,7 +71,8 @@ def derive(
     header, rows = records.read(path)
     header, rows = truncate(header, rows, header.n if n is None else n)
     entry = entries.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
-    out = out or RESULTS / f"{path.stem}-n{header.n}-a{entry.alpha:g}.csv"
+    other = "".join(f"-{name}" for name in certificates if name != DRAWS.certificate)
+    out = out or RESULTS / f"{path.stem}-n{header.n}{other}-a{entry.alpha:g}.csv"
     (tsv if out.suffix == ".tsv" else certify).write(entry.table, out)
     shown = tables.text([entry], radii=entries.default_radii([entry]), confidence=CONFIDENCE)
     choice = (
@@ -80,7 +81,7 @@ def derive(
     )
     return (
         f"{shown}\n\n{len(entry.table)} images, n0 = {header.n0}, n = {header.n}, "
-        f"alpha = {entry.alpha}; "
+        f"alpha = {entry.alpha}, certificate {', '.join(certificates)}; "
         f"stopping rule {header.stop}, laid out for {header.certificate} at alpha = "
         f"{header.alpha}; nothing was drawn\n"
         f"{choice if n is not None else ''}certificates: {out}"
