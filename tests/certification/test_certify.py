@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from rrcm.certification import certify
 from rrcm.core import registry
-from rrcm.core.errors import CertificateError, ConfigError, DataError
+from rrcm.core.errors import CertificateError, DataError
 from rrcm.core.labels import UNKNOWN
 
 COLUMNS = ["idx", "label", "predict", "radius", "correct", "n_A", "n", "p_A", "stop"]
@@ -131,15 +131,6 @@ def test_writing_and_reading_are_inverses(tmp_path_factory, images):
     first = path.read_bytes()
     certify.write(again, path)
     assert path.read_bytes() == first
-
-
-def test_what_cannot_be_certified_is_refused():
-    with refused(CertificateError, "100 votes can never certify"):
-        table(alpha=1e-40)
-    with refused(
-        ConfigError, "rrcm/certification/certificates/ has no 'coen'", "Did you mean 'cohen'?"
-    ):
-        table(certificates=["coen"])
 
 
 # Several certificates.
