@@ -191,6 +191,7 @@ def test_an_image_of_which_nothing_is_known_abstains():
         assert (line["predict"], line["radius"], line["n"], line["p_A"]) == (-1, 0, 0, 0)
         assert (line["predict_two_class"], line["radius_two_class"], line["correct"]) == (-1, 0, 0)
     assert made["stop"].tolist() == ["budget", "budget"]
+    assert rows[0].votes(3).counts.shape == (0, 3)
 
 
 # What noise is short of Gaussian.
