@@ -22,7 +22,6 @@ from rrcm.config import params
 from rrcm.core.errors import ConfigError
 
 RUN = "tiny-rrcm-s050"
-SCRATCH = "tiny-gaussian-s050"
 FILES = tracked("presets/ablations/*.yaml")
 CASES = [*((file.stem, "digits") for file in FILES), ("tau", "cifar10")]
 VARIED = {"digits": set(), "fashion-mnist": {"pretrain.steps", "recipe.epochs"}}  # by presets
@@ -110,9 +109,9 @@ def test_the_ablations_are_those_of_the_appendix():
                 assert leaves(found[base].setting) == {"pretrain.batch_size": 256}
 
 
-def composed(changes, run=RUN, setting=None, base=None):
+def composed(changes, run=RUN, base=None):
     """The variants of a run of the miniature."""
-    ablation = Ablation(run=run, setting=setting or {}, variants=changes)
+    ablation = Ablation(run=run, setting={}, variants=changes)
     return variants.compose(base or plain(PARAMS), ablation, where="here")
 
 

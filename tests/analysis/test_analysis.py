@@ -11,7 +11,7 @@ from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import tables
 from rrcm.cli.project import Project
-from rrcm.core.errors import CertificateError, ConfigError, DataError, RrcmError, VotesError
+from rrcm.core.errors import CertificateError, ConfigError, DataError, VotesError
 
 GRID = {"radii": [0.0, 0.25, 0.5], "beta": 0.001}
 
@@ -58,9 +58,6 @@ def test_a_file_of_another_kind_than_its_suffix_is_refused(here):
         (here / name).write_bytes((here / other).read_bytes())
         with refused(error, name):
             tables.read(here / name)
-    for missing in ("no.jsonl", "no.csv", "no.tsv"):
-        with refused((VotesError, DataError), missing, "not found"):
-            tables.read(here / missing)
 
 
 def test_derived_certificates_are_those_of_the_votes(here):
@@ -94,7 +91,7 @@ def test_what_cannot_be_derived_is_refused_and_nothing_is_written(here):
         ({"n": 300}, VotesError, "the nearest is 315"),
         ({"alpha": 1.0}, ConfigError, "--alpha: must lie in (0, 1)"),
         ({"alpha": 2.0**-600}, CertificateError, "can never certify"),
-        ({"certificates": ["cohn"]}, RrcmError, "cohn"),
+        ({"certificates": ["cohn"]}, ConfigError, "Did you mean 'cohen'?"),
     ):
         with refused(error, said):
             tables.derive(here / "a.jsonl", **plain | changes, out=here / "out.csv")

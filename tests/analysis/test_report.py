@@ -6,27 +6,18 @@ from html import unescape
 from xml.etree import ElementTree
 
 import matplotlib
-import numpy as np
 import pandas as pd
 import pytest
-from builders import certificates, random_votes, refused
+from builders import random_votes, refused
 from helpers import MINI
 
 from rrcm.analysis import entries, report
 from rrcm.analysis.estimation import statistics
 from rrcm.analysis.presentation import markup, tables
 from rrcm.certification import certify
-from rrcm.certification.certify import floor
 from rrcm.core.errors import DataError
 
 RADII, CONFIDENCE = MINI.report.radii, MINI.report.confidence
-
-
-def table(seed, images=20):
-    """Certificates of a classifier that is right on about two images of three."""
-    rng = np.random.default_rng(seed)
-    predict = rng.choice([0, 0, 0, 0, 1, -1], images).tolist()
-    return certificates(predict, [floor(rng.uniform(0, 0.8)) * (p != -1) for p in predict])
 
 
 GRID = {"radii": RADII, "beta": 0.001}
@@ -181,7 +172,7 @@ def test_two_reports_are_the_same_bytes(written, tmp_path, monkeypatch):
 def test_tables_of_others_make_a_page_of_what_they_have(tmp_path, undrawn):
     """Without sigma, alpha, p_A, votes, labels: no figure and no sentence that needs them."""
     known = ["idx", "label", "predict", "radius", "correct"]
-    bare = table(0)[known].assign(label=-1, correct=0)
+    bare = ENTRIES[0].table[known].assign(label=-1, correct=0)
     entry = entries.Entry(name="a-b", model="a-b", method="", sigma=None, table=bare, alpha=None)
 
     report.write([entry], tmp_path, subject="of others", radii=[0.0, 0.25], confidence=0.95)
@@ -193,7 +184,9 @@ def test_tables_of_others_make_a_page_of_what_they_have(tmp_path, undrawn):
 
 
 def test_a_refused_report_writes_nothing(tmp_path):
-    unlabelled = dataclasses.replace(ENTRIES[0], name="blind", table=table(0).assign(label=-1))
+    unlabelled = dataclasses.replace(
+        ENTRIES[0], name="blind", table=ENTRIES[0].table.assign(label=-1)
+    )
     with refused(DataError, "blind has no labels"):
         report.write([ENTRIES[1], unlabelled], tmp_path, subject="", **SHOWN)
     assert not [*tmp_path.iterdir()]

@@ -20,7 +20,6 @@ def field(path, *, n=100_000, alpha=0.001, sigma=0.5, images=500, seed=0):
     """Write a table with three significant digits, and return its certificates in full."""
     rng = np.random.default_rng(seed)
     found = simulate(rng, n=n, alpha=alpha, sigma=sigma, images=images)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_published(found, path)
     return found
 

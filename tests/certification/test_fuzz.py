@@ -180,6 +180,7 @@ def test_a_header_that_means_nothing_is_refused(tmp_path):
 
 def test_a_folder_and_a_missing_file_are_refused(tmp_path):
     for reader in (certify.read, tsv.read, records.read, audit):
-        for path in (tmp_path, tmp_path / "none"):
-            with refused(RrcmError, str(path)):
-                reader(path)
+        with refused(RrcmError, str(tmp_path)):
+            reader(tmp_path)
+        with refused(RrcmError, f"{tmp_path / 'none'}: not found"):
+            reader(tmp_path / "none")

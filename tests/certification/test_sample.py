@@ -16,7 +16,7 @@ from builders import SIGMA, Clock, linear, refused, some
 from builders import row as line_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_runs import CFG, CONSTANTS, SIX, N, defined, rows, sampled
+from sampling_runs import CFG, CONSTANTS, SIX, N, defined, header_and_rows, rows, sampled
 
 from rrcm.certification import certify
 from rrcm.certification.sampling import batching, journal, procedure, sampler, session, voting
@@ -264,13 +264,6 @@ def test_a_subset_is_what_its_rule_says():
     for rule in ("", "some", "every:", "every:0", "first:-1", "first:x"):
         with refused(ConfigError, "sample.subset: expected all, every:K or first:K", repr(rule)):
             subset(rule, 7)
-
-
-def header_and_rows(file):
-    with TemporaryDirectory() as folder:
-        path = Path(folder, "votes.jsonl")
-        path.write_bytes(file)
-        return records.read(path)
 
 
 # The header.

@@ -10,47 +10,27 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
+import sampling_runs
+from builders import Linear
+from sampling_runs import CONSTANTS, header_and_rows, sampled
 
 from rrcm.certification import certify
-from rrcm.certification.sampling import procedure
-from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
-from rrcm.config.certification import Sampling
 from rrcm.data.splits.shards import Split
 
-SIGMA, ALPHA, REPEATS = 0.5, 0.05, 600
-CFG = Sampling(
-    backend="linear", precision="fp32", batch_size=4096, noise="gaussian", n0=20, n=200, seed=11,
-    split="test", subset="all", stop="none", certificate="cohen",
-    alpha=ALPHA,
-)  # fmt: skip
-CONSTANTS = {
-    "none": {},
-    "grid": {"radii": [0.0, 0.1, 0.25, 0.5], "beta": 0.01},
-    "anytime": {"tolerance": 0.05, "beta": 0.01},
-}
+ALPHA, REPEATS = 0.05, 600
+CFG = replace(sampling_runs.CFG, batch_size=4096, n=200, seed=11, alpha=ALPHA)
 W = np.array([0.6, -0.8, 1.0, 0.3])
 PIXELS = np.array([3, 5, 8, 14], dtype=np.uint8)  # of 16
 
 
-class HalfSpace:
-    """Scores -s/2 and s/2 of s = x.w - b, in float64."""
-
-    provider, weights, device, normals = "float64", "0" * 64, torch.device("cpu"), ()
-    sigma, classes = SIGMA, ("0", "1")
-
-    def __init__(self, b):
-        self.b = b
-
-    def scores(self, x):
-        s = (x.flatten(1).double() @ torch.from_numpy(W) - self.b) / 2
-        return torch.stack([-s, s], dim=1)
-
-
 def half_space(margin):
-    """The half-space of which PIXELS lie in class 1, at this distance from its boundary."""
-    return HalfSpace(float(PIXELS @ W / 16 - margin * np.linalg.norm(W)))
+    """The half-space of which PIXELS lie in class 1, at this distance from its boundary.
+
+    Scores -s and s of s = x.w - b.
+    """
+    b = float(PIXELS @ W / 16 - margin * np.linalg.norm(W))
+    return Linear(np.stack([-W, W], axis=1), [b, -b])
 
 
 def twins():
@@ -64,20 +44,10 @@ def twins():
 
 
 @cache
-def drawn(folder, margin, stop):
+def drawn(margin, stop):
     """Header and rows of many repeats, by the engine."""
-    cfg = replace(CFG, stop=stop)
-    function, split = half_space(margin), twins()
-    definition = procedure.header(function, split, "a-run", cfg, CONSTANTS[stop])
-    path, journal = folder / "votes", folder / "journal"
-    for _ in procedure.sample(function, split, definition, journal, path, workers=1):
-        pass
-    return records.read(path)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("votes")
+    votes = sampled(replace(CFG, stop=stop), twins(), make=lambda: half_space(margin))
+    return header_and_rows(votes)
 
 
 def certified(found, name, alpha=ALPHA):
@@ -103,16 +73,16 @@ def allowed(alpha):
         ("grid", "two_class", 0.0),
     ],
 )
-def test_a_certificate_is_false_with_probability_alpha_at_most(folder, stop, name, margin):
+def test_a_certificate_is_false_with_probability_alpha_at_most(stop, name, margin):
     """On the boundary itself, whatever is certified is false."""
-    predict, radius = certified(drawn(folder, margin, stop), name)
+    predict, radius = certified(drawn(margin, stop), name)
 
     assert false(predict, radius, margin) <= allowed(ALPHA)
 
 
-def test_the_alpha_is_used_and_more_of_it_would_be_seen(folder):
+def test_the_alpha_is_used_and_more_of_it_would_be_seen():
     """Up to the steps of the binomial; at three times alpha certificates fail the test above."""
-    votes = drawn(folder, 0.3, "none")
+    votes = drawn(0.3, "none")
 
     assert false(*certified(votes, "cohen"), 0.3) >= 0.5 * ALPHA
     assert false(*certified(votes, "cohen", alpha=3 * ALPHA), 0.3) > allowed(ALPHA)

@@ -2,27 +2,20 @@
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import builders
 import pytest
 import sampling_runs
 from builders import images, linear, refused, row
+from sampling_runs import CONSTANTS, header_and_rows
 
 from rrcm.certification import certify, truncation
-from rrcm.certification.sampling import procedure
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import BUDGET
 from rrcm.core.errors import VotesError
 
 MANY, FEW = 10_000, 1_000
 CFG = replace(sampling_runs.CFG, batch_size=1000, n=MANY, alpha=0.001)
-CONSTANTS = {
-    "none": {},
-    "grid": {"radii": [0.0, 0.25, 0.5], "beta": 0.01},
-    "anytime": {"tolerance": 0.01, "beta": 0.01},
-}
 SPLIT = images(12)
 every_rule = pytest.mark.parametrize("stop", CONSTANTS)
 
@@ -31,12 +24,8 @@ every_rule = pytest.mark.parametrize("stop", CONSTANTS)
 def sampled(stop, n):
     """Votes that were drawn, with at most ``n`` draws an image; none of them is undecided only."""
     cfg = replace(CFG, stop=stop, n=n)
-    classifier = linear((-0.4, 0.2, 0.1))
-    head = procedure.header(classifier, SPLIT, "a-run", cfg, CONSTANTS[stop])
-    with TemporaryDirectory() as folder:
-        journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
-        list(procedure.sample(classifier, SPLIT, head, journal, path, workers=1))
-        return path.read_bytes(), *records.read(path)
+    drawn = sampling_runs.sampled(cfg, SPLIT, make=lambda: linear((-0.4, 0.2, 0.1)))
+    return drawn, *header_and_rows(drawn)
 
 
 def written(folder, head, rows):

@@ -82,10 +82,9 @@ def test_representations_are_of_images_with_the_noise_that_is_told():
     """t / 2 in pixels, the same noise for an image at every t and in every batch."""
     some, encoder = split(20), Pixels(width=44)
 
-    def found(**more):
+    def found(batch_size=16, **more):
         given = {"t": 0.6, "draw": 1, "rows": 20} | more
-        cfg = replace(CFG, batch_size=more.pop("batch_size", 16))
-        given.pop("batch_size", None)
+        cfg = replace(CFG, batch_size=batch_size)
         return np.concatenate([*probe.encode(encoder, some, cfg, **given)])
 
     clean = found(draw=None)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ballot_counters import pieces
+from ballot_counters import counting, pieces
 from builders import SIGMA, Linear, linear, refused, save_classifier, split
 from sampling_runs import CFG as LONG
 from sampling_runs import SIX, sampled
@@ -19,7 +19,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from rrcm.certification.sampling import voting
-from rrcm.certification.sampling.voting import BoundNoise
 from rrcm.config.certification import Ensemble, Export, Local, Purified
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
@@ -414,13 +413,7 @@ class Random(Linear):
 def asked(*parts, component="gaussian", batch_size=7):
     """All x, all z [N, 3, 1, 2, 2] and the counts that draws of pieces ask for."""
     backend = Random()
-    count = voting.counter(
-        backend,
-        SIX,
-        noise=BoundNoise(registry.load("distributions", component), SIGMA, 3, SIX.max_value),
-        batch_size=batch_size,
-    )
-    counts = count(pieces(*parts))
+    counts = counting(backend, component=component, batch_size=batch_size)(pieces(*parts))
     x, z = (torch.cat(each) for each in zip(*backend.seen, strict=True))
     return x, z, counts
 
@@ -454,7 +447,7 @@ def test_normal_numbers_are_those_of_seed_image_and_draw_in_a_stream_of_their_ow
     _, z, _ = asked((4, 10, 5), batch_size=5)
     image, draw = torch.full((5,), int(SIX.idx[4])), torch.arange(10, 15)
 
-    expected = streams.gaussian(3, image, draw, (3, 1, 2, 2), stream=6)
+    expected = streams.gaussian(2**40 + 3, image, draw, (3, 1, 2, 2), stream=6)
 
     assert torch.equal(z, expected)
 

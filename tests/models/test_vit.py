@@ -18,15 +18,8 @@ IMAGENET, CIFAR = {"image_size": 224, "patch_size": 16}, {"image_size": 32, "pat
 
 
 def shape(size, projector_width=2048, **image):
-    return vit.Config(
-        size=size,
-        channels=3,
-        position_std=0.02,
-        init="pytorch",
-        projector_width=projector_width,
-        projector_dim=256,
-        **image,
-    )
+    widths = {"projector_width": projector_width, "projector_dim": 256}
+    return dataclasses.replace(TINY, size=size, channels=3, **widths, **image)
 
 
 def count(*modules):
@@ -145,17 +138,8 @@ def test_xavier_is_moco_s():
     """
     torch.manual_seed(0)
     d, p, c = 96, 8, 3
-    cfg = vit.Config(
-        size=f"{d}x2x4",
-        image_size=32,
-        channels=c,
-        patch_size=p,
-        position_std=0.02,
-        init="xavier",
-        projector_width=8,
-        projector_dim=8,
-    )
-    encoder = vit.Encoder(cfg)
+    cfg = shape(f"{d}x2x4", image_size=32, patch_size=p)
+    encoder = vit.Encoder(dataclasses.replace(cfg, init="xavier", position_std=0.02))
     matrices = {"patch": (encoder.patch_embed.proj.weight, math.sqrt(6 / (p * p * c + d)))}
     for i, block in enumerate(encoder.blocks):
         for part, matrix in zip("qkv", block.attn.qkv.weight.chunk(3), strict=True):

@@ -15,7 +15,6 @@ from scipy import stats
 
 from rrcm.certification.distributions import gaussian, sound
 from rrcm.certification.sampling import philox
-from rrcm.certification.sampling.voting import BoundNoise
 from rrcm.core.errors import DataError
 from rrcm.noise import streams
 
@@ -236,17 +235,3 @@ def test_a_gpu_draws_the_same_steps_and_the_torch_normals():
     assert same(gaussian.noisy(x, 0.5, **on_gpu), x + 0.5 * z)
     other = gaussian.noisy(x.cpu(), 0.5, **on_cpu)
     torch.testing.assert_close(gaussian.noisy(x, 0.5, **on_gpu).cpu(), other)
-
-
-@few
-@given(seeds, places, shapes)
-def test_normal_numbers_of_a_random_classifier_are_no_noise(seed, where, shape):
-    """By the equation, in a stream that no noise has."""
-    images, draws = torch.tensor(where).T
-    zero = torch.zeros(len(where), *shape)
-    bound = BoundNoise(gaussian, 1.0, seed, 255)
-
-    found = bound.normals(images, draws, shape)
-
-    assert same(found, streams.gaussian(seed, images, draws, shape, stream=6))
-    assert not same(found, bound.noisy(zero, images, draws))

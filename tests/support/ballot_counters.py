@@ -15,6 +15,6 @@ def pieces(*parts):
     return [Piece(Job(row=row, bounds=()), 0, first, size) for row, first, size in parts]
 
 
-def counting(backend, split=SIX, *, component="gaussian", seed=3, batch_size=7):
+def counting(backend, split=SIX, *, component="gaussian", seed=2**40 + 3, batch_size=7):
     noise = BoundNoise(registry.load("distributions", component), SIGMA, seed, split.max_value)
     return voting.counter(backend, split, noise=noise, batch_size=batch_size)

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 import unlabelled
+from ballot_counters import counting, pieces
 from builders import SIGMA, images
 from helpers import DENOISING, MINI, PRETRAIN, REPRESENTATION, constants, split
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rrcm.certification.sampling import voting
-from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.voting import BoundNoise
 from rrcm.config.certification import Local
 from rrcm.config.sections import Model
@@ -232,15 +231,8 @@ def votes() -> Make:
     some = images(5)
 
     def make(device: str) -> Iterable[Tensor]:
-        one: Any = OneLayer(some, device)
-        count = voting.counter(
-            one,
-            some,
-            noise=BoundNoise(registry.load("distributions", "gaussian"), SIGMA, 3, some.max_value),
-            batch_size=7,
-        )
-        pieces = [Piece(Job(row=row, bounds=()), 0, row, 9) for row in range(3)]
-        return [torch.from_numpy(each) for each in count(pieces)]
+        count = counting(OneLayer(some, device), some)
+        return map(torch.from_numpy, count(pieces((0, 0, 9), (1, 1, 9), (2, 2, 9))))
 
     return make
 

@@ -52,6 +52,14 @@ def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b""
         return path.read_bytes()
 
 
+def header_and_rows(file):
+    """What a votes file is read as."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "votes.jsonl")
+        path.write_bytes(file)
+        return records.read(path)
+
+
 def rows(file):
     """What a votes file says of each image."""
     said = [json.loads(line) for line in file.splitlines()[1:]]

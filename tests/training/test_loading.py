@@ -172,7 +172,5 @@ def test_a_damaged_picture_is_named_in_one_line(photos, monkeypatch):
         Pictures, "encoded", lambda self, i: encoded(0, i)[: 300 if i == 3 else None]
     )
 
-    with pytest.raises(DataError, match=r"000000\.tar:00000103: a damaged picture") as error:
+    with refused(DataError, "000000.tar:00000103: a damaged picture"):
         load(photos, VIEWS, workers=2)
-
-    assert "\n" not in str(error.value)

@@ -11,7 +11,7 @@ import torch
 from helpers import MINI, MODEL, PRETRAIN, Linear, equal, split
 from torch import nn
 
-from rrcm.config.sections import Mix, Momentum, Optimizer
+from rrcm.config.sections import Mix, Momentum
 from rrcm.core.errors import ConfigError, TrainingError
 from rrcm.noise import levels, streams
 from rrcm.training import finetune
@@ -22,19 +22,7 @@ from rrcm.training.engine.inputs.loading import Batch
 from rrcm.training.methods import gaussian
 from rrcm.training.objectives import rrcm as objective
 
-SETTING = Optimizer(
-    algorithm="adamw",
-    lr=0.1,
-    momentum=0.9,
-    weight_decay=0.0,
-    warmup=0.25,
-    warmup_by="step",
-    horizon=1.0,
-    milestones=[],
-    gamma=0.1,
-    clip=2.0,
-    clip_warmup=True,
-)
+SETTING = dataclasses.replace(PRETRAIN.optimizer, lr=0.1, warmup=0.25)  # clips at a norm of 2
 CFG = dataclasses.replace(PRETRAIN, steps=12, batch_size=16, seed=3)
 RUN = dataclasses.replace(MINI.runs["tiny-gaussian-s050"], seed=3)
 RECIPE = dataclasses.replace(MINI.recipes["finetune"], epochs=3, batch_size=16)  # 4 steps each
