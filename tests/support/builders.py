@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,14 +77,6 @@ def changed(node: Any, dotted: str, value: Any) -> Any:
     return node | {key: changed(node[key], rest, value) if rest else value}
 
 
-class Example(NamedTuple):
-    """One labelled image, uint8 [C, H, W]."""
-
-    idx: int
-    image: np.ndarray
-    label: int
-
-
 @cache
 def listing() -> Listing:
     """All digits."""
@@ -93,20 +85,13 @@ def listing() -> Listing:
         return digits.listing(Path(root), Path(root) / "link")
 
 
-@cache
-def examples() -> tuple[Example, ...]:
-    """All digits, one by one."""
-    found = listing()
-    return tuple(map(Example, found.idx.tolist(), found.images, found.labels.tolist()))
-
-
 def split(images: int) -> Split:
     """The first digits, as a split."""
-    chosen = examples()[:images]
+    whole = listing()
     return Split(
-        idx=np.array([e.idx for e in chosen]),
-        images=np.stack([e.image for e in chosen]),
-        labels=np.array([e.label for e in chosen]),
+        idx=whole.idx[:images],
+        images=whole.images[:images],
+        labels=whole.labels[:images],
         classes=digits.CLASSES,
         max_value=digits.MAX_VALUE,
     )
