@@ -19,11 +19,13 @@ import torch
 from helpers import MODEL
 from hypothesis import settings
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
 from rrcm.__main__ import main
 from rrcm.certification.distributions import gaussian
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
+from rrcm.cli import main as cli
 from rrcm.config.certification import Export
 from rrcm.core.errors import RrcmError
 from rrcm.core.files import sha256
@@ -59,6 +61,15 @@ def refusal(folder: Path, *command: str) -> str:
         with pytest.raises(SystemExit) as ended:
             main()
     return str(ended.value.code)
+
+
+def printed(folder: Path, *words: str, code: int = 0) -> str:
+    """What `rrcm` prints in ``folder``; in this process, which is quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result = CliRunner().invoke(cli.app, words)
+    assert result.exit_code == code, result.exception
+    return result.output
 
 
 @cache
