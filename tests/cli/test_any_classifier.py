@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from builders import export_elsewhere, refusal
+from builders import export_elsewhere, printed, refusal
 from PIL import Image
-from typer.testing import CliRunner
 from workspace import Workspace
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
@@ -17,7 +16,6 @@ from rrcm.analysis import entries
 from rrcm.auditing.audit import audit
 from rrcm.certification import certify
 from rrcm.certification.votes import records
-from rrcm.cli import main as cli
 from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, tables
 from rrcm.cli.options import Options
@@ -67,15 +65,6 @@ def elsewhere(tmp_path_factory) -> Workspace:
     return Workspace(root)
 
 
-def run(elsewhere: Workspace, command: str, *arguments: str) -> str:
-    """A command in a folder that knows nothing of this checkout; in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(elsewhere.path)
-        result = CliRunner().invoke(cli.app, [command, *arguments])
-    assert result.exit_code == 0, result.exception
-    return result.output
-
-
 def table(elsewhere: Workspace, name: str) -> pd.DataFrame:
     (path,) = elsewhere.path.glob(f"results/{name}-e0.25-*.csv")
     return certify.read(path)
@@ -90,7 +79,7 @@ def table(elsewhere: Workspace, name: str) -> pd.DataFrame:
 )
 def test_a_folder_of_mixed_pictures_is_certified(elsewhere: Workspace, name: str, source):
     command = ("certify", *source, "--images", "pictures", *SETTINGS)
-    said = run(elsewhere, *command, "--mean", ".485,.456,.406", "--std", ".229,.224,.225")
+    said = printed(elsewhere.path, *command, "--mean", ".485,.456,.406", "--std", ".229,.224,.225")
 
     found = table(elsewhere, f"{name}-pictures")
     files = sorted([*MODES, CORRUPT])
@@ -111,8 +100,8 @@ def test_pictures_without_labels_have_answers(elsewhere: Workspace):
     (elsewhere.path / "names.txt").write_text("\n".join(CLASSES))
     source = ("--onnx", "vit.onnx", *SETTINGS, "--classes", "names.txt")
     drawn = ("--resize", "squash", "--stop", "anytime", "--seed", "3")
-    said = run(elsewhere, "certify", *source, "--images", "flat", *drawn)
-    one = run(elsewhere, "predict", *source, "--image", "flat/grey.png", *drawn)
+    said = printed(elsewhere.path, "certify", *source, "--images", "flat", *drawn)
+    one = printed(elsewhere.path, "predict", *source, "--image", "flat/grey.png", *drawn)
 
     (row,) = table(elsewhere, "vit-flat").itertuples()
     assert "no labels" in said and "keep their answer under noise" in said

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from builders import refusal, refused
+from builders import printed, refusal, refused
 from packaging.requirements import Requirement
 from PIL import Image
 from typer.testing import CliRunner
@@ -324,18 +324,9 @@ def test_presets_replace_only_what_is_nobodys_work(tmp_path, monkeypatch):
     assert (tmp_path / "params.yaml").read_text() == texts["one"]
 
 
-def said(checkout: Workspace, *words: str, code: int = 0) -> str:
-    """What `rrcm` prints in a checkout; in this process, which is quick."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(checkout.path)
-        result = CliRunner().invoke(cli.app, words)
-    assert result.exit_code == code, result.exception
-    return result.output
-
-
 def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Workspace, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    output = said(checkout, "certify", *RUN_VALUES)
+    output = printed(checkout.path, "certify", *RUN_VALUES)
     ours = next(checkout.path.glob("results/*.csv"))
 
     assert f"votes: votes/{EVAL}.jsonl" in output and not (checkout.path / ".rrcm/votes").exists()
@@ -345,11 +336,11 @@ def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Worksp
 def test_certify_with_more_draws_samples_and_resumes(checkout: Workspace):
     command = ("certify", *RUN_VALUES, "--n", "300", "--subset", "first:5", "--stop", "none")
 
-    first = said(checkout, *command)
+    first = printed(checkout.path, *command)
     (votes,) = checkout.path.glob(".rrcm/votes/*.jsonl")
     whole = votes.read_bytes()
     votes.rename(votes.with_suffix(".journal")).write_bytes(whole[: len(whole) // 2])
-    second = said(checkout, *command)
+    second = printed(checkout.path, *command)
 
     table = certify.read(next(checkout.path.glob("results/*n300*.csv")))
     assert "noisy images/s" in first and "5 images, n0 = 20, n = 300" in second
@@ -360,7 +351,7 @@ def test_certify_with_more_draws_samples_and_resumes(checkout: Workspace):
 def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, tmp_path):
     table = certify.read(finished.path / f"certificates/{EVAL}.csv")
     row = next(table[table["predict"] >= 0].itertuples())
-    answer = said(finished, "predict", *RUN_VALUES, "--image", str(row.idx))
+    answer = printed(finished.path, "predict", *RUN_VALUES, "--image", str(row.idx))
     Image.fromarray(np.full((8, 8), 200, dtype=np.uint8)).save(tmp_path / "grey.png")
     Image.fromarray(np.zeros((9, 8, 3), dtype=np.uint8)).save(tmp_path / "large.png")
 
@@ -368,7 +359,7 @@ def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, t
     radius = float(answer.partition("radius of ")[2].split()[0])
     assert row.radius - 1e-4 < radius <= row.radius
     assert f"{row.n_A} of {row.n} noisy draws" in answer
-    assert said(finished, "predict", *RUN_VALUES, "--image", f"{tmp_path}/grey.png")
+    assert printed(finished.path, "predict", *RUN_VALUES, "--image", f"{tmp_path}/grey.png")
     for image, error in [
         ("large.png", "8 x 9 pixels, but the model takes 8 x 8"),
         ("no.png", "neither"),
@@ -379,19 +370,19 @@ def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, t
 
 
 def test_report_and_doctor_say_what_there_is(checkout: Workspace):
-    report = said(checkout, "report")
+    report = printed(checkout.path, "report")
     assert "the report: report/index.html" in report and "gaussian" in report
 
     (checkout.path / f"certificates/{EVAL}.csv").unlink()
     (checkout.path / f"onnx/{RUN}.onnx").unlink()
 
     assert "`rrcm repro` makes it" in refusal(checkout.path, "rrcm", "report")
-    found = said(checkout, "doctor")
+    found = printed(checkout.path, "doctor")
     assert f"--  onnx/{RUN}.onnx: not here; `rrcm repro export@{RUN}`" in found
     assert "ok  onnx/tiny-gaussian-s050.onnx" in found
     broken = checkout.path / "params.yaml"
     broken.write_text(broken.read_text().replace("n0: 20,", "n0: 0,"))
-    found = said(checkout, "doctor", code=1)
+    found = printed(checkout.path, "doctor", code=1)
     assert "!!  params.yaml: sample.n0: must be positive, got 0" in found
     assert found.endswith("needed, and missing: params.yaml\n")
 
@@ -483,11 +474,11 @@ def test_doctor_fails_without_a_tool_and_names_it(tmp_path, monkeypatch):
 
 def test_results_that_are_there_are_analysed_without_drawing(finished: Workspace, tmp_path):
     other = "tiny-gaussian-s050-e050"
-    compared = said(finished, "compare", EVAL, other, "--radii", "0,0.25")
+    compared = printed(finished.path, "compare", EVAL, other, "--radii", "0,0.25")
     files = [f"votes/{name}.jsonl" for name in (EVAL, other)]
-    page = said(finished, "report", *files, "--out", f"{tmp_path}/page")
+    page = printed(finished.path, "report", *files, "--out", f"{tmp_path}/page")
     kinds = ("--certificate", "cohen", "--certificate", "two_class")
-    derived = said(finished, "derive", files[0], *kinds, "--out", f"{tmp_path}/again.csv")
+    derived = printed(finished.path, "derive", files[0], *kinds, "--out", f"{tmp_path}/again.csv")
 
     assert "20 images" in compared and "B: tiny-gaussian" in compared and "p, Holm" in compared
     assert (tmp_path / "page/index.html").exists() and "tiny-gaussian-s050" in page

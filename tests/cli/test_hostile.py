@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tarfile
@@ -22,6 +21,7 @@ import onnx
 import pytest
 import torch
 from builders import certificates, header, refused, row
+from lookalikes import declared
 from onnx import TensorProto as Type
 from onnx import helper, numpy_helper
 from PIL import Image
@@ -257,19 +257,9 @@ def test_an_array_that_declares_more_than_its_file_holds_is_refused(tmp_path):
         shards._rows(path)
 
 
-def png(width: int, height: int) -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        checked = kind + data
-        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = zlib.compress(bytes(100))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-
-
 @pytest.mark.parametrize("command", [CERTIFY, ("predict", *NET, "--image", "pictures/a.png")])
 def test_a_picture_of_100000_pixels_a_side_is_refused(command, here, monkeypatch, capsys):
-    (here / "pictures" / "a.png").write_bytes(png(100_000, 100_000))
+    (here / "pictures" / "a.png").write_bytes(declared(100_000, 100_000))
 
     line = said(monkeypatch, capsys, *command)
 

@@ -2,9 +2,7 @@
 
 import io
 import shutil
-import struct
 import unicodedata
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from builders import refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
+from lookalikes import declared
 from PIL import Image
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
@@ -168,16 +167,6 @@ def test_rules_that_are_none_are_refused():
 # What is no picture.
 
 
-def png(width: int, height: int) -> bytes:
-    """A file that says it has so many pixels, and has none."""
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = b""
-    for kind, data in ((b"IHDR", head), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")):
-        checked = kind + data
-        chunks += struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
-    return b"\x89PNG\r\n\x1a\n" + chunks
-
-
 GOOD = {kind: saved(Image.fromarray(COLOURS), kind).read() for kind in ("PNG", "JPEG", "GIF")}
 
 
@@ -187,10 +176,10 @@ NO_PICTURES = [
     (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n", "not a picture"),
     (GOOD["PNG"][:50], "a damaged picture"),
     (GOOD["JPEG"][:-40], "a damaged picture"),
-    (png(5, 6), "a damaged picture"),
-    (png(0, 6), "a picture"),
-    (png(60_000, 60_000), "more than 89,478,485 pixels"),
-    (png(10_000, 10_000), "more than 89,478,485 pixels"),
+    (declared(5, 6), "a damaged picture"),
+    (declared(0, 6), "a picture"),
+    (declared(60_000, 60_000), "more than 89,478,485 pixels"),
+    (declared(10_000, 10_000), "more than 89,478,485 pixels"),
 ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import lookalikes
 import numpy as np
 import pytest
-from builders import examples, listing, refused
+from builders import listing, refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ from rrcm.data.splits import pictures, shards
 from rrcm.data.splits.pictures import Fit
 
 PRESET = {"test": 500, "validation": 100, "choice": 200, "seed": 1}  # of presets/digits.yaml
-LABELS = [example.label for example in examples()]
+LABELS = listing().labels.tolist()
 CFG = Data(
     name="digits", seed=0, test=40, validation=20, choice=10, shard_size=64,
     size=8, channels=1, crop=1.0,
@@ -109,12 +109,12 @@ def test_raw_data_is_the_pinned_one(tmp_path):
 
 
 def test_images_and_labels_are_those_of_scikit_learn():
-    bunch = load_digits()
+    whole, bunch = listing(), load_digits()
 
-    assert [e.idx for e in examples()] == list(range(1797))
+    assert whole.idx.tolist() == list(range(1797))
     assert LABELS == bunch.target.tolist()
-    np.testing.assert_array_equal([e.image[0] for e in examples()], bunch.images)
-    assert examples()[0].image.dtype == np.uint8
+    np.testing.assert_array_equal(whole.images[:, 0], bunch.images)
+    assert whole.images.dtype == np.uint8
 
 
 def test_altered_raw_data_is_refused_with_the_cure(tmp_path):
@@ -178,13 +178,12 @@ def test_reading_gives_back_what_was_written(built):
     rows = sharding.split(LABELS[:150], test=40, validation=20, choice=10, seed=0)
     for name in shards.SPLITS:
         got = shards.read(built, name)
-        want = [examples()[i] for i in rows[name]]
 
         assert got.name == name
         assert got.idx.tolist() == rows[name]
-        assert got.labels.tolist() == [e.label for e in want]
+        assert got.labels.tolist() == [LABELS[i] for i in rows[name]]
         assert (got.classes, got.max_value) == (digits.CLASSES, digits.MAX_VALUE)
-        np.testing.assert_array_equal(got.images, [e.image for e in want])
+        np.testing.assert_array_equal(got.images, listing().images[rows[name]])
         assert got.images.dtype == np.uint8
 
 

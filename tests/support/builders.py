@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,13 @@ import torch
 from helpers import MODEL
 from hypothesis import settings
 from ruamel.yaml import YAML
+from typer.testing import CliRunner
 
 from rrcm.__main__ import main
 from rrcm.certification.distributions import gaussian
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
+from rrcm.cli import main as cli
 from rrcm.config.certification import Export
 from rrcm.core.errors import RrcmError
 from rrcm.core.files import sha256
@@ -61,6 +63,15 @@ def refusal(folder: Path, *command: str) -> str:
     return str(ended.value.code)
 
 
+def printed(folder: Path, *words: str, code: int = 0) -> str:
+    """What `rrcm` prints in ``folder``; in this process, which is quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result = CliRunner().invoke(cli.app, words)
+    assert result.exit_code == code, result.exception
+    return result.output
+
+
 @cache
 def _text(path: Path) -> str:
     return json.dumps(YAML(typ="safe", pure=True).load(path))
@@ -77,14 +88,6 @@ def changed(node: Any, dotted: str, value: Any) -> Any:
     return node | {key: changed(node[key], rest, value) if rest else value}
 
 
-class Example(NamedTuple):
-    """One labelled image, uint8 [C, H, W]."""
-
-    idx: int
-    image: np.ndarray
-    label: int
-
-
 @cache
 def listing() -> Listing:
     """All digits."""
@@ -93,20 +96,13 @@ def listing() -> Listing:
         return digits.listing(Path(root), Path(root) / "link")
 
 
-@cache
-def examples() -> tuple[Example, ...]:
-    """All digits, one by one."""
-    found = listing()
-    return tuple(map(Example, found.idx.tolist(), found.images, found.labels.tolist()))
-
-
 def split(images: int) -> Split:
     """The first digits, as a split."""
-    chosen = examples()[:images]
+    whole = listing()
     return Split(
-        idx=np.array([e.idx for e in chosen]),
-        images=np.stack([e.image for e in chosen]),
-        labels=np.array([e.label for e in chosen]),
+        idx=whole.idx[:images],
+        images=whole.images[:images],
+        labels=whole.labels[:images],
         classes=digits.CLASSES,
         max_value=digits.MAX_VALUE,
     )

@@ -3,9 +3,7 @@
 import asyncio
 import dataclasses
 import io
-import struct
 import time
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -47,16 +45,6 @@ def png(pixels: np.ndarray) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
-
-
-def bomb(side: int) -> bytes:
-    """A PNG file of few bytes whose header declares ``side`` squared pixels."""
-    content = b"\x89PNG\r\n\x1a\n"
-    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    for kind, chunk in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")):
-        check = struct.pack(">I", zlib.crc32(kind + chunk))
-        content += struct.pack(">I", len(chunk)) + kind + chunk + check
-    return content
 
 
 PICTURE = png(np.array([[200, 40], [90, 160]], dtype=np.uint8))

@@ -10,6 +10,7 @@ import io
 import pickle
 import struct
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -119,6 +120,16 @@ def encoded(label: int, number: int, kind: str = "JPEG") -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels(label, number, size)).save(file, kind)
     return file.getvalue()
+
+
+def declared(width: int, height: int) -> bytes:
+    """A PNG file that says it has so many pixels, and has none."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = b""
+    for kind, data in ((b"IHDR", head), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")):
+        checked = kind + data
+        chunks += struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+    return b"\x89PNG\r\n\x1a\n" + chunks
 
 
 def imagenet(folder: Path, *, classes: int = 3, train: int = 8, val: int = 2) -> Path:
