@@ -57,5 +57,7 @@ def acquire(name: str, source: Path | None, *, verify: bool, skip_unreadable: bo
         path=source, verify=verify, skip_unreadable=skip_unreadable, link=graph.DATA / name
     )
     acquired = dataset.acquire(DATA / name, origin)
-    changed = graph.track(DATA)
-    return f"{acquired}, {'new to data.dvc: commit it' if changed else 'as data.dvc has them'}"
+    if not graph.track(DATA):
+        return f"{acquired}, as data.dvc has them"
+    listed = ", ".join(sorted(folder.name for folder in DATA.iterdir()))
+    return f"{acquired}, new to data.dvc, which now lists {listed}: commit it"

@@ -43,7 +43,7 @@ def test_pictures_are_kept_by_their_manifest_without_a_copy(checkout: Workspace,
     said = examine(source, skip_unreadable=True)
 
     assert said.startswith("data/folder/manifest.json: 29 images (1 unreadable ones left out")
-    assert said.endswith("new to data.dvc: commit it")
+    assert said.endswith("new to data.dvc, which now lists folder: commit it")
     assert [path.name for path in Path("data").rglob("*.*")] == ["manifest.json"]
     assert sum(p.stat().st_size for p in Path(".dvc/cache").rglob("*") if p.is_file()) < 5000
     assert str(tmp_path) not in Path("data/folder/manifest.json").read_text()

@@ -98,7 +98,7 @@ def test_data_are_what_their_pointer_says_and_new_ones_are_told(
     promised = pointer.read_bytes()
     assert promised == committed("data.dvc").encode()
     (checkout.path / "data/stray").write_text("not of this data set")
-    assert acquire().endswith("new to data.dvc: commit it")
+    assert acquire().endswith("new to data.dvc, which now lists digits, stray: commit it")
     assert pointer.read_bytes() != promised
 
     (checkout.path / "data/stray").unlink()

@@ -258,7 +258,7 @@ def encoded(device: str) -> Iterable[Tensor]:
 CASES: dict[str, Make] = {
     **{f"pretrain {name}": pretrain(name) for name in registry.names("objectives")},
     **{f"train {name}": train(name) for name in registry.names("methods")},
-    **{f"train on {name}": train("gaussian", name) for name in ("lenet", "resnet", "resnet9")},
+    **{f"train on {name}": train("gaussian", name) for name in SHAPES if name != "vit"},
     **{f"denoise {name}": denoise(name) for name in registry.names("denoiser_objectives")},
     "denoise by steps": denoise("diffusion", schedule=LINEAR, mean=0.0, std=0.0),
     **{f"fold {name}": folded(name) for name in registry.names("networks")},
