@@ -71,8 +71,9 @@ def derive(
     header, rows = records.read(path)
     header, rows = truncate(header, rows, header.n if n is None else n)
     entry = entries.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
-    other = "".join(f"-{name}" for name in certificates if name != DRAWS.certificate)
-    out = out or RESULTS / f"{path.stem}-n{header.n}{other}-a{entry.alpha:g}.csv"
+    named = [] if certificates == [DRAWS.certificate] else certificates
+    parts = [path.stem, f"n{header.n}", *named, f"a{entry.alpha:g}"]
+    out = out or RESULTS / f"{'-'.join(parts)}.csv"
     (tsv if out.suffix == ".tsv" else certify).write(entry.table, out)
     shown = tables.text([entry], radii=entries.default_radii([entry]), confidence=CONFIDENCE)
     choice = (
