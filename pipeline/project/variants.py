@@ -117,7 +117,7 @@ def _referring(parts: Node, renamed: dict[str, str], names: dict[str, str]) -> N
     """Return ``parts`` with their references to each other renamed for a variant."""
     run = parts["run"] | {"model": renamed["model"], "recipe": renamed["recipe"]}
     referring = parts | {"run": run}
-    if "pretrain" in names:
+    if "pretrain" in names and run["start"] == f"pretrained/{names['pretrain']}":
         run["start"] = f"pretrained/{renamed['pretrain']}"
         if renamed["model"] != names["model"]:
             referring["pretrain"] = parts["pretrain"] | {"model": renamed["model"]}

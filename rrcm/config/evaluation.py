@@ -13,11 +13,12 @@ class Representation:
     """Evaluation of an encoder: a linear probe, and the Fréchet distance of representations.
 
     ``encoder`` is ``pretrained/<name>``, of this ``architecture`` and ``model``. A linear head is
-    trained on clean images, encoded at noise level ``t_min``, and tested at each of ``sigmas``. In
-    its loss, ``penalty`` weighs squared weights and ``entropy`` prediction entropy. The distance
-    is between representations of ``images`` training images with noise ``t_max`` and ``t_min``,
-    both in model space; if ``normalised``, each dimension is first standardised by its mean and
-    standard deviation over clean training images.
+    trained on images with noise ``train_sigma``, and tested at each of ``sigmas``, in pixels; sigma
+    0 is clean images, encoded at noise level ``t_min``. In its loss, ``penalty`` weighs squared
+    weights and ``entropy`` prediction entropy. The distance is between representations of
+    ``images`` training images with noise ``t_max`` and ``t_min``, both in model space; if
+    ``normalised``, each dimension is first standardised by its mean and standard deviation over
+    clean training images.
     """
 
     encoder: str
@@ -25,6 +26,7 @@ class Representation:
     model: str
     t_min: float
     t_max: float
+    train_sigma: float
     sigmas: list[float]
     penalty: float
     entropy: float
@@ -37,7 +39,7 @@ class Representation:
         not_negative(self, "seed", most=SEEDS)
         positive(self, "penalty", "t_max", "images")
         positive(self, "batch_size", most=BATCH)
-        not_negative(self, "entropy")
+        not_negative(self, "entropy", "train_sigma")
         require(
             0 < self.t_min < self.t_max,
             f"t_min, t_max: need 0 < t_min < t_max, got {self.t_min} and {self.t_max}",

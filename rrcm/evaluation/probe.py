@@ -1,10 +1,11 @@
 r"""Linear probe of an encoder, and the Fréchet distance between its representations.
 
-As in the appendix of Lei et al. (2025): a linear head trained on representations of clean images is
-tested on noisy ones (`accuracies`), and the Fréchet distance between representations of pure noise
-and of clean images measures how similar both ends of a diffusion trajectory are (`distance`).
-Representations are the encoder's output, the input of a classifier's head; the projector of
-pre-training is not kept. Noise levels t are in model space, sigma = t / 2 in pixels.
+A linear head is trained on representations of clean images, as in the appendix of Lei et al.
+(2025), or of images with the noise of one sigma, and tested on noisy ones (`accuracies`). The
+Fréchet distance between representations of pure noise and of clean images measures how similar both
+ends of a diffusion trajectory are (`distance`). Representations are the encoder's output, the input
+of a classifier's head; the projector of pre-training is not kept. Noise levels t are in model
+space, sigma = t / 2 in pixels.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ from rrcm.noise import streams, units
 ROWS = 65536  # rows whose scores are held in memory at a time
 ITERATIONS = 2000  # maximum for L-BFGS
 GRADIENT = 1e-6  # largest entry of the gradient at the minimum
-PROBE, CLEAN, NOISE = range(3)  # draw number of an image's noise for each purpose
+PROBE, CLEAN, NOISE, TRAIN = range(4)  # draw number of an image's noise for each purpose
 
 
 def load_encoder(folder: Path, model: Model, *, device: str = "cpu") -> nn.Module:
@@ -120,17 +121,19 @@ def accuracies(
 ) -> list[dict[str, float]]:
     """Accuracy on noisy ``test`` images of a probe trained on ``train`` images, for each sigma.
 
-    One noisy version of each image; at sigma 0 the encoder's noise level is ``cfg.t_min``.
+    One noisy version of each image, also of training images where ``cfg.train_sigma`` is not 0; at
+    sigma 0 the encoder's noise level is ``cfg.t_min``.
     """
     train, test = data["train"], data["test"]
 
-    def features(split: Split, t: float, draw: int | None) -> np.ndarray:
+    def features(split: Split, sigma: float, draw: int) -> np.ndarray:
+        t, noise = (units.to_time(sigma), draw) if sigma else (cfg.t_min, None)
         return np.concatenate(
-            [*encode(encoder, split, cfg, t=t, draw=draw, rows=len(split.labels))]
+            [*encode(encoder, split, cfg, t=t, draw=noise, rows=len(split.labels))]
         )
 
     weights, biases = probe(
-        features(train, cfg.t_min, None),
+        features(train, cfg.train_sigma, TRAIN),
         train.labels,
         classes=len(train.classes),
         penalty=cfg.penalty,
@@ -138,8 +141,7 @@ def accuracies(
     )
     rows = []
     for sigma in cfg.sigmas:
-        t, draw = (units.to_time(sigma), PROBE) if sigma else (cfg.t_min, None)
-        scores = features(test, t, draw).astype(np.float64) @ weights.T + biases
+        scores = features(test, sigma, PROBE).astype(np.float64) @ weights.T + biases
         correct = int((scores.argmax(axis=1) == test.labels).sum())
         images = len(test.labels)
         accuracy = correct / images
