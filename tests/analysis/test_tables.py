@@ -109,7 +109,10 @@ def test_radii_beyond_the_first_that_nothing_certifies_are_left_out():
     ],
 )
 def test_acr_is_a_lower_bound_where_a_radius_was_cut_short(stop, draws, short):
+    """And then no difference of two is known."""
     head, rows = random_votes(0, images=4, n=500, n0=20, stop="none", stopping={})
+    whole = certify.certify(head, rows, certificates=["cohen"], alpha=0.001)
+    other = dataclasses.replace(PAIR[0], votes=(head, [*rows]), table=whole.assign(radius=0.1))
     looks = [look for look in rows[1].looks if look[0] <= draws]
     rows[1] = dataclasses.replace(rows[1], looks=looks, stop=stop)
     made = certify.certify(head, rows, certificates=["cohen"], alpha=0.001)
@@ -119,6 +122,8 @@ def test_acr_is_a_lower_bound_where_a_radius_was_cut_short(stop, draws, short):
 
     assert one.cut_short == short
     assert row["ACR"].startswith("≥ ") == short
+    for pair in ((one, other), (other, one)):
+        assert (tables.acr_difference(*pair, confidence=0.95) == "") == short
     assert dataclasses.replace(one, votes=None).cut_short == short  # certificates say it, too
 
 

@@ -8,7 +8,6 @@ import pandas as pd
 from rrcm.analysis import entries, pairing
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals, paired, statistics
-from rrcm.analysis.estimation.intervals import Estimate
 from rrcm.analysis.presentation import markup
 from rrcm.certification.certify import DOWN, UP, one_minus, printed
 
@@ -140,7 +139,7 @@ def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
 def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
     """ACR with its interval, and paired differences of ACR at the same sigma.
 
-    Where drawing stopped early, an ACR has a ≥, and a difference is marked as one of lower bounds.
+    Where drawing stopped early, an ACR has a ≥, and its differences are unknown and left out.
     """
     rows = []
     for entry in found:
@@ -153,16 +152,15 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
             }
         )
     for first, second in pairing.pairs(found):
-        apart = paired.acr_difference(first.judged, second.judged, confidence=confidence)
-        rows.append(
-            {
-                "σ": entries.sigma(first),
-                "classifier, or difference": " − ".join(
-                    entries.label(entry, found) for entry in (first, second)
-                ),
-                "ACR": acr_difference(apart, first, second),
-            }
-        )
+        if difference := acr_difference(first, second, confidence=confidence):
+            names = (entries.label(entry, found) for entry in (first, second))
+            rows.append(
+                {
+                    "σ": entries.sigma(first),
+                    "classifier, or difference": " − ".join(names),
+                    "ACR": difference,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -253,10 +251,12 @@ def acr(entry: Entry) -> str:
     return at_least(entry.cut_short) + printed(mean, DOWN, places=3)
 
 
-def acr_difference(apart: Estimate, first: Entry, second: Entry) -> str:
-    """The difference of the ACR of two entries as text, marked if one is a lower bound."""
-    bound = " of lower bounds" * (first.cut_short or second.cut_short)
-    return f"{apart.value:+.3f} {interval(apart.low, apart.high, places=3, sign='+')}{bound}"
+def acr_difference(first: Entry, second: Entry, *, confidence: float) -> str:
+    """The difference of the ACR of two entries as text; empty if one of them is a lower bound."""
+    if first.cut_short or second.cut_short:
+        return ""
+    apart = paired.acr_difference(first.judged, second.judged, confidence=confidence)
+    return f"{apart.value:+.3f} {interval(apart.low, apart.high, places=3, sign='+')}"
 
 
 def percent_of(level: float) -> str:
