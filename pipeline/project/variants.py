@@ -62,6 +62,7 @@ def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
         if unknown := [part for part in changes if part not in parts]:
             raise ConfigError(f"{where}: {unknown[0]!r} is none of {', '.join(parts)}")
     parts = merged(parts, ablation.setting)
+    names = _starting(names, parts["run"])
     composed = {section: {} for section in SECTIONS.values()}
     _keep(composed, names, parts)
     if (other := parts.get("pretrain", {}).get("model")) not in (None, names["model"]):
@@ -79,8 +80,9 @@ def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
         if twins := [name for name, other in seen.items() if other == varied]:
             raise ConfigError(f"{where}.variants.{variant}: the same as {twins[0]}; leave it out")
         seen[variant] = varied
-        renamed = _renamed(names, variant, changed={p for p in parts if parts[p] != varied[p]})
-        _keep(composed, renamed, _referring(varied, renamed, names))
+        own = _starting(names, varied["run"])
+        renamed = _renamed(own, variant, changed={p for p in parts if parts[p] != varied[p]})
+        _keep(composed, renamed, _referring(varied, renamed, own))
         for name, evaluation in evals.items():
             head, named, tail = name.partition(ablation.run)
             copy = f"{head}{renamed['run']}{tail}" if named else f"{name}-{variant}"
@@ -103,6 +105,12 @@ def _names(run: Node, name: str) -> dict[str, str]:
     return names | ({"pretrain": start} if folder == "pretrained" else {})
 
 
+def _starting(names: dict[str, str], run: Node) -> dict[str, str]:
+    """Return ``names`` without the pre-training if ``run``, as changed, does not start from it."""
+    kept = run["start"] == f"pretrained/{names.get('pretrain')}"
+    return {part: name for part, name in names.items() if kept or part != "pretrain"}
+
+
 def _renamed(names: dict[str, str], variant: str, *, changed: set[str]) -> dict[str, str]:
     """Return the parts' names in a variant: new ones for changed parts and those that name them."""
     if "model" in changed:
@@ -117,7 +125,7 @@ def _referring(parts: Node, renamed: dict[str, str], names: dict[str, str]) -> N
     """Return ``parts`` with their references to each other renamed for a variant."""
     run = parts["run"] | {"model": renamed["model"], "recipe": renamed["recipe"]}
     referring = parts | {"run": run}
-    if "pretrain" in names and run["start"] == f"pretrained/{names['pretrain']}":
+    if "pretrain" in names:
         run["start"] = f"pretrained/{renamed['pretrain']}"
         if renamed["model"] != names["model"]:
             referring["pretrain"] = parts["pretrain"] | {"model": renamed["model"]}

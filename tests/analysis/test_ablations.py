@@ -23,7 +23,10 @@ from rrcm.core.errors import ConfigError
 
 RUN = "tiny-rrcm-s050"
 FILES = tracked("presets/ablations/*.yaml")
-CASES = [*((file.stem, "digits") for file in FILES if file.stem != "labels"), ("tau", "cifar10")]
+CASES = [
+    *((file.stem, "digits") for file in FILES if "digits" in variants.read(file)),
+    ("tau", "cifar10"),
+]
 VARIED = {"digits": set(), "fashion-mnist": {"pretrain.steps", "recipe.epochs"}}  # by presets
 ALL_RADII = [0.0, 0.25, 0.5]
 
@@ -110,13 +113,14 @@ def test_the_ablations_are_those_of_the_appendix():
 
 
 def test_few_labels_are_compared_at_equal_gradient_evaluations(tmp_path):
-    """Of 48,900 training images; those of a batch that the last one lacks are left out."""
+    """Of 48,900 training images; a last, smaller batch of an epoch is left out."""
     whole = loaded(tmp_path, presets.composed("ablation-labels", "cifar10-cpu"))
     assert checked.check(whole) == []
 
     def cost(run):
         """Gradient evaluations; two of each image, in the pre-training as well."""
-        recipe, pretrain = whole.recipes[run.recipe], whole.pretrain.get(run.start[11:])
+        recipe = whole.recipes[run.recipe]
+        pretrain = whole.pretrain.get(run.start.removeprefix("pretrained/"))
         steps = recipe.epochs * (int(48900 * recipe.labels) // recipe.batch_size)
         before = pretrain.steps * pretrain.batch_size if pretrain else 0
         return 2 * (before + steps * recipe.batch_size)
@@ -141,6 +145,18 @@ def test_what_a_variant_shares_with_the_run_is_trained_once():
     assert tuned["runs"][f"{RUN}-firm"]["recipe"] == "finetune"
     assert tuned["runs"][f"{RUN}-firm"]["loss"]["lbd"] == 3.0
     assert [*tuned["evals"]] == [f"{RUN}-e050", f"{RUN}-slow-e050", f"{RUN}-firm-e050"]
+
+
+def test_a_run_that_is_changed_to_start_elsewhere_needs_no_pretraining():
+    scratch = {"run": {"start": "none"}}
+    tuned = composed({"scratch": scratch | {"pretrain": {"steps": 9}}})
+    setting = Ablation(run=RUN, setting=scratch, variants={"seed": {"run": {"seed": 1}}})
+    never = variants.compose(plain(PARAMS), setting, where="here")
+
+    assert [run["start"] for run in tuned["runs"].values()] == ["pretrained/tiny", "none"]
+    assert [*tuned["pretrain"]] == ["tiny"]
+    assert [run["start"] for run in never["runs"].values()] == ["none", "none"]
+    assert never["pretrain"] == {}
 
 
 def test_a_variant_that_changes_nothing_is_refused():

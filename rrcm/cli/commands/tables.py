@@ -111,8 +111,10 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
     numbers = tables.comparison(a, b, radii=chosen, confidence=CONFIDENCE)
     decided = numbers[~numbers["undecided"]]
     undecided = numbers.loc[numbers["undecided"], "radius"]
-    apart = tables.acr_difference(a, b, confidence=CONFIDENCE)
-    boot = f"{tables.percent_of(CONFIDENCE)} BCa bootstrap of the differences by image"
+    apart = "difference unknown, as drawing stopped early"
+    if difference := tables.acr_difference(a, b, confidence=CONFIDENCE):
+        sure = tables.percent_of(CONFIDENCE)
+        apart = f"A − B = {difference} ({sure} BCa bootstrap of the differences by image)"
     alike = paired.agreement(a.table, b.table)
     table = tables.comparison_table([a, b], numbers).drop(columns=["σ", "A", "B"], errors="ignore")
     lines = [
@@ -129,10 +131,7 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
         "",
         table.to_string(index=False) if len(table) else "no radius at which any image differs",
         "",
-        f"ACR {tables.acr(a)} and {tables.acr(b)}: "
-        + (
-            f"A − B = {apart} ({boot})" if apart else "difference unknown, as drawing stopped early"
-        ),
+        f"ACR {tables.acr(a)} and {tables.acr(b)}: {apart}",
         "",
     ]
     if len(decided):
