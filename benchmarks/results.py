@@ -60,7 +60,7 @@ def main() -> None:
 def up_to_date(present: Present) -> list[Entry]:
     """Return the certificates of all evaluations; a stale one ends the program."""
     found = present.evaluations(present.params.evals)
-    if stale := lines([(entry.name, entry.stale) for entry in found], stage="certify"):
+    if stale := lines([(entry.name, entry.stale) for entry in found]):
         sys.exit("\n".join(stale))
     return found
 

@@ -89,7 +89,7 @@ class Checkout(Project):
         """Return a line for all evaluations that are out of date for the same reasons."""
         from pipeline.project import differences
 
-        return differences.lines([(one.name, one.stale) for one in entries], stage="certify")
+        return differences.lines([(one.name, one.stale) for one in entries])
 
     def report(self, *, only: Sequence[str], out: Path | None) -> str:
         """Return the table of the evaluations of params.yaml, and write their page to ``out``."""

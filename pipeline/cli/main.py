@@ -46,10 +46,11 @@ def preset(
 def check() -> None:
     """Check all of params.yaml.
 
-    Nothing is run. Every key is checked, also those of a method, a network or an augmentation that
-    only a late stage needs: unknown, missing or mistyped keys, values out of range, names of
-    components that do not exist. The first mistake is printed in one line, with its place, and the
-    exit code is 1. Every stage makes the same checks before it starts.
+    Nothing is run. Every key that a run or an evaluation uses is checked, also those of a method, a
+    network or an augmentation that only a late stage needs: unknown, missing or mistyped keys,
+    values out of range, names of components that do not exist. The first mistake is printed in one
+    line, with its place, and the exit code is 1. Every stage makes the same checks before it
+    starts.
     """
     from pipeline.workflow import status
 

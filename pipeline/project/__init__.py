@@ -1,1 +1,1 @@
-"""The files of a checkout: data, presets, imported checkpoints, pulled artifacts."""
+"""The files of a checkout: presets, runs, results and whether they are stale, what is pulled."""

@@ -40,18 +40,15 @@ def listed(reasons: tuple[str, ...]) -> str:
     return "; ".join(reasons[:FEW]) + more
 
 
-def lines(stale: Iterable[tuple[str, tuple[str, ...]]], *, stage: str) -> list[str]:
-    """Return one line for all names that are stale for the same reasons, with the way out.
-
-    ``<stage>@<name>`` is the stage that makes a name again.
-    """
+def lines(stale: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """Return one line for all evaluations that are stale for the same reasons, with the way out."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, reasons in stale:
         if reasons:
             alike.setdefault(reasons, []).append(name)
     sentences = []
     for reasons, names in alike.items():
-        stages = [f"{stage}@{name}" for name in names] if len(names) <= NAMED else [stage]
+        stages = [f"certify@{name}" for name in names] if len(names) <= NAMED else ["certify"]
         them = "it" if len(names) == 1 else "them"
         sentences.append(
             line(", ".join(names), reasons, f"`rrcm repro {' '.join(stages)}`", them=them)

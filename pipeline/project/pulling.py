@@ -29,7 +29,7 @@ def pull(names: list[str], *, remote: str | None) -> str:
         StageError: dvc.lock of this commit has no such result.
         DataError: The remote cannot be reached, or lacks a file.
     """
-    outputs = _outputs()
+    outputs = {path: digest for path, (_, digest) in dvc_lock.Lock().outputs.items()}
     if not names:
         counted = pulled(outputs, remote, whatever=True)
         _tidy(outputs)
@@ -123,12 +123,6 @@ def wanted(name: str, params: Params, outputs: Collection[str]) -> list[str]:
 
 def _results(evaluation: str) -> tuple[str, str]:
     return f"votes/{evaluation}.jsonl", f"certificates/{evaluation}.csv"
-
-
-def _outputs() -> dict[str, str]:
-    """Return every output of dvc.lock, and its hash."""
-    stages = dvc_lock.read().get("stages", {}).values()
-    return {out["path"]: out.get("md5", "") for stage in stages for out in stage.get("outs", [])}
 
 
 def _tidy(outputs: Collection[str]) -> None:

@@ -36,7 +36,7 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
         raise DataError(f"{missing[0]} is not here; {remedy}")
     evaluations = present.evaluations(names)
     shown: dict[str, Any] = {"radii": params.report.radii, "confidence": params.report.confidence}
-    lines = differences.lines(((entry.name, entry.stale) for entry in evaluations), stage="certify")
+    lines = differences.lines((entry.name, entry.stale) for entry in evaluations)
     if out:
         report.write(
             evaluations,

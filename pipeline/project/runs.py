@@ -165,13 +165,11 @@ def _allowed(options: Options) -> tuple[str, ...]:
     return tuple(sorted({PRECISIONS[0], *named}))
 
 
-def find_run(
-    params: Params, *, model: str, method: str, sigma: float, eval_sigma: float | None = None
-) -> str:
+def find_run(params: Params, *, model: str, method: str, sigma: float, eval_sigma: float) -> str:
     """Return the name of the run with these values; sigmas are compared as numbers.
 
     ``model`` may also be the name of a run or of an ensemble, with or without sigma at its end.
-    ``eval_sigma`` is the noise to smooth it with, by default that of its training.
+    ``eval_sigma`` is the noise to smooth it with.
 
     Raises:
         ConfigError: There is no such run; names presets that have one, or the nearest values.
@@ -181,9 +179,10 @@ def find_run(
     ways = []
     if levels := _levels(params, model, method):
         near = min(levels, key=lambda level: abs(math.log(level / sigma)))
-        noise = sigma if eval_sigma is None else eval_sigma
-        smooth = "" if noise == near else f" --eval-sigma {noise:g}"
-        ways += [f"`--sigma {near:g}{smooth}` smooths the one trained at {near:g} with {noise:g}"]
+        smooth = "" if eval_sigma == near else f" --eval-sigma {eval_sigma:g}"
+        ways += [
+            f"`--sigma {near:g}{smooth}` smooths the one trained at {near:g} with {eval_sigma:g}"
+        ]
     for name, preset in presets().items():
         if run := _matching(preset, model, method, sigma):
             ways.append(

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline import checked
 from pipeline.project.differences import differences, listed
+from pipeline.project.variants import merged
 from pipeline.workflow.dvc_lock import Lock, md5, tree
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
@@ -190,7 +191,7 @@ class Present:
                 section, _, name = key.partition(".")
                 if section in DESCRIBE:
                     now = past[section].get(name) if completed else None
-                    past[section][name] = _infinite(_completed(value, now))
+                    past[section][name] = _infinite(merged(now, value))
             for kind in CLASSIFIERS:  # the name may have belonged to another kind
                 if kind not in kinds:
                     past[kind].pop(run, None)
@@ -199,13 +200,6 @@ class Present:
                 params.classifiers()
                 return params
         return None
-
-
-def _completed(recorded: Any, now: Any) -> Any:
-    """Return ``recorded`` with the keys of ``now`` that it lacks."""
-    if not (isinstance(recorded, Mapping) and isinstance(now, Mapping)):
-        return recorded
-    return {**now, **{key: _completed(value, now.get(key)) for key, value in recorded.items()}}
 
 
 def _older(pairs: Iterable[tuple[str, str]]) -> list[str]:

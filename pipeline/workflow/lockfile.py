@@ -87,20 +87,13 @@ def mend() -> None:
 
 
 @contextmanager
-def _guarded() -> Iterator[bool]:
-    """Hold DVC's lock, unless another process does."""
+def _guarded(stop: Event | None = None) -> Iterator[bool]:
+    """Hold DVC's lock: unless another process does or, with ``stop``, as soon as none does."""
     GUARD.parent.mkdir(parents=True, exist_ok=True)
     with GUARD.open("ab") as guard:
-        yield lock(guard.fileno())
-
-
-@contextmanager
-def _waited(stop: Event) -> Iterator[None]:
-    """Hold DVC's lock, as soon as no other process does."""
-    GUARD.parent.mkdir(parents=True, exist_ok=True)
-    with GUARD.open("ab") as guard:
-        processes.take(guard.fileno(), stop=stop, why="the lock of another DVC process")
-        yield
+        if stop is not None:
+            processes.take(guard.fileno(), stop=stop, why="the lock of another DVC process")
+        yield stop is not None or lock(guard.fileno())
 
 
 def entries(names: Sequence[str]) -> dict[str, Any]:
@@ -136,7 +129,7 @@ def edited(stop: Event | None = None) -> Iterator[dict[str, Any]]:
         StageError: dvc.lock is not YAML, or the disk is full.
         Stopped: ``stop`` was set while waiting.
     """
-    with _waited(stop or Event()):
+    with _guarded(stop or Event()):
         before = LOCKFILE.read_text(encoding="utf-8") if LOCKFILE.exists() else ""
         data = {"schema": "2.0"} | parse()
         stages = data.setdefault("stages", {})
@@ -175,7 +168,7 @@ def switch(data: str) -> str:
     Raises:
         StageError: dvc.lock is not YAML.
     """
-    with _waited(Event()):
+    with _guarded(Event()):
         contents = parse()
         before = data_set(contents)
         if before == data or (not before and contents.get("stages")):

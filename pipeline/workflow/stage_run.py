@@ -7,13 +7,12 @@ import codecs
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -92,7 +91,7 @@ def run(
         Failed: The stage failed, or DVC did.
         StageError: This host has fewer GPUs.
     """
-    options = [*(["--force"] if forced else []), *(["--pull"] if pull else [])]
+    arguments = ["--single-item", *["--force"] * forced, *["--pull"] * pull, name]
     stage, share = shares.split(name)
     LOCKS.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -107,10 +106,15 @@ def run(
             stack.enter_context(moving.moving(name, digest, keep=bool(share), say=say))
         if not share and shares.drawn(stage):
             shares.merge(stage, digest)
-        began, before = time.monotonic(), _recorded(stage)
+        began, before, hold = time.monotonic(), _recorded(stage), (file, *slots)
         for tries in range(1, TRIES + 1):
             output = Output(name, say=say, progressed=progressed)
-            with _started(name, options, environment, hold=(file, *slots)) as process:
+            if share:
+                command = [sys.executable, "-m", shares.__name__, stage, share]
+                start = processes.start(command, environment=environment, hold=hold)
+            else:
+                start = lockfile.repro(arguments, environment=environment, hold=hold)
+            with start as process:
                 for data in processes.output(process, stop):
                     output.feed(data)
                 output.end()
@@ -147,18 +151,6 @@ def _known(stage: str, *, pull: bool) -> bool:
     except DvcException:  # it is in no cache, or the remote does not answer
         return False
     return True
-
-
-def _started(
-    name: str, options: Sequence[str], environment: Mapping[str, str], *, hold: Sequence[int]
-) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """The process of a stage or of a share, which ends when we do."""
-    stage, share = shares.split(name)
-    if not share:
-        arguments = ["--single-item", *options, name]
-        return lockfile.repro(arguments, environment=environment, hold=hold)
-    command = [sys.executable, "-m", shares.__name__, stage, share]
-    return processes.start(command, environment=environment, hold=hold)
 
 
 class Output:

@@ -125,7 +125,7 @@ def load(path: Path = PARAMS) -> Params:
     """Read the whole file; check that keys are known, present and typed, and that names exist.
 
     Parts that belong to components (a method's constants, a network's shape) are mappings here,
-    which checking.py checks.
+    which pipeline/checked.py checks.
 
     Raises:
         ConfigError: A check fails; one line with the place, the value and the alternatives.

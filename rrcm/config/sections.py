@@ -2,8 +2,8 @@
 
 One dataclass per section, with the same names; no key is optional, and unknown keys are refused.
 Parts that belong to a component (a network's shape, a method's constants, augmentations) are
-mappings here, and parsed by the component. Sections of later stages are in certification.py and
-evaluation.py, where a change does not invalidate trained networks.
+mappings here, and parsed by the component. Sections of denoisers and of later stages have files of
+their own, where a change does not invalidate trained networks.
 """
 
 from dataclasses import dataclass

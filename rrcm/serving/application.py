@@ -70,7 +70,7 @@ def app(
     # Starlette declares handlers of any exception, and calls each with its own.
     api.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
     api.add_exception_handler(DataError, _unreadable)
-    api.add_exception_handler(ClientDisconnect, _left)
+    api.add_exception_handler(ClientDisconnect, lambda *_: Response(status_code=LEFT))
     api.add_exception_handler(RrcmError, _failed)
     api.add_exception_handler(Exception, _failed)  # starlette raises it again, for its traceback
     api.add_api_route(
@@ -105,10 +105,6 @@ def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
 
 def _unreadable(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": str(error)}, status_code=422)
-
-
-def _left(request: Request, error: Exception) -> Response:
-    return Response(status_code=LEFT)
 
 
 def _failed(request: Request, error: Exception) -> JSONResponse:

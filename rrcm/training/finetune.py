@@ -21,7 +21,7 @@ from rrcm.training.engine.inputs.loading import Batch
 from rrcm.training.engine.loop import Computed, State, optimise, prepare
 from rrcm.training.engine.loop import train as loop
 
-from timm.optim import param_groups_layer_decay  # isort: skip (after _torchvision)
+from timm.optim import param_groups_layer_decay  # isort: skip (after torchvision_stub)
 
 EVALUATION_BATCH = 512
 

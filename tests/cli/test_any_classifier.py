@@ -21,7 +21,7 @@ from rrcm.cli.commands import on_demand, tables
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 
-import timm  # isort: skip (after _torchvision)
+import timm  # isort: skip (after torchvision_stub)
 
 SIDE, CLASSES = 32, ["ant", "bee", "cat"]
 RNG = np.random.default_rng(0)

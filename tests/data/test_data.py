@@ -25,7 +25,7 @@ from rrcm.data.datasets import cifar10, folder, imagenet
 from rrcm.data.ingest import manifest, sharding
 from rrcm.data.ingest.listing import Contents, Listing, Origin
 
-from torchvision.datasets import CIFAR10  # isort: skip (after _torchvision)
+from torchvision.datasets import CIFAR10  # isort: skip (after torchvision_stub)
 
 
 # CIFAR-10.

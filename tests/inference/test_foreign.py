@@ -21,7 +21,7 @@ from rrcm.inference.foreign import _onnx_file
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
 
-import timm  # isort: skip (after _torchvision)
+import timm  # isort: skip (after torchvision_stub)
 
 RNG = np.random.default_rng(0)
 X = torch.from_numpy(RNG.normal(size=(6, 3, 4, 5)).astype(np.float32))

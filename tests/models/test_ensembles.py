@@ -243,7 +243,7 @@ def test_an_ensemble_is_described_as_a_run_is(tmp_path):
     assert found.runs_of("tiny-both-s050") == [RUN, "tiny-gaussian-s050"]  # by place
     assert (whole.model, whole.method, whole.sigma) == ("tiny", "boosting", 0.5)
     for model in ("tiny-both", "tiny-both-s050"):
-        named = runs.find_run(found, model=model, method="rrcm", sigma=0.5)
+        named = runs.find_run(found, model=model, method="rrcm", sigma=0.5, eval_sigma=0.5)
         assert named == "tiny-both-s050"
 
 

@@ -21,7 +21,7 @@ from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.training import finetune, pretrain
 from rrcm.training.engine.loop import prepare
 
-import torchvision  # isort: skip (after _torchvision)
+import torchvision  # isort: skip (after torchvision_stub)
 
 SMALL = {
     "size": "8",

@@ -14,7 +14,7 @@ from rrcm.core.errors import ConfigError
 from rrcm.models.trained.base import checkpoint
 from rrcm.training.engine import distributed
 
-from timm.layers import BatchNormAct2d  # isort: skip (after _torchvision)
+from timm.layers import BatchNormAct2d  # isort: skip (after torchvision_stub)
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,7 @@ def _bits(context: Any, value: Any, kind: Any) -> Any:
 def _philox(
     out: np.ndarray, seed: np.uint64, images: np.ndarray, draws: np.ndarray, stream: np.uint64
 ) -> None:
-    """See noise.philox; 32-bit words in 64 bits, so that products keep their upper halves."""
+    """See streams.philox; 32-bit words in 64 bits, so that products keep their upper halves."""
     rows, blocks = out.shape[0], out.shape[1] // 4
     for row in range(rows):
         image, draw = _u64(images[row]), _u64(draws[row])
@@ -146,7 +146,7 @@ def _philox(
 
 @_kernel
 def _radius(out: np.ndarray, words: np.ndarray) -> None:
-    """The root of -2 ln u of the first word of each pair; see noise.box_muller and noise._log."""
+    """The root of -2 ln u of the first word of each pair; see streams.box_muller and _log."""
     for i in range(out.size):
         a = words[2 * i]
         # a + 1, except that 2^32 - 1 would wrap; as float32 it is 2^32 anyway
@@ -165,7 +165,7 @@ def _radius(out: np.ndarray, words: np.ndarray) -> None:
 
 @njit(inline="always")
 def _pair(word: np.uint32, radius: np.float32) -> tuple[np.float32, np.float32]:
-    """See noise.box_muller and noise._sin_cos."""
+    """See streams.box_muller and _sin_cos."""
     b = _i32(word)
     x = _f32(_i32((b & _TURN) - _EIGHTH)) * _ANGLE
     z = x * x

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from rrcm.certification.votes.bounds import complement
 from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import clopper_pearson_at_n, look_schedule
+from rrcm.certification.votes.sequential import look_schedule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +29,8 @@ class Rule:
 
     def complement(self, history: History, alpha: float) -> float:
         """Upper bound of 1 - p; 1, no claim, before n draws."""
-        return clopper_pearson_at_n(history, self.looks[-1], alpha)
+        draws, hits = history[-1]
+        return complement(hits, draws, alpha) if draws == self.looks[-1] else 1.0
 
     def settles(self, radius: float) -> bool:
         """True for every radius and certificate."""

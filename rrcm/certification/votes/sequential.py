@@ -11,8 +11,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import hypergeom
 
-from rrcm.certification.votes.bounds import complement
-from rrcm.certification.votes.counts import Claim, History, ImageVotes, Rule
+from rrcm.certification.votes.counts import Claim, ImageVotes, Rule
 from rrcm.core.errors import ConfigError
 
 R10 = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)  # preferred numbers, ISO 3
@@ -197,12 +196,6 @@ def is_futile(votes: ImageVotes, rule: Rule, radius: float, *, beta: float) -> b
         if claim.radius(best, last) >= radius + MARGIN:
             return False
     return True
-
-
-def clopper_pearson_at_n(history: History, n: int, alpha: float) -> float:
-    """Clopper-Pearson bound of 1 - p after exactly n draws; 1, no claim, after fewer (eq. 11)."""
-    draws, hits = history[-1]
-    return complement(hits, draws, alpha) if draws == n else 1.0
 
 
 def require_level(beta: float) -> None:

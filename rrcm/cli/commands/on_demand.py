@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
@@ -113,19 +114,14 @@ def certified(
     if not header.backend.startswith(FOREIGN):
         described = project.described(header)
     name = _written_as(header, certify)
-    entry = Entry(
-        name=name,
+    entry = dataclasses.replace(
+        entries.from_votes(
+            name, header, rows, alpha=certify.alpha, certificates=certify.certificates
+        ),
         model=described.model,
         method=described.method,
-        sigma=header.sigma,
-        table=certification.certify(
-            header, rows, certificates=certify.certificates, alpha=certify.alpha
-        ),
-        alpha=certify.alpha,
         sigma_train=described.sigma,
         seed=described.seed,
-        votes=(header, rows),
-        certificate=certify.certificates[0],
         stale=described.stale,
     )
     return entry, RESULTS / f"{name}.csv"

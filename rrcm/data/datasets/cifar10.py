@@ -181,20 +181,12 @@ class Kind:
         """Ignore the state, as bytes have no byte order."""
 
 
-def _array(*_: Any) -> Bytes:
-    return Bytes()
-
-
-def _latin(text: str, *_: Any) -> bytes:
-    return text.encode("latin-1")
-
-
 KNOWN: dict[tuple[str, str], Callable[..., Any]] = {  # stand-ins: no function of numpy is called
-    ("numpy.core.multiarray", "_reconstruct"): _array,
-    ("numpy._core.multiarray", "_reconstruct"): _array,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: Bytes(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: Bytes(),
     ("numpy", "ndarray"): Bytes,
     ("numpy", "dtype"): Kind,
-    ("_codecs", "encode"): _latin,
+    ("_codecs", "encode"): lambda text, *_: text.encode("latin-1"),
 }
 
 

@@ -14,7 +14,6 @@ from rrcm.data.ingest.listing import Contents, Listing, Origin
 from rrcm.data.ingest.manifest import Tree
 
 PARTS = {"train": "train", "test": "val"}  # split -> its folder
-# A picture's bytes: those of the official archives by their number of pictures.
 CONTENTS = Contents(train=1_281_167, test=50_000, classes=1000)
 
 

@@ -29,7 +29,7 @@ KIND = np.dtype(
     [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
 )
 DIGEST = "digest"  # key of the index's own SHA-256
-MOST = 2**40  # most bytes of a tar, of which only one picture is in memory
+MOST = 2**40  # most bytes of a tar; of picture files, only one is in memory
 KEYS = ("classes", "shape", "white", "size", "channels", "crop", "images", "sha256")
 
 

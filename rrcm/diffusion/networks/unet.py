@@ -1,8 +1,8 @@
 """The UNet of Dhariwal & Nichol (2021), arXiv:2105.05233, in the implementation of diffusers.
 
 Improved diffusion, Nichol & Dhariwal (2021), arXiv:2102.09672, has the same network with fewer
-options. With weights released by either paper, which `rrcm import` renames, this network computes
-the same function as the original.
+options. With weights released by either paper, which `rrcm import-denoiser` renames, this network
+computes the same function as the original.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import SIDE, WIDTH, dimensions, positive, require
 
-from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after _torchvision)
+from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after torchvision_stub)
 from timm.models.vision_transformer import Block  # isort: skip
 
 SIZES = {"small": (512, 13, 8)}  # name: (width, depth, heads); their table 5, and CIFAR-10's

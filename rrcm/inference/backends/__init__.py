@@ -1,1 +1,1 @@
-"""Runtimes that compute scores of noisy batches, ONNX Runtime and PyTorch; one file each."""
+"""Runtimes that compute scores of noisy batches: ONNX Runtime, PyTorch, lanes; one file each."""

@@ -1,1 +1,1 @@
-"""Backends for classifiers trained elsewhere, from ONNX files and timm; one file each."""
+"""Backends for classifiers trained elsewhere, ONNX files, timm and torch modules; one file each."""

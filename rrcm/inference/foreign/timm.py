@@ -12,7 +12,7 @@ from rrcm.core.registry import suggest
 from rrcm.inference.foreign import _network
 from rrcm.models import state_dict
 
-import timm  # isort: skip (after _torchvision)
+import timm  # isort: skip (after torchvision_stub)
 
 PREFIXES = ("module.", "model.", "_orig_mod.")  # prefixes of parameter names, added by wrappers
 NESTED = ("state_dict", "model")  # keys under which training programs keep the weights

@@ -23,7 +23,7 @@ from rrcm.core.ranges import SIDE, WIDTH, dimensions, positive
 from rrcm.models.trained.base.projector import Projector as Projector
 from rrcm.noise import units
 
-from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after _torchvision)
+from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after torchvision_stub)
 from timm.models.vision_transformer import Block  # isort: skip
 
 SIZES = {  # name: (width, depth, heads); Lei et al., table 6, and one for 8 x 8 digits
