@@ -77,12 +77,15 @@ def of_answers(
         confidence: Of all intervals.
 
     Raises:
-        DataError: There is not a label for each image.
+        DataError: There is not a label for each image, or an attack had others.
     """
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
     entries, first = [], [row.label for row in next(iter(named.values())).rows]
     for name, one in named.items():
-        entry = from_votes(name, one.header, _labelled(one, labels))
+        rows = _labelled(one, labels)
+        if one.attacked and rows != one.rows:
+            raise DataError(f"{name}: attacked with other labels; attack with these ones")
+        entry = from_votes(name, one.header, rows)
         relabelled = [row.label for row in one.rows] != first
         table = entry.table.assign(**one.attacked)
         entries.append(dataclasses.replace(entry, method=name, relabelled=relabelled, table=table))

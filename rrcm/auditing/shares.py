@@ -18,28 +18,27 @@ def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> tuple[int
     Compares the bounds of rows that stopped early with those of the last look. ``alpha`` is the
     stated one, or None.
     """
-    if again.level is None:
-        return 1, []
-    if again.two_classes and not again.adaptive:
-        return 2, []  # half of alpha for each of both bounds
+    both = 2 if again.two_classes else 1  # half of alpha for each of both bounds
+    if again.level is None or (again.two_classes and not again.adaptive):
+        return both, []
     level = float(np.sqrt(again.level[0] * again.level[1]))
     votes = (table["n_A"] > 0) & (table["n_A"] <= table["n"])
     claims = votes & (table["p_A"] > 0) & (table["p_A"] < 1)
     early = some(table[claims & (table["n"] < again.n)])
     late = some(table[claims & (table["n"] == again.n)])
     if not len(early):
-        return 1, perhaps(level, alpha)
+        return both, perhaps(both * level, alpha)
     if has_mixture(early, level).mean() <= MOST:
-        return 1, []
+        return both, []
     low, high = levels(late)
     exact = (low <= level * (1 + 1e-6)) & (level <= high * (1 + 1e-6))
     if (exact & ~has_mixture(late, level)).any():
         text = (
-            f"bounds hold at alpha = {level:.4g}: with the stopping rule grid, half of alpha = "
-            f"{2 * level:.4g} is kept for the last look"
+            f"bounds hold at alpha = {both * level:.4g}: with the stopping rule grid, half of "
+            f"alpha = {2 * both * level:.4g} is kept for the last look"
         )
-        return 2, [Finding(level=NOTE, text=text)]
-    return 1, [] if len(late) else [_half(level)]  # else `anytime`: the same at all looks
+        return 2 * both, [Finding(level=NOTE, text=text)]
+    return both, [] if len(late) else [_half(both * level)]  # else `anytime`: the same at all looks
 
 
 def perhaps(alpha: float, stated: float | None = None) -> list[Finding]:

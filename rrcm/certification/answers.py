@@ -55,7 +55,7 @@ class Answers(Sequence[Answer]):
 
     Each holds with probability at least ``1 - alpha``, not all of them together. ``header`` and
     ``rows`` are the votes that they were computed from. ``attacked`` is what an attack adds to the
-    table: the distance to a picture that is certified to have a wrong class, None if none was
+    table: the distance to a picture that is certified to have a wrong class, NaN if none was
     found, and ``attacked_to``, this class.
     """
 

@@ -118,7 +118,9 @@ def attack(
             if path is not None:
                 write_json(path, kept)
             bar.update()
-    return Answers(header, answers.rows, {name: kept[name] for name in ("attacked", "attacked_to")})
+    found = {name: kept[name] for name in ("attacked", "attacked_to")}
+    found["attacked"] = [math.nan if apart is None else apart for apart in found["attacked"]]
+    return Answers(header, answers.rows, found)
 
 
 def differentiable(smoothed: Any, split: Split) -> nn.Module:

@@ -165,7 +165,10 @@ def read(path: Path) -> pd.DataFrame:
         with np.errstate(invalid="ignore"):  # casting inf to an integer, which pandas then refuses
             # a picture may be named NA: only empty cells count as missing
             table = pd.read_csv(
-                text, dtype=COLUMNS | {"correct": "Int64"}, keep_default_na=False, na_values=[""]
+                text,
+                dtype=COLUMNS | {"correct": "Int64", "attacked": float},
+                keep_default_na=False,
+                na_values=[""],
             )
     except (ValueError, TypeError, OverflowError) as error:  # pandas cannot parse it
         reason = one_line(error)
@@ -174,7 +177,8 @@ def read(path: Path) -> pd.DataFrame:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
     empty = table["correct"].isna() & (table["label"] == UNKNOWN)
     table["correct"] = table["correct"].mask(empty, 0)
-    if table.isna().any(axis=None) or not isinstance(table.index, pd.RangeIndex):
+    whole = table.drop(columns="attacked", errors="ignore")  # empty where no attack succeeded
+    if whole.isna().any(axis=None) or not isinstance(table.index, pd.RangeIndex):
         raise DataError(f"{path}: not a table of certificates, a line is too short or too long")
     table["correct"] = table["correct"].astype(int)
     for name in table.columns.difference([*COLUMNS]):

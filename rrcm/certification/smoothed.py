@@ -33,6 +33,12 @@ from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 from rrcm.inference.foreign import _scores
 
+ATTACKED = {  # what answers and the attacked classifier have in common
+    "pixels": "other images or labels",
+    "weights": "another classifier",
+    "precision": "another precision",
+    "sigma": "another sigma",
+}
 SEVERAL = 16  # pictures that show whether a single score is a probability
 Labels = Sequence[int] | np.ndarray | Tensor | None
 
@@ -147,7 +153,7 @@ class Certifier:
 
         Raises:
             BackendError: The classifier has no gradients, as an ONNX file.
-            DataError: A label is unknown, or ``answers`` are of other images.
+            DataError: A label is unknown, or ``answers`` are of another classifier or other images.
         """
         with _threads_restored():
             smoothed, split = self._with(images, labels)
@@ -157,8 +163,10 @@ class Certifier:
                 answers = smoothed.certify(
                     np.asarray(split.images), labels=split.labels, radii=radii, progress=progress
                 )
-            if answers.header.pixels != smoothed.header(split).pixels:
-                raise DataError("attack: the answers are of other images or labels")
+            here = smoothed.header(split)
+            for name, what in ATTACKED.items():
+                if getattr(answers.header, name) != getattr(here, name):
+                    raise DataError(f"attack: the answers are of {what}")
             how |= {"search": Search(**search), "path": None if path is None else Path(path)}
             return attack.attack(smoothed, network, split, answers, **how)
 

@@ -70,6 +70,8 @@ def test_another_certificate_raises_no_alarm(tmp_path, rule):
     found = certify.certify(definition, rows, certificates=["two_class"], alpha=0.001)
 
     assert alarms(examine(tmp_path, found)) == []
+    halved = examine(tmp_path, found, alpha=0.0005)  # two_class halves alpha, and grid once more
+    assert halved.trusted is False and "as stated" in halved.verdict
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1 / 3])

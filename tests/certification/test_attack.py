@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import nn
 import rrcm
 from rrcm.analysis import attacked, report
 from rrcm.analysis.entries import from_votes
-from rrcm.certification import attack
+from rrcm.certification import attack, certify
 from rrcm.certification.answers import Answers
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ABSTAIN
@@ -76,7 +77,7 @@ def test_an_abstention_is_no_success(smoothed, answers):
     """The picture on the boundary itself has no class."""
     found = attacks(smoothed, answers, radii=[0.0]).attacked
 
-    assert found["attacked"] == [None] * 4 + [0]
+    assert found["attacked"] == [math.nan] * 4 + [0]
     assert found["attacked_to"] == [ABSTAIN] * 4 + [0]
 
 
@@ -205,11 +206,32 @@ class Numbers(nn.Module):
         return scores.argmax(1)
 
 
-def test_unknown_labels_and_answers_of_other_images_are_refused(smoothed, answers):
+def test_unknown_labels_and_answers_of_something_else_are_refused(smoothed, answers, found):
     with refused(DataError, "attack: the label of each image is needed"):
         smoothed.attack(pictures())
     with refused(DataError, "attack: the answers are of other images or labels"):
         smoothed.attack(pictures(), labels=[0] * len(MARGINS), answers=answers)
+    with refused(DataError, "attack: the answers are of another sigma"):
+        attacks(rrcm.smooth(half_space(), sigma=0.5, classes=2), answers)
+    with refused(DataError, "attack: the answers are of another classifier"):
+        turned = nn.Sequential(half_space(), nn.Linear(2, 2)).eval()
+        attacks(rrcm.smooth(turned, sigma=0.25, classes=2), answers)
+    with refused(DataError, "classifier: attacked with other labels"):
+        rrcm.report(found, labels=[0] + [1] * 4)
+
+
+def test_an_attack_without_a_success_is_shown_and_its_table_read(smoothed, tmp_path: Path):
+    how = {"labels": [1, 1], "radii": [0.0], "progress": False} | QUICK
+    got = smoothed.attack(pictures()[2:4], **how)
+    entry = from_votes("a", got.header, got.rows)
+    certify.write(got.to_pandas(), tmp_path / "a.csv")
+
+    for table in (got.to_pandas(), certify.read(tmp_path / "a.csv")):
+        one = dataclasses.replace(entry, table=table)
+        shown = attacked.table([one], radii=[0.5], confidence=0.95)
+        assert table["attacked"].isna().all() and attacked.contradictions([one]) == []
+        assert shown["empirical"][0].startswith("100.0")
+        report.write([one], tmp_path / "page", radii=[0.0, 0.5], confidence=0.95, subject="")
 
 
 def test_a_run_is_attacked_by_the_gradients_of_its_network(tmp_path: Path):

@@ -446,6 +446,25 @@ def test_votes_are_of_a_function_and_not_of_its_tensors():
     assert found[0] == found[1] and len({*found}) == 3
 
 
+def test_votes_are_of_a_function_that_two_classes_tell_apart():
+    """Few scores differ by their order, so that operations and their constants do."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    changes = [
+        lambda x: x,
+        lambda x: x.clamp(0, 1),
+        lambda x: (x * 255).round() / 255,
+        lambda x: (x * 256).round() / 256,
+    ]
+    found = []
+    for change in changes * 2:
+        other = copy.deepcopy(network)
+        other.register_forward_pre_hook(lambda network, x, change=change: change(x[0]))
+        found.append(smooth(other, classes=2, shape=(1, 4, 4)).backend.weights)
+
+    assert found[:4] == found[4:] and len({*found}) == 4
+
+
 def test_a_batch_is_as_large_as_is_fast_unless_votes_have_another(tmp_path: Path):
     """Activations of 16 MB: 8 MB of 256 x 256 pixels, and by then 8 kB of 8 x 8."""
     torch.manual_seed(0)

@@ -64,8 +64,9 @@ class Backend:
         ``sigma`` is the noise level to certify at; ``mean`` and ``std`` of pixels in [0, 1] are
         applied after the noise. ``classes`` is how many there are, where it returns class numbers
         and no scores. The attribute ``weights`` is the SHA-256 of the name (by default
-        that of the network's class), the shape, the normalisation, all tensors, and of which
-        scores are higher than others for 16 fixed pictures.
+        that of the network's class), the shape, the normalisation, all tensors, the operations of
+        PyTorch with their constants, and of which scores are higher than others for 16 fixed
+        pictures.
 
         Raises:
             BackendError: A part of it is in training mode or quantised by PyTorch, it does not run
@@ -97,14 +98,16 @@ class Backend:
         self.provider = f"torch-{self.device.type}"
         self._lock = threading.Lock()
         self._idle: list[nn.Module] | None = None  # copies that no call has; None: there are none
-        with _probes.Largest() as largest:
+        self._probe(name)  # what a network keeps from its first call is computed
+        with _probes.Observed() as observed:
             self.classes: Sequence[str] = [str(k) for k in range(self._probe(name))]
-        rows = max(1, LARGEST * PROBED // largest.bytes)
+        rows = max(1, LARGEST * PROBED // observed.bytes)
         self.most = rows if self.device.type == "cpu" else sys.maxsize
         batches = _probes.pictures(shape).to(self.device).chunk(2)
         scores = [self.scores(batch) for batch in batches]
         self._copy_if_same(batches, scores)
-        around = [name, shape, str(self.normalise), _probes.order(torch.cat(scores))]
+        order = _probes.order(torch.cat(scores))
+        around = [name, shape, str(self.normalise), observed.operations, order]
         self.weights = checkpoint.digest(state, around)
 
     def _probe(self, name: str) -> int:

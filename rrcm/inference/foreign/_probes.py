@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rrcm.noise import streams
 
@@ -75,17 +76,21 @@ def in_step(function: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> 
     return answers
 
 
-class Largest(TorchDispatchMode):
-    """Notes the bytes of the largest tensor that is computed on this thread."""
+class Observed(TorchDispatchMode):
+    """Notes the operations of this thread with their constants, and the largest tensor's bytes."""
 
     def __init__(self) -> None:
-        """Begin at zero."""
+        """Begin with nothing."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
         self.bytes = 0
+        self.operations: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation; views of other tensors, such as weights, do not count."""
+        """Run an operation; the bytes of views of other tensors, such as weights, do not count."""
         computed = func(*args, **(kwargs or {}))
+        given = tree_leaves([args, kwargs])
+        constants = [str(one) for one in given if not isinstance(one, Tensor | torch.device)]
+        self.operations.append(" ".join([str(func), *constants]))
         if isinstance(computed, Tensor) and not func.is_view:
             self.bytes = max(self.bytes, computed.nbytes)
         return computed
