@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import random_votes
 from onnx_networks import save
 from PIL import Image
 
 from rrcm.certification.sampling import session
+from rrcm.certification.votes import records
 from rrcm.cli import requests
-from rrcm.cli.commands import on_demand
+from rrcm.cli.commands import on_demand, repeated
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 
@@ -116,3 +118,30 @@ def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
     (first, *_) = said.splitlines()
     assert first.startswith("warning: 20 of 20 pictures are answered 'bright' under noise of sigma")
     assert "though 10 are labelled otherwise: check sigma" in first
+
+
+# What was done before, with other settings.
+
+
+@pytest.mark.parametrize(
+    ("backend", "other", "tables"),
+    [
+        ("onnx", {"precision": "int8", "weights": "1" * 64}, 2),  # of the converted network
+        ("onnx", {"run": "another", "weights": "1" * 64}, 1),
+        ("foreign/onnx", {"precision": "int8"}, 2),
+        ("foreign/onnx", {"weights": "1" * 64}, 1),  # another file of this name
+        ("foreign/onnx", {"run": "moved", "n0": 20}, 2),
+    ],
+)
+def test_tables_of_the_same_classifier_are_counted_in_every_precision(
+    tmp_path: Path, backend: str, other: dict, tables: int
+):
+    header, _ = random_votes(0, backend=backend)
+    path = tmp_path / "votes.jsonl"
+    records.write(path, *random_votes(0, **{"backend": backend} | other))
+
+    said = repeated.line(header, [path], None, alpha=0.001)
+
+    assert [line.partition(" of ")[0] for line in said] == [
+        f"repeated: {count} tables" for count in [tables] if count > 1
+    ]

@@ -15,9 +15,10 @@ import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.analysis import entries
 from rrcm.auditing.audit import audit
 from rrcm.certification import certify
+from rrcm.certification.attack import Search
 from rrcm.certification.votes import records
 from rrcm.cli import requests
-from rrcm.cli.commands import on_demand, tables
+from rrcm.cli.commands import attack, on_demand, tables
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 
@@ -169,6 +170,23 @@ def test_a_repetition_says_which_alpha_would_have_kept_the_guarantee(labelled):
     assert "2 tables of these images, n = 40 and n0 = 100 (none), n = 50" in more
     assert "only if each was certified at --alpha 0.005 or less" in more
     assert "3 tables of these images" in other and "--alpha 0.00333 or less" in other
+
+
+def test_an_attack_says_that_the_images_were_certified_before(
+    elsewhere: Workspace, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    asked = {"timm": "resnet10t", "weights": elsewhere.path / "resnet.pt", "size": "32"}
+    asked |= {"images": elsewhere.path / "pictures", "sigma": 0.25, "alpha": 0.01}
+
+    def attacked(n: int, steps: int = 1) -> str:
+        search = Search(copies=1, steps=steps, restarts=1)
+        return attack.attack(requests.resolve(Options(**asked, n=n), Project()), search)
+
+    first, longer, more = attacked(40), attacked(40, steps=2), attacked(50)
+
+    assert "repeated" not in first + longer
+    assert "repeated: 2 tables of these images" in more and "--alpha 0.005 or less" in more
 
 
 def test_the_checks_before_the_draws_are_part_of_a_budget(elsewhere: Workspace):

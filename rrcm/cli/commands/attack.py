@@ -41,6 +41,7 @@ def attack(request: Request, search: Search) -> str:
         f"{markup.plain(table, again=1)}\n",
         f"{len(rows)} images, alpha = {header.alpha}; PGD and DDN on {search.copies} noisy copies, "
         f"{search.steps} steps, {search.restarts} restarts",
+        *on_demand.repetition(header, opened, alpha=header.alpha),
         f"certificates and distances: {out}.csv",
         f"the report: {out / 'index.html'}",
         f"votes: {votes}; the attack: {path}",

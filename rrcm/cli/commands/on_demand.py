@@ -86,7 +86,6 @@ def _results(
     if opened and opened.files:
         table["file"] = table["idx"].map(opened.files)
     certification.write(table, written)
-    earlier = [*(opened.votes if opened else ()), *sorted(VOTES.glob("*.jsonl"))]
     lines = [
         *([*warned, ""] if warned else []),
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
@@ -98,7 +97,7 @@ def _results(
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
         *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
-        *repeated.line(header, earlier, opened.split if opened else None, alpha=alpha),
+        *repetition(header, opened, alpha=alpha),
         *([*opened.notes, *_left_out(entry.name, opened)] if opened else []),
         f"certificates: {written}",
         f"votes: {path}",
@@ -125,6 +124,16 @@ def certified(
         stale=described.stale,
     )
     return entry, RESULTS / f"{name}.csv"
+
+
+def repetition(header: Header, opened: Opened | None, *, alpha: float) -> list[str]:
+    """Return the line of `repeated` on the votes that lie here; often none."""
+    split = opened.split if opened else None
+    return repeated.line(header, _earlier(opened), split, alpha=alpha)
+
+
+def _earlier(opened: Opened | None) -> list[Path]:
+    return [*(opened.votes if opened else ()), *sorted(VOTES.glob("*.jsonl"))]
 
 
 def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:
@@ -163,7 +172,7 @@ def drawn(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
             journal=path.with_suffix(".journal"),
             path=path,
             title=title,
-            earlier=[*opened.votes, *sorted(VOTES.glob("*.jsonl"))],
+            earlier=_earlier(opened),
             budget_start=request.budget_start,
         )
     return *records.read(path), path

@@ -9,6 +9,7 @@ from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.sampling import procedure
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
+from rrcm.cli.commands.trial import FOREIGN
 from rrcm.core.errors import ConfigError, VotesError
 from rrcm.data.splits.shards import Split
 
@@ -47,8 +48,9 @@ def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: f
     ]
 
 
-def _classifier(header: Header) -> tuple[str, str, float]:
-    return header.weights, header.precision, header.sigma
+def _classifier(header: Header) -> tuple[str, float]:
+    # A run's weights are others in another precision; the name of a file from elsewhere is anyone's
+    return header.weights if header.backend.startswith(FOREIGN) else header.run, header.sigma
 
 
 def _claim(header: Header) -> str:
