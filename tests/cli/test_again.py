@@ -1,5 +1,6 @@
 """Certifying again: nothing twice, and what looks wrong is said."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, repeated
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
+from rrcm.config.certification import Certify
+from rrcm.config.defaults import DRAWS, RADII, STOPPING
 
 SIDE, PICTURES = 4, 20
 ASKED = {"sigma": 0.1, "n": 50, "size": str(SIDE), "channels": 1, "resize": "exact"}
@@ -145,3 +148,44 @@ def test_tables_of_the_same_classifier_are_counted_in_every_precision(
     assert [line.partition(" of ")[0] for line in said] == [
         f"repeated: {count} tables" for count in [tables] if count > 1
     ]
+
+
+# What is written.
+
+
+def written(
+    certificates: tuple[str, ...] = ("cohen",), alpha: float = 0.001, seed: int = 0, **changes
+) -> str:
+    """The name of the certificates of votes that differ from the usual ones in ``changes``."""
+    stop = changes.get("stop", DRAWS.stop)
+    usual = {"run": "a", "n": 1000, "n0": DRAWS.n0, "batch_size": DRAWS.batch_size, "stop": stop}
+    usual |= {"stopping": STOPPING[stop], "alpha": alpha}
+    header, rows = random_votes(0, images=2, **usual | changes)
+    certify = Certify(certificates=[*certificates], alpha=alpha)
+    header = dataclasses.replace(header, seed=seed)
+    return on_demand.certified(certify, header, rows, Project())[1].stem
+
+
+def test_no_table_takes_the_name_of_one_with_other_options(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spending, anytime = STOPPING["spending"], STOPPING["anytime"]
+    names = [
+        written(),
+        written(("cohen", "two_class")),
+        *(written((name,), certificate=name, stop="none") for name in ("cohen", "two_class")),
+        *(written(alpha=alpha) for alpha in (0.002, 0.00100000001)),
+        *(written(**{key: value}) for key, value in [("n", 2000), ("n0", 50), ("n0", 200)]),
+        *(written(**{key: value}) for key, value in [("seed", 1), ("batch_size", 32)]),
+        *(written(**{key: value}) for key, value in [("precision", "bf16"), ("subset", "first:9")]),
+        *(written(budget=seconds) for seconds in (2.0, 2.0000001)),
+        *(written(stop="anytime", stopping=anytime | {"tolerance": t}) for t in (0.1, 0.5, 0.05)),
+        *(
+            written(stopping=spending | {"radii": radii})
+            for radii in (RADII, [0.1, 0.5], [0.1, 0.3, 0.5], [0.0, 3.0], [0.0, 1.5])
+        ),
+        *(written(backend="foreign/onnx", n0=n0) for n0 in (100, 50)),
+    ]
+
+    assert names[0] == "a-e0.5-n1000-spending-r0to3-a0.001"
+    assert names[2:4] == ["a-e0.5-n1000-none-a0.001", "a-e0.5-n1000-none-two_class-a0.001"]
+    assert len({*names}) == len(names)

@@ -186,6 +186,7 @@ def test_an_attack_says_that_the_images_were_certified_before(
     first, longer, more = attacked(40), attacked(40, steps=2), attacked(50)
 
     assert "repeated" not in first + longer
+    assert len([*tmp_path.glob("results/*-attack-*.csv")]) == 3  # a search has a file of its own
     assert "repeated: 2 tables of these images" in more and "--alpha 0.005 or less" in more
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import random
+import re
 import signal
 import time
 
@@ -85,7 +86,7 @@ def test_a_function_and_a_certificate_are_chosen_on_the_command_line(
     header, _ = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
     assert (header.backend, header.precision, header.certificate) == ("torch", "bf16", "two_class")
     (table,) = checkout.path.glob("results/*.csv")  # not where the usual request has its own
-    assert table.stem.endswith("-n200-none-torch-bf16-two_class-a0.001")
+    assert re.search("-n200-none-torch-bf16-[0-9a-f]{8}-two_class-a0.001$", table.stem)  # n0 is 20
 
 
 @pytest.mark.usefixtures("one_batch_a_task")

@@ -29,7 +29,7 @@ def attack(request: Request, search: Search) -> str:
             radii=radii, search=search, path=path, shown=True,
         )  # fmt: skip
     entry, written = on_demand.certified(request.certify, header, rows, request.project)
-    out = written.with_name(f"{entry.name}-attack")
+    out = written.with_name(f"{entry.name}-attack-{asked}")
     entry = dataclasses.replace(entry, name=out.name, table=entry.table.assign(**found.attacked))
     shown: dict[str, Any] = {"radii": radii, "confidence": request.report.confidence}
     certify.write(entry.table, out.with_name(f"{out.name}.csv"))

@@ -29,7 +29,7 @@ from rrcm.cli.commands.trial import FOREIGN
 from rrcm.cli.project import Described, Project, Settings
 from rrcm.cli.requests import Request
 from rrcm.config.certification import Certify
-from rrcm.config.defaults import DRAWS, RADII
+from rrcm.config.defaults import DRAWS, RADII, STOPPING
 from rrcm.core import locks
 from rrcm.core.errors import VotesError, printable
 from rrcm.core.files import require_place, write_text
@@ -266,25 +266,37 @@ def key_of(header: Header) -> str:
 
 
 def _name(header: Header) -> str:
-    """Return the name of a request's files, from everything that options can change."""
-    parts = [header.run, f"e{header.sigma:g}", f"n{header.n}", header.stop]
+    """Return the name of a request's files, another one for all that options can change.
+
+    What is not in it as text, and not usual, is in a digest.
+    """
+    parts = [header.run, f"e{header.sigma:.12g}", f"n{header.n}", header.stop]
     if (radii := header.stopping.get("radii", RADII)) != RADII:
         parts += ["r" + (f"{min(radii):g}to{max(radii):g}" if radii[1:] else f"{radii[0]:g}")]
     parts += [header.split] if header.split == "choice" else []
     parts += [header.subset.replace(":", "")] if header.subset != "all" else []
-    parts += [f"b{header.budget:g}s"] if header.budget else []
-    if header.backend.startswith(FOREIGN):  # its name does not identify it
-        parts += [key_of(dataclasses.replace(header, shard="1/1"))[:8]]
-    else:
+    parts += [f"b{header.budget:.12g}s"] if header.budget else []
+    foreign = header.backend.startswith(FOREIGN)  # its name does not identify it
+    if not foreign:
         usual = ((key, getattr(DRAWS, key)) for key in ("backend", "precision", "noise"))
         parts += [getattr(header, key) for key, value in usual if getattr(header, key) != value]
         parts += [f"seed{header.seed}"] if header.seed != DRAWS.seed else []
+    if foreign or _unusual(header):
+        parts += [key_of(dataclasses.replace(header, shard="1/1"))[:8]]
     parts += [header.certificate] if header.certificate != DRAWS.certificate else []
     return "-".join(parts)
 
 
+def _unusual(header: Header) -> bool:
+    usual = STOPPING.get(header.stop, {})
+    return (header.n0, header.batch_size) != (DRAWS.n0, DRAWS.batch_size) or (
+        header.stopping not in (usual, usual | {"radii": RADII})
+    )
+
+
 def _written_as(header: Header, certify: Certify) -> str:
-    return f"{_name(header)}-a{certify.alpha:g}"
+    named = certify.certificates if certify.certificates != [header.certificate] else []
+    return "-".join([_name(header), *named, f"a{certify.alpha:.12g}"])
 
 
 def _left_out_file(name: str) -> Path:
