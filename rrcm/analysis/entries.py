@@ -136,7 +136,12 @@ def from_votes(
     """Certify votes at ``alpha``, or else at the alpha of their stopping rule.
 
     ``certificates`` are those of `rrcm.certification.certify.certify`; the first is the entry's.
+
+    Raises:
+        DataError: There are no images, as in a share of fewer images than shares.
     """
+    if not rows:
+        raise DataError(f"{name}: no images; it is share {header.shard} of {header.images:,}")
     level = header.alpha if alpha is None else alpha
     table = certify.certify(header, rows, certificates=[*certificates], alpha=level)
     return Entry(

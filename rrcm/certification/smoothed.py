@@ -26,6 +26,7 @@ from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS, RADII, STOPPING
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError, DataError
+from rrcm.core.ranges import require
 from rrcm.core.schema import listed
 from rrcm.data import given
 from rrcm.data.given import Picture
@@ -184,6 +185,7 @@ class Certifier:
         ``idx`` is the image's index in the noise stream: with that of a test image, the answer is
         that of its table.
         """
+        require(0 <= idx < 2**32, f"idx: must be in [0, 2^32), as the noise counts, got {idx}")
         smoothed, split = self._with([image], None)
         split = dataclasses.replace(split, idx=np.array([idx]))
         header = smoothed._header(split, seed, budget)

@@ -3,6 +3,7 @@
 import io
 import unicodedata
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +26,15 @@ class Folder:
     ``files`` [N] are the paths of the split's images relative to the folder. ``left_out`` has a
     line for each unused file, with the reason, and ``passed_over`` has lines on files that were not
     looked at. The ``idx`` of an image is the position of its file among all picture files sorted by
-    path, so that an unreadable file renumbers no other.
+    path, so that an unreadable file renumbers no other. ``duplicates`` counts the images whose
+    pixels an earlier one has, too.
     """
 
     split: Split
     files: list[str]
     left_out: list[str]
     passed_over: list[str]
+    duplicates: int
 
 
 def folder(
@@ -86,7 +89,10 @@ def folder(
         max_value=MAX_VALUE,
     )
     files = [names[place] for place in places]
-    return Folder(split=split, files=files, left_out=left_out, passed_over=passed_over)
+    twice = len(places) - len({sha256(image.data).digest() for image in split.images})
+    return Folder(
+        split=split, files=files, left_out=left_out, passed_over=passed_over, duplicates=twice
+    )
 
 
 def _listed(path: Path, classes: list[str], names: list[str]) -> dict[str, int]:

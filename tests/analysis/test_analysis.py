@@ -1,5 +1,7 @@
 """Results that are there are read whatever their kind; what may be concluded is said in words."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -140,6 +142,38 @@ def test_comparisons_need_the_same_images(here):
         tables.compare(first, str(here / "five.csv"), Project(), radii=None)
     with refused(DataError, "nowhere: no such file"):
         tables.compare(first, "nowhere", Project(), radii=None)
+
+
+def test_not_all_answers_are_the_same_if_one_differs(here):
+    for name, last in (("one", 0), ("two", 1)):
+        certify.write(certificates([0] * 2000 + [last], [0.1] * 2001), here / f"{name}.csv")
+    one, two = (str(here / f"{name}.csv") for name in ("one", "two"))
+
+    assert "the same answer on 99.9 %" in tables.compare(one, two, Project(), radii="0")
+    assert "the same answer on 100.0 %" in tables.compare(one, one, Project(), radii="0")
+
+
+def test_a_share_is_called_one_and_an_empty_share_is_refused(here):
+    header, rows = random_votes(0, images=3)
+    for i in (2, 4):
+        part = dataclasses.replace(header, shard=f"{i}/4")
+        records.write(here / f"{i}of4.jsonl", part, rows[i - 1 : i])
+    how = {"alpha": None, "out": None}
+    share, nothing, whole = here / "2of4.jsonl", here / "4of4.jsonl", here / "a.jsonl"
+
+    report = tables.report_files([share], sigma=None, **how)
+    derived = tables.derive(share, n=None, certificates=["cohen"], **how)
+
+    words = "certified accuracy, share 2/4 of the images alone, %"
+    assert report.startswith(words) and derived.startswith(words)
+    assert "share 2/4 of the images alone" in (here / "report-2of4/index.html").read_text()
+    assert "share" not in tables.derive(whole, n=None, certificates=["cohen"], **how)
+    for empty in (
+        lambda: tables.report_files([nothing], sigma=None, **how),
+        lambda: tables.derive(nothing, n=None, certificates=["cohen"], **how),
+    ):
+        with refused(DataError, "4of4: no images; it is share 4/4 of 3"):
+            empty()
 
 
 def test_radii_are_numbers():

@@ -49,6 +49,14 @@ def test_an_answer_is_the_row_of_a_table(tmp_path: Path, stop: str, certificate:
     assert (table["predict"] != ABSTAIN).any()
 
 
+def test_an_index_that_the_noise_does_not_know_is_refused():
+    """Its counter has 32 bits: beyond, an image would have the noise of another one."""
+    for idx in (-1, 2**32):
+        with refused(ConfigError, "idx: must be in [0, 2^32)", str(idx)):
+            of().answer(SPLIT.images[0], idx=idx)
+    assert of().answer(SPLIT.images[0], idx=2**32 - 1).idx == 2**32 - 1
+
+
 def test_white_is_one_to_the_classifier():
     """Pixels of 0..16 with max_value = 16 are those of 0..240 with max_value = 240."""
     pixels = SPLIT.images[0] // 16

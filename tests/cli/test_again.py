@@ -1,6 +1,7 @@
 """Certifying again: nothing twice, and what looks wrong is said."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,16 @@ def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
     (first, *_) = said.splitlines()
     assert first.startswith("warning: 20 of 20 pictures are answered 'bright' under noise of sigma")
     assert "though 10 are labelled otherwise: check sigma" in first
+
+
+def test_a_picture_that_is_there_twice_is_no_second_image_of_an_interval(here: Path):
+    without = on_demand.certify(asked())
+    shutil.copy(here / "pictures/dark/1.png", here / "pictures/dark/again.png")
+
+    said = on_demand.certify(asked())
+
+    assert "duplicates" not in without
+    assert "\nduplicates: 1 of 21 pictures equal others; intervals" in said
 
 
 # What was done before, with other settings.

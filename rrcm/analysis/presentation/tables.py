@@ -62,6 +62,8 @@ def title(found: list[Entry], *, confidence: float) -> str:
     """The title of `accuracy_table`."""
     what = "accuracy" if all(entry.labelled for entry in found) else "share (no labels)"
     of = entries.split(found)
+    if shares := {e.votes[0].shard for e in found if e.votes} - {pairing.WHOLE}:
+        of += f", share {', '.join(sorted(shares))} of the images alone"
     if partly := {f"{len(e.judged):,} of {len(e.table):,}" for e in found if e.partly_labelled}:
         of += f" of the labelled images ({', '.join(sorted(partly))})"
     return f"certified {what}{of}, % [{percent_of(confidence)} Wilson interval]"

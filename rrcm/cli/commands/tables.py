@@ -8,7 +8,7 @@ from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify, tsv
-from rrcm.certification.certify import UP, one_minus
+from rrcm.certification.certify import DOWN, UP, one_minus, printed
 from rrcm.certification.truncation import truncate
 from rrcm.certification.votes import records
 from rrcm.cli import requests
@@ -115,7 +115,7 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
     if difference := tables.acr_difference(a, b, confidence=CONFIDENCE):
         sure = tables.percent_of(CONFIDENCE)
         apart = f"A − B = {difference} ({sure} BCa bootstrap of the differences by image)"
-    alike = paired.agreement(a.table, b.table)
+    alike = printed(paired.agreement(a.table, b.table), DOWN, places=1, scale=tables.PERCENT)
     table = tables.comparison_table([a, b], numbers).drop(columns=["σ", "A", "B"], errors="ignore")
     lines = [
         *([f"assumed alike, as not both record it: {', '.join(unknown)}"] if unknown else []),
@@ -127,7 +127,7 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
             for name, one, whole in zip("AB", (a, b), found, strict=True)
             if len(one.table) < len(whole.table)
         ),
-        f"{len(a.table)} images; the same answer on {100 * alike:.1f} %",
+        f"{len(a.table)} images; the same answer on {alike} %",
         "",
         table.to_string(index=False) if len(table) else "no radius at which any image differs",
         "",
