@@ -89,7 +89,7 @@ def folder(
         max_value=MAX_VALUE,
     )
     files = [names[place] for place in places]
-    twice = len(places) - len({sha256(image.data).digest() for image in split.images})
+    twice = len(places) - len({sha256(image.data).digest() for image in images[: len(places)]})
     return Folder(
         split=split, files=files, left_out=left_out, passed_over=passed_over, duplicates=twice
     )
