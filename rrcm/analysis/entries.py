@@ -68,12 +68,17 @@ class Entry:
         return self.votes is not None and not self.votes[0].rule().fixed
 
     @property
+    def records_stops(self) -> bool:
+        """Whether ``table`` says why drawing stopped; else it is taken not to have stopped early."""
+        return {"n", "stop"} <= {*self.table}
+
+    @property
     def _stopped_early(self) -> bool:
-        if not {"n", "stop"} <= {*self.table}:
+        if not self.records_stops:
             return False
         early = self.table[self.table["stop"] != END]
-        most = self.votes[0].n if self.votes else int(self.table["n"].max())
-        return bool((early["n"] < most).any())
+        # without votes it is unknown how many draws were asked for
+        return bool((early["n"] < self.votes[0].n).any()) if self.votes else not early.empty
 
     def lower_bound(self, radius: float) -> bool:
         """`lower_bounds` of one radius."""

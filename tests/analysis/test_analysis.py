@@ -81,7 +81,9 @@ def test_derived_certificates_are_those_of_the_votes(here):
 
     plain = {"n": None, "alpha": None, "certificates": ["cohen"]}
     for out in (here / "new/again.csv", here / "again.tsv"):
-        tables.derive(here / "a.jsonl", **plain, out=out)
+        said = tables.derive(here / "a.jsonl", **plain, out=out)
+        warning = f"warning: {out} has no ≥, a TSV does not say that drawing stopped early"
+        assert (warning in said) == (out.suffix == ".tsv")
 
     assert (here / "new/again.csv").read_bytes() == (here / "a.csv").read_bytes()
     assert (here / "again.tsv").read_bytes() == (here / "a.tsv").read_bytes()

@@ -127,6 +127,29 @@ def test_acr_is_a_lower_bound_where_a_radius_was_cut_short(stop, draws, short):
     assert dataclasses.replace(one, votes=None).cut_short == short  # certificates say it, too
 
 
+def test_certificates_alone_are_lower_bounds_if_a_rule_stopped_all_at_the_same_draws():
+    """How many were asked for is then unknown: the rule may have ended at its first look."""
+    full = certificates([0] * 20, [0.335] * 20)
+    one, other = (
+        dataclasses.replace(PAIR[0], votes=None, table=table)
+        for table in (full.assign(stop="certified"), full)
+    )
+
+    assert one.cut_short and one.undecided([0.0, 0.25]) == [True, True]
+    assert [tables.acr(one), tables.acr(other)] == ["≥ 0.335", "0.335"]
+    assert tables.acr_difference(one, other, confidence=0.95) == ""
+
+
+def test_where_stops_are_not_recorded_a_difference_of_acr_is_on_a_condition():
+    known = dataclasses.replace(PAIR[0], votes=None, table=certificates([0] * 4, [0.5] * 4))
+    unknown = dataclasses.replace(known, table=known.table.drop(columns="stop"))
+
+    assert tables.acr_difference(known, known, confidence=0.95) == "+0.000 [+0.000, +0.000]"
+    for pair in ((known, unknown), (unknown, known)):
+        said = tables.acr_difference(*pair, confidence=0.95)
+        assert said.endswith("] if no drawing stopped early")
+
+
 @pytest.mark.parametrize("stop", ["none", "grid", "anytime"])
 @pytest.mark.parametrize(("certificate", "alpha"), [("cohen", 0.001), ("two_class", 0.01)])
 def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate):

@@ -192,7 +192,7 @@ def drawing_table(found: list[Entry]) -> pd.DataFrame:
     """Draws, reasons to stop, rule, noise and backend of the entries that record them."""
     rows = []
     for entry in found:
-        if not {"n", "stop"} <= {*entry.table}:
+        if not entry.records_stops:
             continue
         row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
         shares = entry.table["stop"].value_counts(normalize=True).sort_index()
@@ -254,11 +254,16 @@ def acr(entry: Entry) -> str:
 
 
 def acr_difference(first: Entry, second: Entry, *, confidence: float) -> str:
-    """The difference of the ACR of two entries as text; empty if one of them is a lower bound."""
+    """The difference of the ACR of two entries as text; empty if one of them is a lower bound.
+
+    Where it is not recorded whether drawing stopped early, the text makes that a condition.
+    """
     if first.cut_short or second.cut_short:
         return ""
     apart = paired.acr_difference(first.judged, second.judged, confidence=confidence)
-    return f"{apart.value:+.3f} {interval(apart.low, apart.high, places=3, sign='+')}"
+    found = f"{apart.value:+.3f} {interval(apart.low, apart.high, places=3, sign='+')}"
+    known = first.records_stops and second.records_stops
+    return found if known else f"{found} if no drawing stopped early"
 
 
 def percent_of(level: float) -> str:

@@ -76,6 +76,9 @@ def derive(
     out = out or RESULTS / f"{'-'.join(parts)}.csv"
     (tsv if out.suffix == ".tsv" else certify).write(entry.table, out)
     shown = tables.text([entry], radii=entries.default_radii([entry]), confidence=CONFIDENCE)
+    unmarked = (
+        f"warning: {out} has no ≥, a TSV does not say that drawing stopped early; a .csv does\n"
+    )
     choice = (
         f"Whoever looks at m tables of these votes and publishes one has made m tests: certify at "
         f"--alpha {entry.alpha} / m, and all of them hold at {entry.alpha}.\n"
@@ -85,7 +88,8 @@ def derive(
         f"alpha = {entry.alpha}, certificate {', '.join(certificates)}; "
         f"stopping rule {header.stop}, laid out for {header.certificate} at alpha = "
         f"{header.alpha}; nothing was drawn\n"
-        f"{choice if n is not None else ''}certificates: {out}"
+        f"{choice if n is not None else ''}"
+        f"{unmarked if out.suffix == '.tsv' and entry.cut_short else ''}certificates: {out}"
     )
 
 
