@@ -288,13 +288,16 @@ def sigma(entry: Entry) -> str:
 def label(entry: Entry, found: list[Entry]) -> str:
     """The method, with what distinguishes the entries of one sigma, and marks.
 
-    They say that it is stale, and that it is at a laxer alpha than was asked of its votes.
+    They say that it is stale, and at which alpha it is where not all are at the same or it is laxer
+    than was asked of its votes.
     """
     short = _short(entry, found)
     twins = [e for e in found if (e.sigma, _short(e, found)) == (entry.sigma, short)]
     name = short if len(twins) == 1 else f"{short} ({entry.name})"
-    if entry.laxer and entry.votes:
-        name = f"{name} (α = {entry.alpha:g}, votes {entry.votes[0].alpha:g})"
+    asked = f", votes {entry.votes[0].alpha:g}" if entry.laxer and entry.votes else ""
+    if asked or len({e.alpha for e in found}) > 1:
+        level = "unknown" if entry.alpha is None else f"= {entry.alpha:g}"
+        name = f"{name} (α {level}{asked})"
     return f"{name} (stale)" if entry.stale else name
 
 

@@ -68,9 +68,12 @@ def differing(a: Entry, b: Entry) -> dict[str, str]:
 
 def assumed(a: Entry, b: Entry) -> list[str]:
     """What is not recorded of both, and so is assumed to be the same."""
+    return ["pictures"] * (same_pictures(a, b) is None) + _unrecorded(a, b)
+
+
+def _unrecorded(a: Entry, b: Entry) -> list[str]:
     first, second = _settings(a), _settings(b)
-    pictures = ["pictures"] * (same_pictures(a, b) is None)
-    return pictures + [name for name in first if None in (first[name], second[name])]
+    return [name for name in first if None in (first[name], second[name])]
 
 
 def notes(found: list[Entry]) -> list[str]:
@@ -92,7 +95,7 @@ def of_images(found: list[Entry], compared: pd.DataFrame, *, level: float) -> li
     """A sentence for the first entry of each sigma and every other one; see `tables.comparisons`.
 
     They are about these trained classifiers. Radii that are undecided or at which no image differs
-    are left out.
+    are left out, and so are pairs of which not all settings of certification are recorded.
     """
     compared = compared[compared["only_first"] + compared["only_second"] > 0]
     compared = compared[~compared["undecided"].astype(bool)]
@@ -103,20 +106,27 @@ def of_images(found: list[Entry], compared: pd.DataFrame, *, level: float) -> li
         for (first, second), part in compared.groupby(["first", "second"], sort=False)
         for a, b in [(names[str(first)], names[str(second)])]
         for labels in [(entries.label(a, found), entries.label(b, found))]
-        if a is firsts[a.group]
+        if a is firsts[a.group] and (differing(a, b) or not _unrecorded(a, b))
     ]
 
 
 def conclusion(
     a: Entry, b: Entry, tests: pd.DataFrame, *, labels: tuple[str, str], level: float
 ) -> str:
-    """What ``tests`` of two entries say about them: nothing, if they were certified otherwise."""
+    """What ``tests`` of two entries say about them: nothing, if they were certified otherwise.
+
+    What is `assumed` is a condition of what they say.
+    """
     if other := differing(a, b):
         return (
             f"{' and '.join(labels)} were certified with other settings "
             f"({'; '.join(other.values())}), which may be why they differ."
         )
-    return _sentence(*labels, tests, level=level, tell=f"these {len(a.judged)} images")
+    said = _sentence(*labels, tests, level=level, tell=f"these {len(a.judged)} images")
+    if not (unknown := assumed(a, b)):
+        return said
+    drawn = "" if a.records_stops and b.records_stops else ", and no drawing stopped early"
+    return f"If both have the same {', '.join(unknown)}{drawn}: {said}"
 
 
 def of_seeds(compared: pd.DataFrame, *, level: float) -> list[str]:

@@ -91,7 +91,8 @@ def test_a_classifier_from_elsewhere_is_called_by_its_file():
     foreign = Entry(name="net", model="net", method="", sigma=None, table=TABLE, alpha=None)
 
     assert entries.label(foreign, [foreign]) == "net" and entries.sigma(foreign) == "?"
-    assert entries.label(foreign, [foreign, PLAIN]) == "net"
+    assert entries.label(foreign, [foreign, PLAIN]) == "net (α unknown)"
+    assert entries.label(PLAIN, [foreign, PLAIN]) == "tiny rrcm (α = 0.001)"
     assert foreign.group[1] > PLAIN.group[1]
 
 

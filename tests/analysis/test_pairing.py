@@ -1,6 +1,7 @@
 """Pairs are of the same pictures, and sentences say no more than the corrected tests allow."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -120,7 +121,10 @@ def reaching(name: str, shares: list[float], sigma: float = 0.5) -> Entry:
     ]
     answered = np.where(np.arange(N) < shares[0] * N, 0, -1)
     table = certificates(answered.tolist(), reached.tolist())
-    return Entry(name=name, model="m", method=name, sigma=sigma, table=table, alpha=0.001)
+    drawn = random_votes(0, images=1, n=500, n0=20, sigma=sigma, stop="none", stopping={})
+    return Entry(
+        name=name, model="m", method=name, sigma=sigma, table=table, alpha=0.001, votes=drawn
+    )
 
 
 def said(*found: Entry, level: float = 0.05) -> list[str]:
@@ -148,6 +152,26 @@ def test_a_sentence_names_the_better_the_radii_and_what_is_open():
     ]
 
 
+def test_what_is_not_recorded_of_both_is_a_condition_and_no_line_of_a_report():
+    """Certificates of the same votes by another theorem or alpha are not a better classifier."""
+    worse, better = (
+        reaching(name, [share, 0.3, 0.0, 0.0]) for name, share in (("worse", 0.5), ("better", 0.9))
+    )
+    assert "better certifies more" in said(worse, better)[0]
+    unmarked = better.table.drop(columns="stop")
+    unknown = dataclasses.replace(better, votes=None, alpha=None, table=unmarked)
+    numbers = tables.comparison(worse, unknown, **SHOWN)
+
+    assert said(worse, unknown) == said(dataclasses.replace(unknown, name="a"), unknown) == []
+    sentence = pairing.conclusion(worse, unknown, numbers, labels=("A", "B"), level=0.05)
+    assert sentence.startswith(
+        "If both have the same pictures, α, n₀, n, rule, certificate, noise, and no drawing "
+        "stopped early: B certifies more images than A at r = 0"
+    )
+    laxer = dataclasses.replace(unknown, alpha=0.05)  # what is known to differ is said
+    assert "other settings (α 0.001 and 0.05)" in said(worse, laxer)[0]
+
+
 def kept(folder, name: str, **changes: object) -> str:
     head, rows = random_votes(
         0, images=15, **({"n": 500, "n0": 20, "stop": "grid", "stopping": GRID} | changes)
@@ -172,6 +196,12 @@ def test_compare_refuses_other_pictures_and_names_other_settings(tmp_path):
     assert "certifies more" not in text and "these 15 images do not tell" not in text
     assumed = "assumed alike, as not both record it: pictures, σ, α, n₀, n, rule"
     assert compared(mine, table)[0].startswith(assumed)
+    condition = "If both have the same pictures, σ, α, n₀, n, rule, certificate, noise: "
+    one, other = str(tmp_path / "one.csv"), str(tmp_path / "two.csv")
+    for path, answers in ((one, [0] * 9), (other, [-1] * 9)):
+        certify.write(certificates(answers, [0.0] * 9), Path(path))
+    (last,) = (line for line in compared(one, other, "0") if line.startswith("If both"))
+    assert last == f"{condition}A certifies more images than B at r = 0."
     same = compared(mine, mine, "0.25,0.3")
     assert same[0].startswith("A: ") and "no radius at which any image differs" in same
     assert any("At r = 0.3 drawing stopped before every image" in line for line in same)
