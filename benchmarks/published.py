@@ -41,7 +41,7 @@ NUMBERS = ["acr", *(f"r{r:g}" for r in RADII)]
 ROW = ["dataset", "method", "source", "sigma_train", "sigma"]
 PAIR = ["dataset", "sigma", "first", "second", "images", "radius"]
 PAIR += ["only_first", "only_second", "difference", "p", "p_holm"]
-ENTRY = r"(?P<model>\w+)-(?P<method>\w+)-s(?P<sigma_train>\d+)-e(?P<sigma>\d+)"
+ENTRY = r"(?P<model>\w+)-(?P<method>\w+)-s(?P<sigma_train>\d+)-e\d+"
 MODELS = {"b": "rRCM B", "b_deep": "rRCM B-Deep"}
 EXACT = {"down": (0.0, 1.0), "nearest": (-0.5, 0.5), "up": (-1.0, 0.0)}  # in last places
 
@@ -160,8 +160,7 @@ def preset(dataset: str) -> pd.DataFrame:
     table = published.read(Path(f"presets/published/{dataset}.csv"))
     names = table.index.to_series().str.extract(ENTRY)
     table = table.join(names.assign(dataset=dataset))[names["method"] != "imported"]
-    for name in ("sigma_train", "sigma"):
-        table[name] = table[name].astype(int) / 100
+    table["sigma_train"] = table["sigma_train"].astype(int) / 100
     method = table["model"].map(MODELS).fillna(table["method"])
     return table.assign(method=method, source="Jeong 2020" if dataset == "mnist" else "Lei 2025")
 

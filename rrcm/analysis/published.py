@@ -1,8 +1,9 @@
 """Certified accuracy beside the published numbers of the same recipe.
 
 A file ``presets/published/<data set>.csv`` has a row for each evaluation of a preset: its name, the
-number of trained ``seeds`` and of test ``images`` behind it, the mean ``acr`` and its standard
-deviation over seeds ``acr_sd``, and certified accuracy in percent at radii, columns ``r0.25``.
+``sigma`` and ``alpha`` of its certificates, the number of trained ``seeds`` and of test ``images``
+behind it, the mean ``acr`` and its standard deviation over seeds ``acr_sd``, and certified accuracy
+in percent at radii, columns ``r0.25``.
 """
 
 import math
@@ -49,6 +50,8 @@ def compare(
 ) -> pd.DataFrame:
     """Differences from the published rows, one row for each evaluation and radius.
 
+    Evaluations that are stale, of another sigma or alpha than the row of their name, or not of
+    Cohen et al.'s certificate are left out: their numbers are of another recipe.
     Evaluations that differ in ``-seed<k>`` of their names are averaged. ``difference`` is ours
     minus the published share, [``low``, ``high``] its interval, ``errors`` its number of standard
     errors. These are of both samples of images, taken as independent, which overstates them where
@@ -58,7 +61,8 @@ def compare(
     """
     by_name: dict[str, list[Entry]] = {}
     for entry in found:
-        if (name := SEED.sub("", entry.name)) in published.index and entry.labelled:
+        name = SEED.sub("", entry.name)
+        if name in published.index and entry.labelled and _same(entry, published.loc[name]):
             by_name.setdefault(name, []).append(entry)
     rows = []
     for name, members in by_name.items():
@@ -91,6 +95,12 @@ def compare(
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _same(entry: Entry, row: pd.Series) -> bool:
+    ours = {"sigma": entry.sigma, "alpha": entry.alpha}
+    alike = all(row.get(key, value) == value for key, value in ours.items())
+    return alike and entry.certificate == "cohen" and not entry.stale
 
 
 def table(compared: pd.DataFrame) -> pd.DataFrame:

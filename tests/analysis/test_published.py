@@ -88,6 +88,20 @@ def test_the_page_has_a_section_where_there_are_published_rows(tmp_path: Path, u
     assert not (tmp_path / "without/published.csv").exists()
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"stale": ("a reason",)}, {"sigma": 0.25}, {"alpha": 0.01}, {"certificate": "two_class"}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_has_only_the_name_of_a_published_row_is_not_put_beside_it(changes):
+    row, mine = theirs(0.92).assign(sigma=0.5, alpha=0.001), ours("a", 0.92, 1000)
+    other = dataclasses.replace(mine, name="a-seed1", **changes)
+
+    assert published.compare([mine], row, **SHOWN)["seeds"].tolist() == [1, 1]
+    assert published.compare([mine, other], row, **SHOWN)["seeds"].tolist() == [1, 1]
+    assert published.compare([other], row, **SHOWN).empty
+
+
 PUBLISHED = tracked("presets/published/*.csv")
 
 
@@ -112,6 +126,7 @@ def test_the_files_in_the_project_name_evaluations_of_their_whole_preset(path: P
         assert shares.equals(accuracy.loc[imported(name)])
         assert shares.is_monotonic_decreasing  # as radii grow
         sigma = whole.evals[imported(name)].sigma
+        assert rows.loc[name, ["sigma", "alpha"]].tolist() == [sigma, 0.001]
         reach = sigma * norm.isf(-np.expm1(np.log(0.001) / 100_000))  # all of 100,000 votes agree
         assert ((shares == 0) == (radii > reach)).all()
         if not np.isnan(acr := rows.loc[name, "acr"]):  # accuracy is at least that of the next
