@@ -69,7 +69,7 @@ class Entry:
 
     @property
     def records_stops(self) -> bool:
-        """Whether ``table`` says why drawing stopped; else it is taken not to have stopped early."""
+        """Whether ``table`` says why drawing stopped; else it is assumed not to stop early."""
         return {"n", "stop"} <= {*self.table}
 
     @property

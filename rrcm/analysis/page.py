@@ -49,7 +49,7 @@ class Page:
                 out,
                 radii=self._radii,
                 confidence=self._confidence,
-                subject=f"{len(self._entries[0].table)} images",
+                subject=", ".join(entry.name for entry in self._entries),
             )
             if one:
                 path.parent.mkdir(parents=True, exist_ok=True)

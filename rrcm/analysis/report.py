@@ -115,7 +115,7 @@ def write(
 
 def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> str:
     """The page, of ``context`` and the tables and facts that need no radii."""
-    band = intervals.dkw(max(len(e.judged) for e in found), confidence=confidence)
+    band = intervals.dkw(min(len(e.judged) for e in found), confidence=confidence)
     return _template().render(
         **context,
         banded=len({entries.label(e, found) for e in found}) <= figures.FEW,

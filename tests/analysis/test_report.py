@@ -13,6 +13,7 @@ from helpers import MINI
 
 from rrcm.analysis import entries, report
 from rrcm.analysis.estimation import statistics
+from rrcm.analysis.page import Page
 from rrcm.analysis.presentation import markup, tables
 from rrcm.certification import certify
 from rrcm.core.errors import DataError
@@ -181,6 +182,19 @@ def test_tables_of_others_make_a_page_of_what_they_have(tmp_path, undrawn):
     figures = {path.stem for path in tmp_path.glob("*.svg")}
     assert figures == {"certified_accuracy"} and "Certified share" in page
     assert "α unknown" in page and "have no labels" in page and "What may be false" not in page
+
+
+def test_the_band_is_as_wide_as_that_of_the_row_of_fewest_images(tmp_path, undrawn):
+    """Closed form: sqrt(log(2 / .05) / 2 n) is 0.3037 for 20 images and 0.6074 for 5."""
+    fewer = dataclasses.replace(ENTRIES[1], table=TABLES[ENTRIES[1].name].iloc[:5])
+
+    for found, half in ((ENTRIES[:2], "30.4"), ([ENTRIES[0], fewer], "60.8")):
+        report.write(found, tmp_path, subject="", radii=[0.0], confidence=0.95)
+        page = (tmp_path / "index.html").read_text()
+        assert f"at most {half} points to either side" in page
+
+    Page([ENTRIES[0], fewer], radii=[0.0], confidence=0.95).save(tmp_path / "page.html")
+    assert "20 images" not in (tmp_path / "page.html").read_text()  # not all rows have so many
 
 
 def test_a_refused_report_writes_nothing(tmp_path):

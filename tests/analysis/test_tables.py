@@ -246,8 +246,19 @@ def test_what_may_be_false_is_said_once_for_each_alpha():
     """Golden: 39.4 %, 4 images, .8 points for 500 images at .001."""
     many = dataclasses.replace(PAIR[0], table=certificates([0] * 500, [1.0] * 500))
     unknown = dataclasses.replace(PAIR[0], alpha=None)
+    some = many.table.assign(label=np.where(np.arange(500) < 40, 0, -1))  # accuracy is of 40
 
     (row,) = tables.failure_table([many, many, unknown]).to_dict("records")
 
     assert [*row.values()] == ["500", "0.001", "0.5", "40 %", "4", "0.8"]
     assert tables.failure_table([unknown]).empty
+    partly = tables.failure_table([dataclasses.replace(many, table=some)])
+    assert partly["images"].tolist() == ["40"]
+
+
+def test_a_row_of_fewer_images_says_so():
+    fewer = dataclasses.replace(PAIR[1], table=PAIR[1].table.iloc[:9])
+
+    made = tables.accuracy_table([PAIR[0], fewer], **SHOWN)
+    assert made["images"].tolist() == ["15", "9"]
+    assert "images" in tables.text([PAIR[0], fewer], **SHOWN)

@@ -20,14 +20,16 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
 
     Without labels it is the certified share, and columns are named so. Numbers that are only lower
     bounds, because drawing stopped early, have a ≥ (an abstention rate has a ≤). The radii are
-    those of `worth_showing`.
+    those of `worth_showing`. Where entries differ in how many images they have, a column has it.
     """
     entries.require_alike(found)
     labelled = all(entry.labelled for entry in found)
     shown = worth_showing(found, radii)
+    sizes = len({len(entry.judged) for entry in found}) > 1
     rows = []
     for entry in found:
         row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
+        row |= {"images": f"{len(entry.judged):,}"} if sizes else {}
         shares = statistics.certified_accuracy(entry.judged, shown, confidence=confidence)
         bounds = entry.lower_bounds(shown)
         for (radius, *share), bound in zip(shares.to_numpy(), bounds, strict=True):
@@ -167,12 +169,12 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
 
 
 def failure_table(found: list[Entry]) -> pd.DataFrame:
-    """The number of certificates that may be false, for each number of images and alpha.
+    """The number of `judged` images' certificates that may be false, by their number and alpha.
 
     The confidence of the last columns is 1 - alpha.
     """
     rows = []
-    for images, alpha in dict.fromkeys((len(e.table), e.alpha) for e in found if e.alpha):
+    for images, alpha in dict.fromkeys((len(e.judged), e.alpha) for e in found if e.alpha):
         most = intervals.most_false(images, alpha=alpha, rho=alpha)
         some = intervals.any_false(images, alpha=alpha)
         rows.append(
