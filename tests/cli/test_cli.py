@@ -146,8 +146,9 @@ def test_a_run_that_is_not_there_is_found_elsewhere(params, monkeypatch, wanted,
     """Each way out works: it is of a preset, or of params.yaml."""
     monkeypatch.chdir(ROOT)
 
+    asked = {"model": "tiny", "method": "rrcm", "sigma": 0.5} | wanted
     with refused(ConfigError, said):
-        runs.find_run(params, **{"model": "tiny", "method": "rrcm", "sigma": 0.5} | wanted)
+        runs.find_run(params, **{"eval_sigma": asked["sigma"]} | asked)
 
 
 # What a request is, without a checkout that has models in it.

@@ -10,6 +10,7 @@ from dvc.exceptions import DvcException
 from workspace import EVAL, ROOT, RUN
 
 from pipeline.project import pulling
+from pipeline.workflow import dvc_lock
 from pipeline.workflow import pull as workflow_pull
 from pipeline.workflow.pull import PUSH, Missing
 from rrcm.config import params as parameters
@@ -104,7 +105,8 @@ def test_a_remote_may_lack_what_certifying_does_not_read(
             raise Missing([*lacks], "the default remote", PUSH)
 
         monkeypatch.setattr(pulling, "load", lambda: params("fp32", tmp_path))
-        monkeypatch.setattr(pulling, "_outputs", lambda: dict.fromkeys(MADE, "0"))
+        entries = {"all": {"outs": [{"path": path, "md5": "0"} for path in MADE]}}
+        monkeypatch.setattr(dvc_lock, "read", lambda: {"stages": entries})
         monkeypatch.setattr(pulling, "pulled", fail)
         return pulling.pull([RUN], remote=None)
 

@@ -296,7 +296,7 @@ def _unusual(header: Header) -> bool:
 
 def _written_as(header: Header, certify: Certify) -> str:
     named = certify.certificates if certify.certificates != [header.certificate] else []
-    return "-".join([_name(header), *named, f"a{certify.alpha:.12g}"])
+    return "-".join([_name(header), *named, f"a{certify.alpha}"])
 
 
 def _left_out_file(name: str) -> Path:
