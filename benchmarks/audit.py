@@ -14,11 +14,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
-from scipy.special import betainccinv, ndtri
+from scipy.special import ndtri
 
 from rrcm.auditing.audit import Audit, audit
 from rrcm.auditing.findings import ERROR, NOTE
 from rrcm.certification import certify, tsv
+from rrcm.certification.votes.bounds import beta_quantile
 
 DRAWS, ALPHAS, SIGMAS = (100, 1_000, 10_000, 100_000), (0.001, 0.01), (0.12, 0.25, 0.5, 1.0)
 IMAGES = (100, 500)
@@ -169,7 +170,7 @@ def simulate(
     p = np.where(wrong, rng.uniform(0.2, 0.7, images), p)
     hits = rng.binomial(n, p)
     some = np.maximum(hits, 1)
-    q = np.where(hits > 0, betainccinv(n - some + 1, some, alpha), 1.0)
+    q = np.where(hits > 0, beta_quantile(n - some + 1, some, alpha), 1.0)
     radius = np.where(q < 0.5, -sigma * ndtri(q), 0.0)
     label = rng.integers(0, 10, images)
     predict = np.where(q < 0.5, np.where(wrong, (label + 1) % 10, label), -1)

@@ -3,8 +3,10 @@
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import betainccinv, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 from scipy.stats import binom
+
+from rrcm.certification.votes.bounds import beta_quantile
 
 _TOPS = 1_000  # largest rungs, which are computed once
 
@@ -12,7 +14,7 @@ _TOPS = 1_000  # largest rungs, which are computed once
 def rung(k: np.ndarray, n: int, alpha: float) -> np.ndarray:
     """Phi^-1 of the Clopper-Pearson bound of k hits; -inf for none."""
     some = np.maximum(k, 1)
-    return np.where(k > 0, -ndtri(betainccinv(n - some + 1, some, alpha)), -np.inf)
+    return np.where(k > 0, -ndtri(beta_quantile(n - some + 1, some, alpha)), -np.inf)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import betainc, betainccinv, ndtri
+from scipy.special import betainc, ndtri
 
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, at
 from rrcm.auditing.ladder import around
 from rrcm.auditing.usual import ALPHAS
 from rrcm.certification.certify import DIGITS
-from rrcm.certification.votes.bounds import mixture_complement
+from rrcm.certification.votes.bounds import beta_quantile, mixture_complement
 from rrcm.certification.votes.counts import ABSTAIN
 
 STEP = 10.0**-DIGITS  # by which p_A and radius may be rounded down
@@ -254,7 +254,7 @@ def _quantiles(table: pd.DataFrame, level: Interval | None) -> tuple[np.ndarray,
     low, high = levels(table)
     exact = (low <= level[0]) & (level[0] <= high)
     k, n = table["n_A"].to_numpy(), table["n"].to_numpy()
-    ends = [-ndtri(betainccinv(n - k + 1, k, alpha)) for alpha in level]
+    ends = [-ndtri(beta_quantile(n - k + 1, k, alpha)) for alpha in level]
     return np.where(exact, ends[0], least), np.where(exact, ends[1], most)
 
 

@@ -70,6 +70,14 @@ def test_complements_are_rounded_up_at_every_n(n):
                     assert 0 <= share <= 1e-11
 
 
+@pytest.mark.parametrize("n", [10_089, 87_576])
+def test_complements_are_right_where_scipy_s_quantile_is_not(n):
+    """It is 0.25 at 999 misses of 10,089, not 0.11."""
+    exact = exact_complement(999, n, 0.001)
+
+    assert exact <= bounds.complement(n - 999, n, 0.001) <= exact * (1 + 1e-11)
+
+
 @pytest.mark.parametrize("of", [bounds.complement, bounds.mixture_complement])
 def test_a_bound_needs_its_conditions(of):
     for k, n, alpha in [(11, 10, 0.1), (-1, 10, 0.1), (0, 0, 0.1), (5, 10, 1.0), (5, 10, math.nan)]:
