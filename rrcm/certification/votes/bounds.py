@@ -46,7 +46,7 @@ def complement(k: int, n: int, alpha: float) -> float:
 
 
 def beta_quantile(a: ArrayLike, b: ArrayLike, alpha: ArrayLike) -> np.ndarray:
-    """q with P[Beta(a, b) > q] = alpha, nearly, of arrays; NaN unless a and b are positive.
+    """The q of eq. 11, P[Beta(a, b) > q] = alpha, nearly, of arrays; NaN unless 0 < a and 0 < b.
 
     scipy's inverse is checked, as it is another number for a = 1000 and some b from 9,090 to 86,577
     (scipy 1.17.1).
