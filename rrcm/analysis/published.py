@@ -27,14 +27,16 @@ def read(path: Path) -> pd.DataFrame:
     """Published rows by ``entry``, the name of the evaluation; empty if there is no such file.
 
     Raises:
-        DataError: There is no column of names or ``images``, or a number is none or out of range.
+        DataError: A column other than radii and ACR is missing, or a number is none or out of
+            range.
     """
     if not path.exists():
         return pd.DataFrame()
     try:
         table = pd.read_csv(path).set_index("entry").astype(float)
-        if not table["images"].gt(0).all() or not _shares(table).stack().between(0, 1).all():
-            raise ValueError("a number of images or a share is out of range")
+        positive = table[["sigma", "alpha", "images"]].gt(0).all(axis=None)
+        if not positive or not _shares(table).stack().between(0, 1).all():
+            raise ValueError("sigma, alpha, a number of images or a share is out of range")
     except (ValueError, KeyError) as error:
         raise DataError(f"{path}: no table of published numbers ({one_line(error)})") from None
     return table
@@ -98,8 +100,7 @@ def compare(
 
 
 def _same(entry: Entry, row: pd.Series) -> bool:
-    ours = {"sigma": entry.sigma, "alpha": entry.alpha}
-    alike = all(row.get(key, value) == value for key, value in ours.items())
+    alike = row["sigma"] == entry.sigma and row["alpha"] == entry.alpha
     return alike and entry.certificate == "cohen" and not entry.stale
 
 

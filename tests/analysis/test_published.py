@@ -27,7 +27,7 @@ def ours(name: str, share: float, images: int, *, radius: float = 0.3):
 
 def theirs(share: float) -> pd.DataFrame:
     accuracy = {"r0": 100 * share, "r0.25": 100 * share, "r0.5": 0.0, "r1": 0.0}
-    return pd.DataFrame({"images": 10_000.0} | accuracy, index=["a"])
+    return pd.DataFrame({"sigma": 0.5, "alpha": 0.001, "images": 10_000.0} | accuracy, index=["a"])
 
 
 def test_a_difference_has_the_standard_error_of_two_independent_shares():
@@ -94,7 +94,7 @@ def test_the_page_has_a_section_where_there_are_published_rows(tmp_path: Path, u
     ids=lambda changes: next(iter(changes)),
 )
 def test_what_has_only_the_name_of_a_published_row_is_not_put_beside_it(changes):
-    row, mine = theirs(0.92).assign(sigma=0.5, alpha=0.001), ours("a", 0.92, 1000)
+    row, mine = theirs(0.92), ours("a", 0.92, 1000)
     other = dataclasses.replace(mine, name="a-seed1", **changes)
 
     assert published.compare([mine], row, **SHOWN)["seeds"].tolist() == [1, 1]
@@ -150,11 +150,12 @@ def test_the_best_of_each_radius_is_the_papers_table():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("entry,seeds,r0\na,5,99\n", "images"),
-        ("images,r0\n500,99\n", "entry"),
-        ("entry,images,r0\na,10000,x\n", "could not convert string to float: 'x'"),
-        ("entry,images,r0\na,10000,101\n", "out of range"),
-        ("entry,images,r0\na,0,99\n", "out of range"),
+        ("sigma,alpha,images,r0\n1,.1,500,99\n", "entry"),
+        ("entry,sigma,alpha,r0\na,1,.1,99\n", "images"),
+        ("entry,sigma,images,r0\na,1,500,99\n", "alpha"),
+        ("entry,sigma,alpha,images,r0\na,1,.1,500,x\n", "could not convert string to float: 'x'"),
+        ("entry,sigma,alpha,images,r0\na,1,.1,500,101\n", "out of range"),
+        ("entry,sigma,alpha,images,r0\na,0,.1,500,99\n", "out of range"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str, words: str):

@@ -27,6 +27,7 @@ from rrcm.cli.commands import serve
 from rrcm.config.defaults import DRAWS
 from rrcm.core.errors import ConfigError
 from rrcm.serving import bearer
+from rrcm.serving.listener import listen
 
 SECRET, OTHER = "0123456789abcdef-._~+/=", "the-one-of-another-client"
 SAME = ("label", "name", "radius", "p_A", "n_A", "n", "draws", "stop", "alpha")
@@ -98,14 +99,15 @@ def test_answers_under_load_are_those_of_their_seeds(finished: Workspace):
 def test_sigterm_finishes_what_was_let_in_and_refuses_the_rest(finished: Workspace):
     with server(finished, "--n0", "20000") as (process, address), ThreadPoolExecutor(2) as clients:
         url = f"{address}/certify"
-        begun = [clients.submit(httpx.post, url, content=DIGITS[0], timeout=30) for _ in range(2)]
+        begun = [clients.submit(httpx.post, url, content=DIGITS[0], timeout=300) for _ in range(2)]
         load = {"waiting": 0, "computing": 0}
         while load["waiting"] + load["computing"] < 2:
             load = httpx.get(f"{address}/health").json()
         process.terminate()
-        time.sleep(0.5)
+        deadline = time.monotonic() + 60
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{address}/health")
+            while time.monotonic() < deadline:
+                httpx.get(f"{address}/health")
         assert process.poll() is None
         for one in begun:
             response = one.result()
@@ -212,8 +214,11 @@ def test_a_server_for_others_says_so(capsys: pytest.CaptureFixture[str]):
         assert error.startswith(f"warning: --host {host}: " * count) and error.count("\n") == count
 
 
-def test_a_port_that_is_taken_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with refused(ConfigError, f"--port {port}: cannot listen there"):
-            serve._listening("127.0.0.1", port)
+def test_a_port_that_is_taken_is_named_and_answers_do_not_wait_for_acknowledgements():
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "0.0.0.0"):
+            with refused(ConfigError, f"--host {host} --port {port}: cannot listen there"):
+                listen(host, port)
+        with socket.create_connection(("127.0.0.1", port)), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

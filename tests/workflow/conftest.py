@@ -14,6 +14,7 @@ from servers import Server
 from pipeline.workflow.flow import environment
 from pipeline.workflow.flow import server as flow_server
 from pipeline.workflow.processes import Stop
+from rrcm.serving.listener import listen
 
 LEAN = {  # without what only schedules need
     f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false"
@@ -29,7 +30,7 @@ def server() -> Iterator[Server]:
     """
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch, environment.listening("127.0.0.1", 0) as listener:
+    with pytest.MonkeyPatch.context() as patch, listen("127.0.0.1", 0) as listener:
         patch.chdir(folder)
         environment.HOME.mkdir(parents=True)
         environment.HOME.chmod(0o777)

@@ -144,13 +144,6 @@ def test_the_secret_is_in_no_log(server: Server):
             assert server.login[1].encode() not in content and token not in content, file
 
 
-def test_nobody_else_can_listen_at_a_port_whose_server_is_gone():
-    with environment.listening("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
-        with refused(ConfigError, f"--host 0.0.0.0 --port {port}: cannot listen there"):
-            environment.listening("0.0.0.0", port)
-
-
 def test_a_secret_is_fresh_or_long_enough_and_cannot_be_switched_off(
     monkeypatch: pytest.MonkeyPatch,
 ):

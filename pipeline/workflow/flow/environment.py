@@ -140,22 +140,6 @@ def secret() -> str:
     return given
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A listening socket for `command`; port 0 takes a free one.
-
-    Raises:
-        ConfigError: The address is not available.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error})") from None
-    # Accepted connections inherit this; uvicorn does not set it on a socket that it is given.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
 def settings(host: str, listener: socket.socket, known: str) -> dict[str, str]:
     """Environment variables of a server at ``listener``, and of its clients."""
     port = listener.getsockname()[1]

@@ -23,6 +23,7 @@ from pipeline.workflow import gpus, processes, supervise
 from pipeline.workflow.flow import environment
 from pipeline.workflow.flow.environment import ADDRESS, FLOWS, HOME, POOL, STAGES
 from rrcm.core.errors import ConfigError, StageError
+from rrcm.serving.listener import listen
 
 START = 120.0  # seconds until the server must answer; a second or two is usual
 FAREWELL = 60.0  # seconds for a stopped run to end; its stage has 30
@@ -72,7 +73,7 @@ def up(*, host: str, port: int, say: Say) -> None:
     stop = processes.Stop()
     with processes.signals(stop, say), environment.alone():
         environment.prepare()
-        with environment.listening(host, port) as listener:
+        with listen(host, port) as listener:
             say("starting Prefect's server; the first time in a checkout takes half a minute")
             os.environ |= environment.settings(host, listener, environment.secret())
             command, files = environment.command(listener), (listener.fileno(),)

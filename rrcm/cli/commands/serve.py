@@ -16,9 +16,9 @@ from rrcm.certification.sampling import session
 from rrcm.certification.smoothed import Smoothed
 from rrcm.cli.classifiers import note
 from rrcm.cli.requests import Request
-from rrcm.core.errors import ConfigError
 from rrcm.serving import application, bearer
 from rrcm.serving.endpoints import Limits
+from rrcm.serving.listener import listen
 
 HEADER = 16 * 2**10  # bytes of a request's header
 BACKLOG = (
@@ -58,7 +58,7 @@ def serve(
     app = application.app(
         classifier, name=name, limits=limits, reproducible=reproducible, tokens=tokens
     )
-    with _listening(host, port) as listener:
+    with listen(host, port) as listener:
         if not tokens:
             _warn(listener)
         print(
@@ -103,14 +103,6 @@ def _classifier(request: Request) -> Smoothed:
 
 def _end(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({error})") from None
 
 
 def _warn(listener: socket.socket) -> None:

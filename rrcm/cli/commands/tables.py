@@ -110,7 +110,6 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
             f"{first} and {second} are not of the same images in the same order, their {differ} "
             "differ; a comparison in pairs needs all images of the smaller table in the other"
         )
-    unknown = pairing.assumed(a, b)
     chosen = requests.parse_radii(radii) if radii else entries.default_radii([a, b])
     numbers = tables.comparison(a, b, radii=chosen, confidence=CONFIDENCE)
     decided = numbers[~numbers["undecided"]]
@@ -122,7 +121,6 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
     alike = printed(paired.agreement(a.table, b.table), DOWN, places=1, scale=tables.PERCENT)
     table = tables.comparison_table([a, b], numbers).drop(columns=["σ", "A", "B"], errors="ignore")
     lines = [
-        *([f"assumed alike, as not both record it: {', '.join(unknown)}"] if unknown else []),
         f"A: {_named(first, a)}, σ = {entries.sigma(a)}",
         f"B: {_named(second, b)}, σ = {entries.sigma(b)}",
         *project.remarks([a, b]),
