@@ -17,6 +17,8 @@ from rrcm.certification.answers import Answers
 from rrcm.certification.votes.records import Row
 from rrcm.config.defaults import REPORT
 from rrcm.core.errors import DataError
+from rrcm.core.ranges import require
+from rrcm.data import given
 
 Labels = Sequence[int] | np.ndarray | Tensor | None
 
@@ -77,9 +79,14 @@ def of_answers(
         confidence: Of all intervals.
 
     Raises:
-        DataError: There is not a label for each image, or an attack had others.
+        DataError: There are no answers, or there is not a label for each image, or an attack had
+            others.
+        ConfigError: ``confidence`` is not between 0 and 1.
     """
+    require(0 < confidence < 1, f"confidence: must lie in (0, 1), got {confidence}")
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
+    if not named:
+        raise DataError("report: no answers were given")
     entries, first = [], [row.label for row in next(iter(named.values())).rows]
     for name, one in named.items():
         rows = _labelled(one, labels)
@@ -99,11 +106,7 @@ def of_answers(
 def _labelled(answers: Answers, labels: Labels) -> list[Row]:
     if labels is None:
         return answers.rows
-    known = np.asarray(labels)
-    if known.shape != (len(answers),) or not np.issubdtype(known.dtype, np.integer):
-        raise DataError(
-            f"labels: {known.dtype} {known.shape}, not an integer for each of {len(answers)}"
-        )
+    known = given.known(labels, images=len(answers), classes=answers.header.classes)
     return [
         dataclasses.replace(row, label=int(label))
         for row, label in zip(answers.rows, known, strict=True)

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.stats import norm
 
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.estimation import statistics
+from rrcm.analysis.estimation import intervals, statistics
 from rrcm.analysis.presentation import tables
 from rrcm.analysis.repetitions import SEED
 from rrcm.certification.certify import DOWN, printed
@@ -52,12 +52,15 @@ def compare(
 ) -> pd.DataFrame:
     """Differences from the published rows, one row for each evaluation and radius.
 
-    Evaluations that are stale, of another sigma or alpha than the row of their name, or not of
-    Cohen et al.'s certificate are left out: their numbers are of another recipe.
+    Evaluations that are stale, of another sigma or alpha than the row of their name, not of Cohen
+    et al.'s certificate, or of images that a recipe was chosen on are left out: their numbers are
+    of another recipe.
     Evaluations that differ in ``-seed<k>`` of their names are averaged. ``difference`` is ours
-    minus the published share, [``low``, ``high``] its interval, ``errors`` its number of standard
-    errors. These are of both samples of images, taken as independent, which overstates them where
-    the images are the same; and of our seeds, where there are several. Where ``undecided``, our
+    minus the published share, [``low``, ``high``] Newcombe's interval from those of Wilson (1998,
+    Statistics in Medicine 17:873, method 10), and ``errors`` its number of standard errors, those
+    of two shares that are equal (pooled). They are of both samples of images, taken as independent,
+    which overstates them where the images are the same; and of our seeds, where there are several.
+    Where ``undecided``, our
     draws stopped before the radius was decided; ``lower_bound`` is that of `Entry`. Radii at which
     both shares are 0 are left out.
     """
@@ -75,12 +78,13 @@ def compare(
             ours, other = float(np.mean(shares)), float(theirs[radius])
             if not ours and not other:
                 continue
-            variance = ours * (1 - ours) / images
-            variance += other * (1 - other) / published.loc[name, "images"]
-            if len(shares) > 1:
-                variance += float(np.var(shares, ddof=1)) / len(shares)
-            error, difference = math.sqrt(variance), ours - other
-            half = norm.isf((1 - confidence) / 2) * error
+            of = float(published.loc[name, "images"])
+            seeds = float(np.var(shares, ddof=1)) / len(shares) if len(shares) > 1 else 0.0
+            pooled = (ours * images + other * of) / (images + of)
+            error = math.sqrt(pooled * (1 - pooled) * (1 / images + 1 / of) + seeds)
+            difference, spread = ours - other, norm.isf((1 - confidence) / 2) * math.sqrt(seeds)
+            mine = intervals.wilson(ours * images, images, confidence=confidence)
+            their = intervals.wilson(other * of, of, confidence=confidence)
             rows.append(
                 {
                     "entry": name,
@@ -89,9 +93,9 @@ def compare(
                     "ours": ours,
                     "published": other,
                     "difference": difference,
-                    "low": difference - half,
-                    "high": difference + half,
-                    "errors": difference / error if error else math.copysign(math.inf, difference),
+                    "low": difference - math.hypot(ours - mine.low, their.high - other, spread),
+                    "high": difference + math.hypot(mine.high - ours, other - their.low, spread),
+                    "errors": difference / error if error else 0.0,  # all are certified by both
                     "lower_bound": any(entry.lower_bound(radius) for entry in members),
                     "undecided": any(entry.undecided([radius])[0] for entry in members),
                 }
@@ -101,7 +105,8 @@ def compare(
 
 def _same(entry: Entry, row: pd.Series) -> bool:
     alike = row["sigma"] == entry.sigma and row["alpha"] == entry.alpha
-    return alike and entry.certificate == "cohen" and not entry.stale
+    tested = entry.split in ("", "test")
+    return alike and tested and entry.certificate == "cohen" and not entry.stale
 
 
 def table(compared: pd.DataFrame) -> pd.DataFrame:

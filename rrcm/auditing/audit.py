@@ -99,7 +99,7 @@ def _audit_tsv(path: Path, stated: Stated) -> Audit:
 
 def _audit_csv(path: Path, stated: Stated) -> Audit:
     """Audit certificates of this project: every row can be recomputed."""
-    table = certify.read(path)
+    table = certify.scan(path)
     lines = np.arange(2, len(table) + 2)
     again = recount(table, lines)
     times, divided = spent(table, again, stated.alpha)

@@ -33,6 +33,7 @@ from rrcm.core import progress
 from rrcm.core.errors import BackendError, DataError, VotesError
 from rrcm.core.files import read_json, write_json
 from rrcm.core.labels import UNKNOWN
+from rrcm.core.ranges import COPIES, positive
 from rrcm.data.splits.shards import Split
 from rrcm.models.trained import purified
 from rrcm.models.trained.base.classifier import Unconditional
@@ -58,6 +59,9 @@ class Search:
     copies: int = 16
     steps: int = 20
     restarts: int = 3
+
+    def __post_init__(self) -> None:
+        positive(self, "copies", "steps", "restarts", most=COPIES)
 
 
 def attack(

@@ -155,7 +155,53 @@ def write(table: pd.DataFrame, path: Path) -> None:
 
 
 def read(path: Path) -> pd.DataFrame:
-    """Certificates from CSV.
+    """Valid certificates from CSV, as by `require_valid`.
+
+    Raises:
+        DataError: The file is no such table; names the line and column.
+    """
+    table = scan(path)
+    require_valid(table, path, first=2)
+    return table
+
+
+def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
+    """Refuse a table that `certify` cannot have made.
+
+    Guarantee: there are images, and none comes twice; labels and ``predict`` are -1 or more; radii
+    are finite and not negative, 0 for an abstention; ``correct`` is whether ``predict`` is the
+    label, if that is known.
+
+    Args:
+        table: At least the columns ``idx, label, predict, radius, correct``.
+        path: The file, for the message.
+        first: The line of the first row.
+
+    Raises:
+        DataError: The table is not valid; names the line and column.
+    """
+    if table.empty:
+        raise DataError(f"{path}: there are no images in it")
+    label, predict, radius = table["label"], table["predict"], table["radius"]
+    finds = {
+        "label": label < UNKNOWN,
+        "predict": predict < ABSTAIN,
+        "radius": ~(np.isfinite(radius) & (radius >= 0)) | ((predict == ABSTAIN) & (radius > 0)),
+        "correct": table["correct"] != ((predict == label) & (label != UNKNOWN)),
+        "idx": table["idx"].duplicated(),
+    }
+    for column, wrong in finds.items():
+        if wrong.any():
+            row = int(wrong.argmax())
+            text = "comes twice" if column == "idx" else "is invalid"
+            raise DataError(
+                f"{path}:{first + row}: {column} {table[column].iloc[row]} {text}; `rrcm audit` "
+                "says what is wrong"
+            )
+
+
+def scan(path: Path) -> pd.DataFrame:
+    """Certificates as a CSV has them: cells are parsed, but their values are not checked.
 
     Raises:
         DataError: The file is missing or not a table of certificates.

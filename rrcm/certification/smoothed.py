@@ -279,6 +279,7 @@ class Smoothed(Certifier):
         progress: bool = False,
         budget_start: float | None = None,
     ) -> Answers:
+        require(workers > 0, f"workers: must be positive, got {workers}")
         backend: Any = self.backend  # only that of a network in memory can be copied
         if devices and not hasattr(backend, "on"):
             raise BackendError("devices: only a network in memory is copied to other devices")
@@ -290,6 +291,7 @@ class Smoothed(Certifier):
             states = VoteSampler(split, header, kept, **how).draw_votes([first, *others])
         else:
             how["others"] = others
+            path.parent.mkdir(parents=True, exist_ok=True)
             states = procedure.sample(first, split, header, _journal(path), path, **how)
         if progress:
             session.shown(states, header, total=len(split.idx), title="certify")

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rrcm.certification.certify import DIGITS, DOWN, printed
-from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.certification.certify import DIGITS, DOWN, printed, require_valid
 from rrcm.core.errors import DataError
 from rrcm.core.files import read_bytes, write_text
-from rrcm.core.labels import UNKNOWN
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 NEEDED = ("label", "predict", "radius", "correct")
@@ -26,30 +24,15 @@ _NONE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
 def read(path: Path) -> pd.DataFrame:
-    """A valid table of certificates; columns are ``COLUMNS``, ``time`` if present.
+    """A valid table of certificates, as by `certify.require_valid`; ``time`` if present.
 
-    Guarantee: labels and ``predict`` are -1 or more, radii finite and not negative,
-    ``correct`` is 0 or 1, no image comes twice. Attributes are those of `scan`.
+    Columns are ``COLUMNS``; attributes are those of `scan`.
 
     Raises:
         DataError: The file is not such a table; names line and column.
     """
     table = scan(path)
-    finds = {
-        "label": table["label"] < UNKNOWN,
-        "predict": table["predict"] < ABSTAIN,
-        "radius": ~(np.isfinite(table["radius"]) & (table["radius"] >= 0)),
-        "correct": ~table["correct"].isin((0, 1)),
-        "idx": table["idx"].duplicated(),
-    }
-    for column, wrong in finds.items():
-        if wrong.any():
-            row = int(wrong.argmax())
-            text = "comes twice" if column == "idx" else "is invalid"
-            raise DataError(
-                f"{path}:{line(table, row)}: {column} {table[column][row]} {text}; `rrcm audit` "
-                "says what is wrong"
-            )
+    require_valid(table, path, first=line(table, 0))
     return table
 
 

@@ -66,7 +66,7 @@ def collect(
     return Split(
         idx=np.arange(len(found)),
         images=np.stack(found),
-        labels=_labels(marks if labels is None else labels, images=len(found), classes=classes),
+        labels=known(marks if labels is None else labels, images=len(found), classes=classes),
         classes=tuple(classes),
         max_value=white,
     )
@@ -181,10 +181,14 @@ def _fractions(array: np.ndarray) -> np.ndarray:
     return pixels / np.float32(MAX_VALUE) if array.dtype == np.uint8 else pixels
 
 
-def _labels(
+def known(
     given: Sequence[int] | np.ndarray | Tensor, *, images: int, classes: Sequence[str]
 ) -> np.ndarray:
-    """Labels as int64 [N]."""
+    """Labels as int64 [N], -1 for unknown.
+
+    Raises:
+        DataError: They are not one class of ``classes``, from 0, for each of ``images``.
+    """
     labels = np.asarray(given)
     if labels.shape != (images,) or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(

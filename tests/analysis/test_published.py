@@ -10,6 +10,7 @@ from builders import certificates, refused
 from helpers import shipped
 from report_entries import entry
 from scipy.stats import norm
+from statsmodels.stats.proportion import confint_proportions_2indep
 from workspace import ROOT, tracked
 
 from rrcm.analysis import published, report
@@ -30,15 +31,33 @@ def theirs(share: float) -> pd.DataFrame:
     return pd.DataFrame({"sigma": 0.5, "alpha": 0.001, "images": 10_000.0} | accuracy, index=["a"])
 
 
-def test_a_difference_has_the_standard_error_of_two_independent_shares():
-    """Closed form: p (1 - p) / n of each. Radii where nobody certifies are left out."""
+def pooled(share: float, images: int) -> float:
+    """The standard error of two independent shares if they are equal."""
+    both = (share * images + 0.92 * 10_000) / (images + 10_000)
+    return np.sqrt(both * (1 - both) * (1 / images + 1 / 10_000))
+
+
+def test_a_difference_has_the_standard_error_and_interval_of_two_independent_shares():
+    """By statsmodels, for the interval. Radii where nobody certifies are left out."""
     made = published.compare([ours("a", 0.90, 1000)], theirs(0.92), **SHOWN)
 
-    error = np.sqrt(0.9 * 0.1 / 1000 + 0.92 * 0.08 / 10_000)
     assert made["radius"].tolist() == [0.0, 0.25]
     np.testing.assert_allclose(made["difference"], -0.02, atol=1e-12)
-    np.testing.assert_allclose(made["errors"], -0.02 / error)
-    np.testing.assert_allclose(made["high"] - made["low"], 2 * norm.isf(0.025) * error)
+    np.testing.assert_allclose(made["errors"], -0.02 / pooled(0.90, 1000))
+    ends = confint_proportions_2indep(900, 1000, 9200, 10_000, method="newcomb", compare="diff")
+    np.testing.assert_allclose(made[["low", "high"]], [ends] * 2)
+
+
+@pytest.mark.parametrize(("share", "published_share"), [(1.0, 0.98), (0.0, 0.015), (1.0, 1.0)])
+def test_few_images_of_one_answer_do_not_differ_from_a_share_that_explains_them(
+    share, published_share
+):
+    """100 of 100 have probability 0.13 at 98 %, and 0 of 100 have 0.22 at 1.5 %: no 3 errors."""
+    mine = [ours("a", share, 100)]
+    made = published.compare(mine, theirs(published_share), **SHOWN)
+
+    assert published.verdict(made).startswith("agrees")
+    assert (made["low"] <= 0).all() and (made["high"] >= 0).all()
 
 
 def test_seeds_are_averaged_and_their_spread_counts():
@@ -47,17 +66,22 @@ def test_seeds_are_averaged_and_their_spread_counts():
     made = published.compare(found, theirs(0.92), **SHOWN)
 
     assert made["seeds"].tolist() == [3, 3]
-    error = np.sqrt(0.92 * 0.08 / 1000 + 0.92 * 0.08 / 10_000 + 0.02**2 / 3)
+    (one,) = published.compare([ours("a", 0.92, 1000)], theirs(0.92), **SHOWN)["high"][:1]
+    spread = norm.isf(0.025) * 0.02 / np.sqrt(3)
     np.testing.assert_allclose(made["ours"], 0.92)
-    np.testing.assert_allclose(made["high"], norm.isf(0.025) * error)
+    np.testing.assert_allclose(made["high"], np.hypot(one, spread))
+    other = published.compare(found, theirs(0.90), **SHOWN)
+    share = (920 + 9000) / 11_000
+    error = np.sqrt(share * (1 - share) * (1 / 1000 + 1 / 10_000) + 0.02**2 / 3)
+    np.testing.assert_allclose(other["errors"], 0.02 / error)
 
 
 @pytest.mark.parametrize(
     ("share", "said"),
     [
         (0.92, "agrees: within 3 standard errors at each settled radius"),
-        (0.85, "differs by more than 3 standard errors at r = 0 (-6.0), 0.25 (-6.0)"),
-        (0.99, "differs by more than 3 standard errors at r = 0 (+16.8), 0.25 (+16.8)"),
+        (0.85, "differs by more than 3 standard errors at r = 0 (-7.5), 0.25 (-7.5)"),
+        (0.99, "differs by more than 3 standard errors at r = 0 (+8.1), 0.25 (+8.1)"),
     ],
 )
 def test_the_verdict_is_that_of_the_errors(share, said):
@@ -90,12 +114,19 @@ def test_the_page_has_a_section_where_there_are_published_rows(tmp_path: Path, u
 
 @pytest.mark.parametrize(
     "changes",
-    [{"stale": ("a reason",)}, {"sigma": 0.25}, {"alpha": 0.01}, {"certificate": "two_class"}],
+    [
+        {"stale": ("a reason",)},
+        {"sigma": 0.25},
+        {"alpha": 0.01},
+        {"certificate": "two_class"},
+        {"split": "choice"},
+    ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_what_has_only_the_name_of_a_published_row_is_not_put_beside_it(changes):
     row, mine = theirs(0.92), ours("a", 0.92, 1000)
-    other = dataclasses.replace(mine, name="a-seed1", **changes)
+    split = {"table": mine.table.assign(split=changes.pop("split"))} if "split" in changes else {}
+    other = dataclasses.replace(mine, name="a-seed1", **changes, **split)
 
     assert published.compare([mine], row, **SHOWN)["seeds"].tolist() == [1, 1]
     assert published.compare([mine, other], row, **SHOWN)["seeds"].tolist() == [1, 1]

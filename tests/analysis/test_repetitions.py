@@ -1,5 +1,7 @@
 """What several seeds say together: intervals cover, and only what is comparable is compared."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +14,7 @@ from statsmodels.stats.anova import anova_lm
 from rrcm.analysis import repetitions, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals
+from rrcm.analysis.presentation import tables
 
 RADII = [0.0, 0.25, 0.5]
 
@@ -94,10 +97,13 @@ def test_the_interval_covers_the_mean_of_other_seeds_and_images(of_seeds, of_ima
     assert missed / tries < 0.06 + 3 * np.sqrt(0.06 * 0.94 / tries)  # Student's t is approximate
 
 
-def test_equal_values_have_no_interval():
-    assert intervals.crossed_mean(np.zeros((3, 5)), confidence=0.95)[1] == 1
-    found, p = intervals.crossed_mean(np.ones((3, 5)), confidence=0.95)
-    assert (found.low, found.value, found.high, p) == (1, 1, 1, 0)
+def test_equal_values_say_nothing_about_others():
+    """Two images that only A certifies, with two seeds, were a claim at p = 0."""
+    for value in (0.0, 1.0):
+        found, p = intervals.crossed_mean(np.full((2, 2), value), confidence=0.95)
+        assert (found.value, p) == (value, 1) and np.isnan([found.low, found.high]).all()
+        alone = intervals.mean(np.full(5, value), confidence=0.95)
+        assert tables.interval(alone.low, alone.high, places=3) == "[?, ?]"
     with pytest.raises(ValueError, match="two seeds and two images"):
         intervals.crossed_mean(np.ones((1, 5)), confidence=0.95)
 
@@ -124,6 +130,10 @@ def test_numbers_are_those_of_the_seeds():
     assert (row["seeds"], row["mean"]) == (3, pytest.approx(0.5))
     assert row["sd"] == pytest.approx(np.std([0.2, 0.4, 0.9], ddof=1))
     assert row["acr"] == pytest.approx(np.mean([0.14, 0.18, 0.28]))
+    assert repetitions.accuracy_table(numbers)["ACR"][0] == "0.200 ± 0.072"
+    early = [dataclasses.replace(one, table=one.table.assign(stop="certified")) for one in found]
+    numbers = repetitions.accuracy(repetitions.repeated(early), radii=RADII)
+    assert repetitions.accuracy_table(numbers)["ACR"][0] == "≥ 0.200 ± 0.072"
 
 
 def test_only_methods_with_the_same_labels_and_sigma_are_compared():

@@ -7,13 +7,14 @@ from decimal import Decimal
 import mpmath
 import numpy as np
 import pytest
-from builders import header, many, refused, row
+from builders import certificates, header, many, refused, row
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from rrcm.certification import certify
+from rrcm.auditing.audit import audit
+from rrcm.certification import certify, tsv
 from rrcm.core import registry
 from rrcm.core.errors import CertificateError, DataError
 from rrcm.core.labels import UNKNOWN
@@ -114,7 +115,13 @@ def test_a_table_is_what_its_votes_say(tmp_path):
 
 
 @few
-@given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 100)), max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 100)),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_writing_and_reading_are_inverses(tmp_path_factory, images):
     rows = [
         row(idx, label, np.eye(3, dtype=int)[lead] * 10, [k, 100 - k, 0])
@@ -230,3 +237,35 @@ def test_what_is_no_table_is_refused(tmp_path):
         path.write_text(content)
         with refused(DataError, f"{path}: not a table of certificates"):
             certify.read(path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"correct": 1}, ":3: correct 1 is invalid"),
+        ({"predict": 0, "radius": 0.5}, ":3: correct 0 is invalid"),
+        ({"radius": 0.5}, ":3: radius 0.5 is invalid"),
+        ({"predict": 2, "radius": np.inf}, ":3: radius inf is invalid"),
+        ({"label": -2}, ":3: label -2 is invalid"),
+        ({"idx": 0}, ":3: idx 0 comes twice"),
+    ],
+)
+def test_a_table_that_contradicts_itself_is_refused_and_audited(tmp_path, wrong, words):
+    """A wrong `correct` was believed, and made a better classifier of the same votes."""
+    path, good = tmp_path / "a.csv", certificates([0, -1, 0], [0.5, 0.0, 0.2])
+    certify.write(good, path)
+    certify.read(path)
+    bad = good.copy()
+    for column, value in wrong.items():
+        bad[column] = bad[column].astype(type(value))
+        bad.loc[1, column] = value
+    for form, write, read in ((".csv", certify.write, certify.read), (".tsv", tsv.write, tsv.read)):
+        if form == ".tsv" and wrong.get("radius") == np.inf:
+            continue
+        write(bad, path.with_suffix(form))
+        with refused(DataError, f"a{form}{words}", "`rrcm audit` says what is wrong"):
+            read(path.with_suffix(form))
+        assert audit(path.with_suffix(form)).findings
+    certify.write(good.iloc[:0], path)
+    with refused(DataError, "no images"):
+        certify.read(path)

@@ -150,6 +150,10 @@ def test_what_is_no_image_or_label_is_named():
     for labels, words in [([0], "not an integer for each of 6"), ([2] * 6, "2 is none of the 2")]:
         with refused(DataError, words):
             smooth().certify(IMAGES, labels=labels, **FAST)
+    with refused(ConfigError, "workers: must be positive, got 0"):
+        smooth().certify(IMAGES, **FAST | {"workers": 0})
+    with refused(ConfigError, "steps: must be positive, got 0"):
+        smooth().attack(IMAGES, labels=[0] * 6, steps=0)
 
 
 # The network.
@@ -391,7 +395,7 @@ class Interrupted(Exception):
 def test_votes_are_kept_and_an_interrupted_call_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    path, fresh = tmp_path / "votes.jsonl", FAST | {"seed": None}
+    path, fresh = tmp_path / "new" / "votes.jsonl", FAST | {"seed": None}
     whole, kept, drawn = sampler.VoteSampler._keep, [], []
 
     def stops(self, job):
@@ -414,7 +418,7 @@ def test_votes_are_kept_and_an_interrupted_call_goes_on(
     assert not {*drawn} & {*kept} and {*drawn, *kept} == {*range(6)}
     wanted = smooth().certify(IMAGES, **FAST | {"seed": rest.header.seed})
     assert said(again) == said(rest) == said(wanted)
-    assert [file.name for file in tmp_path.iterdir()] == ["votes.jsonl"]
+    assert [file.name for file in path.parent.iterdir()] == ["votes.jsonl"]
     with refused(VotesError, "holds votes of another classifier or setting: n was 1000"):
         smooth().certify(IMAGES, votes=path, **fresh | {"n": 2000})
     with refused(VotesError, "weights was"):
@@ -496,8 +500,16 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
     assert "mine" in (tmp_path / "deep/page.html").read_text()
     assert (tmp_path / "folder/certified_accuracy.png").exists()
     assert "answered, r = 0" in rrcm.report(answers).table
-    with refused(DataError, "not an integer for each of 6"):
-        rrcm.report(answers, LABELS[:2])
+    for labels, words in [
+        (LABELS[:2], "not an integer for each of 6"),
+        ([9] * 6, "labels: 9 is none of the 2 classes, from 0"),
+    ]:
+        with refused(DataError, words):
+            rrcm.report(answers, labels)
+    with refused(DataError, "no answers were given"):
+        rrcm.report({})
+    with refused(ConfigError, "confidence: must lie in (0, 1), got 1.5"):
+        rrcm.report(answers, confidence=1.5)
 
 
 # Openers.

@@ -70,6 +70,7 @@ def test_how_it_was_typed_does_not_matter(path):
         (HEADER + ROWS.replace("0.953", "nan"), ["a.tsv:2", "radius nan", "audit"]),
         (HEADER + ROWS.replace("\t1\t", "\t2\t"), ["a.tsv:2", "correct 2", "audit"]),
         (HEADER + ROWS.replace("-1", "-2"), ["a.tsv:3", "predict -2"]),
+        (HEADER, ["a.tsv", "no images"]),
         (HEADER + ROWS.replace("100", "0"), ["a.tsv:3", "idx 0 comes twice"]),
         (HEADER + ROWS.replace("14.9", "1\x004"), ["a.tsv:3", "time"]),
     ],

@@ -24,8 +24,8 @@ class Estimate:
     high: float
 
 
-def wilson(hits: int, images: int, *, confidence: float) -> Estimate:
-    """A share of images, with its Wilson interval (eq. 13)."""
+def wilson(hits: float, images: float, *, confidence: float) -> Estimate:
+    """A share of images, with its Wilson interval (eq. 13); ``hits`` may be a mean of counts."""
     low, high = proportion_confint(hits, images, alpha=1 - confidence, method="wilson")
     return Estimate(value=float(hits / images), low=float(low), high=float(high))
 
@@ -38,11 +38,12 @@ def dkw(images: int, *, confidence: float) -> float:
 def mean(values: np.ndarray, *, confidence: float) -> Estimate:
     """The mean of ``values`` [N], with its BCa bootstrap interval (Efron, 1987).
 
-    The same values give the same interval. If all values are equal, the interval is that value.
+    The same values give the same interval. If all values are equal, they say nothing about others,
+    and the ends of the interval are NaN.
     """
     value = float(values.mean())
     if np.ptp(values) < TINY:
-        return Estimate(value=value, low=value, high=value)
+        return Estimate(value=value, low=math.nan, high=math.nan)
     found = bootstrap(
         (values,),
         np.mean,
@@ -59,8 +60,8 @@ def crossed_mean(values: np.ndarray, *, confidence: float) -> tuple[Estimate, fl
     """The mean of ``values`` [K seeds, N images], its interval, and p of a mean of 0 (eq. 55).
 
     Seeds and images are random and crossed: every seed has a value for every image. The interval
-    speaks of other seeds and other images. If all values are equal, it is that value. p is 1 minus
-    the confidence at which the interval would end at 0.
+    speaks of other seeds and other images. p is 1 minus the confidence at which it would end at 0.
+    If all values are equal, they say nothing about others: its ends are NaN, and p is 1.
 
     Raises:
         ValueError: There are fewer than two seeds or images, so that one of them shows no spread.
@@ -69,6 +70,8 @@ def crossed_mean(values: np.ndarray, *, confidence: float) -> tuple[Estimate, fl
     if seeds < 2 or images < 2:
         raise ValueError(f"two seeds and two images at least, got {seeds} and {images}")
     value = float(values.mean())
+    if np.ptp(values) < TINY:
+        return Estimate(value=value, low=math.nan, high=math.nan), 1.0
     of_seeds, of_images = values.mean(axis=1), values.mean(axis=0)
     left = values - of_seeds[:, None] - of_images + value
     by_seeds = float(of_seeds.var(ddof=1)) / seeds
@@ -83,8 +86,6 @@ def crossed_mean(values: np.ndarray, *, confidence: float) -> tuple[Estimate, fl
     estimate = Estimate(
         value=value, low=value - half(1 - confidence), high=value + half(1 - confidence)
     )
-    if not by_seeds and not by_images:
-        return estimate, float(value == 0)
     excess = [half(p) - abs(value) for p in (LEAST, 1.0)]
     if excess[0] <= 0 or excess[1] >= 0:
         return estimate, LEAST if excess[0] <= 0 else 1.0

@@ -244,7 +244,9 @@ def points(difference: float, low: float, high: float, *, places: int = 1) -> st
 
 
 def interval(low: float, high: float, *, places: int, scale: int = 1, sign: str = "") -> str:
-    """An interval as text, rounded outwards."""
+    """An interval as text, rounded outwards; question marks where its ends are unknown (NaN)."""
+    if np.isnan(low):
+        return "[?, ?]"
     start = printed(low, DOWN, places=places, scale=scale, sign=sign)
     return f"[{start}, {printed(high, UP, places=places, scale=scale, sign=sign)}]"
 

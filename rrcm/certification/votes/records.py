@@ -250,6 +250,11 @@ def encode(value: Header | Row) -> str:
     return _line(fields(value))
 
 
+def key(header: Header) -> str:
+    """The name of votes that ``header`` defines: a digest of all its fields."""
+    return hashlib.sha256(json.dumps(fields(header)).encode()).hexdigest()[:16]
+
+
 def fields(value: Header | Row) -> dict[str, Any]:
     """The fields of the line of a header or an image, in the order of the file."""
     items = [*dataclasses.asdict(value).items()]

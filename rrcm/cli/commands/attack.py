@@ -10,6 +10,7 @@ from rrcm.certification import attack as attacks
 from rrcm.certification import certify
 from rrcm.certification.answers import Answers
 from rrcm.certification.attack import Search
+from rrcm.certification.votes import records
 from rrcm.cli.classifiers import note
 from rrcm.cli.commands import on_demand
 from rrcm.cli.requests import Request
@@ -22,7 +23,7 @@ def attack(request: Request, search: Search) -> str:
     network = attacks.differentiable(opened.smoothed, opened.split)
     header, rows, votes = on_demand.drawn(request, opened)
     asked = sha256(f"{radii} {search}".encode()).hexdigest()[:8]
-    path = on_demand.VOTES / f"{on_demand.key_of(header)}-{asked}.attack.json"
+    path = on_demand.VOTES / f"{records.key(header)}-{asked}.attack.json"
     with locks.alone(path.with_suffix(".lock"), f"attack {opened.name}", say=note):
         found = attacks.attack(
             opened.smoothed, network, opened.split, Answers(header, rows),

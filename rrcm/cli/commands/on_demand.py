@@ -6,8 +6,6 @@ reused.
 """
 
 import dataclasses
-import hashlib
-import json
 import os
 import secrets
 from contextlib import suppress
@@ -36,6 +34,10 @@ from rrcm.core.files import require_place, write_text
 
 VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
 SHOWN = 5  # files left out that are listed individually
+UNNAMED = (
+    "files: votes do not have their names; `rrcm certify` as before, without --shard, draws "
+    "nothing and writes them, with its notes on model and files"
+)
 
 
 def certify(request: Request) -> str:
@@ -65,7 +67,7 @@ def merge(paths: list[Path], project: Project) -> str:
 
 def _merged(paths: list[Path]) -> tuple[Header, list[Row], Path]:
     header, rows = records.merge(paths)
-    path = VOTES / f"{key_of(header)}.jsonl"
+    path = VOTES / f"{records.key(header)}.jsonl"
     records.write(path, header, rows)
     return header, rows, path
 
@@ -83,6 +85,7 @@ def _results(
     entry, written = certified(certify, header, rows, project)
     table, tried = entry.table, trial.read(_tried(header))
     warned = [f"warning: {line}" for line in trial.warnings(header, tried, rows)]
+    foreign = header.backend.startswith(FOREIGN)
     if opened and opened.files:
         table["file"] = table["idx"].map(opened.files)
     certification.write(table, written)
@@ -98,7 +101,7 @@ def _results(
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
         *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
         *repetition(header, opened, alpha=alpha),
-        *([*opened.notes, *_left_out(entry.name, opened)] if opened else []),
+        *([*opened.notes, *_left_out(entry.name, opened)] if opened else [UNNAMED] * foreign),
         f"certificates: {written}",
         f"votes: {path}",
     ]
@@ -159,7 +162,7 @@ def drawn(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
     wanted = header_of(request, opened)
     if stored := _stored(wanted, opened):
         return stored
-    path = VOTES / f"{key_of(wanted)}.jsonl"
+    path = VOTES / f"{records.key(wanted)}.jsonl"
     title = f"certify {opened.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else "")
     with locks.alone(path.with_suffix(".lock"), title, say=note):
         if stored := _stored(wanted, opened):  # by the process that we waited for
@@ -180,7 +183,7 @@ def drawn(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
 
 def _stored(wanted: Header, opened: Opened) -> tuple[Header, list[Row], Path] | None:
     """Return the votes that ``wanted`` defines, if they exist; shares are merged."""
-    for path in (*opened.votes, VOTES / f"{key_of(wanted)}.jsonl"):
+    for path in (*opened.votes, VOTES / f"{records.key(wanted)}.jsonl"):
         if path.exists():
             header, rows = records.read(path)
             if header == wanted:
@@ -209,7 +212,7 @@ def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
 
 
 def _tried(header: Header) -> Path:
-    return VOTES / f"{key_of(dataclasses.replace(header, shard='1/1'))}.tried.json"
+    return VOTES / f"{records.key(dataclasses.replace(header, shard='1/1'))}.tried.json"
 
 
 def header_of(request: Request, opened: Opened) -> Header:
@@ -232,7 +235,7 @@ def _kept_seed(header: Header, opened: Opened) -> int:
     If only labels differ from an earlier request, or what else votes do not depend on, it is that
     of its votes. Not if they are of other images: those were added with the seed in view.
     """
-    key = key_of(dataclasses.replace(header, seed=0, shard="1/1"))
+    key = records.key(dataclasses.replace(header, seed=0, shard="1/1"))
     path = VOTES / f"{key}.seed"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -260,11 +263,6 @@ def _seed_of_votes(header: Header, opened: Opened) -> int | None:
     return None
 
 
-def key_of(header: Header) -> str:
-    """Return the name under which votes are kept."""
-    return hashlib.sha256(json.dumps(records.fields(header)).encode()).hexdigest()[:16]
-
-
 def _name(header: Header) -> str:
     """Return the name of a request's files, another one for all that options can change.
 
@@ -282,7 +280,7 @@ def _name(header: Header) -> str:
         parts += [getattr(header, key) for key, value in usual if getattr(header, key) != value]
         parts += [f"seed{header.seed}"] if header.seed != DRAWS.seed else []
     if foreign or _unusual(header):
-        parts += [key_of(dataclasses.replace(header, shard="1/1"))[:8]]
+        parts += [records.key(dataclasses.replace(header, shard="1/1"))[:8]]
     parts += [header.certificate] if header.certificate != DRAWS.certificate else []
     return "-".join(parts)
 
