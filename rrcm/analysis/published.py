@@ -60,9 +60,8 @@ def compare(
     Statistics in Medicine 17:873, method 10), and ``errors`` its number of standard errors, those
     of two shares that are equal (pooled). They are of both samples of images, taken as independent,
     which overstates them where the images are the same; and of our seeds, where there are several.
-    Where ``undecided``, our
-    draws stopped before the radius was decided; ``lower_bound`` is that of `Entry`. Radii at which
-    both shares are 0 are left out.
+    Where ``undecided``, our draws stopped before the radius was decided; ``lower_bound`` is that of
+    `Entry`. Radii at which both shares are 0 are left out.
     """
     by_name: dict[str, list[Entry]] = {}
     for entry in found:
@@ -78,13 +77,13 @@ def compare(
             ours, other = float(np.mean(shares)), float(theirs[radius])
             if not ours and not other:
                 continue
-            of = float(published.loc[name, "images"])
+            count = float(published.loc[name, "images"])
             seeds = float(np.var(shares, ddof=1)) / len(shares) if len(shares) > 1 else 0.0
-            pooled = (ours * images + other * of) / (images + of)
-            error = math.sqrt(pooled * (1 - pooled) * (1 / images + 1 / of) + seeds)
+            pooled = (ours * images + other * count) / (images + count)
+            error = math.sqrt(pooled * (1 - pooled) * (1 / images + 1 / count) + seeds)
             difference, spread = ours - other, norm.isf((1 - confidence) / 2) * math.sqrt(seeds)
             mine = intervals.wilson(ours * images, images, confidence=confidence)
-            their = intervals.wilson(other * of, of, confidence=confidence)
+            their = intervals.wilson(other * count, count, confidence=confidence)
             rows.append(
                 {
                     "entry": name,
