@@ -111,6 +111,9 @@ def serve(
     reproducible: Annotated[
         bool, typer.Option("--reproducible", help="Let clients, if trusted, choose the seed.")
     ] = False,
+    root_path: Annotated[
+        str, typer.Option(help="Path of this server behind a proxy, such as /rrcm.")
+    ] = "",
 ) -> None:
     """Serve certified answers over HTTP, until a signal ends it."""
     here = Path.cwd()
@@ -123,6 +126,7 @@ def serve(
         request, host=host, port=port, timeout=timeout, queue=queue, max_bytes=max_bytes,
         connections=connections,
         token_file=token_file and seen(token_file, here), reproducible=reproducible,
+        root_path=root_path,
     )  # fmt: skip
 
 

@@ -8,15 +8,19 @@ once.
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi_offline import FastAPIOffline
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rrcm.certification.sampling import procedure
 from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import DataError, RrcmError
+from rrcm.core.schema import listed
 from rrcm.serving import bearer, upload
 from rrcm.serving.endpoints import Limits, Service
 from rrcm.serving.schemas import Health, Problem, Reply
@@ -26,7 +30,7 @@ REASONS = {
     403: "The request has a seed, and this server does not let clients choose it",
     408: "The picture did not arrive in time",
     413: "The body or the picture is too large",
-    422: "No picture, a damaged one, one of a wrong size for the model, or an invalid seed",
+    422: "No picture, a damaged one, one of a wrong size for the model, or a wrong parameter",
     500: "The classifier failed",
     503: "Too many requests are waiting, or the time was up before the computation began",
 }
@@ -41,6 +45,7 @@ def app(
     limits: Limits,
     reproducible: bool = False,
     tokens: Sequence[bytes] = (),
+    root_path: str = "",
 ) -> FastAPI:
     """The application; its threads live from its startup to its shutdown.
 
@@ -52,20 +57,27 @@ def app(
             picture whose certificate is false, so this is for trusted clients only.
         tokens: All requests except for ``/health`` need one of these bearer tokens, and there is
             no ``/docs``; none are required if there are none.
+        root_path: The path at which a proxy has this server, such as ``/rrcm``.
 
     Raises:
         ConfigError: The stopping rule certifies nothing before its end; requests have a deadline.
     """
     procedure.require_any_look(smoothed.draws.stop, key="deadline")
+    root_path = f"/{root_path.strip('/')}" if root_path else ""
     service = Service(smoothed, name=name, limits=limits, reproducible=reproducible)
-    api = FastAPI(
-        title="rrcm",
-        summary="Certified answers of a smoothed image classifier.",
-        version="1",
-        lifespan=service.life,
-        redoc_url=None,
-        openapi_url=None if tokens else "/openapi.json",
-    )
+    about: dict[str, Any] = {
+        "title": "rrcm",
+        "summary": "Certified answers of a smoothed image classifier.",
+        "version": "1",
+        "lifespan": service.life,
+        "redoc_url": None,
+        "dependencies": [Depends(_only_known_parameters)],
+    }
+    if tokens:
+        api = FastAPI(openapi_url=None, **about)
+    else:  # its page of documentation asks no other server for anything
+        api = FastAPIOffline(swagger_ui_parameters={"validatorUrl": None}, **about)
+    api.add_middleware(_AsMeant, root_path=root_path)
     guarded = [Depends(bearer.guard(tokens))] if tokens else []
     # Starlette declares handlers of any exception, and calls each with its own.
     api.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
@@ -83,6 +95,8 @@ def app(
         openapi_extra={"requestBody": upload.DESCRIPTION},
         dependencies=guarded,
     )
+    start = f"{root_path}/{'model' if tokens else 'docs'}"
+    api.add_api_route("/", lambda: RedirectResponse(start), include_in_schema=False)
     api.add_api_route("/health", service.health, response_model=Health, summary="How it is doing")
     api.add_api_route(
         "/model", service.model, summary="What defines an answer", dependencies=guarded
@@ -95,6 +109,32 @@ def app(
         dependencies=guarded,
     )
     return api
+
+
+class _AsMeant:
+    """Takes HEAD as GET, whose body uvicorn then leaves out, and ``/certify/`` as ``/certify``.
+
+    A proxy may leave ``root_path`` in the paths that it passes on, or take it out.
+    """
+
+    def __init__(self, app: ASGIApp, *, root_path: str) -> None:
+        self.app, self.root_path = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]
+            path = scope["path"].rstrip("/")
+            if path in ("", self.root_path):
+                path += "/"
+            scope = {**scope, "method": method, "path": path, "root_path": self.root_path}
+        await self.app(scope, receive, send)
+
+
+def _only_known_parameters(request: Request) -> None:
+    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    if unknown := [name for name in request.query_params if name not in known]:
+        takes = f"the parameters {listed(known)}" if known else "no parameters"
+        raise HTTPException(422, f"{listed(unknown)}: {request.scope['route'].path} takes {takes}")
 
 
 def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:

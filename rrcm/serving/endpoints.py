@@ -153,7 +153,7 @@ class Service:
     def _reply(self, body: bytes, seed: int | None, arrival: float) -> Reply:
         """Decode and certify, on a thread."""
         self.metrics.waited.observe(time.monotonic() - arrival)
-        image = upload.pixels(body, self.fit)
+        image, size = upload.pixels(body, self.fit)
         left = arrival + self.limits.seconds - time.monotonic()
         if left <= 0:
             raise self._late(has_arrived=True)
@@ -167,6 +167,7 @@ class Service:
             **certified,
             abstained=answer.abstained,
             sigma=self.smoothed.sigma,
+            resized_from=None if size == self.fit.shape[:0:-1] else size,
             seconds=round(time.monotonic() - arrival, 6),
             model=self.name,
             weights=self.smoothed.backend.weights,

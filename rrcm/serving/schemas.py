@@ -33,6 +33,10 @@ class Reply(BaseModel):
         description="Of the noise; a decimal below 2^64, as text because many readers of JSON "
         "round such numbers",
     )
+    resized_from: tuple[int, int] | None = Field(
+        description="Width and height of the picture that was sent, if it was scaled or cut; the "
+        "radius is about the pixels that it became"
+    )
     seconds: float = Field(ge=0, description="From the arrival of the request")
     model: str = Field(description="The name of what is served")
     weights: str = Field(description="SHA-256 of the weights")

@@ -11,14 +11,15 @@ from rrcm.core.errors import DataError
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 
-FORMATS = ("PNG", "JPEG")
+FORMATS = ("PNG", "JPEG", "WEBP")
 PIXELS = 2**24  # of the largest picture, width times height
 NAME = "the picture"  # in errors
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 DESCRIPTION: dict[str, Any] = {  # for OpenAPI
     "required": True,
     "description": f"The bytes of a {' or '.join(FORMATS)} file, of any content type.",
-    "content": dict.fromkeys(("image/png", "image/jpeg", "application/octet-stream"), _BINARY),
+    "content": {f"image/{name.lower()}": _BINARY for name in FORMATS}
+    | {"application/octet-stream": _BINARY},
 }
 
 
@@ -31,22 +32,27 @@ async def read(request: Request, *, most: int) -> bytes:
         HTTPException: The body is empty or too long.
         ClientDisconnect: The client closed its connection before the end of the body.
     """
+    too_long = HTTPException(413, f"the body is longer than {most:,} bytes")
+    if int(request.headers.get("content-length", "0")) > most:  # h11 lets only digits through
+        raise too_long
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > most:
-            raise HTTPException(413, f"the body is longer than {most:,} bytes")
+            raise too_long
     if not body:
         raise HTTPException(422, "an empty body; send the bytes of a picture")
     return bytes(body)
 
 
-def pixels(body: bytes, fit: Fit) -> np.ndarray:
-    """The pixels of a picture, uint8 of ``fit.shape``; its size is looked at before it is decoded.
+def pixels(body: bytes, fit: Fit) -> tuple[np.ndarray, tuple[int, int]]:
+    """The pixels of a picture, uint8 of ``fit.shape``, and its own width and height, upright.
+
+    Its size is looked at before it is decoded.
 
     Raises:
         HTTPException: It has more than `PIXELS` pixels.
-        DataError: It is neither PNG nor JPEG, damaged, or of a size that ``fit`` refuses.
+        DataError: It is of no format in `FORMATS`, damaged, or of a size that ``fit`` refuses.
     """
     try:
         with Image.open(BytesIO(body), formats=FORMATS) as picture:  # reads its head alone
@@ -60,4 +66,5 @@ def pixels(body: bytes, fit: Fit) -> np.ndarray:
         ) from None
     if is_too_large:
         raise HTTPException(413, f"{NAME}: more than {PIXELS:,} pixels")
-    return pictures.read(BytesIO(body), fit, name=NAME)
+    sent = pictures.decode(BytesIO(body), fit.shape[0], name=NAME)
+    return pictures.as_array(pictures.fitted(sent, fit, name=NAME)), sent.size

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import io
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rrcm.config.defaults import STOPPING
 from rrcm.core.errors import BackendError, ConfigError
+from rrcm.data.splits.pictures import Fit
 from rrcm.serving import application, schemas
 from rrcm.serving.endpoints import Limits
 
@@ -120,6 +122,21 @@ def test_the_deadline_gives_the_answer_of_what_was_drawn(n0: int):
     assert (reply["n"] > 0) != reply["abstained"]
 
 
+def test_a_picture_of_another_size_says_what_it_was_and_webp_is_one():
+    file, picture = io.BytesIO(), Image.fromarray(np.full((4, 6), 90, dtype=np.uint8))
+    picture.save(file, "WEBP", lossless=True)
+    scaled = dataclasses.replace(classifier(), fit=Fit(shape=(1, 2, 2), resize="squash", keep=True))
+
+    async def talk(asking: httpx.AsyncClient) -> list[Any]:
+        return [(await post(asking, sent)).json() for sent in (file.getvalue(), PICTURE)]
+
+    larger, same = ask(talk, scaled)
+
+    assert larger["resized_from"] == [6, 4] and same["resized_from"] is None
+    want = scaled.answer(picture, seed=int(larger["seed"]))
+    assert (larger["n_A"], larger["radius"]) == (want.n_A, want.radius)
+
+
 # What is refused.
 
 
@@ -133,7 +150,7 @@ LIMIT = 1000
 FORM = b"--edge\r\nContent-Disposition: form-data; name=image\r\n\r\n" + PICTURE
 REFUSED = {
     "empty": (422, {"content": b""}, "an empty body"),
-    "another format": (422, {"content": gif()}, "not a PNG or JPEG file"),
+    "another format": (422, {"content": gif()}, "not a PNG or JPEG or WEBP file"),
     "cut off": (422, {"content": PICTURE[:44]}, "the picture: a damaged picture"),
     "another size": (
         422,
@@ -146,6 +163,7 @@ REFUSED = {
     "seed": (403, {"params": {"seed": 1}}, "--reproducible"),
     "seed of letters": (422, {"params": {"seed": "one"}}, "seed: "),
     "seed too large": (422, {"params": {"seed": 2**64}}, "seed: "),
+    "unknown parameter": (422, {"params": {"sead": 1}}, "sead: /certify takes the parameters seed"),
 }
 
 
@@ -173,6 +191,9 @@ def test_a_body_without_a_length_is_counted_as_it_comes():
 
     assert response.status_code == 413 and "longer than 1,000 bytes" in line(response)
     assert sent == 1100
+    claimed = {"headers": {"Content-Length": "1001"}}  # refused before any of it is read
+    response = ask(lambda asking: post(asking, content(), **claimed), classifier(), bytes=1000)
+    assert response.status_code == 413 and sent == 1100
 
 
 @pytest.mark.parametrize("error", [BackendError("NaN scores"), ArithmeticError("a bug")], ids=str)
@@ -330,6 +351,22 @@ def test_what_is_served_is_said_and_documented():
     OpenAPI.model_validate(api)
     responses = api["paths"]["/certify"]["post"]["responses"]
     assert {*responses} == {"200", *map(str, application.REASONS)}
+
+
+def test_pages_need_no_other_server_and_find_their_files_behind_a_proxy():
+    async def talk(asking: httpx.AsyncClient) -> tuple[httpx.Response, list[str]]:
+        first = await asking.get("/")
+        page = await asking.get(first.headers["location"])
+        loaded = re.findall(r"""(?:src|href|url)[=:] *["']([^"']+)""", page.text)
+        assert {(await asking.get(address)).status_code for address in loaded} == {200}
+        return page, loaded
+
+    for root in ("", "/certified"):
+        page, loaded = ask(talk, classifier(), root_path=root)
+        assert page.url.path == f"{root}/docs" and f"{root}/openapi.json" in loaded
+        assert len(loaded) == 4 and all(address.startswith(f"{root}/") for address in loaded)
+    guarded = ask(lambda asking: asking.get("/"), classifier(), tokens=(b"0123456789abcdef",))
+    assert guarded.headers["location"] == "/model"
 
 
 def test_what_cannot_be_served_is_refused():

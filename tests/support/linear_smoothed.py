@@ -56,6 +56,7 @@ async def client(
     *,
     reproducible: bool = False,
     tokens: tuple[bytes, ...] = (),
+    root_path: str = "",
     **limits: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server in this process, of one worker; checks that the server is idle after."""
@@ -65,6 +66,7 @@ async def client(
         limits=Limits(workers=1, **limits),
         reproducible=reproducible,
         tokens=tokens,
+        root_path=root_path,
     )
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with app.router.lifespan_context(app):

@@ -1,11 +1,15 @@
 """``rrcm serve``: serves certified answers over HTTP from this process, until a signal ends it."""
 
+import asyncio
+import errno
 import ipaddress
 import logging
+import math
 import signal
 import socket
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +25,11 @@ from rrcm.serving.endpoints import Limits
 from rrcm.serving.listener import listen
 
 HEADER = 16 * 2**10  # bytes of a request's header
-BACKLOG = (
-    64  # asyncio accepts as many before it handles one, and tries as often without descriptors
-)
+BACKLOG = 64  # connections that asyncio accepts before it handles one
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # asyncio tries again
+REMIND = 60  # seconds until the log says so again
 GRACE = 5  # seconds that a connection may take to close after the last answer
+LOG = logging.getLogger(__name__)
 
 
 def serve(
@@ -38,6 +43,7 @@ def serve(
     connections: int,
     token_file: Path | None,
     reproducible: bool,
+    root_path: str,
 ) -> None:
     """Serve a classifier until SIGTERM or Ctrl-C; accepted requests are answered first.
 
@@ -56,7 +62,12 @@ def serve(
     tokens = () if token_file is None else bearer.read(token_file)
     classifier, name = _classifier(request.answering()), request.source.name
     app = application.app(
-        classifier, name=name, limits=limits, reproducible=reproducible, tokens=tokens
+        classifier,
+        name=name,
+        limits=limits,
+        reproducible=reproducible,
+        tokens=tokens,
+        root_path=root_path,
     )
     with listen(host, port) as listener:
         if not tokens:
@@ -89,7 +100,27 @@ def run(app: ASGIApp, listener: socket.socket, *, connections: int, grace: int) 
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # no lines of its own start
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, _end)  # uvicorn raises the signal again, after its own shutdown
-    uvicorn.Server(config).run(sockets=[listener])
+    asyncio.run(_patient(uvicorn.Server(config), listener))
+
+
+async def _patient(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Serve, with one line in the log where asyncio has a traceback for each connection it refuses.
+
+    It asks for a connection `BACKLOG` times a second while there are no file descriptors.
+    """
+    loop, said = asyncio.get_running_loop(), -math.inf
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal said
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in EXHAUSTED:
+            loop.default_exception_handler(context)
+        elif loop.time() - said > REMIND:
+            said = loop.time()
+            LOG.warning("%s: new connections wait until others close (`ulimit -n`)", error.strerror)
+
+    loop.set_exception_handler(handle)
+    await server.serve(sockets=[listener])
 
 
 def _classifier(request: Request) -> Smoothed:
