@@ -1,8 +1,9 @@
-"""Locks the GPUs of this host: each runs one stage at a time, across checkouts and users.
+"""Locks the GPUs of this host: each runs one stage of this user at a time, across checkouts.
 
 A GPU is taken by a lock on an open file: when its holder ends, for any reason, the GPU is free.
 Processes of a stage can inherit the file and so keep the GPU locked. A host without a GPU runs
-RRCM_SLOTS stages at a time.
+RRCM_SLOTS stages at a time. Whoever can open a lock can hold it for ever, so the folder of the
+locks is closed to other users, unless RRCM_SLOTS_DIR names one that users share.
 """
 
 import os
@@ -16,10 +17,10 @@ from threading import Event
 
 from pipeline.workflow import processes
 from rrcm.core.errors import StageError
-from rrcm.core.locks import lock
+from rrcm.core.locks import lock, opened
 
 FOLDER, COUNT, VISIBLE = "RRCM_SLOTS_DIR", "RRCM_SLOTS", "CUDA_VISIBLE_DEVICES"
-DEFAULT = Path("/tmp/rrcm-slots")  # not $TMPDIR, which may be each user's own
+SHARED = Path("/tmp")  # not $TMPDIR, which may differ between sessions of a user
 
 
 def names() -> tuple[str, ...]:
@@ -95,17 +96,20 @@ def taken(
 
 
 def _folder() -> Path:
-    """The folder of the locks of all users; as in /tmp, only their owner may remove them."""
-    folder = Path(os.environ.get(FOLDER) or DEFAULT)
+    """The folder of the locks: one of this user alone, or the one that RRCM_SLOTS_DIR names."""
+    named = os.environ.get(FOLDER)
+    folder = Path(named or SHARED / f"rrcm-slots-{os.geteuid()}")
     try:
-        folder.mkdir(parents=True)
-        folder.chmod(0o1777)
-    except FileExistsError:
-        pass
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
     except OSError as error:
         raise StageError(f"{folder}: {error.strerror}; {FOLDER} names another folder") from None
-    if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise StageError(f"{folder}: is no folder; {FOLDER} names another one")
+    private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    if not (stat.S_ISDIR(found.st_mode) and (named or private)):
+        raise StageError(
+            f"{folder}: must be a folder of yours that nobody else may enter (mode 700); remove "
+            f"it, or let {FOLDER} name another folder"
+        )
     return folder
 
 
@@ -114,10 +118,10 @@ def _open(folder: Path, name: str, stack: ExitStack) -> int:
     path = folder / f"{name}.lock"
     try:
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
-            os.fchmod(file, 0o666)
+            file = opened(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
+            os.fchmod(file, 0o644)
         except FileExistsError:
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            file = opened(path, os.O_RDONLY)
     except OSError as error:
         raise StageError(f"{path}: {error.strerror}; {FOLDER} names another folder") from None
     stack.callback(os.close, file)

@@ -9,7 +9,7 @@ from pipeline import checked
 from pipeline.runtime.graph import SCRATCH
 from pipeline.workflow import plan
 from pipeline.workflow.plan import MISSING, Node
-from rrcm.core.locks import lock
+from rrcm.core.locks import lock, opened
 from rrcm.core.schema import listed
 
 WIDTH = 100
@@ -82,7 +82,7 @@ def running() -> dict[str, int]:
     pids = {}
     for path in sorted(SCRATCH.glob("*.lock")):
         try:
-            file = os.open(path, os.O_RDONLY)
+            file = opened(path, os.O_RDONLY)
         except FileNotFoundError:
             continue
         if not lock(file):

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ def atomic(path: Path) -> Iterator[Path]:
     its new ones.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    ending = f".{os.getpid()}.part"
+    ending = f".{secrets.token_hex(4)}.part"  # others cannot put a link there, as they cannot guess
     part = path.with_name(f".{_cut(path.name, NAME - 1 - len(ending))}{ending}")
     try:
         with naming(path, part):

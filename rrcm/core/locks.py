@@ -1,8 +1,14 @@
-"""File locks, which the kernel releases when their process ends for any reason."""
+"""File locks, which the kernel releases when their process ends for any reason.
 
+A lock may lie in a folder where others can write, such as one of shared results. So nothing of it
+is trusted before it was looked at.
+"""
+
+import errno
 import fcntl
 import math
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +17,30 @@ from pathlib import Path
 from rrcm.core.errors import StageError
 
 POLL = 0.1  # seconds
+
+
+def opened(path: Path, flags: int) -> int:
+    """Open a lock file; what else another user may have put there is neither waited for nor used.
+
+    Raises:
+        StageError: ``path`` is a link, a pipe, another name of a file, or anything but a file.
+        OSError: It cannot be opened.
+    """
+    try:
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a socket, a folder
+            raise _refused(path) from None
+        raise
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # 0: removed since
+        os.close(file)
+        raise _refused(path)
+    return file
+
+
+def _refused(path: Path) -> StageError:
+    return StageError(f"{path}: must be a plain file, a lock; see who put it there, and remove it")
 
 
 def lock(file: int) -> bool:
@@ -39,7 +69,7 @@ def alone(
         patience: Longest wait in seconds.
 
     Raises:
-        StageError: Another process is still at the same work; names it.
+        StageError: Another process is still at the same work, and is named; or as `opened`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = _wait(path, work, say, patience)
@@ -56,10 +86,11 @@ def alone(
 def _wait(path: Path, work: str, say: Callable[[str], None], patience: float) -> int:
     began, told = time.monotonic(), False
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = opened(path, os.O_RDWR | os.O_CREAT)
         if lock(file) and _is(file, path):  # else its holder removed it after we had opened it
             return file
-        pid = os.pread(file, 20, 0).decode(errors="replace") or "?"  # not written yet
+        read = os.pread(file, 20, 0)
+        pid = read.decode() if read.isdigit() else "?"  # not written yet, or by somebody else
         os.close(file)
         if time.monotonic() - began > patience:
             raise StageError(

@@ -22,6 +22,10 @@ def test_a_file_is_replaced_when_its_block_succeeds(tmp_path):
 
     assert path.read_text() == "new"
     assert list(path.parent.iterdir()) == [path]
+    with files.atomic(path) as one, files.atomic(path) as other:  # others would link it elsewhere
+        assert one != other, "its name can be guessed"
+        one.touch()
+        other.touch()
 
 
 @pytest.mark.parametrize("old", ["old", None])

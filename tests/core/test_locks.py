@@ -1,9 +1,11 @@
 """Locks: one process at a time, whoever is killed."""
 
 import os
+import socket
 import subprocess
 import sys
 
+import pytest
 from builders import refused
 
 from rrcm.core import locks
@@ -69,6 +71,30 @@ def test_a_holder_is_named_and_has_freed_its_lock_when_it_is_killed(tmp_path):
         holder.kill()
 
     assert said == [f"work: waiting for process {holder.pid}, which is at the same work"]
+    path.write_text("1;rm -r ~")  # by somebody who would have it typed
+    with path.open() as other, refused(StageError, "work: process ? is at the same"):
+        assert locks.lock(other.fileno())
+        locks.alone(path, "work", say=print, patience=0.0).__enter__()
     with locks.alone(path, "work", say=said.append):
         assert path.read_text() == str(os.getpid())
     assert len(said) == 1 and not path.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "name", "pipe", "socket", "folder"])
+def test_what_another_user_put_in_the_place_of_a_lock_is_refused_at_once(tmp_path, kind):
+    """A lock is emptied and written: of a link or a second name, that would be another file."""
+    path, victim = tmp_path / "results.lock", tmp_path / "victim"
+    victim.write_text("the work of years")
+    if kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    else:
+        make = {"link": path.symlink_to, "name": path.hardlink_to, "folder": lambda _: path.mkdir()}
+        make.get(kind, lambda _: os.mkfifo(path))(victim)
+
+    with (
+        refused(StageError, f"{path}: must be a plain file"),
+        locks.alone(path, "work", say=print),
+    ):
+        raise AssertionError("it was taken")
+    assert victim.read_text() == "the work of years"

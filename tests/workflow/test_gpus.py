@@ -125,19 +125,52 @@ def test_who_waits_for_several_is_not_overtaken():
     later.end()
 
 
-def test_the_folder_serves_all_users_and_follows_no_link(folder: Path):
+def test_slots_are_in_a_folder_that_nobody_else_can_enter(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("RRCM_SLOTS_DIR")
+    monkeypatch.setattr(gpus, "SHARED", folder)
     take(0)
-    assert stat.S_IMODE((folder / "slots").stat().st_mode) == 0o1777
+    own = folder / f"rrcm-slots-{os.geteuid()}"
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert sorted(file.name for file in own.iterdir()) == [
+        *("cpu-0.lock", "cpu-1.lock", "turn.lock")
+    ]
+
+    own.chmod(0o755)  # others can open its files, and lock them
+    with refused(StageError, str(own), "mode 700", "RRCM_SLOTS_DIR"):
+        take(1)
+    own.rename(folder / "elsewhere")
+    (folder / "elsewhere").chmod(0o700)
+    own.symlink_to(folder / "elsewhere")
+    with refused(StageError, str(own), "mode 700"):
+        take(1)
+    own.unlink()
+    own.touch()
+    with refused(StageError, str(own), "RRCM_SLOTS_DIR"):
+        take(1)
+    monkeypatch.setattr(os, "geteuid", lambda: 7)
+    (folder / "rrcm-slots-7").mkdir(mode=0o700)  # made by somebody else, who can enter it
+    with refused(StageError, "rrcm-slots-7: must be a folder of yours"):
+        take(1)
+
+
+def test_users_can_share_the_slots_of_a_folder_and_what_is_no_file_blocks_nobody(folder: Path):
+    (folder / "slots").mkdir()
+    (folder / "slots").chmod(0o1777)
+    take(0)
     files = sorted((folder / "slots").iterdir())
-    assert [file.name for file in files] == ["cpu-0.lock", "cpu-1.lock", "turn.lock"]
-    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o666}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o644}
     with ExitStack() as stack:  # another user's file can be locked, though not written
         files[0].chmod(0o444)
         stack.enter_context(gpus.taken(2, stop=Event(), say=print))
     files[0].unlink()
     files[0].symlink_to(folder / "victim")
-    with refused(StageError, "cpu-0.lock", "RRCM_SLOTS_DIR"):
+    with refused(StageError, "cpu-0.lock: must be a plain file"):
         take(1)
     (folder / "victim").touch(exist_ok=False)  # it has not been made
-    with refused(StageError, "cpu-0.lock", "RRCM_SLOTS_DIR"):
+    for file in (files[0], files[2]):
+        file.unlink()
+    os.mkfifo(files[2])  # whoever opens it waits for a writer
+    with refused(StageError, "turn.lock: must be a plain file"):
         take(1)
