@@ -84,8 +84,11 @@ def _stamp() -> tuple[int, ...]:
 
 
 def _settled() -> tuple[int, ...]:
-    """Wait while a DVC process may be writing; return the file's stamp."""
-    while (stamp := _stamp()) and time.time() - stamp[2] / 1e9 < QUIET and _held():
+    """Wait while a DVC process may be writing; return the file's stamp.
+
+    A date in the future is no reason to wait: a process that writes now leaves today's.
+    """
+    while (stamp := _stamp()) and abs(time.time() - stamp[2] / 1e9) < QUIET and _held():
         time.sleep(POLL)
     return stamp
 

@@ -17,13 +17,15 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from dvc.config import Config
+from dvc.exceptions import DvcException
 from dvc.utils.serialize import dumps_yaml
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.workflow import git, processes
 from pipeline.workflow.dvc_lock import GUARD, LOCKFILE, parse, read
-from rrcm.core.errors import StageError
+from rrcm.core.errors import StageError, one_line
 from rrcm.core.files import write_text
 from rrcm.core.locks import lock
 
@@ -86,9 +88,27 @@ def mend() -> None:
                     folder.rmdir()
 
 
+def require_lock() -> None:
+    """Refuse a DVC that locks in another way, and would wait for ever for a file that we made.
+
+    Raises:
+        StageError: Its configuration says so, or is not valid.
+    """
+    try:
+        other = Config(str(GUARD.parents[1]))["core"].get("hardlink_lock")
+    except DvcException as error:
+        raise StageError(one_line(error)) from None
+    if other:
+        raise StageError(
+            "core.hardlink_lock: true in DVC's configuration, but this project uses DVC's usual "
+            "lock; `dvc config --unset core.hardlink_lock`, with --local or --global if set there"
+        )
+
+
 @contextmanager
 def _guarded(stop: Event | None = None) -> Iterator[bool]:
     """Hold DVC's lock: unless another process does or, with ``stop``, as soon as none does."""
+    require_lock()
     GUARD.parent.mkdir(parents=True, exist_ok=True)
     with GUARD.open("ab") as guard:
         if stop is not None:
@@ -199,10 +219,8 @@ def restore() -> str:
     taken from there. A file that is committed as it is counts as complete. While another DVC
     process runs, nothing is done.
     """
-    if not LOCKFILE.exists():
-        return ""
     with _guarded() as free:
-        if not free or _committed():
+        if not free or not LOCKFILE.exists() or _committed():
             return ""
         text = LOCKFILE.read_text(encoding="utf-8", errors="replace")
         complete = _stages(

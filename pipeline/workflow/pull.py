@@ -13,6 +13,7 @@ from dvc.config import NoRemoteError, RemoteNotFoundError
 from dvc.exceptions import CheckoutError, ConfirmRemoveError, DvcException
 from dvc.repo import Repo
 
+from pipeline.workflow import lockfile
 from rrcm.core.ending import reported
 from rrcm.core.errors import ConfigError, DataError, RrcmError, one_line
 
@@ -38,9 +39,11 @@ def pull(outputs: Mapping[str, str], remote: str | None, *, whatever: bool = Fal
     Raises:
         ConfigError: There is no such remote.
         DataError: DVC failed.
+        StageError: It locks in another way than this project.
     """
     place = f"the remote {remote}" if remote else "the default remote"
     targets = None if whatever else [*outputs]  # DVC takes a third of a second for each
+    lockfile.require_lock()
     with _collected() as errors:
         try:
             with Repo(".", _wait_for_lock=True) as repo:
