@@ -7,7 +7,8 @@ dvc.lock is never read.
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -87,10 +88,11 @@ def load(
         wanted = [stage for word in targets for stage in meant(word, order)] or order
         needed = {*plan_repro(graph, [*wanted, *forced])}
         changes = Changes(graph, here=here, allow_missing=allow_missing)
+        above = upstream(graph, order)
         return [
             Node(
                 name=stage.addressing,
-                upstream=tuple(s.addressing for s in order if graph.has_edge(stage, s)),
+                upstream=tuple(one.addressing for one in above[stage]),
                 devices=_devices(stage, changes.values),
                 inputs=tuple(
                     max(dep.def_path, out.def_path, key=len)  # the inner one
@@ -134,7 +136,16 @@ def declared(params: str) -> dict[str, tuple[str, ...]]:
         write_text(Path(folder, "params.yaml"), params)
         write_text(Path(folder, ".dvc/config"), "[core]\n    no_scm = True\n")
         with opened(folder) as (graph, order):
-            return {s.name: tuple(up.name for up in order if graph.has_edge(s, up)) for s in order}
+            above = upstream(graph, order)
+            return {stage.name: tuple(one.name for one in above[stage]) for stage in order}
+
+
+def upstream(
+    graph: Any, order: Sequence[PipelineStage]
+) -> dict[PipelineStage, list[PipelineStage]]:
+    """The stages directly upstream of each, in order."""
+    place = {stage: number for number, stage in enumerate(order)}
+    return {s: sorted(place.keys() & graph.successors(s), key=place.__getitem__) for s in order}
 
 
 def meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
@@ -186,6 +197,32 @@ def _find(values: Any, dotted: str, missing: object = None) -> Any:
     return values
 
 
+class Places:
+    """Outputs by path; those of a path are found without a look at all others."""
+
+    def __init__(self, outputs: Iterable[tuple[str, Output]]) -> None:
+        """Index pairs of a path and an output."""
+        self._at: dict[str, list[Output]] = defaultdict(list)
+        self._under: dict[str, list[Output]] = defaultdict(list)
+        for path, out in outputs:
+            self._at[path].append(out)
+            for folder in _upwards(path):
+                self._under[folder].append(out)
+
+    def overlapping(self, path: str) -> list[Output]:
+        """The outputs that contain, equal or lie in ``path``; see `overlap`."""
+        _, *folders = _upwards(path)
+        around = [out for folder in folders for out in self._at.get(folder, ())]
+        return [*around, *self._under.get(path, ())]
+
+
+def _upwards(path: str) -> Iterator[str]:
+    """A path, and the folders that it is in."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
 class Changes:
     """Detects changes since dvc.lock was written; reads params.yaml and each code file once."""
 
@@ -195,7 +232,7 @@ class Changes:
         With ``allow_missing``, do so for data that is not in this workspace.
         """
         self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
-        self._outputs = [out for stage in graph for out in stage.outs]
+        self._made = Places((out.fs_path, out) for stage in graph for out in stage.outs)
         self._here, self._allow_missing = here, allow_missing
         self._hashes: dict[str, Any] = {}
 
@@ -203,7 +240,7 @@ class Changes:
         """The outputs that equal, contain or lie in a dependency."""
         if isinstance(dep, ParamsDependency):
             return []
-        return [out for out in self._outputs if overlap(dep.fs_path, out.fs_path)]
+        return self._made.overlapping(dep.fs_path)
 
     def in_stage(self, stage: PipelineStage) -> str:
         """What `dvc status` would find, but without locks; `MISSING` if only files are not here."""

@@ -15,7 +15,7 @@ from dvc.stage.serialize import to_single_stage_lockfile
 
 from pipeline import checked
 from pipeline.workflow import dvc_lock
-from pipeline.workflow.plan import Changes, meant, opened, overlap
+from pipeline.workflow.plan import Changes, Places, meant, opened, upstream
 from rrcm.config.params import modern
 from rrcm.core.errors import StageError
 
@@ -53,17 +53,18 @@ def load(targets: Sequence[str] = ()) -> list[Record]:
     with opened() as (graph, order):
         wanted = [stage for word in targets for stage in meant(word, order)] or order
         needed, changes = {*plan_repro(graph, wanted)}, Changes(graph, here=True)
-        outputs = [out.def_path for stage in graph for out in stage.outs]
+        made = Places((out.def_path, out) for stage in graph for out in stage.outs)
+        above = upstream(graph, order)
         return [
             Record(
                 name=stage.addressing,
-                upstream=tuple(s.addressing for s in order if graph.has_edge(stage, s)),
+                upstream=tuple(one.addressing for one in above[stage]),
                 command=stage.cmd,
                 entry=(entry := entries.get(stage.addressing, {})),
                 before={
                     row["path"]: row["md5"]
                     for row in entry.get("deps", [])
-                    if not any(overlap(row["path"], path) for path in outputs)
+                    if not made.overlapping(row["path"])
                 },
                 now={dep.def_path: dep.get_hash().value for dep in _code(stage, changes)},
                 added=tuple(_added(stage, entry)),

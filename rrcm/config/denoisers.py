@@ -40,5 +40,6 @@ class Denoising:
     def __post_init__(self) -> None:
         not_negative(self, "seed", most=SEEDS)
         positive(self, "batch_size", most=BATCH)
+        self.compute.shares(self.batch_size)
         not_negative(self, "steps")
         require(0 <= self.ema < 1, f"ema: a momentum in [0, 1), got {self.ema}")

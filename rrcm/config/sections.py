@@ -94,6 +94,19 @@ class Compute:
         positive(self, "accumulate", most=BATCH)
         not_negative(self, "devices", "workers", most=LAYERS)
 
+    def shares(self, batch_size: int) -> None:
+        """Refuse a batch that cannot be computed in equal parts; those of 0 devices are unknown.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+        devices = max(self.devices, 1)
+        require(
+            batch_size % (devices * self.accumulate) == 0,
+            f"batch_size: {batch_size} cannot be shared evenly by compute.devices: {devices}, "
+            f"each in compute.accumulate: {self.accumulate} equal parts",
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
@@ -210,6 +223,7 @@ class Pretrain:
         positive(self, "steps")
         require(self.batch_size > 1, f"batch_size: must be above 1, got {self.batch_size}")
         positive(self, "batch_size", most=BATCH)
+        self.compute.shares(self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -261,6 +275,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         positive(self, "batch_size", most=BATCH)
+        self.compute.shares(self.batch_size)
         positive(self, "validation_draws", most=COPIES)
         not_negative(self, "epochs")
         require(0 < self.labels <= 1, f"labels: a share in (0, 1], got {self.labels}")

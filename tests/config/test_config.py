@@ -6,7 +6,7 @@ import json
 import pytest
 from builders import PARAMS, changed, plain, refused
 from helpers import shipped
-from workspace import ROOT
+from workspace import ROOT, add
 
 from rrcm.config import params, sections
 from rrcm.config.params import Params
@@ -159,6 +159,23 @@ def test_a_wrong_value_is_refused_where_it_stands(tmp_path, monkeypatch):
             otherwise.append(f"{key} = {value} is taken")
 
     assert otherwise == []
+
+
+@pytest.mark.parametrize("section", ["pretrain.tiny", "recipes.scratch", "denoisers.tiny"])
+def test_a_batch_that_training_could_not_share_is_refused_before_it(tmp_path, section):
+    node = plain(PARAMS)
+    add(node)
+
+    def asked(batch, devices, accumulate):
+        compute = at(node, f"{section}.compute")
+        compute |= {"devices": devices, "accumulate": accumulate}
+        return load(tmp_path, changed(node, f"{section}.batch_size", batch))
+
+    for batch, devices, accumulate in ((9, 2, 1), (9, 1, 2), (12, 2, 4), (3, 4, 1), (9, 0, 2)):
+        with refused(ConfigError, f"{section}.batch_size: {batch} cannot be shared evenly"):
+            asked(batch, devices, accumulate)
+    asked(12, 2, 3)
+    asked(9, 0, 3)  # on all GPUs, however many there are
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.001])
