@@ -54,6 +54,22 @@ class Stage:
     notes: dict[str, Any]
 
 
+@contextmanager
+def opened(folder: str = ".") -> Iterator[Repo]:
+    """DVC's repository; what it refuses in the block is an error of one line.
+
+    Raises:
+        StageError: DVC refuses something, or its database, as on a full disk.
+    """
+    try:
+        with Repo(folder) as repo:
+            yield repo
+    except DvcException as error:
+        raise StageError(f"dvc.yaml: {one_line(error)}") from None
+    except sqlite3.Error as error:  # DVC's database of hashes
+        raise StageError(f"DVC's database: {one_line(error)}; is there room on the disk?") from None
+
+
 def digest(stage_name: str) -> str:
     """SHA-256 of all current inputs of a stage: its command, files and parameters.
 
@@ -63,19 +79,14 @@ def digest(stage_name: str) -> str:
     Raises:
         StageError: There is no such stage, or a file that it needs is missing.
     """
-    try:
-        with Repo(".") as repo:
-            stage = _found(repo, stage_name)
-            read: dict[str, Any] = {"cmd": stage.cmd, "files": {}, "params": {}}
-            for dependency in stage.deps:
-                if isinstance(dependency, ParamsDependency):
-                    read["params"] |= dependency.read_params()
-                else:
-                    read["files"][dependency.def_path] = _hash(dependency, stage_name)
-    except DvcException as error:
-        raise StageError(f"dvc.yaml: {one_line(error)}") from None
-    except sqlite3.Error as error:  # DVC's database of hashes
-        raise StageError(f"DVC's database: {one_line(error)}; is there room on the disk?") from None
+    with opened() as repo:
+        stage = _found(repo, stage_name)
+        read: dict[str, Any] = {"cmd": stage.cmd, "files": {}, "params": {}}
+        for dependency in stage.deps:
+            if isinstance(dependency, ParamsDependency):
+                read["params"] |= dependency.read_params()
+            else:
+                read["files"][dependency.def_path] = _hash(dependency, stage_name)
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
 
@@ -109,7 +120,7 @@ def recorded(stage_name: str, output: str) -> list[Path]:
 
     DVC removes the outputs of a stage before it runs it.
     """
-    with Repo(".") as repo:
+    with opened() as repo:
         stage = _found(repo, stage_name)
         known = [out for out in stage.outs if out.def_path == output and out.hash_info]
         found = [Path(out.cache.oid_to_path(out.hash_info.value)) for out in known]

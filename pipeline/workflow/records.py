@@ -15,7 +15,8 @@ from dvc.stage.serialize import to_single_stage_lockfile
 
 from pipeline import checked
 from pipeline.workflow import dvc_lock
-from pipeline.workflow.plan import Changes, Places, meant, opened, upstream
+from pipeline.workflow.changes import Changes, Places
+from pipeline.workflow.plan import meant, opened, upstream
 from rrcm.config.params import modern
 from rrcm.core.errors import StageError
 

@@ -8,7 +8,8 @@ from functools import partial
 from pipeline import checked
 from pipeline.runtime.graph import SCRATCH
 from pipeline.workflow import plan
-from pipeline.workflow.plan import MISSING, Node
+from pipeline.workflow.changes import MISSING
+from pipeline.workflow.plan import Node
 from rrcm.core.locks import lock, opened
 from rrcm.core.schema import listed
 

@@ -7,6 +7,8 @@ import reprlib
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +23,7 @@ from ruamel.yaml.events import (
 )
 
 from rrcm.core.errors import ConfigError, one_line
-from rrcm.core.files import require_file
+from rrcm.core.files import read_bytes
 from rrcm.core.registry import Of, require, suggest
 
 T = typing.TypeVar("T")
@@ -79,19 +81,24 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_yaml(path: Path) -> Any:
-    """The contents of a YAML 1.2 file.
+    """The contents of a YAML 1.2 file; to parse it takes a while, so its last version is kept.
 
     Raises:
         ConfigError: It is missing, not YAML, or too large: more than `TEXT` bytes, `DEPTH` levels,
             or `NODES` values with all aliases expanded.
     """
     hint = "; run this in a checkout, or `rrcm preset digits`"
-    require_file(path, ConfigError, most=TEXT, hint=hint)
+    raw = read_bytes(path, ConfigError, most=TEXT, hint=hint)
+    return deepcopy(_parsed(path, raw))  # whoever asked may change what it got
+
+
+@lru_cache(maxsize=1)
+def _parsed(path: Path, raw: bytes) -> Any:
+    """What the bytes of a file say; see `read_yaml`."""
     yaml = YAML(typ="safe", pure=True)  # YAML 1.2, as DVC: 1e-4 is a float
     try:
-        with path.open("rb") as file:
-            _require_small(yaml.parse(file), path)
-        return yaml.load(path)
+        _require_small(yaml.parse(raw), path)
+        return yaml.load(raw)
     # an invalid tag or date, or bytes that are not UTF-8
     except (YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: {one_line(error)}") from None

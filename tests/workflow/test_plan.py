@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from survivors import until
 from workspace import EVAL, ROOT, RUN, Workspace
 
 from pipeline.workflow import dvc_lock, lockfile, plan
+from pipeline.workflow.changes import MISSING
 from rrcm.core.errors import ConfigError, StageError
 
 GRAPH = """
@@ -151,7 +153,7 @@ def test_each_edit_changes_what_reads_it(with_data: bool, here: Path):
         for path in ("raw", "apart", "counted"):
             (here / path).unlink()
         assert changed() == {"part@a", "part@b", "join", "count", "apart"}
-        assert {node.reason for node in plan.load()} == {plan.MISSING}
+        assert {node.reason for node in plan.load()} == {MISSING}
     both = {"part@a", "part@b"}
     edits = {
         ("params.yaml", "z: 0", "z: 1"): ({"part@a"}, "params.yaml says otherwise: parts.a"),
@@ -277,6 +279,18 @@ def test_a_full_disk_leaves_the_file_as_it_was(here: Path, monkeypatch: pytest.M
     assert not [*here.rglob("*.part")]
 
 
+def test_a_full_disk_of_dvcs_database_is_an_error_of_one_line(here: Path):
+    """DVC keeps the hash of each file that it reads for the first time."""
+    (here / "code.py").write_text("pass  # edited\n")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # as a disk that is full
+    try:
+        with refused(StageError, "DVC's database: ", "is there room on the disk?"):
+            plan.load()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def test_a_reader_never_sees_half_a_file_that_dvc_is_writing(here: Path):
     """DVC truncates dvc.lock and then writes it, under its lock; a half may well be YAML."""
     whole, expected = (here / "dvc.lock").read_text(), dvc_lock.read()
@@ -294,7 +308,7 @@ def test_the_real_graph_in_a_clone_without_data(checkout: Workspace, tmp_path: P
     monkeypatch.chdir(clone.path)
     assert not [node.name for node in plan.load(here=False) if node.changed]
 
-    clone.edit(lambda params: params["recipes"]["finetune"]["compute"].update(devices=3))
+    clone.edit(lambda params: params["recipes"]["finetune"]["compute"].update(devices=4))
     nodes = {node.name: node for node in plan.load([EVAL.join(["votes/", ".jsonl"])], here=False)}
-    assert nodes[f"train@{RUN}"].devices == 3 and nodes[f"train@{RUN}"].changed
+    assert nodes[f"train@{RUN}"].devices == 4 and nodes[f"train@{RUN}"].changed
     assert nodes["shard"].devices == 1 and not nodes["shard"].changed

@@ -8,7 +8,8 @@ from dvc.repo import Repo
 from workspace import RUN, Workspace
 
 from pipeline.workflow import plan, status
-from pipeline.workflow.plan import MISSING, Node
+from pipeline.workflow.changes import MISSING
+from pipeline.workflow.plan import Node
 
 
 def node(name: str, *upstream: str, reason: str = "") -> Node:
