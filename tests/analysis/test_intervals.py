@@ -1,13 +1,14 @@
 """Intervals cover what they are said to cover, and are the published numbers."""
 
 import math
+import time
 
 import numpy as np
 import pytest
 from helpers import few
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.stats import binom, bootstrap
 
 from rrcm.analysis.estimation import intervals
 from rrcm.analysis.estimation.intervals import mean, most_false, paired_difference
@@ -106,6 +107,54 @@ def test_the_interval_of_a_mean_covers_it_and_shrinks_with_the_images():
     assert 0.89 <= held <= 0.99
     # The standard deviation of one value is sqrt(3)/2; normal theory gives 2 x 1.96 of it over 10.
     assert width == pytest.approx(2 * 1.96 * math.sqrt(3) / 2 / 10, rel=0.1)
+
+
+RADII = {  # values of N images
+    "skewed": lambda rng, n: rng.exponential(size=n),
+    "rounded": lambda rng, n: rng.exponential(size=n).round(1) * (rng.random(n) < 0.3),
+    "one of all": lambda rng, n: np.eye(1, n)[0],
+}
+
+
+def reference(values: np.ndarray, **how) -> np.ndarray:
+    """The BCa interval of SciPy, whose jackknife is quadratic."""
+    how |= {"confidence_level": 0.95, "method": "BCa", "n_resamples": intervals.RESAMPLES}
+    return np.array(bootstrap((values,), np.mean, **how).confidence_interval)
+
+
+@pytest.mark.parametrize("drawn", RADII.values(), ids=RADII)
+@pytest.mark.parametrize("images", [60, 500])
+def test_the_bootstrap_is_that_of_scipy(images, drawn):
+    values = drawn(np.random.default_rng(images), images)
+
+    found = mean(values, confidence=0.95)
+
+    expected = reference(values, rng=np.random.default_rng(0))
+    np.testing.assert_allclose([found.low, found.high], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("drawn", RADII.values(), ids=RADII)
+def test_many_images_have_the_interval_of_scipy_with_other_resamples(drawn, monkeypatch):
+    """Ends move by some 0.03 standard errors from one 9,999 resamples to the next."""
+    values = drawn(np.random.default_rng(1), 3000)
+    monkeypatch.setattr(intervals, "MANY", 100)
+
+    found = mean(values, confidence=0.95)
+
+    expected = reference(values, batch=300, rng=np.random.default_rng(1))
+    apart = 0.15 * values.std() / math.sqrt(len(values)) + (len({*values}) == 2) / len(values)
+    np.testing.assert_allclose([found.low, found.high], expected, atol=apart)
+    assert 0 < intervals._resampled_cells(values).std() / (values.std() / math.sqrt(3000)) < 1.03
+
+
+def test_an_interval_of_many_images_takes_no_time():
+    """Each of 200,000 was resampled 9,999 times: a minute of a processor."""
+    values = np.random.default_rng(0).exponential(size=200_000)
+    begun = time.process_time()
+
+    mean(values, confidence=0.95)
+
+    assert time.process_time() - begun < 5
 
 
 def test_the_bootstrap_is_the_same_every_time_and_more_sure_if_wider():
