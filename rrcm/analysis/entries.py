@@ -74,11 +74,12 @@ class Entry:
 
     @property
     def _stopped_early(self) -> bool:
-        if not self.records_stops:
-            return False
-        early = self.table[self.table["stop"] != END]
+        return self.records_stops and bool(self.early(self.table).any())
+
+    def early(self, table: pd.DataFrame) -> pd.Series:
+        """Of which images of ``table`` drawing stopped early, bool [N]."""
         # without votes it is unknown how many draws were asked for
-        return bool((early["n"] < self.votes[0].n).any()) if self.votes else not early.empty
+        return (table["stop"] != END) & (table["n"] < (self.votes[0].n if self.votes else math.inf))
 
     def lower_bound(self, radius: float) -> bool:
         """`lower_bounds` of one radius."""

@@ -5,11 +5,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
-from rrcm.analysis.estimation import paired
+from rrcm.analysis.estimation import paired, statistics
+from rrcm.certification.votes.counts import ABSTAIN
 
 MANY = 4  # entries up to which all pairs are compared
 WHOLE = "1/1"  # the share whose votes are of all pictures of their digest
@@ -91,14 +93,27 @@ def notes(found: list[Entry]) -> list[str]:
     return said
 
 
+def unknown(entry: Entry, radius: float) -> np.ndarray:
+    """Which `judged` images of an entry more draws might certify at ``radius``, bool [N].
+
+    They are not certified so far, drawing stopped before that was decided, and the answer is not a
+    wrong one, which more draws do not change.
+    """
+    table = entry.judged
+    if not entry.undecided([radius])[0]:
+        return np.zeros(len(table), dtype=bool)
+    wrong = (table["correct"] == 0) & (table["predict"] != ABSTAIN)
+    return (entry.early(table) & ~wrong).to_numpy() & ~statistics.certified(table, radius)
+
+
 def of_images(found: list[Entry], compared: pd.DataFrame, *, level: float) -> list[str]:
     """A sentence for the first entry of each sigma and every other one; see `tables.comparisons`.
 
-    They are about these trained classifiers. Radii that are undecided or at which no image differs
-    are left out, and so are pairs of which not all settings of certification are recorded.
+    They are about these trained classifiers. Radii at which no image differs are left out,
+    and so are pairs that are undecided at all others, or of which not all settings of certification
+    are recorded.
     """
     compared = compared[compared["only_first"] + compared["only_second"] > 0]
-    compared = compared[~compared["undecided"].astype(bool)]
     names = {entry.name: entry for entry in found}
     firsts = {entry.group: entry for entry in reversed(found)}
     return [
@@ -107,6 +122,7 @@ def of_images(found: list[Entry], compared: pd.DataFrame, *, level: float) -> li
         for a, b in [(names[str(first)], names[str(second)])]
         for labels in [(entries.label(a, found), entries.label(b, found))]
         if a is firsts[a.group] and (differing(a, b) or not _unrecorded(a, b))
+        if not part["undecided"].all()
     ]
 
 
@@ -114,6 +130,8 @@ def conclusion(
     a: Entry, b: Entry, tests: pd.DataFrame, *, labels: tuple[str, str], level: float
 ) -> str:
     """What ``tests`` of two entries say about them: nothing, if they were certified otherwise.
+
+    At least one of them is decided.
 
     What is `assumed` is a condition of what they say.
     """
@@ -134,11 +152,11 @@ def of_seeds(compared: pd.DataFrame, *, level: float) -> list[str]:
 
     They are about trainings with other seeds, too.
     """
-    decided = compared[~compared["undecided"]]
     return [
         f"σ = {sigma}: "
         + _sentence(str(a), str(b), part, level=level, tell="these seeds and images")
-        for (sigma, a, b), part in decided.groupby(["sigma", "first", "second"], sort=False)
+        for (sigma, a, b), part in compared.groupby(["sigma", "first", "second"], sort=False)
+        if not part["undecided"].all()
     ]
 
 
@@ -146,7 +164,10 @@ def _sentence(a: str, b: str, tests: pd.DataFrame, *, level: float, tell: str) -
     """Claims from ``difference`` and ``p_holm`` at each ``radius``.
 
     Chance alone leads to a claim, at any of the radii, with at most the level's probability (Holm).
+    Of undecided radii nothing is said.
     """
+    where_decided = ~tests["undecided"].astype(bool)
+    everywhere, tests = where_decided.all(), tests[where_decided]
     clear = tests["p_holm"] <= level
     ahead, behind = clear & (tests["difference"] > 0), clear & (tests["difference"] < 0)
     parts = [
@@ -155,7 +176,8 @@ def _sentence(a: str, b: str, tests: pd.DataFrame, *, level: float, tell: str) -
         if where.any()
     ]
     if not parts:
-        return f"{tell} do not tell {a} and {b} apart at any radius."
+        anywhere = "any radius" if everywhere else f"r = {radii(tests['radius'])}"
+        return f"{tell} do not tell {a} and {b} apart at {anywhere}."
     left = radii(tests.loc[~ahead & ~behind, "radius"])
     rest = f"; {tell} do not tell them apart at r = {left}" if left else ""
     return f"{', '.join(parts)}{rest}."

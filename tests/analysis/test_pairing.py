@@ -200,8 +200,36 @@ def test_compare_refuses_other_pictures_and_names_other_settings(tmp_path):
     (last,) = (line for line in compared(one, other, "0") if line.startswith("If both"))
     assert last == f"{condition}A certifies more images than B at r = 0."
     same = compared(mine, mine, "0.25,0.3")
-    assert same[0].startswith("A: ") and "no radius at which any image differs" in same
+    assert same[0].startswith("A: ") and "no image differs at r = 0.25" in same
     assert any("At r = 0.3 drawing stopped before every image" in line for line in same)
+
+
+def test_what_is_undecided_is_counted_and_never_called_equal(tmp_path):
+    """Of certificates alone no radius is decided where any drawing stopped early."""
+    answers = {"a": [0, 0, 0, 1, -1, 0], "b": [0, -1, 0, -1, 1, 0]}
+    radii = {"a": [0.5, 0.5, 0.2, 0.5, 0.0, 0.5], "b": [0.5, 0.0, 0.5, 0.0, 0.1, 0.2]}
+    stops = ["grid"] * 5 + ["n"]  # of the last all was drawn; an answer of 1 is wrong
+    for name, predict in answers.items():
+        table = certificates(predict, radii[name]).assign(stop=stops)
+        certify.write(table, tmp_path / f"{name}.csv")
+    one, other = (str(tmp_path / f"{name}.csv") for name in answers)
+
+    lines = [" ".join(line.split()) for line in compared(one, other, "0.25")]
+    same = "\n".join(compared(one, one, "0.25"))
+
+    assert lines[lines.index("r both only A only B neither undecided") + 1] == "0.25 1 2 1 2 4"
+    assert "6 images; the same answer on 50.0 %, by the draws that were made" in lines
+    assert "At r = 0.25 drawing stopped before every image was decided" in same
+    assert "differs" not in same and "no radius" not in same and "apart at" not in same
+
+
+def test_radii_that_are_undecided_are_not_among_those_that_show_no_difference():
+    found = [votes("a"), votes("b", drawn=1)]
+    numbers = tables.comparison(*found, radii=[0.25, 0.3], confidence=0.95).assign(p_holm=1.0)
+
+    assert pairing.conclusion(*found, numbers, labels=("A", "B"), level=0.05) == (
+        "these 15 images do not tell A and B apart at r = 0.25."
+    )
 
 
 def test_a_table_of_more_images_is_compared_on_those_of_the_other(tmp_path):

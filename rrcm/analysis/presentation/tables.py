@@ -105,12 +105,26 @@ def comparison(
 ) -> pd.DataFrame:
     """`paired.compare` of two entries, with their names.
 
-    Where ``undecided``, drawing for one of them stopped before this radius was decided.
+    Where ``undecided``, drawing for one of them stopped before this radius was decided; of that
+    many images, ``unknown``, more draws might change the answer.
     """
     table = paired.compare(first.judged, second.judged, radii=radii, confidence=confidence)
     undecided = np.logical_or(first.undecided(radii), second.undecided(radii))
-    return table.assign(
-        sigma=first.sigma, first=first.name, second=second.name, undecided=undecided
+    unknown = [
+        int((pairing.unknown(first, radius) | pairing.unknown(second, radius)).sum())
+        for radius in radii
+    ]
+    names = {"sigma": first.sigma, "first": first.name, "second": second.name}
+    return table.assign(**names, undecided=undecided, unknown=unknown)
+
+
+def undecided_table(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The undecided rows of `comparison` as text: counts by the draws that were made, no tests."""
+    counts = "both only_first only_second neither unknown".split()
+    shown = numbers.loc[numbers["undecided"], ["radius", *counts]]
+    names = dict(zip(counts, ["both", "only A", "only B", "neither", "undecided"], strict=True))
+    return shown.assign(radius=shown["radius"].map("{:g}".format)).rename(
+        columns={"radius": "r"} | names
     )
 
 

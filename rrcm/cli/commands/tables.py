@@ -1,7 +1,10 @@
 """``rrcm report``, ``compare`` and ``derive``: tables of files that exist."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from rrcm.analysis import entries, pairing, report
 from rrcm.analysis.entries import Entry
@@ -114,11 +117,12 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
     chosen = requests.parse_radii(radii) if radii else entries.default_radii([a, b])
     numbers = tables.comparison(a, b, radii=chosen, confidence=CONFIDENCE)
     decided = numbers[~numbers["undecided"]]
-    undecided = numbers.loc[numbers["undecided"], "radius"]
+    undecided = tables.undecided_table(numbers)
     apart = "difference unknown, as drawing stopped early"
     if difference := tables.acr_difference(a, b, confidence=CONFIDENCE):
         sure = tables.percent_of(CONFIDENCE)
         apart = f"A − B = {difference} ({sure} BCa bootstrap of the differences by image)"
+    so_far = ", by the draws that were made" * any(one.undecided([0.0])[0] for one in (a, b))
     alike = printed(paired.agreement(a.table, b.table), DOWN, places=1, scale=tables.PERCENT)
     table = tables.comparison_table([a, b], numbers).drop(columns=["σ", "A", "B"], errors="ignore")
     lines = [
@@ -130,22 +134,34 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
             for name, one, whole in zip("AB", (a, b), found, strict=True)
             if len(one.table) < len(whole.table)
         ),
-        f"{len(a.table)} images; the same answer on {alike} %",
+        f"{len(a.table)} images; the same answer on {alike} %{so_far}",
         "",
-        table.to_string(index=False) if len(table) else "no radius at which any image differs",
-        "",
+        *_in_pairs(table, decided, undecided),
         f"ACR {tables.acr(a)} and {tables.acr(b)}: {apart}",
         "",
     ]
     if len(decided):
         level = 1 - CONFIDENCE
-        lines.append(pairing.conclusion(a, b, decided, labels=("A", "B"), level=level))
+        lines.append(pairing.conclusion(a, b, numbers, labels=("A", "B"), level=level))
     if len(undecided):
         lines.append(
-            f"At r = {pairing.radii(undecided)} drawing stopped before every image was decided: "
+            f"At r = {', '.join(undecided['r'])} drawing stopped before every image was decided: "
             "nothing follows there."
         )
     return "\n".join([*lines, CLAIMS])
+
+
+def _in_pairs(table: pd.DataFrame, decided: pd.DataFrame, undecided: pd.DataFrame) -> Iterator[str]:
+    """Yield the table of tests, and apart from it what is not decided."""
+    if len(table):
+        yield table.to_string(index=False) + "\n"
+    elif len(undecided) == 0:
+        yield "no radius at which any image differs\n"
+    elif len(decided):
+        yield f"no image differs at r = {pairing.radii(decided['radius'])}\n"
+    if len(undecided):
+        so_far = "by the draws that were made, before every image was decided:"
+        yield f"{so_far}\n{undecided.to_string(index=False)}\n"
 
 
 def _named(source: str, entry: Entry) -> str:
