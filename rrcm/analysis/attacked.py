@@ -15,12 +15,13 @@ from rrcm.certification.certify import UP, printed
 def table(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
     """Shares of images in percent with Wilson intervals, a row for each attacked entry and radius.
 
-    ``certified`` is certified accuracy. ``empirical`` is the share without a picture within the
-    radius that is certified to have a wrong class, an upper bound of the robust accuracy. The
-    ``gap`` is the share of which neither is so.
+    ``clean`` is accuracy without noise, if it is known, and ``certified`` is certified accuracy.
+    ``empirical`` is the share without a picture within the radius that is certified to have a wrong
+    class, an upper bound of the robust accuracy. The ``gap`` is the share of which neither is so.
     """
     rows = []
     for entry in (one for one in found if "attacked" in one.table):
+        clean = statistics.clean(entry.judged, confidence=confidence)
         for radius in radii:
             certified = statistics.certified(entry.judged, radius)
             left = ~(entry.judged["attacked"] <= radius).to_numpy()
@@ -30,6 +31,8 @@ def table(found: list[Entry], *, radii: list[float], confidence: float) -> pd.Da
             )
             ends = tables.interval(upper.low, upper.high, places=1, scale=tables.PERCENT)
             row = {"method": entries.label(entry, found), "r": f"{radius:g}"}
+            if clean is not None:
+                row["clean"] = tables.percent(clean.value, clean.low, clean.high)
             row["certified"] = tables.percent(lower.value, lower.low, lower.high)
             row["empirical"] = f"{printed(upper.value, UP, places=1, scale=tables.PERCENT)} {ends}"
             rows.append(row | {"gap, points": tables.percent(gap.value, gap.low, gap.high)})

@@ -94,7 +94,7 @@ def of_answers(
             raise DataError(f"{name}: attacked with other labels; attack with these ones")
         entry = from_votes(name, one.header, rows)
         relabelled = [row.label for row in one.rows] != first
-        table = entry.table.assign(**one.attacked)
+        table = entry.table.assign(**one.further)
         entries.append(dataclasses.replace(entry, method=name, relabelled=relabelled, table=table))
     return Page(
         entries,

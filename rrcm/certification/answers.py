@@ -56,11 +56,17 @@ class Answers(Sequence[Answer]):
     Each holds with probability at least ``1 - alpha``, not all of them together. ``header`` and
     ``rows`` are the votes that they were computed from. ``attacked`` is what an attack adds to the
     table: the distance to a picture that is certified to have a wrong class, NaN if none was
-    found, and ``attacked_to``, this class.
+    found, and ``attacked_to``, this class. ``clean`` are the classes that the base classifier gives
+    the pictures without noise, -1 where its scores are NaN, or None if that is not known.
     """
 
     def __init__(
-        self, header: Header, rows: list[Row], attacked: dict[str, list[Any]] | None = None
+        self,
+        header: Header,
+        rows: list[Row],
+        attacked: dict[str, list[Any]] | None = None,
+        *,
+        clean: list[int] | None = None,
     ) -> None:
         """Certify the votes with the certificate and at the alpha of ``header``.
 
@@ -68,6 +74,7 @@ class Answers(Sequence[Answer]):
             CertificateError: Too few draws to certify anything at this alpha.
         """
         self.header, self.rows, self.attacked = header, rows, attacked or {}
+        self.clean = clean
         self._table = certify.certify(
             header, rows, certificates=[header.certificate], alpha=header.alpha
         )
@@ -96,9 +103,14 @@ class Answers(Sequence[Answer]):
             f"{given} certified, {len(self) - given} abstained"
         )
 
+    @property
+    def further(self) -> dict[str, list[Any]]:
+        """The columns that do not follow from the votes: ``clean``, and those of an attack."""
+        return ({} if self.clean is None else {"clean": self.clean}) | self.attacked
+
     def to_pandas(self) -> pd.DataFrame:
         """A row for each image: the columns of a certificates file, and ``name`` of the class."""
-        return self._table.assign(name=[answer.name for answer in self], **self.attacked)
+        return self._table.assign(name=[answer.name for answer in self], **self.further)
 
 
 def _answer(header: Header, row: Row, line: dict[Any, Any], rule: str) -> Answer:

@@ -124,7 +124,7 @@ def attack(
             bar.update()
     found = {name: kept[name] for name in ("attacked", "attacked_to")}
     found["attacked"] = [math.nan if apart is None else apart for apart in found["attacked"]]
-    return Answers(header, answers.rows, found)
+    return Answers(header, answers.rows, found, clean=answers.clean)
 
 
 def differentiable(smoothed: Any, split: Split) -> nn.Module:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm.certification import attack, certify, checks
+from rrcm.certification import attack, certify, checks, clean
 from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.attack import Search
 from rrcm.certification.sampling import procedure, session
@@ -90,7 +90,8 @@ class Certifier:
             workers: Threads of each device; by default as many as PyTorch uses.
             devices: Devices, such as ``["cuda:0", "cuda:1"]``, that share the draws; each gets a
                 copy of the network. By default the one where the network is.
-            votes: A file to keep the votes in. If it is there, it is read and nothing is drawn, and
+            votes: A file to keep the votes in, and beside it what the network answers without
+                noise. If it is there, it is read and nothing is drawn, and
                 other ``labels`` are put into it; an interrupted call with the same file goes on
                 where it was.
             progress: Show a bar with the rate and the time left.
@@ -118,16 +119,22 @@ class Certifier:
             )
             header = smoothed._header(split, seed, budget)
             if path is not None and path.exists():
-                return Answers(header, _kept(path, header, split))
-            return smoothed._drawn(
-                split,
-                header,
-                devices=devices,
-                workers=workers,
-                path=path,
-                progress=progress,
-                budget_start=budget_start,
-            )
+                answers = Answers(header, _kept(path, header, split))
+            else:
+                answers = smoothed._drawn(
+                    split,
+                    header,
+                    devices=devices,
+                    workers=workers,
+                    path=path,
+                    progress=progress,
+                    budget_start=budget_start,
+                )
+            beside = path and path.with_name(f"{path.name}.clean.json")
+            answers.clean = clean.column(
+                smoothed.backend, split, header, answers.rows, path=beside, shown=progress
+            ).get(clean.COLUMN)
+            return answers
 
     def attack(
         self,

@@ -122,8 +122,11 @@ def test_both_sides_are_in_the_table_and_on_the_page(found: Answers, tmp_path: P
     entry = from_votes("a", found.header, found.rows)
     entry = dataclasses.replace(entry, table=found.to_pandas())
     table = attacked.table([entry], radii=RADII, confidence=0.95)
-    first = {side: [text.split()[0] for text in table[side]] for side in table.columns[2:]}
+    first = {side: [text.split()[0] for text in table[side]] for side in table.columns[3:]}
 
+    assert found.clean[1:] == [1, 1, 1, 0]  # that on the boundary is rounded to either side
+    right = 100 * found.clean.count(1) / 5
+    assert table["clean"].str.startswith(f"{right} [").all()
     # of MARGINS, those that the attack leaves: beyond 0, 0.1, 0.2 and 0.3
     assert first["empirical"] == ["80.0", "40.0", "20.0", "0.0"]
     assert first["certified"] == ["60.0", "40.0", "20.0", "0.0"]

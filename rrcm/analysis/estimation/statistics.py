@@ -7,6 +7,7 @@ import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
 from rrcm.analysis.estimation import intervals
+from rrcm.analysis.estimation.intervals import Estimate
 from rrcm.certification.votes.counts import ABSTAIN
 
 
@@ -23,6 +24,14 @@ def certified_accuracy(
     low, high = proportion_confint(hits, len(table), alpha=1 - confidence, method="wilson")
     value = hits / len(table)
     return pd.DataFrame({"radius": radii, "value": value, "low": low, "high": high})
+
+
+def clean(table: pd.DataFrame, *, confidence: float) -> Estimate | None:
+    """The share of images that the base classifier answers correctly without noise, if known."""
+    if "clean" not in table or not len(table):
+        return None
+    right = int((table["clean"] == table["label"]).sum())
+    return intervals.wilson(right, len(table), confidence=confidence)
 
 
 def answered(table: pd.DataFrame) -> pd.DataFrame:

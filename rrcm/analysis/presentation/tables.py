@@ -20,16 +20,23 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
 
     Without labels it is the certified share, and columns are named so. Numbers that are only lower
     bounds, because drawing stopped early, have a ≥ (an abstention rate has a ≤). The radii are
-    those of `worth_showing`. Where entries differ in how many images they have, a column has it.
+    those of `worth_showing`. The accuracy without noise is in a column ``clean``, where it is known
+    of an entry. Where entries differ in how many images they have, a column has it.
     """
     entries.require_alike(found)
     labelled = all(entry.labelled for entry in found)
     shown = worth_showing(found, radii)
     sizes = len({len(entry.judged) for entry in found}) > 1
+    bare = [
+        statistics.clean(entry.judged, confidence=confidence) if labelled else None
+        for entry in found
+    ]
     rows = []
-    for entry in found:
+    for entry, clean in zip(found, bare, strict=True):
         row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
         row |= {"images": f"{len(entry.judged):,}"} if sizes else {}
+        if any(bare):
+            row["clean"] = percent(clean.value, clean.low, clean.high) if clean else "?"
         shares = statistics.certified_accuracy(entry.judged, shown, confidence=confidence)
         bounds = entry.lower_bounds(shown)
         for (radius, *share), bound in zip(shares.to_numpy(), bounds, strict=True):

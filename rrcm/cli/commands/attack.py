@@ -30,8 +30,11 @@ def attack(request: Request, search: Search) -> str:
             radii=radii, search=search, path=path, shown=True,
         )  # fmt: skip
     entry, written = on_demand.certified(request.certify, header, rows, request.project)
+    also = on_demand.cleaned(header, rows, opened)
     out = written.with_name(f"{entry.name}-attack-{asked}")
-    entry = dataclasses.replace(entry, name=out.name, table=entry.table.assign(**found.attacked))
+    entry = dataclasses.replace(
+        entry, name=out.name, table=entry.table.assign(**also, **found.attacked)
+    )
     shown: dict[str, Any] = {"radii": radii, "confidence": request.report.confidence}
     certify.write(entry.table, out.with_name(f"{out.name}.csv"))
     report.write([entry], out, subject=opened.name, **shown)

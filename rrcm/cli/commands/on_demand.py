@@ -17,7 +17,7 @@ from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
-from rrcm.certification import plausibility
+from rrcm.certification import clean, plausibility
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
@@ -33,6 +33,7 @@ from rrcm.core.errors import VotesError, printable
 from rrcm.core.files import require_place, write_text
 
 VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
+CLEAN = Path(".rrcm/clean")  # answers without noise
 SHOWN = 5  # files left out that are listed individually
 UNNAMED = (
     "files: votes do not have their names; `rrcm certify` as before, without --shard, draws "
@@ -88,7 +89,9 @@ def _results(
     foreign = header.backend.startswith(FOREIGN)
     if opened and opened.files:
         table["file"] = table["idx"].map(opened.files)
-    certification.write(table, written)
+    whole = table.assign(**cleaned(header, rows, opened))
+    certification.write(whole if foreign else table, written)  # a run's is that of its stage
+    entry = dataclasses.replace(entry, table=whole)
     lines = [
         *([*warned, ""] if warned else []),
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
@@ -127,6 +130,14 @@ def certified(
         stale=described.stale,
     )
     return entry, RESULTS / f"{name}.csv"
+
+
+def cleaned(header: Header, rows: list[Row], opened: Opened | None) -> dict[str, list[int]]:
+    """Return the answers without noise as a column, found once for the same pictures; or none."""
+    if opened is None:
+        return {}
+    path = CLEAN / f"{clean.identity(header)}.json"
+    return clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
 
 
 def repetition(header: Header, opened: Opened | None, *, alpha: float) -> list[str]:

@@ -1,0 +1,72 @@
+"""Clean accuracy is of all pictures of a table, for one pass over them."""
+
+import dataclasses
+
+import numpy as np
+import torch
+from builders import images, linear, random_votes
+from torch import nn
+
+import rrcm
+from rrcm.certification import clean
+from rrcm.certification.votes.counts import ABSTAIN
+
+IMAGES, BATCH = 11, 4
+SPLIT = images(IMAGES)
+
+
+class Asked:
+    """A backend that takes batches of one size, and counts them."""
+
+    def __init__(self) -> None:
+        self.inner, self.batches = linear(), 0
+        self.device, self.normals = torch.device("cpu"), ()
+
+    def scores(self, x):
+        assert len(x) == BATCH
+        self.batches += 1
+        third = (x == torch.from_numpy(SPLIT.pixels([2]))).flatten(1).all(1)
+        return self.inner.scores(x).masked_fill(third[:, None], torch.nan)
+
+
+def column(backend: Asked, *, path=None, **changes) -> list[int]:
+    head, rows = random_votes(0, images=IMAGES, batch_size=BATCH, **changes)
+    pairs = zip(rows, SPLIT.idx.tolist(), strict=True)
+    rows = [dataclasses.replace(row, idx=idx) for row, idx in pairs][::-1]
+    found = clean.column(backend, SPLIT, head, rows, path=path, shown=False)
+    return found.get(clean.COLUMN, [])[::-1]
+
+
+def test_every_picture_is_answered_in_one_pass_which_is_kept(tmp_path):
+    backend, path = Asked(), tmp_path / "clean.json"
+    expected = linear().scores(torch.from_numpy(SPLIT.pixels(np.arange(IMAGES)))).argmax(1).tolist()
+    expected[2] = ABSTAIN  # a score is NaN
+
+    assert column(backend, path=path) == expected and backend.batches == 3
+    assert column(backend, path=path, n=500) == expected and backend.batches == 3
+    assert column(backend, path=path, pixels="2" * 64) == expected and backend.batches == 6
+    assert column(backend, budget=5.0) == [] and backend.batches == 6
+
+
+def test_the_table_of_answers_begins_with_clean_accuracy():
+    """Noise hides a contrast of 0.1 from a network that the pictures themselves do not confuse."""
+    x = torch.tensor([0.45, 0.45, 0.55, 0.55]).reshape(4, 1, 1, 1)
+    network = nn.Sequential(nn.Flatten(), Light()).eval()
+    how = {"n": 40, "alpha": 0.01, "stop": "none", "seed": 1, "progress": False}
+
+    answers = rrcm.smooth(network, sigma=0.5, classes=2).certify(x, labels=[0, 1, 1, 1], **how)
+
+    table = rrcm.report({"known": answers}).table
+    assert answers.to_pandas()["clean"].tolist() == [0, 0, 1, 1]
+    assert list(table)[:3] == ["σ", "method", "clean"] and table["clean"][0].startswith("75.0 [")
+    bare = type(answers)(answers.header, answers.rows)
+    both = rrcm.report({"known": answers, "unknown": bare}).table
+    assert both["clean"].tolist() == [table["clean"][0], "?"]
+    assert "clean" not in rrcm.report(bare).table
+
+
+class Light(nn.Module):
+    """Class 1 where a picture is lighter than grey."""
+
+    def forward(self, x):
+        return torch.cat([0.5 - x, x - 0.5], dim=1)
