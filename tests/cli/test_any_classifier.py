@@ -92,7 +92,9 @@ def test_a_folder_of_mixed_pictures_is_certified(elsewhere: Workspace, name: str
     assert "6 images, n0 = 100, n = 40" in said and "certified accuracy" in said
     assert f"left out: {CORRUPT}: a damaged picture" in said
     assert "inside the function: mean 0.485,0.456,0.406, std 0.229,0.224,0.225" in said
-    assert "of 6 right without noise" in said and "noisy images/s" in said
+    right = int((found["clean"] == found["label"]).sum())
+    assert f"{right} of 6 right without noise" in said and "noisy images/s" in said
+    assert f" {certify.printed(right / 6, certify.DOWN, places=1, scale=100)} [" in said
     (path,) = elsewhere.path.glob(f"results/{name}-pictures-*-left-out.txt")
     assert CORRUPT in path.read_text()
 
@@ -188,6 +190,7 @@ def test_an_attack_says_that_the_images_were_certified_before(
     first, longer, more = attacked(40), attacked(40, steps=2), attacked(50)
 
     assert "repeated" not in first + longer
+    assert " clean " in first and len([*tmp_path.glob(".rrcm/clean/*")]) == 1  # of one pass
     assert len([*tmp_path.glob("results/*-attack-*.csv")]) == 3  # a search has a file of its own
     assert "repeated: 2 tables of these images" in more and "--alpha 0.005 or less" in more
 
