@@ -1,5 +1,6 @@
 """Computes a table of certificates from votes, one row per image, in seconds on a CPU."""
 
+import dataclasses
 import io
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import cache
@@ -14,7 +15,7 @@ from rrcm.certification.votes.records import Header, Row
 from rrcm.core import registry
 from rrcm.core.errors import DataError, one_line
 from rrcm.core.files import read_bytes, uncell, write_csv
-from rrcm.core.labels import UNKNOWN
+from rrcm.core.labels import NO_CLASS, UNKNOWN
 
 DIGITS = 6  # decimals of a written radius: a millionth of the pixel range
 DOWN, UP = ROUND_FLOOR, ROUND_CEILING  # how lower and upper bounds are printed
@@ -84,12 +85,15 @@ def require(header: Header, *, certificates: list[str], alpha: float) -> tuple[R
 
 
 def certified(row: Row, header: Header, rule: Rule, *, certificate: str, alpha: float) -> Certified:
-    """One certificate of one image; abstention if the second round has no draws."""
+    """One certificate of one image; abstention if the second round has no draws, or no class."""
     component = _component(certificate)
     votes = row.votes(len(header.classes))
     if not votes.draws:
         return Certified(label=ABSTAIN, radius=0.0, n_A=0, n=0, p_A=0.0)
-    return component.certify(votes, rule, sigma=header.sigma, alpha=alpha)
+    got = component.certify(votes, rule, sigma=header.sigma, alpha=alpha)
+    if header.classes[votes.c_A] == NO_CLASS:
+        return dataclasses.replace(got, label=ABSTAIN, radius=0.0)
+    return got
 
 
 @cache

@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rrcm.certification.plausibility import TrialAnswers
-from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
+from rrcm.certification.sampling import drift
+from rrcm.certification.sampling.drift import LARGEST, SAME_PLACE, same
+from rrcm.certification.sampling.voting import BROKEN, NAN, Backend, is_defined, trial_normals
 from rrcm.core.errors import BackendError
 from rrcm.data.splits.shards import Split
 
 PICTURES = 64  # classified with and without noise
 ROUNDING = 1e-2  # of a score, at another place of the batch: that of bfloat16, of 8 bits
-SAME_PLACE = 1e-5  # of a score, at the same place, where kernels compute the same, bit for bit
-LARGEST = 1e30  # replaces infinite scores, of classes that are masked out
 SAME = 1e-6  # of a class's largest score: float32 rounding
 DRAW = 2**32 - 1  # a draw of the noise that no sampling uses
 
@@ -43,7 +43,7 @@ def examine(
     instead of scores, 1 for a class and 0 for all others, may answer the same every time.
 
     Raises:
-        BackendError: The scores are NaN, depend on more than the picture, or are constant.
+        BackendError: A picture has no scores, they depend on more than it, or they are constant.
     """
     places = np.unique(np.linspace(0, len(split.idx) - 1, PICTURES).astype(int))
     clean = torch.from_numpy(split.pixels(places))
@@ -55,15 +55,20 @@ def examine(
         draws=torch.full((len(places),), DRAW),
         max_value=split.max_value,
     )
+    batch_size = getattr(backend, "fixed", 0) or min(batch_size, PICTURES)
     if not ours:
-        function(backend, noisy[torch.arange(batch_size) % len(places)])
+        rows = torch.arange(batch_size) % len(places)
+        function(backend, noisy[rows], clean[rows])
     black_and_white = torch.stack([torch.zeros_like(clean[0]), torch.ones_like(clean[0])])
-    scores = _scores(backend, torch.cat([clean, noisy, black_and_white]), batch_size)
+    plain, shaken, extreme = (
+        _scores(backend, x, batch_size) for x in (clean, noisy, black_and_white)
+    )
+    _require_defined(plain, shaken)
+    scores = torch.cat([plain, shaken, extreme[is_defined(extreme)]]).clamp(min=-LARGEST)
     votes_only = torch.equal(scores, F.one_hot(scores.argmax(1), scores.shape[1]).double())
     constant = scores.amax(0) - scores.amin(0) <= SAME * scores.abs().amax(0)
     if constant.all() and not votes_only:
         raise BackendError("the scores are the same whatever the picture; was anything trained?")
-    plain, shaken = scores[: len(places)], scores[len(places) : -2]
     return TrialAnswers(
         labels=split.labels[places].tolist(),
         plain=plain.argmax(1).tolist(),
@@ -71,18 +76,21 @@ def examine(
     )
 
 
-def function(backend: Backend, x: Tensor) -> None:
-    """Refuse a classifier that is not a function of each picture; ``x`` is a batch [B, C, H, W].
+def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
+    """Refuse a classifier that is not a function of each picture.
 
-    Differences as small as rounding pass, as kernels may round by the position in a batch. Further
-    calls run on several threads at a time, as sampling does.
+    ``x`` is a noisy batch [B, C, H, W], ``clean`` the same without noise. Differences as small as
+    rounding pass, as kernels may round by the position in a batch. Further calls run on several
+    threads at a time, as sampling does. What it answered is remembered for `drift`.
 
     Raises:
-        BackendError: Scores change between calls, or with the other pictures of the batch.
+        BackendError: Scores are none, change between calls, or with other pictures of the batch.
     """
     z = trial_normals(backend, len(x))
-    first = _finite_scores(backend, x, z)
-    if not _same(first, _finite_scores(backend, x, z), SAME_PLACE):
+    first = drift.remember(backend, x)
+    if not is_defined(first).all():
+        _require_defined(drift.scores(backend, clean, z), first)
+    if not same(first, drift.scores(backend, x, z), SAME_PLACE):
         raise BackendError(
             "the same batch gave other scores when it was asked again: there is randomness inside, "
             "such as dropout, and nothing can be certified; export the network after eval()"
@@ -97,10 +105,10 @@ def function(backend: Backend, x: Tensor) -> None:
         batches.append(mixed)
     normals = [None if z is None else z.flip(0), z, z]
     with ThreadPoolExecutor(len(batches)) as pool:
-        moved, *others = pool.map(partial(_finite_scores, backend), batches, normals)
-    agree = [_same(first, moved.flip(0), ROUNDING)]
+        moved, *others = pool.map(partial(drift.scores, backend), batches, normals)
+    agree = [same(first, moved.flip(0), ROUNDING)]
     for kept, scores in zip(halves, others, strict=True):
-        agree.append(_same(first[kept], scores[kept], SAME_PLACE))
+        agree.append(same(first[kept], scores[kept], SAME_PLACE))
     if not all(agree):
         raise BackendError(
             "a picture's scores depend on the other pictures of its batch, or on those on other "
@@ -110,29 +118,27 @@ def function(backend: Backend, x: Tensor) -> None:
         )
 
 
-def _same(scores: Tensor, others: Tensor, share: float) -> bool:
-    """Whether scores [B, K] differ by a ``share`` of their size at most.
+def _require_defined(plain: Tensor, noisy: Tensor) -> None:
+    """Refuse scores [B, K] of pictures without and with noise of which a row has no class.
 
-    The size of a score is its own, with that of the winning score of its row, and of a typical row.
-    So a class that is masked out, by a score of -1e9, has a size that no other class has.
+    Raises:
+        BackendError: Says whether it is the noise.
     """
-    winning = scores.amax(1, keepdim=True).abs()
-    size = scores.abs() + winning + winning.median() if len(scores) else scores
-    return bool(((scores - others).abs() <= share * size).all())
-
-
-def _finite_scores(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
-    with torch.inference_mode():
-        scores = scores_of(backend, x.to(backend.device), z).cpu()
-    if scores.isnan().any():
-        raise BackendError("scores are NaN; the weights or the runtime are broken")
-    return scores.double().clamp(-LARGEST, LARGEST)
+    odd = next((scores for scores in (plain, noisy) if not is_defined(scores).all()), None)
+    if odd is None:
+        return
+    what = "NaN" if odd.isnan().any() else "infinite"
+    if odd is plain:
+        raise BackendError(f"scores are {what}; {BROKEN}")
+    raise BackendError(
+        f"scores are {what} under noise, and not without it: noisy pixels leave [0, 1], where a "
+        f"square root has no value; clamp what it needs within the network. Or: {NAN}"
+    )
 
 
 def _scores(backend: Backend, x: Tensor, batch_size: int) -> Tensor:
     """Scores, computed in batches of ``batch_size``, as some classifiers take no other size."""
     rows = torch.arange(len(x) + -len(x) % batch_size) % len(x)
     z = trial_normals(backend, batch_size)
-    return torch.cat([_finite_scores(backend, x[batch], z) for batch in rows.split(batch_size)])[
-        : len(x)
-    ]
+    scores = [drift.scores(backend, x[batch], z) for batch in rows.split(batch_size)]
+    return torch.cat(scores)[: len(x)]

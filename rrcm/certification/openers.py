@@ -20,7 +20,7 @@ WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")  # endings of files o
 
 @extras.named("rrcm.smooth")
 def smooth(
-    classifier: nn.Module | str | PathLike[str],
+    classifier: nn.Module | torch.export.ExportedProgram | str | PathLike[str],
     *,
     sigma: float,
     classes: int | list[str] | None = None,
@@ -30,6 +30,7 @@ def smooth(
     resize: Resize = "crop",
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
+    count_nan: bool = False,
 ) -> Smoothed | SmoothedNetwork:
     """Smooth a classifier with Gaussian noise of standard deviation ``sigma``, to `certify` images.
 
@@ -37,9 +38,9 @@ def smooth(
     the class of its highest score. Radii and sigma are in pixels of [0, 1].
 
     Args:
-        classifier: A PyTorch network in evaluation mode, on its own device and in its precision; or
-            the path of an ``.onnx`` file, the name of a run whose ``onnx/NAME.onnx`` is here, or
-            the name of a timm network.
+        classifier: A PyTorch network in evaluation mode, on its own device and in its precision, or
+            one that `torch.export` exported; or the path of an ``.onnx`` file, the name of a run
+            whose ``onnx/NAME.onnx`` is here, or the name of a timm network.
         sigma: The noise level, in (0, 10].
         classes: How many outputs there are, or their names; a PyTorch network needs one of them.
         mean: Mean of each channel, subtracted after the noise; by default 0, or that of timm.
@@ -48,6 +49,8 @@ def smooth(
         resize: How pictures and files of other sizes are brought to the shape: crop, squash, exact.
         weights: A file of weights for a timm network; by default timm's own, which it downloads.
         output: The name of the scores in an ONNX file that has several outputs.
+        count_nan: Noise whose scores are NaN, or infinite, votes for no class, a last one that is
+            never certified; by default it is an error.
 
     Raises:
         BackendError: There is no such classifier, it is damaged, or it cannot be certified.
@@ -55,6 +58,8 @@ def smooth(
     """
     names = [str(k) for k in range(classes)] if isinstance(classes, int) else classes
     size = None if shape is None else shape[1:]
+    if isinstance(classifier, torch.export.ExportedProgram):
+        classifier = classifier.module()
     if isinstance(classifier, nn.Module):
         if names is None:
             raise ConfigError("classes: how many outputs has the network, or what are their names?")
@@ -64,6 +69,7 @@ def smooth(
             classes=names,
             mean=mean or (0.0,),
             std=std or (1.0,),
+            count_nan=count_nan,
         )
         if shape is None:
             return network
@@ -75,12 +81,12 @@ def smooth(
         )
     name = str(classifier)
     given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
-    given |= {"classes": names, "resize": resize}
+    given |= {"classes": names, "resize": resize, "count_nan": count_nan}
     if name.endswith(".onnx"):
         channels = None if shape is None else shape[0]
         return foreign("onnx", name, channels=channels, output=output, **given)
     if Path("onnx", f"{name}.onnx").exists():
-        if mean or std or shape or weights or output:
+        if mean or std or shape or weights or output or count_nan:
             raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
         return trained(name, sigma=sigma)
     return foreign("timm", name, weights=weights, **given)
@@ -114,12 +120,15 @@ def foreign(
     resize: Resize = "crop",
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
+    batch: int | None = None,
+    count_nan: bool = False,
     draws: Sampling = DRAWS,
 ) -> Smoothed:
     """Smooth a classifier trained elsewhere: the file or timm network ``name``, as of `smooth`.
 
-    ``kind`` is ``onnx``, with ``channels`` and ``output``, or ``timm``, with ``weights``. For the
-    other arguments see `smooth` and the ``Backend`` of the kind, in rrcm/inference/foreign/.
+    ``kind`` is ``onnx``, with ``channels``, ``output`` and ``batch``, or ``timm``, with
+    ``weights``. For the other arguments see `smooth` and the ``Backend`` of the kind, in
+    rrcm/inference/foreign/.
 
     Raises:
         BackendError: There is no such classifier, or it cannot be certified; see also
@@ -127,10 +136,11 @@ def foreign(
         ConfigError: An argument is invalid.
     """
     given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
+    given["count_nan"] = count_nan
     which: Any = name
     if kind == "onnx":
         which = Path(name)
-        given |= {"channels": channels, "output": output}
+        given |= {"channels": channels, "output": output, "batch": batch}
         given["classes"] = None if classes is None else len(classes)
     elif name.endswith(WEIGHTS):
         raise BackendError(

@@ -26,6 +26,7 @@ from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS, RADII, STOPPING
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError, DataError
+from rrcm.core.labels import NO_CLASS
 from rrcm.core.ranges import require
 from rrcm.core.schema import listed
 from rrcm.data import given
@@ -119,6 +120,9 @@ class Certifier:
             )
             header = smoothed._header(split, seed, budget)
             if path is not None and path.exists():
+                if kept is not None and header.provider.startswith(f"{kept.provider} "):
+                    # Older votes do not say which version it was of what computed them.
+                    header = dataclasses.replace(header, provider=kept.provider)
                 answers = Answers(header, _kept(path, header, split))
             else:
                 answers = smoothed._drawn(
@@ -234,7 +238,9 @@ class Smoothed(Certifier):
 
     def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         classes = self.backend.classes
-        split = given.collect(images, labels=labels, classes=classes, fit=self.fit)
+        named = [name for name in classes if name != NO_CLASS]
+        split = given.collect(images, labels=labels, classes=named, fit=self.fit)
+        split = dataclasses.replace(split, classes=tuple(classes))
         if split.max_value == MAX_VALUE:  # uint8
             split = dataclasses.replace(split, max_value=self.max_value)
         return self, split
@@ -324,6 +330,7 @@ class SmoothedNetwork(Certifier):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     draws: Sampling = DRAWS
+    count_nan: bool = False
 
     def __post_init__(self) -> None:
         noise_level(self.sigma)
@@ -339,13 +346,15 @@ class SmoothedNetwork(Certifier):
                 mean=self.mean,
                 std=self.std,
                 classes=len(self.classes),
+                count_nan=self.count_nan,
             )
             return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
 
     def _with(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
         split = given.collect(images, labels=labels, classes=self.classes, fit=None)
         _, *shape = split.images.shape
-        return self.at(tuple(shape)), split
+        smoothed = self.at(tuple(shape))
+        return smoothed, dataclasses.replace(split, classes=tuple(smoothed.backend.classes))
 
 
 def checked(
@@ -361,25 +370,30 @@ def checked(
     Raises:
         BackendError: It is not, or ``classes`` are not as many as its outputs; two may be alike.
     """
+    outputs = len(backend.classes) - backend.count_nan
     if classes is not None:
-        if len(classes) != len(backend.classes):
+        if len(classes) != outputs:
             ends = " … ".join(map(repr, (*classes[:1], *classes[1:][-1:])))
             raise BackendError(
-                f"classes: {len(classes)} ({ends}) were given for the "
-                f"{len(backend.classes)} outputs of the model"
+                f"classes: {len(classes)} ({ends}) were given for the {outputs} outputs of the "
+                "model"
             )
-        backend.classes = classes
+        backend.classes = [*classes, *backend.classes[outputs:]]
     size = backend.fixed or min(draws.batch_size, getattr(backend, "most", draws.batch_size))
     draws = dataclasses.replace(
         draws, backend=f"foreign/{kind}", precision=backend.precision, batch_size=size
     )
+    rows = backend.fixed or min(size, DRAWS.batch_size)
     generator = torch.Generator().manual_seed(0)
-    x = 0.5 + backend.sigma * torch.randn(size, *fit.shape, generator=generator)
-    checks.function(backend, x)
-    if len(backend.classes) == 2:
-        more = torch.randn(max(1, SEVERAL // size), *x.shape, generator=generator)
+    grey = torch.full((rows, *fit.shape), 0.5)
+    checks.function(
+        backend, grey + backend.sigma * torch.randn(grey.shape, generator=generator), grey
+    )
+    if outputs == 2:
+        more = torch.randn(max(1, SEVERAL // rows), *grey.shape, generator=generator)
         noisy = (0.5 + backend.sigma * more).to(backend.device)
-        _scores.refuse_probability(torch.cat([backend.scores(batch) for batch in noisy]))
+        scores = torch.cat([backend.scores(batch) for batch in noisy])
+        _scores.refuse_probability(scores[:, :outputs])
     return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
 
 

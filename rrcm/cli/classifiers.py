@@ -14,6 +14,7 @@ from rrcm.cli.options import Options
 from rrcm.config.certification import Sampling
 from rrcm.core.errors import BackendError, ConfigError, DataError, printable
 from rrcm.core.files import read_bytes
+from rrcm.core.labels import NO_CLASS
 
 if TYPE_CHECKING:  # PyTorch takes seconds
     import numpy as np
@@ -125,6 +126,8 @@ class Foreign:
                 resize=cast("Resize", given.resize or "crop"),
                 weights=given.weights,
                 output=given.output,
+                batch=given.batch_size,
+                count_nan=given.count_nan,
                 draws=draws,
             )
         except BackendError as error:
@@ -148,21 +151,23 @@ class Foreign:
         smoothed = self.classifier(draws)
         backend: Any = smoothed.backend  # it also has the normalisation of pixels
         assert smoothed.fit is not None  # every foreign classifier has one
+        named = [name for name in backend.classes if name != NO_CLASS]
         pictures = folder(
             given.images,
             smoothed.fit,
-            classes=backend.classes,
+            classes=named,
             named=given.classes is not None,
             labels=given.labels,
             strict=given.strict,
         )
-        backend.classes = list(pictures.split.classes)
+        backend.classes = [*pictures.split.classes, *backend.classes[len(named) :]]
+        split = dataclasses.replace(pictures.split, classes=tuple(backend.classes))
         inside = f"{backend.normalise}, then {printable(self.file)}"
         return Opened(
             name=printable(f"{self.name}-{given.images.resolve().name}").lstrip("."),
             smoothed=smoothed,
-            split=pictures.split,
-            files=dict(zip(pictures.split.idx.tolist(), pictures.files, strict=True)),
+            split=split,
+            files=dict(zip(split.idx.tolist(), pictures.files, strict=True)),
             left_out=tuple(pictures.left_out),
             notes=(
                 f"inside the function: {inside}",

@@ -84,6 +84,11 @@ class Options:
     output: str | None = _option(
         "Name of the ONNX output that holds the scores.", "the only one of two axes"
     )
+    count_nan: bool = _option(
+        "Count noise whose scores are NaN or infinite as votes for no class, not as an error.",
+        value=False,
+        flag=("--count-nan",),
+    )
 
     # The draws.
     batch_size: int | None = _option(

@@ -31,7 +31,7 @@ PRECISIONS = ("fp32", "fp16", "int8", "bf16")
 AUTO = "auto"  # --precision: the fastest of those that are allowed
 # Options for --model only.
 OURS = {"method", "eval_sigma", "split", "precision", "allow", "backend"}
-THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict"}
+THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict", "count_nan"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
 

@@ -12,6 +12,7 @@ from rrcm.core.errors import RrcmError, one_line, printable
 INTERRUPTED = 130  # exit code of a command that Ctrl-C ended
 MEND, RETRY = 65, 75  # exit codes of a stage: whether a person must act (as in sysexits.h)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_THREAD = "can't start new thread"  # Python's own words
 SAVES = "RRCM_SAVE_SECONDS"
 LONGEST = 600  # characters of an error; file names and contents may have any length
 HINTS = {
@@ -37,8 +38,9 @@ def seconds_between_saves(usual: float) -> float:
 def reported(*, stage: bool = False) -> Iterator[None]:
     """Turn expected errors of the block into one line on standard error and an exit code.
 
-    An RrcmError, OSError or MemoryError prints at most `LONGEST` characters and exits with code 1;
-    a ``stage`` with `RETRY` if the same command may go on, else with `MEND`. An interrupt prints
+    An RrcmError, OSError or MemoryError, or the want of a thread, prints at most `LONGEST`
+    characters and exits with code 1; a ``stage`` with `RETRY` if the same command may go on, else
+    with `MEND`. An interrupt prints
     one line and exits with `INTERRUPTED`. If the reader of the output closes it, it exits with
     code 1 and prints nothing. Any other error is a bug and propagates. No other code catches errors
     for good.
@@ -58,6 +60,10 @@ def reported(*, stage: bool = False) -> Iterator[None]:
         detail = f" ({one_line(error)})" if str(error) else ""
         told = f"out of memory{detail}; ask for less at once, or use a larger machine"
         _end(told, stage=stage, retryable=False)
+    except RuntimeError as error:
+        if str(error) != NO_THREAD:
+            raise
+        _end(f"{error}: this system allows no more; see `ulimit -u`", stage=stage, retryable=True)
     except KeyboardInterrupt:
         print("interrupted; what was saved is kept, the same command goes on", file=sys.stderr)
         sys.exit(INTERRUPTED)

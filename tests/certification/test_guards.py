@@ -1,5 +1,6 @@
 """What is no function of each picture alone is refused; what is one is let pass, and described."""
 
+import math
 import time
 from dataclasses import replace
 
@@ -100,6 +101,10 @@ def test_scores_that_know_what_other_threads_ask_are_refused():
 def test_scores_that_are_no_numbers_or_always_the_same_are_refused():
     with refused(BackendError, "scores are NaN"):
         examine(Odd(lambda s, x: s.where(s < s.max(), torch.nan)), labelled(plain))
+    with refused(BackendError, "scores are infinite; the weights or the runtime"):
+        examine(Odd(lambda s, x: s * 1e39), labelled(plain))  # as fp16 overflows
+    with refused(BackendError, "scores are NaN under noise, and not without it", "count_nan=True"):
+        examine(Odd(lambda s, x: s + 0 * x.sqrt().flatten(1).sum(1)[:, None]), labelled(plain))
     for spoil in (lambda s, x: torch.zeros_like(s), lambda s, x: s * 1e-9 + 3):
         with refused(BackendError, "the scores are the same whatever the picture"):
             examine(Odd(spoil), labelled(plain))
@@ -117,6 +122,18 @@ def test_a_vote_is_for_the_highest_score_and_the_lowest_class_among_equals():
     added = voting.ballots(Odd(lambda s, x: torch.tensor(scores)), torch.zeros(4, 1, 2, 2))
 
     assert added.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0]]
+
+
+def test_a_class_that_is_masked_out_never_wins_and_no_infinite_score_does():
+    """Classes at infinity tie, and the lowest would win; so would class 0 of all at -inf."""
+    inf, nan = math.inf, math.nan
+    scores = [[-inf, 1.0, 2.0], [inf, 1, 2], [0, inf, inf], [-inf] * 3, [0, nan, 2], [-inf, nan, 2]]
+
+    added = voting.ballots(Odd(lambda s, x: torch.tensor(scores)), torch.zeros(6, 1, 2, 2))
+
+    assert added[:, 3].tolist() == [0, 1, 1, 1, 1, 1]
+    assert added[0].tolist() == [0, 0, 1, 0]
+    assert examine(Odd(plain.spoil, -inf), labelled(plain)).plain != [0] * 64
 
 
 @pytest.mark.parametrize("size", [2, 16])

@@ -3,7 +3,9 @@
 import copy
 import dataclasses
 import doctest
+import itertools
 import math
+import pickle
 import subprocess
 import sys
 import threading
@@ -27,6 +29,7 @@ import rrcm
 from rrcm.certification.answers import Answers
 from rrcm.certification.sampling import sampler, voting
 from rrcm.core.errors import BackendError, ConfigError, DataError, VotesError
+from rrcm.inference.foreign import _probes
 
 SIGMA = 0.5
 FAST = {"n": 1000, "n0": 20, "seed": 3, "progress": False}
@@ -226,6 +229,7 @@ FORMS = {
     "logit of two axes": lambda logit: logit[:, None],
     "1 x 1": lambda logit: torch.stack([-logit, logit], dim=1)[..., None, None],
     "class number": lambda logit: (logit > 0).long(),
+    "a dictionary": lambda x: {"logits": torch.stack([-x, x], dim=1)},
     "of Hugging Face": lambda x: SimpleNamespace(logits=torch.stack([-x, x], dim=1)),
 }
 
@@ -238,6 +242,86 @@ def test_a_network_may_return_scores_of_other_forms():
         assert said(smooth(Single(form).eval()).certify(IMAGES, **FAST)) == wanted, name
     with refused(BackendError, "one number from 0 to 1, as a probability", "return the logit"):
         smooth(Single(torch.sigmoid).eval()).certify(IMAGES, **FAST)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.export's own code
+def test_an_exported_program_is_a_network():
+    """Its flag says training, and eval() is refused; the batch it is made for is its only one."""
+    wanted, open_ = said(smooth().certify(IMAGES, **FAST)), ({0: torch.export.Dim("n")},)
+
+    for rows, dynamic in [(2, open_), (1, None), (4, None)]:
+        program = torch.export.export(net(), (IMAGES[:rows],), dynamic_shapes=dynamic)
+        for form in (program, program.module()):
+            made = smooth(form, shape=(1, 4, 4))
+            assert made.backend.fixed == (0 if dynamic else rows)
+            assert said(made.certify(IMAGES, **FAST)) == wanted
+    with refused(BackendError, "takes batches of 4 pictures, got 8"):
+        made.certify(IMAGES, batch_size=8, **FAST)
+    noisy = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 2))  # exported as in training
+    with refused(BackendError, "there is randomness inside, such as dropout"):
+        smooth(torch.export.export(noisy, (IMAGES[:2],))).certify(IMAGES, **FAST)
+    both = nn.Sequential(nn.Dropout(), program.module())
+    with refused(BackendError, "Sequential: 0 is in training mode"):
+        smooth(both).certify(IMAGES, **FAST)
+
+
+class Built(nn.Module):
+    """Makes its weights when it sees a picture, as lazy modules of many projects do."""
+
+    def forward(self, x):
+        if not hasattr(self, "linear"):
+            self.linear = nn.Linear(x.flatten(1).shape[1], 2).eval()
+        return self.linear(x.flatten(1))
+
+
+def test_weights_that_a_first_picture_would_draw_are_refused():
+    lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(2)).eval()
+    for network, name in ((lazy, "Sequential: 1.weight"), (Built().eval(), "Built: linear.bias")):
+        with refused(BackendError, f"{name} has no weights before the first picture"):
+            smooth(network).certify(IMAGES, **FAST)
+    assert isinstance(lazy[1], nn.LazyLinear)  # as it was
+    lazy(IMAGES)
+    assert len(smooth(lazy).certify(IMAGES, **FAST)) == 6
+
+
+class Undefined(Brightness):
+    """NaN where the first pixel is below ``least``, so for a share of the noise."""
+
+    def __init__(self, least):
+        super().__init__()
+        self.least = least
+
+    def forward(self, x):
+        return super().forward(x) + torch.where(x.flatten(1)[:, :1] < self.least, math.nan, 0)
+
+
+def test_noise_without_scores_may_count_as_votes_for_no_class():
+    """It counts in n and never for the class, and where it is the majority nothing is certified."""
+    white, options = torch.ones(1, 1, 4, 4), FAST | {"stop": "none"}
+    with refused(BackendError, "scores are NaN under noise", "--count-nan"):
+        smooth(Undefined(0.0).eval()).certify(white, **options)
+
+    (plain,) = smooth().certify(white, **options)
+    (some,) = (got := smooth(Undefined(0.0).eval(), count_nan=True).certify(white, **options))
+    (most,) = smooth(Undefined(1.5).eval(), count_nan=True).certify(white, **options)
+
+    *_, (_, votes) = got.rows[0].looks
+    assert got.header.classes == ["0", "1", "(no class)"]
+    assert votes[2] == pytest.approx(1000 * 0.0228, abs=15)  # the first pixel is N(1, 1/4)
+    assert plain.n_A == 1000 and some.n_A == 1000 - votes[2] and some.n == 1000
+    assert some.label == 1 and 0 < some.radius < plain.radius
+    assert most.abstained and most.radius == 0
+    with refused(DataError, "2 is none of the 2"):
+        smooth(Undefined(0.0).eval(), count_nan=True).certify(white, labels=[2], **options)
+
+
+def test_a_classifier_can_be_copied_and_sent_to_another_process():
+    smoothed = smooth(net(), shape=(1, 4, 4))
+    wanted = smoothed.answer(IMAGES[0], seed=3)
+
+    for copied in (copy.deepcopy(smoothed), pickle.loads(pickle.dumps(smoothed))):
+        assert copied.backend.network is not smoothed.backend.network
+        assert copied.answer(IMAGES[0], seed=3) == wanted
 
 
 class Half(nn.Module):
@@ -336,6 +420,33 @@ def test_threads_share_parameters_and_run_at_a_time():
         _ = [*pool.map(backend.scores, IMAGES.split(3))]
 
     assert all(copied.weight is network.weight for copied in backend._idle)
+
+
+def test_a_network_that_was_trained_since_it_was_opened_is_refused(tmp_path: Path):
+    smoothed, path = smooth(network := net(), shape=(1, 4, 4)), tmp_path / "votes.jsonl"
+    smoothed.certify(IMAGES, **FAST)
+    network.weight.data[0] = -1
+
+    with refused(BackendError, "the classifier has changed since it was checked"):
+        smoothed.certify(IMAGES, votes=path, **FAST)
+
+    assert not path.exists()
+
+
+def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    """Two threads in step: the first would wait 30 s for the second."""
+    start, calls = threading._start_new_thread, itertools.count()
+
+    def refuse(*arguments):
+        if next(calls):
+            raise RuntimeError("can't start new thread")
+        return start(*arguments)
+
+    monkeypatch.setattr(threading, "_start_new_thread", refuse)
+    before = time.monotonic()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        _probes.in_step(net(), IMAGES.split(3))
+    assert time.monotonic() - before < 15
 
 
 def test_a_network_that_cannot_be_copied_stays_on_its_device():

@@ -396,6 +396,37 @@ def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_pat
     assert path.read_bytes() == whole()
 
 
+@pytest.mark.usefixtures("one_batch_a_task")
+@pytest.mark.parametrize("every", [-1.0, math.inf])
+def test_votes_of_a_classifier_that_changes_are_void(tmp_path, every):
+    """Whether it is asked again with each line or at the end: no vote is written or kept."""
+    backend, calls = linear(), itertools.count()
+    scores = backend.scores
+    backend.scores = lambda x: scores(x).roll(int(next(calls) >= 60), 1)
+    journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
+
+    with refused(BackendError, "the classifier has changed since it was checked", "none are kept"):
+        list(procedure.sample(backend, SIX, defined(), journal, path, workers=1, every=every))
+
+    assert not path.exists() and journal.read_bytes() == b""
+    list(procedure.sample(linear(), SIX, defined(), journal, path, workers=1))
+    assert path.read_bytes() == whole()
+
+
+def test_a_batch_is_never_more_than_all_draws():
+    """However large it is asked for; and one that does not fit says so."""
+    backend, cfg = linear(), replace(CFG, batch_size=10**6, n=100)
+
+    found = sampled(cfg, make=lambda: backend)
+
+    assert max(shape[0] for shape in backend.batches) == 6 * (cfg.n0 + cfg.n)
+    assert rows(found) == rows(sampled(replace(CFG, n=100)))
+    torn = linear()
+    torn.scores = lambda x: torch.empty(2**60)
+    with refused(BackendError, "batch_size: 16 pictures of 1 x 2 x 2 do not fit into memory"):
+        sampled(make=lambda: torn)
+
+
 def test_classes_must_be_those_of_the_data():
     for classes in (("0", "1"), ("1", "0", "2")):
         with refused(BackendError, "run a-run has 3 classes", "the data"):

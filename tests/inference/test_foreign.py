@@ -1,5 +1,7 @@
 """Somebody's classifier is the function that its file says, and its hash is of all of it."""
 
+import copy
+import pickle
 import shutil
 import subprocess
 import sys
@@ -7,17 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import safetensors.torch
 import torch
-from builders import SIGMA, exported, refused
+from builders import SIGMA, exported, header, refused, row
 from onnx import TensorProto, helper, numpy_helper
 from scipy.special import expit, softmax
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
+from rrcm.certification.votes import records
 from rrcm.core import registry
-from rrcm.core.errors import BackendError, CheckpointError, ConfigError
-from rrcm.inference.foreign import _onnx_file
+from rrcm.core.errors import BackendError, CheckpointError, ConfigError, VotesError
+from rrcm.inference.foreign import _onnx_file, _runtime, module
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
 
@@ -247,17 +251,27 @@ def test_class_numbers_are_of_known_classes_only(tmp_path: Path):
         backend(tmp_path, made, classes=2).scores(X)
 
 
+FIVE_OF_ANOTHER_OPERATOR = ends_in(
+    [node("Add", "scores", "to")], ["n", 3], to=np.zeros((5, 3), np.float32)
+)
+
+
 @pytest.mark.parametrize(
     ("made", "fixed"),
     [
         (model((2, 3, 4, 5), outputs=[("scores", [2, 3])]), 2),
         (ends_in([node("Reshape", "scores", "to")], [1, 3], to=[1, 3]), 1),
         (ends_in([node("Reshape", "scores", "to")], [3], to=[3]), 1),
+        (ends_in([node("Reshape", "scores", "to")], [5, 3], to=[5, 3]), 5),
+        (FIVE_OF_ANOTHER_OPERATOR, 5),
     ],
-    ids=["declared", "by a reshape", "by a reshape to one axis"],
+    ids=["declared", "by a reshape", "to one axis", "of five", "of five, by another operator"],
 )
 def test_a_fixed_batch_is_the_only_one(tmp_path: Path, made, fixed):
-    found = backend(tmp_path, made)
+    if made is FIVE_OF_ANOTHER_OPERATOR:
+        with refused(BackendError, "batches of 2, 1 were tried", "give that by --batch-size"):
+            backend(tmp_path, made)
+    found = backend(tmp_path, made, batch=5)
 
     assert (found.fixed, len(found.classes)) == (fixed, 3)
     assert np.abs(found.scores(X[:fixed]).numpy() - expected(X[:fixed])).max() < 1e-5
@@ -300,6 +314,52 @@ def test_the_hash_is_of_all_that_is_computed(tmp_path: Path):
 
     assert len({one.weights for one in made}) == len(made)
     assert backend(tmp_path, model(), mean=(0.0, 0.0, 0.0)).weights == made[0].weights
+
+
+def test_what_computes_a_function_is_named_and_votes_of_two_are_not_merged(
+    tmp_path: Path, monkeypatch
+):
+    """Its version and instructions: bytes saturate differently on AVX2 and VNNI."""
+    has = {"avx2": True, "avx512vnni": True, "sse": True}
+    monkeypatch.setattr(_runtime.binding, "get_host_cpu_features", lambda: has)
+    monkeypatch.setattr(_runtime.platform, "machine", lambda: "x86_64")
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 3)).eval()
+
+    def found() -> list[str]:
+        network = module.Backend(linear, sigma=SIGMA, shape=(3, 4, 5))
+        return [backend(tmp_path, model()).provider, network.provider]
+
+    vnni = found()
+    has["avx512vnni"] = False
+    avx2 = found()
+
+    version, ending = onnxruntime.__version__, "x86_64+avx2"
+    assert avx2[0] == f"CPUExecutionProvider {version}, {ending}"
+    assert avx2[1].startswith(f"torch-cpu {torch.__version__} ") and avx2[1].endswith(ending)
+    assert vnni == [f"{one}+avx512vnni" for one in avx2]
+    for number, provider in enumerate((vnni[0], avx2[0]), 1):
+        share = header(provider=provider, images=2, shard=f"{number}/2")
+        records.write(tmp_path / f"{number}.jsonl", share, [row(number - 1, 0, [10], [40])])
+    with refused(VotesError, "2.jsonl", "provider was 'CPUExecutionProvider", "+avx512vnni'"):
+        records.merge([tmp_path / "1.jsonl", tmp_path / "2.jsonl"])
+
+
+def test_a_copy_opens_the_file_again_unless_it_has_changed(tmp_path: Path):
+    found = backend(tmp_path, model(), mean=(0.5,))
+    found.classes = ["ant", "bee", "cat"]
+    saved = pickle.dumps(found)
+
+    for copied in (copy.deepcopy(found), pickle.loads(saved)):
+        assert copied.session is not found.session
+        assert (copied.classes, copied.weights) == (found.classes, found.weights)
+        assert torch.equal(copied.scores(X), found.scores(X))
+    ours = registry.load("backends", "onnx").Backend(
+        exported(), "a-run", sigma=SIGMA, precision="fp32", device="cpu", calibration=None
+    )
+    assert pickle.loads(pickle.dumps(ours)).weights == ours.weights
+    onnx.save(model(shape=("n", 1, 6, 10)), tmp_path / "net.onnx")
+    with refused(BackendError, "net.onnx: is another file than when it was opened"):
+        pickle.loads(saved)
 
 
 @pytest.mark.parametrize("largest", [2 * 10**9, 300])

@@ -29,6 +29,10 @@ class InMemoryJournal:
         """Add or replace the row of an image."""
         self.rows[row.idx] = row
 
+    def void(self) -> None:
+        """Remove all rows."""
+        self.rows.clear()
+
 
 class Journal(InMemoryJournal):
     """An open journal file, to which rows are appended."""
@@ -65,6 +69,11 @@ class Journal(InMemoryJournal):
         if time.monotonic() - self.synced > SYNC:
             os.fsync(self.file.fileno())
             self.synced = time.monotonic()
+
+    def void(self) -> None:
+        """Remove all rows, and empty the file."""
+        super().void()
+        self.file.truncate(0)
 
     def complete(self, rows: Iterable[Row]) -> None:
         """Append those rows whose images are not finished here."""

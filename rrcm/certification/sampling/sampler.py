@@ -5,16 +5,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from rrcm.certification.sampling import batching, voting
+from rrcm.certification.sampling import batching, drift, voting
 from rrcm.certification.sampling.batching import Job
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.certification.votes.records import BUDGET, END, Header, Row
-from rrcm.core.errors import ConfigError
+from rrcm.core.errors import BackendError, ConfigError
 from rrcm.data.splits.shards import Split
+
+ASKING = 0.05  # most of the time that goes into asking again what was asked before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,15 +53,20 @@ class VoteSampler:
         self.places = subset(header.subset, len(split.idx), shard=header.shard)
         self.stops: dict[int, str] = {}  # place -> reason to stop, empty while drawing goes on
         self.written: dict[int, float] = {}  # place -> time of its last journal line
+        self.waiting: dict[int, Row] = {}  # place -> what is written once no drift is found
+        self.backends: Sequence[Backend] = ()
+        self.saved, self.pause = time.monotonic(), every  # the next writing is a pause later
 
     def draw_votes(self, backends: Sequence[Backend]) -> Iterator[SamplingProgress]:
         """Draw for the images of the share until the rule stops each, or the budget is spent.
 
         ``backends`` are the same function on one device or several. Under a budget images take
-        turns, so that all have about as many looks when it is spent.
+        turns, so that all have about as many looks when it is spent. Votes are written, and given
+        out at the end, after a batch was asked again (`drift`).
 
         Raises:
             ConfigError: The budget was spent before, since ``budget_start``.
+            BackendError: A classifier has changed; the journal is then empty.
         """
         header = self.header
         start = time.monotonic() if self.budget_start is None else self.budget_start
@@ -71,36 +79,52 @@ class VoteSampler:
                 "it; give more"
             )
         finished, draws = len(self.places) - len(todo), 0
+        self.backends = backends
+        for backend in backends if todo else ():
+            self._ask(backend)
         going: dict[int, Job] = {}  # place -> job whose latest counts may not be in the journal
         yield SamplingProgress(images=finished, draws=0)
-        for job in batching.run(
-            map(self.job_of, todo),
-            voting.taking_turns([self._counter(each) for each in backends], workers=self.workers),
-            self.wants_more,
-            batch_size=header.batch_size,
-            workers=self.workers * len(backends),
-            priority=(lambda job: len(job.counts)) if header.budget else None,
-            expired=lambda seconds: time.monotonic() + seconds / 2 > deadline,
-        ):
-            self._keep(job)
-            going[job.row] = job
-            if job.done:
-                del going[job.row]
-            finished += job.done
-            draws += int(job.counts[-1].sum())
-            yield SamplingProgress(images=finished, draws=draws)
-        for place in todo:  # those left unfinished by the budget
-            if not ((row := self.row_of(place)) and row.stop):
-                job = going.get(place) or self.job_of(place)
-                self.journal.append(self.as_row(job, stop=BUDGET))
+        try:
+            for job in batching.run(
+                map(self.job_of, todo),
+                voting.taking_turns(
+                    [self._counter(each) for each in backends], workers=self.workers
+                ),
+                self.wants_more,
+                batch_size=header.batch,
+                workers=self.workers * len(backends),
+                priority=(lambda job: len(job.counts)) if header.budget else None,
+                expired=lambda seconds: time.monotonic() + seconds / 2 > deadline,
+            ):
+                self._keep(job)
+                going[job.row] = job
+                if job.done:
+                    del going[job.row]
+                finished += job.done
+                draws += int(job.counts[-1].sum())
+                yield SamplingProgress(images=finished, draws=draws)
+            for place in todo:  # those left unfinished by the budget
+                if not ((row := self.row_of(place)) and row.stop):
+                    job = going.get(place) or self.job_of(place)
+                    self.waiting[place] = self.as_row(job, stop=BUDGET)
+        finally:
+            self._write()
+
+    def _ask(self, backend: Backend) -> None:
+        """Ask a batch of which `drift` remembers the scores, unless the checks did."""
+        header = self.header
+        if not drift.known(backend):
+            with voting.in_memory(self.split, header.batch):
+                places = np.arange(header.batch) % len(self.split.idx)
+                drift.remember(backend, torch.from_numpy(self.split.pixels(places)))
 
     def _counter(self, backend: Backend) -> batching.CountPieces:
         noise = voting.noise(self.header, self.split)
-        return voting.counter(backend, self.split, noise=noise, batch_size=self.header.batch_size)
+        return voting.counter(backend, self.split, noise=noise, batch_size=self.header.batch)
 
     def row_of(self, place: int) -> Row | None:
-        """The image's latest line in the journal, if any."""
-        return self.journal.rows.get(int(self.split.idx[place]))
+        """The image's latest line, if any, in the journal or on the way to it."""
+        return self.waiting.get(place) or self.journal.rows.get(int(self.split.idx[place]))
 
     def job_of(self, place: int) -> Job:
         """The job of an image, with the counts that its journal line has."""
@@ -143,11 +167,28 @@ class VoteSampler:
         )
 
     def _keep(self, job: Job) -> None:
-        """Write to the journal when an image is done, and every few seconds before."""
+        """Note a line when an image is done, and every few seconds before, and write what waits."""
         now = time.monotonic()
         if job.done or now - self.written.setdefault(job.row, now) > self.every:
-            self.journal.append(self.as_row(job, stop=self.stops[job.row]))
+            self.waiting[job.row] = self.as_row(job, stop=self.stops[job.row])
             self.written[job.row] = now
+        if now > self.saved + self.pause:
+            self._write()
+
+    def _write(self) -> None:
+        """Write what waits to the journal, if the classifier is still the one that was checked."""
+        if not self.waiting:
+            return
+        try:
+            seconds = sum(map(drift.require_none, self.backends))
+        except BackendError:
+            self.journal.void()
+            raise
+        for row in self.waiting.values():
+            self.journal.append(row)
+        self.waiting.clear()
+        self.saved = time.monotonic()
+        self.pause = max(self.every, seconds / ASKING) if self.every > 0 else self.every
 
 
 def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:

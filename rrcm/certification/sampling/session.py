@@ -70,7 +70,7 @@ def run(
     Images that have votes in files of ``earlier`` are not drawn (`procedure.reusable`). Returns
     notes for the provenance.
     """
-    invariant = is_batch_invariant(function, batch(split, header.batch_size))
+    invariant = is_batch_invariant(function, batch(split, header.batch))
     images = len(subset(header.subset, len(split.idx), shard=header.shard))
     if known := procedure.reusable(earlier, header, split):
         print(f"{title}: {len(known):,} of {images:,} images have votes already", file=sys.stderr)

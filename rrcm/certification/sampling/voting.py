@@ -6,7 +6,8 @@ the noise, as its certificate requires.
 """
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol
@@ -23,6 +24,12 @@ from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.data.splits.shards import Split
 from rrcm.noise import streams
+
+BROKEN = "the weights or the runtime are broken"
+NAN = (
+    "if the noise alone makes a few of them, --count-nan, in Python count_nan=True, counts them as "
+    f"votes for no class; else {BROKEN}"
+)
 
 
 class Backend(Protocol):
@@ -91,14 +98,22 @@ def trial_normals(backend: Backend, rows: int) -> Tensor | None:
     return torch.randn(rows, *backend.normals, generator=generator).to(backend.device)
 
 
+def is_defined(scores: Tensor) -> Tensor:
+    """Whether each row of scores [B, K] has a class, [B]: none is NaN, and the highest is finite.
+
+    Classes that an overflow lifts to infinity would tie. One at -inf is masked out, and never wins.
+    """
+    return scores.amax(1).isfinite()  # NaN, where a score is
+
+
 def ballots(backend: Backend, noisy: Tensor, z: Tensor | None = None) -> Tensor:
     """One vote per row, int64 [B, K + 1]: for the class of the highest score, the lowest of equals.
 
-    The last column is 1 where a score is NaN.
+    The last column is 1 where the row has no class (`is_defined`).
     """
     scores = scores_of(backend, noisy, z)
     votes = F.one_hot(scores.argmax(1), scores.shape[1])
-    return torch.cat([votes, scores.isnan().any(dim=1, keepdim=True)], dim=1)
+    return torch.cat([votes, ~is_defined(scores)[:, None]], dim=1)
 
 
 def counter(backend: Backend, split: Split, *, noise: BoundNoise, batch_size: int) -> CountPieces:
@@ -108,16 +123,21 @@ def counter(backend: Backend, split: Split, *, noise: BoundNoise, batch_size: in
     the first image and are not counted. A random classifier gets fresh normal numbers for each row.
 
     Raises:
-        BackendError: A score is NaN; names the image.
+        BackendError: A row has no class (`is_defined`), the image of which is named; or a batch
+            does not fit into memory.
     """
     device = backend.device
 
     def count(pieces: list[Piece]) -> list[np.ndarray]:
+        with in_memory(split, batch_size):
+            return counted(pieces)
+
+    def counted(pieces: list[Piece]) -> list[np.ndarray]:
         if device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # of this thread; there is a worker for each core
         places = np.array([piece.job.row for piece in pieces])
         x, idx = (_on(device, array) for array in (split.pixels(places), split.idx[places]))
-        owner, draws, counted = _on(device, _rows(pieces, batch_size))
+        owner, draws, counts = _on(device, _rows(pieces, batch_size))
         totals = torch.zeros(len(pieces), len(backend.classes) + 1, dtype=torch.int64).to(device)
         for first in range(0, len(owner), batch_size):
             batch = slice(first, first + batch_size)
@@ -125,16 +145,33 @@ def counter(backend: Backend, split: Split, *, noise: BoundNoise, batch_size: in
             keys = idx[piece], draws[batch]
             noisy = noise.noisy(x[piece], *keys)
             z = noise.normals(*keys, backend.normals) if backend.normals else None
-            totals.index_add_(0, piece, ballots(backend, noisy, z) * counted[batch, None])
+            totals.index_add_(0, piece, ballots(backend, noisy, z) * counts[batch, None])
         votes = totals.cpu().numpy()  # the only wait for the device
         if (nan := votes[:, -1]).any():
             image = split.idx[places[int(nan.argmax())]]
-            raise BackendError(
-                f"NaN scores for image {image}; the weights or the runtime are broken"
-            )
+            why = NAN if hasattr(backend, "count_nan") else BROKEN
+            raise BackendError(f"NaN scores for image {image} under noise, or infinite ones; {why}")
         return list(votes[:, :-1])
 
     return count
+
+
+@contextmanager
+def in_memory(split: Split, rows: int) -> Iterator[None]:
+    """Say which batch it is that does not fit into memory.
+
+    Raises:
+        BackendError: Names its size, where memory was refused within the block.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # PyTorch's of a CPU is a RuntimeError
+        if isinstance(error, RuntimeError) and "allocat" not in str(error).lower():
+            raise
+        sides = " x ".join(map(str, split.images.shape[1:]))
+        raise BackendError(
+            f"batch_size: {rows:,} pictures of {sides} do not fit into memory; give less"
+        ) from None
 
 
 def taking_turns(counters: Sequence[CountPieces], *, workers: int) -> CountPieces:

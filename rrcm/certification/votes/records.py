@@ -90,6 +90,11 @@ class Header:
         text = f"rrcm noise of a split, 1\0{self.seed}\0{split}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
+    @property
+    def batch(self) -> int:
+        """Rows of a batch: ``batch_size``, but never more than all draws of all images."""
+        return max(1, min(self.batch_size, self.images * (self.n0 + self.n)))
+
     def expected(self) -> int:
         """The number of images of share i/k: those at i, i + k, i + 2k, …"""
         i, k = map(int, self.shard.split("/"))

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx
@@ -40,7 +40,39 @@ REFUSALS = tuple(  # ONNX Runtime's errors have no common base class
 )
 
 
-class Backend:
+class Reopened:
+    """A copy, or what is unpickled in another process, opens its file again: a session is of one.
+
+    Raises:
+        BackendError: In the copy: the file has changed, or is not there.
+    """
+
+    weights: str
+    classes: list[str]
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keep the arguments."""
+        self = super().__new__(cls)
+        self._given = args, kwargs
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How to open it again."""
+        return _reopened, (type(self), *self._given, self.weights, self.classes)
+
+
+def _reopened(
+    kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], weights: str, classes: list[str]
+) -> Any:
+    opened = kind(*args, **kwargs)
+    if opened.weights != weights:
+        raise BackendError(f"{args[0]}: is another file than when it was opened")
+    opened.classes = classes
+    return opened
+
+
+class Backend(Reopened):
     """``onnx/<run>.onnx`` at one sigma, in a session that any number of threads may share.
 
     ``normals`` is the shape of a row's normal numbers, the file's input z, or () if it has none.

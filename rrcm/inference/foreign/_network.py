@@ -4,15 +4,18 @@ import copy
 import pickle
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from rrcm.core.errors import BackendError, one_line
-from rrcm.inference.foreign import _probes, _scores
+from rrcm.core.labels import NO_CLASS
+from rrcm.inference.foreign import _probes, _runtime, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.models.trained.base import checkpoint
 
@@ -22,8 +25,12 @@ PRECISIONS = {  # from the lowest, which is that of a network
     torch.float32: "fp32",
     torch.float64: "fp64",
 }
-PROBED = 2  # grey pictures
+PROBED = (2, 1)  # grey pictures, in the first of these batches that runs
 LARGEST = 2**24  # bytes of an activation; malloc returns larger ones to the system after each use
+RANDOM = (
+    "has no weights before the first picture, and would get random ones; call it on a picture of "
+    "its size, and load its weights"
+)
 
 NOT_COPIED = (  # what a network may raise when it, or what it keeps, is copied and run
     *(RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError, OSError),
@@ -34,17 +41,16 @@ NOT_COPIED = (  # what a network may raise when it, or what it keeps, is copied 
 class Backend:
     """A network in evaluation mode, which is asked for scores and never changed.
 
-    Scores are what it returns, or the attribute ``logits`` of that, as in Hugging Face's models;
-    see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers.
-    ``fixed`` is 0: batches may have any size. On a CPU, more than ``most`` rows take longer each.
-    ``crop_pct`` and ``interpolation`` are common values.
+    Scores are what it returns, or ``logits`` of that, an attribute or a key, as in Hugging Face's
+    models; see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers.
+    ``fixed`` is its batch size, as of an exported program, or 0 for any. On a CPU, more than
+    ``most`` rows take longer each. ``crop_pct`` and ``interpolation`` are common values.
 
     Guarantee: calls on several threads do not meet. Each has a copy of the network, which shares
     its parameters; where copies give other scores (a hook keeps state outside the network), calls
     wait for each other.
     """
 
-    fixed = 0
     normals = ()  # it is deterministic
     crop_pct, interpolation = 0.875, "bicubic"
 
@@ -58,34 +64,39 @@ class Backend:
         std: tuple[float, ...] = (1.0,),
         name: str = "",
         classes: int | None = None,
+        count_nan: bool = False,
     ) -> None:
         """Ask ``network`` for the scores of a grey picture of ``shape`` [C, H, W].
 
         ``sigma`` is the noise level to certify at; ``mean`` and ``std`` of pixels in [0, 1] are
         applied after the noise. ``classes`` is how many there are, where it returns class numbers
-        and no scores. The attribute ``weights`` is the SHA-256 of the name (by default
-        that of the network's class), the shape, the normalisation, all tensors, the operations of
-        PyTorch with their constants, and of which scores are higher than others for 16 fixed
-        pictures.
+        and no scores. ``count_nan`` adds `NO_CLASS`, for noise without scores. The attribute
+        ``weights`` is the SHA-256 of the name (by default that of the network's class), the shape,
+        the normalisation, all tensors, the operations of PyTorch with their constants, and of which
+        scores are higher than others for 16 fixed pictures.
 
         Raises:
-            BackendError: A part of it is in training mode or quantised by PyTorch, it does not run
-                at this shape, or it does not return scores of two classes or more.
+            BackendError: A part of it is in training mode, quantised by PyTorch or has no weights
+                before its first call, it does not run at this shape, or it does not return scores
+                of two classes or more.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
-        name = name or type(network).__qualname__
-        if training := [name for name, part in network.named_modules() if part.training]:
+        self.name = name = name or _name(network)
+        if training := _training(network):
             raise BackendError(
                 f"{name}: {training[0] or 'the network'} is in training mode, and nothing can be "
                 "certified; call eval() first"
             )
+        named = _tensors(network)
+        if lazy := [key for key, value in named if is_lazy(value)]:
+            raise BackendError(f"{name}: {lazy[0]} {RANDOM}")
         state = network.state_dict()
         if odd := [key for key, value in state.items() if not _plain(value)]:
             raise BackendError(
                 f"{name}: {odd[0]} is no plain tensor, as in networks that PyTorch quantised; "
                 "export it as an ONNX file"
             )
-        tensors = [*network.parameters(), *network.buffers()]
+        tensors = [tensor for _, tensor in named]
         floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         self.sigma, self.shape, self.network = sigma, shape, network
         self.device = tensors[0].device if tensors else torch.device("cpu")
@@ -93,35 +104,54 @@ class Backend:
         self.precision = next(
             (text for kind, text in PRECISIONS.items() if kind in floating), "fp32"
         )
-        self.numbers = classes
+        self.numbers, self.count_nan = classes, count_nan
         self.normalise = Normalisation(mean, std, channels=shape[0], device=str(self.device))
-        self.provider = f"torch-{self.device.type}"
+        self.provider = _runtime.named(_version(self.device), self.device)
         self._lock = threading.Lock()
-        self._idle: list[nn.Module] | None = None  # copies that no call has; None: there are none
-        self._probe(name)  # what a network keeps from its first call is computed
+        self._idle: deque[nn.Module] | None = None  # copies that no call has; None: there are none
+        self.fixed = _batch(network)
+        rows = self._first_call()  # what a network keeps from it is computed
+        if later := dict(network.named_parameters()).keys() - dict(named).keys():
+            raise BackendError(f"{name}: {min(later)} {RANDOM}")
         with _probes.Observed() as observed:
-            self.classes: Sequence[str] = [str(k) for k in range(self._probe(name))]
-        rows = max(1, LARGEST * PROBED // observed.bytes)
-        self.most = rows if self.device.type == "cpu" else sys.maxsize
-        batches = _probes.pictures(shape).to(self.device).chunk(2)
+            outputs = self._probe(rows) - count_nan
+        self.classes: Sequence[str] = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
+        most = max(1, LARGEST * rows // observed.bytes)
+        self.most = most if self.device.type == "cpu" else sys.maxsize
+        batches = _probes.batches(shape, self.fixed, device=self.device)
         scores = [self.scores(batch) for batch in batches]
-        self._copy_if_same(batches, scores)
-        order = _probes.order(torch.cat(scores))
+        self._copy_if_same(batches[:2], scores[:2])
+        order = _probes.order(torch.cat(scores)[: _probes.PICTURES])
         around = [name, shape, str(self.normalise), observed.operations, order]
         self.weights = checkpoint.digest(state, around)
 
-    def _probe(self, name: str) -> int:
-        """The number of classes, by classifying a grey picture; the first run may fail."""
+    def _first_call(self) -> int:
+        """The rows of the first batch that runs; the only size of an exported program is one."""
+        failures = []
+        for rows in (self.fixed,) if self.fixed else PROBED:
+            try:
+                self._probe(rows)
+            except BackendError as error:
+                failures.append(error)
+                continue
+            self.fixed = 1 if rows == 1 else self.fixed
+            return rows
+        raise failures[0]
+
+    def _probe(self, rows: int) -> int:
+        """The number of classes, by classifying grey pictures; the first run may fail."""
         _, height, width = self.shape
         try:
-            scores = self.scores(torch.full((PROBED, *self.shape), 0.5, device=self.device))
+            scores = self.scores(torch.full((rows, *self.shape), 0.5, device=self.device))
         except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
             reason = one_line(error)
-            raise BackendError(f"{name} does not run at {height} x {width}: {reason}") from None
-        if scores.ndim != 2 or len(scores) != PROBED or scores.shape[1] < 2:
+            raise BackendError(
+                f"{self.name} does not run at {height} x {width}: {reason}"
+            ) from None
+        if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2 + self.count_nan:
             given = [*scores.shape]
             raise BackendError(
-                f"{name} gives no scores of two classes or more: two pictures gave {given}"
+                f"{self.name} gives no scores of two classes or more: {rows} pictures gave {given}"
             )
         return scores.shape[1]
 
@@ -131,7 +161,7 @@ class Backend:
         ``scores`` are those of each batch alone.
         """
         try:
-            self._idle = [self._copy() for _ in batches]
+            self._idle = deque(self._copy() for _ in batches)
             together = _probes.in_step(self.scores, batches)
         except NOT_COPIED:
             self._idle = None
@@ -144,6 +174,19 @@ class Backend:
         with torch.inference_mode(mode=False):  # gradients go through its buffers, too
             return copy.deepcopy(self.network, shared)
 
+    @property
+    def copies(self) -> int:
+        """How many calls, one after the other, ask each copy that no other call has."""
+        return max(1, len(self._idle or ()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock and the copies, which an unpickled or copied one makes for itself."""
+        return vars(self) | {"_lock": None, "_idle": None if self._idle is None else deque()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a state of `__getstate__`."""
+        vars(self).update(state, _lock=threading.Lock())
+
     @contextmanager
     def _exclusive(self) -> Iterator[nn.Module]:
         """A copy of the network that no other call has, or the network itself."""
@@ -152,7 +195,7 @@ class Backend:
                 yield self.network
             return
         try:
-            network = self._idle.pop()
+            network = self._idle.popleft()  # in turn, so that each can be asked
         except IndexError:
             network = self._copy()
         yield network
@@ -165,6 +208,7 @@ class Backend:
             BackendError: There is no such device, or a copy is another function.
         """
         copied = copy.copy(self)
+        copied._lock = self._lock
         try:
             if self._idle is None:
                 if torch.device(device) == self.device:
@@ -173,7 +217,7 @@ class Backend:
                     f"device {device}: the network cannot be copied, or keeps state outside "
                     f"itself, such as in a hook; certify it on {self.device}"
                 )
-            copied.network, copied._idle = copy.deepcopy(self.network).to(device), []
+            copied.network, copied._idle = copy.deepcopy(self.network).to(device), deque()
         except (RuntimeError, AssertionError) as error:
             raise BackendError(f"device {device}: {one_line(error)}") from None
         copied.device = torch.device(device)
@@ -192,13 +236,64 @@ class Backend:
         """`scores`, with gradients."""
         if self.device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
+        if self.fixed and len(x) != self.fixed:
+            raise BackendError(
+                f"batch_size: {self.name} takes batches of {self.fixed} pictures, got {len(x)}"
+            )
         with self._exclusive() as network:
             made: Any = network(self.normalise(x).to(self.dtype))
+            made = made.get("logits", made) if isinstance(made, Mapping) else made
             made = getattr(made, "logits", made)
             if not isinstance(made, Tensor):
                 raise TypeError(f"it returns {type(made).__name__}, not a tensor or logits")
             made = made.clone()  # the network may keep, and overwrite, what it returned
-        return _scores.of_classes(made, rows=len(x), classes=self.numbers)
+        scores = _scores.of_classes(made, rows=len(x), classes=self.numbers)
+        return _scores.with_no_class(scores) if self.count_nan and scores.ndim == 2 else scores
+
+
+def _name(network: nn.Module) -> str:
+    """That of its class; those of exported programs are made for each."""
+    return (type(network).__name__ if _is_exported(network) else type(network).__qualname__) or "it"
+
+
+def _tensors(network: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*network.named_parameters(), *network.named_buffers()]
+
+
+def _is_exported(part: nn.Module) -> bool:
+    """Whether it is `torch.export`'s, whose flag ``training`` stays: ``eval`` refuses to be called.
+
+    Dropout and batch norm are then what they were when it was exported, and the checks decide.
+    """
+    return "eval" in vars(part)
+
+
+def _training(network: nn.Module) -> list[str]:
+    """The names of parts in training mode, without exported programs and what has or is in one."""
+    parts = [*network.named_modules()]
+    exported = [f"{name}." for name, part in parts if _is_exported(part)]
+
+    def touches(name: str, other: str) -> bool:
+        return other.startswith(name) or name.startswith(other) or "." in (name, other)
+
+    return [
+        name
+        for name, part in parts
+        if part.training and not any(touches(f"{name}.", other) for other in exported)
+    ]
+
+
+def _batch(network: nn.Module) -> int:
+    """The batch size of an exported program, that of its first input; 0 if it takes any."""
+    graph: Any = getattr(network, "graph", None) if _is_exported(network) else None
+    inputs = [node for node in graph.nodes if node.op == "placeholder"] if graph else []
+    shape = [*getattr(inputs[0].meta.get("val"), "shape", ())] if inputs else []
+    return shape[0] if shape and isinstance(shape[0], int) else 0  # else it is a symbol
+
+
+def _version(device: torch.device) -> str:
+    on_cpu = f" {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else ""
+    return f"torch-{device.type} {torch.__version__}{on_cpu}"
 
 
 def _plain(value: object) -> bool:

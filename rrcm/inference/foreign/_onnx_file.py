@@ -1,5 +1,6 @@
 """Reads ONNX files of any program: the model, its external weights, and facts of its graph."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ PRECISIONS = {  # from the lowest, which is that of a network
     "fp32": (TensorProto.FLOAT,),
     "fp64": (TensorProto.DOUBLE,),
 }
+SHAPED = ("Reshape", "Expand")  # operators whose second input is a shape
+FEW, MOST = 4, 1024  # batch sizes that are tried, and the largest of them
 SAME_VALUES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
@@ -95,6 +98,23 @@ def precision(model: onnx.ModelProto) -> str:
     halves = {*PRECISIONS["bf16"], *PRECISIONS["fp16"]}
     kinds |= {one.i for cast in casts for one in cast.attribute if one.name == "to"} & halves
     return next((name for name, own in PRECISIONS.items() if kinds.intersection(own)), "fp32")
+
+
+def batches(model: onnx.ModelProto) -> list[int]:
+    """Batch sizes above 2 that the file may fix: first axes of the shapes that tensors get."""
+    constants = {one.name: one for one in model.graph.initializer} | {
+        node.output[0]: one.t
+        for node in model.graph.node
+        for one in node.attribute
+        if node.op_type == "Constant" and one.name == "value"
+    }
+    shapes = [
+        onnx.numpy_helper.to_array(constants[node.input[1]]).ravel().tolist()
+        for node in model.graph.node
+        if node.op_type in SHAPED and node.input[1:] and node.input[1] in constants
+    ]
+    counted = Counter(shape[0] for shape in shapes if shape and 2 < shape[0] <= MOST)
+    return [size for size, _ in counted.most_common(FEW)]
 
 
 def boundary(model: onnx.ModelProto, output: str) -> float:

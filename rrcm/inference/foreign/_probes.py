@@ -31,6 +31,15 @@ def pictures(shape: tuple[int, int, int]) -> Tensor:
     return 0.5 + 0.25 * (F.interpolate(blocks, size=size) + noise)
 
 
+def batches(shape: tuple[int, int, int], fixed: int, *, device: torch.device) -> list[Tensor]:
+    """The fixed pictures in two batches, or where all are ``fixed``, repeated to two or more."""
+    x = pictures(shape).to(device)
+    if not fixed:
+        return [*x.chunk(2)]
+    count = max(2, -(-PICTURES // fixed))
+    return [*x[torch.arange(count * fixed) % PICTURES].split(fixed)]
+
+
 def order(scores: Tensor) -> list[Any]:
     """The class of each row, and which scores are higher than that of the class before.
 
@@ -70,7 +79,10 @@ def in_step(function: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> 
             barrier.abort()
 
     with ThreadPoolExecutor(len(batches)) as pool:
-        answers = [*pool.map(run, batches)]
+        try:
+            answers = [*pool.map(run, batches)]
+        finally:
+            barrier.abort()  # one that runs does not wait for another that could not be started
     if late.is_set():
         raise TimeoutError
     return answers

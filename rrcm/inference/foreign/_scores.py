@@ -35,6 +35,16 @@ def of_classes(output: Tensor, *, rows: int, classes: int | None, boundary: floa
     return scores
 
 
+def with_no_class(scores: Tensor) -> Tensor:
+    """Scores [B, K + 1] whose last class has the rows of ``scores`` [B, K] that have none else.
+
+    These are rows with NaN, or whose highest score is infinite. For all others it is masked out.
+    """
+    undefined = ~scores.amax(1, keepdim=True).isfinite()
+    last = torch.full_like(scores[:, :1], -torch.inf).masked_fill(undefined, 0.0)
+    return torch.cat([scores.masked_fill(undefined, -torch.inf), last], dim=1)
+
+
 def refuse_probability(scores: Tensor) -> None:
     """Refuse ``scores`` [B, 2] of several pictures that a single score made, and that has no sign.
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from rrcm.core.errors import BackendError, one_line
-from rrcm.inference.backends.onnx import open_session
-from rrcm.inference.foreign import _onnx_file, _scores
+from rrcm.core.labels import NO_CLASS
+from rrcm.inference.backends.onnx import Reopened, open_session
+from rrcm.inference.foreign import _onnx_file, _runtime, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.inference.foreign._onnx_file import BROKEN
 
@@ -27,6 +28,7 @@ TYPES = {  # of pictures
     "tensor(uint8)": np.uint8,
 }
 INPUT = 2**32  # most bytes of the pictures of a batch
+ROWS = (2, 1)  # batches that are tried
 SECONDS, LIMIT = 30, 300  # time limits per picture, and for the first batch
 OPEN = "; are --channels and --size those of its training?"
 DOUBLE = "; ONNX Runtime has few operators in float64: export the network in float32"
@@ -34,7 +36,7 @@ COLOURS = 3  # default channels, if the file leaves them open
 WHITE = 255  # of uint8 pixels
 
 
-class Backend:
+class Backend(Reopened):
     """A classifier in an ONNX file, in a session that any number of threads may share.
 
     ``shape`` [C, H, W] is that of its pictures, ``fixed`` its batch size, or 0 for any. The file
@@ -55,6 +57,8 @@ class Backend:
         channels: int | None = None,
         output: str | None = None,
         classes: int | None = None,
+        batch: int | None = None,
+        count_nan: bool = False,
         device: str = "cpu",
     ) -> None:
         """Load a file that has pictures as its one input, and scores among its outputs.
@@ -76,6 +80,8 @@ class Backend:
             channels: Number of channels, if the file leaves it open; 3 by default.
             output: The name of the scores, if the file has several outputs of two axes.
             classes: Number of classes, if the file gives class numbers instead of scores.
+            batch: A batch size to try where others do not run.
+            count_nan: Adds `NO_CLASS`, for pictures that have no scores.
             device: ``cpu`` or ``cuda``.
 
         Raises:
@@ -85,6 +91,7 @@ class Backend:
         file = _onnx_file.read(path)
         self.path, self.sigma, self.device = path, sigma, torch.device(device)
         self.precision, self.numbers = _onnx_file.precision(file.model), classes
+        self.count_nan = count_nan
         self.stream = (
             torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
         )
@@ -95,7 +102,8 @@ class Backend:
         except BROKEN as error:
             why = one_line(error) + (DOUBLE if self.precision == "fp64" else "")
             raise BackendError(f"{path}: no ONNX file that can run: {why}") from None
-        self.provider = self.session.get_providers()[0]
+        runtime = f"{self.session.get_providers()[0]} {onnxruntime.__version__}"
+        self.provider = _runtime.named(runtime, self.device)
         self.level = self._level(self.session.get_inputs())
         inputs = [v for v in self.session.get_inputs() if v.name not in self.level]
         self._read_input(inputs, size, channels)
@@ -103,7 +111,9 @@ class Backend:
         self.boundary = _onnx_file.boundary(file.model, self.output)
         std = std or ((1 / WHITE if self.dtype is np.uint8 else 1.0),)
         self.normalise = Normalisation(mean or (0.0,), std, channels=self.shape[0], device=device)
-        self.classes = [str(k) for k in range(self._probe())]
+        known = () if batch is None else (batch,)
+        outputs = self._probe((*known, *_onnx_file.batches(file.model))) - count_nan
+        self.classes = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
         around = json.dumps([self.input, self.output, self.last, str(self.normalise)])
         around += json.dumps({"sigma": sigma}) if self.level else ""
         self.weights = sha256(file.identity + around.encode()).hexdigest()
@@ -157,13 +167,14 @@ class Backend:
             raise BackendError(f"{self.path}: expected {wanted} among the outputs {listed}")
         self.output = fit[0].name
 
-    def _probe(self) -> int:
+    def _probe(self, known: tuple[int, ...]) -> int:
         """The number of classes, by classifying grey pictures, in the first of the ways that runs.
 
-        A reshape inside may fix the batch at 1, and axes without numbers leave the layout open.
+        A reshape inside may fix the batch, at 1 or one of those that are ``known``, and axes
+        without numbers leave the layout open.
         """
         failures = []
-        batches = (self.fixed,) if self.fixed else (2, 1)
+        batches = (self.fixed,) if self.fixed else tuple(dict.fromkeys((*ROWS, *known)))
         for rows, last in itertools.product(batches, self.layouts):
             self.last = last
             try:
@@ -171,9 +182,14 @@ class Backend:
             except BackendError as error:
                 failures.append(error)
                 continue
-            self.fixed = 1 if rows == 1 else self.fixed
+            self.fixed = self.fixed if rows == ROWS[0] else rows
             return classes
-        raise failures[0]
+        if self.fixed:
+            raise failures[0]
+        raise BackendError(
+            f"{failures[0]}; batches of {', '.join(map(str, batches))} were tried: if it is made "
+            "for another, give that by --batch-size"
+        )
 
     def _tried(self, rows: int) -> int:
         """The number of classes, by classifying ``rows`` pictures; this may fail or hang."""
@@ -193,7 +209,7 @@ class Backend:
             if options.terminate:
                 why = f"no scores of {rows} pictures in {limit:g} s; does it loop for ever?"
             raise BackendError(f"{self.path}: {taken}: {why}") from None
-        if answer.ndim != 2 or len(answer) != rows or answer.shape[1] < 2:
+        if answer.ndim != 2 or len(answer) != rows or answer.shape[1] < 2 + self.count_nan:
             raise BackendError(
                 f"{self.path}: {self.output} of {rows} pictures is {list(answer.shape)}, not the "
                 "scores of two classes or more for each"
@@ -210,7 +226,10 @@ class Backend:
             BackendError: B is not the ``fixed`` batch.
         """
         output = self._run(x, options)
-        return _scores.of_classes(output, rows=len(x), classes=self.numbers, boundary=self.boundary)
+        scores = _scores.of_classes(
+            output, rows=len(x), classes=self.numbers, boundary=self.boundary
+        )
+        return _scores.with_no_class(scores) if self.count_nan and scores.ndim == 2 else scores
 
     def _run(self, x: Tensor, options: onnxruntime.RunOptions | None) -> Tensor:
         """The output for noisy pixels, as it is in the file."""

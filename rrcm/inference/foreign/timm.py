@@ -33,6 +33,7 @@ class Backend(_network.Backend):
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
         size: tuple[int, int] | None = None,
+        count_nan: bool = False,
         device: str = "cpu",
     ) -> None:
         """Build ``name`` and load ``weights``, by default timm's pretrained ones.
@@ -65,6 +66,7 @@ class Backend(_network.Backend):
             mean=mean or cfg["mean"],
             std=std or cfg["std"],
             name=name,
+            count_nan=count_nan,
         )
 
 

@@ -101,10 +101,10 @@ def _sum(terms: list[Tensor]) -> Tensor:
 
 
 def _votes(scores: Tensor) -> Tensor:
-    """One-hot votes [B, K]; NaN stays NaN, so that sampling refuses it."""
+    """One-hot votes [B, K]; NaN where a score is not finite, so that sampling refuses it."""
     classes = torch.arange(scores.shape[1], device=scores.device)
     votes = (classes == scores.argmax(dim=1, keepdim=True)).to(scores.dtype)
-    return torch.where(scores.isnan(), scores, votes)
+    return torch.where(scores.isfinite(), votes, torch.nan)
 
 
 def read(folder: Path, count: int) -> list[tuple[Classifier, dict[str, Any]]]:

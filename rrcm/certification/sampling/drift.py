@@ -1,0 +1,69 @@
+"""Asks a classifier a batch again while votes are drawn: they are of one function, or void."""
+
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
+from rrcm.core.errors import BackendError
+
+SAME_PLACE = 1e-5  # of a score, at the same place, where kernels compute the same, bit for bit
+LARGEST = 1e30  # replaces infinite scores, of classes that are masked out
+
+# The batch that each classifier was first asked, and its scores; others than then are a drift.
+_FIRST: WeakKeyDictionary[Any, tuple[Tensor, Tensor]] = WeakKeyDictionary()
+
+
+def remember(backend: Backend, x: Tensor) -> Tensor:
+    """Ask for the `scores` of a batch ``x`` for the first time, and remember them."""
+    first = scores(backend, x, trial_normals(backend, len(x)))
+    _FIRST[backend] = x, first
+    return first
+
+
+def known(backend: Backend) -> bool:
+    """Whether it was asked a batch already."""
+    return backend in _FIRST
+
+
+def require_none(backend: Backend) -> float:
+    """Ask a classifier the batch that is remembered again; return the seconds it took.
+
+    A network that has copies for several threads is asked as often, and answers by each.
+
+    Raises:
+        BackendError: The scores are others.
+    """
+    start = time.perf_counter()
+    x, first = _FIRST[backend]
+    z = trial_normals(backend, len(x))
+    for _ in range(getattr(backend, "copies", 1)):
+        if not same(first, scores(backend, x, z), SAME_PLACE):
+            raise BackendError(
+                "the classifier has changed since it was checked: the same batch gets other "
+                "scores, so that its votes are not those of one function, and none are kept; it "
+                "keeps state between calls, or was trained or loaded meanwhile"
+            )
+    return time.perf_counter() - start
+
+
+def scores(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
+    """Scores [B, K] of a batch on the CPU, float64."""
+    with torch.inference_mode():
+        return scores_of(backend, x.to(backend.device), z).cpu().double()
+
+
+def same(scores: Tensor, others: Tensor, share: float) -> bool:
+    """Whether scores [B, K] differ by a ``share`` of their size at most, or are NaN in both.
+
+    The size of a score is its own, with that of the winning score of its row, and of a typical row.
+    So a class that is masked out, by a score of -1e9, has a size that no other class has.
+    """
+    scores, others = (each.clamp(-LARGEST, LARGEST) for each in (scores, others))
+    winning = scores.amax(1, keepdim=True).abs()
+    size = scores.abs() + winning + winning.nanmedian() if len(scores) else scores
+    near = (scores - others).abs() <= share * size
+    return bool((near | (scores.isnan() & others.isnan())).all())
