@@ -70,6 +70,17 @@ def test_complements_are_rounded_up_at_every_n(n):
                     assert 0 <= share <= 1e-11
 
 
+@pytest.mark.parametrize("n", [1, 2, 29, 1000, 10**5, 10**8])
+def test_complements_of_unanimous_votes_are_rounded_up(n):
+    """Also of no vote, and where the bound is nearer to 1 than float64 can tell."""
+    with mpmath.workdps(50):
+        for alpha in (0.999, 0.5, 0.05, 0.001, 0.0005, 1e-5, 1e-12):
+            exact = 1 - mpmath.mpf(alpha) ** (mpmath.mpf(1) / n)
+            assert 0 <= bounds.complement(n, n, alpha) / exact - 1 <= 2e-15
+            assert bounds.complement(0, n, alpha) == 1
+    assert bounds.complement(1, 10**7, 1e-12) == 1
+
+
 @pytest.mark.parametrize("n", [10_089, 87_576])
 def test_complements_are_right_where_scipy_s_quantile_is_not(n):
     """It is 0.25 at 999 misses of 10,089, not 0.11."""

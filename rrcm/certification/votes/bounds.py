@@ -16,6 +16,7 @@ from rrcm.core.errors import CertificateError
 
 ROUGH = 0.1  # relative error of alpha at which a quantile is not taken as it is
 EXACT = 1e-12  # relative error of alpha at which Newton's iteration ends
+UP = 1 + 2**-50  # more than the rounding of a closed form, which is two or three units of 2^-53
 
 
 def complement(k: int, n: int, alpha: float) -> float:
@@ -27,16 +28,18 @@ def complement(k: int, n: int, alpha: float) -> float:
         CertificateError: k, n or alpha are outside the conditions of the theorem.
     """
     _require(k, n, alpha)
-    if k == n:
-        return -math.expm1(math.log(alpha) / n)
     if k == 0:
         return 1.0
+    if k == n:
+        return min(1.0, -math.expm1(math.log(alpha) / n) * UP)
     # scipy's inverse errs by up to 6e-8 of the bound at n = 10^7 and 4e-4 at 10^8, but its beta
     # function by 2e-11 of alpha at 10^9 (tests/certification/test_bounds.py): so Newton's steps
     # refine it.
     a, b = n - k + 1, k
     q = float(beta_quantile(a, b, alpha))
     for _ in range(8):
+        if q >= 1:  # as near to it as float64 comes
+            return 1.0
         excess = float(betaincc(a, b, q)) / alpha - 1
         if abs(excess) < EXACT:
             break
