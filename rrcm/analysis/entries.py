@@ -9,6 +9,7 @@ import pandas as pd
 
 from rrcm.analysis.estimation import statistics
 from rrcm.certification import certify
+from rrcm.certification.votes import reach
 from rrcm.certification.votes.records import BUDGET, END, Header, Row
 from rrcm.config.params import Params
 from rrcm.core.errors import DataError
@@ -238,7 +239,8 @@ def default_radii(found: list[Entry]) -> list[float]:
     """The radii of a table by default: those that a stopping rule decided, or a series.
 
     Between the radii that a rule decided, certified accuracy may be lower than all draws would
-    show. The series goes up to the largest certified radius.
+    show. The series goes up to the largest certified radius; of votes at one sigma it is that of
+    `reach.usual`.
     """
     settled = {
         radius
@@ -248,8 +250,17 @@ def default_radii(found: list[Entry]) -> list[float]:
     }
     if settled:
         return sorted(settled)
+    headers = [entry.votes[0] for entry in found if entry.votes]
+    if len(headers) == len(found) and len({header.sigma for header in headers}) == 1:
+        return max(map(reach.usual, headers), key=len)
     largest = max(float(entry.table["radius"].max()) for entry in found)
     return [radius for radius in RADII if radius <= largest] or RADII[:1]
+
+
+def beyond(found: list[Entry], radii: Sequence[float]) -> list[str]:
+    """Lines on ``radii`` that no image of an entry can reach; see `reach.beyond`."""
+    headers = [entry.votes[0] for entry in found if entry.votes]
+    return [*dict.fromkeys(line for one in headers for line in reach.beyond(one, radii))]
 
 
 def require_alike(found: list[Entry]) -> None:

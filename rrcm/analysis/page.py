@@ -11,14 +11,16 @@ import pandas as pd
 from torch import Tensor
 
 from rrcm.analysis import report
-from rrcm.analysis.entries import Entry, default_radii, from_votes
+from rrcm.analysis.entries import Entry, beyond, default_radii, from_votes
 from rrcm.analysis.presentation import markup, tables
 from rrcm.certification.answers import Answers
 from rrcm.certification.votes.records import Row
-from rrcm.config.defaults import REPORT
+from rrcm.config.certification import Report
+from rrcm.config.defaults import CONFIDENCE
+from rrcm.core import arguments
 from rrcm.core.errors import DataError
 from rrcm.core.ranges import require
-from rrcm.data import given
+from rrcm.data import duplicates, given
 
 Labels = Sequence[int] | np.ndarray | Tensor | None
 
@@ -26,9 +28,12 @@ Labels = Sequence[int] | np.ndarray | Tensor | None
 class Page:
     """The report of some answers: a ``table``, and a page to `save`."""
 
-    def __init__(self, entries: list[Entry], *, radii: list[float], confidence: float) -> None:
-        """``confidence`` is that of all intervals."""
+    def __init__(
+        self, entries: list[Entry], *, radii: list[float], confidence: float, notes: list[str]
+    ) -> None:
+        """``confidence`` is that of all intervals; ``notes`` are lines below the table."""
         self._entries, self._radii, self._confidence = entries, radii, confidence
+        self.notes = notes
 
     @property
     def table(self) -> pd.DataFrame:
@@ -51,6 +56,7 @@ class Page:
                 out,
                 radii=self._radii,
                 confidence=self._confidence,
+                notes=self.notes,
                 subject=", ".join(entry.name for entry in self._entries),
             )
             if one:
@@ -58,16 +64,17 @@ class Page:
                 shutil.copyfile(out / "index.html", path)
 
     def __repr__(self) -> str:
-        """The table."""
-        return markup.plain(self.table, again=2)
+        """The table, and the notes on it."""
+        return "\n".join([markup.plain(self.table, again=2), *self.notes])
 
 
+@arguments.checked("labels")
 def of_answers(
     answers: Answers | Mapping[str, Answers],
     labels: Labels = None,
     *,
     radii: Sequence[float] | None = None,
-    confidence: float = REPORT.confidence,
+    confidence: float = CONFIDENCE,
 ) -> Page:
     """Report the answers of one classifier, or of several by name.
 
@@ -81,7 +88,7 @@ def of_answers(
     Raises:
         DataError: There are no answers, or there is not a label for each image, or an attack had
             others.
-        ConfigError: ``confidence`` is not between 0 and 1.
+        ConfigError: An argument is of another type or out of range.
     """
     require(0 < confidence < 1, f"confidence: must lie in (0, 1), got {confidence}")
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
@@ -96,11 +103,11 @@ def of_answers(
         relabelled = [row.label for row in one.rows] != first
         table = entry.table.assign(**one.further)
         entries.append(dataclasses.replace(entry, method=name, relabelled=relabelled, table=table))
-    return Page(
-        entries,
-        radii=sorted(radii) if radii is not None else default_radii(entries),
-        confidence=confidence,
-    )
+    radii = default_radii(entries) if radii is None else sorted({*radii})
+    shown = Report(radii=radii, confidence=confidence)
+    notes = [line for one in named.values() for line in duplicates.line(one.pictures)]
+    notes = [*dict.fromkeys(notes), *beyond(entries, radii)]
+    return Page(entries, radii=shown.radii, confidence=confidence, notes=notes)
 
 
 def _labelled(answers: Answers, labels: Labels) -> list[Row]:

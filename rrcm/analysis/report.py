@@ -1,5 +1,6 @@
 """The report: certificates of every evaluation -> metrics, tables, curves and one HTML page."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def write(
     subject: str,
     published: pd.DataFrame | None = None,
     recorded: str = "",
+    notes: Sequence[str] = (),
 ) -> None:
     """Write the page, its tables and its figures to the folder ``out``.
 
@@ -72,6 +74,7 @@ def write(
         published: Published rows of the same recipes, from `published.read`; ``published.csv`` and
             the page then put them beside ours.
         recorded: The commit and the date of the results, in words.
+        notes: Further lines, such as on radii out of reach.
 
     Raises:
         DataError: Some entries have labels and others do not.
@@ -104,6 +107,7 @@ def write(
         "comparison": tables.comparison_table(found, compared),
         "concluded": _concluded(found, compared, apart, level=1 - confidence),
         "curves": _saved(curves_figure(found, **chosen), out / "certified_accuracy"),
+        "notes": notes,
         "published": publications.table(beside) if len(beside) else beside,
         "recorded": recorded,
         "seeds": repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,

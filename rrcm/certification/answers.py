@@ -1,5 +1,6 @@
 """What `certify` returns: an `Answer` for each image, and the votes they come from."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -51,12 +52,14 @@ class Answer:
 
 
 class Answers(Sequence[Answer]):
-    """The answers for several images, in their order; see `Answer`.
+    """The answers for several images, in their order; see `Answer`. A slice is the same of some.
 
     Each holds with probability at least ``1 - alpha``, not all of them together. ``header`` and
-    ``rows`` are the votes that they were computed from. ``attacked`` is what an attack adds to the
-    table: the distance to a picture that is certified to have a wrong class, NaN if none was
-    found, and ``attacked_to``, this class. ``clean`` are the classes that the base classifier gives
+    ``rows`` are the votes that they were computed from, ``all_rows`` those of all images of
+    ``header``, whichever a slice has. ``pictures`` are `duplicates.digests` of the images, where
+    they are known. ``attacked`` is what an attack adds to the table: the distance to a picture that
+    is certified to have a wrong class, NaN if none was found, and ``attacked_to``, this class.
+    ``clean`` are the classes that the base classifier gives
     the pictures without noise, -1 where its scores are NaN, or None if that is not known.
     """
 
@@ -67,6 +70,8 @@ class Answers(Sequence[Answer]):
         attacked: dict[str, list[Any]] | None = None,
         *,
         clean: list[int] | None = None,
+        all_rows: list[Row] | None = None,
+        pictures: Sequence[bytes] = (),
     ) -> None:
         """Certify the votes with the certificate and at the alpha of ``header``.
 
@@ -75,6 +80,8 @@ class Answers(Sequence[Answer]):
         """
         self.header, self.rows, self.attacked = header, rows, attacked or {}
         self.clean = clean
+        self.all_rows = rows if all_rows is None else all_rows
+        self.pictures = pictures
         self._table = certify.certify(
             header, rows, certificates=[header.certificate], alpha=header.alpha
         )
@@ -86,10 +93,18 @@ class Answers(Sequence[Answer]):
     @overload
     def __getitem__(self, place: int) -> Answer: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Answer]: ...
-    def __getitem__(self, place: int | slice) -> Answer | list[Answer]:
-        """The answer for the image at ``place``."""
-        return self._answers[place]
+    def __getitem__(self, place: slice) -> "Answers": ...
+    def __getitem__(self, place: int | slice) -> "Answer | Answers":
+        """The answer for the image at ``place``, or those of a slice."""
+        if not isinstance(place, slice):
+            return self._answers[place]
+        some = copy.copy(self)
+        some.rows, some._answers = self.rows[place], self._answers[place]
+        some.pictures = self.pictures[place]
+        some.clean = None if self.clean is None else self.clean[place]
+        some._table = self._table.iloc[place].reset_index(drop=True)
+        some.attacked = {name: column[place] for name, column in self.attacked.items()}
+        return some
 
     def __len__(self) -> int:
         """The number of images."""

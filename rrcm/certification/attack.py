@@ -26,8 +26,10 @@ from torch import Tensor, nn
 
 from rrcm.certification.answers import Answers
 from rrcm.certification.certify import DIGITS, UP, printed
+from rrcm.certification.sampling import procedure
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.certification.votes.records import Row
 from rrcm.config.defaults import DRAWS, STOPPING
 from rrcm.core import progress
 from rrcm.core.errors import BackendError, DataError, VotesError
@@ -85,7 +87,8 @@ def attack(
         VotesError: ``path`` is of other images or settings.
     """
     header = answers.header
-    of = json.dumps([radii, dataclasses.asdict(search), records.fields(header)])
+    some = [] if len(answers) == header.images else [row.idx for row in answers.rows]
+    of = json.dumps([radii, dataclasses.asdict(search), records.fields(header), *some])
     kept: dict[str, Any] = {"of": of, "attacked": [], "attacked_to": []}
     if path is not None and path.exists():
         kept = read_json(path, VotesError)
@@ -124,7 +127,41 @@ def attack(
             bar.update()
     found = {name: kept[name] for name in ("attacked", "attacked_to")}
     found["attacked"] = [math.nan if apart is None else apart for apart in found["attacked"]]
-    return Answers(header, answers.rows, found, clean=answers.clean)
+    return Answers(
+        header,
+        answers.rows,
+        found,
+        clean=answers.clean,
+        all_rows=answers.all_rows,
+        pictures=answers.pictures,
+    )
+
+
+def together(answers: Answers, split: Split) -> tuple[Answers, Split]:
+    """Answers and the images they are of, both with the labels that either has.
+
+    Raises:
+        DataError: They are of other images, or a label of one is another one of the other.
+    """
+    then = {row.idx: row.label for row in answers.all_rows}
+    theirs = np.array([then.get(idx, UNKNOWN) for idx in split.idx.tolist()])
+    labels = np.where(split.labels == UNKNOWN, theirs, split.labels)
+    header, split = answers.header, dataclasses.replace(split, labels=labels)
+    differ = (theirs != UNKNOWN) & (theirs != labels)
+    if differ.any() or not procedure.are_of_these(header, answers.all_rows, split):
+        part = "; give all images of the slice's answers" * (len(answers) < len(then))
+        raise DataError(f"attack: the answers are of other images or labels{part}")
+    if (theirs == labels).all():
+        return answers, split
+    known = dict(zip(split.idx.tolist(), labels.tolist(), strict=True))
+    header = dataclasses.replace(header, pixels=procedure.identity(split, header.subset))
+
+    def labelled(rows: list[Row]) -> list[Row]:
+        return [dataclasses.replace(row, label=known[row.idx]) for row in rows]
+
+    kept: dict[str, Any] = {"all_rows": labelled(answers.all_rows), "pictures": answers.pictures}
+    kept["clean"] = answers.clean
+    return Answers(header, labelled(answers.rows), **kept), split
 
 
 def differentiable(smoothed: Any, split: Split) -> nn.Module:

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from rrcm.certification.smoothed import Smoothed, SmoothedNetwork, checked
-from rrcm.config.certification import Sampling
+from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS
-from rrcm.core import registry
+from rrcm.core import arguments, registry
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.data.splits.pictures import Fit, Resize
 from rrcm.inference import extras
@@ -19,6 +19,7 @@ WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")  # endings of files o
 
 
 @extras.named("rrcm.smooth")
+@arguments.checked("classifier", "resize")
 def smooth(
     classifier: nn.Module | torch.export.ExportedProgram | str | PathLike[str],
     *,
@@ -56,6 +57,7 @@ def smooth(
         BackendError: There is no such classifier, it is damaged, or it cannot be certified.
         ConfigError: An argument is invalid, or the extra that reads ONNX files is not installed.
     """
+    noise_level(sigma)
     names = [str(k) for k in range(classes)] if isinstance(classes, int) else classes
     size = None if shape is None else shape[1:]
     if isinstance(classifier, torch.export.ExportedProgram):

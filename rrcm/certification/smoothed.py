@@ -1,7 +1,9 @@
 """A smoothed classifier as a Python object: `certify` takes images and returns `Answers`."""
 
 import dataclasses
+import math
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,23 +22,22 @@ from rrcm.certification.sampling import procedure, session
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.certification.sampling.voting import Backend
-from rrcm.certification.votes import records
+from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
-from rrcm.config.defaults import DRAWS, RADII, STOPPING
-from rrcm.core import registry
+from rrcm.config.defaults import DRAWS, STOPPING
+from rrcm.core import arguments, registry
 from rrcm.core.errors import BackendError, ConfigError, DataError
 from rrcm.core.labels import NO_CLASS
 from rrcm.core.ranges import require
-from rrcm.core.schema import listed
-from rrcm.data import given
+from rrcm.core.schema import listed, shown
+from rrcm.data import duplicates, given
 from rrcm.data.given import Picture
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 from rrcm.inference.foreign import _scores
 
 ATTACKED = {  # what answers and the attacked classifier have in common
-    "pixels": "other images or labels",
     "weights": "another classifier",
     "precision": "another precision",
     "sigma": "another sigma",
@@ -45,9 +46,13 @@ SEVERAL = 16  # pictures that show whether a single score is a probability
 Labels = Sequence[int] | np.ndarray | Tensor | None
 
 
-class Certifier:
-    """What `Smoothed` and `SmoothedNetwork` share: `certify` and `answer`."""
+SEARCH = Search()
 
+
+class Certifier:
+    """What `Smoothed` and `SmoothedNetwork` share: `certify`, `attack` and `answer`."""
+
+    @arguments.checked("images", "labels")
     def certify(
         self,
         images: Picture | Iterable[Any],
@@ -75,12 +80,13 @@ class Certifier:
         Args:
             images: A tensor or array, a picture, a path, a list of these, a data set or a loader;
                 see `given.collect`. All are held in memory.
-            labels: Their classes, for `rrcm.report`; by default those of the data set.
+            labels: Their classes, for `rrcm.report`, where a data set does not have them.
             n: Most noisy copies of an image that bound the probability of its class.
             n0: Noisy copies before these, which choose the class.
             alpha: Failure probability of each answer.
             radii: Radii that matter: drawing for an image ends when each of them is decided, by
-                the rule ``stop``, or else ``spending``.
+                the rule ``stop``, or else ``spending``. By default multiples of sigma, as far as n
+                draws reach.
             stop: Another stopping rule of rrcm/certification/stopping/; ``none`` draws n for each.
             seed: Seed of the noise, by default unpredictable, or that of ``votes``. The certificate
                 is void for a picture made with knowledge of the seed.
@@ -98,15 +104,17 @@ class Certifier:
             progress: Show a bar with the rate and the time left.
 
         Raises:
-            DataError: An image cannot be read, or has another shape, type or range.
-            ConfigError: An option is out of range, the rule makes no claim before n draws, or the
-                budget was spent before the first draw.
+            DataError: An image cannot be read, or has another shape, type or range; ``labels``
+                contradict the data set.
+            ConfigError: An option is of another type or out of range, the rule makes no claim
+                before n draws, or the budget was spent before the first draw.
             CertificateError: Too few draws to certify anything at this alpha.
             BackendError: The classifier is no function of each picture, or there is no such device.
             VotesError: ``votes`` has votes of another classifier, other images or settings.
         """
         budget_start = time.monotonic()  # checks are part of the budget
         workers = session.workers() if workers is None else workers
+        require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         path = None if votes is None else Path(votes)
         kept = _kept_header(path)
         if kept is not None:
@@ -119,11 +127,14 @@ class Certifier:
                 {key: value for key, value in asked.items() if value is not None}, radii
             )
             header = smoothed._header(split, seed, budget)
+            for line in reach.beyond(header, radii or []):
+                print(f"note: {line}", file=sys.stderr)
             if path is not None and path.exists():
                 if kept is not None and header.provider.startswith(f"{kept.provider} "):
                     # Older votes do not say which version it was of what computed them.
                     header = dataclasses.replace(header, provider=kept.provider)
-                answers = Answers(header, _kept(path, header, split))
+                pictures = duplicates.digests(np.asarray(split.images))
+                answers = Answers(header, _kept(path, header, split), pictures=pictures)
             else:
                 answers = smoothed._drawn(
                     split,
@@ -140,48 +151,76 @@ class Certifier:
             ).get(clean.COLUMN)
             return answers
 
+    @arguments.checked("images", "labels")
     def attack(
         self,
         images: Picture | Iterable[Any],
         *,
         labels: Labels = None,
-        radii: Sequence[float] = RADII,
+        radii: Sequence[float] | None = None,
         answers: Answers | None = None,
+        n: int | None = None,
+        n0: int | None = None,
+        alpha: float | None = None,
+        copies: int = SEARCH.copies,
+        steps: int = SEARCH.steps,
+        restarts: int = SEARCH.restarts,
         path: str | Path | None = None,
         progress: bool = True,
-        **search: int,
     ) -> Answers:
         """Attack images at each of ``radii``, to bound the robust accuracy from above.
 
+        Each call is one test at ``alpha``: the best of k calls holds at k alpha.
+
         Args:
             images: As of `certify`.
-            labels: Their classes.
-            radii: Those of the table.
-            answers: Those of `certify` for the same images and labels; by default they are drawn.
+            labels: Their classes, where neither a data set nor ``answers`` have them.
+            radii: Those of the table; by default those that ``answers`` decided.
+            answers: Those of `certify` for the same images, or a slice of them, of which alone the
+                images are attacked; by default they are drawn, with ``n``, ``n0`` and ``alpha``.
+            n: As of `certify`.
+            n0: As of `certify`.
+            alpha: As of `certify`.
+            copies: Noisy copies in each step; see `attack.Search`.
+            steps: Steps of each search.
+            restarts: Searches at each radius.
             path: A file to keep what is found in: with the same ``answers`` an interrupted attack
                 goes on. A picture within its certified radius is kept beside it.
             progress: Show bars with the time left.
-            search: ``copies``, ``steps`` and ``restarts`` of `attack.Search`.
 
         Raises:
             BackendError: The classifier has no gradients, as an ONNX file.
+            ConfigError: An option is of another type or out of range, or contradicts ``answers``.
             DataError: A label is unknown, or ``answers`` are of another classifier or other images.
         """
+        search = Search(copies=copies, steps=steps, restarts=restarts)
+        draws: dict[str, Any] = {"n": n, "n0": n0, "alpha": alpha}
         with _threads_restored():
             smoothed, split = self._with(images, labels)
+            if answers is not None:
+                if given := [name for name, value in draws.items() if value is not None]:
+                    raise ConfigError(f"{given[0]}: the answers have theirs; give one or the other")
+                answers, split = attack.together(answers, split)
             network = attack.differentiable(smoothed, split)  # before anything is drawn
-            how: dict[str, Any] = {"radii": sorted({*map(float, radii)}), "shown": progress}
             if answers is None:
-                answers = smoothed.certify(
-                    np.asarray(split.images), labels=split.labels, radii=radii, progress=progress
-                )
+                draws |= {"labels": split.labels, "radii": radii, "progress": progress}
+                answers = smoothed.certify(np.asarray(split.images), **draws)
             here = smoothed.header(split)
             for name, what in ATTACKED.items():
                 if getattr(answers.header, name) != getattr(here, name):
                     raise DataError(f"attack: the answers are of {what}")
-            how |= {"search": Search(**search), "path": None if path is None else Path(path)}
-            return attack.attack(smoothed, network, split, answers, **how)
+            return attack.attack(
+                smoothed,
+                network,
+                split,
+                answers,
+                radii=reach.shown(answers.header) if radii is None else sorted({*radii}),
+                search=search,
+                path=None if path is None else Path(path),
+                shown=progress,
+            )
 
+    @arguments.checked("image")
     def answer(
         self,
         image: Picture,
@@ -196,6 +235,7 @@ class Certifier:
         ``idx`` is the image's index in the noise stream: with that of a test image, the answer is
         that of its table.
         """
+        require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         require(0 <= idx < 2**32, f"idx: must be in [0, 2^32), as the noise counts, got {idx}")
         smoothed, split = self._with([image], None)
         split = dataclasses.replace(split, idx=np.array([idx]))
@@ -211,7 +251,8 @@ class Smoothed(Certifier):
     """A classifier of pictures, smoothed with Gaussian noise at one sigma in (0, 10].
 
     ``backend`` classifies pixels of ``shape`` [C, H, W] at its own sigma; the uint8 pixel value
-    ``max_value`` becomes 1.0. ``stopping`` are the constants of the rule ``draws.stop``. Answers
+    ``max_value`` becomes 1.0. ``stopping`` are the constants of the rule ``draws.stop``; radii of
+    None are those of `reach.usual`. Answers
     are those of the certificate ``draws.certificate`` at failure probability ``draws.alpha``.
     ``fit`` resizes picture files to ``shape``; by default they must have that shape. ``trained`` is
     the folder of the network that ``backend`` runs, where its gradients are.
@@ -236,21 +277,27 @@ class Smoothed(Certifier):
         """The noise level, for pixels in [0, 1]."""
         return self.backend.sigma
 
-    def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
+    def split(self, images: Picture | Iterable[Any], labels: Labels = None) -> Split:
+        """The images as this classifier gets them; arguments and errors as of `given.collect`."""
         classes = self.backend.classes
         named = [name for name in classes if name != NO_CLASS]
         split = given.collect(images, labels=labels, classes=named, fit=self.fit)
         split = dataclasses.replace(split, classes=tuple(classes))
         if split.max_value == MAX_VALUE:  # uint8
             split = dataclasses.replace(split, max_value=self.max_value)
-        return self, split
+        return split
+
+    def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
+        return self, self.split(images, labels)
 
     def _asked(self, changed: dict[str, Any], radii: Sequence[float] | None) -> "Smoothed":
         if radii is not None:
             able = [rule for rule, constants in STOPPING.items() if "radii" in constants]
             if (rule := changed.setdefault("stop", DRAWS.stop)) not in able:
                 raise ConfigError(f"radii: the rules {listed(able)} decide them, not {rule!r}")
-            stopping = STOPPING[rule] | {"radii": sorted({float(radius) for radius in radii})}
+            good = len(radii) > 0 and all(0 <= radius < math.inf for radius in radii)
+            require(good, f"radii: one or more, each of 0 or more pixels, got {shown(radii)}")
+            stopping = STOPPING[rule] | {"radii": sorted({*radii})}
         elif (rule := changed.get("stop", self.draws.stop)) == self.draws.stop:
             stopping = self.stopping
         else:
@@ -273,6 +320,10 @@ class Smoothed(Certifier):
         return procedure.header(
             self.backend, split, run, self.draws, self.stopping, shard=shard, budget=budget
         )
+
+    def definition(self) -> Header:
+        """What defines an answer but for the picture and the seed: the header of a black one."""
+        return self.header(self.split([np.zeros(self.shape, np.uint8)]))
 
     def _header(self, split: Split, seed: int | None, budget: float) -> Header:
         seed = secrets.randbits(64) if seed is None else seed
@@ -311,10 +362,11 @@ class Smoothed(Certifier):
         else:
             for _ in states:
                 pass
-        if path is not None:
-            return Answers(header, records.read(path)[1])
-        rows = [kept.rows[int(idx)] for idx in split.idx]
-        return Answers(header, rows)
+        if path is None:
+            rows = [kept.rows[int(idx)] for idx in split.idx]
+        else:
+            rows = records.read(path)[1]
+        return Answers(header, rows, pictures=duplicates.digests(np.asarray(split.images)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

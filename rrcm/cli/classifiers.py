@@ -173,17 +173,12 @@ class Foreign:
                 f"inside the function: {inside}",
                 f"before the noise: {smoothed.fit}",
                 *pictures.passed_over,
-                *_duplicates(pictures.duplicates, len(pictures.files)),
+                *pictures.duplicates,
             ),
         )
 
     def known_image(self, name: str) -> None:
         """Return None: its images are files."""
-
-
-def _duplicates(count: int, images: int) -> list[str]:
-    said = "equal others; intervals are of independent ones, and so too narrow"
-    return [f"duplicates: {count:,} of {images:,} pictures {said}"] if count else []
 
 
 def class_names(path: Path) -> list[str]:

@@ -17,7 +17,6 @@ import typer
 from rrcm.config import defaults
 
 DRAWS, CERTIFY = defaults.DRAWS, defaults.CERTIFY
-RADII = ",".join(f"{radius:g}" for radius in defaults.DECIDED)
 Command = Callable[..., None]
 
 
@@ -106,7 +105,9 @@ class Options:
         DRAWS.stop,
         key="sample.stop",
     )
-    radii: str | None = _option("Radii to decide, such as 0,0.25,0.5.", RADII, key="report.radii")
+    radii: str | None = _option(
+        "Radii to decide, such as 0,0.25,0.5.", "each half sigma in reach", key="report.radii"
+    )
     tolerance: float | None = _option(
         "Draw by the rule anytime, until a radius is this many sigmas below that of --n draws.",
         defaults.STOPPING["anytime"]["tolerance"],

@@ -22,12 +22,15 @@ Finding = tuple[str, str]  # a mark, and the text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What the options of a command leave open; ``stopping`` has the constants of each rule."""
+    """What the options of a command leave open; ``stopping`` has the constants of each rule.
+
+    Without a ``report``, nobody has named radii.
+    """
 
     sample: Sampling = defaults.DRAWS
     stopping: dict[str, dict[str, Any]] = field(default_factory=defaults.STOPPING.copy)
     certify: Certify = defaults.CERTIFY
-    report: Report = defaults.REPORT
+    report: Report | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

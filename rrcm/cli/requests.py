@@ -42,7 +42,7 @@ class Request:
 
     ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
     seconds from ``budget_start``, 0 for none. ``seeded`` is whether the user chose the seed of the
-    noise.
+    noise. Without a ``report``, nobody has named radii.
     """
 
     source: ClassifierSource
@@ -50,7 +50,7 @@ class Request:
     sample: Sampling
     stopping: dict[str, Any]
     certify: Certify
-    report: Report
+    report: Report | None
     shard: str = "1/1"
     budget: float = 0.0
     seeded: bool = False
@@ -137,7 +137,8 @@ def _overridden(options: Options, settings: Settings) -> Settings:
     if options.certificate is not None:
         certify = dataclasses.replace(certify, certificates=[options.certificate])
     if options.radii is not None:
-        report = dataclasses.replace(report, radii=parse_radii(options.radii))
+        confidence = report.confidence if report else defaults.CONFIDENCE
+        report = Report(radii=parse_radii(options.radii), confidence=confidence)
         decides = sample.stop == "none" or "radii" in stopping.get(sample.stop, {})
         if options.stop is None and not decides:
             sample = dataclasses.replace(sample, stop=defaults.DRAWS.stop)

@@ -7,7 +7,7 @@ draws little for a table, certifies single pictures too, and loses fewer easy im
 
 from typing import Any
 
-from rrcm.config.certification import Certify, Report, Sampling
+from rrcm.config.certification import Certify, Sampling
 
 DRAWS = Sampling(
     backend="onnx",
@@ -23,15 +23,15 @@ DRAWS = Sampling(
     certificate="cohen",
     alpha=0.001,
 )
-RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]
-# With radii of large sigmas; those that n draws cannot certify cost nothing.
-DECIDED = [*RADII, 2.0, 2.5, 3.0]
-STOPPING: dict[str, dict[str, Any]] = {  # constants of each stopping rule
+RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]  # of the presets
+CONFIDENCE = 0.95  # of intervals
+STOPPING: dict[str, dict[str, Any]] = {
+    # Constants of each stopping rule. Nobody has named radii: rrcm/certification/votes/reach.py
+    # gives those that n draws can certify at the sigma in question.
     "none": {},
-    "grid": {"radii": DECIDED, "beta": 5e-4},
-    "spending": {"radii": DECIDED, "beta": 0.01},
-    "proportional": {"radii": DECIDED, "beta": 0.3},
+    "grid": {"radii": None, "beta": 5e-4},
+    "spending": {"radii": None, "beta": 0.01},
+    "proportional": {"radii": None, "beta": 0.3},
     "anytime": {"tolerance": 0.1, "beta": 1e-3},
 }
 CERTIFY = Certify(certificates=["cohen"], alpha=DRAWS.alpha)
-REPORT = Report(radii=RADII, confidence=0.95)

@@ -38,7 +38,8 @@ def collect(
 
     Args:
         images: The images, all held in memory.
-        labels: Their classes, -1 for unknown; by default those of the data set, if it has any.
+        labels: Their classes, -1 for unknown; by default those of the data set, if it has any,
+            which they may not contradict.
         classes: Names of the classes.
         fit: The shape, and how pictures and files are brought to it. None: as they are, in the
             shape of the first.
@@ -63,10 +64,18 @@ def collect(
     white = MAX_VALUE if all(array.dtype == np.uint8 for array in found) else 1
     if white == 1:
         found = [_fractions(array) for array in found]
+    wanted = known(marks if labels is None else labels, images=len(found), classes=classes)
+    differ = (wanted != marks) & (np.array(marks) != UNKNOWN)
+    if differ.any():
+        place = int(differ.argmax())
+        raise DataError(
+            f"labels: image {place} is {wanted[place]} there and {marks[place]} in the data set; "
+            "give one or the other, in the order of the images (a loader may shuffle them)"
+        )
     return Split(
         idx=np.arange(len(found)),
         images=np.stack(found),
-        labels=known(marks if labels is None else labels, images=len(found), classes=classes),
+        labels=wanted,
         classes=tuple(classes),
         max_value=white,
     )

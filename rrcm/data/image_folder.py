@@ -3,7 +3,6 @@
 import io
 import unicodedata
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from rrcm.core.files import read_bytes, uncell
 from rrcm.core.labels import UNKNOWN
 from rrcm.core.registry import suggest
 from rrcm.core.schema import listed
+from rrcm.data import duplicates
 from rrcm.data.ingest import class_folders
 from rrcm.data.splits.pictures import MAX_VALUE, SUFFIXES, Fit, read
 from rrcm.data.splits.shards import Split
@@ -26,15 +26,15 @@ class Folder:
     ``files`` [N] are the paths of the split's images relative to the folder. ``left_out`` has a
     line for each unused file, with the reason, and ``passed_over`` has lines on files that were not
     looked at. The ``idx`` of an image is the position of its file among all picture files sorted by
-    path, so that an unreadable file renumbers no other. ``duplicates`` counts the images whose
-    pixels an earlier one has, too.
+    path, so that an unreadable file renumbers no other. ``duplicates`` has a line if
+    pixels of some are those of others.
     """
 
     split: Split
     files: list[str]
     left_out: list[str]
     passed_over: list[str]
-    duplicates: int
+    duplicates: list[str]
 
 
 def folder(
@@ -89,9 +89,13 @@ def folder(
         max_value=MAX_VALUE,
     )
     files = [names[place] for place in places]
-    twice = len(places) - len({sha256(image.data).digest() for image in images[: len(places)]})
+    again = duplicates.line(duplicates.digests(np.asarray(split.images)))
     return Folder(
-        split=split, files=files, left_out=left_out, passed_over=passed_over, duplicates=twice
+        split=split,
+        files=files,
+        left_out=left_out,
+        passed_over=passed_over,
+        duplicates=again,
     )
 
 

@@ -1,7 +1,8 @@
 """Certified answers over HTTP: a smoothed classifier as an ASGI application.
 
 Guarantee: an answer is that of `Smoothed.answer` for the picture in the request, with a noise seed
-that is drawn for the request and cannot be predicted. At most ``workers + queue`` pictures arrive,
+that nobody but the server can predict. It is a function of the pixels and of a secret that each
+start draws: asking again gives the same noise. At most ``workers + queue`` pictures arrive,
 wait or are computed at a time, each of at most ``bytes`` bytes. Further requests are refused at
 once.
 """

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import hmac
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -59,6 +61,8 @@ class Service:
         self.smoothed = smoothed
         self.fit = smoothed.fit or Fit(shape=smoothed.shape)
         self.name = name
+        self.definition = smoothed.definition()
+        self.secret = secrets.token_bytes(32)  # of this process
         self.limits = limits
         self.reproducible = reproducible
         self.places = limits.workers + limits.queue
@@ -80,7 +84,7 @@ class Service:
         return self.inside - self.computing
 
     async def certify(self, request: Request, seed: Seed = None) -> Reply:
-        """Certify the picture in the body, with a noise seed of its own."""
+        """Certify the picture in the body, with noise of its own: the same for the same pixels."""
         if seed is not None and not self.reproducible:
             raise HTTPException(
                 403,
@@ -129,7 +133,7 @@ class Service:
             "classes": list(smoothed.backend.classes),
             "provider": smoothed.backend.provider,
             "rule": draws.stop,
-            "stopping": smoothed.stopping,
+            "stopping": self.definition.stopping,
             "reproducible": self.reproducible,
             "max_bytes": self.limits.bytes,
             "timeout": self.limits.seconds,
@@ -157,7 +161,7 @@ class Service:
         left = arrival + self.limits.seconds - time.monotonic()
         if left <= 0:
             raise self._late(has_arrived=True)
-        seed = secrets.randbits(64) if seed is None else seed
+        seed = self._seed(image) if seed is None else seed
         with self.metrics.drawing.time():
             answer = self.smoothed.answer(image, seed=seed, budget=left)
         certified = dataclasses.asdict(answer) | {"seed": str(answer.seed)}
@@ -172,6 +176,14 @@ class Service:
             model=self.name,
             weights=self.smoothed.backend.weights,
         )
+
+    def _seed(self, image: np.ndarray) -> int:
+        """The seed of a picture, which only this server can compute, and which is always the same.
+
+        So who asks again for the same pixels has the same noise, and cannot choose an answer.
+        """
+        digest = hmac.digest(self.secret, np.ascontiguousarray(image).tobytes(), "sha256")
+        return int.from_bytes(digest[:8], "big")
 
     def _late(self, *, has_arrived: bool) -> HTTPException:
         within = f"within {self.limits.seconds:g} s"

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 class Reply(BaseModel):
     """The smoothed classifier's answer for one picture.
 
-    With probability at least 1 - alpha over the noise of this request, the smoothed classifier
+    With probability at least 1 - alpha over the noise of this picture, the smoothed classifier
     answers `label` for every picture within the l2 distance `radius` of this one.
     """
 

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rrcm.core import registry
+from rrcm.config.certification import noise_level
+from rrcm.core import arguments, registry
+from rrcm.core.ranges import require
 from rrcm.core.schema import parse
 from rrcm.training.engine.draws import Draws
 from rrcm.training.shared.losses import info_nce
@@ -18,6 +20,7 @@ from rrcm.training.shared.losses import info_nce
 __all__ = ["info_nce", "loss", "representation_consistency"]
 
 
+@arguments.checked()
 def loss(
     method: str,
     network: nn.Module,
@@ -43,8 +46,11 @@ def loss(
         One value for each image, [B].
 
     Raises:
-        ConfigError: There is no such method, or a constant is missing, unknown or out of range.
+        ConfigError: There is no such method, a constant is missing or unknown, or an argument is
+            of another type or out of range.
     """
+    require(x.is_floating_point(), f"x: pixels of floating point in [0, 1], got {x.dtype}")
+    noise_level(sigma)
     component = registry.load("methods", method)
     return component.loss(
         _Blind(network),
@@ -57,6 +63,7 @@ def loss(
     )
 
 
+@arguments.checked()
 def representation_consistency(
     encoder: nn.Module,
     projector: nn.Module,

@@ -19,7 +19,7 @@ from rrcm.certification.answers import Answers
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core import registry
-from rrcm.core.errors import BackendError, DataError, VotesError
+from rrcm.core.errors import BackendError, ConfigError, DataError, VotesError
 
 QUICK = {"copies": 4, "steps": 4, "restarts": 2}
 MARGINS = np.array([0.0, 0.08, 0.17, 0.26, -0.2])  # signed distances to the boundary
@@ -207,6 +207,28 @@ def test_copies_of_a_network_have_gradients():
 class Numbers(nn.Module):
     def forward(self, scores):
         return scores.argmax(1)
+
+
+def test_answers_and_images_have_the_labels_of_either(smoothed, answers, found):
+    """A slice of answers says which images are attacked; n, n0 and alpha are those of `certify`."""
+    how = {"radii": RADII, "progress": False} | QUICK
+    bare = smoothed.certify(
+        pictures(), radii=RADII, n=10_000, seed=3, batch_size=500, progress=False
+    )
+
+    of_images = smoothed.attack(pictures(), labels=[1] * len(MARGINS), answers=bare, **how)
+    of_answers = smoothed.attack(pictures(), answers=answers, **how)
+    some = smoothed.attack(pictures(), labels=[1] * len(MARGINS), answers=bare[1:3], **how)
+    own = smoothed.attack(pictures()[:1], labels=[1], n=200, n0=50, alpha=0.01, **how)
+
+    assert of_images.attacked == of_answers.attacked == found.attacked
+    assert of_images.header == found.header and of_images.rows == found.rows
+    assert some.attacked == {name: column[1:3] for name, column in found.attacked.items()}
+    assert (own.header.n, own.header.n0, own.header.alpha) == (200, 50, 0.01)
+    with refused(ConfigError, "n: the answers have theirs"):
+        smoothed.attack(pictures(), answers=answers, n=200)
+    with refused(DataError, "other images or labels; give all images of the slice's answers"):
+        smoothed.attack(pictures()[:2], answers=answers[:2])
 
 
 def test_unknown_labels_and_answers_of_something_else_are_refused(smoothed, answers, found):

@@ -91,7 +91,16 @@ def test_complements_are_right_where_scipy_s_quantile_is_not(n):
 
 @pytest.mark.parametrize("of", [bounds.complement, bounds.mixture_complement])
 def test_a_bound_needs_its_conditions(of):
-    for k, n, alpha in [(11, 10, 0.1), (-1, 10, 0.1), (0, 0, 0.1), (5, 10, 1.0), (5, 10, math.nan)]:
+    with refused(CertificateError, "need 0 <= k <= n", "got k='5', n=10, alpha=0.1"):
+        of("5", 10, 0.1)
+    for k, n, alpha in [
+        (11, 10, 0.1),
+        (9.5, 10, 0.1),
+        (-1, 10, 0.1),
+        (0, 0, 0.1),
+        (5, 10, 1.0),
+        (5, 10, math.nan),
+    ]:
         with refused(CertificateError, "need 0 <= k <= n", f"got k={k}, n={n}, alpha={alpha}"):
             of(k, n, alpha)
 
@@ -165,6 +174,6 @@ def test_radius_is_precise_for_tiny_complements(q, sigma):
 
 
 def test_sigma_must_be_positive():
-    for sigma in (0.0, math.nan):
-        with refused(CertificateError, f"sigma must be positive, got {sigma}"):
+    for sigma in (0.0, math.nan, "0.5"):
+        with refused(CertificateError, f"sigma must be positive, got {sigma!r}"):
             bounds.radius(0.1, sigma=sigma)

@@ -153,10 +153,72 @@ def test_what_is_no_image_or_label_is_named():
     for labels, words in [([0], "not an integer for each of 6"), ([2] * 6, "2 is none of the 2")]:
         with refused(DataError, words):
             smooth().certify(IMAGES, labels=labels, **FAST)
+    pairs = DataLoader(TensorDataset(IMAGES, torch.tensor(LABELS)), batch_size=4)
+    with refused(DataError, "labels: image 3 is 0 there and 1 in the data set"):
+        smooth().certify(pairs, labels=[0, 1, 0, 0, 1, 1], **FAST)
+    assert smooth().certify(pairs, labels=LABELS, **FAST).rows[3].label == 1
     with refused(ConfigError, "workers: must be positive, got 0"):
         smooth().certify(IMAGES, **FAST | {"workers": 0})
     with refused(ConfigError, "steps: must be positive, got 0"):
         smooth().attack(IMAGES, labels=[0] * 6, steps=0)
+
+
+# Arguments of other types.
+
+
+def test_a_number_is_what_holds_one():
+    """Of NumPy and PyTorch, whole or not; one radius is a list of one."""
+    wanted = smooth().certify(IMAGES, radii=[0.25], **FAST)
+
+    for number in (np.float32, np.float64, torch.tensor, lambda x: torch.tensor([x])):
+        same = smooth(sigma=number(SIGMA), classes=np.int64(2), shape=np.array([1, 4, 4]))
+        got = same.certify(IMAGES, radii=number(0.25), **FAST | {"n": number(1e3), "n0": 20.0})
+        assert said(got) == said(wanted) and got.header == wanted.header
+    page = rrcm.report(wanted, radii=torch.tensor([0.25, 0.0]))
+    assert [*page.table][2:4] == ["answered, r = 0", "answered, r = 0.25"]
+
+
+def of_another_type():
+    """What is called, and the word that its error begins with."""
+    for name, values in {
+        "sigma": ["0.5", True, None, [0.1, 0.2], 1j],
+        "classes": ["10", 2.5, [1, 2]],
+        "mean": ["0.5", ["0.5"]],
+        "shape": [(4, 4), 4, "1x4x4"],
+        "output": [1],
+    }.items():
+        yield from ((name, lambda k=name, v=v: smooth(**{k: v})) for v in values)
+    for name, values in {
+        "n": ["200", 1.5, math.nan, math.inf, True],
+        "alpha": ["0.001", [0.1, 0.2], 0, 1, math.nan],
+        "radii": ["0.25", [None], {0.1: 1}, [], [-1], [math.nan]],
+        "stop": [1, b"none"],
+        "seed": ["1", 0.5, -1, 2**64],
+        "budget": ["1m", -1, math.inf],
+        "workers": ["2", 0],
+        "devices": ["cpu", 0],
+        "votes": [1],
+        "progress": ["no", 2],
+    }.items():
+        yield from ((name, lambda k=name, v=v: smooth().certify(IMAGES, **{k: v})) for v in values)
+    for name, value in {"n": "200", "steps": 0, "copies": 1.5, "answers": [1], "path": 1}.items():
+        how = {"labels": LABELS, name: value}
+        yield name, lambda how=how: smooth().attack(IMAGES, **how)
+    yield "idx", lambda: smooth().answer(IMAGES[0], idx="1")
+    yield "answers", lambda: rrcm.report([1, 2])
+    yield "answers", lambda: rrcm.report({"a": 1})
+    constants = {"constants": {}, "sigma": "0.5"}
+    yield "sigma", lambda: rrcm.losses.loss("gaussian", net(), IMAGES, IMAGES, **constants)
+    yield "x", lambda: rrcm.losses.loss("gaussian", net(), IMAGES.byte(), IMAGES, sigma=1)
+
+
+def test_arguments_of_other_types_are_refused_before_anything_is_drawn(monkeypatch):
+    monkeypatch.delattr(sampler.VoteSampler, "draw_votes")
+    for name, call in of_another_type():
+        with refused(ConfigError, f"{name}: "):
+            call()
+    with pytest.raises(TypeError, match=r"attack\(\) got an unexpected keyword argument 'stepz'"):
+        smooth().attack(IMAGES, stepz=3)
 
 
 # The network.
@@ -185,11 +247,27 @@ class Shuffled(Brightness):
         return super().forward(x - x.mean())
 
 
+class Ranged(Brightness):
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+
+    def forward(self, x):
+        assert x.abs().max() < self.most, "a range"
+        return super().forward(x)
+
+
 def test_guards_hold_for_networks_in_memory():
     with refused(BackendError, "depend on the other pictures of its batch"):
         smooth(Shuffled().eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "Linear does not run at 4 x 4"):
         smooth(nn.Linear(3, 2).eval()).certify(IMAGES, **FAST)
+    empty = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, device="meta")).eval()
+    with refused(BackendError, "Sequential: tensors on the device meta have no values"):
+        smooth(empty).certify(IMAGES, **FAST)
+    for most in (1, 2.2, 2.7):  # refused by fixed pictures, by checks, and while drawing
+        with refused(BackendError, "Ranged fails on", "as noise makes them: a range"):
+            smooth(Ranged(most).eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "Identity gives no scores of two classes", "[2, 1, 4, 4]"):
         smooth(nn.Identity().eval()).certify(IMAGES, **FAST)
     with refused(ConfigError, "classes: how many outputs"):
@@ -620,6 +698,18 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
     ]:
         with refused(DataError, words):
             rrcm.report(answers, labels)
+    some = rrcm.report(answers[1:3], LABELS[1:3])
+    assert said(answers[1:3]) == said(answers)[1:3] and [*answers[::2].to_pandas()["idx"]] == [
+        0,
+        2,
+        4,
+    ]
+    assert some.table.equals(rrcm.report(answers, [-1, *LABELS[1:3], -1, -1, -1]).table)
+    again = smooth().certify(torch.cat([IMAGES[:1], IMAGES[:2]]), **FAST)
+    line = "duplicates: 1 of 3 pictures equal others"
+    assert line in repr(rrcm.report(again)) and line not in repr(rrcm.report(again[1:]))
+    rrcm.report(again).save(tmp_path / "again.html")
+    assert line in (tmp_path / "again.html").read_text()
     with refused(DataError, "no answers were given"):
         rrcm.report({})
     with refused(ConfigError, "confidence: must lie in (0, 1), got 1.5"):

@@ -13,7 +13,7 @@ from PIL import Image
 from rrcm.certification.sampling import session
 from rrcm.certification.votes import records
 from rrcm.cli import requests
-from rrcm.cli.commands import on_demand, repeated
+from rrcm.cli.commands import on_demand, predict, repeated
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 from rrcm.config.certification import Certify
@@ -161,6 +161,31 @@ def test_tables_of_the_same_classifier_are_counted_in_every_precision(
     ]
 
 
+# What nobody names.
+
+
+@pytest.mark.parametrize("stop", ["spending", "grid", "none"])
+def test_radii_that_nobody_names_are_half_sigmas_in_reach(here: Path, capfd, stop: str):
+    """Of 1,000 unanimous votes at 0.001, or half of it: 2.46 and 2.43 sigma, eq. 11 and 12."""
+    for n, reach in ((1000, 4), (2000, 5)):
+        request = asked(sigma=0.05, n=n, stop=stop)
+        header, *_ = on_demand.drawn(request, request.opened())
+        radii = on_demand.shown(request, header).radii
+        assert radii == pytest.approx([i * 0.025 for i in range(reach + 1)], abs=1e-12)
+        assert header.stopping.get("radii", radii) == radii
+        assert "out of reach" not in on_demand.certify(request)
+    sure = on_demand.certify(asked(sigma=0.05, n=1000, stop=stop, radii="0.1,0.125,0.2"))
+    (line,) = [line for line in sure.splitlines() if line.startswith("out of reach: ")]
+    assert line.startswith("out of reach: r = 0.125, 0.2: 1,000 unanimous votes at sigma = 0.05")
+    picture = str(here / "pictures/dark/0.png")
+    for radii, far in ((None, False), ("0,0.2", stop != "none")):
+        request = requests.resolve(
+            Options(onnx="right.onnx", **ASKED | {"sigma": 0.05, "stop": stop, "radii": radii}),
+            Project(),
+        )
+        assert ("out of reach: r = 0.2" in predict.predict(request, picture)) == far
+
+
 # What is written.
 
 
@@ -171,6 +196,8 @@ def written(
     stop = changes.get("stop", DRAWS.stop)
     usual = {"run": "a", "n": 1000, "n0": DRAWS.n0, "batch_size": DRAWS.batch_size, "stop": stop}
     usual |= {"stopping": STOPPING[stop], "alpha": alpha}
+    if usual["stopping"].get("radii", ()) is None:  # nobody names any
+        usual["stopping"] = usual["stopping"] | {"radii": [0.0, 0.25, 0.5, 0.75, 1.0]}
     header, rows = random_votes(0, images=2, **usual | changes)
     certify = Certify(certificates=[*certificates], alpha=alpha)
     header = dataclasses.replace(header, seed=seed)
@@ -197,6 +224,6 @@ def test_no_table_takes_the_name_of_one_with_other_options(tmp_path: Path, monke
         *(written(backend="foreign/onnx", n0=n0) for n0 in (100, 50)),
     ]
 
-    assert names[0] == "a-e0.5-n1000-spending-r0to3-a0.001"
+    assert names[0] == "a-e0.5-n1000-spending-r0to1-a0.001"
     assert names[2:4] == ["a-e0.5-n1000-none-a0.001", "a-e0.5-n1000-none-two_class-a0.001"]
     assert len({*names}) == len(names)

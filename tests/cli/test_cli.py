@@ -81,9 +81,9 @@ def test_help_gives_the_default_that_holds_outside_of_a_checkout():
     }
 
     sample = {name: getattr(defaults.DRAWS, name) for name in requests.SAMPLE}
-    certify, decided = defaults.CERTIFY, defaults.STOPPING[defaults.DRAWS.stop]["radii"]
+    certify = defaults.CERTIFY
     known = sample | {"alpha": certify.alpha, "certificate": certify.certificates[0]}
-    known |= {"radii": ",".join(f"{radius:g}" for radius in decided)}
+    known |= {"radii": "each half sigma in reach"}
     known |= defaults.STOPPING["anytime"]
     known |= {"seed": "fresh for image files"}
     assert of_params.keys() >= {"batch_size", "n", "alpha", "tolerance"}

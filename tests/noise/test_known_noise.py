@@ -1,5 +1,6 @@
 """Whoever knows the noise can make a picture whose certificate is false; so nobody knows it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, predict
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
-from rrcm.core.errors import ConfigError
+from rrcm.core.errors import ConfigError, DataError
 
 SIGMA = 0.5
 
@@ -33,13 +34,24 @@ def asked(**options) -> requests.Request:
     return requests.resolve(Options(**given | options), Project())
 
 
-def test_the_answer_for_a_picture_file_has_fresh_noise(picture: Path):
-    """Each answer has a seed of its own, which repeats it."""
-    answers = [predict.predict(asked(), str(picture)) for _ in range(4)]
+def test_the_answer_for_a_picture_file_has_noise_that_is_kept(picture: Path):
+    """Whoever asks again for the same pixels under the same settings cannot choose."""
+    Image.new("L", (4, 4), 99).save("same.bmp")
+    Image.new("L", (4, 4), 98).save("other.png")
+    tries = [(asked(), name) for name in ("picture.png", "picture.png", "same.bmp", "other.png")]
+    tries += [(asked(**change), "picture.png") for change in ({"alpha": 0.01}, {"n": 999})]
 
-    seeds = [int(answer.rpartition("--seed ")[2].split()[0]) for answer in answers]
-    assert len({*seeds}) == 4 and max(seeds) > 2**32
-    assert predict.predict(asked(seed=seeds[0]), str(picture)) == answers[0]
+    said = [predict.predict(*one).partition(": ")[2] for one in tries]
+
+    seeds = [int(answer.rpartition("--seed ")[2].split()[0]) for answer in said]
+    assert said[0] == said[1] == said[2] and len({*seeds}) == 4 and max(seeds) > 2**32
+    assert predict.predict(asked(seed=seeds[0]), str(picture)).endswith(said[0])
+    shutil.rmtree(".rrcm")
+    assert predict.predict(*tries[0]).partition(": ")[2] != said[0]
+    shutil.rmtree(".rrcm")
+    Path(".rrcm").touch()
+    with refused(DataError, "the seed of the noise cannot be kept here", "--seed"):
+        predict.predict(*tries[0])
     for seed in (-1, 2**64):
         with refused(ConfigError, "seed", str(seed)):
             asked(seed=seed)

@@ -289,7 +289,7 @@ VARIANTS = {
 
 # Files that a stage does not run, in folders of which it runs most. An edit of one runs the stage
 # again for nothing, unless `rrcm accept` finds that it cannot matter.
-SMALL = {f"rrcm/core/{name}.py" for name in ("labels", "progress", "torchvision_stub")}
+SMALL = {f"rrcm/core/{name}.py" for name in ("arguments", "labels", "progress", "torchvision_stub")}
 BEHIND = {f"rrcm/models/trained/{name}.py" for name in ("ensembles", "purified", "quantize")}
 CONFIG = {f"rrcm/config/{name}.py" for name in ("defaults", "denoisers", "evaluation", "params")}
 COARSE = {
@@ -297,6 +297,7 @@ COARSE = {
     "denoise": BEHIND,
     "represent": {"rrcm/models/trained/base/classifier.py", "rrcm/noise/levels.py"},
     "sample": CONFIG,
+    "certify": {"rrcm/certification/votes/reach.py"},
     "report": {"rrcm/analysis/page.py", "rrcm/config/defaults.py"},
 }
 

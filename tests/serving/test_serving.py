@@ -74,6 +74,13 @@ def test_an_answer_is_the_classifiers():
     assert [abstained[key] for key in ("label", "name", "radius")] == [None, None, 0]
 
 
+def packed(pixels: np.ndarray) -> bytes:
+    """The same pixels in other bytes."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert("RGB").save(file, "PNG", compress_level=0)
+    return file.getvalue()
+
+
 async def metrics(asking: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
     """(name, values of labels) -> value."""
     response = await asking.get("/metrics")
@@ -85,15 +92,23 @@ async def metrics(asking: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_every_request_has_noise_of_its_own_and_metrics_are_the_sums_of_the_answers():
+def test_every_picture_has_noise_of_its_own_and_metrics_are_the_sums_of_the_answers():
+    """Asking again for the same pixels chooses nothing; another start has another secret."""
+    others = [png(PIXELS[0] + np.uint8(i)) for i in range(8)]
+
     async def talk(asking: httpx.AsyncClient) -> tuple[list[dict[str, Any]], Any]:
-        answers = [(await post(asking)).json() for _ in range(8)]
+        answers = [(await post(asking, other)).json() for other in others]
         await post(asking, b"no picture")
-        return answers, await metrics(asking)
+        counted = await metrics(asking)
+        for content in (others[0], packed(PIXELS[0])):
+            again = (await post(asking, content)).json()
+            assert {**again, "seconds": 0} == {**answers[0], "seconds": 0}
+        return answers, counted
 
     answers, sums = ask(talk, classifier(sigma=2.0))
 
     seeds = [int(reply["seed"]) for reply in answers]
+    assert ask(post, classifier(sigma=2.0)).json()["seed"] != answers[0]["seed"]
     assert len({*seeds}) == 8 and len({reply["n_A"] for reply in answers}) > 1
     assert max(seeds) > 2**53, "readers of JSON would round them, were they not text"
     assert sums["rrcm_abstentions_total",] == sum(reply["abstained"] for reply in answers)
@@ -347,7 +362,8 @@ def test_what_is_served_is_said_and_documented():
     assert served["shape"] == [1, 2, 2] and served["classes"] == ["0", "1", "2"]
     settings = [served[key] for key in ("sigma", "n0", "n", "rule", "reproducible")]
     assert settings == [0.5, 100, 400, "spending", False]
-    assert served["stopping"] == STOPPING["spending"] and "[0, 1]" in served["units"]
+    reached = STOPPING["spending"] | {"radii": [0.0, 0.25, 0.5, 0.75, 1.0]}  # 2.05 sigma
+    assert served["stopping"] == reached and "[0, 1]" in served["units"]
     OpenAPI.model_validate(api)
     responses = api["paths"]["/certify"]["post"]["responses"]
     assert {*responses} == {"200", *map(str, application.REASONS)}

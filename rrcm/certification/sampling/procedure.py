@@ -19,7 +19,7 @@ import numpy as np
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler, subset
 from rrcm.certification.sampling.voting import Backend
-from rrcm.certification.votes import records
+from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import BUDGET, Header, Row
 from rrcm.config.certification import Sampling
 from rrcm.core import registry
@@ -40,7 +40,7 @@ def header(
 ) -> Header:
     """The header of votes of ``split``, with noise at the sigma that ``backend`` classifies at.
 
-    ``stopping`` are the constants of the rule.
+    ``stopping`` are the constants of the rule; radii of None become those of `reach.usual`.
 
     Raises:
         ConfigError: ``shard`` is not i/k, or the rule makes no claim when a ``budget`` ends it.
@@ -52,7 +52,7 @@ def header(
         require_any_look(cfg.stop, key="budget")
     places = subset(cfg.subset, len(split.idx))
     component, pixels = registry.load("distributions", cfg.noise), math.prod(split.images.shape[1:])
-    return Header(
+    made = Header(
         **(dataclasses.asdict(cfg) | {"split": split.name}),
         format=records.FORMAT,
         stream=records.stream(component.NAME, split.name),
@@ -64,10 +64,11 @@ def header(
         budget=budget,
         provider=backend.provider,
         images=len(places),
-        pixels=_identity(split, places),
+        pixels=identity(split, cfg.subset),
         shard=f"{int(i)}/{int(k)}",
         classes=list(backend.classes),
     )
+    return reach.named(made)
 
 
 def require_any_look(stop: str, *, key: str) -> None:
@@ -85,8 +86,9 @@ def require_any_look(stop: str, *, key: str) -> None:
         )
 
 
-def _identity(split: Split, places: np.ndarray) -> str:
-    """SHA-256 of the sampled images, with their indices and labels."""
+def identity(split: Split, chosen: str) -> str:
+    """SHA-256 of the images of the subset ``chosen``, with their indices and labels."""
+    places = subset(chosen, len(split.idx))
     digest = hashlib.sha256(str((split.images.shape[1:], split.max_value)).encode())
     for place in places:
         digest.update(np.array([split.idx[place], split.labels[place]], dtype="<i8").data)
@@ -105,12 +107,15 @@ def rows_of_these(path: Path, split: Split) -> list[Row]:
         ConfigError: Its ``subset`` is not valid.
     """
     header, rows = records.read(path)
+    return rows if are_of_these(header, rows, split) else []
+
+
+def are_of_these(header: Header, rows: Iterable[Row], split: Split) -> bool:
+    """Whether all ``rows`` of ``header`` are of images of ``split``, whatever labels it has."""
     labels = dict(zip(split.idx.tolist(), split.labels.tolist(), strict=True))
     labels |= {row.idx: row.label for row in rows}
     then = np.array([labels[idx] for idx in split.idx.tolist()], dtype=split.labels.dtype)
-    places = subset(header.subset, len(split.idx))
-    same = header.pixels == _identity(dataclasses.replace(split, labels=then), places)
-    return rows if same else []
+    return header.pixels == identity(dataclasses.replace(split, labels=then), header.subset)
 
 
 def reusable(earlier: Iterable[Path], header: Header, split: Split) -> dict[int, Row]:

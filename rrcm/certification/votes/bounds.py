@@ -6,6 +6,7 @@ q = 1 - p. Equation numbers are those of docs/theory.md.
 
 import math
 from functools import lru_cache
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -109,10 +110,10 @@ def radius(q: float, *, sigma: float) -> float:
     Negative if q > 1/2, infinite for q = 0 or 1.
 
     Raises:
-        CertificateError: sigma is not positive.
+        CertificateError: sigma is not positive, or one is no number.
     """
-    if not sigma > 0:
-        raise CertificateError(f"sigma must be positive, got {sigma}")
+    if not (isinstance(q, Real) and isinstance(sigma, Real) and sigma > 0):
+        raise CertificateError(f"sigma must be positive, got {sigma!r}; of 1 - p = {q!r}")
     return -sigma * float(ndtri(q))
 
 
@@ -122,7 +123,11 @@ def _up(n: int) -> float:
 
 
 def _require(k: int, n: int, alpha: float) -> None:
-    if not (0 <= k <= n and n > 0 and 0 < alpha < 1):
+    try:
+        valid = 0 <= k <= n and n > 0 and k % 1 == n % 1 == 0 and 0 < alpha < 1
+    except TypeError:  # text
+        valid = False
+    if not valid:
         raise CertificateError(
-            f"need 0 <= k <= n, n > 0 and 0 < alpha < 1; got k={k}, n={n}, alpha={alpha}"
+            f"need 0 <= k <= n, n > 0, whole, and 0 < alpha < 1; got {k=}, {n=}, {alpha=}"
         )

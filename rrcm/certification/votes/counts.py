@@ -135,19 +135,23 @@ class Claim:
         return got.radius
 
 
+def unanimous(rule: Rule) -> ImageVotes:
+    """All votes of all draws of ``rule`` for one class: none certify a larger radius."""
+    return ImageVotes(
+        idx=0,
+        selection=np.array([1, 0]),
+        draws=rule.looks,
+        counts=np.array([[look, 0] for look in rule.looks]),
+    )
+
+
 def require_enough(certificate: Certificate, rule: Rule, *, alpha: float) -> None:
     """Refuse too few draws for unanimous votes to certify anything.
 
     Raises:
         CertificateError: There are too few.
     """
-    unanimous = ImageVotes(
-        idx=0,
-        selection=np.array([1, 0]),
-        draws=rule.looks,
-        counts=np.array([[look, 0] for look in rule.looks]),
-    )
-    if certificate.certify(unanimous, rule, sigma=1.0, alpha=alpha).label == ABSTAIN:
+    if certificate.certify(unanimous(rule), rule, sigma=1.0, alpha=alpha).label == ABSTAIN:
         raise CertificateError(
             f"n: {rule.looks[-1]} votes can never certify at alpha = {alpha}: all would abstain"
         )

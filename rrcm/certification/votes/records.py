@@ -269,6 +269,18 @@ def fields(value: Header | Row) -> dict[str, Any]:
     return dict([*items[:place], *CONSTANT.items(), *items[place:]])
 
 
+def from_fields(value: dict[str, Any]) -> Header:
+    """The header that has these `fields`.
+
+    Raises:
+        ConfigError: None has.
+        ValueError: They are of another version.
+    """
+    value = dict(value)
+    _drop_constants(value, CONSTANT)
+    return parse(value, Header, where="header")
+
+
 def _line(value: dict[str, Any]) -> str:
     return f"{sealed(json.dumps(value, separators=(',', ':'), allow_nan=False))}\n"
 
@@ -316,9 +328,7 @@ def _header(line: str, path: Path) -> tuple[Header, list[int]]:
                     f"{FORMAT!r} and {PACKED!r}; sample again"
                 )
             first["format"], draws = FORMAT, [index(look) for look in first.pop("looks")[:LOOKS]]
-        if isinstance(first, dict):
-            _drop_constants(first, CONSTANT)
-        header = parse(first, Header, where="header")
+        header = from_fields(first)
     except (KeyError, TypeError, ValueError, RecursionError, ConfigError) as error:
         raise VotesError(f"{path}:1: not the header of a votes file ({str(error)[:300]})") from None
     _require(header, where=f"{path}:1")

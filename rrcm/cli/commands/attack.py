@@ -10,18 +10,20 @@ from rrcm.certification import attack as attacks
 from rrcm.certification import certify
 from rrcm.certification.answers import Answers
 from rrcm.certification.attack import Search
-from rrcm.certification.votes import records
+from rrcm.certification.votes import reach, records
 from rrcm.cli.classifiers import note
-from rrcm.cli.commands import on_demand
+from rrcm.cli.commands import on_demand, repeated
 from rrcm.cli.requests import Request
 from rrcm.core import locks
 
 
 def attack(request: Request, search: Search) -> str:
     """Certify the images of a request and attack them; return the table and the files written."""
-    opened, radii = request.opened(), request.report.radii
+    opened = request.opened()
     network = attacks.differentiable(opened.smoothed, opened.split)
     header, rows, votes = on_demand.drawn(request, opened)
+    settings = on_demand.shown(request, header)
+    radii = settings.radii
     asked = sha256(f"{radii} {search}".encode()).hexdigest()[:8]
     path = on_demand.VOTES / f"{records.key(header)}-{asked}.attack.json"
     with locks.alone(path.with_suffix(".lock"), f"attack {opened.name}", say=note):
@@ -35,17 +37,19 @@ def attack(request: Request, search: Search) -> str:
     entry = dataclasses.replace(
         entry, name=out.name, table=entry.table.assign(**also, **found.attacked)
     )
-    shown: dict[str, Any] = {"radii": radii, "confidence": request.report.confidence}
+    shown: dict[str, Any] = {"radii": radii, "confidence": settings.confidence}
     certify.write(entry.table, out.with_name(f"{out.name}.csv"))
     report.write([entry], out, subject=opened.name, **shown)
     table = attacked.table([entry], **shown).drop(columns="method")
     lines = [
         *attacked.contradictions([entry]),
-        f"robust accuracy, % [{tables.percent_of(request.report.confidence)} Wilson interval]\n",
+        f"robust accuracy, % [{tables.percent_of(settings.confidence)} Wilson interval]\n",
         f"{markup.plain(table, again=1)}\n",
         f"{len(rows)} images, alpha = {header.alpha}; PGD and DDN on {search.copies} noisy copies, "
         f"{search.steps} steps, {search.restarts} restarts",
         *on_demand.repetition(header, opened, alpha=header.alpha),
+        *repeated.attacks(header, on_demand.VOTES, alpha=header.alpha),
+        *reach.beyond(header, radii),
         f"certificates and distances: {out}.csv",
         f"the report: {out / 'index.html'}",
         f"votes: {votes}; the attack: {path}",

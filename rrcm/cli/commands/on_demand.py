@@ -19,18 +19,19 @@ from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
 from rrcm.certification import clean, plausibility
 from rrcm.certification.sampling import procedure, session
-from rrcm.certification.votes import records
+from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.cli.classifiers import Opened, note
 from rrcm.cli.commands import repeated, trial
 from rrcm.cli.commands.trial import FOREIGN
 from rrcm.cli.project import Described, Project, Settings
 from rrcm.cli.requests import Request
-from rrcm.config.certification import Certify
-from rrcm.config.defaults import DRAWS, RADII, STOPPING
+from rrcm.config.certification import Certify, Report
+from rrcm.config.defaults import CONFIDENCE, DRAWS, RADII, STOPPING
 from rrcm.core import locks
-from rrcm.core.errors import VotesError, printable
+from rrcm.core.errors import DataError, VotesError, printable
 from rrcm.core.files import require_place, write_text
+from rrcm.data.splits.shards import Split
 
 VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
 CLEAN = Path(".rrcm/clean")  # answers without noise
@@ -82,7 +83,8 @@ def _results(
     opened: Opened | None = None,
 ) -> str:
     """Write certificates; return the text to show, with notes on what is ``opened``, if any."""
-    certify, report, alpha = asked.certify, asked.report, asked.certify.alpha
+    certify, alpha = asked.certify, asked.certify.alpha
+    report = shown(asked, header)
     entry, written = certified(certify, header, rows, project)
     table, tried = entry.table, trial.read(_tried(header))
     warned = [f"warning: {line}" for line in trial.warnings(header, tried, rows)]
@@ -100,6 +102,7 @@ def _results(
         f"{header.stop}: {_effort(header, rows, table)}"
         + ", by the graph; none now"
         * bool(opened and path in opened.votes),
+        *reach.beyond(header, report.radii),
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
         *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
@@ -109,6 +112,11 @@ def _results(
         f"votes: {path}",
     ]
     return "\n".join(lines)
+
+
+def shown(asked: Request | Settings, header: Header) -> Report:
+    """Return what a table of votes shows: radii that are named, or those that draws reach."""
+    return asked.report or Report(radii=reach.shown(header), confidence=CONFIDENCE)
 
 
 def certified(
@@ -236,11 +244,11 @@ def header_of(request: Request, opened: Opened) -> Header:
         opened.split, run=opened.name, shard=request.shard, budget=request.budget
     )
     if request.source.fresh_noise and not request.seeded:
-        return dataclasses.replace(header, seed=_kept_seed(header, opened))
+        return dataclasses.replace(header, seed=kept_seed(header, opened.split))
     return header
 
 
-def _kept_seed(header: Header, opened: Opened) -> int:
+def kept_seed(header: Header, split: Split) -> int:
     """Return an unpredictable seed, drawn once for these images and this request.
 
     If only labels differ from an earlier request, or what else votes do not depend on, it is that
@@ -249,27 +257,31 @@ def _kept_seed(header: Header, opened: Opened) -> int:
     key = records.key(dataclasses.replace(header, seed=0, shard="1/1"))
     path = VOTES / f"{key}.seed"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".seed-{os.getpid()}")
-        seed = _seed_of_votes(header, opened)
-        part.write_text(f"{secrets.randbits(64) if seed is None else seed}\n")
+        part, seed = path.with_suffix(f".seed-{os.getpid()}"), _seed_of_votes(header, split)
         try:
-            os.link(part, path)  # the first of several processes decides
-        except FileExistsError:
-            pass
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(f"{secrets.randbits(64) if seed is None else seed}\n")
+            with suppress(FileExistsError):
+                os.link(part, path)  # the first of several processes decides
+        except OSError as error:
+            raise DataError(
+                f"{path}: the seed of the noise cannot be kept here ({error.strerror}); work in a "
+                "folder of yours, or choose one by --seed"
+            ) from None
         finally:
-            part.unlink()
+            with suppress(OSError):
+                part.unlink()
     return int(path.read_text())
 
 
-def _seed_of_votes(header: Header, opened: Opened) -> int | None:
+def _seed_of_votes(header: Header, split: Split) -> int | None:
     """Return the seed of votes of the same images that answer this request; None without any."""
     for path in sorted(VOTES.glob("*.jsonl")):
         with suppress(VotesError):  # a damaged file is ignored
             earlier = records.definition(path)
             if (earlier.subset, earlier.images) == (header.subset, header.images):
                 wanted = dataclasses.replace(header, seed=earlier.seed)
-                if procedure.reusable([path], wanted, opened.split):
+                if procedure.reusable([path], wanted, split):
                     return earlier.seed
     return None
 
@@ -298,8 +310,9 @@ def _name(header: Header) -> str:
 
 def _unusual(header: Header) -> bool:
     usual = STOPPING.get(header.stop, {})
+    nobodys = reach.named(dataclasses.replace(header, stopping=usual)).stopping
     return (header.n0, header.batch_size) != (DRAWS.n0, DRAWS.batch_size) or (
-        header.stopping not in (usual, usual | {"radii": RADII})
+        header.stopping not in (nobodys, usual | {"radii": RADII})
     )
 
 

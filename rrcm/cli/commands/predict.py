@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 from rrcm.certification.certify import DOWN, one_minus, printed
+from rrcm.certification.votes import reach
 from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.cli.commands import on_demand
 from rrcm.cli.requests import Request
 from rrcm.core.errors import DataError, printable
 
@@ -12,24 +14,34 @@ from rrcm.core.errors import DataError, printable
 def predict(request: Request, image: str) -> str:
     """Classify an image file, or an image of the classifier's data by its index; or abstain.
 
-    A file gets fresh noise, which nobody can predict, unless the request has a seed.
+    A file gets noise that nobody can predict, once for the same pixels and the same request, unless
+    that has a seed: who asks again for the same has the same answer.
     """
     request, truth = request.answering(), ""
     if known := request.source.known_image(image):
         smoothed = request.classifier(max_value=known.max_value)
         answer = smoothed.answer(known.pixels, idx=int(image), seed=request.sample.seed)
+        header = smoothed.definition()
         truth = f"; the label is {known.label}"
     else:
         if not os.path.lexists(image):
             raise DataError(f"--image {image}: neither a file nor an index")
-        seed = request.sample.seed if request.seeded else None
+        smoothed = request.classifier()
         try:
-            answer = request.classifier().answer(Path(image), seed=seed)
+            split = smoothed.split([Path(image)])
         except DataError as error:
             raise DataError(f"--image {error}") from None
+        header = smoothed.header(split)
+        seed = request.sample.seed if request.seeded else on_demand.kept_seed(header, split)
+        answer = smoothed.answer(split.images[0], seed=seed)
     image = printable(image)
     drawn = f"{answer.n_A:,} of {answer.n:,} noisy draws"
-    how = f"stopping rule {answer.rule}\nnoise: seed {answer.seed}; --seed {answer.seed} repeats it"
+    lines = [
+        f"stopping rule {answer.rule}",
+        *reach.beyond(header, header.stopping.get("radii", [])),
+        f"noise: seed {answer.seed}; --seed {answer.seed} repeats it",
+    ]
+    how = "\n".join(lines)
     if answer.label == ABSTAIN:
         return (
             f"{image}: abstain: no class is certain at alpha = {answer.alpha} ({drawn}){truth}\n"

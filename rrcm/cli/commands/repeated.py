@@ -1,6 +1,7 @@
-"""Counts the tables of the same images that lie here: choosing among them is a selection."""
+"""Counts what was done with the same images here: choosing among it is a selection."""
 
 import dataclasses
+import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
 from rrcm.cli.commands.trial import FOREIGN
 from rrcm.core.errors import ConfigError, VotesError
+from rrcm.core.files import read_json
 from rrcm.data.splits.shards import Split
 
 IMAGES = {"run", "split", "subset", "images", "pixels", "shard", "budget"}
@@ -45,6 +47,36 @@ def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: f
     return [
         f"repeated: {len(claims)} tables of these images, {drawn}; one that is chosen among them "
         f"holds at alpha = {alpha} only if each was certified at --alpha {each} or less"
+    ]
+
+
+def attacks(header: Header, folder: Path, *, alpha: float) -> list[str]:
+    """Return a line on the attacks on these images; none if there was one.
+
+    Each finds a wrong answer where there is none with probability ``alpha`` at most, so the least
+    of what k of them leave does with probability k ``alpha``, with the same noise or another.
+
+    Args:
+        header: Of the votes of the images.
+        folder: Where attacks are kept, beside the votes; those of other images are passed over.
+        alpha: Failure probability of what an attack finds.
+    """
+    found = set()
+    for path in sorted(folder.glob("*.attack.json")):
+        with suppress(VotesError, ConfigError, ValueError, KeyError, TypeError):  # damaged, or old
+            radii, search, fields, *_ = json.loads(read_json(path, VotesError)["of"])
+            earlier = records.from_fields(fields)
+            if (earlier.pixels, _classifier(earlier)) == (header.pixels, _classifier(header)):
+                parts = ", ".join(f"{value} {name}" for name, value in search.items())
+                found.add((f"n = {earlier.n:,}, {parts}", repr(radii), repr(earlier)))
+    if len(found) < 2:
+        return []
+    each = printed(alpha / len(found), DOWN, digits=3)
+    searches = "; ".join(dict.fromkeys(search for search, *_ in sorted(found)))
+    return [
+        f"repeated: {len(found)} attacks on these images ({searches}); what one that is chosen "
+        f"among them leaves holds at alpha = {alpha} only if each was made at --alpha {each} or "
+        "less"
     ]
 
 

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from rrcm.certification.sampling import session
 from rrcm.certification.smoothed import Smoothed
+from rrcm.certification.votes import reach
 from rrcm.cli.classifiers import note
 from rrcm.cli.requests import Request
 from rrcm.serving import application, bearer
@@ -126,6 +127,9 @@ async def _patient(server: uvicorn.Server, listener: socket.socket) -> None:
 def _classifier(request: Request) -> Smoothed:
     """Open the classifier, check and compile it, so that no client waits for that."""
     smoothed = request.classifier()
+    header = smoothed.definition()
+    for line in reach.beyond(header, header.stopping.get("radii", [])):
+        note(line)
     x = torch.rand(smoothed.draws.batch_size, *smoothed.shape)
     session.is_batch_invariant(smoothed.backend, x)
     smoothed.answer(np.zeros(smoothed.shape, dtype=np.uint8))

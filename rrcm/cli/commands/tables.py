@@ -16,11 +16,10 @@ from rrcm.certification.truncation import truncate
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.project import Project
-from rrcm.config.defaults import DRAWS, REPORT
+from rrcm.config.defaults import CONFIDENCE, DRAWS
 from rrcm.core.errors import DataError
 from rrcm.core.ranges import require
 
-CONFIDENCE = REPORT.confidence  # of intervals where no settings say so
 RESULTS = Path("results")
 HTML = "index.html"
 CLAIMS = f"""Chance alone leads to a claim, at any radius, in at most \
@@ -40,8 +39,9 @@ def report_files(
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
     out = out or Path(f"report-{results[0].name}")
     shown: dict[str, Any] = {"radii": entries.default_radii(results), "confidence": CONFIDENCE}
-    report.write(results, out, subject=", ".join(_names(results)), **shown)
-    return f"{tables.text(results, **shown)}\n\nthe report: {out / HTML}"
+    notes = entries.beyond(results, shown["radii"])
+    report.write(results, out, subject=", ".join(_names(results)), notes=notes, **shown)
+    return "\n".join([tables.text(results, **shown), "", *notes, f"the report: {out / HTML}"])
 
 
 def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) -> Entry:

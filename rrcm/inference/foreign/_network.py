@@ -32,6 +32,7 @@ RANDOM = (
     "its size, and load its weights"
 )
 
+FAILS = (RuntimeError, AssertionError, ValueError, TypeError, IndexError)  # what it may raise
 NOT_COPIED = (  # what a network may raise when it, or what it keeps, is copied and run
     *(RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError, OSError),
     *(copy.Error, pickle.PickleError),
@@ -76,9 +77,9 @@ class Backend:
         scores are higher than others for 16 fixed pictures.
 
         Raises:
-            BackendError: A part of it is in training mode, quantised by PyTorch or has no weights
-                before its first call, it does not run at this shape, or it does not return scores
-                of two classes or more.
+            BackendError: A part of it is in training mode, quantised by PyTorch, on the device meta
+                or has no weights before its first call, it does not run at this shape or under
+                noise, or it does not return scores of two classes or more.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
         self.name = name = name or _name(network)
@@ -90,6 +91,11 @@ class Backend:
         named = _tensors(network)
         if lazy := [key for key, value in named if is_lazy(value)]:
             raise BackendError(f"{name}: {lazy[0]} {RANDOM}")
+        if any(value.is_meta for _, value in named):
+            raise BackendError(
+                f"{name}: tensors on the device meta have no values; load the weights first, by "
+                "load_state_dict(…, assign=True)"
+            )
         state = network.state_dict()
         if odd := [key for key, value in state.items() if not _plain(value)]:
             raise BackendError(
@@ -142,8 +148,9 @@ class Backend:
         """The number of classes, by classifying grey pictures; the first run may fail."""
         _, height, width = self.shape
         try:
-            scores = self.scores(torch.full((rows, *self.shape), 0.5, device=self.device))
-        except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
+            with torch.inference_mode():
+                scores = self.function(torch.full((rows, *self.shape), 0.5, device=self.device))
+        except FAILS as error:
             reason = one_line(error)
             raise BackendError(
                 f"{self.name} does not run at {height} x {width}: {reason}"
@@ -162,7 +169,7 @@ class Backend:
         """
         try:
             self._idle = deque(self._copy() for _ in batches)
-            together = _probes.in_step(self.scores, batches)
+            together = _probes.in_step(torch.inference_mode()(self.function), batches)
         except NOT_COPIED:
             self._idle = None
             return
@@ -229,8 +236,19 @@ class Backend:
         """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
 
         Computed on the calling thread; on a GPU, in the order of its current stream.
+
+        Raises:
+            BackendError: The network fails, as one that checks the range of its pixels does.
         """
-        return self.function(x)
+        try:
+            return self.function(x)
+        except FAILS as error:
+            black, white = float(x.min()), float(x.max())
+            raise BackendError(
+                f"{type(self.network).__qualname__} fails on {len(x)} pictures with pixels from "
+                f"{black:.3g} to {white:.3g}, as noise makes them: "
+                f"{one_line(error) or type(error).__name__}"
+            ) from error
 
     def function(self, x: Tensor) -> Tensor:
         """`scores`, with gradients."""
