@@ -156,7 +156,7 @@ def _tensors(path: Path) -> str:
 
 
 def foreign(path: Path) -> str:
-    return checkpoint.digest(state_dict.load(path, hint="none", nested=("state_dict",)), None)
+    return checkpoint.digest(state_dict.find(path, ("state_dict",), hint="none").tensors, None)
 
 
 def _state_dicts(root: Path) -> list[Kind]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from rrcm.certification.votes.counts import ABSTAIN, Certified, Rule, require_enough
 from rrcm.certification.votes.records import Header, Row
-from rrcm.core import registry
+from rrcm.core import formats, registry
 from rrcm.core.errors import DataError, one_line
 from rrcm.core.files import read_bytes, uncell, write_csv
 from rrcm.core.labels import NO_CLASS, UNKNOWN
@@ -222,7 +222,8 @@ def scan(path: Path) -> pd.DataFrame:
             )
     except (ValueError, TypeError, OverflowError) as error:  # pandas cannot parse it
         reason = one_line(error)
-        raise DataError(f"{path}: not a table of certificates ({reason})") from None
+        why = formats.told(path, f"not a table of certificates ({reason})")
+        raise DataError(f"{path}: {why}") from None
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
     empty = table["correct"].isna() & (table["label"] == UNKNOWN)

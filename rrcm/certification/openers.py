@@ -1,5 +1,6 @@
 """Opens classifiers to smooth: PyTorch networks, ONNX files, timm networks, runs of a checkout."""
 
+import warnings
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS
 from rrcm.core import arguments, registry
 from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.ranges import require
 from rrcm.data.splits.pictures import Fit, Resize
 from rrcm.inference import extras
 
@@ -29,6 +31,7 @@ def smooth(
     std: tuple[float, ...] | None = None,
     shape: tuple[int, int, int] | None = None,
     resize: Resize = "crop",
+    upright: bool = True,
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
     count_nan: bool = False,
@@ -48,6 +51,7 @@ def smooth(
         std: Standard deviation of each channel; by default 1, or that of timm.
         shape: [C, H, W], where the classifier leaves it open; a network takes that of its images.
         resize: How pictures and files of other sizes are brought to the shape: crop, squash, exact.
+        upright: Whether pictures are turned by their EXIF data, which timm and torchvision do not.
         weights: A file of weights for a timm network; by default timm's own, which it downloads.
         output: The name of the scores in an ONNX file that has several outputs.
         count_nan: Noise whose scores are NaN, or infinite, votes for no class, a last one that is
@@ -74,8 +78,9 @@ def smooth(
             count_nan=count_nan,
         )
         if shape is None:
+            require(upright, "upright: without it, give the shape=(C, H, W) of the pictures, too")
             return network
-        return network.at(shape, fit=Fit(shape=shape, resize=resize, keep=True))
+        return network.at(shape, fit=Fit(shape=shape, resize=resize, keep=True, upright=upright))
     if not isinstance(classifier, str | PathLike):
         raise ConfigError(
             f"classifier: an nn.Module, an .onnx file or a name, got {type(classifier).__name__}; "
@@ -83,7 +88,7 @@ def smooth(
         )
     name = str(classifier)
     given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
-    given |= {"classes": names, "resize": resize, "count_nan": count_nan}
+    given |= {"classes": names, "resize": resize, "upright": upright, "count_nan": count_nan}
     if name.endswith(".onnx"):
         channels = None if shape is None else shape[0]
         return foreign("onnx", name, channels=channels, output=output, **given)
@@ -91,7 +96,10 @@ def smooth(
         if mean or std or shape or weights or output or count_nan:
             raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
         return trained(name, sigma=sigma)
-    return foreign("timm", name, weights=weights, **given)
+    opened = foreign("timm", name, weights=weights, **given)
+    for line in getattr(opened.backend, "notes", ()):
+        warnings.warn(line, stacklevel=3)
+    return opened
 
 
 def trained(
@@ -120,6 +128,7 @@ def foreign(
     size: tuple[int, int] | None = None,
     channels: int | None = None,
     resize: Resize = "crop",
+    upright: bool = True,
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
     batch: int | None = None,
@@ -158,6 +167,7 @@ def foreign(
         ratio=backend.crop_pct,
         interpolation=backend.interpolation,
         keep=True,
+        upright=upright,
     )
     return checked(backend, kind, classes=classes, fit=fit, draws=draws)
 

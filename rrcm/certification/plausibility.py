@@ -14,6 +14,7 @@ from rrcm.certification.votes.records import Row
 from rrcm.core.labels import UNKNOWN
 
 FEWEST = 10  # pictures; with fewer there is no warning of one class or of changed answers
+SHIFTS = (1, -1)  # of labels, where one side counts from 1, or the first output is no class
 NEARLY = 0.95  # share of answers that counts as nearly all
 LEVEL = 0.01  # significance level of accuracy above chance
 
@@ -75,8 +76,8 @@ def warnings(
         plain = _poor(tried.plain, tried.labels, classes, "without noise")
         if plain:
             lines.append(
-                f"{plain}: check mean, std, size, channels, the order of the classes, and that the "
-                "network was trained"
+                f"{plain}: {_shift(tried)}check mean, std, size, channels, the order of the "
+                "classes, and that the network was trained"
             )
         elif changed := _changed(tried, under):
             lines.append(
@@ -118,6 +119,19 @@ def _poor(answers: list[int], labels: list[int], classes: list[str], when: str) 
     if stats.binom.cdf(right, total, halfway) > LEVEL:
         return ""
     return f"{right} of {total} pictures are right {when}, hardly better than chance"
+
+
+def _shift(tried: TrialAnswers) -> str:
+    """The number that makes most labels right when it is added to each; else empty."""
+    known = [(a, b) for a, b in zip(tried.plain, tried.labels, strict=True) if b != UNKNOWN]
+    for shift in SHIFTS:
+        right = sum(answer == label + shift for answer, label in known)
+        if len(known) >= FEWEST and 2 * right > len(known):
+            return (
+                f"{right} would be right with {shift:+d} added to each label, as where the first "
+                "output is a background class, or labels count from 1; else "
+            )
+    return ""
 
 
 def _changed(tried: TrialAnswers, under: str) -> str:

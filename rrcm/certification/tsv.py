@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rrcm.certification.certify import DIGITS, DOWN, printed, require_valid
+from rrcm.core import formats
 from rrcm.core.errors import DataError
 from rrcm.core.files import read_bytes, write_text
 
@@ -97,7 +98,8 @@ def _lines(path: Path) -> list[str]:
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not a table, byte {error.start} is not UTF-8") from None
+        why = formats.told(path, f"not a table, byte {error.start} is not UTF-8")
+        raise DataError(f"{path}: {why}") from None
     lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")
     if not lines[0].strip():
         raise DataError(f"{path}:1: the first line is empty")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rrcm.cli.options import Options
 from rrcm.config.certification import Sampling
+from rrcm.core import formats
 from rrcm.core.errors import BackendError, ConfigError, DataError, printable
 from rrcm.core.files import read_bytes
 from rrcm.core.labels import NO_CLASS
@@ -124,12 +125,15 @@ class Foreign:
                 size=self.size,
                 channels=given.channels,
                 resize=cast("Resize", given.resize or "crop"),
+                upright=not given.as_stored,
                 weights=given.weights,
                 output=given.output,
                 batch=given.batch_size,
                 count_nan=given.count_nan,
                 draws=draws,
             )
+            for line in getattr(opened.backend, "notes", ()):
+                note(line)
         except BackendError as error:
             text = str(error)
             if text.startswith("classes: "):  # here the file is known
@@ -192,7 +196,8 @@ def class_names(path: Path) -> list[str]:
     except DataError as error:
         raise DataError(f"--classes {error}") from None
     except UnicodeDecodeError:
-        raise DataError(f"--classes {path}: not a text file with a name in each line") from None
+        why = formats.told(path, "not a text file with a name in each line")
+        raise DataError(f"--classes {path}: {why}") from None
     return [line.strip() for line in lines if line.strip()]
 
 

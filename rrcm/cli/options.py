@@ -73,6 +73,11 @@ class Options:
     resize: str | None = _option(
         "How images get the input size, before the noise: exact, squash or crop.", "crop"
     )
+    as_stored: bool = _option(
+        "Take pictures as timm and torchvision do, not turned upright by their EXIF data.",
+        value=False,
+        flag=("--as-stored",),
+    )
     mean: str | None = _option(
         "Mean of each channel that pixels are normalised by, as .485,.456,.406.",
         "0, or the timm network's own",

@@ -12,7 +12,7 @@ from rrcm.cli.options import Options
 from rrcm.cli.project import Project, Settings
 from rrcm.config import defaults
 from rrcm.config.certification import Certify, Report, Sampling, noise_level
-from rrcm.core import registry
+from rrcm.core import formats, registry
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
@@ -31,7 +31,8 @@ PRECISIONS = ("fp32", "fp16", "int8", "bf16")
 AUTO = "auto"  # --precision: the fastest of those that are allowed
 # Options for --model only.
 OURS = {"method", "eval_sigma", "split", "precision", "allow", "backend"}
-THEIRS = {"images", "labels", "classes", "size", "resize", "mean", "std", "strict", "count_nan"}
+THEIRS = {"images", "labels", "classes", "size", "resize", "as_stored"}
+THEIRS |= {"mean", "std", "strict", "count_nan"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
 
@@ -208,11 +209,12 @@ def _foreign(kind: str, options: Options) -> Foreign:
     noise_level(options.sigma, name="--sigma")
     require(channels in (None, 1, 3), f"--channels: 1 (grey) or 3 (RGB), got {channels}")
     if images is not None and not images.is_dir():
-        if images.exists():
-            raise DataError(
-                f"--images {images}: a file, not a folder; `rrcm predict --image {images}` takes it"
-            )
-        raise DataError(f"--images {images}: no such folder")
+        if images.is_file():
+            taken = f"; `rrcm predict --image {images}` takes it"
+            what = formats.told(images, "a file, not a folder")
+            picture = what == formats.WORDS["picture"]
+            raise DataError(f"--images {images}: {what}{taken if picture else ''}")
+        raise DataError(f"--images {formats.missing(images)}")
     return Foreign(
         kind=kind,
         options=options,

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rrcm.core import formats
 from rrcm.core.errors import CheckpointError, DataError, RrcmError, one_line, printable
 
 if TYPE_CHECKING:  # pandas is slow to import, and few callers write tables
@@ -146,13 +147,14 @@ def require_file(
 
     Raises:
         refused: ``path`` is missing (the message ends in ``hint``), is neither a regular file nor a
-            link to one, has more than ``most`` bytes (sparse or not), or a name that is not UTF-8.
+            link to one, has more than ``most`` bytes (sparse or not), a name that is not UTF-8, or
+            is a Git LFS pointer or a web page.
     """
     require_utf8(str(path), refused)
     try:
         found = path.stat()
     except FileNotFoundError:
-        raise refused(f"{path}: not found{hint}") from None
+        raise refused(f"{formats.missing(path)}{hint}") from None
     except (OSError, ValueError) as error:  # ValueError: not a valid path
         raise refused(f"{path}: cannot be read ({_why(error)})") from None
     if not stat.S_ISREG(found.st_mode):
@@ -160,6 +162,8 @@ def require_file(
         raise refused(f"{path}: {kind}, not a file")
     if found.st_size > most:
         raise refused(f"{path}: {found.st_size:,} bytes, more than the {most:,} of such a file")
+    if words := formats.stand_in(path):
+        raise refused(f"{path}: {words}")
 
 
 def read_bytes(

@@ -1,5 +1,6 @@
 """Turns images as people hold them into a split: tensors, arrays, pictures, files, data sets."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
@@ -11,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from rrcm.core.errors import DataError
-from rrcm.core.labels import UNKNOWN
+from rrcm.core.labels import UNKNOWN, shifted
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
@@ -20,6 +21,7 @@ Picture = str | PathLike[str] | Image.Image | np.ndarray | Tensor
 IMAGES, LABELS = ("pixel_values", "image", "img"), ("labels", "label")  # keys of Hugging Face
 CHANNELS = (1, 3)
 BATCH = 4  # axes of a batch of images
+OVERSHOOT = 0.3  # how far bicubic resizing leaves [0, 1] at most
 
 
 def collect(
@@ -177,11 +179,24 @@ def _checked(array: np.ndarray, *, name: str) -> np.ndarray:
         )
     low, high = float(array.min()), float(array.max())
     if not 0 <= low <= high <= 1:
-        raise DataError(
-            f"{name}: values from {low:g} to {high:g}, but pixels are in [0, 1]; give them before "
-            "normalisation, whose mean and std the network or rrcm.smooth applies after the noise"
-        )
+        raise DataError(f"{name}: {_outside(low, high)}")
     return array
+
+
+def _outside(low: float, high: float) -> str:
+    """What is wrong with pixels from ``low`` to ``high``, and the way out."""
+    if math.isnan(low):
+        return "pixels are NaN"
+    excess = max(-low, high - 1)
+    said = f"values from {low:.6g} to {high:.6g}, by {excess:.2g} outside of [0, 1]"
+    if excess <= OVERSHOOT:
+        return f"{said}: clamp(0, 1) them, if rounding or bicubic resizing made these"
+    if low >= 0 and 1 < high <= MAX_VALUE:
+        return f"{said}: divide them by {MAX_VALUE}, if that is white"
+    return (
+        f"{said}: give them before normalisation, whose mean and std the network or rrcm.smooth "
+        "applies after the noise"
+    )
 
 
 def _fractions(array: np.ndarray) -> np.ndarray:
@@ -204,5 +219,8 @@ def known(
             f"labels: {labels.dtype} {labels.shape}, not an integer for each of {images}"
         )
     if wrong := [k for k in labels.tolist() if not UNKNOWN <= k < len(classes)]:
-        raise DataError(f"labels: {wrong[0]} is none of the {len(classes)} classes, from 0")
+        why = shifted(labels.tolist(), len(classes))
+        raise DataError(
+            f"labels: {wrong[0]} is none of the {len(classes)} classes, from 0{why and f'; {why}'}"
+        )
     return labels.astype(np.int64)

@@ -1,22 +1,28 @@
 """Reads a folder of pictures as a split, with labels from sub-folders or a CSV file, or without."""
 
 import io
+import re
 import unicodedata
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from rrcm.core import formats
 from rrcm.core.errors import DataError
 from rrcm.core.files import read_bytes, uncell
-from rrcm.core.labels import UNKNOWN
+from rrcm.core.labels import UNKNOWN, shifted
 from rrcm.core.registry import suggest
 from rrcm.core.schema import listed
 from rrcm.data import duplicates
 from rrcm.data.ingest import class_folders
 from rrcm.data.splits.pictures import MAX_VALUE, SUFFIXES, Fit, read
 from rrcm.data.splits.shards import Split
+
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how text of this encoding begins
+NUMBER = re.compile(r"\s*(\d{1,9})(?:[.,]0*)?\s*")  # a class, as a spreadsheet may show it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,9 +31,9 @@ class Folder:
 
     ``files`` [N] are the paths of the split's images relative to the folder. ``left_out`` has a
     line for each unused file, with the reason, and ``passed_over`` has lines on files that were not
-    looked at. The ``idx`` of an image is the position of its file among all picture files sorted by
-    path, so that an unreadable file renumbers no other. ``duplicates`` has a line if
-    pixels of some are those of others.
+    looked at, and on folders in the paths of the labels that are not here. The ``idx`` of an image
+    is the position of its file among all picture files sorted by path, so that an unreadable file
+    renumbers no other. ``duplicates`` has a line if pixels of some are those of others.
     """
 
     split: Split
@@ -42,7 +48,9 @@ def folder(
 ) -> Folder:
     """The pictures of a folder, with their labels if there are any.
 
-    Labels come from ``labels``, a CSV file with the columns ``file`` and ``label``; else from
+    Labels come from ``labels``, a CSV file with the columns ``file`` and ``label``, separated by
+    commas, semicolons or tabs; its paths may have the separators of Windows, or all of them the
+    same folders in front. Else they come from
     sub-folders, one for each class; else they are UNKNOWN.
 
     Args:
@@ -65,7 +73,9 @@ def folder(
             + "".join(f"; {line}" for line in passed_over)
         )
     if labels is not None:
-        known = _listed(labels, classes, names)
+        known, above = _listed(labels, classes, names)
+        if above:
+            passed_over.append(f"folders before the paths in {labels}: {above}")
     else:
         known, classes = _sorted_into_folders(root, names, classes, named=named)
     images = np.empty((len(names), *fit.shape), dtype=np.uint8)
@@ -99,25 +109,23 @@ def folder(
     )
 
 
-def _listed(path: Path, classes: list[str], names: list[str]) -> dict[str, int]:
-    """Labels from a CSV file; a label is a class name or the index of an output."""
-    text = io.BytesIO(read_bytes(path))
-    try:  # blank lines are kept, so that errors name the right one
-        table = pd.read_csv(text, dtype=str, keep_default_na=False, skip_blank_lines=False)
-        rows = list(zip(table["file"], table["label"], strict=True))
-    except (KeyError, ValueError):
-        raise DataError(f"{path}: not a CSV file with the columns file and label") from None
+def _listed(path: Path, classes: list[str], names: list[str]) -> tuple[dict[str, int], str]:
+    """Labels from a CSV file, and the root that its paths have before those of the pictures.
+
+    A label is a class name or the index of an output. The first row says what the root is.
+    """
+    rows = _rows(path)
     found = dict.fromkeys(names, UNKNOWN)
-    alike = {_composed(name): name for name in names}
-    outputs, lines = _outputs(classes), dict[str, int]()
-    for line, (name, label) in enumerate(rows, start=2):
-        if not name and not label:
-            continue
-        name = name if name in found else uncell(name)  # as written in our own tables
-        name = name if name in found else alike.get(_composed(name), name)
-        if name not in found:
-            raise DataError(f"{path}:{line}: there is no picture {name}.{suggest(name, names)}")
-        output = _class(label, outputs, where=f"{path}:{line}")
+    alike = {_composed(name): name for name in names} | dict(zip(names, names, strict=True))
+    outputs, lines, root = _outputs(classes), dict[str, int](), ""
+    labels = [label for _, _, label in rows]
+    for line, typed, label in rows:
+        name = _place(typed, alike, root)
+        if name is None and not lines and (root := _root(typed, alike)):
+            name = _place(typed, alike, root)
+        if name is None:
+            raise DataError(f"{path}:{line}: there is no picture {typed}.{suggest(typed, names)}")
+        output = _class(label, outputs, where=f"{path}:{line}", among=labels)
         if lines.setdefault(name, line) != line and found[name] != output:
             raise DataError(
                 f"{path}:{line}: {name} is of class {label!r} here, but of "
@@ -126,7 +134,57 @@ def _listed(path: Path, classes: list[str], names: list[str]) -> dict[str, int]:
         found[name] = output
     if not lines:
         raise DataError(f"{path}: no labels in it; without --labels none are needed")
-    return found
+    return found, root
+
+
+def _rows(path: Path) -> list[tuple[int, str, str]]:
+    """Line, file and label of the rows of a CSV file, as programs and spreadsheets write it."""
+    raw, wanted = read_bytes(path), "a CSV file with the columns file and label"
+    try:
+        text = raw.decode("utf-16" if raw.startswith(UTF16) else "utf-8-sig")
+        separator = max(",;\t", key=text.partition("\n")[0].count)
+        # blank lines are kept, so that errors name the right one
+        table = pd.read_csv(
+            io.StringIO(text),
+            dtype=str,
+            sep=separator,
+            keep_default_na=False,
+            skip_blank_lines=False,
+            skipinitialspace=True,
+        )
+        columns = [str(name).strip().casefold() for name in table.columns]
+        file, label = (table.iloc[:, columns.index(name)] for name in ("file", "label"))
+    except UnicodeDecodeError:
+        why = formats.told(path, f"not UTF-8; save it as {wanted}")
+        raise DataError(f"{path}: {why}") from None
+    except ValueError:
+        raise DataError(f"{path}: {formats.told(path, f'not {wanted}')}") from None
+    rows = enumerate(zip(file, label, strict=True), start=2)
+    return [(line, name, what) for line, (name, what) in rows if name or what]
+
+
+def _spelled(name: str) -> list[str]:
+    """What a name in a table may stand for: itself, one of our own tables, or of Windows."""
+    plain = name.strip()
+    return [name, plain, uncell(plain), plain.replace("\\", "/")]
+
+
+def _place(name: str, alike: Mapping[str, str], root: str) -> str | None:
+    """The picture that a name in a table means, below ``root``; None if there is none."""
+    for spelled in _spelled(name):
+        below = spelled.removeprefix(root)
+        if spelled.startswith(root) and (found := alike.get(below, alike.get(_composed(below)))):
+            return found
+    return None
+
+
+def _root(name: str, alike: Mapping[str, str]) -> str:
+    """The folders before the path of a picture, ending in a slash; empty if there are none."""
+    *_, windows = _spelled(name)
+    for place in re.finditer("/", windows):
+        if _composed(windows[place.end() :]) in alike:
+            return windows[: place.end()]
+    return ""
 
 
 def _composed(text: str) -> str:
@@ -142,21 +200,33 @@ def _outputs(classes: list[str]) -> dict[str, list[int]]:
     return found
 
 
-def _class(label: str, outputs: dict[str, list[int]], *, where: str) -> int:
-    named, count = outputs.get(_composed(label), []), sum(map(len, outputs.values()))
-    if len(named) == 1:
-        return named[0]
-    if named:
-        raise DataError(
-            f"{where}: {label!r} is the name of the outputs {listed(map(str, named))}; give a "
-            "number instead"
-        )
-    if label.isdecimal() and int(label) < count:
-        return int(label)
+def _class(label: str, outputs: dict[str, list[int]], *, where: str, among: Collection[str]) -> int:
+    """The output of a label, one ``among`` others: a name, else a number, as 7 or 7.0."""
+    for name in (label, label.strip()):
+        named = outputs.get(_composed(name), [])
+        if len(named) == 1:
+            return named[0]
+        if named:
+            raise DataError(
+                f"{where}: {label!r} is the name of the outputs {listed(map(str, named))}; give a "
+                "number instead"
+            )
+    count, number = sum(map(len, outputs.values())), _number(label)
+    if number is not None and number < count:
+        return number
+    numbers = [number for other in among if (number := _number(other)) is not None]
+    why = shifted(numbers, count) if len(numbers) == len(among) else ""
     raise DataError(
-        f"{where}: {label!r} is no class of the {count} that the model has; give their "
-        f"names in the order of its outputs with --classes.{suggest(label, [*outputs])}"
+        f"{where}: {label!r} is no class of the {count} that the model has; {why and f'{why}, or '}"
+        "give their names in the order of its outputs with --classes."
+        f"{'' if why else suggest(label, [*outputs])}"
     )
+
+
+def _number(label: str) -> int | None:
+    """The number that a spreadsheet shows as 7, 7.0 or 7,0."""
+    found = NUMBER.fullmatch(label)
+    return int(found[1]) if found else None
 
 
 def _sorted_into_folders(
@@ -174,11 +244,17 @@ def _sorted_into_folders(
         )
     if not named and not all(folder.isdecimal() for folder in folders):
         if len(folders) != len(classes):
+            first = len(classes) == len(folders) + 1
+            background = ", first that of a background class if it has one" if first else ""
             raise DataError(
                 f"{root}: {len(folders)} folders for a model of {len(classes)} classes; give the "
-                "names in the order of its outputs with --classes, or labels with --labels"
+                f"names in the order of its outputs with --classes{background}, or labels with "
+                "--labels"
             )
         classes = folders
     outputs = _outputs(classes)
-    of = {folder: _class(folder, outputs, where=f"{root}/{folder}") for folder in folders}
+    of = {
+        folder: _class(folder, outputs, where=f"{root}/{folder}", among=folders)
+        for folder in folders
+    }
     return {name: of[name.partition("/")[0]] for name in names}, classes

@@ -3,14 +3,17 @@
 import pickle
 import re
 import struct
+import threading
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from rrcm.core import formats
 from rrcm.core.errors import CheckpointError
 from rrcm.core.files import require_file
 from rrcm.core.registry import suggest
@@ -24,27 +27,74 @@ UNREADABLE = (  # exceptions of torch.load on other kinds of files, or truncated
     zipfile.BadZipFile,
 )
 LONGEST = 100  # characters of a name in a message
+DEEPEST = 4  # keys on the way to a state dict
 
 
-def load(path: Path, *, hint: str, nested: Sequence[str] = ()) -> dict[str, Tensor]:
+class _Unread:
+    """Stands for an object of a pickle that is no tensor, and ignores all that the file says."""
+
+    __slots__ = ()
+
+    def __new__(cls, *_: object) -> "_Unread":
+        return super().__new__(cls)
+
+    def __setstate__(self, _: object) -> None:
+        pass
+
+
+# Training programs save these beside the weights: options, the best accuracy. None of the real ones
+# is called, so that nothing in them (an object array, a __setstate__ of a Namespace) is executed.
+SKIPPED = (
+    "argparse.Namespace",
+    "numpy.dtype",
+    "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar",
+)
+_STAND_INS: list[Any] = [
+    (type(name.rpartition(".")[2], (_Unread,), {"__slots__": ()}), name) for name in SKIPPED
+]
+_ALLOWING = threading.Lock()  # PyTorch's list of what is allowed is one of the process
+
+
+class Found(NamedTuple):
+    """A state dict, the keys at which it lay in its file, and others that hold one there."""
+
+    tensors: dict[str, Tensor]
+    keys: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def load(path: Path, *, hint: str) -> dict[str, Tensor]:
+    """The state dict that ``path`` holds alone; `find` with no keys."""
+    return find(path, (), hint=hint).tensors
+
+
+def find(path: Path, keys: Sequence[str], *, hint: str) -> Found:
     """The state dict in ``path``, memory-mapped if its format allows.
 
     Guarantee: no code in the file is executed (``weights_only``), and the file holds the numbers of
-    every tensor. If the format has checksums, as zip files do, they are verified.
+    every tensor. If the format has checksums, as zip files do, they are verified. Options, numbers
+    of NumPy and optimizers beside the state dict are passed over.
 
     Args:
         path: A safetensors file, if it has that suffix, else one that `torch.save` wrote.
+        keys: Where a state dict may lie, also one within another; the first that does is taken.
         hint: For the error: where else a state dict might be.
-        nested: Keys under which it may lie, each within that of the one before.
 
     Raises:
         CheckpointError: The file is missing, damaged, or not a mapping of names to tensors.
     """
     safe = path.suffix == ".safetensors"
     held = checkpoint.read(path)[0] if safe else _plain(_unpickled(path))
-    for key in nested:
-        inner = held.get(key) if isinstance(held, dict) else None
-        held = _plain(inner) if isinstance(inner, dict) else held
+    taken, others = [], []
+    for _ in range(DEEPEST):  # a hostile file may hold itself
+        inside = held if isinstance(held, dict) else {}
+        there = [key for key in keys if isinstance(inside.get(key), dict)]
+        if not there:
+            break
+        held = _plain(inside[there[0]])
+        taken.append(there[0])
+        others += there[1:]
     if not isinstance(held, dict) or not held:
         raise CheckpointError(
             f"{path}: expected a state dict, a mapping of names to tensors, got "
@@ -60,7 +110,7 @@ def load(path: Path, *, hint: str, nested: Sequence[str] = ()) -> dict[str, Tens
             raise CheckpointError(
                 f"{path}: {name[:LONGEST]} is no plain tensor, its numbers in the file"
             )
-    return held
+    return Found(held, tuple(taken), tuple(others))
 
 
 def _plain(value: object) -> object:
@@ -71,13 +121,16 @@ def _plain(value: object) -> object:
 def _unpickled(path: Path) -> object:
     """The contents of a file of `torch.save`."""
     require_file(path, CheckpointError, most=checkpoint.MOST)
+    if said := formats.told(path, "", own=("torch", "pickle")):
+        raise CheckpointError(f"{path}: {said}; a state dict of tensors is wanted")
     try:
         zipped = zipfile.is_zipfile(path)
         if zipped:
             _check_zip(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch's warnings about unusual files
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            with _ALLOWING, torch.serialization.safe_globals(_STAND_INS):
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
     except UNREADABLE as error:

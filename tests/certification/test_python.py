@@ -133,9 +133,13 @@ def test_one_image_has_the_answer_of_a_batch():
 
 
 def test_what_is_no_image_or_label_is_named():
-    for images, words in [
+    for images, *words in [
         ([], "no images were given"),
-        (IMAGES * 3 - 1, "image 0: values from -0.9"),
+        (IMAGES * 3 - 1, "image 0: values from -0.9", "give them before normalisation"),
+        (IMAGES * 200, "image 0: values from", "divide them by 255, if that is white"),
+        (IMAGES.clamp(0, 1) * 0 + 1.0000001, "to 1, by 1.2e-07 outside of [0, 1]: clamp(0, 1)"),
+        (IMAGES.clamp(0, 1) * 0 + 1.066, "to 1.066, by 0.066 outside of [0, 1]: clamp(0, 1) them"),
+        (IMAGES * torch.nan, "image 0: pixels are NaN"),
         (torch.zeros(2, 1, 4, 4, dtype=torch.int64), "image 0: numbers of type int64"),
         ([IMAGES[0], torch.zeros(1, 4, 5)], "image 1: its shape is (1, 4, 5), not (1, 4, 4)"),
         (torch.zeros(2, 5, 4, 4), "images have 1 or 3 channels"),
@@ -148,9 +152,13 @@ def test_what_is_no_image_or_label_is_named():
         ([(IMAGES[0], "cat")], "the labels 'cat'; a class is an integer"),
         ([(IMAGES, [1])], "the labels [1]"),
     ]:
-        with refused(DataError, words):
+        with refused(DataError, *words):
             smooth().certify(images, **FAST)
-    for labels, words in [([0], "not an integer for each of 6"), ([2] * 6, "2 is none of the 2")]:
+    for labels, words in [
+        ([0], "not an integer for each of 6"),
+        ([2] * 6, "2 is none of the 2"),
+        ([1, 2] * 3, "from 0; all labels count from 1, and outputs from 0: subtract 1 from each"),
+    ]:
         with refused(DataError, words):
             smooth().certify(IMAGES, labels=labels, **FAST)
     pairs = DataLoader(TensorDataset(IMAGES, torch.tensor(LABELS)), batch_size=4)

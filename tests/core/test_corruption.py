@@ -1,14 +1,17 @@
 """No damaged file is taken for a good one, and foreign names are only ever text."""
 
+import argparse
 import itertools
 import os
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from builders import header, refused, row
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy._core.multiarray import scalar
 from safetensors.torch import save_file
 
 from benchmarks.drills import corruption
@@ -56,6 +59,60 @@ def test_a_fifo_is_refused_at_once(tmp_path, suffix):
 
     with corruption.limited(10), refused(CheckpointError, f"{path}: ", "a pipe, not a file"):
         state_dict.load(path, hint="")
+
+
+class Says:
+    """An object whose pickle calls ``reduced[0]`` and sets a state, as any file may say."""
+
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def smuggled(owned: str) -> dict[str, tuple[object, str]]:
+    """Objects that make the folder ``owned``, within types that a checkpoint may hold; the call."""
+    make, mkdir = Says(os.mkdir, (owned,)), "posix.mkdir"
+    arrays = "numpy._core.multiarray._reconstruct"
+    return {
+        "option": (argparse.Namespace(lr=make), mkdir),
+        "__setstate__": (Says(argparse.Namespace, (), {"__setstate__": os.mkdir}), mkdir),
+        "_get_kwargs": (Says(argparse.Namespace, (), {"_get_kwargs": make}), mkdir),
+        "object array": (np.array([make]), arrays),
+        "object scalar": (Says(scalar, (np.dtype("O"), make)), mkdir),
+        "dtype": (Says(np.dtype, (make,)), mkdir),
+        "subclass": (Says(type, ("N", (argparse.Namespace,), {})), "type"),
+    }
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("case", smuggled(""))
+def test_what_a_checkpoint_may_hold_smuggles_nothing(tmp_path, case, old):
+    held, call = smuggled(str(tmp_path / "owned"))[case]
+    path = tmp_path / "net.pth"
+    file = {"state_dict": {"a": torch.ones(1)}, "args": held}
+    torch.save(file, path, _use_new_zipfile_serialization=not old)
+
+    with refused(CheckpointError, f"{path}: it calls {call}, and is not executed"):
+        state_dict.find(path, ["state_dict"], hint="")
+    assert not (tmp_path / "owned").exists()
+
+
+def test_what_stands_beside_the_weights_is_not_made(tmp_path):
+    """Options and numbers of NumPy are passed over: not even their own constructors run."""
+    path, loop = tmp_path / "net.pth", dict[str, object]()
+    twice = Says(argparse.Namespace, (), {"__setstate__": bytearray})
+    odd = Says(scalar, (np.dtype("O"), b"no object"))
+    loop |= {"net": loop, "args": twice, "best": odd, "top": np.float64(0.5)}
+    torch.save(loop, path)
+
+    held = state_dict._unpickled(path)
+
+    assert {type(held[key]).__name__ for key in ("args", "best", "top")} == {"Namespace", "scalar"}
+    assert not any(isinstance(one, argparse.Namespace | np.generic) for one in held.values())
+    with refused(CheckpointError, "expected a state dict", "'net' is a dict"):
+        state_dict.find(path, ["net"], hint="")
 
 
 @given(st.text() | st.sampled_from(NASTY))

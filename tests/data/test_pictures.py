@@ -1,5 +1,6 @@
 """Pixels are what a file shows, in whatever mode it keeps them; what shows nothing is named."""
 
+import dataclasses
 import io
 import shutil
 import unicodedata
@@ -17,7 +18,7 @@ from PIL import Image
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError, DataError
-from rrcm.core.labels import UNKNOWN
+from rrcm.core.labels import UNKNOWN, shifted
 from rrcm.data import image_folder
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
@@ -108,6 +109,26 @@ def test_pictures_are_upright():
         turned = picture.transpose(undo[orientation]) if orientation > 1 else picture
 
         assert (read(turned, exif=exif) == COLOURS).all()
+
+
+def test_pictures_as_stored_are_those_of_timm(tmp_path: Path):
+    """To the last bit, with an EXIF orientation, which neither timm nor torchvision applies."""
+    from timm.data import create_transform
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.repeat(COLOURS, 9, axis=0)).save(tmp_path / "a.jpg", exif=exif)
+    transform = create_transform((3, 8, 8), mean=(0, 0, 0), std=(1, 1, 1), crop_pct=0.9)
+    wanted = transform(Image.open(tmp_path / "a.jpg").convert("RGB"))
+    fit = Fit(shape=(3, 8, 8), resize="crop", ratio=0.9, interpolation="bilinear", upright=False)
+
+    for found in (
+        pictures.read(tmp_path / "a.jpg", fit),
+        pictures.pixels(Image.open(tmp_path / "a.jpg"), fit, name="it"),
+    ):
+        assert torch.equal(torch.from_numpy(found) / 255, wanted)
+    turned = pictures.read(tmp_path / "a.jpg", dataclasses.replace(fit, upright=True))
+    assert not torch.equal(torch.from_numpy(turned) / 255, wanted)
 
 
 # Sizes.
@@ -262,6 +283,82 @@ def test_labels_from_a_file(tmp_path: Path):
     assert found.split.labels.tolist() == [1, 2, 0, UNKNOWN]
 
 
+SPREADSHEETS = {  # kind: how labels of a/0.png and b/1.png are written
+    "semicolons": "File;Label\r\na/0.png;2\r\nb/1.png;0\r\n",
+    "tabs": "label\tfile\n2\ta/0.png\n0\tb/1.png\n",
+    "BOM": "\ufefffile,label\r\na/0.png,2\r\n\r\nb/1.png,0\r\n",
+    "spaces": 'file, label\n"a/0.png"," 2"\n b/1.png , 0 \n',
+    "floats": "file,label,score\na/0.png,2.0,0.5\nb/1.png,0.0,\n",
+    "decimal commas": "file;label\na/0.png;2,0\nb/1.png;0,0\n",
+    "Windows": "file,label\na\\0.png,2\nb\\1.png,0\n",
+    "a disk of Windows": "file,label\nC:\\data\\new\\a\\0.png,2\nC:\\data\\new\\b\\1.png,0\n",
+    "another root": "file,label\n/home/x/data/a/0.png,2\n/home/x/data/b/1.png,0\n",
+    "dot": "file,label\n./a/0.png,2\n./b/1.png,0\n",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("kind", SPREADSHEETS)
+def test_labels_are_read_as_spreadsheets_write_them(tmp_path: Path, kind: str, encoding: str):
+    fill(tmp_path, "a/0.png", "b/1.png")
+    (tmp_path / "labels.csv").write_bytes(SPREADSHEETS[kind].encode(encoding))
+
+    found = folder(tmp_path, labels=tmp_path / "labels.csv")
+
+    roots = {"a disk of Windows": "C:/data/new/", "another root": "/home/x/data/", "dot": "./"}
+    said = f"folders before the paths in {tmp_path}/labels.csv: {roots.get(kind)}"
+    assert found.split.labels.tolist() == [2, 0]
+    assert (said in found.passed_over) == (kind in roots)
+
+
+def test_labels_of_two_folders_are_not_of_one(tmp_path: Path):
+    """What stands before a path is the same in all rows: train/0.png is not val/0.png."""
+    fill(tmp_path, "0.png", "1.png")
+    labels = tmp_path / "labels.csv"
+    for rows in ("train/0.png,2\nval/1.png,0", "0.png,2\nval/1.png,0"):
+        labels.write_text(f"file,label\n{rows}\n")
+        with refused(DataError, "labels.csv:3: there is no picture val/1.png"):
+            folder(tmp_path, labels=labels)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_labels_that_count_from_one_are_said_to(tmp_path: Path, named: bool):
+    """In a table and as folders; names of the outputs that are these numbers are taken."""
+    fill(tmp_path, "1/a.png", "2/a.png", "3/a.png")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("file,label\n1/a.png,1\n2/a.png,3\n3/a.png,2\n")
+    if named:
+        assert folder(tmp_path, "123", named=True).split.labels.tolist() == [0, 1, 2]
+        assert folder(tmp_path, "123", labels=labels).split.labels.tolist() == [0, 2, 1]
+        return
+
+    said = "count from 1, and outputs from 0: subtract 1 from each, or give their names"
+    for options in ({"labels": labels}, {}):
+        with refused(DataError, "'3' is no class of the 3", f"all labels {said}"):
+            folder(tmp_path, **options)
+    labels.write_text("file,label\n1/a.png,0\n2/a.png,3\n")
+    with refused(DataError, "'3' is no class of the 3 that the model has; give their names"):
+        folder(tmp_path, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "outputs", "words"),
+    [
+        ([1, 2, 3], 3, "subtract 1 from each"),
+        ([UNKNOWN, 3], 3, "subtract 1 from each"),
+        ([10, 12, 11], 3, "are 10 too high: subtract 10 from each"),
+        ([10, 12], 5, ""),  # so are 8, 9 and 10
+        ([0, 3], 3, ""),
+        ([0, 1], 3, ""),
+        ([UNKNOWN], 3, ""),
+    ],
+)
+def test_the_one_number_that_labels_are_too_high_by(labels, outputs: int, words: str):
+    said = shifted(labels, outputs)
+
+    assert words in said and bool(said) == bool(words)
+
+
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path):
     """And the others keep their numbers, which their noise is of."""
     fill(tmp_path, "a.png", "c.png", broken=("b.png", "d.png"))
@@ -346,6 +443,7 @@ def test_a_name_of_two_outputs_is_no_label_but_their_numbers_are(tmp_path: Path)
     [
         ([], {}, "no pictures here, only .bmp, .gif"),
         (["ant/1.png", "bee/1.png"], {}, "2 folders for a model of 3 classes; give the names"),
+        (["ant/1.png", "bee/1.png"], {}, "--classes, first that of a background class if it has"),
         (["ant/1.png", "1.png"], {}, "1.png lies beside folders"),
         (["7/1.png"], {}, "'7' is no class of the 3"),
         (["aunt/1.png"], {"classes": ["ant", "bee"], "named": True}, "Did you mean 'ant'?"),

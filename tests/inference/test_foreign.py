@@ -1,5 +1,6 @@
 """Somebody's classifier is the function that its file says, and its hash is of all of it."""
 
+import argparse
 import copy
 import pickle
 import shutil
@@ -16,6 +17,7 @@ import torch
 from builders import SIGMA, exported, header, refused, row
 from onnx import TensorProto, helper, numpy_helper
 from scipy.special import expit, softmax
+from torch.optim.swa_utils import AveragedModel
 
 import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.certification.votes import records
@@ -26,6 +28,7 @@ from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
 
 import timm  # isort: skip (after torchvision_stub)
+from timm.utils import CheckpointSaver, ModelEmaV3  # isort: skip
 
 RNG = np.random.default_rng(0)
 X = torch.from_numpy(RNG.normal(size=(6, 3, 4, 5)).astype(np.float32))
@@ -537,6 +540,65 @@ def test_weights_are_found_as_training_programs_keep_them(
         for options in ({"weights": tmp_path / "net.pt"}, {"weights": saved, "std": (0.5,)}):
             other = networks.Backend(SMALL, sigma=SIGMA, size=(32, 32), **options)
             assert other.weights != own.weights
+
+
+def trained(network, folder: Path) -> dict[str, Path]:
+    """Files as timm's trainer and torchvision's reference write them, of two networks each."""
+    optimizer = torch.optim.AdamW(network.parameters())
+    network(PIXELS).sum().backward()
+    optimizer.step()
+    args = argparse.Namespace(model=SMALL, lr=0.1, betas=(0.9, 0.99))
+    kept = {"args": args, "optimizer": optimizer.state_dict()}
+    average = AveragedModel(network)
+    for ema in (average.module, timm_ema := ModelEmaV3(network)):
+        with torch.no_grad():
+            for parameter in ema.parameters():
+                parameter.mul_(1.5)
+    for model_ema, name in ((timm_ema, "ema"), (None, "plain")):
+        (folder / name).mkdir()
+        saver = CheckpointSaver(
+            network, optimizer, args=args, model_ema=model_ema, checkpoint_dir=str(folder / name)
+        )
+        saver.save_checkpoint(0, metric=0.5)
+    kept["lr_scheduler"] = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5).state_dict()
+    torch.save(kept | {"model": network.state_dict(), "epoch": 1}, folder / "model.pth")
+    both = kept | {"model": network.state_dict(), "model_ema": average.state_dict()}
+    torch.save(both, folder / "both.pth")
+    return {
+        "state_dict_ema": folder / "ema/last.pth.tar",
+        "state_dict": folder / "plain/last.pth.tar",
+        "model": folder / "model.pth",
+        "model_ema": folder / "both.pth",
+    }
+
+
+def test_of_several_networks_in_a_file_that_of_timms_own_loader_is_taken(tmp_path: Path):
+    made = timm.create_model(SMALL, num_classes=4).train()
+    for key, path in trained(made, tmp_path).items():
+        wanted = timm.models.load_state_dict(str(path))
+        wanted.pop("n_averaged", None)  # no tensor of the network
+
+        found = networks.Backend(SMALL, sigma=SIGMA, weights=path, size=(32, 32))
+
+        state = found.network.state_dict()
+        assert state.keys() == wanted.keys()
+        assert all(torch.equal(state[name], wanted[name]) for name in wanted)
+        other = key.removesuffix("_ema")
+        several = f"{path}: {key} was taken, as by timm's loader, and not {other}"
+        assert [note.partition(";")[0] for note in found.notes] == [several] * (key != other)
+
+
+@pytest.mark.parametrize("keys", [("best", "state_dict"), ("model_state_dict",), ("net",)])
+def test_weights_are_found_under_other_keys_beside_numbers_of_numpy(network, saved, tmp_path, keys):
+    held: dict = network.state_dict()
+    for key in reversed(keys):
+        held = {"acc": np.float32(0.5), "epoch": np.int64(3), key: held}
+    torch.save(held, tmp_path / "net.pt")
+
+    found = networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / "net.pt", size=(32, 32))
+
+    own = networks.Backend(SMALL, sigma=SIGMA, weights=saved, size=(32, 32))
+    assert found.weights == own.weights and found.notes == ()
 
 
 def test_what_is_missing_is_said(saved: Path, tmp_path: Path, monkeypatch):

@@ -23,7 +23,7 @@ import numpy as np
 
 from rrcm.certification.votes import packing
 from rrcm.certification.votes.counts import Claim, ImageVotes, Rule
-from rrcm.core import registry
+from rrcm.core import formats, registry
 from rrcm.core.errors import CertificateError, ConfigError, VotesError
 from rrcm.core.files import atomic, read_bytes, require_file
 from rrcm.core.labels import UNKNOWN
@@ -330,7 +330,8 @@ def _header(line: str, path: Path) -> tuple[Header, list[int]]:
             first["format"], draws = FORMAT, [index(look) for look in first.pop("looks")[:LOOKS]]
         header = from_fields(first)
     except (KeyError, TypeError, ValueError, RecursionError, ConfigError) as error:
-        raise VotesError(f"{path}:1: not the header of a votes file ({str(error)[:300]})") from None
+        why = formats.told(path, f"not the header of a votes file ({str(error)[:300]})")
+        raise VotesError(f"{path}:1: {why}") from None
     _require(header, where=f"{path}:1")
     _require_checksum(line, where=f"{path}:1")
     return header, draws

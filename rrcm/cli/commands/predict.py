@@ -8,6 +8,7 @@ from rrcm.certification.votes import reach
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.cli.commands import on_demand
 from rrcm.cli.requests import Request
+from rrcm.core import formats
 from rrcm.core.errors import DataError, printable
 
 
@@ -25,7 +26,7 @@ def predict(request: Request, image: str) -> str:
         truth = f"; the label is {known.label}"
     else:
         if not os.path.lexists(image):
-            raise DataError(f"--image {image}: neither a file nor an index")
+            raise DataError(f"--image {formats.missing(image)}, and no index of an image")
         smoothed = request.classifier()
         try:
             split = smoothed.split([Path(image)])

@@ -14,6 +14,7 @@ from typing import IO, Literal
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from rrcm.core import formats
 from rrcm.core.errors import ConfigError, DataError, one_line
 from rrcm.core.files import require_file
 from rrcm.core.registry import suggest
@@ -44,7 +45,8 @@ class Fit:
     is scaled until it just covers the size divided by ``ratio`` (timm's ``crop_pct``), then centre
     cropped. ``squash``: it is scaled to the size without keeping its proportions. Scaling is
     antialiased, ``bicubic`` or ``bilinear``. With ``keep`` a picture that has the size already is
-    left as it is, by every rule.
+    left as it is, by every rule. Before that a picture is turned ``upright`` by its EXIF data;
+    timm and torchvision take it as it is stored.
     """
 
     shape: tuple[int, int, int]
@@ -52,6 +54,7 @@ class Fit:
     ratio: float = 0.875
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
     keep: bool = False
+    upright: bool = True
 
     def __post_init__(self) -> None:
         if self.shape[0] not in MODES:
@@ -72,11 +75,13 @@ class Fit:
         _, height, width = self.shape
         size, scaled = f"{width} x {height}", f"scaled ({self.interpolation})"
         kept = ", those of this size as they are" if self.keep else ""
-        return {
+        turned = "turned upright by EXIF" if self.upright else "not turned by EXIF"
+        rule = {
             "exact": f"pictures of {size} pixels, as they are",
             "crop": f"{scaled} to cover {size} / {self.ratio:g}, then its centre cut out{kept}",
             "squash": f"{scaled} to {size}, proportions not kept",
         }[self.resize]
+        return f"{turned}; {rule}"
 
 
 def read(source: Path | IO[bytes], fit: Fit, *, name: str | None = None) -> np.ndarray:
@@ -91,32 +96,37 @@ def read(source: Path | IO[bytes], fit: Fit, *, name: str | None = None) -> np.n
         DataError: The file is missing, not a picture, damaged or too large, or its size is refused.
     """
     name = str(source) if name is None else name
-    return as_array(fitted(decode(source, fit.shape[0], name=name), fit, name=name))
+    decoded = decode(source, fit.shape[0], name=name, upright=fit.upright)
+    return as_array(fitted(decoded, fit, name=name))
 
 
-def decode(source: Path | IO[bytes], channels: int, *, name: str) -> Image.Image:
+def decode(
+    source: Path | IO[bytes], channels: int, *, name: str, upright: bool = True
+) -> Image.Image:
     """The first frame of a picture file at its own size, with eight bits and 1 or 3 channels.
 
-    It is turned upright by its EXIF data. Sixteen bits are scaled to eight, transparency is shown
-    on white, palettes and CMYK converted to RGB, and colours to grey by luma if ``channels`` is 1.
-    Raises the errors of `read`.
+    It is turned ``upright`` by its EXIF data. Sixteen bits are scaled to eight, transparency is
+    shown on white, palettes and CMYK converted to RGB, and colours to grey by luma if ``channels``
+    is 1. Raises the errors of `read`.
     """
     if isinstance(source, Path):
         require_file(source)
     try:
         with Image.open(source, formats=FORMATS) as picture:
-            return _upright(picture, channels, name)
+            return _plain(picture, channels, name, upright=upright)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise DataError(f"{name}: more than {MOST:,} pixels, which may be a trap") from None
     except UnidentifiedImageError:
-        raise DataError(f"{name}: not a picture, or of a kind that is not read") from None
+        why = formats.told(source, "not a picture, or of a kind that is not read")
+        raise DataError(f"{name}: {why}") from None
     except BROKEN as error:
         raise DataError(f"{name}: a damaged picture ({one_line(error)})") from None
 
 
 def pixels(picture: Image.Image, fit: Fit, *, name: str) -> np.ndarray:
     """As `read`, for a picture that is already open."""
-    return as_array(fitted(_upright(picture, fit.shape[0], name), fit, name=name))
+    plain = _plain(picture, fit.shape[0], name, upright=fit.upright)
+    return as_array(fitted(plain, fit, name=name))
 
 
 def as_array(picture: Image.Image) -> np.ndarray:
@@ -125,8 +135,8 @@ def as_array(picture: Image.Image) -> np.ndarray:
     return np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
-def _upright(picture: Image.Image, channels: int, name: str) -> Image.Image:
-    picture = _eight_bits(ImageOps.exif_transpose(picture), name)
+def _plain(picture: Image.Image, channels: int, name: str, *, upright: bool) -> Image.Image:
+    picture = _eight_bits(ImageOps.exif_transpose(picture) if upright else picture, name)
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)

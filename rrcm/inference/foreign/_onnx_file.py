@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import TensorProto
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
+from rrcm.core import formats
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.files import read_bytes, require_file
 from rrcm.core.files import sha256 as sha256_of_file
@@ -27,7 +28,10 @@ BROKEN = (  # errors of onnx and ONNX Runtime on a damaged file
     *(ValueError, TypeError, KeyError, IndexError, OverflowError, RuntimeError, OSError),
 )
 WEIGHTS = 2**36  # most bytes of a file of external weights
-PICKLES = (b"PK\x03\x04", b"\x80\x02")  # how files of torch.save begin
+TORCH = (
+    ", not ONNX: `torch.onnx.export` writes one of a network, --timm NAME --weights FILE takes "
+    "weights, rrcm.smooth(network, ...) networks"
+)
 PRECISIONS = {  # from the lowest, which is that of a network
     "int4": (TensorProto.INT4, TensorProto.UINT4),
     "int8": (TensorProto.INT8, TensorProto.UINT8),
@@ -66,11 +70,8 @@ def read(path: Path) -> OnnxFile:
     if path.is_dir():
         raise BackendError(f"{path}: a folder; name the .onnx file in it")
     raw = read_bytes(path, BackendError, most=LARGEST)
-    if raw.startswith(PICKLES):
-        raise BackendError(
-            f"{path}: a file of PyTorch, not ONNX: `torch.onnx.export` writes one of a network, "
-            "--timm NAME --weights FILE takes weights, rrcm.smooth(network, ...) networks"
-        )
+    if said := formats.told(path, "", own=("onnx",)):
+        raise BackendError(f"{path}: {said}{TORCH if 'PyTorch' in said else ''}")
     try:
         model = onnx.load_model_from_string(raw)
         _refuse_damage(model, raw, path)

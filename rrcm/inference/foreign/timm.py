@@ -15,13 +15,18 @@ from rrcm.models import state_dict
 import timm  # isort: skip (after torchvision_stub)
 
 PREFIXES = ("module.", "model.", "_orig_mod.")  # prefixes of parameter names, added by wrappers
-NESTED = ("state_dict", "model")  # keys under which training programs keep the weights
+KEYS = (  # of files of training programs: those of timm's loader in its order, then others
+    *("state_dict_ema", "model_ema", "state_dict", "model"),
+    *("model_state_dict", "ema", "net", "best", "last"),
+)
+AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 
 
 class Backend(_network.Backend):
     """A timm network in evaluation mode, for pictures of ``shape`` [C, H, W].
 
-    ``crop_pct`` and ``interpolation`` come from timm's configuration of the network.
+    ``crop_pct`` and ``interpolation`` come from timm's configuration of the network. ``notes`` has
+    a line if the file of weights has several state dicts, and says which was taken.
     """
 
     def __init__(
@@ -53,7 +58,10 @@ class Backend(_network.Backend):
             raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        state = None if weights is None else _read(weights)
+        state: dict[str, Tensor] | None = None
+        self.notes: tuple[str, ...] = ()
+        if weights is not None:
+            state, self.notes = _read(weights)
         network = _build(name, state, weights, size).eval().to(device)
         cfg: Any = network.pretrained_cfg
         channels, *own = cfg["input_size"]
@@ -94,12 +102,18 @@ def _build(
     return network
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, under the network's own names, without prefixes."""
-    hint = "the weights may lie under " + " or ".join(NESTED)
-    state = state_dict.load(path, hint=hint, nested=NESTED)
+def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The tensors of a file, under the network's own names, without prefixes; and notes."""
+    found = state_dict.find(path, KEYS, hint=f"the weights may lie under {', '.join(KEYS)}")
+    state = found.tensors
+    state.pop(AVERAGED, None)
     while prefix := next(
         (p for p in PREFIXES if state and all(k.startswith(p) for k in state)), ""
     ):
         state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
-    return state
+    taken, others = (" and ".join(keys) for keys in (found.keys, found.others))
+    note = (
+        f"{path}: {taken} was taken, as by timm's loader, and not {others}; to certify that, save "
+        "it in a file of its own"
+    )
+    return state, (note,) if others else ()

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from rrcm.core import formats
 from rrcm.core.errors import CheckpointError, one_line
 from rrcm.core.files import atomic, require_file
 
@@ -75,7 +76,9 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
     except SafetensorError as error:
-        raise CheckpointError(f"{path}: damaged ({one_line(error)})") from None
+        damage = f"damaged ({one_line(error)})"
+        why = formats.told(path, damage, own=("safetensors",))
+        raise CheckpointError(f"{path}: {why}") from None
 
 
 def digest(tensors: dict[str, Tensor], about: object) -> str:
