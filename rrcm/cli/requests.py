@@ -214,7 +214,7 @@ def _foreign(kind: str, options: Options) -> Foreign:
             what = formats.told(images, "a file, not a folder")
             picture = what == formats.WORDS["picture"]
             raise DataError(f"--images {images}: {what}{taken if picture else ''}")
-        raise DataError(f"--images {formats.missing(images)}")
+        raise DataError(f"--images {formats.missing(images, 'no such folder')}")
     return Foreign(
         kind=kind,
         options=options,

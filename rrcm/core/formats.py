@@ -51,6 +51,7 @@ WORDS = {  # kind: what it is; and the way out
     "pickle": "a pickle, as old versions of PyTorch write it",
     "torch": "a file of PyTorch",
     "torchscript": "a TorchScript module; save the state_dict() of its network",
+    "export": "a program of torch.export; torch.export.load(FILE).module() is its network",
     "safetensors": "a safetensors file, whose name has to end in .safetensors",
     "onnx": "an ONNX file",
 }
@@ -115,8 +116,9 @@ def _zipped(file: IO[bytes]) -> tuple[str, str]:
     if any(name.endswith("/data.pkl") for name in names):
         script = any("/code/" in name for name in names)
         return ("torchscript", WORDS["torchscript"]) if script else ("torch", WORDS["torch"])
-    if "xl/workbook.xml" in names:
-        return "excel", WORDS["excel"]
+    for ending, found in (("models/model.json", "export"), ("xl/workbook.xml", "excel")):
+        if any(name.endswith(ending) for name in names):
+            return found, WORDS[found]
     if names and all(name.endswith(".npy") for name in names):
         return "numpy", WORDS["numpy"]
     first = next((name for name in names if name.endswith(NETWORKS)), "".join(names[:1]))
@@ -134,11 +136,11 @@ def stand_in(path: Path) -> str:
     return WORDS[found] if found in STAND_INS else ""
 
 
-def missing(path: Path | str) -> str:
-    """Words on a path where nothing is: not found, or an address such as s3://…, as it was typed.
+def missing(path: Path | str, otherwise: str = "not found") -> str:
+    """A path where nothing is, and ``otherwise``, or that it is an address such as s3://….
 
-    A `Path` has lost one of the two slashes.
+    The address is as it was typed; a `Path` has lost one of its slashes.
     """
     if parts := ADDRESS.fullmatch(str(path)):
         return f"{parts[1]}://{parts[2]}: an address, not a path; download the file, and name that"
-    return f"{path}: not found"
+    return f"{path}: {otherwise}"

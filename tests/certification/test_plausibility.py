@@ -54,6 +54,19 @@ def test_answers_that_look_random():
     assert under.startswith(f"{named} under noise of sigma = 0.5, no better than chance")
 
 
+@pytest.mark.parametrize("shift", [1, -1])
+def test_labels_that_count_from_another_number_are_named(shift: int):
+    """As where the first of K + 1 outputs is a background class, which no label is."""
+    labels = [2 + i % 3 for i in range(99)]
+    plain = [label + (shift if i % 5 else 2 * shift) for i, label in enumerate(labels)]
+    tried = TrialAnswers(labels=labels, plain=plain, noisy=plain)
+
+    (found, *_) = warnings(tried, labels, plain, classes=[*"0123456"], sigma=0.5)
+
+    assert f"no better than chance: 79 would be right with {shift:+d} added to each label" in found
+    assert "would be right" not in "".join(warned(plain=RANDOM, noisy=RANDOM))
+
+
 @pytest.mark.parametrize("classes", [2, 10])
 def test_chance_is_named_only_where_the_answers_say_so(classes: int):
     """2 of 3 right of 10 classes may be luck, by 2.8 %, but are better than chance all the same."""

@@ -207,7 +207,12 @@ def test_the_checks_before_the_draws_are_part_of_a_budget(elsewhere: Workspace):
     [
         (("--timm", "vit.pt", "--images", "flat"), "vit.pt: weights without their network: build"),
         (("--onnx", "vit.onnx", "--images", "no"), "--images no: no such folder"),
-        (("--onnx", "vit.onnx", "--images", "vit.pt"), "`rrcm predict --image vit.pt` takes it"),
+        (("--onnx", "vit.onnx", "--images", "s3://a/b"), "--images s3://a/b: an address, not a"),
+        (
+            ("--onnx", "vit.onnx", "--images", "flat/grey.png"),
+            "`rrcm predict --image flat/grey.png",
+        ),
+        (("--onnx", "vit.onnx", "--images", "vit.pt"), "--images vit.pt: a file of PyTorch"),
         (
             ("--onnx", "vit.onnx", "--images", "flat", "--classes", "two.txt"),
             "--classes two.txt: 2 ('an ant' … 'a bee') were given for the 3 outputs of the model",

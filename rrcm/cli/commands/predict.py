@@ -26,7 +26,7 @@ def predict(request: Request, image: str) -> str:
         truth = f"; the label is {known.label}"
     else:
         if not os.path.lexists(image):
-            raise DataError(f"--image {formats.missing(image)}, and no index of an image")
+            raise DataError(f"--image {formats.missing(image, 'neither a file nor an index')}")
         smoothed = request.classifier()
         try:
             split = smoothed.split([Path(image)])
