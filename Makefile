@@ -41,13 +41,20 @@ gpu: env                  ## what agrees with the CPU, and how fast, on this mac
 release: env              ## renew release/, which `dvc pull` reads, from DVC's cache
 	$(BIN)/python -m pipeline.project.release
 
+# DVC looks for a relative folder anew wherever it changes to, and finds none in an experiment's.
 env: $(BIN)/.installed    ## the environment, as pinned in a lock: every file of it by its SHA-256
+	@test ! -d .dvc || grep -qsxF "    site_cache_dir = $(CURDIR)/.dvc-site" .dvc/config.local || \
+		$(BIN)/dvc config --quiet --local core.site_cache_dir "$(CURDIR)/.dvc-site"
 
 # Of LOCK, if that is said; else with torch's CPU build where pip is offered one, else with CUDA. uv
 # installs and compiles on all cores; it reads no settings of pip's, so that it is told where pip looks.
 # Sources are built with the locked setuptools, which therefore comes first: what a build needs would
-# be fetched without looking at a hash. A lock is complete (--no-deps).
-$(BIN)/.installed: pyproject.toml pipeline/pyproject.toml requirements.lock requirements-gpu.lock
+# be fetched without looking at a hash. So does torchvision: of the builds that are offered pip takes
+# the best that the lock has a hash of, torch's own CPU build before the registry's, where uv would
+# take the former or nothing. Beside the registry's, torchvision is imported by a hook. A lock is
+# complete (--no-deps).
+$(BIN)/.installed: pyproject.toml pipeline/pyproject.toml requirements.lock requirements-gpu.lock \
+		rrcm/core/torchvision_stub.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@set -e; lock="$(LOCK)"; pip="$(BIN)/python -m pip --quiet --disable-pip-version-check"; \
 	cpu=$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.lock); \
@@ -55,7 +62,7 @@ $(BIN)/.installed: pyproject.toml pipeline/pyproject.toml requirements.lock requ
 	test -n "$(LOCK)" || $$pip install --dry-run --no-deps "$$cpu" 2>/dev/null || \
 		lock=requirements-gpu.lock; \
 	echo "installing $$lock"; \
-	sed -n '/^setuptools==/,/[^\\]$$/p; /^uv==/,/[^\\]$$/p' $$lock | \
+	for one in setuptools torchvision uv; do sed -n "/^$$one==/,/[^\\\\]$$/p" $$lock; done | \
 		$$pip install --require-hashes --no-deps -r /dev/stdin; \
 	of() { $(BIN)/python -m pip config get ":env:.$$1" || $(BIN)/python -m pip config get "global.$$1"; }; \
 	links=$$(of find-links 2>/dev/null || true); index=$$(of index-url 2>/dev/null || true); \
@@ -65,6 +72,10 @@ $(BIN)/.installed: pyproject.toml pipeline/pyproject.toml requirements.lock requ
 	uv="$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation"; \
 	$$uv --compile-bytecode --require-hashes --index-strategy unsafe-best-match -r $$lock; \
 	$$uv --editable . --editable pipeline
+	@hook=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_torchvision_stub; \
+	rm -f "$$hook".*; \
+	$(BIN)/python -c 'import torchvision' 2>/dev/null || { cp rrcm/core/torchvision_stub.py "$$hook.py"; \
+		echo 'import _torchvision_stub; _torchvision_stub.install()' >"$$hook.pth"; }
 	touch $@
 
 # The CPU build comes from where pip finds wheels, or from PyTorch's own index. `make lock UPGRADE=`
@@ -79,6 +90,7 @@ lock: env                 ## pin anew what an environment resolves to, without C
 	$(COMPILE) $(if $(WHEELS),--find-links "$(WHEELS)",--torch-backend cpu) -o requirements.lock
 	sed -n '/^torch/d; s/^\([a-z].*==[^ ]*\).*/\1/p' requirements.lock | \
 		$(COMPILE) --constraint - -o requirements-gpu.lock
+	$(BIN)/python .ci/lock.py
 
 audit: env                ## known vulnerabilities of what is locked; 2 if its database is out of reach
 	$(BIN)/python .ci/audit.py

@@ -8,6 +8,10 @@ certificate is made of. Importing ``rrcm`` alone imports nothing heavy.
 import importlib
 from typing import Any
 
+from rrcm.core import torchvision_stub
+
+torchvision_stub.install()
+
 __all__ = [
     *("__version__", "smooth", "report"),
     *("losses", "bounds", "certificates", "stopping", "noise"),

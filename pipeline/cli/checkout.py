@@ -16,7 +16,7 @@ from rrcm.cli.app import say, seen
 from rrcm.cli.options import Options
 from rrcm.cli.project import ABSENT, OK, WRONG, Described, Finding, Project, Settings
 from rrcm.config.sections import PARAMS
-from rrcm.core.errors import RrcmError
+from rrcm.core.errors import RrcmError, StageError
 
 if TYPE_CHECKING:  # pandas takes a while
     from rrcm.analysis.entries import Entry
@@ -36,6 +36,19 @@ def enter() -> Path:
                 say(f"note: at work in the checkout {folder}", err=True)
                 break
     return here
+
+
+def needs_git() -> None:
+    """Refuse a checkout without a history, such as an unpacked archive of one.
+
+    Raises:
+        StageError: It has no repository of its own.
+    """
+    if PARAMS.exists() and not Path(".git").exists():
+        raise StageError(
+            f"{Path.cwd()} is no git repository, which DVC needs: clone rrcm, or here run "
+            "`git init && git add --all && git commit --message start`"
+        )
 
 
 def given(context: typer.Context, path: Path | None) -> Path | None:

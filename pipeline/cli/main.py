@@ -7,9 +7,11 @@ import typer
 from typer.core import TyperCommand
 
 from pipeline.cli import flow
-from pipeline.cli.checkout import Checkout, enter, given
+from pipeline.cli.checkout import Checkout, enter, given, needs_git
 from pipeline.cli.data import data
 from rrcm.cli.app import CHECKOUT, RESULTS, Commands, say
+
+WITHOUT_GIT = ("check", "log", "plan", "preset")
 
 app = typer.Typer()
 app.command(rich_help_panel=CHECKOUT)(data)
@@ -23,6 +25,12 @@ class InCheckout(TyperCommand):
         """Enter the checkout before anything else; ``ctx.obj`` is where the command was typed."""
         ctx.obj = enter()
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; where DVC or git are asked, only in a clone."""
+        if self.name not in WITHOUT_GIT:
+            needs_git()
+        return super().invoke(ctx)
 
 
 @app.command(rich_help_panel=CHECKOUT)

@@ -75,6 +75,9 @@ def side_by_side(arguments: Sequence[str], *, jobs: int, shares: int, say: Say) 
         with here(len(nodes), jobs=jobs, stop=stop, say=say) as executor:
             results = schedule.run(nodes, executor, stop=stop)
     good = len(results) == len(nodes) and all(one.outcome in GOOD for one in results)
+    if good and all(one.outcome is Outcome.CACHED for one in results):
+        again = " ".join(["rrcm repro --force", *targets])
+        say(f"nothing to do: all {len(results)} stages are up to date; `{again}` runs them again")
     return INTERRUPTED if stop.is_set() else 0 if good else 1
 
 

@@ -6,9 +6,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.config.sections import Model, Recipe, Run
 from rrcm.core.schema import parse
 from rrcm.data.splits.shards import Split
@@ -20,8 +20,6 @@ from rrcm.training.engine.inputs import augment, loading, order
 from rrcm.training.engine.inputs.loading import Batch
 from rrcm.training.engine.loop import Computed, State, optimise, prepare
 from rrcm.training.engine.loop import train as loop
-
-from timm.optim import param_groups_layer_decay  # isort: skip (after torchvision_stub)
 
 EVALUATION_BATCH = 512
 

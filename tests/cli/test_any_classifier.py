@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import timm
 import torch
 from builders import export_elsewhere, printed, refusal
 from PIL import Image
 from workspace import Workspace
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.analysis import entries
 from rrcm.auditing.audit import audit
 from rrcm.certification import certify
@@ -21,8 +21,6 @@ from rrcm.cli import requests
 from rrcm.cli.commands import attack, on_demand, tables
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
-
-import timm  # isort: skip (after torchvision_stub)
 
 SIDE, CLASSES = 32, ["ant", "bee", "cat"]
 RNG = np.random.default_rng(0)

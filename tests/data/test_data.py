@@ -16,17 +16,14 @@ import lookalikes
 import numpy as np
 import pytest
 from builders import refused
+from torchvision.datasets import CIFAR10
 
-import rrcm.core.torchvision_stub  # noqa: F401 (torchvision comes after it)
 from rrcm.config.sections import Data
 from rrcm.core import pool, registry
 from rrcm.core.errors import DataError
 from rrcm.data.datasets import cifar10, folder, imagenet
 from rrcm.data.ingest import manifest, sharding
 from rrcm.data.ingest.listing import Contents, Listing, Origin
-
-from torchvision.datasets import CIFAR10  # isort: skip (after torchvision_stub)
-
 
 # CIFAR-10.
 

@@ -13,14 +13,12 @@ import pytest
 from builders import many, refused
 from hypothesis import given
 from hypothesis import strategies as st
+from torchvision import datasets
 
-import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
 from rrcm.core.errors import DataError
 from rrcm.data.datasets import fashion_mnist, mnist
 from rrcm.data.ingest import idx
 from rrcm.data.ingest.listing import Origin
-
-from torchvision import datasets  # isort: skip (after the stub)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from lookalikes import declared
 from PIL import Image
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.labels import UNKNOWN, shifted
 from rrcm.data import image_folder

@@ -13,22 +13,20 @@ import onnx
 import onnxruntime
 import pytest
 import safetensors.torch
+import timm
 import torch
 from builders import SIGMA, exported, header, refused, row
 from onnx import TensorProto, helper, numpy_helper
 from scipy.special import expit, softmax
+from timm.utils import CheckpointSaver, ModelEmaV3
 from torch.optim.swa_utils import AveragedModel
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.certification.votes import records
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError, VotesError
 from rrcm.inference.foreign import _onnx_file, _runtime, module
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
-
-import timm  # isort: skip (after torchvision_stub)
-from timm.utils import CheckpointSaver, ModelEmaV3  # isort: skip
 
 RNG = np.random.default_rng(0)
 X = torch.from_numpy(RNG.normal(size=(6, 3, 4, 5)).astype(np.float32))

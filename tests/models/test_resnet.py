@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from builders import images
 from helpers import MINI, PRETRAIN, equal
 from torch import nn
 
-import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
 from rrcm.certification.sampling import voting
 from rrcm.config import certification, sections
 from rrcm.core import registry
@@ -20,8 +20,6 @@ from rrcm.models.networks import resnet
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.training import finetune, pretrain
 from rrcm.training.engine.loop import prepare
-
-import torchvision  # isort: skip (after torchvision_stub)
 
 SMALL = {
     "size": "8",

@@ -3,6 +3,9 @@
 import json
 import re
 import shlex
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
 from workspace import EVAL, ROOT, RUN, Workspace
@@ -36,10 +39,40 @@ def test_the_page_names_what_there_is():
     assert f"runs.{RUN}.loss.lbd" in PAGE
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_page_run_in_order(checkout: Workspace):
+@pytest.fixture
+def told(checkout: Workspace) -> Workspace:
+    """A committed checkout after `make env`, whose packages are those of this environment."""
+    (checkout.path / ".venv/bin").mkdir(parents=True)
+    (checkout.path / ".venv/bin/dvc").symlink_to(Path(sys.executable).with_name("dvc"))
+    checkout.run("make", "--old-file", ".venv/bin/.installed", "env")
     checkout.run("git", "config", "user.name", "test")
     checkout.run("git", "config", "user.email", "test@example.org")
     checkout.commit("results")
+    return checkout
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run_in_order(told: Workspace):
     for command in COMMANDS:
-        assert checkout.run(*shlex.split(command)).strip(), command
+        assert told.run(*shlex.split(command)).strip(), command
+    folders = [*told.path.glob(".dvc/**/"), *told.path.glob(".dvc-site/**/")]
+    assert not [folder for folder in folders if folder.stat().st_mode & 0o002]
+
+
+@pytest.mark.slow
+def test_a_queued_experiment_that_fails_is_told_and_has_what_git_has(told: Workspace):
+    """The line of the page finds it, where DVC exits with 0; a method is found once git has it."""
+    method = "rrcm/training/methods/mine.py"
+    shutil.copy(told.path / "rrcm/training/methods/gaussian.py", told.path / method)
+    target = f"train@{OTHER.removesuffix('-e050')}"
+    change = ("--set-param", f"runs.{OTHER.removesuffix('-e050')}.method=mine", target)
+    told.run("dvc", "exp", "run", "--queue", "--name", "unknown", *change)
+    said = told.run("dvc", "exp", "run", "--run-all")
+
+    assert f"/{method}'" in said and "Failed to reproduce experiment(s) 'unknown'" in said
+    (line,) = re.findall(r"`(! dvc queue status[^`]*)`", PAGE)
+    assert "unknown" in told.run("bash", "-c", line, fails=True)
+    told.run("git", "add", method)
+    assert "Ran experiment(s): known" in told.run(
+        "dvc", "exp", "run", "--temp", "--name", "known", *change
+    )

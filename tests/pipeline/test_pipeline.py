@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from builders import printed, refusal
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from workspace import EVAL, Workspace, committed
 
@@ -30,6 +31,16 @@ def test_a_new_alpha_runs_from_votes_on(checkout: Workspace, monkeypatch: pytest
 
     both = {f"{stage}@{name}" for stage in ("sample", "certify") for name in EVALS}
     assert {node.name for node in plan.load() if node.changed} == {*both, "report"}
+
+
+def test_an_unpacked_archive_says_that_dvc_needs_git(checkout: Workspace):
+    shutil.rmtree(checkout.path / ".git")
+    for command in (("status",), ("data", "digits"), ("repro", "--jobs", "2"), ("flow", "run")):
+        said = refusal(checkout.path, "rrcm", *command)
+        assert said.startswith(
+            f"error: {checkout.path} is no git repository, which DVC needs: clone"
+        )
+    assert "is right" in printed(checkout.path, "check")
 
 
 @pytest.mark.slow

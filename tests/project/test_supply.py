@@ -2,9 +2,12 @@
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
+import sys
 import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -76,12 +79,68 @@ def test_the_locks_differ_in_cuda_alone():
     assert plain | more == cuda and all(name.startswith(CUDA) for name in more)
 
 
+def test_torchvision_is_of_torch_s_build_wherever_pip_is_offered_it():
+    """pip takes what the lock has a hash of; `make lock` keeps that where it cannot see it."""
+    _, registry = locked(LOCKS[1])["torchvision"]
+    version, both = locked(LOCKS[0])["torchvision"]
+    assert {*both} > {*registry} and "+" not in version
+    pin = "torchvision=={} \\\n    --hash={}\nxdg==1 \\\n    --hash=c\n".format
+    merged = module("lock").merged(pin("1+cpu", "b"), pin("1", "a"), pin("0", "d"))
+    assert merged == pin("1", "a \\\n    --hash=b")
+
+
+NEED_TORCHVISION = {
+    "torchvision": "import torchvision",
+    "timm": "import timm",
+    "diffusers": "from diffusers import UNet2DModel",
+    "torchattacks": "import torchattacks",
+    "transformers": "from transformers import ViTForImageClassification",
+}
+
+
+@pytest.mark.parametrize("package", NEED_TORCHVISION)
+def test_a_fresh_process_imports_what_needs_torchvision(package: str, tmp_path: Path):
+    """Of this environment, without rrcm; until somebody does, no Python loads torch for it."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip("not installed")
+    fresh(
+        "import sys, importlib.util",
+        "assert importlib.util.find_spec('torchvision') and 'torch' not in sys.modules",
+        NEED_TORCHVISION[package],
+        "assert 'rrcm' not in sys.modules",
+        cwd=tmp_path,
+    )
+
+
+def test_where_make_installed_nothing_rrcm_is_enough(tmp_path: Path):
+    ours = "sys.meta_path[:] = [f for f in sys.meta_path if f.__module__ != '_torchvision_stub']"
+    fresh(
+        "import sys",
+        ours,
+        "import rrcm",
+        "assert 'torch' not in sys.modules",
+        "import timm",
+        cwd=tmp_path,
+    )
+
+
+def fresh(*lines: str, cwd: Path) -> None:
+    """Run a program in an environment without this checkout's folder on its path."""
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=cwd, env=clean, check=True)
+
+
+def module(name: str) -> ModuleType:
+    """A program of .ci/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f".ci/{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
 @pytest.fixture(scope="module")
 def audit() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("audit", ROOT / ".ci/audit.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module("audit")
 
 
 CLEAN = {"name": "a", "version": "1", "vulns": []}

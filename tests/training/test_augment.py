@@ -12,17 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from scipy import ndimage, stats
+from timm.data import RandomResizedCropAndInterpolation
+from timm.data.auto_augment import rand_augment_transform
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional
 
-import rrcm.core.torchvision_stub  # noqa: F401 (torchvision comes after it)
 from rrcm.config.sections import Mix
 from rrcm.core.errors import ConfigError
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import augment, transforms
-
-from timm.data import RandomResizedCropAndInterpolation  # isort: skip
-from timm.data.auto_augment import rand_augment_transform  # isort: skip
-from torchvision.transforms import InterpolationMode  # isort: skip
-from torchvision.transforms.v2 import functional  # isort: skip
 
 STILL = {"rotate": 0.0, "translate": 0.0, "scale": 0.0, "shear": 0.0}
 COLOURS = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.2, "hue": 0.1, "p": 0.8}

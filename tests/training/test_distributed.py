@@ -6,15 +6,13 @@ import sys
 import pytest
 import torch
 import twoprocs
+from timm.layers import BatchNormAct2d
 from torch import nn
 from workspace import ROOT
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError
 from rrcm.models.trained.base import checkpoint
 from rrcm.training.engine import distributed
-
-from timm.layers import BatchNormAct2d  # isort: skip (after torchvision_stub)
 
 
 @pytest.fixture(scope="module")

@@ -98,8 +98,11 @@ def test_stages_run_at_the_same_time_and_leave_what_dvc_leaves(here: Path):
         output.unlink()
     shutil.rmtree(here / ".dvc/cache")
     arguments = [*GOOD, "--allow-missing"]
-    assert reproduce.side_by_side(arguments, jobs=2, shares=1, say=print) == 0
+    said.clear()
+    assert reproduce.side_by_side(arguments, jobs=2, shares=1, say=said.append) == 0
     assert not any(output.exists() for output in made)
+    again = "`rrcm repro --force both apart` runs them again"
+    assert said == [f"nothing to do: all 4 stages are up to date; {again}"]
     with refused(StageError, "--force", "only targets can follow"):  # as all other options of DVC
         reproduce.side_by_side(["both", "--force"], jobs=2, shares=1, say=print)
 

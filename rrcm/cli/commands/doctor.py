@@ -65,8 +65,6 @@ def _import(name: str, have: str) -> Finding:
     """Import a package as the commands do: one that is there may still be broken."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            if name in ("timm", "torchvision", "diffusers"):
-                importlib.import_module("rrcm.core.torchvision_stub")
             importlib.import_module(MODULES.get(name, name.replace("-", "_")))
     except Exception as error:  # whatever a broken package raises
         cure = f"`pip install --force-reinstall '{name}=={have}'`"

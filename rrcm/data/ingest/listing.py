@@ -57,8 +57,6 @@ class Origin:
         if self.path is not None:
             yield self.path
             return
-        import rrcm.core.torchvision_stub  # noqa: F401 (beside a CPU build of torch)
-
         with tempfile.TemporaryDirectory() as folder:
             try:
                 path = download(Path(folder))

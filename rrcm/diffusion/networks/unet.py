@@ -8,14 +8,12 @@ computes the same function as the original.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from diffusers.models.unets.unet_2d import UNet2DModel
 from torch import Tensor, nn
 
-import rrcm.core.torchvision_stub  # noqa: F401 (diffusers imports torchvision)
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import LAYERS, SIDE, WIDTH, positive, require
 from rrcm.core.schema import shown
-
-from diffusers.models.unets.unet_2d import UNet2DModel  # isort: skip
 
 EPS = 1e-5  # epsilon of every GroupNorm
 SAMPLING = {"conv": "conv", "residual": "resnet"}  # our name -> diffusers' name

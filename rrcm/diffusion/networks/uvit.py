@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from timm.layers import PatchEmbed, trunc_normal_
+from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import SIDE, WIDTH, dimensions, positive, require
-
-from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after torchvision_stub)
-from timm.models.vision_transformer import Block  # isort: skip
 
 SIZES = {"small": (512, 13, 8)}  # name: (width, depth, heads); their table 5, and CIFAR-10's
 STD = 0.02  # initial standard deviation of matrices

@@ -3,16 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from torch import Tensor, nn
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.registry import suggest
 from rrcm.inference.foreign import _network
 from rrcm.models import state_dict
-
-import timm  # isort: skip (after torchvision_stub)
 
 PREFIXES = ("module.", "model.", "_orig_mod.")  # prefixes of parameter names, added by wrappers
 KEYS = (  # of files of training programs: those of timm's loader in its order, then others

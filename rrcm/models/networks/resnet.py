@@ -11,15 +11,13 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from timm.models.resnet import BasicBlock, Bottleneck, make_blocks
 from torch import Tensor, nn
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import SIDE, WIDTH, positive, require
 from rrcm.core.schema import shown
 from rrcm.models.trained.base.projector import Projector as Projector
-
-from timm.models.resnet import BasicBlock, Bottleneck, make_blocks  # isort: skip
 
 IMAGENET = "50"  # number of layers of the ImageNet network; all others are for small images
 STAGES = ("layer1", "layer2", "layer3", "layer4")

@@ -14,17 +14,15 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from timm.layers import PatchEmbed, trunc_normal_
+from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import SIDE, WIDTH, dimensions, positive
 from rrcm.models.trained.base.projector import Projector as Projector
 from rrcm.noise import units
-
-from timm.layers import PatchEmbed, trunc_normal_  # isort: skip (after torchvision_stub)
-from timm.models.vision_transformer import Block  # isort: skip
 
 SIZES = {  # name: (width, depth, heads); Lei et al., table 6, and one for 8 x 8 digits
     "tiny": (64, 4, 4),

@@ -9,9 +9,9 @@ resolution. A list that does not begin with it starts from the picture as croppe
 from typing import Any
 
 import torch
+from timm.data.mixup import Mixup, mixup_target
 from torch import Tensor
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.config.sections import Mix
 from rrcm.core.errors import ConfigError
 from rrcm.core.registry import suggest
@@ -19,8 +19,6 @@ from rrcm.core.schema import parse, shown
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import transforms
 from rrcm.training.engine.inputs.transforms import Augmentation, PictureCrop, RandAugment
-
-from timm.data.mixup import Mixup, mixup_target  # isort: skip (after torchvision_stub)
 
 KINDS = {
     "affine": transforms.Affine,

@@ -17,16 +17,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from timm.data import RandomResizedCropAndInterpolation, auto_augment
 from torch import Tensor
 
-import rrcm.core.torchvision_stub  # noqa: F401 (timm imports torchvision)
 from rrcm.core.ranges import SIDE, not_negative, require, share
 from rrcm.core.schema import shown
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 from rrcm.training.engine.draws import Draws
-
-from timm.data import RandomResizedCropAndInterpolation, auto_augment  # isort: skip (after torchvision_stub)
 
 LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue, ITU-R BT.601
 TRIES = 10  # random rectangles that a crop tries before it takes the whole image
