@@ -52,6 +52,19 @@ def main() -> None:
     if logs := parser.parse_args().logs:
         measure(logs, FIELD)
     write_text(PAGE, page(FIELD))
+    print(claimed(pd.read_csv(FIELD / "logs.csv")))
+
+
+def claimed(logs: pd.DataFrame) -> str:
+    """What `rrcm audit` says of logs at a larger alpha if `ALPHA` is stated; for auditing.md."""
+    lax = logs[logs["alpha"] > ALPHA]
+    found = {name: [*lax[name].str.split(":").str[0]] for name in ("with_sigma", "without")}
+    bad, also = (found[name].count("cannot be trusted") for name in found)
+    rest = found["without"].count("cannot be checked")
+    return (
+        f"With `--alpha {ALPHA:g}` and their σ, {bad} of these {len(lax)} cannot be trusted; "
+        f"without σ {also} cannot be trusted and {rest} cannot be checked."
+    )
 
 
 def measure(base: Path, field: Path) -> None:
@@ -71,6 +84,8 @@ def log(row: dict[str, Any], base: Path) -> tuple[dict[str, Any], pd.DataFrame |
     if known:
         result |= {"sigma": known.sigma, "n": known.n, "alpha": known.alpha}
     result |= {"images": len(table), "verdict": audited.verdict}
+    for name, stated in {"with_sigma": sigma, "without": None}.items():
+        result[name] = audit(path, alpha=ALPHA, sigma=stated).verdict
     kinds = {"": table}
     if known:
         kinds |= dict(zip(("_low", "_high"), harmonised(table, sigma=sigma), strict=True))

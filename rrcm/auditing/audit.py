@@ -27,6 +27,7 @@ from rrcm.auditing.shares import perhaps, spent
 from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
 
+UNUSUAL = "it needs {}; such a {} is unusual: state it if it is so"
 ROUGH = 1.001  # ratio of the limits of a sigma, above which it counts as unknown
 
 
@@ -34,7 +35,8 @@ ROUGH = 1.001  # ratio of the limits of a sigma, above which it counts as unknow
 class Audit:
     """The result of an audit; ``inferred`` are equally good explanations, the best first.
 
-    ``trusted`` is False after any error, and None where too little could be checked.
+    ``trusted`` is False after any error, and None where too little could be checked, or where only
+    an unusual value that nobody stated explains the table.
     """
 
     path: Path
@@ -94,6 +96,12 @@ def _audit_tsv(path: Path, stated: Stated) -> Audit:
     findings += of_rows(table, lines, numbered=numbered)
     inferred, more = infer.explain(table, lines, stated)
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
+    possible = [one for one in inferred if not infer.apart(one, stated)]
+    sigmas = [one.sigma for one in possible if one.sigma is not None]
+    if sigmas and stated.sigma is None and not any(usual.is_usual(one, one) for one in sigmas):
+        values = zip(("n", "alpha", "sigma"), str(possible[0]).split(", "), strict=True)
+        free = [t for name, t in values if getattr(stated, name) != getattr(possible[0], name)]
+        why = UNUSUAL.format(", ".join(free), "sigma")
     return _conclude(path, len(table), inferred, findings + more, why)
 
 
@@ -101,12 +109,12 @@ def _audit_csv(path: Path, stated: Stated) -> Audit:
     """Audit certificates of this project: every row can be recomputed."""
     table = certify.scan(path)
     lines = np.arange(2, len(table) + 2)
-    again = recount(table, lines)
+    again = recount(table, lines, stated)
     times, divided = spent(table, again, stated.alpha)
     if again.level is not None:
         low, high = again.level
         again = replace(again, level=(times * low, times * high))
-    findings = [*of_rows(table, lines, numbered=False), *again.findings, *_apart(again, stated)]
+    findings = [*of_rows(table, lines, numbered=False), *_apart(again, stated), *again.findings]
     alpha, sigma = (
         None if interval is None else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
         for interval in (again.level, again.sigma)
@@ -116,12 +124,17 @@ def _audit_csv(path: Path, stated: Stated) -> Audit:
     if again.adaptive:
         text = (
             "draws stopped early, so bounds hold at several numbers of draws, some of them from "
-            "earlier draws: p_A is only compared with the share of votes"
+            "earlier draws: p_A and radii are only compared with unanimous votes, which need an "
+            f"alpha of {again.least:.2g} at least"
         )
         findings.append(Finding(level=NOTE, text=text))
     findings += divided
     inferred = [Inferred(n=again.n, alpha=alpha, sigma=sigma, rows=again.rows)]
     why = None if again.rows and again.sigma else "no image has a radius that votes explain"
+    if again.sigma and stated.sigma is None and not usual.is_usual(*again.sigma):
+        why = UNUSUAL.format(f"sigma = {math.sqrt(math.prod(again.sigma)):.6g}", "sigma")
+    if stated.alpha is None and again.least > max(usual.ALPHAS) * (1 + usual.SLACK):
+        why = UNUSUAL.format(f"alpha = {again.least:.4g} or more", "alpha")
     return _conclude(path, len(table), inferred if again.rows else [], findings, why)
 
 

@@ -14,6 +14,7 @@ from rrcm.core.errors import CertificateError
 from rrcm.core.labels import UNKNOWN
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
+FAR = 1e6  # no two pictures with pixels of [0, 1] are so far apart
 REGULAR = 0.9  # share of equal steps from row to row in a regular selection
 
 
@@ -96,7 +97,7 @@ def of_rows(table: pd.DataFrame, lines: np.ndarray, *, numbered: bool) -> list[F
         lines: Where the rows stand in their file, [N].
         numbered: ``idx`` was not in the file but counted from its rows.
     """
-    findings = [*_impossible(table, lines), *_correct(table, lines)]
+    findings = [*_swapped(table, lines), *_impossible(table, lines), *_correct(table, lines)]
     if not numbered:
         findings += _images(table, lines)
     return findings + _coverage(table["label"].to_numpy())
@@ -117,12 +118,25 @@ def unlabelled(labels: np.ndarray) -> list[Finding]:
     return [Finding(level=WARNING, text=text)]
 
 
+def _swapped(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+    """An error if abstentions are among the labels: an answer has a radius, whatever its label."""
+    unknown, abstained = (table["label"] == UNKNOWN), (table["predict"] == ABSTAIN)
+    if abstained.any() or unknown.all() or (table["radius"][unknown] > 0).any():
+        return []
+    text = (
+        f"the label is {UNKNOWN} and the radius 0, as of an abstention, but no prediction is "
+        f"{ABSTAIN}: are `label` and `predict` swapped?"
+    )
+    return at(ERROR, lines, unknown.to_numpy(), text)
+
+
 def _impossible(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
     radius, predict = table["radius"].to_numpy(), table["predict"].to_numpy()
     finite = np.isfinite(radius)
     return [
         *at(ERROR, lines, ~finite, "the radius is not a finite number"),
         *at(ERROR, lines, finite & (radius < 0), "the radius is negative"),
+        *at(ERROR, lines, finite & (radius >= FAR), f"no pictures are {FAR:,.0f} apart"),
         *at(
             ERROR, lines, finite & (radius > 0) & (predict == ABSTAIN), "an abstention has a radius"
         ),

@@ -9,7 +9,7 @@ from scipy.stats import poisson
 
 from rrcm.auditing import attainable_radii, shares, usual, written
 from rrcm.auditing.attainable_radii import AttainableRadii
-from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Inferred, Stated, at
+from rrcm.auditing.findings import ERROR, FAR, NOTE, WARNING, Finding, Inferred, Stated, at
 from rrcm.auditing.recount import MOST
 from rrcm.auditing.written import SLIP
 from rrcm.certification.certify import DOWN, printed
@@ -31,7 +31,7 @@ def explain(
     Nothing is inferred from too little evidence, or where most radii have another origin.
     """
     radii, answered = table["radius"].to_numpy(), table["predict"].to_numpy() != ABSTAIN
-    rows = np.isfinite(radii) & (radii > 0) & (radii < 1e6) & answered
+    rows = np.isfinite(radii) & (radii > 0) & (radii < FAR) & answered
     if not rows.any():
         return [], [Finding(level=NOTE, text="no image has a radius")]
     r, where = radii[rows], lines[rows]
@@ -40,33 +40,37 @@ def explain(
     explanations = attainable_radii.infer(r, unit, tried)
     if not explanations:
         return [], [Finding(level=NOTE, text=UNTOLD), *_above(stated, r, unit, where)]
-    first = explanations[0].match(r, unit)
+    possible = [one for one in explanations if not apart(one, stated)] or explanations
+    first = possible[0].match(r, unit)
     informative = first.chance <= max(0.5, first.chance.min())
     if first.near()[informative].mean() >= MOST:
         return _distinct(explanations, r, unit), [
-            *_rounding(explanations, r, unit, where),
-            *_heaped(explanations[0], r, unit, where),
-            *_otherwise(explanations, stated),
+            *_rounding(possible, r, unit, where),
+            *_heaped(possible[0], r, unit, where),
+            *_otherwise(possible, stated),
             *_telling(r[informative], len(r)),
-            *shares.perhaps(explanations[0].alpha, stated.alpha),
+            *shares.perhaps(possible[0].alpha, stated.alpha),
         ]
-    foreign = ~first.hit[explanations[0].rounding]
+    foreign = ~first.hit[possible[0].rounding]
     rest = foreign | (first.chance > 0.2)  # radii that the first does not explain, or not surely
     second = [
-        one for one in attainable_radii.infer(r[rest], unit[rest], tried) if one != explanations[0]
+        one for one in attainable_radii.infer(r[rest], unit[rest], tried) if one != possible[0]
     ]
     both = first.near() | (second[0].match(r, unit).near() if second else False)
     if second and both[informative].mean() >= MOST:
-        pair = [explanations[0], second[0]]
-        return [_as_inferred(candidate, r, unit) for candidate in pair], _mixed(
-            pair, foreign, where
-        )
+        pair = [possible[0], second[0]]
+        return [_as_inferred(candidate, r, unit) for candidate in pair], [
+            *_mixed(pair, foreign & both, where),
+            *_unattainable(pair, r, unit, where),
+            *_otherwise(pair[:1], stated),
+            *_otherwise(pair[1:], stated),
+        ]
     share = first.near()[informative].mean()
     text = (
-        f"{100 * share:.0f} % of the radii that tell are of {explanations[0]}, the others of "
+        f"{100 * share:.0f} % of the radii that tell are of {possible[0]}, the others of "
         "something else: draws that stopped early, another bound, or several tables in one"
     )
-    half = shares.perhaps(explanations[0].alpha, stated.alpha)
+    half = shares.perhaps(possible[0].alpha, stated.alpha)
     return [], [Finding(level=NOTE, text=text), *half, *_above(stated, r, unit, where)]
 
 
@@ -114,19 +118,7 @@ def _rounding(
 ) -> list[Finding]:
     """Findings about unattainable radii and about radii rounded up beyond the certified ones."""
     matches = [candidate.match(r, unit) for candidate in explanations]
-    off = np.all([~one.near() for one in matches], axis=0)
-    ceiling = max(candidate.ceiling() for candidate in explanations)
-    most = printed(ceiling, DOWN, digits=6)
-    high = off & (r > ceiling)
-    result = [
-        *at(ERROR, where, high, f"the radius is above {most}, that of unanimous votes"),
-        *at(
-            ERROR,
-            where,
-            off & ~high,
-            f"the radius is none that votes can give with {explanations[0]}",
-        ),
-    ]
+    result = _unattainable(explanations, r, unit, where)
     clean = [candidate for candidate in explanations if candidate.rounding != "up"]
     if explanations[0].rounding == "up" and clean:
         text = (
@@ -150,6 +142,21 @@ def _rounding(
     )
     more = at(ERROR, where, above, "the radius was rounded up beyond the nearest")
     return [*result, Finding(level=WARNING, text=text), *more]
+
+
+def _unattainable(
+    explanations: list[AttainableRadii], r: np.ndarray, unit: np.ndarray, where: np.ndarray
+) -> list[Finding]:
+    """Findings about radii that none of the explanations can give."""
+    off = np.all([~candidate.match(r, unit).near() for candidate in explanations], axis=0)
+    ceiling = max(candidate.ceiling() for candidate in explanations)
+    most = printed(ceiling, DOWN, digits=6)
+    text = f"the radius is none that votes can give with {explanations[0]}"
+    high = off & (r > ceiling)
+    return [
+        *at(ERROR, where, high, f"the radius is above {most}, that of unanimous votes"),
+        *at(ERROR, where, off & ~high, text),
+    ]
 
 
 def _heaped(
@@ -190,22 +197,29 @@ def _mixed(pair: list[AttainableRadii], rest: np.ndarray, where: np.ndarray) -> 
     return at(ERROR, where, rest, f"the radius is of {other}, others are of {one}: mixed tables")
 
 
+def apart(one: AttainableRadii | Inferred, stated: Stated) -> list[str]:
+    """Names of stated values that an explanation contradicts; its alpha may be half of that."""
+    n, alpha, sigma = one.n, one.alpha, one.sigma
+    contradicts = {
+        "n": None not in (n, stated.n) and n != stated.n,
+        "alpha": not (alpha is None or stated.alpha is None)
+        and not math.isclose(alpha, stated.alpha)
+        and not shares.perhaps(alpha, stated.alpha),
+        "sigma": not (sigma is None or stated.sigma is None)
+        and not usual.agree(stated.sigma, sigma, sigma),
+    }
+    return [name for name, differs in contradicts.items() if differs]
+
+
 def _otherwise(explanations: list[AttainableRadii], stated: Stated) -> list[Finding]:
-    """Findings about stated values that contradict all explanations."""
+    """Findings about the values in which the best explanation is not as stated, if none is."""
+    if not all(apart(one, stated) for one in explanations):
+        return []
     result = []
-    for name in ("n", "alpha", "sigma"):
-        value_stated = getattr(stated, name)
-        values = [getattr(candidate, name) for candidate in explanations]
-        if value_stated is None or any(
-            usual.agree(value_stated, value, value)
-            if name == "sigma"
-            else math.isclose(value, value_stated)
-            for value in values
-        ):
-            continue
-        if name == "alpha" and shares.perhaps(values[0], value_stated):
-            continue  # the findings of `perhaps` cover it
-        text = f"the radii are of {name} = {values[0]:.9g}, not of {value_stated:.9g} as stated"
-        less = name == "alpha" and max(values) < value_stated  # the table is merely conservative
+    for name in apart(explanations[0], stated):
+        value, other = getattr(explanations[0], name), getattr(stated, name)
+        text = f"the radii are of {name} = {value:.9g}, not of {other:.9g} as stated"
+        less = name == "alpha" and max(one.alpha for one in explanations) < other
+        # A smaller alpha is merely conservative.
         result.append(Finding(level=WARNING if less else ERROR, text=text))
     return result

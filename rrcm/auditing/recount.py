@@ -7,18 +7,17 @@ import numpy as np
 import pandas as pd
 from scipy.special import betainc, ndtri
 
-from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, at
+from rrcm.auditing import needed, usual
+from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Stated, at
 from rrcm.auditing.ladder import around
+from rrcm.auditing.needed import SLACK, STEP
 from rrcm.auditing.usual import ALPHAS
-from rrcm.certification.certify import DIGITS
 from rrcm.certification.votes.bounds import beta_quantile, mixture_complement
 from rrcm.certification.votes.counts import ABSTAIN
 
-STEP = 10.0**-DIGITS  # by which p_A and radius may be rounded down
 MOST = 0.95  # share of rows from which the others count as wrong
 FEW = 3  # rows that may agree by chance
 COINCIDENCE = 1e-4  # relative difference of a real number and one of a digit; a tenth for two
-SLACK = 1e-10  # relative error of special functions
 FIXED = {"n", "futile"}  # reasons to stop that claim nothing before n draws
 LARGER = "radii are larger than sigma * Phi^-1(p_A), as those of the certificate two_class are"
 SAMPLE = 40  # rows, or up to twice as many, whose bounds are computed by a slow formula
@@ -31,20 +30,26 @@ class Recount:
     """The alpha of a table's bounds, its sigma, and whether drawing stopped early.
 
     ``level`` and ``sigma`` are intervals, or None where no value explains most rows. Radii of
-    ``two_classes`` depend on votes of the runner-up, which a table does not have.
+    ``two_classes`` depend on votes of the runner-up, which a table does not have. No row without a
+    finding needs a larger alpha than ``least``.
     """
 
     n: int
     adaptive: bool
     level: Interval | None
+    least: float
     sigma: Interval | None
     rows: int
     two_classes: bool
     findings: list[Finding]
 
 
-def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
-    """Recompute a table of `certify`, whose rows are at ``lines`` [N] of their file."""
+def recount(table: pd.DataFrame, lines: np.ndarray, stated: Stated) -> Recount:
+    """Recompute a table of `certify`, whose rows are at ``lines`` [N] of their file.
+
+    Guarantee: no `p_A` or radius above that of unanimous votes is without an error, at the stated
+    alpha and sigma, or else at the sigma of most rows and at `needed.LAXEST`.
+    """
     hits, draws, p = (table[name].to_numpy() for name in ("n_A", "n", "p_A"))
     possible = (hits >= 0) & (hits <= draws) & (p >= 0) & (p < 1)
     findings = at(
@@ -57,11 +62,8 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
     stops = table["stop"].to_numpy(dtype=str)
     n = int(draws.max(initial=0))
     adaptive = bool((~np.isin(stops, [*FIXED]) | ((draws < n) & (stops != "n") & (p > 0))).any())
-    if not adaptive:
-        other = (stops == "n") & (draws != n)
-        findings += at(
-            ERROR, lines, other, f"draws are fewer than the {n:,} of other rows: mixed n"
-        )
+    other = (stops == "n") & (draws != n)
+    findings += at(ERROR, lines, other, f"draws are fewer than the {n:,} of other rows: mixed n")
     level = None
     if claims.any():
         level, more = _level(table[claims], lines[claims], adaptive=adaptive)
@@ -70,18 +72,28 @@ def recount(table: pd.DataFrame, lines: np.ndarray) -> Recount:
     answered = np.isfinite(radius) & (radius > 0) & (table["predict"].to_numpy() != ABSTAIN)
     bounded = answered & claims & (p > 0.5)
     sigma, two_classes, bare = None, False, answered & ~bounded
+    most = needed.LAXEST if stated.alpha is None else stated.alpha
     if bounded.any():
+        exact = None if adaptive else level  # else a bound may be of another look
         sigma, two_classes, more = _sigma(
-            table[bounded], lines[bounded], level=level, n=n, adaptive=adaptive
+            table[bounded], lines[bounded], level=level, exact=exact, most=most, n=n
         )
         findings += more
         if two_classes:  # bounds of both may give a radius where p_A is below ½
             bare &= ~claims
     findings += at(ERROR, lines, bare, "there is a radius, but p_A is not above ½")
+    largest = usual.meant(stated.sigma)[1] if stated.sigma else sigma[1] if sigma else None
+    alphas = needed.of_rows(table, adaptive=adaptive, sigma=largest)
+    alphas *= 2 if two_classes else 1  # each bound has half of alpha
+    known = {line for one in findings if one.level == ERROR for line in one.lines}
+    alphas[np.isin(lines, [*known])] = 0.0
+    text = f"p_A or a radius is above that of unanimous votes at alpha = {most:g}"
+    findings += at(ERROR, lines, alphas > most * (1 + 1e-6), text)
     return Recount(
         n=n,
         adaptive=adaptive,
         level=level,
+        least=float(alphas[alphas <= most].max(initial=0.0)),
         sigma=sigma,
         rows=int(claims.sum()),
         two_classes=two_classes,
@@ -97,7 +109,11 @@ def _level(
     If drawing was ``adaptive``, a bound may be that of an earlier look, so that no row is wrong.
     """
     low, high = levels(table)
-    left, right, inside = common(low, high)
+    level = low < needed.LAXEST  # of others, `needed.of_rows` tells
+    if not level.any():
+        return None, []
+    low, high, table, lines = low[level], high[level], table[level], lines[level]
+    left, right, inside = common(low, np.minimum(high, needed.LAXEST))
     middle = math.sqrt(left * right)
     if left > 0 and inside.mean() >= MOST:
         text = f"p_A is not the bound of n_A votes that other rows have, at alpha = {middle:.4g}"
@@ -116,12 +132,18 @@ def _level(
 
 
 def _sigma(
-    table: pd.DataFrame, lines: np.ndarray, *, level: Interval | None, n: int, adaptive: bool
+    table: pd.DataFrame,
+    lines: np.ndarray,
+    *,
+    level: Interval | None,
+    exact: Interval | None,
+    most: float,
+    n: int,
 ) -> tuple[Interval, bool, list[Finding]]:
     """The sigmas of the radius in rows with p_A > ½, and whether radii are of two classes' bounds.
 
-    ``level`` gives p_A before it was rounded, in rows where it is Clopper-Pearson's at that alpha.
-    ``n`` is the most draws of a row.
+    ``level`` gives p_A before it was rounded, in rows where it is Clopper-Pearson's at that alpha;
+    it is ``exact`` if all bounds are of ``n`` draws. Else it is at most ``most``.
     """
     r, z, upper = table["radius"].to_numpy(), *_quantiles(table, level)
 
@@ -139,16 +161,20 @@ def _sigma(
         if within.mean() >= MOST and within.sum() - inside.sum() > (1 - MOST) * len(r):
             text = f"radii were rounded {how}, beyond the certified ones"
             return (sigma, sigma), False, [Finding(level=ERROR, text=text)]
+    share = _two_classes(table, upper, exact[1] if exact else most)
     if inside.mean() < 0.5:  # radii of one class have one share of z, those of two do not
-        exact = None if adaptive else level
-        if (
-            of_both := _of_two_classes(r, z, upper, lines, level=level, exact=exact, n=n)
-        ) is not None:
+        of_both = _of_two_classes(r, z, upper, lines, share=share, exact=exact, n=n)
+        if of_both is not None:
             return of_both[0], True, of_both[1]
     above, below = ~inside & (low > right), ~inside & (low <= right)
-    possible = above & (low <= right * _two_classes(upper, level, n))
+    possible = above & (low <= right * share)
     if (inside | possible).all() and possible.sum() > max(FEW, 0.02 * len(r)):
         return (left, right), True, [Finding(level=NOTE, text=LARGER)]
+    if below.sum() > FEW:
+        other, _, also = common(low[below], high[below])
+        if also.sum() > max(FEW, MOST * below.sum()):
+            text = f"radii are of sigma = {other:.4g}, in other rows of {left:.4g}: mixed sigma"
+            return (left, right), False, at(ERROR, lines, ~inside, text)
     text = f"the radius is {{}} sigma * Phi^-1(p_A) at sigma = {left:.6g} of the other rows"
     wrong = at(ERROR, lines, above, text.format("above"))
     return (left, right), False, wrong + at(WARNING, lines, below, text.format("below"))
@@ -201,14 +227,15 @@ def common(
     return left, right, inside
 
 
-def _two_classes(z: np.ndarray, level: Interval | None, n: int) -> np.ndarray:
+def _two_classes(table: pd.DataFrame, z: np.ndarray, alpha: float) -> np.ndarray:
     """The largest share of sigma * ``z`` = sigma * Phi^-1(p_A) that a radius of two classes can be.
 
-    The runner-up's bound is at most that of no votes among n draws, at the level of p_A (eq. 20).
+    The runner-up's bound is at most that of no votes among the row's draws, at ``alpha`` (eq. 20);
+    where no vote is for another class, it is that of p_A.
     """
-    if level is None:
-        return np.full_like(z, np.inf)
-    return (1 + ndtri(level[1] ** (1 / n)) / z) / 2 + SLACK
+    k, n = table["n_A"].to_numpy(), table["n"].to_numpy()
+    both = (1 + np.maximum(ndtri(alpha ** (1 / n)) / z, 1)) / 2
+    return np.where(k < n, both, 1.0) + SLACK
 
 
 def _of_two_classes(
@@ -217,7 +244,7 @@ def _of_two_classes(
     upper: np.ndarray,
     lines: np.ndarray,
     *,
-    level: Interval | None,
+    share: np.ndarray,
     exact: Interval | None,
     n: int,
 ) -> tuple[Interval, list[Finding]] | None:
@@ -227,7 +254,7 @@ def _of_two_classes(
     each radius; no other sigma does. Otherwise it is only known to be between those at which all,
     or none, of the votes for other classes are the runner-up's.
     """
-    low = r / upper / _two_classes(upper, level, n) * (1 - SLACK)
+    low = r / upper / share * (1 - SLACK)
     high = (r + STEP) / z * (1 + SLACK)
     left, right, inside = common(low, high)
     if inside.mean() < MOST:
@@ -263,8 +290,7 @@ def _further_radii(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
     findings = []
     for name in table.columns:
         if name.startswith("radius_") and (predict := name.replace("radius", "predict")) in table:
-            radius = pd.to_numeric(table[name], errors="coerce").to_numpy(dtype=np.float64)
-            answer = pd.to_numeric(table[predict], errors="coerce").to_numpy(dtype=np.float64)
+            radius, answer = needed.numbers(table[name]), needed.numbers(table[predict])
             wrong = ~(np.isfinite(radius) & (radius >= 0)) | ((answer < 0) & (radius > 0))
             findings += at(ERROR, lines, wrong, f"`{name}` is no radius, or an abstention has one")
     return findings

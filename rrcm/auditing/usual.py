@@ -75,6 +75,11 @@ def agree(sigma: float, low: float, high: float) -> bool:
     return low <= most * (1 + SLACK) and high >= least * (1 - SLACK)
 
 
+def is_usual(low: float, high: float) -> bool:
+    """Whether a sigma in [low, high] is a usual one."""
+    return any(low * (1 - SLACK) <= sigma <= high * (1 + SLACK) for sigma in SIGMAS)
+
+
 def prior(*, n: int | None = None, alpha: float | None = None, sigma: float | None = None) -> Prior:
     """The prior over common values, with more weight on the given ones and on half of ``alpha``.
 

@@ -9,6 +9,7 @@ import pytest
 import typer.testing
 from audit_tables import RULES, alarms, sampled, table
 from builders import refused, row
+from scipy.special import ndtri
 
 from benchmarks.audit import FAULTS, simulate
 from benchmarks.odd_sigma import outcomes
@@ -17,6 +18,7 @@ from rrcm.auditing.audit import audit
 from rrcm.auditing.recount import common
 from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
+from rrcm.certification.votes.bounds import complement
 from rrcm.cli import main as cli
 from rrcm.core.errors import CertificateError
 
@@ -82,7 +84,7 @@ def test_votes_of_two_classes_that_are_all_divided_are_recounted(tmp_path, sigma
     assert ((found["radius"] > 0) & (found["p_A"] < 0.5)).any()
 
     result = examine(tmp_path, found)
-    assert alarms(result) == [] and result.trusted
+    assert alarms(result) == [] and result.trusted is (True if sigma == 0.5 else None)
     assert result.inferred[0].alpha == pytest.approx(0.001)
     assert result.inferred[0].sigma == pytest.approx(sigma, rel=1e-3)
     stated = examine(tmp_path, found, sigma=2 * sigma)
@@ -102,8 +104,10 @@ def test_a_clean_table_of_any_sigma_raises_no_alarm_though_it_is_stated_to_six_d
     found = table(10_000, sigma=sigma, digits=digits)
     stated = {"n": 10_000, "alpha": 0.001, "sigma": float(f"{sigma:.6g}")}
 
-    for result in (examine(tmp_path, found, kind), examine(tmp_path, found, kind, **stated)):
-        assert alarms(result) == [] and result.trusted
+    plain, full = examine(tmp_path, found, kind), examine(tmp_path, found, kind, **stated)
+    assert full.trusted and plain.trusted is None and "sigma is unusual" in plain.verdict
+    for result in (plain, full):
+        assert alarms(result) == []
         assert result.inferred[0].sigma == pytest.approx(sigma, rel=1e-3)
     for other in ({"sigma": 1.01 * stated["sigma"]}, {"n": 10}):  # 10 draws give hardly a radius
         assert "as stated" in examine(tmp_path, found, kind, **other).verdict
@@ -259,6 +263,68 @@ def test_a_radius_above_that_of_unanimous_votes_is_found_if_nothing_else_tells(t
     result = examine(tmp_path, high, "tsv", n=1_000, alpha=0.001, sigma=0.5)
 
     assert alarms(result)[0][:2] == ("error", (2,)) and result.inferred == []
+
+
+def stopped(rule, certificates=("cohen",)):
+    definition, rows = sampled(rule)
+    return certify.certify(definition, rows, certificates=[*certificates], alpha=0.001)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("share", "radius"), [(100, 5.0), (20, 5.0), (3, 99.0), (1, 5.0)])
+def test_no_radius_above_that_of_unanimous_votes_passes(tmp_path, rule, share, radius):
+    """Whatever the rule, the certificate, the level and the share of such rows."""
+    found = stopped(rule)
+    wrong = (found["radius"] > 0) & (np.arange(len(found)) % share == 0)
+    high = found.assign(radius=found["radius"].mask(wrong, radius))
+
+    for stated in ({"n": 1_000, "alpha": 0.001, "sigma": 0.5}, {"sigma": 0.5}, {}):
+        result = examine(tmp_path, high, **stated)
+        assert result.trusted is False, str(result)
+
+
+@pytest.mark.parametrize("rule", ["none", "grid", "anytime", "spending"])
+def test_a_bound_that_no_votes_give_is_found_whatever_its_radius(tmp_path, rule):
+    """Unanimous votes bound p by alpha^(1/n) at most; one certificate beside another, too."""
+    found = stopped(rule, ["cohen", "two_class"] if rule != "spending" else ["cohen"])
+    line = int(np.flatnonzero(found["n_A"] == found["n"])[0]) + 2
+    high = with_one(with_one(found, "p_A", line, 0.999999), "radius", line, 2.376711)
+    draws, stated = int(found["n"][line - 2]), {"alpha": 0.001, "sigma": 0.5}
+    largest = -0.5 * ndtri(complement(draws, draws, 0.001))
+
+    for values in (stated, {}):
+        assert line in error_lines(examine(tmp_path, high, **values))
+    for times, wrong in ((1.0001, [line]), (0.9999, [])):
+        of_two = np.where(found.index == line - 2, times * largest, 0.0)
+        beside = found.assign(predict_two_class=found["predict"], radius_two_class=of_two)
+        assert error_lines(examine(tmp_path, beside, **stated)) == wrong
+
+
+def test_an_unusual_alpha_that_nobody_stated_is_named(tmp_path):
+    """A p_A of unanimous votes that only holds at alpha = 0.2."""
+    found = stopped("spending")
+    line = int(np.flatnonzero(found["n_A"] == found["n"])[0]) + 2
+    p = 0.2 ** (1 / found["n"][line - 2])
+    lax = with_one(with_one(found, "p_A", line, p), "radius", line, 0.5 * ndtri(p) - 1e-6)
+
+    result = examine(tmp_path, lax)
+
+    assert result.trusted is None and alarms(result) == []
+    assert result.verdict.startswith("cannot be checked: it needs alpha = 0.2 or more")
+    assert examine(tmp_path, lax, alpha=0.2).trusted
+    assert line in error_lines(examine(tmp_path, lax, alpha=0.1))
+
+
+def error_lines(result):
+    return [line for level, lines, _ in alarms(result) if level == "error" for line in lines]
+
+
+def test_abstentions_among_the_labels_are_called_swapped(tmp_path):
+    found = table()
+    swapped = found.rename(columns={"label": "predict", "predict": "label"})
+
+    for kind in ("csv", "tsv"):
+        assert "`label` and `predict` swapped" in examine(tmp_path, swapped, kind).verdict
 
 
 def test_a_missing_header_and_a_table_that_does_not_tell(tmp_path):
