@@ -21,6 +21,7 @@ from typing import Any
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
+from dvc.stage.loader import StageLoader
 
 from pipeline.runtime import graph
 from pipeline.workflow import dvc_lock, dvc_says, gpus, lockfile, moving, processes, shares
@@ -140,17 +141,27 @@ def _recorded(stage: str) -> dict[str, Any]:
 
 @dvc_lock.consistent
 def _known(stage: str, *, pull: bool) -> bool:
-    """Whether DVC would restore the outputs of a stage instead of running it."""
+    """Whether DVC would restore the outputs of a stage instead of running it.
+
+    The workspace and dvc.lock stay as they are. With ``pull``, what the remote has
+    of a run with the present inputs is fetched into DVC's cache.
+    """
     try:
         with Repo(".") as repo:
-            (pipeline_stage,) = repo.stage.collect(stage)
+            (now,) = repo.stage.collect(stage)
             if pull:
                 repo.stage_cache.pull(None)
-            pipeline_stage.save_deps()
-            repo.stage_cache.restore(pipeline_stage, pull=pull, dry=not pull)
-    except DvcException:  # it is in no cache, or the remote does not answer
+            if now.changed_stage() or not now.deps_cached():  # dvc.lock has a run of other inputs
+                now.save_deps()
+                if not (run := repo.stage_cache._load(now)):
+                    return False
+                StageLoader.fill_from_lock(now, run)
+            if pull:
+                for objects in now.get_used_objs().values():
+                    repo.cloud.pull(objects)
+            return now.outs_cached()
+    except DvcException:  # the remote does not answer
         return False
-    return True
 
 
 class Output:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import older
 import psutil
 import servers
 import workspace
@@ -97,6 +98,7 @@ def make(folder: Path) -> Clones:
         if pointer.is_file():
             pointer.unlink()
     YAML().dump({"stages": stages}, first.path / "dvc.yaml")
+    older.runs(first.path)
     first.run("dvc", "remote", "add", "--default", "shared", str(folder / "remote"))
     first.commit("a little graph")
     git("clone", "--quiet", "--bare", str(first.path), str(folder / "origin"))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import older
 import pytest
 from dvc.repo import Repo
 from servers import Server
@@ -98,6 +99,7 @@ class Flows:
         (path / "dvc.yaml").write_text(graph)
         (path / "work.py").write_text(WORK)
         (path / "cure").write_text("none yet")
+        older.runs(path)
         self.server, self.path = server, path
         self.environment = mark() | {
             "PREFECT_API_URL": server.url,

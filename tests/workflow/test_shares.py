@@ -101,11 +101,14 @@ def test_votes_in_shares_are_those_of_one_process(
     wanted = (checkout.path / VOTES).read_bytes()
     (checkout.path / VOTES).unlink()
     monkeypatch.chdir(checkout.path)
-    assert stage_run._known(STAGE, pull=False)  # DVC would restore them, and no share is drawn
-    with lockfile.edited() as stages:
-        del stages[STAGE]
+    for pull in (False, True):  # DVC would restore them, and no share is drawn
+        assert stage_run._known(STAGE, pull=pull) and not VOTES.exists()
+    with lockfile.edited() as stages:  # as after an edit: they are those of another n
+        stages[STAGE]["params"]["params.yaml"]["sample"]["n"] = 50
+    assert stage_run._known(STAGE, pull=True)  # by the cache of runs
     shutil.rmtree(".dvc/cache/runs")
-    assert not stage_run._known(STAGE, pull=False)
+    for pull in (False, True):
+        assert not stage_run._known(STAGE, pull=pull) and not VOTES.exists()
     own = checkout.environment(RRCM_SLOTS_DIR="slots", RRCM_SLOTS="2", OMP_WAIT_POLICY="passive")
     for name, value in own.items():
         monkeypatch.setenv(name, value)

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event
 
 import dvc
+import older
 import pytest
 from builders import refused
 from dvc.lock import make_lock
@@ -113,12 +114,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "raw").write_text("raw\n")
     for name, script in SCRIPTS.items():
         (path / f"{name}.py").write_text(script)
+    older.runs(path)
     return path
 
 
 @pytest.fixture
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A repository on a host of its own, whose every process must end with the test."""
+    """A repository on a host of its own, before its stages run again; every process must end."""
     path = tmp_path / "here"
     shutil.copytree(made, path, symlinks=True)
     monkeypatch.chdir(path)
@@ -203,7 +205,7 @@ def test_two_runs_of_a_stage_at_once_run_it_once(here: Path):
 
 
 def test_a_stop_lets_the_stage_save_and_leaves_nothing_behind(here: Path):
-    run = Run("slow")
+    before, run = lockfile.entries(["slow"]), Run("slow")
     until((here / "begun").exists)
     run.stop.set()
     with refused(Stopped, "slow: stopped"):
@@ -212,7 +214,7 @@ def test_a_stop_lets_the_stage_save_and_leaves_nothing_behind(here: Path):
     assert (here / "saved").exists()
     assert not marked(os.environ)
     assert not any(json.loads((here / ".dvc/tmp/rwlock").read_text()).values())
-    assert lockfile.entries(["slow"]) == {}
+    assert lockfile.entries(["slow"]) == before
 
 
 def test_a_killed_caller_takes_its_stage_with_it_and_frees_its_slot(here: Path):
@@ -230,7 +232,7 @@ def test_a_killed_caller_takes_its_stage_with_it_and_frees_its_slot(here: Path):
 
 def test_a_finished_stage_is_kept_though_it_is_stopped_while_dvc_waits_to_save_it(here: Path):
     """Another DVC process may hold the lock for long; DVC by itself would give up after 3 s."""
-    run = Run("slow")
+    before, run = lockfile.entries(["slow"]), Run("slow")
     until((here / "begun").exists)
     with make_lock(str(here / ".dvc/tmp/lock")):
         (here / "go").touch()
@@ -239,7 +241,7 @@ def test_a_finished_stage_is_kept_though_it_is_stopped_while_dvc_waits_to_save_i
         run.stop.set()
         time.sleep(2)
     assert run.end().outcome is Outcome.DONE
-    assert [*lockfile.entries(["slow"])] == ["slow"]
+    assert lockfile.entries(["slow"]) != before
 
 
 def test_bars_are_progress_and_a_failure_tells_the_last_lines(here: Path):
@@ -260,13 +262,13 @@ def test_bars_are_progress_and_a_failure_tells_the_last_lines(here: Path):
 
 
 def test_an_error_of_the_stage_itself_takes_a_line_and_changes_no_entry(here: Path):
-    run = Run("careful")
+    before, run = lockfile.entries(["careful"]), Run("careful")
     until((here / "begun").exists)
     (here / "raw").write_text("edited")
     (here / "go").touch()
     with refused(Failed, "careful: code, parameters or data changed while it ran"):
         run.end()
-    assert not run.result.retryable and not lockfile.entries(["careful"])
+    assert not run.result.retryable and lockfile.entries(["careful"]) == before
 
 
 def test_what_the_cache_could_not_keep_is_a_failure_though_dvc_ends_well(here: Path):
