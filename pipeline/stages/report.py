@@ -21,8 +21,12 @@ def main() -> None:
         subject = f"{of} · certificate: {whole.certify.certificates[0]}"
         rows = published.read(Path(f"presets/published/{whole.data.name}.csv"))
         report.write(found, Path("report"), subject=subject, published=rows, **shown)
-        for name, numbers in report.metrics(found, radii=whole.report.radii).items():
+        metrics = report.metrics(found, radii=whole.report.radii)
+        for name, numbers in metrics.items():
             write_json(Path(f"metrics/{name}.json"), numbers)
+        for file in Path("metrics").glob("*.json"):  # of evaluations that are gone
+            if file.stem not in metrics:
+                file.unlink()
 
 
 if __name__ == "__main__":

@@ -60,10 +60,7 @@ class Changes:
     """Detects changes since dvc.lock was written; reads params.yaml and each code file once."""
 
     def __init__(self, graph: Any, *, here: bool, allow_missing: bool = False) -> None:
-        """Compare with this workspace; unless ``here``, compare data within dvc.lock only.
-
-        With ``allow_missing``, do so for data that is not in this workspace.
-        """
+        """Compare with this workspace, as far as ``here`` and ``allow_missing`` of `plan.load` say."""
         self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
         self._made = Places((out.fs_path, out) for stage in graph for out in stage.outs)
         self._here, self._allow_missing = here, allow_missing
@@ -81,7 +78,9 @@ class Changes:
             reasons = list(dict.fromkeys(self._in_stage(stage)))
         except OSError:  # files come and go while a stage runs
             return "its files are changing"
-        return "; ".join([one for one in reasons if one != MISSING] or reasons)
+        changed = [one for one in reasons if one != MISSING]
+        missing = MISSING in reasons and not self._allow_missing
+        return "; ".join(changed) or MISSING * missing
 
     def _in_stage(self, stage: PipelineStage) -> Iterator[str]:
         if not any(one.hash_info for one in (*stage.deps, *stage.outs)):

@@ -7,6 +7,7 @@ stage before it last wrote: DVC records the hashes of both.
 import fcntl
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from rrcm.core.errors import StageError, one_line
 
 LOCKFILE = Path("dvc.lock")
 GUARD = Path(".dvc/tmp/lock")  # DVC holds it, by flock, while it writes
+MARKERS = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)", flags=re.MULTILINE)  # of a conflict in git
+UNMERGED = f"{LOCKFILE}: git could not merge it; `rrcm resolve` puts it together from both sides"
 QUIET = 2.0  # seconds; DVC writes its file in about a second, without pauses as long as this
 POLL = 0.05
 
@@ -62,15 +65,17 @@ def parse() -> dict[str, Any]:
     """Return the contents as they are at this moment; `read` waits while DVC writes them.
 
     Raises:
-        StageError: It is not YAML.
+        StageError: It is not YAML, or has conflict markers.
     """
     try:
         return YAML(typ="safe").load(LOCKFILE) or {}  # the quick one, as DVC; its floats are plain
     except FileNotFoundError:
         return {}
     except (YAMLError, ValueError) as error:
+        if MARKERS.search(LOCKFILE.read_text(encoding="utf-8", errors="replace")):
+            raise StageError(UNMERGED) from None
         raise StageError(
-            f"{LOCKFILE}: {one_line(error)}; `rrcm repro` puts one together that was cut"
+            f"{LOCKFILE}: {one_line(error)}; `rrcm resolve` puts it together from what git has"
         ) from None
 
 

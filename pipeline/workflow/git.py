@@ -34,6 +34,12 @@ def attempt(*arguments: str) -> str | None:
         return None
 
 
+def unmerged() -> list[str]:
+    """The files of this folder, and of those in it, that git could not merge."""
+    names = attempt("diff", "--name-only", "--diff-filter=U", "--relative", "-z") or ""
+    return sorted({*filter(None, names.split("\0"))})
+
+
 class Blobs:
     """Reads blobs of git by name, all from one `git cat-file` process."""
 

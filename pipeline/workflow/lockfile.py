@@ -24,15 +24,18 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.workflow import git, processes
-from pipeline.workflow.dvc_lock import GUARD, LOCKFILE, parse, read
+from pipeline.workflow.dvc_lock import GUARD, LOCKFILE, MARKERS, UNMERGED, parse, read
 from rrcm.core.errors import StageError, one_line
 from rrcm.core.files import write_text
 from rrcm.core.locks import lock
 
+DVC = "pipeline.workflow.careful_dvc"
 KEPT = Path(".rrcm/dvc.lock")  # copy of the last version known to be complete
+RESULTS = ("dvc.lock", "metrics")  # what stages write of what git keeps
 ASIDE = Path("presets/locks")  # the results of data sets other than that of params.yaml
 RUNS = Path(".dvc/cache/runs")  # DVC's run cache: a folder of files for each set of inputs
 PATH_LOCKS, PATH_GUARD = Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/rwlock.lock")
+ENTRY = re.compile(r"^  \S[^\n]*:\s*$", flags=re.MULTILINE)  # the first line of one
 SAVING = 3600.0  # seconds that DVC may take to record the outputs of a stopped stage
 
 
@@ -52,7 +55,7 @@ def repro(
     """
     mend()
     with processes.start(
-        [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *arguments],
+        [sys.executable, "-m", DVC, "--wait-for-lock", "repro", *arguments],
         # DVC would send its analytics from another process.
         environment={"DVC_NO_ANALYTICS": "1", **(environment or {})},
         output=output,
@@ -150,15 +153,26 @@ def edited(stop: Event | None = None) -> Iterator[dict[str, Any]]:
         Stopped: ``stop`` was set while waiting.
     """
     with _guarded(stop or Event()):
-        before = LOCKFILE.read_text(encoding="utf-8") if LOCKFILE.exists() else ""
         data = {"schema": "2.0"} | parse()
         stages = data.setdefault("stages", {})
         yield stages
-        if stages and (after := dumps_yaml(data)) != before:
-            try:
-                _write(after)
-            except OSError as error:
-                raise StageError(f"{LOCKFILE}: {error.strerror}; it is as it was") from None
+        _put(data)
+
+
+def replace(stages: Mapping[str, Any]) -> None:
+    """Make these the stages of dvc.lock, whatever the file was, atomically. See `edited`."""
+    with _guarded(Event()):
+        _put({"schema": "2.0", "stages": dict(stages)})
+
+
+def _put(data: Mapping[str, Any]) -> None:
+    """Write dvc.lock if it changes; the caller holds DVC's lock."""
+    before = LOCKFILE.read_bytes() if LOCKFILE.exists() else b""
+    if data["stages"] and (after := dumps_yaml(data)).encode() != before:
+        try:
+            _write(after)
+        except OSError as error:
+            raise StageError(f"{LOCKFILE}: {error.strerror}; it is as it was") from None
 
 
 def adopt(
@@ -218,12 +232,19 @@ def restore() -> str:
     comparison with the last complete file, kept here or committed, and the part after the cut is
     taken from there. A file that is committed as it is counts as complete. While another DVC
     process runs, nothing is done.
+
+    Raises:
+        StageError: git could not merge the file, or it was damaged otherwise than by a cut.
     """
+    if str(LOCKFILE) in git.unmerged():
+        raise StageError(UNMERGED)
+    if LOCKFILE.exists() and MARKERS.search(LOCKFILE.read_text("utf-8", errors="replace")):
+        raise StageError(UNMERGED)
     with _guarded() as free:
         if not free or not LOCKFILE.exists() or _committed():
             return ""
         text = LOCKFILE.read_text(encoding="utf-8", errors="replace")
-        complete = _stages(
+        complete = whole(
             KEPT.read_text(encoding="utf-8", errors="replace")
             if KEPT.is_file()
             else git.attempt("show", f"HEAD:./{LOCKFILE}") or ""
@@ -231,7 +252,10 @@ def restore() -> str:
         if not _is_cut(text, complete):
             write_text(KEPT, text)
             return ""
-        left = _stages(_without_last(text))
+        first = _without_last(text)
+        left = whole(first)
+        if not left and ENTRY.search(first):
+            parse()  # its error: what is before a cut can be read
         again = {name: entry for name, entry in complete.items() if name not in left}
         _write(dumps_yaml({"schema": "2.0", "stages": left | again}))
     return (
@@ -247,7 +271,7 @@ def _committed() -> bool:
 
 
 def _is_cut(text: str, complete: dict[str, Any]) -> bool:
-    stages = _stages(text)
+    stages = whole(text)
     if not text.endswith("\n") or not stages:
         return True
     names, last = [*complete], [*stages][-1]
@@ -263,12 +287,12 @@ def _rows(entry: Any) -> int:
 
 def _without_last(text: str) -> str:
     """A truncated file without its last entry, which may be incomplete."""
-    entries = [*re.finditer(r"^  \S[^\n]*:\s*$", text, flags=re.MULTILINE)]
+    entries = [*ENTRY.finditer(text)]
     return text[: entries[-1].start()] if entries else ""
 
 
-def _stages(text: str) -> dict[str, Any]:
-    """The entries of the text of a dvc.lock; empty if it is not one."""
+def whole(text: str) -> dict[str, Any]:
+    """The entries of the text of a dvc.lock; empty if it is not YAML, or has none."""
     try:
         data = YAML(typ="safe").load(text)
     except (YAMLError, ValueError):

@@ -68,7 +68,7 @@ def load(
         here: Whether to check the data of this workspace. If not, a stage is unchanged if its entry
             in dvc.lock has the current command, code and parameters, and the hashes of its inputs
             that dvc.lock has for them as outputs.
-        allow_missing: As in DVC: data that is not in this workspace counts as that of dvc.lock.
+        allow_missing: As in DVC: data, or parts of it, that are not here count as in dvc.lock.
 
     Raises:
         ConfigError: params.yaml is not valid.
@@ -106,10 +106,14 @@ def opened(folder: str = ".") -> Iterator[tuple[Any, list[PipelineStage]]]:
     Raises:
         StageError: As `graph.opened`.
     """
-    with dvc.opened(folder) as repo:
-        graph = get_active_graph(repo.index.graph)
-        order = plan_repro(graph, repo.index.stages)
-        yield graph, [stage for stage in order if not stage.is_data_source]
+    try:
+        with dvc.opened(folder) as repo:
+            graph = get_active_graph(repo.index.graph)
+            order = plan_repro(graph, repo.index.stages)
+            yield graph, [stage for stage in order if not stage.is_data_source]
+    except StageError:
+        dvc_lock.parse()  # raises an error of its own, where it is that file
+        raise
 
 
 def declared(params: str) -> dict[str, tuple[str, ...]]:

@@ -31,6 +31,10 @@ stages:
     cmd: touch begun; sleep 600
     deps: [parts-0]
     outs: [never]
+  count:
+    cmd: test ! -e broken && mkdir -p metrics && wc -c < raw > metrics/raw
+    deps: [raw]
+    metrics: [metrics: {{cache: false}}]
 """
 # A `dvc` that takes its time when a stage's command is over and its files are being hashed.
 SLOW_TO_SAVE = """
@@ -127,6 +131,22 @@ def test_what_a_stage_has_made_is_taken_down_before_dvc_ends(
     until(lambda: not marked(os.environ), seconds=60)
     changed = [name for name, entry in entries().items() if entry != before[name]]
     assert changed == ["part@0", "part@1"]  # and no further one was begun
+
+
+def test_what_is_in_git_stays_until_its_successor_is_there(here: Path):
+    metric, raw = here / "metrics/raw", here / "raw"
+    assert repro(here, "count").returncode == 0
+    first = metric.read_text()
+    raw.write_text("longer than before\n")
+    (here / "broken").touch()
+    assert repro(here, "count").returncode == 255 and metric.read_text() == first
+    (here / "broken").unlink()
+    assert repro(here, "count").returncode == 0 and metric.read_text() != first
+
+    metric.write_text("edited, and in no cache")
+    raw.write_text("raw\n")
+    assert "'count' is cached - skipping run" in repro(here, "count").stdout
+    assert metric.read_text() == first
 
 
 def test_half_a_remembered_run_is_none(here: Path):

@@ -15,13 +15,13 @@ from typing import Any
 
 from pipeline.workflow import dvc_says, git, processes
 from pipeline.workflow import pull as pulling
+from pipeline.workflow.lockfile import RESULTS
 from pipeline.workflow.stage_run import LOCKS
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
 from rrcm.core.schema import listed
 
 REMOTE = "origin"
-RESULTS = ("dvc.lock", "metrics")  # what stages write of what git keeps
 PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push results that took hours
 SHORT = 12  # digits of a commit in a message
 
