@@ -32,7 +32,7 @@ from dvc.stage.exceptions import StageNotFound
 
 from pipeline import checked
 from rrcm.core import pool
-from rrcm.core.ending import reported
+from rrcm.core.ending import hook, reported
 from rrcm.core.errors import DataError, StageError, one_line
 from rrcm.core.files import write_json
 from rrcm.core.locks import alone
@@ -218,16 +218,17 @@ def _started() -> str:
     return stage
 
 
-def _end_with_dvc() -> None:
-    """End this process, if it is a stage that DVC started, when that DVC process ends.
+def _begin() -> None:
+    """In a stage that DVC started, report lack of memory, and end when that DVC process ends.
 
-    It is the ancestor that holds DVC's lock on the outputs of a stage. Our parent process may
+    That is the ancestor that holds DVC's lock on the outputs of a stage. Our parent process may
     instead be a shell, or the process that adopted us.
     """
     script = os.environ.get(DVC_STAGE, "").partition("@")[0]
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if DVC_ROOT not in os.environ or spec is None or spec.name != f"pipeline.stages.{script}":
         return
+    sys.excepthook = hook
     try:
         writing = json.loads(RWLOCK.read_text())["write"].values()
     except (OSError, ValueError, KeyError):  # a plain DVC may be rewriting the file in place
@@ -237,4 +238,4 @@ def _end_with_dvc() -> None:
     pool.follow(dvc[0])
 
 
-_end_with_dvc()  # here and not in `running`, because a stage's imports take seconds
+_begin()  # here and not in `running`, because a stage's imports take seconds, and memory

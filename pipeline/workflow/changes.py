@@ -60,7 +60,7 @@ class Changes:
     """Detects changes since dvc.lock was written; reads params.yaml and each code file once."""
 
     def __init__(self, graph: Any, *, here: bool, allow_missing: bool = False) -> None:
-        """Compare with this workspace, as far as ``here`` and ``allow_missing`` of `plan.load` say."""
+        """``here`` and ``allow_missing`` say how far to look at this workspace; see `plan.load`."""
         self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
         self._made = Places((out.fs_path, out) for stage in graph for out in stage.outs)
         self._here, self._allow_missing = here, allow_missing

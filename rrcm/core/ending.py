@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import NoReturn
 
 from rrcm.core.errors import RrcmError, one_line, printable
@@ -14,6 +15,7 @@ MEND, RETRY = 65, 75  # exit codes of a stage: whether a person must act (as in 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_THREAD = "can't start new thread"  # Python's own words
 SAVES = "RRCM_SAVE_SECONDS"
+UNLOADED = ("failed to map segment", "annot allocate memory")  # libraries, for lack of memory
 LONGEST = 600  # characters of an error; file names and contents may have any length
 HINTS = {
     **dict.fromkeys(
@@ -38,12 +40,11 @@ def seconds_between_saves(usual: float) -> float:
 def reported(*, stage: bool = False) -> Iterator[None]:
     """Turn expected errors of the block into one line on standard error and an exit code.
 
-    An RrcmError, OSError or MemoryError, or the want of a thread, prints at most `LONGEST`
-    characters and exits with code 1; a ``stage`` with `RETRY` if the same command may go on, else
-    with `MEND`. An interrupt prints
-    one line and exits with `INTERRUPTED`. If the reader of the output closes it, it exits with
-    code 1 and prints nothing. Any other error is a bug and propagates. No other code catches errors
-    for good.
+    An RrcmError, an OSError, lack of memory or of threads prints at most `LONGEST` characters and
+    exits with code 1; a ``stage`` with `RETRY` if the same command may go on, else with `MEND`. An
+    interrupt prints one line and exits with `INTERRUPTED`. If the reader of the output closes it,
+    it exits with code 1 and prints nothing. Any other error is a bug and propagates. No other code
+    catches errors for good.
     """
     try:
         yield
@@ -56,7 +57,9 @@ def reported(*, stage: bool = False) -> Iterator[None]:
         if error.filename is None:
             _drop_output()
         _end(_of_files(error), stage=stage, retryable=error.errno in FULL)
-    except MemoryError as error:
+    except (MemoryError, ImportError) as error:
+        if not _of_memory(error):
+            raise
         detail = f" ({one_line(error)})" if str(error) else ""
         told = f"out of memory{detail}; ask for less at once, or use a larger machine"
         _end(told, stage=stage, retryable=False)
@@ -67,6 +70,20 @@ def reported(*, stage: bool = False) -> Iterator[None]:
     except KeyboardInterrupt:
         print("interrupted; what was saved is kept, the same command goes on", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The `sys.excepthook` of a stage, which loads its libraries before it can be `reported`."""
+    if not _of_memory(error):
+        sys.__excepthook__(kind, error, trace)
+        return
+    with reported(stage=True):
+        raise error
+
+
+def _of_memory(error: BaseException) -> bool:
+    unloaded = isinstance(error, ImportError) and any(word in str(error) for word in UNLOADED)
+    return unloaded or isinstance(error, MemoryError)
 
 
 def _end(error: BaseException | str, *, stage: bool, retryable: bool) -> NoReturn:

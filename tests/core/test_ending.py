@@ -1,6 +1,8 @@
 """How commands and stages end: one line, and for a stage a code that says who can help."""
 
 import errno
+import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +18,7 @@ from rrcm.core.errors import RrcmError, StageError
         (OSError(errno.ENOSPC, "No space left on device", "file"), RETRY),
         (OSError(errno.EACCES, "Permission denied", "file"), MEND),
         (MemoryError(), MEND),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), MEND),
     ],
     ids=repr,
 )
@@ -31,6 +34,20 @@ def test_a_stage_says_by_its_code_whether_a_retry_may_help(error: Exception, cod
     assert ended.value.code == line.removesuffix("\n")
 
 
-def test_a_bug_is_not_caught():
-    with pytest.raises(ZeroDivisionError), reported(stage=True):
-        raise ZeroDivisionError
+@pytest.mark.parametrize("bug", [ZeroDivisionError(), ImportError("cannot import name 'x'")])
+def test_a_bug_is_not_caught(bug: Exception):
+    with pytest.raises(type(bug)), reported(stage=True):
+        raise bug
+
+
+def test_memory_that_ends_while_a_stage_loads_its_libraries_takes_one_line():
+    """A library may be told by ImportError; a real one would also print a warning or end itself."""
+    code = "import sys; from rrcm.core.ending import hook; sys.excepthook = hook; raise "
+    for error, code_of_exit, lines in (
+        ("ImportError('libx.so: failed to map segment from shared object')", MEND, 1),
+        ("MemoryError()", MEND, 1),
+        ("ImportError('no name x')", 1, 3),
+    ):
+        done = subprocess.run([sys.executable, "-c", code + error], capture_output=True, text=True)
+        assert (done.returncode, done.stderr.count("\n")) == (code_of_exit, lines), done.stderr
+        assert done.stderr.startswith("error: out of memory") == (lines == 1)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from clones import Clones, Service, alive, until
 from prefect.client.schemas import State
-from prefect.states import Running, Scheduled
+from prefect.states import Pending, Running, Scheduled
 
 from pipeline.workflow import stage_run
 from pipeline.workflow.flow import hosts as workers
@@ -110,6 +110,12 @@ def test_a_run_is_given_up_that_stopped_reporting_or_does_not_end(monkeypatch: p
     silent = seconds - len(lonely) * workers.BEAT
     assert name == "Crashed" and workers.SILENCE < silent <= 1.2 * workers.SILENCE
     assert said == ["waiting for a worker; `rrcm flow worker`, in a clone, starts one"]
+
+    with monkeypatch.context() as patch:  # taken by a worker that never starts it
+        patch.setattr(workers, "SILENCE", 25.0)
+        server = Server(Pending(), monkeypatch=monkeypatch)
+        assert over(server).is_crashed()
+        assert 75 < server.set[0][1] <= 90
 
     with pytest.raises(stage_run.Failed, match="no answer of the server") as caught:
         over(Server(Running(), httpx.ConnectError("away"), monkeypatch=monkeypatch))

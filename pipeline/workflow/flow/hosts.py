@@ -40,7 +40,7 @@ from rrcm.core.errors import RrcmError, StageError
 DEPLOYMENT = "stage/stage"
 SILENCE = float(os.environ.get("RRCM_SILENCE_SECONDS", 180.0))  # after which a run is given up
 BEAT = max(1.0, min(5.0, SILENCE / 12))  # seconds between two updates, and two questions
-SUBMISSION = 180.0  # until a worker that took a run must have started it
+SUBMISSION = 180.0  # at most, until a worker that took a run must have started it
 LONELY = 60.0  # seconds until a message that no worker takes a run
 FAREWELL = 90.0  # seconds for a cancelled run to end; its stage has 30
 LATE = 10.0  # seconds that the server may take for the last update
@@ -225,6 +225,7 @@ def _over(
     A run that stopped reporting is given up; one that no worker took stays awaited.
     """
     heard, news, cancelled, announced = time.monotonic(), None, 0.0, False
+    starting = max(SILENCE, min(3 * SILENCE, SUBMISSION))  # a new process has much to load
     while True:
         try:
             state = client.read_flow_run(run).state
@@ -245,7 +246,7 @@ def _over(
                 if silent > LONELY and not announced:
                     announced = True
                     say("waiting for a worker; `rrcm flow worker`, in a clone, starts one")
-            elif silent > (max(SILENCE, SUBMISSION) if state.is_pending() else SILENCE):
+            elif silent > (starting if state.is_pending() else SILENCE):
                 lost = Crashed(message=f"nothing was heard of it for {silent:.0f} s")
                 client.set_flow_run_state(run, lost, force=True)
         except ObjectNotFound:
