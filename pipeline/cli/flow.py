@@ -30,7 +30,7 @@ def run(
     """Run what is out of date, stages side by side where GPUs allow; stopped, it goes on."""
     from pipeline.workflow.flow import server
 
-    server.run(targets=targets, force=force, retries=retries, hosts=hosts, shares=shares)
+    server.run(say=say, targets=targets, force=force, retries=retries, hosts=hosts, shares=shares)
 
 
 @app.command()

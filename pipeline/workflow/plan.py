@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ class Node:
     GPUs that it takes; 0: all of a host's. ``inputs`` are the outputs of other stages and of .dvc
     files, or parts of them, that it reads: no code, no parameters. ``reason``: why DVC would run or
     restore it now, regardless of stages upstream; empty if it would not. ``forced``: it is to run
-    even if nothing changed.
+    even if nothing changed. ``lacks``: the data of a .dvc file that it reads and that are not here,
+    and the command that makes them; empty if there are none.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Node:
     inputs: tuple[str, ...]
     reason: str
     forced: bool
+    lacks: str = ""
 
     @property
     def changed(self) -> bool:
@@ -93,6 +96,7 @@ def load(
                 ),
                 reason=changes.in_stage(stage),
                 forced=stage in forced,
+                lacks=_lacks(stage, changes) if here and not allow_missing else "",
             )
             for stage in order
             if stage in needed
@@ -161,6 +165,14 @@ def meant(word: str, stages: Sequence[PipelineStage]) -> list[PipelineStage]:
             f"{suggest(word, known)}"
         )
     return matches
+
+
+def _lacks(stage: PipelineStage, changes: Changes) -> str:
+    for out in chain.from_iterable(map(changes.sources, stage.deps)):
+        if out.stage.is_data_source and not out.exists:
+            name = str(find(changes.values, "data.name", "NAME")).replace("_", "-")
+            return f"{out.def_path} is not here; `rrcm data {name}` makes it"
+    return ""
 
 
 def _devices(stage: PipelineStage, values: Mapping[str, Any]) -> int:

@@ -131,6 +131,10 @@ class _Schedule:
         return result
 
     def _tried(self, node: Node) -> Result:
+        if node.lacks:  # DVC would not say which command makes it
+            note = f"{node.name}: {node.lacks}"
+            self._executor.say(node, note)
+            return Result(stage=node.name, outcome=Outcome.FAILED, note=note)
         tries = 0
         while True:
             tries += 1

@@ -16,8 +16,10 @@ from dvc.repo import Repo
 from survivors import until
 from workspace import EVAL, ROOT, RUN, Workspace
 
-from pipeline.workflow import dvc_lock, lockfile, plan
+from pipeline.workflow import dvc_lock, lockfile, plan, reproduce, schedule
 from pipeline.workflow.changes import MISSING
+from pipeline.workflow.processes import Stop
+from pipeline.workflow.stage_run import Outcome
 from rrcm.core.errors import ConfigError, StageError
 
 GRAPH = """
@@ -279,6 +281,21 @@ def test_a_full_disk_leaves_the_file_as_it_was(here: Path, monkeypatch: pytest.M
 
     assert (here / "dvc.lock").read_bytes() == before
     assert not [*here.rglob("*.part")]
+
+
+def test_data_that_are_not_here_are_named_with_their_command_and_not_tried_again(here: Path):
+    (here / "raw").unlink()
+    nodes = plan.load()
+    assert {node.name for node in nodes if node.lacks} == {"part@a", "part@b"}
+    assert not any(node.lacks for node in plan.load(here=False))
+    assert not any(node.lacks for node in plan.load(allow_missing=True))
+
+    said: list[str] = []
+    with reproduce.here(len(nodes), jobs=1, stop=Stop(), say=said.append) as executor:
+        results = schedule.run(nodes, executor, retries=2, stop=Stop())
+    (first, *_) = results
+    assert (first.outcome, first.tries) == (Outcome.FAILED, 0)
+    assert said[0] == first.note == "part@a: raw is not here; `rrcm data NAME` makes it"
 
 
 def test_a_full_disk_of_dvcs_database_is_an_error_of_one_line(here: Path):

@@ -5,6 +5,7 @@ decides when, where and how often. Import it only in a flow's process, after `en
 """
 
 import dataclasses
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +28,22 @@ from pipeline.workflow.processes import Stop, signals
 from pipeline.workflow.schedule import GOOD, Result
 from pipeline.workflow.stage_run import Done, Outcome
 from rrcm.core.errors import RrcmError
+
+STILL = "Finished in state Running()"  # what Prefect says of a run whose end nobody heard
+ended: list[State] = []  # of the runs of this process, whether or not the server heard of it
+
+
+def quiet() -> None:
+    """Leave out what Prefect prints of a server that does not answer; `hosts.unheard` says it."""
+    logging.raiseExceptions = False  # else each line of a log that could not be sent
+    logging.getLogger("prefect._internal").setLevel(logging.CRITICAL)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_told)
+
+
+def _told(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, workers.REFUSED) and record.msg != STILL
 
 
 def _title() -> str:
@@ -57,6 +74,13 @@ def rebuild(
         retries: Further tries of a stage that fails.
         shares: Into how many tasks each sampling of votes is split.
     """
+    ended.append(_rebuilt(targets or [], force or [], hosts=hosts, retries=retries, shares=shares))
+    return ended[-1]
+
+
+def _rebuilt(
+    targets: list[str], force: list[str], *, hosts: bool, retries: int, shares: int
+) -> State:
     logger, stop = get_run_logger(), Stop()
     with ExitStack() as stack:
         stack.enter_context(signals(stop, logger.warning))
@@ -66,7 +90,7 @@ def rebuild(
             stack.enter_context(checkout.at(commit, stop=stop, say=logger.info))
             if restored := lockfile.restore():
                 logger.warning(restored)
-            nodes = plan.load(targets or [], force=force or [], here=not hosts)
+            nodes = plan.load(targets, force=force, here=not hosts)
             nodes = split.expanded(nodes, count=shares)
             tasks = Tasks(commit=commit, stop=stop)
             results = schedule.run(nodes, tasks, retries=retries, stop=stop)
@@ -76,7 +100,7 @@ def rebuild(
         try:
             create_table_artifact([*map(dataclasses.asdict, results)], "stages", summary)
         except workers.REFUSED as error:
-            logger.warning("not shown: %s", error)
+            workers.unheard(error, logger)
         over = len(results) == len(nodes) and all(one.outcome != Outcome.STOPPED for one in results)
         if stop.is_set() and not over:  # a later stop changes nothing
             return workers.stopped(stop, summary)

@@ -35,7 +35,7 @@ from pipeline.workflow.flow import checkout, environment
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stopped
 from pipeline.workflow.stage_run import Done, Outcome
-from rrcm.core.errors import RrcmError, StageError
+from rrcm.core.errors import RrcmError, StageError, one_line
 
 DEPLOYMENT = "stage/stage"
 SILENCE = float(os.environ.get("RRCM_SILENCE_SECONDS", 180.0))  # after which a run is given up
@@ -48,7 +48,23 @@ FINAL = "Failed for good"  # the name of the state of a failure that a retry can
 REFUSED = (httpx.HTTPError, PrefectException)
 
 Say = Callable[[str], None]
+_away = threading.Event()
 _turn = threading.Lock()  # Prefect's counter of a flow's subflow runs is not atomic
+
+
+def unheard(error: Exception, logger: Any) -> None:
+    """Say that the server does not answer, once until it was `heard` again."""
+    if not _away.is_set():
+        _away.set()
+        logger.warning(
+            "no answer of the server (%s); stages go on, and dvc.lock has what they make",
+            one_line(error, most=100),
+        )
+
+
+def heard() -> None:
+    """The server answered."""
+    _away.clear()
 
 
 @contextmanager
@@ -70,14 +86,15 @@ def progress(name: str) -> Iterator[Callable[[float, str], None]]:
                 update = ArtifactUpdate(data=latest[0], description=latest[1])
                 try:
                     client.update_artifact(bar, update)
+                    heard()
                 except REFUSED as error:
-                    logger.warning("not shown: %s", error)
+                    unheard(error, logger)
 
     key = re.sub(r"[^a-z0-9]+", "-", f"progress-{name}".lower()).strip("-")
     try:
         bar = create_progress_artifact(0.0, key=key, description=latest[1])
     except REFUSED as error:
-        logger.warning("not shown: %s", error)
+        unheard(error, logger)
         yield lambda percent, text: None
         return
     sender = threading.Thread(target=send, args=(bar,), daemon=True)
@@ -157,7 +174,10 @@ def current_state() -> State:
 def stopped(stop: processes.Stop, summary: str = "") -> State:
     """The state of a stopped run: cancelled if a person stopped it, in Prefect or here."""
     message = f"{stop.reason}; the same command goes on{f' ({summary})' if summary else ''}"
-    cancelled = not stop.crashed or current_state().is_cancelling()
+    try:
+        cancelled = not stop.crashed or current_state().is_cancelling()
+    except REFUSED:
+        cancelled = False
     return Cancelled(message=message) if cancelled else Crashed(message=message)
 
 

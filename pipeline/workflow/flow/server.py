@@ -22,7 +22,7 @@ import psutil
 from pipeline.workflow import gpus, processes, supervise
 from pipeline.workflow.flow import environment
 from pipeline.workflow.flow.environment import ADDRESS, FLOWS, HOME, POOL, STAGES
-from rrcm.core.errors import ConfigError, StageError
+from rrcm.core.errors import ConfigError, StageError, one_line
 from rrcm.serving.listener import listen
 
 START = 120.0  # seconds until the server must answer; a second or two is usual
@@ -36,11 +36,14 @@ TAIL = 5  # lines of a log in an error
 Say = Callable[[str], None]
 
 
-def run(**parameters: Any) -> None:
+def run(*, say: Say, **parameters: Any) -> None:
     """Run the flow `rebuild` in this process with these parameters; its log is on the terminal.
 
+    If the server is gone or has another secret at its end, the run ends as its stages did, all the
+    same: a secret that outlived the server would be sent to whoever listens there meanwhile.
+
     Raises:
-        StageError: A stage failed, or the run was stopped.
+        StageError: A stage failed, the run was stopped, or the server was gone when it began.
         RrcmError: A target or option is not valid, or no server answers.
     """
     environment.named()
@@ -48,9 +51,18 @@ def run(**parameters: Any) -> None:
         deployments,
         flows,
     )
+    from pipeline.workflow.flow import hosts as workers
 
     deployments.check()
-    state = flows.rebuild(**parameters, return_state=True)
+    address = os.environ[ADDRESS]
+    flows.quiet()
+    try:
+        state = flows.rebuild(**parameters, return_state=True)
+    except workers.REFUSED as error:
+        if not flows.ended:
+            raise StageError(f"{address}: {one_line(error)}") from None
+        state = flows.ended[-1]
+        say(f"{state.message}; {address} did not hear of it, as it is gone or was started again")
     if not state.is_completed():
         raise StageError(state.message or f"the run ended as {state.name}")
 
