@@ -183,15 +183,15 @@ def _checked(array: np.ndarray, *, name: str) -> np.ndarray:
     return array
 
 
-def _outside(low: float, high: float) -> str:
-    """What is wrong with pixels from ``low`` to ``high``, and the way out."""
-    if math.isnan(low):
+def _outside(least: float, most: float) -> str:
+    """What is wrong with pixels from ``least`` to ``most``, and the way out."""
+    if math.isnan(least):
         return "pixels are NaN"
-    excess = max(-low, high - 1)
-    said = f"values from {low:.6g} to {high:.6g}, by {excess:.2g} outside of [0, 1]"
+    excess = max(-least, most - 1)
+    said = f"values from {least:.6g} to {most:.6g}, by {excess:.2g} outside of [0, 1]"
     if excess <= OVERSHOOT:
         return f"{said}: clamp(0, 1) them, if rounding or bicubic resizing made these"
-    if low >= 0 and 1 < high <= MAX_VALUE:
+    if least >= 0 and 1 < most <= MAX_VALUE:
         return f"{said}: divide them by {MAX_VALUE}, if that is white"
     return (
         f"{said}: give them before normalisation, whose mean and std the network or rrcm.smooth "
