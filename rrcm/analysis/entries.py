@@ -29,7 +29,7 @@ class Entry:
     made ``table``. ``settings`` are the settings of the training in params.yaml without seeds and
     names, dotted key -> value; empty for a classifier from elsewhere. ``stale`` has the reasons why
     params.yaml no longer describes the entry; tables and figures then mark it. ``relabelled``: its
-    labels are not those of the pictures when they were certified.
+    labels are not those of the pictures when they were certified. ``norm`` is that of the radii.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Entry:
     settings: dict[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
     relabelled: bool = False
+    norm: str = "l2"
 
     @property
     def split(self) -> str:
@@ -267,9 +268,12 @@ def require_alike(found: list[Entry]) -> None:
     """Refuse entries that do not compare in one table; an unknown split compares with any.
 
     Raises:
-        DataError: Some entries have labels and others do not, or they are of several splits; names
-            one of each.
+        DataError: Some entries have labels and others do not, or they are of several splits or
+            norms; names one of each.
     """
+    if len(norms := {e.norm: e.name for e in found}) > 1:
+        (one, first), (two, second), *_ = norms.items()
+        raise DataError(f"{first} has {one} radii and {second} {two} radii; report them apart")
     with_labels = [e.name for e in found if e.labelled]
     without = [e.name for e in found if not e.labelled]
     if with_labels and without:

@@ -5,11 +5,11 @@ docs/auditing.md lists the faults that it detects and measures how often it does
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from rrcm.auditing import infer, replay, usual
 from rrcm.auditing.findings import (
@@ -24,7 +24,7 @@ from rrcm.auditing.findings import (
 )
 from rrcm.auditing.recount import Recount, recount
 from rrcm.auditing.shares import perhaps, spent
-from rrcm.certification import certify, tsv
+from rrcm.certification import tables, tsv
 from rrcm.certification.votes import records
 
 UNUSUAL = "it needs {}; such a {} is unusual: state it if it is so"
@@ -58,7 +58,7 @@ class Audit:
 def audit(
     path: Path, *, n: int | None = None, alpha: float | None = None, sigma: float | None = None
 ) -> Audit:
-    """Examine certificates (.csv), votes (.jsonl), or the field's table (any other name).
+    """Examine votes (.jsonl), or a table of certificates as by `tables.scan` (any other name).
 
     Guarantee: a finding of level ``error`` is a value that no correct run writes, up to the rate of
     false alarms in docs/auditing.md. A table without findings is not proved to be right.
@@ -73,14 +73,16 @@ def audit(
         DataError, VotesError: The file is missing or cannot be read.
         CertificateError: n, alpha or sigma make no sense.
     """
-    kinds: dict[str, Callable[[Path, Stated], Audit]] = {".csv": _audit_csv, ".jsonl": _audit_votes}
-    examine = kinds.get(path.suffix.lower(), _audit_tsv)
-    return examine(path, Stated(n=n, alpha=alpha, sigma=sigma))
+    stated = Stated(n=n, alpha=alpha, sigma=sigma)
+    if path.suffix.lower() == ".jsonl":
+        return _audit_votes(path, stated)
+    table = tables.scan(path)
+    examine = _audit_ours if "p_A" in table else _audit_others
+    return examine(path, table, stated)
 
 
-def _audit_tsv(path: Path, stated: Stated) -> Audit:
+def _audit_others(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     """Audit a table in the format of Cohen et al., which has radii but no votes."""
-    table = tsv.scan(path)
     lines = np.array([tsv.line(table, row) for row in range(len(table))], dtype=np.int64)
     header, numbered = table.attrs["header"], table.attrs["numbered"]
     findings = []
@@ -94,6 +96,9 @@ def _audit_tsv(path: Path, stated: Stated) -> Audit:
         text = "there is no `idx`: rows cannot be matched with another table's"
         findings.append(Finding(level=NOTE, text=text))
     findings += of_rows(table, lines, numbered=numbered)
+    if norm := table.attrs.get("norm"):
+        other = f"its radii are of the norm {norm}; only those of l2 are explained"
+        return _conclude(path, len(table), [], findings, other)
     inferred, more = infer.explain(table, lines, stated)
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
     possible = [one for one in inferred if not infer.apart(one, stated)]
@@ -105,9 +110,8 @@ def _audit_tsv(path: Path, stated: Stated) -> Audit:
     return _conclude(path, len(table), inferred, findings + more, why)
 
 
-def _audit_csv(path: Path, stated: Stated) -> Audit:
+def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     """Audit certificates of this project: every row can be recomputed."""
-    table = certify.scan(path)
     lines = np.arange(2, len(table) + 2)
     again = recount(table, lines, stated)
     times, divided = spent(table, again, stated.alpha)

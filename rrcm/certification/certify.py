@@ -12,7 +12,7 @@ import pandas as pd
 
 from rrcm.certification.votes.counts import ABSTAIN, Certified, Rule, require_enough
 from rrcm.certification.votes.records import Header, Row
-from rrcm.core import formats, registry
+from rrcm.core import registry
 from rrcm.core.errors import DataError, one_line
 from rrcm.core.files import read_bytes, uncell, write_csv
 from rrcm.core.labels import NO_CLASS, UNKNOWN
@@ -20,6 +20,7 @@ from rrcm.core.labels import NO_CLASS, UNKNOWN
 DIGITS = 6  # decimals of a written radius: a millionth of the pixel range
 DOWN, UP = ROUND_FLOOR, ROUND_CEILING  # how lower and upper bounds are printed
 EXACT = 15  # significant digits that float64 keeps
+LONG = "the line is too long"
 LEAST = -4  # power of ten below which numbers are written with an exponent
 COLUMNS = {
     "idx": int,
@@ -210,28 +211,58 @@ def scan(path: Path) -> pd.DataFrame:
     Raises:
         DataError: The file is missing or not a table of certificates.
     """
-    text = io.BytesIO(read_bytes(path))
+    return parsed(read_bytes(path), path)
+
+
+def parsed(raw: bytes, path: Path, *, separator: str = ",") -> pd.DataFrame:
+    """The contents of a file as by `scan`; ``path`` is for messages."""
     try:
         with np.errstate(invalid="ignore"):  # casting inf to an integer, which pandas then refuses
             # a picture may be named NA: only empty cells count as missing
             table = pd.read_csv(
-                text,
+                io.BytesIO(raw),
+                sep=separator,
                 dtype=COLUMNS | {"correct": "Int64", "attacked": float},
                 keep_default_na=False,
                 na_values=[""],
             )
     except (ValueError, TypeError, OverflowError) as error:  # pandas cannot parse it
-        reason = one_line(error)
-        why = formats.told(path, f"not a table of certificates ({reason})")
-        raise DataError(f"{path}: {why}") from None
+        where, reason = _wrong(raw, separator) or ("", one_line(error))
+        raise DataError(f"{path}{where}: not a table of certificates ({reason})") from None
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
     empty = table["correct"].isna() & (table["label"] == UNKNOWN)
     table["correct"] = table["correct"].mask(empty, 0)
     whole = table.drop(columns="attacked", errors="ignore")  # empty where no attack succeeded
-    if whole.isna().any(axis=None) or not isinstance(table.index, pd.RangeIndex):
-        raise DataError(f"{path}: not a table of certificates, a line is too short or too long")
+    if not isinstance(table.index, pd.RangeIndex):
+        raise DataError(f"{path}:2: not a table of certificates ({LONG})")
+    if (gaps := whole.isna()).any(axis=None):
+        row = int(gaps.any(axis=1).argmax())
+        text = f"{whole.columns[gaps.iloc[row].argmax()]} is empty, or the line is too short"
+        raise DataError(f"{path}:{row + 2}: not a table of certificates ({text})")
     table["correct"] = table["correct"].astype(int)
     for name in table.columns.difference([*COLUMNS]):
         table[name] = table[name].map(lambda v: uncell(v) if isinstance(v, str) else v)
     return table
+
+
+def _wrong(raw: bytes, separator: str) -> tuple[str, str] | None:
+    """The line and the text of the first cell that is not of its column's type, if any."""
+    try:
+        table = pd.read_csv(io.BytesIO(raw), sep=separator, dtype=str, keep_default_na=False)
+    except ValueError:
+        return None
+    if not isinstance(table.index, pd.RangeIndex):
+        return ":2", LONG
+    for name, kind in COLUMNS.items():
+        if kind is str or name not in table:
+            continue
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        wrong = numbers.isna() if kind is float else numbers % 1 != 0
+        wrong &= (table[name] != "") | (name != "correct")
+        if wrong.any():
+            row = int(wrong.argmax())
+            cell = table[name].iloc[row]
+            whole = "" if kind is float else " whole"
+            return f":{row + 2}", f"{name} is {cell[:30]!r}, expected a{whole} number"
+    return None

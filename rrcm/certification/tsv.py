@@ -1,8 +1,9 @@
 """Reads and writes the tab-separated certificate tables of Cohen et al. (2019), arXiv:1902.02918.
 
 Columns are idx, label, predict, radius, correct, time; most published results have this form. The
-reader also accepts rows without a header or without `idx`, as rRCM's reference implementation
-writes them.
+reader also accepts what others make of it: no header or no `idx`, as rRCM's reference
+implementation writes them, commas or semicolons, True and False, whole numbers as 3.0, a negative
+radius of an abstention, and radii of a norm that their name has, such as `linf_radius`.
 """
 
 import re
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from rrcm.certification.certify import DIGITS, DOWN, printed, require_valid
-from rrcm.core import formats
+from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import DataError
 from rrcm.core.files import read_bytes, write_text
 
@@ -21,6 +22,9 @@ COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 NEEDED = ("label", "predict", "radius", "correct")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")  # integers that float64 represents exactly
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.IGNORECASE)
+_POINT = re.compile(r"\.0*$")
+_TRUTH = {"true": 1, "false": 0}
+_NORM = re.compile(r"(l1|l2|linf)_radius")
 _NONE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
@@ -41,43 +45,70 @@ def scan(path: Path) -> pd.DataFrame:
     """A table as written: cells are parsed, but their values are not checked.
 
     ``attrs["header"]`` are the names in the first line, or None if that is a row;
-    ``attrs["numbered"]`` is true if the file has no ``idx``, and rows are numbered from 0. Other
-    columns are left out.
+    ``attrs["numbered"]`` is true if the file has no ``idx``, and rows are numbered from 0;
+    ``attrs["norm"]`` is there if radii are of another norm than l2. Other columns are left out, and
+    the radius of an abstention is 0 if it was negative.
 
     Raises:
         DataError: The file is not such a table; names line and column.
     """
-    lines = _lines(path)
-    cells = [cell.strip(" ") for cell in lines[0].split("\t")]
-    header = None if _is_number(cells[0]) else tuple(cells)
-    names = header or (COLUMNS if len(cells) == len(COLUMNS) else COLUMNS[1:])
+    return parsed(read_bytes(path), path)
+
+
+def parsed(raw: bytes, path: Path) -> pd.DataFrame:
+    """The contents of a file as by `scan`; ``path`` is for messages."""
+    lines = _lines(raw, path)
+    between = separator(lines[0])
+    first = cells(lines[0], between)
+    header = None if _is_number(first[0]) else tuple(first)
+    names = header or (COLUMNS if len(first) == len(COLUMNS) else COLUMNS[1:])
+    norm = None if "radius" in names else next(filter(None, map(_NORM.fullmatch, names)), None)
+    if norm:
+        names = tuple("radius" if name == norm[0] else name for name in names)
     if missing := [name for name in NEEDED if name not in names]:
         raise DataError(
-            f"{path}:1: no column {missing[0]!r}; it has to have {' '.join(COLUMNS)}, tab separated"
+            f"{path}:1: no column {missing[0]!r}; it has to have {' '.join(COLUMNS)}, separated by "
+            "tabs or commas"
         )
     if twice := [name for name in COLUMNS if names.count(name) > 1]:
         raise DataError(f"{path}:1: column {twice[0]!r} comes twice")
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS if name in names}
     for number, text in enumerate(lines[1:] if header else lines, start=2 if header else 1):
-        row = text.split("\t")
+        row = cells(text, between)
         if len(row) != len(names):
             raise DataError(f"{path}:{number}: {len(row)} columns, expected {len(names)}")
         for name, cell in zip(names, row, strict=True):
             if name in columns:
-                columns[name].append(_value(cell.strip(" "), name, where=f"{path}:{number}"))
+                columns[name].append(_value(cell, name, where=f"{path}:{number}"))
     kinds = {"radius": np.float64, "time": object}
     table = pd.DataFrame(
-        {name: np.array(cells, dtype=kinds.get(name, np.int64)) for name, cells in columns.items()}
+        {
+            name: np.array(column, dtype=kinds.get(name, np.int64))
+            for name, column in columns.items()
+        }
     )
+    none = (table["predict"] == ABSTAIN) & (table["radius"] < 0)
+    table["radius"] = table["radius"].mask(none, 0.0)
     if "idx" not in columns:
         table.insert(0, "idx", np.arange(len(table)))
     table.attrs = {"header": header, "numbered": "idx" not in columns}
+    table.attrs |= {"norm": norm[1]} if norm and norm[1] != "l2" else {}
     return table
+
+
+def separator(line: str) -> str | None:
+    """What separates the cells of a line; None is any white space."""
+    return next((one for one in "\t,;" if one in line), None)
+
+
+def cells(line: str, between: str | None) -> list[str]:
+    """The cells of a line, without padding and quotes."""
+    return [cell.strip(" ").strip('"') for cell in line.split(between)]
 
 
 def line(table: pd.DataFrame, row: int) -> int:
     """The line number in the file of a row of `scan`, from 1."""
-    return row + (1 if table.attrs["header"] is None else 2)
+    return row + (1 if table.attrs.get("header", COLUMNS) is None else 2)
 
 
 def write(table: pd.DataFrame, path: Path) -> None:
@@ -94,12 +125,11 @@ def write(table: pd.DataFrame, path: Path) -> None:
     write_text(path, "\t".join(COLUMNS) + "\n" + "".join(rows))
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(raw: bytes, path: Path) -> list[str]:
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        why = formats.told(path, f"not a table, byte {error.start} is not UTF-8")
-        raise DataError(f"{path}: {why}") from None
+        raise DataError(f"{path}: not a table, byte {error.start} is not UTF-8") from None
     lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")
     if not lines[0].strip():
         raise DataError(f"{path}:1: the first line is empty")
@@ -113,8 +143,10 @@ def _value(cell: str, name: str, *, where: str) -> int | float | str:
     elif name == "radius":
         if _is_number(cell) or _NONE.fullmatch(cell):
             return float(cell)
-    elif _WHOLE.fullmatch(cell):
-        return int(cell)
+    elif _WHOLE.fullmatch(whole := _POINT.sub("", cell)):
+        return int(whole)
+    elif name == "correct" and cell.lower() in _TRUTH:
+        return _TRUTH[cell.lower()]
     wanted = {"time": "text", "radius": "a number"}.get(name, "a whole number")
     shown = cell if len(cell) <= 30 else f"{cell[:30]}…"
     raise DataError(f"{where}: {name} is {shown!r}, expected {wanted}")

@@ -134,7 +134,7 @@ def serve(
 def report(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Votes (.jsonl), certificates (.csv) or the field's TSV files."),
+        typer.Argument(help="Votes (.jsonl), certificates, or the field's tables; - is the input."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -212,7 +212,8 @@ def derive(
 @app.command(rich_help_panel=RESULTS)
 def audit(
     files: Annotated[
-        list[Path], typer.Argument(help="Certificates (.csv), votes (.jsonl) or the field's TSV.")
+        list[Path],
+        typer.Argument(help="Votes (.jsonl), certificates, or the field's tables; - is the input."),
     ],
     n: Annotated[int | None, typer.Option(help="Number of draws that is claimed.")] = None,
     alpha: Annotated[

@@ -53,3 +53,15 @@ def test_on_a_terminal_a_table_has_at_most_100_columns_and_every_cell(widths, ro
         words = line.split()
         if "_" in line:  # a row of cells
             assert all(word.strip("x").startswith(f"{words[0]}_") for word in words[2:])
+
+
+def test_a_narrow_terminal_is_filled_or_told(monkeypatch):
+    """40 columns: each cell stands behind its row's names, and a cell that does not fit is said."""
+    monkeypatch.setenv("COLUMNS", "40")
+    wide = pd.DataFrame({"r": ["0.25"], **{f"c{i}": ["12.3 [11.1, 13.4]"] for i in range(4)}})
+
+    text = markup.plain(wide, again=1)
+    said = markup.plain(pd.DataFrame({"r": ["0.25"], "c": ["x" * 60]}), again=1)
+
+    assert max(map(len, text.splitlines())) <= 40 and text.count("12.3 [11.1, 13.4]") == 4
+    assert said.splitlines()[-1] == "(this table needs 66 columns, this terminal has 40)"

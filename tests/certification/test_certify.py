@@ -226,16 +226,21 @@ def test_what_is_no_table_is_refused(tmp_path):
         table().drop(columns=column).to_csv(path, index=False)
         with refused(DataError, "not a table of certificates", f"no column {column!r}"):
             certify.read(path)
-    for content in (
-        "idx,label\n1,2\n1,2,3\n",
-        f"{head}1,2,3,far,1,99,100,0.9,n\n",
-        f"{head}1,2,3,0.5,1,99,100,0.9\n",
-        f"{head}1,2,3,0.5,1,99,100,0.9,n,1\n",
-        f"{head}1.5,2,3,0.5,1,99,100,0.9,n\n",
-        f"{head}1,2,3,,1,99,100,0.9,n\n",
+    good = "1,2,3,0.5,1,99,100,0.9,n\n"
+    for content, words in (
+        ("idx,label\n1,2\n1,2,3\n", ": not a table of certificates"),
+        (f"{head}{good}1,2,3,far,1,99,100,0.9,n\n", ":3: not a table of certificates (radius is"),
+        (f"{head}{good}1,2,3,0.5,1,99,100,0.9\n", ":3: not a table of certificates (stop is empty"),
+        (
+            f"{head}{good}1,2,3,0.5,1,99,100,0.9,\n",
+            ":3: not a table of certificates (stop is empty",
+        ),
+        (f"{head}1,2,3,0.5,1,99,100,0.9,n,1\n", ":2: not a table of certificates (the line is too"),
+        (f"{head}{good}1.5,2,3,0.5,1,99,100,0.9,n\n", ":3: not a table of certificates (idx is"),
+        (f"{head}{good}1,2,3,,1,99,100,0.9,n\n", ":3: not a table of certificates"),
     ):
         path.write_text(content)
-        with refused(DataError, f"{path}: not a table of certificates"):
+        with refused(DataError, f"{path}{words}"):
             certify.read(path)
 
 

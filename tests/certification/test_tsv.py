@@ -1,10 +1,17 @@
 """The field's table is read as people write it, written with radii rounded down, or refused."""
 
+import gzip
+import io
+import sys
+
 import pandas as pd
 import pytest
 from builders import certificates, refused
 
-from rrcm.certification import tsv
+from rrcm.analysis import entries
+from rrcm.auditing.audit import audit
+from rrcm.certification import certify, tables, tsv
+from rrcm.cli.commands import tables as commands
 from rrcm.core.errors import DataError
 
 HEADER = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
@@ -90,3 +97,69 @@ def test_our_certificates_become_the_fields_table(path):
     assert path.read_bytes() == (
         HEADER + "0\t0\t0\t0.952864\t1\t\n1\t0\t1\t0.500000\t0\t\n2\t0\t-1\t0.000000\t0\t\n"
     ).encode("ascii")
+
+
+# What people publish, as `rrcm audit`, `report` and `compare` read it.
+
+OTHERS = {
+    "a.tsv": lambda text: text,
+    "a.csv": lambda text: text.replace("\t", ","),
+    "b.txt": lambda text: text.replace("\t", ";"),
+    "c.tsv": lambda text: text.replace("\t1\t0:", "\tTrue\t0:").replace("\t0\t0:", "\tFalse\t0:"),
+    "d.tsv": lambda text: text.replace("100\t", "100.0\t").replace("\n0\t", "\n0.0\t"),
+    "e.tsv": lambda text: text.replace("\t0.0\t", "\t-1\t"),
+    "f.tsv": lambda text: text.replace("\tradius", "\tl2_radius"),
+    "g.csv": lambda text: '"' + text.replace("\t", '","').replace("\n", '"\n"').rstrip('"'),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_form_that_people_publish_is_the_same_table(tmp_path, monkeypatch, name):
+    (tmp_path / "plain").write_text(HEADER + ROWS)
+    expected, raw = tsv.read(tmp_path / "plain"), OTHERS[name](HEADER + ROWS).encode()
+    path, packed = tmp_path / name, tmp_path / f"{name}.gz"
+    path.write_bytes(raw)
+    packed.write_bytes(gzip.compress(raw))
+
+    for one in (path, packed, tables.STDIN):
+        for read in (lambda p: commands.read(p).table, tables.read):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+            pd.testing.assert_frame_equal(read(one), expected)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        assert audit(one).rows == 2 and audit(path).trusted is not False
+    assert (
+        commands.read(path).name
+        == commands.read(packed).name
+        == name.removesuffix(path.suffix) + (".txt" if path.suffix == ".txt" else "")
+    )
+
+
+def test_our_certificates_are_known_by_their_columns(tmp_path):
+    made = certificates([0, 1, -1], [0.9528649, 0.5, 0.0])
+    certify.write(made, tmp_path / "a.csv")
+    packed, tabs = tmp_path / "a.csv.gz", tmp_path / "a.txt"
+    packed.write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    tabs.write_text((tmp_path / "a.csv").read_text().replace(",", "\t"))
+
+    for path in (packed, tabs):
+        assert tables.read(path).equals(certify.read(tmp_path / "a.csv"))
+    damaged = tmp_path / "b.csv.gz"
+    damaged.write_bytes(packed.read_bytes()[:-9])
+    with refused(DataError, "b.csv.gz", "damaged gzip"):
+        tables.read(damaged)
+
+
+def test_radii_of_another_norm_are_called_so_and_not_compared(tmp_path):
+    """As adaptive smoothing publishes them, with a negative radius for an abstention."""
+    path = tmp_path / "ars.txt"
+    rows = "0 \t 3 \t 3 \t 0.00314 \t 0.75 \t 1 \t 9\n50 \t 9 \t -1 \t -0.0019 \t 0.3 \t 0 \t 9\n"
+    path.write_text("idx \t label \t predict \t linf_radius \t prob_lb \t correct \t time\n" + rows)
+    (tmp_path / "a.tsv").write_text(HEADER + ROWS)
+
+    found, other = commands.read(path), commands.read(tmp_path / "a.tsv")
+
+    assert found.table["radius"].tolist() == [0.00314, 0.0]
+    assert found.method == "ars.txt (linf radii)"
+    assert "of the norm linf" in audit(path).verdict and audit(path).trusted is None
+    with refused(DataError, "linf radii", "l2 radii"):
+        entries.require_alike([found, other])

@@ -17,7 +17,7 @@ import torch
 from builders import refused
 from PIL import Image
 
-from rrcm.certification import certify, tsv
+from rrcm.certification import tables
 from rrcm.certification.votes import records
 from rrcm.cli.classifiers import class_names
 from rrcm.core import formats
@@ -30,6 +30,7 @@ from rrcm.inference.foreign import _onnx_file
 from rrcm.models import state_dict
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
+TABLE = b"idx,label,predict,radius,correct,time\n0,1,1,0.5,1,0\n"
 FIT = Fit(shape=(3, 8, 8))
 
 
@@ -67,7 +68,7 @@ KINDS = {  # kind: what a program wrote, and a part of what is said of it
     "page of old": (b"<HTML><HEAD>", "a web page (HTML)"),
     "answer": (b'<?xml version="1.0"?>\n<Error><Code>AccessDenied', "an error that a server"),
     "svg": (b'<?xml version="1.0"?><svg xmlns="x">', "a drawing (SVG)"),
-    "gzip": (gzip.compress(b"idx\tlabel\n"), "a gzip file; `gunzip` unpacks it"),
+    "gzip": (gzip.compress(TABLE), "a gzip file; `gunzip` unpacks it"),
     "bzip2": (bz2.compress(b"a"), "a bzip2 file"),
     "xz": (lzma.compress(b"a"), "an xz file"),
     "tar": (tarred(), "a tar archive"),
@@ -126,8 +127,7 @@ READERS = {  # the ending of what it reads, the reader, kinds of `KINDS` that it
     "classes": (".txt", class_names, ()),
     "votes": (".jsonl", records.scan, ()),
     "header": (".jsonl", records.definition, ()),
-    "certificates": (".csv", certify.scan, ()),
-    "tables": (".tsv", tsv.read, ()),
+    "tables": (".csv", tables.read, ("gzip",)),
 }
 
 

@@ -1,5 +1,7 @@
 """Tables as text: for a terminal, GitHub markdown and LaTeX."""
 
+import shutil
+
 import pandas as pd
 
 from rrcm.core.errors import printable
@@ -9,13 +11,24 @@ SYMBOLS = {"σ": r"\sigma", "−": "-", "≥": r"\ge", "≤": r"\le"}  # of LaTe
 
 
 def plain(table: pd.DataFrame, *, again: int) -> str:
-    """A table for a terminal; columns beyond `WIDTH` follow below, behind the first ``again``."""
+    """A table for this terminal; columns beyond its width, at most `WIDTH`, follow below.
+
+    They do so behind the first ``again`` columns. A line below says if one is still too wide.
+    """
+    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
     text = table.to_string(index=False)
-    if max(map(len, text.splitlines())) <= WIDTH:
+    if _widest(text) <= width:
         return text
     rows = table.set_index([*table.columns[:again]])
-    lines = rows.to_string(line_width=WIDTH, sparsify=False).splitlines()
-    return "\n".join(line.removesuffix("  \\").rstrip() for line in lines)
+    lines = rows.to_string(line_width=width, sparsify=False).splitlines()
+    text = "\n".join(line.removesuffix("  \\").rstrip() for line in lines)
+    if (needed := _widest(text)) > width:
+        text += f"\n(this table needs {needed} columns, this terminal has {width})"
+    return text
+
+
+def _widest(text: str) -> int:
+    return max(map(len, text.splitlines()))
 
 
 def markdown(table: pd.DataFrame) -> str:

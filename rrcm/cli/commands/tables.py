@@ -9,8 +9,9 @@ import pandas as pd
 from rrcm.analysis import entries, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
-from rrcm.analysis.presentation import tables
+from rrcm.analysis.presentation import markup, tables
 from rrcm.certification import certify, tsv
+from rrcm.certification import tables as published
 from rrcm.certification.certify import DOWN, UP, one_minus, printed
 from rrcm.certification.truncation import truncate
 from rrcm.certification.votes import records
@@ -45,7 +46,7 @@ def report_files(
 
 
 def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) -> Entry:
-    """Read an entry by suffix: votes in ``.jsonl``, certificates in ``.csv``, else the TSV.
+    """Read an entry: votes in ``.jsonl``, else a table of any origin, as `tables.scan` reads it.
 
     Votes are certified by Cohen et al.'s bound, at ``alpha`` or else at the alpha of their stopping
     rule. Other files contain neither alpha nor sigma: the arguments give them, or they are unknown.
@@ -56,9 +57,12 @@ def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) 
     if path.suffix == ".jsonl":
         header, rows = records.read(path)
         return entries.from_votes(path.stem, header, rows, alpha=alpha)
-    table = certify.read(path) if path.suffix == ".csv" else tsv.read(path)
-    name = path.stem if path.suffix in (".csv", ".tsv") else path.name
-    return Entry(name=name, model="", method=name, sigma=sigma, table=table, alpha=alpha)
+    table, name = published.read(path), published.name(path)
+    norm = table.attrs.get("norm", "l2")
+    method = name if norm == "l2" else f"{name} ({norm} radii)"
+    return Entry(
+        name=name, model="", method=method, sigma=sigma, table=table, alpha=alpha, norm=norm
+    )
 
 
 def derive(
@@ -103,7 +107,9 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
     Each is a file, or the name of an evaluation. One may have more images than the other.
     """
     found = [
-        read(Path(name)) if Path(name).is_file() else project.evaluation(name)
+        read(Path(name))
+        if Path(name) == published.STDIN or Path(name).is_file()
+        else project.evaluation(name)
         for name in (first, second)
     ]
     entries.require_alike(found)
@@ -154,18 +160,19 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
 def _in_pairs(table: pd.DataFrame, decided: pd.DataFrame, undecided: pd.DataFrame) -> Iterator[str]:
     """Yield the table of tests, and apart from it what is not decided."""
     if len(table):
-        yield table.to_string(index=False) + "\n"
+        yield markup.plain(table, again=1) + "\n"
     elif len(undecided) == 0:
         yield "no radius at which any image differs\n"
     elif len(decided):
         yield f"no image differs at r = {pairing.radii(decided['radius'])}\n"
     if len(undecided):
         so_far = "by the draws that were made, before every image was decided:"
-        yield f"{so_far}\n{undecided.to_string(index=False)}\n"
+        yield f"{so_far}\n{markup.plain(undecided, again=1)}\n"
 
 
 def _named(source: str, entry: Entry) -> str:
-    return f"{source} (stale)" if entry.stale else source
+    radii = f" ({entry.norm} radii)" if entry.norm != "l2" else ""
+    return f"{source}{radii}{' (stale)' if entry.stale else ''}"
 
 
 def _require_level(alpha: float | None) -> None:
