@@ -19,6 +19,7 @@ from rrcm.core.errors import RrcmError, StageError
         (OSError(errno.EACCES, "Permission denied", "file"), MEND),
         (MemoryError(), MEND),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), MEND),
+        (RuntimeError("can't start new thread"), RETRY),
     ],
     ids=repr,
 )
@@ -34,7 +35,7 @@ def test_a_stage_says_by_its_code_whether_a_retry_may_help(error: Exception, cod
     assert ended.value.code == line.removesuffix("\n")
 
 
-@pytest.mark.parametrize("bug", [ZeroDivisionError(), ImportError("cannot import name 'x'")])
+@pytest.mark.parametrize("bug", [ZeroDivisionError(), RuntimeError(), ImportError("no x")])
 def test_a_bug_is_not_caught(bug: Exception):
     with pytest.raises(type(bug)), reported(stage=True):
         raise bug
