@@ -174,7 +174,7 @@ def test_a_repetition_says_which_alpha_would_have_kept_the_guarantee(labelled):
     assert "3 tables of these images" in other and "--alpha 0.00333 or less" in other
 
 
-def test_an_attack_says_that_the_images_were_certified_before(
+def test_an_attack_says_what_was_done_with_the_images_before(
     elsewhere: Workspace, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -187,8 +187,11 @@ def test_an_attack_says_that_the_images_were_certified_before(
 
     first, longer, more = attacked(40), attacked(40, steps=2), attacked(50)
 
-    assert "repeated" not in first + longer
+    assert "repeated" not in first and "tables of these images" not in longer
     assert " clean " in first and len([*tmp_path.glob(".rrcm/clean/*")]) == 1  # of one pass
+    two = "repeated: 2 attacks on these images (n = 40, 1 copies, 1 steps, 1 restarts; n = 40, 1 "
+    assert two in longer and "only if each was made at --alpha 0.005 or less" in longer
+    assert attacked(40).count("repeated: 3 attacks") == more.count("repeated: 3 attacks") == 1
     assert len([*tmp_path.glob("results/*-attack-*.csv")]) == 3  # a search has a file of its own
     assert "repeated: 2 tables of these images" in more and "--alpha 0.005 or less" in more
 
