@@ -46,6 +46,7 @@ USUAL = {  # defaults that the environment may override
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # Prefect must not start a server by itself
     # Between two requests of a worker for runs: with many workers, the server's main load.
     "PREFECT_WORKER_QUERY_SECONDS": "5",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # else each event that could not be sent is told
     "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": f"{LINES}%(message)s",
     "PREFECT_LOGGING_FORMATTERS_STANDARD_TASK_RUN_FMT": f"{LINES}%(task_run_name)s: %(message)s",
 }

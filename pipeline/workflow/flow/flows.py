@@ -36,7 +36,6 @@ ended: list[State] = []  # of the runs of this process, whether or not the serve
 def quiet() -> None:
     """Leave out what Prefect prints of a server that does not answer; `hosts.unheard` says it."""
     logging.raiseExceptions = False  # else each line of a log that could not be sent
-    logging.getLogger("prefect._internal").setLevel(logging.CRITICAL)
     for handler in logging.getLogger().handlers:
         handler.addFilter(_told)
 
