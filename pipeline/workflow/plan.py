@@ -115,8 +115,9 @@ def opened(folder: str = ".") -> Iterator[tuple[Any, list[PipelineStage]]]:
             graph = get_active_graph(repo.index.graph)
             order = plan_repro(graph, repo.index.stages)
             yield graph, [stage for stage in order if not stage.is_data_source]
-    except StageError:
-        dvc_lock.parse()  # raises an error of its own, where it is that file
+    except StageError as error:
+        if str(dvc_lock.LOCKFILE) in str(error):
+            dvc_lock.parse()  # raises an error with the way out
         raise
 
 
