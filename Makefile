@@ -54,7 +54,7 @@ env: $(BIN)/.installed    ## the environment, as pinned in a lock: every file of
 # take the former or nothing. Beside the registry's, torchvision is imported by a hook. A lock is
 # complete (--no-deps).
 $(BIN)/.installed: pyproject.toml pipeline/pyproject.toml requirements.lock requirements-gpu.lock \
-		rrcm/core/torchvision_stub.py
+		rrcm/inference/torchvision_stub.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@set -e; lock="$(LOCK)"; pip="$(BIN)/python -m pip --quiet --disable-pip-version-check"; \
 	cpu=$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements.lock); \
@@ -74,7 +74,7 @@ $(BIN)/.installed: pyproject.toml pipeline/pyproject.toml requirements.lock requ
 	$$uv --editable . --editable pipeline
 	@hook=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/_torchvision_stub; \
 	rm -f "$$hook".*; \
-	$(BIN)/python -c 'import torchvision' 2>/dev/null || { cp rrcm/core/torchvision_stub.py "$$hook.py"; \
+	$(BIN)/python -c 'import torchvision' 2>/dev/null || { cp rrcm/inference/torchvision_stub.py "$$hook.py"; \
 		echo 'import _torchvision_stub; _torchvision_stub.install()' >"$$hook.pth"; }
 	touch $@
 

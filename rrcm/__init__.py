@@ -8,7 +8,7 @@ certificate is made of. Importing ``rrcm`` alone imports nothing heavy.
 import importlib
 from typing import Any
 
-from rrcm.core import torchvision_stub
+from rrcm.inference import torchvision_stub
 
 torchvision_stub.install()
 

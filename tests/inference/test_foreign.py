@@ -24,7 +24,8 @@ from torch.optim.swa_utils import AveragedModel
 from rrcm.certification.votes import records
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError, VotesError
-from rrcm.inference.foreign import _onnx_file, _runtime, module
+from rrcm.inference import runtime
+from rrcm.inference.foreign import _onnx_file, module
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
 
@@ -322,8 +323,8 @@ def test_what_computes_a_function_is_named_and_votes_of_two_are_not_merged(
 ):
     """Its version and instructions: bytes saturate differently on AVX2 and VNNI."""
     has = {"avx2": True, "avx512vnni": True, "sse": True}
-    monkeypatch.setattr(_runtime.binding, "get_host_cpu_features", lambda: has)
-    monkeypatch.setattr(_runtime.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(runtime.binding, "get_host_cpu_features", lambda: has)
+    monkeypatch.setattr(runtime.platform, "machine", lambda: "x86_64")
     linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 3)).eval()
 
     def found() -> list[str]:

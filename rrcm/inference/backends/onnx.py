@@ -25,6 +25,7 @@ from torch import Tensor
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.files import read_bytes
 from rrcm.core.files import sha256 as sha256_of_file
+from rrcm.inference import runtime
 from rrcm.models.trained import quantize
 
 PRECISIONS = ("fp32", "fp16", "int8")
@@ -126,6 +127,8 @@ class Backend(Reopened):
             raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.weights = metadata["weights"] if precision == "fp32" else sha256(content).hexdigest()
         self.provider = self.session.get_providers()[0]
+        if precision == "int8":  # which saturates by the processor; others differ in last digits
+            self.provider = described(self.session, self.device)
         _, self.width = self.session.get_outputs()[0].shape
         more = [value for value in self.session.get_inputs() if value.name == "z"]
         self.normals: tuple[int, ...] = tuple(more[0].shape[1:]) if more else ()
@@ -169,6 +172,11 @@ def about(root: Path, run: str) -> dict[str, Any]:
     metadata = _metadata(_read(path), path, run)
     params = json.loads(metadata.get("params", "{}"))
     return {"weights": metadata["weights"], "params": params}
+
+
+def described(session: onnxruntime.InferenceSession, device: torch.device) -> str:
+    """A session's provider, its version, and the processor or GPU that it runs on."""
+    return runtime.named(f"{session.get_providers()[0]} {onnxruntime.__version__}", device)
 
 
 def open_session(

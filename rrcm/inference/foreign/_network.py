@@ -15,7 +15,8 @@ from torch.nn.parameter import is_lazy
 
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
-from rrcm.inference.foreign import _probes, _runtime, _scores
+from rrcm.inference import runtime
+from rrcm.inference.foreign import _probes, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.models.trained.base import checkpoint
 
@@ -112,7 +113,7 @@ class Backend:
         )
         self.numbers, self.count_nan = classes, count_nan
         self.normalise = Normalisation(mean, std, channels=shape[0], device=str(self.device))
-        self.provider = _runtime.named(_version(self.device), self.device)
+        self.provider = runtime.of_torch(self.device)
         self._lock = threading.Lock()
         self._idle: deque[nn.Module] | None = None  # copies that no call has; None: there are none
         self.fixed = _batch(network)
@@ -307,11 +308,6 @@ def _batch(network: nn.Module) -> int:
     inputs = [node for node in graph.nodes if node.op == "placeholder"] if graph else []
     shape = [*getattr(inputs[0].meta.get("val"), "shape", ())] if inputs else []
     return shape[0] if shape and isinstance(shape[0], int) else 0  # else it is a symbol
-
-
-def _version(device: torch.device) -> str:
-    on_cpu = f" {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else ""
-    return f"torch-{device.type} {torch.__version__}{on_cpu}"
 
 
 def _plain(value: object) -> bool:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
-from rrcm.inference.backends.onnx import Reopened, open_session
-from rrcm.inference.foreign import _onnx_file, _runtime, _scores
+from rrcm.inference.backends.onnx import Reopened, described, open_session
+from rrcm.inference.foreign import _onnx_file, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.inference.foreign._onnx_file import BROKEN
 
@@ -102,8 +102,7 @@ class Backend(Reopened):
         except BROKEN as error:
             why = one_line(error) + (DOUBLE if self.precision == "fp64" else "")
             raise BackendError(f"{path}: no ONNX file that can run: {why}") from None
-        runtime = f"{self.session.get_providers()[0]} {onnxruntime.__version__}"
-        self.provider = _runtime.named(runtime, self.device)
+        self.provider = described(self.session, self.device)
         self.level = self._level(self.session.get_inputs())
         inputs = [v for v in self.session.get_inputs() if v.name not in self.level]
         self._read_input(inputs, size, channels)

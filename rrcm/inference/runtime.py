@@ -15,6 +15,12 @@ ARM = "neon dotprod i8mm bf16 fullfp16 sve sve2"
 KERNELS = (*X86.split(), "amx-int8", "amx-bf16", "amx-fp16", *ARM.split())
 
 
+def of_torch(device: torch.device) -> str:
+    """The version of PyTorch and its own kernels, with the processor or GPU that they run on."""
+    on_cpu = f" {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else ""
+    return named(f"torch-{device.type} {torch.__version__}{on_cpu}", device)
+
+
 def named(runtime: str, device: torch.device) -> str:
     """The ``runtime``, a name and a version, with the processor or GPU that it runs on."""
     if device.type == "cuda":
