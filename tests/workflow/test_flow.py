@@ -3,11 +3,15 @@
 import json
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import older
 import pytest
 from dvc.repo import Repo
@@ -85,6 +89,12 @@ stages:
     cmd: cp slow next
     deps: [slow]
     outs: [next]
+"""
+HELD = """
+stages:
+  held:
+    cmd: touch ready; until [ -e go ]; do sleep 0.1; done; echo held > held
+    outs: [held]
 """
 FINAL = {"COMPLETED", "FAILED", "CANCELLED", "CRASHED"}
 
@@ -232,3 +242,52 @@ def test_a_stopped_run_leaves_no_process_and_final_states_and_goes_on(
         flows.known.add(run["id"])
         flows.run()
         assert (flows.path / "next").read_text() == "slow"
+
+
+class Door:
+    """A port that leads to a server until it is shut, as by a kill."""
+
+    def __init__(self, url: str) -> None:
+        there = httpx.URL(url)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = str(there.copy_with(port=self.listener.getsockname()[1]))
+        self.there, self.open = (there.host, there.port), [self.listener]
+        threading.Thread(target=self._let_in, daemon=True).start()
+
+    def _let_in(self) -> None:
+        with suppress(OSError):
+            while True:
+                pair = [self.listener.accept()[0], socket.create_connection(self.there)]
+                self.open += pair
+                for one, other in (pair, pair[::-1]):
+                    threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+
+    def shut(self) -> None:
+        for one in self.open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+
+def _pass_on(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while data := one.recv(1 << 16):
+            other.sendall(data)
+        other.shutdown(socket.SHUT_WR)
+
+
+def test_a_run_whose_server_goes_away_ends_as_its_stages_do(server: Server, tmp_path: Path):
+    """In a line that says so, and one more: not in Prefect's, for each line of the log."""
+    flows, door = Flows(server, tmp_path / "held", HELD), Door(server.url)
+    flows.environment["PREFECT_API_URL"] = door.url
+    process = flows.start()
+    until(lambda: (flows.path / "ready").exists() or process.poll() is not None)
+    door.shut()
+    (flows.path / "go").touch()
+    output, _ = process.communicate(timeout=600)
+
+    assert process.returncode == 0, output
+    assert output.splitlines()[-1].startswith(f"1 stage: 1 done; {door.url} did not hear of it")
+    assert output.count("no answer of the server") == 1
+    assert not any(word in output for word in ("Traceback", "ERROR", "Error logging"))
+    assert (flows.path / "held").read_text() == "held\n"

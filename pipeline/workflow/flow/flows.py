@@ -42,7 +42,8 @@ def quiet() -> None:
 
 def _told(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, workers.REFUSED) and record.msg != STILL
+    own = record.name.startswith("prefect.events") or record.msg == STILL
+    return not (own or isinstance(error, workers.REFUSED))
 
 
 def _title() -> str:
@@ -163,8 +164,9 @@ class Tasks:
         try:
             state = workers.current_state()
         except workers.REFUSED as error:
-            get_run_logger().debug("no answer of the server: %s", error)
+            workers.unheard(error, get_run_logger())
             return
+        workers.heard()
         if state.is_cancelling() or state.is_final():
             self._stop.ask(f"{state.name.lower()} in Prefect")
 

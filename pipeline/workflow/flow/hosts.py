@@ -91,6 +91,9 @@ def progress(name: str) -> Iterator[Callable[[float, str], None]]:
                     unheard(error, logger)
 
     key = re.sub(r"[^a-z0-9]+", "-", f"progress-{name}".lower()).strip("-")
+    if _away.is_set():  # Prefect would ask for minutes, and the stage wait
+        yield lambda percent, text: None
+        return
     try:
         bar = create_progress_artifact(0.0, key=key, description=latest[1])
     except REFUSED as error:
