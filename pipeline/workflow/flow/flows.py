@@ -42,7 +42,7 @@ def quiet() -> None:
 
 def _told(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
-    own = record.name.startswith("prefect.events") or record.msg == STILL
+    own = record.name.startswith(("prefect.events", "EventsWorker")) or record.msg == STILL
     return not (own or isinstance(error, workers.REFUSED))
 
 

@@ -36,7 +36,7 @@ TAIL = 5  # lines of a log in an error
 Say = Callable[[str], None]
 
 
-def run(*, say: Say, **parameters: Any) -> None:
+def run(*, say: Say, hosts: bool, **parameters: Any) -> None:
     """Run the flow `rebuild` in this process with these parameters; its log is on the terminal.
 
     If the server is gone or has another secret at its end, the run ends as its stages did, all the
@@ -47,6 +47,8 @@ def run(*, say: Say, **parameters: Any) -> None:
         RrcmError: A target or option is not valid, or no server answers.
     """
     environment.named()
+    if not hosts:  # stages that run here need no answer, and Prefect would ask for two minutes
+        os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "1")
     from pipeline.workflow.flow import (  # imports prefect, which reads its settings now
         deployments,
         flows,
@@ -57,7 +59,7 @@ def run(*, say: Say, **parameters: Any) -> None:
     address = os.environ[ADDRESS]
     flows.quiet()
     try:
-        state = flows.rebuild(**parameters, return_state=True)
+        state = flows.rebuild(hosts=hosts, **parameters, return_state=True)
     except workers.REFUSED as error:
         if not flows.ended:
             raise StageError(f"{address}: {one_line(error)}") from None
