@@ -193,7 +193,7 @@ def test_the_band_is_as_wide_as_that_of_the_row_of_fewest_images(tmp_path, undra
         page = (tmp_path / "index.html").read_text()
         assert f"at most {half} points to either side" in page
 
-    Page([ENTRIES[0], fewer], radii=[0.0], confidence=0.95).save(tmp_path / "page.html")
+    Page([ENTRIES[0], fewer], radii=[0.0], confidence=0.95, notes=[]).save(tmp_path / "page.html")
     assert "20 images" not in (tmp_path / "page.html").read_text()  # not all rows have so many
 
 

@@ -35,9 +35,8 @@ def here(checkout: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 
 
 def row(text: str, method: str) -> str:
-    """The row of a method in a table that is printed."""
-    (found,) = (line for line in text.splitlines() if re.match(rf" *[\d.?]+ +{method}\b", line))
-    return found
+    """The row of a method in a table that is printed, of which a part may follow below."""
+    return " ".join(line for line in text.splitlines() if re.match(rf" *[\d.?]+ +{method}\b", line))
 
 
 def set_to(dotted: str, value: Any) -> Any:
