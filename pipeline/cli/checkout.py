@@ -42,9 +42,11 @@ def needs_git() -> None:
     """Refuse a checkout without a history, such as an unpacked archive of one.
 
     Raises:
-        StageError: It has no repository of its own.
+        StageError: It has no repository of its own, and its DVC is not told to do without.
     """
-    if PARAMS.exists() and not Path(".git").exists():
+    config = Path(".dvc/config")
+    told = config.exists() and "no_scm" in config.read_text()
+    if PARAMS.exists() and not Path(".git").exists() and not told:
         raise StageError(
             f"{Path.cwd()} is no git repository, which DVC needs: clone rrcm, or here run "
             "`git init && git add --all && git commit --message start`"
