@@ -95,7 +95,7 @@ def status() -> None:
 
 @app.command(rich_help_panel=CHECKOUT)
 def resolve() -> None:
-    """Put dvc.lock together after a merge, a rebase or a stash of git.
+    """Put dvc.lock together after a merge or rebase in git.
 
     Each stage has its entry of either side, or of an earlier commit, whose inputs are those that
     are here. Resolve params.yaml first. No result is removed.

@@ -14,7 +14,6 @@ from typing import Any
 from dvc.dependency.param import ParamsDependency
 from dvc.stage import PipelineStage
 from dvc.stage.loader import StageLoader
-from dvc_data.hashfile.hash_info import HashInfo
 
 from pipeline.workflow import git, lockfile
 from pipeline.workflow.changes import Changes
@@ -126,7 +125,7 @@ def _fill(stage: PipelineStage, entry: Mapping[str, Any]) -> None:
     """Make ``entry`` what the graph has of a stage; DVC would keep parameters that it lacks."""
     for dep in stage.deps:
         if isinstance(dep, ParamsDependency):
-            dep.hash_info = HashInfo()
+            dep.hash_info = type(dep.hash_info)()
     stage.cmd_changed = entry.get("cmd") != stage.cmd
     StageLoader.fill_from_lock(stage, {"cmd": "", **entry})
 

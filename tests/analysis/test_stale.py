@@ -14,6 +14,7 @@ from workspace import EVAL, RUN, Workspace
 from pipeline.cli.main import checkout as project
 from pipeline.project import results
 from pipeline.project.stale import Present
+from rrcm.analysis.presentation import markup
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, tables
@@ -31,12 +32,14 @@ ASKED = {"model": "tiny", "sigma": 0.5, "method": None}
 def here(checkout: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A finished checkout, and the commands run in it, in this process."""
     monkeypatch.chdir(checkout.path)
+    monkeypatch.setattr(markup, "WIDTH", 300)  # a row is a line
     return checkout
 
 
 def row(text: str, method: str) -> str:
-    """The row of a method in a table that is printed, of which a part may follow below."""
-    return " ".join(line for line in text.splitlines() if re.match(rf" *[\d.?]+ +{method}\b", line))
+    """The row of a method in a table that is printed."""
+    (found,) = (line for line in text.splitlines() if re.match(rf" *[\d.?]+ +{method}\b", line))
+    return found
 
 
 def set_to(dotted: str, value: Any) -> Any:

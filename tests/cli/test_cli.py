@@ -186,6 +186,7 @@ def test_a_command_that_needs_a_checkout_finds_it_above(here: Path, monkeypatch,
 
 def test_paths_stay_those_of_the_folder_in_which_they_were_given(here: Path, monkeypatch):
     (here / "dvc.yaml").touch()
+    (here / ".git").mkdir()
     (here / "below").mkdir()
     (here / "below/3").touch()
     monkeypatch.chdir(here / "below")

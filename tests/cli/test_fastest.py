@@ -43,7 +43,7 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
         return kept[key]
 
     def rate(backend, split, size, workers, seconds):
-        kind = (NAMES[backend.provider], precisions[id(backend)], size)
+        kind = (NAMES[backend.provider.split()[0]], precisions[id(backend)], size)
         timed.append(kind)
         return RATES.get(kind, 1.0)
 

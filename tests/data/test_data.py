@@ -122,7 +122,8 @@ def batch(**changes) -> bytes:
 
 
 DAMAGED = [
-    (b"<html>not found</html>", "damaged, or no pickle"),
+    (b"<html>not found</html>", "a web page (HTML)"),
+    (b"not found", "damaged, or no pickle"),
     (lookalikes.python2_pickle([1]), "not a batch of CIFAR-10, but a list"),
     (batch(data=None), "without data and labels"),
     (batch(labels=[1]), "1 labels for data of shape (2, 3072)"),
@@ -146,7 +147,8 @@ def test_an_archive_that_is_none_is_refused(official: Path, tmp_path: Path):
     whole = official.read_bytes()
     wrong = {
         "cut.tar.gz": (whole[: len(whole) // 2], "truncated or no tar.gz"),
-        "text.tar.gz": (b"<html>", "truncated or no tar.gz"),
+        "page.tar.gz": (b"<html>", "a web page (HTML)"),
+        "text.tar.gz": (b"not found", "truncated or no tar.gz"),
         "other.tar.gz": (gzip.compress(lookalikes.tar({"a": b"b"})), "not the archive of CIFAR-10"),
     }
     for name, (raw, words) in wrong.items():

@@ -168,6 +168,7 @@ def test_a_server_that_asks_for_no_secret_is_not_used(monkeypatch: pytest.Monkey
 
 def test_who_lacks_the_secret_is_told_what_to_set(server: Server, nearly: Workspace):
     theirs = {"PREFECT_API_URL": server.url, "PREFECT_API_AUTH_STRING": "rrcm:of another server"}
+    (nearly.path / ".git").mkdir()
 
     assert nearly.run("rrcm", "flow", "worker", fails=True, PYTHONPATH=str(ROOT), **theirs) == (
         f"error: {server.url}: PREFECT_API_AUTH_STRING is not the secret of this server, or not "

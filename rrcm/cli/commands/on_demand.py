@@ -29,7 +29,7 @@ from rrcm.cli.requests import Request
 from rrcm.config.certification import Certify, Report
 from rrcm.config.defaults import CONFIDENCE, DRAWS, RADII, STOPPING
 from rrcm.core import locks
-from rrcm.core.errors import DataError, VotesError, printable
+from rrcm.core.errors import VotesError, printable
 from rrcm.core.files import require_place, write_text
 from rrcm.data.splits.shards import Split
 
@@ -263,11 +263,6 @@ def kept_seed(header: Header, split: Split) -> int:
             part.write_text(f"{secrets.randbits(64) if seed is None else seed}\n")
             with suppress(FileExistsError):
                 os.link(part, path)  # the first of several processes decides
-        except OSError as error:
-            raise DataError(
-                f"{path}: the seed of the noise cannot be kept here ({error.strerror}); work in a "
-                "folder of yours, or choose one by --seed"
-            ) from None
         finally:
             with suppress(OSError):
                 part.unlink()
