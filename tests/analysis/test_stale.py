@@ -33,6 +33,7 @@ def here(checkout: Workspace, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """A finished checkout, and the commands run in it, in this process."""
     monkeypatch.chdir(checkout.path)
     monkeypatch.setattr(markup, "WIDTH", 300)  # a row is a line
+    monkeypatch.setenv("COLUMNS", "300")
     return checkout
 
 
