@@ -19,6 +19,7 @@ from rrcm.config.certification import Report
 from rrcm.config.defaults import CONFIDENCE
 from rrcm.core import arguments
 from rrcm.core.errors import DataError
+from rrcm.core.labels import UNKNOWN
 from rrcm.core.ranges import require
 from rrcm.data import duplicates, given
 
@@ -86,8 +87,8 @@ def of_answers(
         confidence: Of all intervals.
 
     Raises:
-        DataError: There are no answers, or there is not a label for each image, or an attack had
-            others.
+        DataError: There are no answers, or there is not a label for each image, or one is not that
+            of the answer.
         ConfigError: An argument is of another type or out of range.
     """
     require(0 < confidence < 1, f"confidence: must lie in (0, 1), got {confidence}")
@@ -114,6 +115,12 @@ def _labelled(answers: Answers, labels: Labels) -> list[Row]:
     if labels is None:
         return answers.rows
     known = given.known(labels, images=len(answers), classes=answers.header.classes)
+    for place, (row, label) in enumerate(zip(answers.rows, known.tolist(), strict=True)):
+        if UNKNOWN not in (row.label, label) and row.label != label:
+            raise DataError(
+                f"labels: image {place} is {label} there and {row.label} in its answer; they have "
+                "to be in the order of the answers"
+            )
     return [
         dataclasses.replace(row, label=int(label))
         for row, label in zip(answers.rows, known, strict=True)

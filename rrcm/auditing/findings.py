@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
-from rrcm.certification.certify import UP, printed
+from rrcm.certification.certify import UP, printed, swapped
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import CertificateError
 from rrcm.core.labels import UNKNOWN
@@ -98,6 +98,7 @@ def of_rows(table: pd.DataFrame, lines: np.ndarray, *, numbered: bool) -> list[F
         numbered: ``idx`` was not in the file but counted from its rows.
     """
     findings = [*_swapped(table, lines), *_impossible(table, lines), *_correct(table, lines)]
+    findings += _attacked(table, lines)
     if not numbered:
         findings += _images(table, lines)
     return findings + _coverage(table["label"].to_numpy())
@@ -120,14 +121,23 @@ def unlabelled(labels: np.ndarray) -> list[Finding]:
 
 def _swapped(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
     """An error if abstentions are among the labels: an answer has a radius, whatever its label."""
-    unknown, abstained = (table["label"] == UNKNOWN), (table["predict"] == ABSTAIN)
-    if abstained.any() or unknown.all() or (table["radius"][unknown] > 0).any():
-        return []
     text = (
         f"the label is {UNKNOWN} and the radius 0, as of an abstention, but no prediction is "
         f"{ABSTAIN}: are `label` and `predict` swapped?"
     )
-    return at(ERROR, lines, unknown.to_numpy(), text)
+    return at(ERROR, lines, swapped(table).to_numpy(), text)
+
+
+def _attacked(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+    """An error if an attack found a picture of another class within a certified radius."""
+    if "attacked" not in table:
+        return []
+    within = (table["predict"] == table["label"]) & (table["attacked"] <= table["radius"])
+    text = (
+        "the attack succeeded within the certified radius: one of them is false, by chance with "
+        "probability 2 alpha at most"
+    )
+    return at(ERROR, lines, within.to_numpy(), text)
 
 
 def _impossible(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:

@@ -33,6 +33,7 @@ COLUMNS = {
     "p_A": float,
     "stop": str,
 }
+OTHERS = {"correct": "Int64", "attacked": float, "clean": int}  # in a CSV
 
 
 def certify(
@@ -170,12 +171,22 @@ def read(path: Path) -> pd.DataFrame:
     return table
 
 
+def swapped(table: pd.DataFrame) -> pd.Series:
+    """Of which rows the label is an abstention, as if ``label`` and ``predict`` had been swapped.
+
+    An image without a label has a radius if it has an answer, and other images abstain.
+    """
+    unknown = table["label"] == UNKNOWN
+    as_usual = (table["predict"] == ABSTAIN).any() or (table["radius"][unknown] > 0).any()
+    return unknown & (not (as_usual or unknown.all()))
+
+
 def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
     """Refuse a table that `certify` cannot have made.
 
     Guarantee: there are images, and none comes twice; labels and ``predict`` are -1 or more; radii
     are finite and not negative, 0 for an abstention; ``correct`` is whether ``predict`` is the
-    label, if that is known.
+    label, if that is known. ``clean``, if it is there, is -1 or more.
 
     Args:
         table: At least the columns ``idx, label, predict, radius, correct``.
@@ -189,12 +200,14 @@ def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
         raise DataError(f"{path}: there are no images in it")
     label, predict, radius = table["label"], table["predict"], table["radius"]
     finds = {
-        "label": label < UNKNOWN,
+        "label": (label < UNKNOWN) | swapped(table),
         "predict": predict < ABSTAIN,
         "radius": ~(np.isfinite(radius) & (radius >= 0)) | ((predict == ABSTAIN) & (radius > 0)),
         "correct": table["correct"] != ((predict == label) & (label != UNKNOWN)),
         "idx": table["idx"].duplicated(),
     }
+    if "clean" in table:
+        finds["clean"] = table["clean"] < ABSTAIN
     for column, wrong in finds.items():
         if wrong.any():
             row = int(wrong.argmax())
@@ -222,7 +235,7 @@ def parsed(raw: bytes, path: Path, *, separator: str = ",") -> pd.DataFrame:
             table = pd.read_csv(
                 io.BytesIO(raw),
                 sep=separator,
-                dtype=COLUMNS | {"correct": "Int64", "attacked": float},
+                dtype=COLUMNS | OTHERS,
                 keep_default_na=False,
                 na_values=[""],
             )
@@ -231,6 +244,8 @@ def parsed(raw: bytes, path: Path, *, separator: str = ",") -> pd.DataFrame:
         raise DataError(f"{path}{where}: not a table of certificates ({reason})") from None
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
+    if "attacked" in table and "attacked_to" not in table:
+        raise DataError(f"{path}: not a table of an attack, no column 'attacked_to'")
     empty = table["correct"].isna() & (table["label"] == UNKNOWN)
     table["correct"] = table["correct"].mask(empty, 0)
     whole = table.drop(columns="attacked", errors="ignore")  # empty where no attack succeeded
@@ -254,7 +269,7 @@ def _wrong(raw: bytes, separator: str) -> tuple[str, str] | None:
         return None
     if not isinstance(table.index, pd.RangeIndex):
         return ":2", LONG
-    for name, kind in COLUMNS.items():
+    for name, kind in (COLUMNS | {"clean": int}).items():
         if kind is str or name not in table:
             continue
         numbers = pd.to_numeric(table[name], errors="coerce")

@@ -116,6 +116,7 @@ class Certifier:
         workers = session.workers() if workers is None else workers
         require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         path = None if votes is None else Path(votes)
+        require(path is None or not path.is_dir(), f"votes: {path} is a folder; name a file")
         kept = _kept_header(path)
         if kept is not None:
             seed = kept.seed if seed is None else seed
@@ -194,6 +195,7 @@ class Certifier:
             DataError: A label is unknown, or ``answers`` are of another classifier or other images.
         """
         search = Search(copies=copies, steps=steps, restarts=restarts)
+        radii = None if radii is None else _sorted(radii)
         draws: dict[str, Any] = {"n": n, "n0": n0, "alpha": alpha}
         with _threads_restored():
             smoothed, split = self._with(images, labels)
@@ -214,7 +216,7 @@ class Certifier:
                 network,
                 split,
                 answers,
-                radii=reach.shown(answers.header) if radii is None else sorted({*radii}),
+                radii=reach.shown(answers.header) if radii is None else radii,
                 search=search,
                 path=None if path is None else Path(path),
                 shown=progress,
@@ -238,6 +240,8 @@ class Certifier:
         require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         require(0 <= idx < 2**32, f"idx: must be in [0, 2^32), as the noise counts, got {idx}")
         smoothed, split = self._with([image], None)
+        if len(split.idx) != 1:
+            raise DataError(f"image: expected one picture, got {len(split.idx)}; see certify")
         split = dataclasses.replace(split, idx=np.array([idx]))
         header = smoothed._header(split, seed, budget)
         return smoothed._drawn(split, header, workers=workers)[0]
@@ -295,9 +299,7 @@ class Smoothed(Certifier):
             able = [rule for rule, constants in STOPPING.items() if "radii" in constants]
             if (rule := changed.setdefault("stop", DRAWS.stop)) not in able:
                 raise ConfigError(f"radii: the rules {listed(able)} decide them, not {rule!r}")
-            good = len(radii) > 0 and all(0 <= radius < math.inf for radius in radii)
-            require(good, f"radii: one or more, each of 0 or more pixels, got {shown(radii)}")
-            stopping = STOPPING[rule] | {"radii": sorted({*radii})}
+            stopping = STOPPING[rule] | {"radii": _sorted(radii)}
         elif (rule := changed.get("stop", self.draws.stop)) == self.draws.stop:
             stopping = self.stopping
         else:
@@ -478,6 +480,12 @@ def _kept(path: Path, header: Header, split: Split) -> list[Row]:
     rows = [known[idx] for idx in split.idx.tolist()]
     records.write(path, header, rows)
     return rows
+
+
+def _sorted(radii: Sequence[float]) -> list[float]:
+    good = len(radii) > 0 and all(0 <= radius < math.inf for radius in radii)
+    require(good, f"radii: one or more, each of 0 or more pixels, got {shown(radii)}")
+    return sorted({*radii})
 
 
 def _kept_header(votes: Path | None) -> Header | None:

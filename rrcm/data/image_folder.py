@@ -201,8 +201,12 @@ def _outputs(classes: list[str]) -> dict[str, list[int]]:
 
 
 def _class(label: str, outputs: dict[str, list[int]], *, where: str, among: Collection[str]) -> int:
-    """The output of a label, one ``among`` others: a name, else a number, as 7 or 7.0."""
-    for name in (label, label.strip()):
+    """The output of a label, one ``among`` others: a name, also if 7 is written 7.0 or 07.
+
+    Else it is the number of an output; not if there are names that are numbers, but not this one.
+    """
+    number = _number(label)
+    for name in (label, label.strip(), str(number)):
         named = outputs.get(_composed(name), [])
         if len(named) == 1:
             return named[0]
@@ -211,8 +215,8 @@ def _class(label: str, outputs: dict[str, list[int]], *, where: str, among: Coll
                 f"{where}: {label!r} is the name of the outputs {listed(map(str, named))}; give a "
                 "number instead"
             )
-    count, number = sum(map(len, outputs.values())), _number(label)
-    if number is not None and number < count:
+    count, are_numbers = sum(map(len, outputs.values())), any(map(str.isdecimal, outputs))
+    if number is not None and number < count and not are_numbers:
         return number
     numbers = [number for other in among if (number := _number(other)) is not None]
     why = shifted(numbers, count) if len(numbers) == len(among) else ""

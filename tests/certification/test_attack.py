@@ -242,7 +242,10 @@ def test_unknown_labels_and_answers_of_something_else_are_refused(smoothed, answ
         turned = nn.Sequential(half_space(), nn.Linear(2, 2)).eval()
         attacks(rrcm.smooth(turned, sigma=0.25, classes=2), answers)
     with refused(DataError, "classifier: attacked with other labels"):
-        rrcm.report(found, labels=[0] + [1] * 4)
+        rrcm.report(found, labels=[-1] * 5)
+    for radii in ([-1], [], [math.nan]):
+        with refused(ConfigError, "radii: one or more, each of 0 or more pixels"):
+            smoothed.attack(pictures(), answers=answers, radii=radii)
 
 
 def test_an_attack_without_a_success_is_shown_and_its_table_read(smoothed, tmp_path: Path):

@@ -253,6 +253,7 @@ def test_what_is_no_table_is_refused(tmp_path):
         ({"predict": 2, "radius": np.inf}, ":3: radius inf is invalid"),
         ({"label": -2}, ":3: label -2 is invalid"),
         ({"idx": 0}, ":3: idx 0 comes twice"),
+        ({"label": -1, "predict": 0}, ":3: label -1 is invalid"),  # as if the two were swapped
     ],
 )
 def test_a_table_that_contradicts_itself_is_refused_and_audited(tmp_path, wrong, words):
@@ -274,3 +275,18 @@ def test_a_table_that_contradicts_itself_is_refused_and_audited(tmp_path, wrong,
     certify.write(good.iloc[:0], path)
     with refused(DataError, "no images"):
         certify.read(path)
+
+
+def test_what_a_table_has_beside_its_certificates_is_checked_too(tmp_path):
+    path, good = tmp_path / "a.csv", certificates([0, -1, 0], [0.5, 0.0, 0.2])
+    for more, words in (
+        ({"clean": -2}, "a.csv:2: clean -2 is invalid"),
+        ({"clean": "x"}, "a.csv:2: not a table of certificates (clean is 'x', expected a whole"),
+        ({"attacked": 0.4}, "no column 'attacked_to'"),
+    ):
+        certify.write(good.assign(**more), path)
+        with refused(DataError, words):
+            certify.read(path)
+    certify.write(good.assign(attacked=[0.4, 0.1, np.nan], attacked_to=1), path)
+    certify.read(path)
+    assert "within the certified radius" in audit(path).verdict

@@ -277,12 +277,23 @@ def test_guards_hold_for_networks_in_memory():
     for most in (1, 2.2, 2.7):  # refused by fixed pictures, by checks, and while drawing
         with refused(BackendError, "Ranged fails on", "as noise makes them: a range"):
             smooth(Ranged(most).eval()).certify(IMAGES, **FAST)
+    with refused(BackendError, "device meta: "):
+        smooth(net()).certify(IMAGES, devices=["meta"], **FAST)
+    assert len(smooth(frozen()).certify(IMAGES, **FAST)) == len(IMAGES)
     with refused(BackendError, "Identity gives no scores of two classes", "[2, 1, 4, 4]"):
         smooth(nn.Identity().eval()).certify(IMAGES, **FAST)
     with refused(ConfigError, "classes: how many outputs"):
         rrcm.smooth(net(), sigma=SIGMA)
     with refused(BackendError, "Sequential: 1.", "is no plain tensor", "export it as an ONNX file"):
         smooth(quantised()).certify(IMAGES, **FAST)
+
+
+def frozen() -> nn.Module:
+    """A script whose flag of training is gone."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this is to go
+        return torch.jit.freeze(torch.jit.script(network))
 
 
 def quantised() -> nn.Module:
@@ -717,9 +728,11 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
     assert "mine" in (tmp_path / "deep/page.html").read_text()
     assert (tmp_path / "folder/certified_accuracy.png").exists()
     assert "answered, r = 0" in rrcm.report(answers).table
+    answers = smooth().certify(IMAGES, labels=LABELS, radii=[0.0, 0.25], **FAST)
     for labels, words in [
         (LABELS[:2], "not an integer for each of 6"),
         ([9] * 6, "labels: 9 is none of the 2 classes, from 0"),
+        ([*LABELS[:5], 1 - LABELS[5]], "labels: image 5 is"),
     ]:
         with refused(DataError, words):
             rrcm.report(answers, labels)
@@ -735,6 +748,8 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
     assert line in repr(rrcm.report(again)) and line not in repr(rrcm.report(again[1:]))
     rrcm.report(again).save(tmp_path / "again.html")
     assert line in (tmp_path / "again.html").read_text()
+    with refused(DataError, "image: expected one picture, got 6"):
+        smooth().answer(IMAGES)
     with refused(DataError, "no answers were given"):
         rrcm.report({})
     with refused(ConfigError, "confidence: must lie in (0, 1), got 1.5"):

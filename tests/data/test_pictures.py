@@ -328,7 +328,12 @@ def test_labels_that_count_from_one_are_said_to(tmp_path: Path, named: bool):
     labels.write_text("file,label\n1/a.png,1\n2/a.png,3\n3/a.png,2\n")
     if named:
         assert folder(tmp_path, "123", named=True).split.labels.tolist() == [0, 1, 2]
-        assert folder(tmp_path, "123", labels=labels).split.labels.tolist() == [0, 2, 1]
+        for typed in ("1/a.png,1\n2/a.png,3\n3/a.png,2", "1/a.png,1.0\n2/a.png,03\n3/a.png,2"):
+            labels.write_text(f"file,label\n{typed}\n")
+            assert folder(tmp_path, "123", labels=labels).split.labels.tolist() == [0, 2, 1]
+        labels.write_text("file,label\n1/a.png,0\n")  # of an output, where all names are numbers
+        with refused(DataError, "'0' is no class of the 3"):
+            folder(tmp_path, "123", labels=labels)
         return
 
     said = "count from 1, and outputs from 0: subtract 1 from each, or give their names"

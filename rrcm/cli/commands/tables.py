@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from rrcm.analysis import entries, pairing, report
+from rrcm.analysis import attacked, entries, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 from rrcm.analysis.presentation import markup, tables
@@ -42,7 +42,8 @@ def report_files(
     shown: dict[str, Any] = {"radii": entries.default_radii(results), "confidence": CONFIDENCE}
     notes = entries.beyond(results, shown["radii"])
     report.write(results, out, subject=", ".join(_names(results)), notes=notes, **shown)
-    return "\n".join([tables.text(results, **shown), "", *notes, f"the report: {out / HTML}"])
+    table, false = tables.text(results, **shown), attacked.contradictions(results)
+    return "\n".join([*false, table, "", *notes, f"the report: {out / HTML}"])
 
 
 def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) -> Entry:

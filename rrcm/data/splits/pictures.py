@@ -117,7 +117,7 @@ def decode(
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise DataError(f"{name}: more than {MOST:,} pixels, which may be a trap") from None
     except UnidentifiedImageError:
-        why = formats.told(source, "not a picture, or of a kind that is not read")
+        why = formats.told(source, "not a picture, or of a kind that is not read", own=("picture",))
         raise DataError(f"{name}: {why}") from None
     except BROKEN as error:
         raise DataError(f"{name}: a damaged picture ({one_line(error)})") from None

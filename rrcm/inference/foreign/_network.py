@@ -225,6 +225,8 @@ class Backend:
                     f"device {device}: the network cannot be copied, or keeps state outside "
                     f"itself, such as in a hook; certify it on {self.device}"
                 )
+            if torch.device(device).type == "meta":
+                raise BackendError(f"device {device}: tensors there have no values")
             copied.network, copied._idle = copy.deepcopy(self.network).to(device), deque()
         except (RuntimeError, AssertionError) as error:
             raise BackendError(f"device {device}: {one_line(error)}") from None
@@ -298,7 +300,8 @@ def _training(network: nn.Module) -> list[str]:
     return [
         name
         for name, part in parts
-        if part.training and not any(touches(f"{name}.", other) for other in exported)
+        if getattr(part, "training", False)  # a frozen script has no such flag
+        and not any(touches(f"{name}.", other) for other in exported)
     ]
 
 
