@@ -186,7 +186,7 @@ def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
 
     Guarantee: there are images, and none comes twice; labels and ``predict`` are -1 or more; radii
     are finite and not negative, 0 for an abstention; ``correct`` is whether ``predict`` is the
-    label, if that is known. ``clean``, if it is there, is -1 or more.
+    label, if that is known; and what an attack found is a class, not the label, at a distance.
 
     Args:
         table: At least the columns ``idx, label, predict, radius, correct``.
@@ -208,6 +208,12 @@ def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
     }
     if "clean" in table:
         finds["clean"] = table["clean"] < ABSTAIN
+    if "attacked" in table:
+        apart, to = table["attacked"], table["attacked_to"]
+        finds["attacked"] = (apart < 0) | np.isinf(apart)
+        finds["attacked_to"] = apart.notna() & ((to == label) | (to < 0))
+    if "split" in table and table["split"].nunique() > 1:
+        raise DataError(f"{path}: images of several splits; a table is of one")
     for column, wrong in finds.items():
         if wrong.any():
             row = int(wrong.argmax())

@@ -22,7 +22,8 @@ from rrcm.data.splits.pictures import MAX_VALUE, SUFFIXES, Fit, read
 from rrcm.data.splits.shards import Split
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how text of this encoding begins
-NUMBER = re.compile(r"\s*(\d{1,9})(?:[.,]0*)?\s*")  # a class, as a spreadsheet may show it
+# A class, as a spreadsheet may show it; 1.000 may be a thousand.
+NUMBER = re.compile(r"\s*(\d{1,9})(?:[.,](?:0{0,2}|0{4,}))?\s*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,10 +194,14 @@ def _composed(text: str) -> str:
 
 
 def _outputs(classes: list[str]) -> dict[str, list[int]]:
-    """The outputs of each name, which several may have."""
+    """The outputs of each name, which several may have; of 7.0 or 07 also by the name 7."""
     found: dict[str, list[int]] = {}
     for output, name in enumerate(classes):
         found.setdefault(_composed(name), []).append(output)
+    names = {*found}
+    for output, name in enumerate(classes):
+        if (number := _number(name)) is not None and str(number) not in names:
+            found.setdefault(str(number), []).append(output)
     return found
 
 
@@ -215,7 +220,7 @@ def _class(label: str, outputs: dict[str, list[int]], *, where: str, among: Coll
                 f"{where}: {label!r} is the name of the outputs {listed(map(str, named))}; give a "
                 "number instead"
             )
-    count, are_numbers = sum(map(len, outputs.values())), any(map(str.isdecimal, outputs))
+    count, are_numbers = 1 + max(map(max, outputs.values())), any(map(str.isdecimal, outputs))
     if number is not None and number < count and not are_numbers:
         return number
     numbers = [number for other in among if (number := _number(other)) is not None]

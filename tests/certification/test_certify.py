@@ -283,6 +283,9 @@ def test_what_a_table_has_beside_its_certificates_is_checked_too(tmp_path):
         ({"clean": -2}, "a.csv:2: clean -2 is invalid"),
         ({"clean": "x"}, "a.csv:2: not a table of certificates (clean is 'x', expected a whole"),
         ({"attacked": 0.4}, "no column 'attacked_to'"),
+        ({"attacked": -0.4, "attacked_to": 2}, "a.csv:2: attacked -0.4 is invalid"),
+        ({"attacked": 0.4, "attacked_to": good["label"]}, "a.csv:2: attacked_to 0 is invalid"),
+        ({"split": ["test", "choice", "test"]}, "images of several splits"),
     ):
         certify.write(good.assign(**more), path)
         with refused(DataError, words):

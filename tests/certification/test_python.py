@@ -266,7 +266,24 @@ class Ranged(Brightness):
         return super().forward(x)
 
 
+class SetByFirst(Brightness):
+    """As networks that take their normalisation from the first pictures."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("m", torch.tensor(float("nan")))
+
+    def forward(self, x):
+        if self.m.isnan():
+            self.m.copy_(x.mean())
+        return super().forward(x - self.m)
+
+
 def test_guards_hold_for_networks_in_memory():
+    unset = SetByFirst().eval()
+    with refused(BackendError, "SetByFirst: m changes with the pictures that it classifies"):
+        smooth(unset).certify(IMAGES, **FAST)
+    assert unset.m.isnan()
     with refused(BackendError, "depend on the other pictures of its batch"):
         smooth(Shuffled().eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "Linear does not run at 4 x 4"):

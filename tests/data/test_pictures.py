@@ -331,6 +331,12 @@ def test_labels_that_count_from_one_are_said_to(tmp_path: Path, named: bool):
         for typed in ("1/a.png,1\n2/a.png,3\n3/a.png,2", "1/a.png,1.0\n2/a.png,03\n3/a.png,2"):
             labels.write_text(f"file,label\n{typed}\n")
             assert folder(tmp_path, "123", labels=labels).split.labels.tolist() == [0, 2, 1]
+        labels.write_text("file,label\n1/a.png,1\n2/a.png,3\n3/a.png,2\n")
+        found = folder(tmp_path, ["2.0", "1.0", "3.0"], labels=labels)
+        assert found.split.labels.tolist() == [1, 2, 0]
+        labels.write_text("file,label\n1/a.png,1.000\n")  # a thousand, or one
+        with refused(DataError, "'1.000' is no class of the 3"):
+            folder(tmp_path, "123", labels=labels)
         labels.write_text("file,label\n1/a.png,0\n")  # of an output, where all names are numbers
         with refused(DataError, "'0' is no class of the 3"):
             folder(tmp_path, "123", labels=labels)

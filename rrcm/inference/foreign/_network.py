@@ -117,7 +117,16 @@ class Backend:
         self._lock = threading.Lock()
         self._idle: deque[nn.Module] | None = None  # copies that no call has; None: there are none
         self.fixed = _batch(network)
+        buffers = [(key, buffer, buffer.clone()) for key, buffer in network.named_buffers()]
         rows = self._first_call()  # what a network keeps from it is computed
+        if changed := [key for key, now, then in buffers if _differ(now, then)]:
+            with torch.inference_mode(mode=False), torch.no_grad():
+                for _, now, then in buffers:
+                    now.copy_(then)
+            raise BackendError(
+                f"{name}: {changed[0]} changes with the pictures that it classifies; call it on "
+                "pictures that it was made for, if the first ones set it, and keep it fixed"
+            )
         if later := dict(network.named_parameters()).keys() - dict(named).keys():
             raise BackendError(f"{name}: {min(later)} {RANDOM}")
         with _probes.Observed() as observed:
@@ -311,6 +320,10 @@ def _batch(network: nn.Module) -> int:
     inputs = [node for node in graph.nodes if node.op == "placeholder"] if graph else []
     shape = [*getattr(inputs[0].meta.get("val"), "shape", ())] if inputs else []
     return shape[0] if shape and isinstance(shape[0], int) else 0  # else it is a symbol
+
+
+def _differ(now: Tensor, then: Tensor) -> bool:
+    return not bool(((now == then) | (now.isnan() & then.isnan())).all())
 
 
 def _plain(value: object) -> bool:
