@@ -59,8 +59,8 @@ class Answers(Sequence[Answer]):
     ``header``, whichever a slice has. ``pictures`` are `duplicates.digests` of the images, where
     they are known. ``attacked`` is what an attack adds to the table: the distance to a picture that
     is certified to have a wrong class, NaN if none was found, and ``attacked_to``, this class.
-    ``clean`` are the classes that the base classifier gives
-    the pictures without noise, -1 where its scores are NaN, or None if that is not known.
+    ``clean`` are the classes that the base classifier gives the pictures without noise, -1 where
+    its scores are NaN, or None if that is not known.
     """
 
     def __init__(
