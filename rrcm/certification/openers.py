@@ -26,7 +26,7 @@ def smooth(
     classifier: nn.Module | torch.export.ExportedProgram | str | PathLike[str],
     *,
     sigma: float,
-    classes: int | list[str] | None = None,
+    classes: int | list[str] | list[int] | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     shape: tuple[int, int, int] | None = None,
@@ -62,7 +62,14 @@ def smooth(
         ConfigError: An argument is invalid, or the extra that reads ONNX files is not installed.
     """
     noise_level(sigma)
-    names = [str(k) for k in range(classes)] if isinstance(classes, int) else classes
+    if isinstance(classes, int):
+        classes = [*range(classes)]
+    names = None if classes is None else [*map(str, classes)]
+    require(
+        names == classes or classes == [*range(len(classes or ()))],
+        "classes: numbers are those of the outputs, 0, 1, …; other names are text, such as "
+        "[str(k) for k in …]",
+    )
     size = None if shape is None else shape[1:]
     if isinstance(classifier, torch.export.ExportedProgram):
         classifier = classifier.module()

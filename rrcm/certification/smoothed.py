@@ -28,7 +28,7 @@ from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS, STOPPING
 from rrcm.core import arguments, registry
 from rrcm.core.errors import BackendError, ConfigError, DataError
-from rrcm.core.labels import NO_CLASS
+from rrcm.core.labels import named
 from rrcm.core.ranges import require
 from rrcm.core.schema import listed, shown
 from rrcm.data import duplicates, given
@@ -284,8 +284,7 @@ class Smoothed(Certifier):
     def split(self, images: Picture | Iterable[Any], labels: Labels = None) -> Split:
         """The images as this classifier gets them; arguments and errors as of `given.collect`."""
         classes = self.backend.classes
-        named = [name for name in classes if name != NO_CLASS]
-        split = given.collect(images, labels=labels, classes=named, fit=self.fit)
+        split = given.collect(images, labels=labels, classes=named(classes), fit=self.fit)
         split = dataclasses.replace(split, classes=tuple(classes))
         if split.max_value == MAX_VALUE:  # uint8
             split = dataclasses.replace(split, max_value=self.max_value)

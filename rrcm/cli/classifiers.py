@@ -15,7 +15,7 @@ from rrcm.config.certification import Sampling
 from rrcm.core import formats
 from rrcm.core.errors import BackendError, ConfigError, DataError, printable
 from rrcm.core.files import read_bytes
-from rrcm.core.labels import NO_CLASS
+from rrcm.core.labels import named
 
 if TYPE_CHECKING:  # PyTorch takes seconds
     import numpy as np
@@ -155,16 +155,16 @@ class Foreign:
         smoothed = self.classifier(draws)
         backend: Any = smoothed.backend  # it also has the normalisation of pixels
         assert smoothed.fit is not None  # every foreign classifier has one
-        named = [name for name in backend.classes if name != NO_CLASS]
+        names = named(backend.classes)
         pictures = folder(
             given.images,
             smoothed.fit,
-            classes=named,
+            classes=names,
             named=given.classes is not None,
             labels=given.labels,
             strict=given.strict,
         )
-        backend.classes = [*pictures.split.classes, *backend.classes[len(named) :]]
+        backend.classes = [*pictures.split.classes, *backend.classes[len(names) :]]
         split = dataclasses.replace(pictures.split, classes=tuple(backend.classes))
         inside = f"{backend.normalise}, then {printable(self.file)}"
         return Opened(

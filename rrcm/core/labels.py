@@ -1,9 +1,14 @@
 """Labels of images."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 UNKNOWN = -1  # the label of an image whose class is not known
 NO_CLASS = "(no class)"  # the last class of votes that count what has no score; never certified
+
+
+def named(classes: Iterable[str]) -> list[str]:
+    """The classes that a picture may be of: all but `NO_CLASS`."""
+    return [name for name in classes if name != NO_CLASS]
 
 
 def shifted(labels: Collection[int], outputs: int) -> str:

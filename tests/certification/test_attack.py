@@ -73,6 +73,16 @@ def test_an_attack_succeeds_just_beyond_the_radius_and_never_within(found: Answe
     assert distances[4] == 0  # misclassified as it is
 
 
+def test_a_program_of_one_batch_size_is_attacked():
+    program = torch.export.export(half_space(), (pictures()[:3],))
+    smoothed = rrcm.smooth(program, sigma=0.25, classes=2)
+
+    answers = smoothed.certify(pictures(), radii=RADII, n=10_000, seed=3, progress=False)
+
+    distances = attacks(smoothed, answers).attacked["attacked"]
+    np.testing.assert_allclose(distances[:4], MARGINS[:4] + 0.025, atol=0.0251)
+
+
 def test_an_abstention_is_no_success(smoothed, answers):
     """The picture on the boundary itself has no class."""
     found = attacks(smoothed, answers, radii=[0.0]).attacked

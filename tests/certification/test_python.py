@@ -183,6 +183,10 @@ def test_a_number_is_what_holds_one():
         same = smooth(sigma=number(SIGMA), classes=np.int64(2), shape=np.array([1, 4, 4]))
         got = same.certify(IMAGES, radii=number(0.25), **FAST | {"n": number(1e3), "n0": 20.0})
         assert said(got) == said(wanted) and got.header == wanted.header
+    for names in (range(2), np.arange(2), ("0", "1"), np.array(["0", "1"])):
+        assert smooth(classes=names).classes == ["0", "1"]
+    with refused(ConfigError, "classes: numbers are those of the outputs, 0, 1, …", "[str(k) for"):
+        smooth(classes=range(1, 3))
     page = rrcm.report(wanted, radii=torch.tensor([0.25, 0.0]))
     assert [*page.table][2:4] == ["answered, r = 0", "answered, r = 0.25"]
 
@@ -267,23 +271,31 @@ class Ranged(Brightness):
 
 
 class SetByFirst(Brightness):
-    """As networks that take their normalisation from the first pictures."""
+    """As networks that take their normalisation from the first pictures, and keep it somewhere."""
 
-    def __init__(self):
+    def __init__(self, where):
         super().__init__()
-        self.register_buffer("m", torch.tensor(float("nan")))
+        self.register_buffer("m", torch.tensor(math.nan))
+        self.where, self.inside = where, {}
 
     def forward(self, x):
-        if self.m.isnan():
-            self.m.copy_(x.mean())
-        return super().forward(x - self.m)
+        self.seen = x  # which no answer depends on
+        if self.where == "m":
+            self.m.copy_(torch.where(self.m.isnan(), x.mean(), self.m))
+            return super().forward(x - self.m)
+        kept = vars(self) if self.where == "attribute" else self.inside
+        return super().forward(x - kept.setdefault("mean", x.mean()))
 
 
 def test_guards_hold_for_networks_in_memory():
-    unset = SetByFirst().eval()
-    with refused(BackendError, "SetByFirst: m changes with the pictures that it classifies"):
-        smooth(unset).certify(IMAGES, **FAST)
-    assert unset.m.isnan()
+    for where, what in (("m", "m"), ("attribute", "what it keeps"), ("dict", "what it keeps")):
+        unset = SetByFirst(where).eval()
+        before = {key: str(value) for key, value in vars(unset).items()}
+        with refused(BackendError, f"SetByFirst: {what} changes with the pictures that"):
+            smooth(unset).certify(IMAGES, **FAST)
+        assert {key: str(value) for key, value in vars(unset).items()} == before
+        unset(torch.full_like(IMAGES, 0.25))
+        assert len(smooth(unset).certify(IMAGES, **FAST)) == 6
     with refused(BackendError, "depend on the other pictures of its batch"):
         smooth(Shuffled().eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "Linear does not run at 4 x 4"):
@@ -359,19 +371,20 @@ def test_a_network_may_return_scores_of_other_forms():
         smooth(Single(torch.sigmoid).eval()).certify(IMAGES, **FAST)
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.export's own code
 def test_an_exported_program_is_a_network():
     """Its flag says training, and eval() is refused; the batch it is made for is its only one."""
     wanted, open_ = said(smooth().certify(IMAGES, **FAST)), ({0: torch.export.Dim("n")},)
 
-    for rows, dynamic in [(2, open_), (1, None), (4, None)]:
+    few, many = ({0: torch.export.Dim("n", min=low, max=most)} for low, most in ((2, 5), (3, 90)))
+    cases = [(2, open_, 0), (1, None, 1), (4, None, 4), (2, (few,), 5), (3, (many,), 64)]
+    for rows, dynamic, fixed in cases:
         program = torch.export.export(net(), (IMAGES[:rows],), dynamic_shapes=dynamic)
-        for form in (program, program.module()):
+        inner = nn.Sequential(nn.Identity().eval(), program.module())
+        for form in (program, program.module(), inner):
             made = smooth(form, shape=(1, 4, 4))
-            assert made.backend.fixed == (0 if dynamic else rows)
+            assert made.backend.fixed == fixed
             assert said(made.certify(IMAGES, **FAST)) == wanted
-    with refused(BackendError, "takes batches of 4 pictures, got 8"):
-        made.certify(IMAGES, batch_size=8, **FAST)
+    assert said(made.certify(IMAGES, batch_size=8, **FAST)) == wanted
     noisy = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(16, 2))  # exported as in training
     with refused(BackendError, "there is randomness inside, such as dropout"):
         smooth(torch.export.export(noisy, (IMAGES[:2],))).certify(IMAGES, **FAST)
@@ -391,10 +404,11 @@ class Built(nn.Module):
 
 def test_weights_that_a_first_picture_would_draw_are_refused():
     lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(2)).eval()
-    for network, name in ((lazy, "Sequential: 1.weight"), (Built().eval(), "Built: linear.bias")):
+    built = Built().eval()
+    for network, name in ((lazy, "Sequential: 1.weight"), (built, "Built: linear.bias")):
         with refused(BackendError, f"{name} has no weights before the first picture"):
             smooth(network).certify(IMAGES, **FAST)
-    assert isinstance(lazy[1], nn.LazyLinear)  # as it was
+    assert isinstance(lazy[1], nn.LazyLinear) and not hasattr(built, "linear")  # as they were
     lazy(IMAGES)
     assert len(smooth(lazy).certify(IMAGES, **FAST)) == 6
 

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
 from rrcm.inference import runtime
-from rrcm.inference.foreign import _probes, _scores
+from rrcm.inference.foreign import _exported, _probes, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.models.trained.base import checkpoint
 
@@ -26,7 +26,6 @@ PRECISIONS = {  # from the lowest, which is that of a network
     torch.float32: "fp32",
     torch.float64: "fp64",
 }
-PROBED = (2, 1)  # grey pictures, in the first of these batches that runs
 LARGEST = 2**24  # bytes of an activation; malloc returns larger ones to the system after each use
 RANDOM = (
     "has no weights before the first picture, and would get random ones; call it on a picture of "
@@ -45,8 +44,9 @@ class Backend:
 
     Scores are what it returns, or ``logits`` of that, an attribute or a key, as in Hugging Face's
     models; see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers.
-    ``fixed`` is its batch size, as of an exported program, or 0 for any. On a CPU, more than
-    ``most`` rows take longer each. ``crop_pct`` and ``interpolation`` are common values.
+    ``fixed`` is its batch size, as of an exported program, to which others are cut and filled up,
+    or 0 for any. On a CPU, more than ``most`` rows take longer each. ``crop_pct`` and
+    ``interpolation`` are common values.
 
     Guarantee: calls on several threads do not meet. Each has a copy of the network, which shares
     its parameters; where copies give other scores (a hook keeps state outside the network), calls
@@ -79,12 +79,13 @@ class Backend:
 
         Raises:
             BackendError: A part of it is in training mode, quantised by PyTorch, on the device meta
-                or has no weights before its first call, it does not run at this shape or under
-                noise, or it does not return scores of two classes or more.
+                or has no weights before its first call, its first pictures change it (it is left
+                as it was), it does not run at this shape or under noise, or it does not return
+                scores of two classes or more.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
         self.name = name = name or _name(network)
-        if training := _training(network):
+        if training := _exported.training(network):
             raise BackendError(
                 f"{name}: {training[0] or 'the network'} is in training mode, and nothing can be "
                 "certified; call eval() first"
@@ -116,19 +117,7 @@ class Backend:
         self.provider = runtime.of_torch(self.device)
         self._lock = threading.Lock()
         self._idle: deque[nn.Module] | None = None  # copies that no call has; None: there are none
-        self.fixed = _batch(network)
-        buffers = [(key, buffer, buffer.clone()) for key, buffer in network.named_buffers()]
         rows = self._first_call()  # what a network keeps from it is computed
-        if changed := [key for key, now, then in buffers if _differ(now, then)]:
-            with torch.inference_mode(mode=False), torch.no_grad():
-                for _, now, then in buffers:
-                    now.copy_(then)
-            raise BackendError(
-                f"{name}: {changed[0]} changes with the pictures that it classifies; call it on "
-                "pictures that it was made for, if the first ones set it, and keep it fixed"
-            )
-        if later := dict(network.named_parameters()).keys() - dict(named).keys():
-            raise BackendError(f"{name}: {min(later)} {RANDOM}")
         with _probes.Observed() as observed:
             outputs = self._probe(rows) - count_nan
         self.classes: Sequence[str] = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
@@ -142,24 +131,55 @@ class Backend:
         self.weights = checkpoint.digest(state, around)
 
     def _first_call(self) -> int:
-        """The rows of the first batch that runs; the only size of an exported program is one."""
+        """The rows of the first batch that runs.
+
+        Refuses a network in which pictures make parameters or change buffers, or whose answers are
+        others after white pictures than after grey ones, and leaves it as it was.
+        """
+        network, restore = self.network, _probes.restorer(self.network)
+        buffers = [(key, buffer, buffer.clone()) for key, buffer in network.named_buffers()]
+        known = dict(network.named_parameters()).keys()
+        try:
+            rows = self._runs()
+            if later := dict(network.named_parameters()).keys() - known:
+                raise BackendError(f"{self.name}: {min(later)} {RANDOM}")
+            changed = [key for key, now, then in buffers if _differ(now, then)]
+            x = _probes.batches(self.shape, self.fixed, device=self.device)[0][:rows]
+            first, again = self.scores(x), self.scores(x)
+            restore()
+            self._probe(rows, 1.0)
+            if _same(first, again) and not _same(first, self.scores(x)):
+                changed.append("what it keeps")
+            if changed:
+                raise BackendError(
+                    f"{self.name}: {changed[0]} changes with the pictures that it classifies; call "
+                    "it on pictures that it was made for, if the first ones set it, and keep it "
+                    "fixed"
+                )
+        except BackendError:
+            restore()
+            raise
+        return rows
+
+    def _runs(self) -> int:
+        """The rows of the first batch that runs; a program in it may tell what it takes."""
         failures = []
-        for rows in (self.fixed,) if self.fixed else PROBED:
+        for fixed in dict.fromkeys((_exported.batch(self.network), 0, 1)):
+            self.fixed, rows = fixed, fixed or _exported.FEWEST
             try:
                 self._probe(rows)
             except BackendError as error:
                 failures.append(error)
-                continue
-            self.fixed = 1 if rows == 1 else self.fixed
-            return rows
+            else:
+                return rows
         raise failures[0]
 
-    def _probe(self, rows: int) -> int:
-        """The number of classes, by classifying grey pictures; the first run may fail."""
+    def _probe(self, rows: int, pixel: float = 0.5) -> int:
+        """The number of classes, by classifying pictures of one grey; the first run may fail."""
         _, height, width = self.shape
         try:
             with torch.inference_mode():
-                scores = self.function(torch.full((rows, *self.shape), 0.5, device=self.device))
+                scores = self.function(torch.full((rows, *self.shape), pixel, device=self.device))
         except FAILS as error:
             reason = one_line(error)
             raise BackendError(
@@ -187,9 +207,10 @@ class Backend:
             self._idle = None
 
     def _copy(self) -> nn.Module:
-        shared: dict[int, Any] = {id(tensor): tensor for tensor in self.network.parameters()}
+        shared: list[Any] = [*self.network.parameters()]
+        shared += filter(_exported.is_one, self.network.modules())  # they keep nothing
         with torch.inference_mode(mode=False):  # gradients go through its buffers, too
-            return copy.deepcopy(self.network, shared)
+            return copy.deepcopy(self.network, {id(one): one for one in shared})
 
     @property
     def copies(self) -> int:
@@ -257,8 +278,8 @@ class Backend:
         except FAILS as error:
             black, white = float(x.min()), float(x.max())
             raise BackendError(
-                f"{type(self.network).__qualname__} fails on {len(x)} pictures with pixels from "
-                f"{black:.3g} to {white:.3g}, as noise makes them: "
+                f"{self.name} fails on {len(x)} pictures with pixels from {black:.3g} to "
+                f"{white:.3g}, as noise makes them: "
                 f"{one_line(error) or type(error).__name__}"
             ) from error
 
@@ -267,9 +288,8 @@ class Backend:
         if self.device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
         if self.fixed and len(x) != self.fixed:
-            raise BackendError(
-                f"batch_size: {self.name} takes batches of {self.fixed} pictures, got {len(x)}"
-            )
+            filled = x[torch.arange(len(x) + -len(x) % self.fixed) % len(x)]
+            return torch.cat([self.function(batch) for batch in filled.split(self.fixed)])[: len(x)]
         with self._exclusive() as network:
             made: Any = network(self.normalise(x).to(self.dtype))
             made = made.get("logits", made) if isinstance(made, Mapping) else made
@@ -283,43 +303,12 @@ class Backend:
 
 def _name(network: nn.Module) -> str:
     """That of its class; those of exported programs are made for each."""
-    return (type(network).__name__ if _is_exported(network) else type(network).__qualname__) or "it"
+    kind = type(network)
+    return (kind.__name__ if _exported.is_one(network) else kind.__qualname__) or "it"
 
 
 def _tensors(network: nn.Module) -> list[tuple[str, Tensor]]:
     return [*network.named_parameters(), *network.named_buffers()]
-
-
-def _is_exported(part: nn.Module) -> bool:
-    """Whether it is `torch.export`'s, whose flag ``training`` stays: ``eval`` refuses to be called.
-
-    Dropout and batch norm are then what they were when it was exported, and the checks decide.
-    """
-    return "eval" in vars(part)
-
-
-def _training(network: nn.Module) -> list[str]:
-    """The names of parts in training mode, without exported programs and what has or is in one."""
-    parts = [*network.named_modules()]
-    exported = [f"{name}." for name, part in parts if _is_exported(part)]
-
-    def touches(name: str, other: str) -> bool:
-        return other.startswith(name) or name.startswith(other) or "." in (name, other)
-
-    return [
-        name
-        for name, part in parts
-        if getattr(part, "training", False)  # a frozen script has no such flag
-        and not any(touches(f"{name}.", other) for other in exported)
-    ]
-
-
-def _batch(network: nn.Module) -> int:
-    """The batch size of an exported program, that of its first input; 0 if it takes any."""
-    graph: Any = getattr(network, "graph", None) if _is_exported(network) else None
-    inputs = [node for node in graph.nodes if node.op == "placeholder"] if graph else []
-    shape = [*getattr(inputs[0].meta.get("val"), "shape", ())] if inputs else []
-    return shape[0] if shape and isinstance(shape[0], int) else 0  # else it is a symbol
 
 
 def _differ(now: Tensor, then: Tensor) -> bool:

@@ -9,8 +9,9 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parameter import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -46,6 +47,34 @@ def order(scores: Tensor) -> list[Any]:
     Rounding changes neither, but where two scores nearly tie.
     """
     return [scores.argmax(1).tolist(), (scores > scores.roll(1, dims=1)).tolist()]
+
+
+def restorer(network: nn.Module) -> Callable[[], None]:
+    """A function that gives the parts of a network what they hold now.
+
+    That is their attributes, lists and dicts in these, and the values of tensors, but not of
+    parameters.
+    """
+    parts = [vars(part) for part in network.modules()]
+    inside = [one for part in parts for one in part.values() if isinstance(one, dict | list)]
+    kept: list[tuple[Any, Any]] = [(one, one.copy()) for one in (*parts, *inside)]
+    values = [each for one, _ in kept for each in (one.values() if isinstance(one, dict) else one)]
+    tensors = [one for one in values if isinstance(one, Tensor) and not isinstance(one, Parameter)]
+    then = [(tensor, tensor.clone()) for tensor in (*network.buffers(), *tensors)]
+
+    @torch.inference_mode()
+    def restore() -> None:
+        for one, before in kept:
+            if isinstance(one, dict):
+                for key in one.keys() - before.keys():
+                    del one[key]
+                one.update(before)
+            else:
+                one[:] = before
+        for tensor, value in then:
+            tensor.copy_(value)
+
+    return restore
 
 
 def in_step(function: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> list[Tensor]:
