@@ -31,15 +31,15 @@ DEEPEST = 4  # keys on the way to a state dict
 
 
 class _Unread:
-    """Stands for an object of a pickle that is no tensor, and ignores all that the file says."""
+    """Stands for an object of a pickle that is no tensor, and does nothing with its ``state``."""
 
-    __slots__ = ()
+    __slots__ = ("state",)
 
     def __new__(cls, *_: object) -> "_Unread":
         return super().__new__(cls)
 
-    def __setstate__(self, _: object) -> None:
-        pass
+    def __setstate__(self, state: object) -> None:
+        self.state = state
 
 
 # Training programs save these beside the weights: options, the best accuracy. None of the real ones
@@ -57,11 +57,15 @@ _ALLOWING = threading.Lock()  # PyTorch's list of what is allowed is one of the 
 
 
 class Found(NamedTuple):
-    """A state dict, the keys at which it lay in its file, and others that hold one there."""
+    """A state dict, the keys at which it lay in its file, and others that hold one there.
+
+    ``options`` are ``arch`` and what ``args`` hold, unchecked, as in files of timm's trainer.
+    """
 
     tensors: dict[str, Tensor]
     keys: tuple[str, ...]
     others: tuple[str, ...]
+    options: dict[Any, Any]
 
 
 def load(path: Path, *, hint: str) -> dict[str, Tensor]:
@@ -86,6 +90,9 @@ def find(path: Path, keys: Sequence[str], *, hint: str) -> Found:
     """
     safe = path.suffix == ".safetensors"
     held = checkpoint.read(path)[0] if safe else _plain(_unpickled(path))
+    whole = held if isinstance(held, dict) else {}
+    args = getattr(whole.get("args"), "state", whole.get("args"))
+    options = {"arch": whole.get("arch")} | (args if isinstance(args, dict) else {})
     taken, others = [], []
     for _ in range(DEEPEST):  # a hostile file may hold itself
         inside = held if isinstance(held, dict) else {}
@@ -110,7 +117,7 @@ def find(path: Path, keys: Sequence[str], *, hint: str) -> Found:
             raise CheckpointError(
                 f"{path}: {name[:LONGEST]} is no plain tensor, its numbers in the file"
             )
-    return Found(held, tuple(taken), tuple(others))
+    return Found(held, tuple(taken), tuple(others), options)
 
 
 def _plain(value: object) -> object:

@@ -587,6 +587,40 @@ def test_of_several_networks_in_a_file_that_of_timms_own_loader_is_taken(tmp_pat
         assert [note.partition(";")[0] for note in found.notes] == [several] * (key != other)
 
 
+def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
+    """As it says in the file, its pooling, normalisation and size; another network is refused."""
+    own = timm.create_model(SMALL, num_classes=4, global_pool="max").eval()
+    said = {"model": f"{SMALL}.c3_in1k", "gp": "max", "mean": [0.5, 0.4, 0.3], "std": [0.5]}
+    said |= {"img_size": 32, "crop_pct": 0.9, "interpolation": "bilinear", "bn_eps": None}
+    path = tmp_path / "net.pt"
+
+    def file(**more) -> Path:
+        args = argparse.Namespace(**said | {"input_size": None, "model_kwargs": {}} | more)
+        torch.save({"arch": args.model, "args": args, "state_dict": own.state_dict()}, path)
+        return path
+
+    found = networks.Backend(SMALL, sigma=SIGMA, weights=file())
+    other = networks.Backend(SMALL, sigma=SIGMA, weights=path, std=(1.0,), size=(64, 64))
+
+    with torch.inference_mode():
+        plain = own((PIXELS - torch.tensor(said["mean"])[:, None, None]) / 0.5)
+    assert torch.allclose(found.scores(PIXELS), plain, atol=1e-5)
+    assert found.shape == (3, 32, 32) and found.notes == ()
+    assert (found.crop_pct, found.interpolation) == (0.9, "bilinear")
+    assert [note.partition(": ")[2] for note in other.notes] == [
+        "trained with std (0.5,), and not (1.0,)",
+        "trained with size (32, 32), and not (64, 64)",
+    ]
+    with refused(BackendError, f"{path}: the weights of resnet10t.c3_in1k, not of resnet14t"):
+        networks.Backend("resnet14t", sigma=SIGMA, weights=path)
+    with refused(BackendError, f"{path}: its network has the model_kwargs {{'stem_width': 32}}"):
+        networks.Backend(SMALL, sigma=SIGMA, weights=file(model_kwargs={"stem_width": 32}))
+    with refused(BackendError, "timm cannot make resnet10t", "Invalid pool type: odd"):
+        networks.Backend(SMALL, sigma=SIGMA, weights=file(gp="odd"))
+    with refused(ConfigError, f"{path}: mean: expected a list of numbers, got 'x'"):
+        networks.Backend(SMALL, sigma=SIGMA, weights=file(mean="x"))
+
+
 @pytest.mark.parametrize("keys", [("best", "state_dict"), ("model_state_dict",), ("net",)])
 def test_weights_are_found_under_other_keys_beside_numbers_of_numpy(network, saved, tmp_path, keys):
     held: dict = network.state_dict()

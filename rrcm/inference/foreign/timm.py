@@ -7,8 +7,10 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from rrcm.core import arguments
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.registry import suggest
+from rrcm.core.schema import shown
 from rrcm.inference.foreign import _network
 from rrcm.models import state_dict
 
@@ -17,6 +19,12 @@ KEYS = (  # of files of training programs: those of timm's loader in its order, 
     *("state_dict_ema", "model_ema", "state_dict", "model"),
     *("model_state_dict", "ema", "net", "best", "last"),
 )
+OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and its pictures
+    tuple[float, ...]: ("mean", "std"),
+    tuple[int, ...]: ("input_size", "img_size"),
+    float: ("crop_pct", "bn_eps"),
+    str: ("interpolation", "gp"),
+}
 AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 
 
@@ -24,7 +32,8 @@ class Backend(_network.Backend):
     """A timm network in evaluation mode, for pictures of ``shape`` [C, H, W].
 
     ``crop_pct`` and ``interpolation`` come from timm's configuration of the network. ``notes`` has
-    a line if the file of weights has several state dicts, and says which was taken.
+    a line if the file of weights has several state dicts, and says which was taken, and for what
+    was given otherwise than its trainer says.
     """
 
     def __init__(
@@ -43,11 +52,12 @@ class Backend(_network.Backend):
 
         ``sigma`` is the noise level to certify at. ``weights`` is a safetensors file, or a PyTorch
         file of tensors only; it sets the number of classes. ``mean``, ``std`` (of pixels in [0, 1],
-        applied after the noise) and ``size`` default to those of timm's weights. The attribute
+        applied after the noise) and ``size`` default to those of timm's weights, or to what timm's
+        trainer wrote beside ``weights``, whose pooling and ``bn_eps`` are taken, too. The attribute
         ``weights`` is the SHA-256 of the name, all tensors, and the normalisation.
 
         Raises:
-            BackendError: There is no such network, or the weights do not fit.
+            BackendError: There is no such network, or the weights do not fit, or are of another.
             CheckpointError: ``weights`` is missing, damaged, or no state dict.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
@@ -56,19 +66,27 @@ class Backend(_network.Backend):
             raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        state: dict[str, Tensor] | None = None
-        self.notes: tuple[str, ...] = ()
+        state, said = None, dict[str, Any]()
+        notes: list[str] = []
+        made = name
         if weights is not None:
-            state, self.notes = _read(weights)
-        network = _build(name, state, weights, size).eval().to(device)
-        cfg: Any = network.pretrained_cfg
-        channels, *own = cfg["input_size"]
+            state, options, notes = _read(weights)
+            made, said = _named(name, weights, options), _said(weights, options)
+            for key, value in (("mean", mean), ("std", std), ("size", size)):
+                if value and key in said and (*value,) != said[key]:
+                    notes.append(f"{weights}: trained with {key} {said[key]}, and not {value}")
+        self.notes = tuple(notes)
+        size = size or said.get("size")
+        network = _build(made, state, weights, size, said).eval().to(device)
+        own: Any = network.pretrained_cfg
+        cfg = own | said
+        channels, *sides = own["input_size"]
         self.crop_pct: float = cfg["crop_pct"] or 0.875
         self.interpolation: str = cfg["interpolation"]
         super().__init__(
             network,
             sigma=sigma,
-            shape=(channels, *(size or own)),
+            shape=(channels, *(size or sides)),
             mean=mean or cfg["mean"],
             std=std or cfg["std"],
             name=name,
@@ -77,10 +95,15 @@ class Backend(_network.Backend):
 
 
 def _build(
-    name: str, state: dict[str, Tensor] | None, path: Path | None, size: tuple[int, int] | None
+    name: str,
+    state: dict[str, Tensor] | None,
+    path: Path | None,
+    size: tuple[int, int] | None,
+    said: dict[str, Any],
 ) -> nn.Module:
     config = timm.get_pretrained_cfg(name) or timm.models.PretrainedCfg()
     shape: dict[str, Any] = {"img_size": size} if size and config.fixed_input_size else {}
+    shape |= {"global_pool": said.get("gp"), "bn_eps": said.get("bn_eps")}  # None: its own
     try:
         if state is None:
             return timm.create_model(name, pretrained=True, **shape)
@@ -90,7 +113,7 @@ def _build(
             {"num_classes": len(state[head])} if wide and state[head].ndim else {}
         )
         network = timm.create_model(name, pretrained=False, **classes, **shape)
-    except (OSError, RuntimeError, ValueError, TypeError) as error:
+    except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
         hint = "give a file with --weights" if state is None else "is --size one that it takes?"
         raise BackendError(f"timm cannot make {name}: {one_line(error)}; {hint}") from None
     try:
@@ -100,8 +123,37 @@ def _build(
     return network
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The tensors of a file, under the network's own names, without prefixes; and notes."""
+def _named(name: str, path: Path, options: dict[Any, Any]) -> str:
+    """The network that a file says it is of, as far as timm has it; else ``name``."""
+    arch = str(options.get("model", options["arch"])).rpartition("/")[2]
+    if not timm.is_model(arch):
+        return name
+    if arch.partition(".")[0] != name.partition(".")[0]:
+        raise BackendError(f"{path}: the weights of {arch}, not of {name}; name that network")
+    return arch
+
+
+def _said(path: Path, options: dict[Any, Any]) -> dict[str, Any]:
+    """What timm's trainer says in a file, by the keys of timm's configuration."""
+    if "gp" not in options:  # of another program
+        return {}
+    if isinstance(kwargs := options.get("model_kwargs"), dict) and kwargs:
+        raise BackendError(
+            f"{path}: its network has the model_kwargs {shown(kwargs)}; build it, load the weights "
+            "and pass it to rrcm.smooth"
+        )
+    said = {
+        key: arguments.take(options[key], to, name=f"{path}: {key}")
+        for to, keys in OPTIONS.items()
+        for key in keys
+        if options.get(key) is not None
+    }
+    said["size"] = ((said.get("input_size") or said.get("img_size") or ()) * 2)[-2:]
+    return {key: value for key, value in said.items() if value}
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[Any, Any], list[str]]:
+    """The tensors of a file, under the network's own names; its options; and notes."""
     found = state_dict.find(path, KEYS, hint=f"the weights may lie under {', '.join(KEYS)}")
     state = found.tensors
     state.pop(AVERAGED, None)
@@ -114,4 +166,4 @@ def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         f"{path}: {taken} was taken, as by timm's loader, and not {others}; to certify that, save "
         "it in a file of its own"
     )
-    return state, (note,) if others else ()
+    return state, found.options, [note] if others else []
