@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rrcm.analysis import report
 from rrcm.analysis.entries import Entry, beyond, default_radii, from_votes
-from rrcm.analysis.presentation import markup, tables
+from rrcm.analysis.presentation import tables
 from rrcm.certification.answers import Answers
 from rrcm.certification.votes.records import Row
 from rrcm.config.certification import Report
@@ -65,8 +65,9 @@ class Page:
                 shutil.copyfile(out / "index.html", path)
 
     def __repr__(self) -> str:
-        """The table, and the notes on it."""
-        return "\n".join([markup.plain(self.table, again=2), *self.notes])
+        """The table under its title, and the notes on it."""
+        shown = tables.text(self._entries, radii=self._radii, confidence=self._confidence)
+        return "\n".join([shown, *self.notes])
 
 
 @arguments.checked("labels")
@@ -93,8 +94,8 @@ def of_answers(
     """
     require(0 < confidence < 1, f"confidence: must lie in (0, 1), got {confidence}")
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
-    if not named:
-        raise DataError("report: no answers were given")
+    if empty := [name for name, one in named.items() if not one] or ["report"] * (not named):
+        raise DataError(f"{empty[0]}: no answers were given")
     entries, first = [], [row.label for row in next(iter(named.values())).rows]
     for name, one in named.items():
         rows = _labelled(one, labels)

@@ -47,15 +47,21 @@ def same_pictures(a: Entry, b: Entry) -> bool | None:
 
     Votes record a SHA-256 of pictures and labels. Two that differ mean other pictures only if they
     are of the very rows of both tables: not of more pictures, as that of a share or of another
-    subset, nor of labels that were replaced.
+    subset, nor of labels that were replaced. Without votes of both, names of files that differ do.
     """
     if a.votes is None or b.votes is None:
-        return None
+        return None if same_files(a, b) else False
     one, other = a.votes[0], b.votes[0]
     if one.pixels == other.pixels:
         return True
     whole = one.shard == other.shard == WHOLE and one.subset == other.subset
     return False if whole and not (a.relabelled or b.relabelled) else None
+
+
+def same_files(a: Entry, b: Entry) -> bool:
+    """Whether the pictures of two entries have the same names of files, or one has none."""
+    named = "file" in a.table and "file" in b.table
+    return not named or a.table["file"].tolist() == b.table["file"].tolist()
 
 
 def differing(a: Entry, b: Entry) -> dict[str, str]:

@@ -26,6 +26,7 @@ from rrcm.auditing.recount import Recount, recount
 from rrcm.auditing.shares import perhaps, spent
 from rrcm.certification import tables, tsv
 from rrcm.certification.votes import records
+from rrcm.certification.votes.records import Header
 
 UNUSUAL = "it needs {}; such a {} is unusual: state it if it is so"
 ROUGH = 1.001  # ratio of the limits of a sigma, above which it counts as unknown
@@ -76,7 +77,11 @@ def audit(
     stated = Stated(n=n, alpha=alpha, sigma=sigma)
     if path.suffix.lower() == ".jsonl":
         return _audit_votes(path, stated)
-    table = tables.scan(path)
+    return of_table(path, tables.scan(path), stated)
+
+
+def of_table(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
+    """Audit the ``table`` that a file has, by `tables.scan`."""
     examine = _audit_ours if "p_A" in table else _audit_others
     return examine(path, table, stated)
 
@@ -124,7 +129,9 @@ def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
         for interval in (again.level, again.sigma)
     )
     if again.two_classes and again.sigma and again.sigma[1] > ROUGH * again.sigma[0]:
-        sigma = None  # a note has its limits
+        sigma = None
+        text = "sigma is between {:.4g} and {:.4g}".format(*again.sigma)
+        findings.append(Finding(level=NOTE, text=text))
     if again.adaptive:
         text = (
             "draws stopped early, so bounds hold at several numbers of draws, some of them from "
@@ -133,7 +140,7 @@ def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
         )
         findings.append(Finding(level=NOTE, text=text))
     findings += divided
-    inferred = [Inferred(n=again.n, alpha=alpha, sigma=sigma, rows=again.rows)]
+    inferred = [Inferred(n=again.n, alpha=alpha, sigma=sigma, rows=again.rows, early=again.early)]
     why = None if again.rows and again.sigma else "no image has a radius that votes explain"
     if again.sigma and stated.sigma is None and not usual.is_usual(*again.sigma):
         why = UNUSUAL.format(f"sigma = {math.sqrt(math.prod(again.sigma)):.6g}", "sigma")
@@ -152,20 +159,23 @@ def _apart(again: Recount, stated: Stated) -> list[Finding]:
         else:
             rest = f", not {stated.n:,} as stated"
         text = f"up to {again.n:,} draws were made{rest}"
-        result.append(Finding(level=NOTE if stopped else ERROR, text=text))
-    if stated.alpha is not None and again.level is not None:
-        low, high = again.level
+        result.append(Finding(level=NOTE if stopped else ERROR, text=text, of_stated=True))
+    if stated.alpha is not None:
+        low, high = again.level or (0.0, 0.0)
         if low > stated.alpha * (1 + 1e-6):
             text = f"bounds are at alpha = {low:.4g}, not at {stated.alpha:g} as stated"
-            result.append(Finding(level=ERROR, text=text))
-        elif high < 0.9 * stated.alpha and not again.adaptive and not perhaps(high, stated.alpha):
+            result.append(Finding(level=ERROR, text=text, of_stated=True))
+        elif high < 0.9 * stated.alpha and (again.adaptive or again.level is None):
+            text = f"the table does not tell whether alpha is {stated.alpha:g} as stated, or less"
+            result.append(Finding(level=NOTE, text=text, of_stated=True))
+        elif high < 0.9 * stated.alpha and not perhaps(high, stated.alpha):
             text = f"bounds are at alpha = {high:.4g}, less than the {stated.alpha:g} stated"
-            result.append(Finding(level=WARNING, text=text))
+            result.append(Finding(level=WARNING, text=text, of_stated=True))
     if stated.sigma is not None and again.sigma is not None:
         low, high = again.sigma
         if not usual.agree(stated.sigma, low, high):
             text = f"radii are of sigma = {low:.9g}, not of {stated.sigma:.9g} as stated"
-            result.append(Finding(level=ERROR, text=text))
+            result.append(Finding(level=ERROR, text=text, of_stated=True))
     return result
 
 
@@ -173,6 +183,14 @@ def _audit_votes(path: Path, stated: Stated) -> Audit:
     """Audit votes, whose header records how they were made, by repeating decisions to stop."""
     header, rows = records.read(path)
     findings = replay.replay(header, rows) + unlabelled(np.array([row.label for row in rows]))
+    findings += otherwise(header, stated)
+    inferred = [Inferred(n=header.n, alpha=header.alpha, sigma=header.sigma, rows=len(rows))]
+    return _conclude(path, len(rows), inferred, findings, None if rows else "there are no images")
+
+
+def otherwise(header: Header, stated: Stated) -> list[Finding]:
+    """Findings about stated values that the header of votes contradicts."""
+    findings = []
     for name in ("n", "alpha", "sigma"):
         value, written = getattr(stated, name), getattr(header, name)
         if value is None or math.isclose(value, written, rel_tol=1e-9):
@@ -181,9 +199,9 @@ def _audit_votes(path: Path, stated: Stated) -> Audit:
             text = f"votes are of {name} = {written:.9g}, not of {value:.9g} as stated"
             serve = name == "alpha" and header.stop == "none"
             also = "; all n draws were made of every image, which serve every alpha" * serve
-            findings.append(Finding(level=NOTE if serve else ERROR, text=text + also))
-    inferred = [Inferred(n=header.n, alpha=header.alpha, sigma=header.sigma, rows=len(rows))]
-    return _conclude(path, len(rows), inferred, findings, None if rows else "there are no images")
+            level = NOTE if serve else ERROR
+            findings.append(Finding(level=level, text=text + also, of_stated=True))
+    return findings
 
 
 def _conclude(

@@ -23,12 +23,13 @@ class Finding:
     """One sentence about some lines of a file, or about the file where ``lines`` is empty.
 
     An ``error`` is a reason not to trust the table, a ``warning`` a reason to look closer; a
-    ``note`` limits what the table shows.
+    ``note`` limits what the table shows. ``of_stated``: it is only one beside a stated value.
     """
 
     level: str
     lines: tuple[int, ...] = ()
     text: str
+    of_stated: bool = False
 
     def __str__(self) -> str:
         """The level, the lines and the sentence."""
@@ -38,16 +39,21 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inferred:
-    """Inferred settings of ``rows`` rows of a table; None is unknown."""
+    """Inferred settings of ``rows`` rows of a table; None is unknown.
+
+    ``early``: all drawing stopped before the n that was asked for; ``n`` is the most there was.
+    """
 
     n: int | None
     alpha: float | None
     sigma: float | None
     rows: int
+    early: bool = False
 
     def __str__(self) -> str:
         """``n = 1,000, alpha = 0.001, sigma unknown``."""
         draws = f"n = {self.n:,}" if self.n is not None else "n unknown"
+        draws += " (the most that was drawn)" * self.early
         values = (
             f"{name} = {value:g}" if value is not None else f"{name} unknown"
             for name, value in (("alpha", self.alpha), ("sigma", self.sigma))
@@ -59,9 +65,9 @@ class Inferred:
 class Stated:
     """Settings that the user states; None is not stated."""
 
-    n: int | None
-    alpha: float | None
-    sigma: float | None
+    n: int | None = None
+    alpha: float | None = None
+    sigma: float | None = None
 
     def __post_init__(self) -> None:
         if not (

@@ -219,7 +219,8 @@ def _otherwise(explanations: list[AttainableRadii], stated: Stated) -> list[Find
     for name in apart(explanations[0], stated):
         value, other = getattr(explanations[0], name), getattr(stated, name)
         text = f"the radii are of {name} = {value:.9g}, not of {other:.9g} as stated"
-        less = name == "alpha" and max(one.alpha for one in explanations) < other
         # A smaller alpha is merely conservative.
-        result.append(Finding(level=WARNING if less else ERROR, text=text))
+        less = name == "alpha" and max(one.alpha for one in explanations) < other
+        level = WARNING if less else ERROR
+        result.append(Finding(level=level, text=text, of_stated=True))
     return result

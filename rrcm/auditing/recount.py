@@ -1,7 +1,7 @@
 """Recomputes a table of this project: n_A, n and p_A give alpha, p_A and the radius give sigma."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from rrcm.auditing.needed import SLACK, STEP
 from rrcm.auditing.usual import ALPHAS
 from rrcm.certification.votes.bounds import beta_quantile, mixture_complement
 from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.certification.votes.records import END
 
 MOST = 0.95  # share of rows from which the others count as wrong
 FEW = 3  # rows that may agree by chance
@@ -29,6 +30,7 @@ Interval = tuple[float, float]
 class Recount:
     """The alpha of a table's bounds, its sigma, and whether drawing stopped early.
 
+    ``n`` are the most draws of a row; ``early``: no row says that it has all that were asked for.
     ``level`` and ``sigma`` are intervals, or None where no value explains most rows. Radii of
     ``two_classes`` depend on votes of the runner-up, which a table does not have. No row without a
     finding needs a larger alpha than ``least``.
@@ -36,6 +38,7 @@ class Recount:
 
     n: int
     adaptive: bool
+    early: bool
     level: Interval | None
     least: float
     sigma: Interval | None
@@ -88,10 +91,12 @@ def recount(table: pd.DataFrame, lines: np.ndarray, stated: Stated) -> Recount:
     known = {line for one in findings if one.level == ERROR for line in one.lines}
     alphas[np.isin(lines, [*known])] = 0.0
     text = f"p_A or a radius is above that of unanimous votes at alpha = {most:g}"
-    findings += at(ERROR, lines, alphas > most * (1 + 1e-6), text)
+    above = at(ERROR, lines, alphas > most * (1 + 1e-6), text)
+    findings += [replace(one, of_stated=stated.alpha is not None) for one in above]
     return Recount(
         n=n,
         adaptive=adaptive,
+        early=adaptive and END not in stops,
         level=level,
         least=float(alphas[alphas <= most].max(initial=0.0)),
         sigma=sigma,
@@ -267,9 +272,8 @@ def _of_two_classes(
             text = f"no votes for a runner-up give the radius, at sigma = {left:.6g} of other rows"
             return (left, right), [note, *at(ERROR, lines, ~possible, text)]
     left, right, inside = common(low, high, digits=0)
-    between = Finding(level=NOTE, text=f"sigma is between {left:.4g} and {right:.4g}")
     text = "the radius is of no sigma that other rows may have"
-    return (left, right), [note, between, *at(ERROR, lines, ~inside, text)]
+    return (left, right), [note, *at(ERROR, lines, ~inside, text)]
 
 
 def _quantiles(table: pd.DataFrame, level: Interval | None) -> tuple[np.ndarray, np.ndarray]:

@@ -248,6 +248,8 @@ def parsed(raw: bytes, path: Path, *, separator: str = ",") -> pd.DataFrame:
     except (ValueError, TypeError, OverflowError) as error:  # pandas cannot parse it
         where, reason = _wrong(raw, separator) or ("", one_line(error))
         raise DataError(f"{path}{where}: not a table of certificates ({reason})") from None
+    if twice := [name for name in table if f"{name}.1" in table]:  # as pandas names the second
+        raise DataError(f"{path}:1: column {twice[0]!r} comes twice")
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
     if "attacked" in table and "attacked_to" not in table:

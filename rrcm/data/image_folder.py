@@ -154,6 +154,9 @@ def _rows(path: Path) -> list[tuple[int, str, str]]:
             skipinitialspace=True,
         )
         columns = [str(name).strip().casefold() for name in table.columns]
+        for name in ("file", "label"):
+            if columns.count(name) > 1 or f"{name}.1" in columns:  # as pandas names the second
+                raise DataError(f"{path}:1: column {name!r} comes twice")
         file, label = (table.iloc[:, columns.index(name)] for name in ("file", "label"))
     except UnicodeDecodeError:
         why = formats.told(path, f"not UTF-8; save it as {wanted}")

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
+from audit_tables import sampled
 from builders import certificates, random_votes, refused
 
 from rrcm.analysis import entries
@@ -43,12 +44,32 @@ def test_every_kind_of_file_holds_the_same_certificates_and_what_it_does_not_say
     assert [entry.alpha for entry in found] == [0.001, None, None, None]
     assert [entry.name for entry in found] == ["a", "a", "a", "bare"]
     assert found[0].votes and not found[1].votes
-    told, laxer = (
-        tables.read(here / name, alpha=0.01, sigma=0.25) for name in ("a.tsv", "a.jsonl")
-    )
-    assert (told.alpha, told.sigma) == (0.01, 0.25)
-    assert (laxer.alpha, laxer.sigma) == (0.01, 0.5)  # votes know their sigma
+    told, laxer = (tables.read(here / name, alpha=0.01, sigma=0.5) for name in ("a.tsv", "a.jsonl"))
+    assert [(one.alpha, one.sigma) for one in (told, laxer)] == [(0.01, 0.5)] * 2
     assert laxer.table["radius"].sum() > found[0].table["radius"].sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("a.jsonl", {"sigma": 0.25}, "votes are of sigma = 0.5, not of 0.25"),
+        ("none.csv", {"sigma": 0.25}, "radii are of sigma = 0.5, not of 0.25"),
+        ("spending.csv", {"alpha": 1e-5}, "above that of unanimous votes at alpha = 1e-05"),
+        ("none.csv", {"alpha": 1e-4}, "bounds are at alpha = 0.001, not at 0.0001"),
+        ("none.csv", {"alpha": 0.01}, "bounds are at alpha = 0.001, less than the 0.01"),
+        ("none.tsv", {"sigma": 0.25}, "the radii are of sigma = 0.5, not of 0.25"),
+    ],
+)
+def test_options_that_a_file_contradicts_are_refused(here, name, value, said):
+    for rule in ("none", "spending"):
+        drawn = sampled(rule, images=200)
+        found = certify.certify(*drawn, certificates=["cohen"], alpha=0.001)
+        certify.write(found, here / f"{rule}.csv")
+        tsv.write(found, here / f"{rule}.tsv")
+
+    with refused(DataError, name, said, "leave the option out"):
+        tables.report_files([here / name], out=None, **{"alpha": None, "sigma": None} | value)
+    tables.read(here / name, alpha=0.001, sigma=0.5)
 
 
 def test_votes_are_known_by_their_suffix_and_are_no_table(here):
@@ -139,6 +160,11 @@ def test_comparisons_need_the_same_images(here):
 
     with refused(DataError, "one.csv", "five.csv", "the same images"):
         tables.compare(first, str(here / "five.csv"), Project(), radii=None)
+    named = certificates([0] * 5, [0.1] * 5)
+    for name in ("cat", "dog"):
+        certify.write(named.assign(file=[f"{name}/{i}.png" for i in range(5)]), here / name)
+    with refused(DataError, "their names of files differ"):
+        tables.compare(str(here / "cat"), str(here / "dog"), Project(), radii=None)
     with refused(DataError, "nowhere: no such file"):
         tables.compare(first, "nowhere", Project(), radii=None)
 

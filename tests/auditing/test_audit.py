@@ -87,6 +87,7 @@ def test_votes_of_two_classes_that_are_all_divided_are_recounted(tmp_path, sigma
     assert alarms(result) == [] and result.trusted is (True if sigma == 0.5 else None)
     assert result.inferred[0].alpha == pytest.approx(0.001)
     assert result.inferred[0].sigma == pytest.approx(sigma, rel=1e-3)
+    assert "sigma is between" not in str(result)  # it is said to four digits
     stated = examine(tmp_path, found, sigma=2 * sigma)
     assert stated.trusted is False and "as stated" in stated.verdict
 
@@ -423,6 +424,9 @@ def test_a_table_whose_images_all_stopped_before_n_is_no_fault(tmp_path):
     assert len(short) > 30 and stopped.trusted
     said = f"up to {n:,} draws were made of the 100,000"
     assert any(said in one.text for one in stopped.findings)
+    assert f"n = {n:,} (the most that was drawn)" in str(stopped)
+    text = "the table does not tell whether alpha is 0.01 as stated"
+    assert text in str(examine(tmp_path, found, alpha=0.01)) and text not in str(stopped)
     assert not examine(tmp_path, found, n=n // 2).trusted
     assert not examine(tmp_path, table(), n=10_000).trusted
 

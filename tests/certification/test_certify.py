@@ -235,6 +235,7 @@ def test_what_is_no_table_is_refused(tmp_path):
             f"{head}{good}1,2,3,0.5,1,99,100,0.9,\n",
             ":3: not a table of certificates (stop is empty",
         ),
+        (f"{head[:-1]},label\n{good[:-1]},0\n", ":1: column 'label' comes twice"),
         (f"{head}1,2,3,0.5,1,99,100,0.9,n,1\n", ":2: not a table of certificates (the line is too"),
         (f"{head}{good}1.5,2,3,0.5,1,99,100,0.9,n\n", ":3: not a table of certificates (idx is"),
         (f"{head}{good}1,2,3,,1,99,100,0.9,n\n", ":3: not a table of certificates"),

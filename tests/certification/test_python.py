@@ -781,8 +781,10 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
     assert line in (tmp_path / "again.html").read_text()
     with refused(DataError, "image: expected one picture, got 6"):
         smooth().answer(IMAGES)
-    with refused(DataError, "no answers were given"):
-        rrcm.report({})
+    assert "of the labelled images (2 of 6)" in repr(rrcm.report(answers, [-1] * 4 + LABELS[4:]))
+    for none, words in [({}, "report: no answers were"), (answers[:0], "classifier: no answers")]:
+        with refused(DataError, words):
+            rrcm.report(none, [])
     with refused(ConfigError, "confidence: must lie in (0, 1), got 1.5"):
         rrcm.report(answers, confidence=1.5)
 

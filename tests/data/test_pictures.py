@@ -460,6 +460,8 @@ def test_a_name_of_two_outputs_is_no_label_but_their_numbers_are(tmp_path: Path)
         (["1.png"], {"labels": "file,label\n2.png,0\n"}, ":2: there is no picture 2.png"),
         (["1.png"], {"labels": "file,label\n1.png,9\n"}, ":2: '9' is no class of the 3"),
         (["1.png"], {"labels": "name,label\n1.png,0\n"}, "not a CSV file with the columns"),
+        (["1.png"], {"labels": "file,label,Label\n1.png,0,1\n"}, "column 'label' comes twice"),
+        (["1.png"], {"labels": "file,label,label\n1.png,0,1\n"}, "column 'label' comes twice"),
         (["1.png"], {"labels": "file,label\n"}, "labels.csv: no labels in it"),
         (["1.png"], {"labels": None}, "labels.csv: not found"),
     ],

@@ -1,5 +1,6 @@
 """``rrcm report``, ``compare`` and ``derive``: tables of files that exist."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from rrcm.analysis import attacked, entries, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 from rrcm.analysis.presentation import markup, tables
+from rrcm.auditing import audit
+from rrcm.auditing.findings import NOTE, Finding, Stated
 from rrcm.certification import certify, tsv
 from rrcm.certification import tables as published
 from rrcm.certification.certify import DOWN, UP, one_minus, printed
@@ -34,7 +37,7 @@ def report_files(
 ) -> str:
     """Write a report of files of any kind; return the table to show and the page's path."""
     _require_level(alpha)
-    require(sigma is None or sigma > 0, f"--sigma: must be positive, got {sigma}")
+    require(sigma is None or 0 < sigma < math.inf, f"--sigma: must be positive, got {sigma}")
     results = [read(path, alpha=alpha, sigma=sigma) for path in files]
     if twins := [entry.name for entry in results if _names(results).count(entry.name) > 1]:
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
@@ -53,17 +56,28 @@ def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) 
     rule. Other files contain neither alpha nor sigma: the arguments give them, or they are unknown.
 
     Raises:
-        RrcmError: The file is missing, or not of the kind that its suffix promises.
+        RrcmError: The file is missing, not of the kind that its suffix promises, or contradicts the
+            arguments.
     """
     if path.suffix == ".jsonl":
         header, rows = records.read(path)
+        _require_agreed(path, audit.otherwise(header, Stated(sigma=sigma)))
         return entries.from_votes(path.stem, header, rows, alpha=alpha)
     table, name = published.read(path), published.name(path)
+    if (stated := Stated(alpha=alpha, sigma=sigma)) != Stated():  # it takes a second
+        _require_agreed(path, audit.of_table(path, table, stated).findings)
     norm = table.attrs.get("norm", "l2")
     method = name if norm == "l2" else f"{name} ({norm} radii)"
     return Entry(
         name=name, model="", method=method, sigma=sigma, table=table, alpha=alpha, norm=norm
     )
+
+
+def _require_agreed(path: Path, findings: list[Finding]) -> None:
+    """Refuse a file that contradicts the options, by what an audit finds."""
+    for one in findings:
+        if one.of_stated and one.level != NOTE:
+            raise DataError(f"{path}: {one.text}; leave the option out, or give the file's value")
 
 
 def derive(
@@ -116,7 +130,8 @@ def compare(first: str, second: str, project: Project, *, radii: str | None) -> 
     entries.require_alike(found)
     a, b = pairing.on_shared(*found)
     if not pairing.same_images(a, b):
-        differ = "pictures" if paired.same_images(a.table, b.table) else "`idx` or `label`"
+        differ = "pictures" if pairing.same_files(a, b) else "names of files"
+        differ = differ if paired.same_images(a.table, b.table) else "`idx` or `label`"
         raise DataError(
             f"{first} and {second} are not of the same images in the same order, their {differ} "
             "differ; a comparison in pairs needs all images of the smaller table in the other"
