@@ -13,12 +13,14 @@ from torch import Tensor
 from rrcm.analysis import report
 from rrcm.analysis.entries import Entry, beyond, default_radii, from_votes
 from rrcm.analysis.presentation import tables
+from rrcm.certification import plausibility
 from rrcm.certification.answers import Answers
 from rrcm.certification.votes.records import Row
 from rrcm.config.certification import Report
 from rrcm.config.defaults import CONFIDENCE
 from rrcm.core import arguments
 from rrcm.core.errors import DataError
+from rrcm.core.files import require_place
 from rrcm.core.labels import UNKNOWN
 from rrcm.core.ranges import require
 from rrcm.data import duplicates, given
@@ -50,6 +52,8 @@ class Page:
             DataError: Some answers have labels and others do not.
         """
         path, one = Path(path), str(path).endswith(".html")
+        if one:
+            require_place(path)
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) if one else path
             report.write(
@@ -61,7 +65,6 @@ class Page:
                 subject=", ".join(entry.name for entry in self._entries),
             )
             if one:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(out / "index.html", path)
 
     def __repr__(self) -> str:
@@ -96,18 +99,20 @@ def of_answers(
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
     if empty := [name for name, one in named.items() if not one] or ["report"] * (not named):
         raise DataError(f"{empty[0]}: no answers were given")
+    notes: list[str] = []
     entries, first = [], [row.label for row in next(iter(named.values())).rows]
     for name, one in named.items():
         rows = _labelled(one, labels)
         if one.attacked and rows != one.rows:
             raise DataError(f"{name}: attacked with other labels; attack with these ones")
+        notes += duplicates.line(one.pictures, [row.label for row in rows])
+        notes += [f"{name}: {line}" for line in plausibility.of_answers(one, rows)]
         entry = from_votes(name, one.header, rows)
         relabelled = [row.label for row in one.rows] != first
         table = entry.table.assign(**one.further)
         entries.append(dataclasses.replace(entry, method=name, relabelled=relabelled, table=table))
     radii = default_radii(entries) if radii is None else sorted({*radii})
     shown = Report(radii=radii, confidence=confidence)
-    notes = [line for one in named.values() for line in duplicates.line(one.pictures)]
     notes = [*dict.fromkeys(notes), *beyond(entries, radii)]
     return Page(entries, radii=shown.radii, confidence=confidence, notes=notes)
 

@@ -33,7 +33,7 @@ from rrcm.certification.votes.records import Row
 from rrcm.config.defaults import DRAWS, STOPPING
 from rrcm.core import progress
 from rrcm.core.errors import BackendError, DataError, VotesError
-from rrcm.core.files import read_json, write_json
+from rrcm.core.files import read_json, require_place, write_json
 from rrcm.core.labels import UNKNOWN
 from rrcm.core.ranges import COPIES, positive
 from rrcm.data.splits.shards import Split
@@ -92,6 +92,8 @@ def attack(
     kept: dict[str, Any] = {"of": of, "attacked": [], "attacked_to": []}
     if path is not None and path.exists():
         kept = read_json(path, VotesError)
+    elif path is not None:
+        require_place(path)
     if kept["of"] != of:
         raise VotesError(f"{path}: an attack on other images or with other settings; remove it")
     n0 = max(header.n0, header.n // 10)  # near the boundary, few draws choose the wrong class

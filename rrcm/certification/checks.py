@@ -73,6 +73,7 @@ def examine(
         labels=split.labels[places].tolist(),
         plain=plain.argmax(1).tolist(),
         noisy=shaken.argmax(1).tolist(),
+        brightest=float(clean.max()),
     )
 
 

@@ -45,7 +45,7 @@ def smooth(
         classifier: A PyTorch network in evaluation mode, on its own device and in its precision, or
             one that `torch.export` exported; or the path of an ``.onnx`` file, the name of a run
             whose ``onnx/NAME.onnx`` is here, or the name of a timm network.
-        sigma: The noise level, in (0, 10].
+        sigma: The noise level, in [0.0001, 10].
         classes: How many outputs there are, or their names; a PyTorch network needs one of them.
         mean: Mean of each channel, subtracted after the noise; by default 0, or that of timm.
         std: Standard deviation of each channel; by default 1, or that of timm.

@@ -4,18 +4,21 @@ A constant function, and a network that noise makes constant, have certificates 
 warnings are heuristics, not proofs.
 """
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
-from rrcm.certification.votes.records import Row
+from rrcm.certification.answers import Answers
+from rrcm.certification.votes.records import Header, Row
 from rrcm.core.labels import UNKNOWN
 
 FEWEST = 10  # pictures; with fewer there is no warning of one class or of changed answers
 SHIFTS = (1, -1)  # of labels, where one side counts from 1, or the first output is no class
 NEARLY = 0.95  # share of answers that counts as nearly all
+DARK = 1 / 15  # of white, the brightest pixel of pictures of 0..16 that were not scaled, or less
 LEVEL = 0.01  # significance level of accuracy above chance
 
 
@@ -23,12 +26,14 @@ LEVEL = 0.01  # significance level of accuracy above chance
 class TrialAnswers:
     """A classifier's answers to N pictures: classes, and labels or UNKNOWN, each [N].
 
-    ``plain`` are the answers without noise, ``noisy`` those to one noisy draw of each picture.
+    ``plain`` are the answers without noise, ``noisy`` those under it; ``brightest`` is the highest
+    pixel of all, where 1 is white.
     """
 
     labels: list[int]
     plain: list[int]
     noisy: list[int]
+    brightest: float = 1.0
 
 
 def fact(tried: TrialAnswers, *, sigma: float) -> str:
@@ -40,6 +45,23 @@ def fact(tried: TrialAnswers, *, sigma: float) -> str:
         return f"{same} of {len(tried.labels)} pictures keep their answer {under}"
     plain, noisy = _right(tried.plain, tried.labels), _right(tried.noisy, tried.labels)
     return f"{plain} of {total} right without noise, {noisy} of {total} {under}"
+
+
+def of_votes(header: Header, rows: list[Row], tried: TrialAnswers | None) -> list[str]:
+    """`warnings` of votes, or of what was ``tried`` before any."""
+    labels, answers = smoothed(rows)
+    if tried and not rows:
+        labels, answers = tried.labels, tried.noisy
+    return warnings(tried, labels, answers, classes=header.classes, sigma=header.sigma)
+
+
+def of_answers(answers: Answers, rows: list[Row], *, brightest: float = 1.0) -> list[str]:
+    """`warnings` of answers, whose ``rows`` may have other labels."""
+    labels, noisy = smoothed(rows)
+    tried = TrialAnswers(labels=[], plain=[], noisy=[], brightest=brightest)
+    if answers.clean is not None:
+        tried = dataclasses.replace(tried, labels=labels, plain=answers.clean, noisy=noisy)
+    return of_votes(answers.header, rows, tried)
 
 
 def smoothed(rows: list[Row]) -> tuple[list[int], list[int]]:
@@ -73,6 +95,11 @@ def warnings(
     under = f"under noise of sigma = {sigma:g}"
     lines = []
     if tried:
+        if tried.brightest < DARK:
+            lines.append(
+                f"no pixel is brighter than {tried.brightest:.3g}, where white is 1: scale the "
+                "pictures, if another value is their white"
+            )
         plain = _poor(tried.plain, tried.labels, classes, "without noise")
         if plain:
             lines.append(

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import secrets
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm.certification import attack, certify, checks, clean
+from rrcm.certification import attack, certify, checks, clean, plausibility
 from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.attack import Search
 from rrcm.certification.sampling import procedure, session
@@ -27,7 +26,8 @@ from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS, STOPPING
 from rrcm.core import arguments, registry
-from rrcm.core.errors import BackendError, ConfigError, DataError
+from rrcm.core.errors import BackendError, ConfigError, DataError, warn
+from rrcm.core.files import require_place
 from rrcm.core.labels import named
 from rrcm.core.ranges import require
 from rrcm.core.schema import listed, shown
@@ -116,7 +116,8 @@ class Certifier:
         workers = session.workers() if workers is None else workers
         require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         path = None if votes is None else Path(votes)
-        require(path is None or not path.is_dir(), f"votes: {path} is a folder; name a file")
+        if path is not None and not path.is_file():
+            require_place(path)
         kept = _kept_header(path)
         if kept is not None:
             seed = kept.seed if seed is None else seed
@@ -128,13 +129,12 @@ class Certifier:
                 {key: value for key, value in asked.items() if value is not None}, radii
             )
             header = smoothed._header(split, seed, budget)
-            for line in reach.beyond(header, radii or []):
-                print(f"note: {line}", file=sys.stderr)
+            warn(reach.beyond(header, radii or []), stacklevel=3)
             if path is not None and path.exists():
                 if kept is not None and header.provider.startswith(f"{kept.provider} "):
                     # Older votes do not say which version it was of what computed them.
                     header = dataclasses.replace(header, provider=kept.provider)
-                pictures = duplicates.digests(np.asarray(split.images))
+                pictures = duplicates.digests(split)
                 answers = Answers(header, _kept(path, header, split), pictures=pictures)
             else:
                 answers = smoothed._drawn(
@@ -150,6 +150,9 @@ class Certifier:
             answers.clean = clean.column(
                 smoothed.backend, split, header, answers.rows, path=beside, shown=progress
             ).get(clean.COLUMN)
+            brightest = float(np.asarray(split.images).max()) / split.max_value
+            warn(duplicates.line(answers.pictures, split.labels.tolist()), stacklevel=3)
+            warn(plausibility.of_answers(answers, answers.rows, brightest=brightest), stacklevel=3)
             return answers
 
     @arguments.checked("images", "labels")
@@ -252,7 +255,7 @@ class Certifier:
 
 @dataclass(frozen=True, eq=False)
 class Smoothed(Certifier):
-    """A classifier of pictures, smoothed with Gaussian noise at one sigma in (0, 10].
+    """A classifier of pictures, smoothed with Gaussian noise at one sigma in [0.0001, 10].
 
     ``backend`` classifies pixels of ``shape`` [C, H, W] at its own sigma; the uint8 pixel value
     ``max_value`` becomes 1.0. ``stopping`` are the constants of the rule ``draws.stop``; radii of
@@ -356,7 +359,6 @@ class Smoothed(Certifier):
             states = VoteSampler(split, header, kept, **how).draw_votes([first, *others])
         else:
             how["others"] = others
-            path.parent.mkdir(parents=True, exist_ok=True)
             states = procedure.sample(first, split, header, _journal(path), path, **how)
         if progress:
             session.shown(states, header, total=len(split.idx), title="certify")
@@ -367,7 +369,7 @@ class Smoothed(Certifier):
             rows = [kept.rows[int(idx)] for idx in split.idx]
         else:
             rows = records.read(path)[1]
-        return Answers(header, rows, pictures=duplicates.digests(np.asarray(split.images)))
+        return Answers(header, rows, pictures=duplicates.digests(split))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,9 +14,8 @@ from typer.core import TyperGroup
 from rrcm.core.errors import ConfigError, printable
 from rrcm.core.registry import suggest
 
-CERTIFY, RESULTS = "Certify and predict", "Read results"
-CHECKOUT, MACHINE = "Work in a checkout", "This machine"
-HEADINGS = (CERTIFY, RESULTS, CHECKOUT, MACHINE)  # in the order of `rrcm --help`
+CERTIFY, RESULTS, CHECKOUT = "Certify and predict", "Read results", "Work in a checkout"
+HEADINGS = (CERTIFY, RESULTS, CHECKOUT)  # in the order of `rrcm --help`
 WHOLE = 10_000  # characters of a summary line, which the terminal wraps
 
 

@@ -2,19 +2,21 @@
 
 import dataclasses
 import sys
+import warnings
+from collections import Counter
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rrcm.cli import requests
-from rrcm.cli.app import CERTIFY, MACHINE, RESULTS, app, say, seen
+from rrcm.cli.app import CERTIFY, RESULTS, app, say, seen
 from rrcm.cli.options import Options, takes
 from rrcm.cli.project import Project
 from rrcm.config.defaults import DRAWS
 from rrcm.core.ending import INTERRUPTED
-from rrcm.core.errors import BackendError, ConfigError, RrcmError, printable
+from rrcm.core.errors import BackendError, ConfigError, PlausibilityWarning, RrcmError, printable
 from rrcm.core.files import require_utf8
 from rrcm.inference import extras
 
@@ -23,6 +25,8 @@ GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`,
 OF_MANY = frozenset({"images", "labels", "strict", "split", "subset", "budget", "shard"})
 OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
 OF_DRAWS |= {"seed"}
+PYTHONS = warnings.formatwarning
+WARNED = Counter[str]()
 
 
 def _project() -> Project:
@@ -245,7 +249,7 @@ def audit(
     raise typer.Exit(int(bad))
 
 
-@app.command(rich_help_panel=MACHINE)
+@app.command(rich_help_panel=CERTIFY)
 def doctor() -> None:
     """Check packages, devices and tools.
 
@@ -258,8 +262,18 @@ def doctor() -> None:
     raise typer.Exit(int(not good))
 
 
+def _warning(message: Warning | str, category: type[Warning], *place: Any, **line: Any) -> str:
+    """As `warnings.formatwarning`; ours take one line, and once: before drawing or with a table."""
+    if not issubclass(category, PlausibilityWarning):
+        return PYTHONS(message, category, *place, **line)
+    told = f"warning: {printable(str(message))}\n"
+    WARNED[told] += 1
+    return told if WARNED[told] == 1 else ""
+
+
 def main() -> None:
     """Run the command of `sys.argv`."""
+    warnings.formatwarning = _warning
     with extras.named(" ".join(("rrcm", *sys.argv[1:2]))):
         for argument in sys.argv:
             require_utf8(argument, ConfigError)

@@ -16,6 +16,7 @@ OPSETS = (
 DRAWS = 2**32  # most draws per image: a draw's index is 32 bits of the noise counter
 SUBSET = re.compile(r"all|(every|first):[1-9][0-9]{0,9}")
 
+LEAST_NOISE = 1e-4  # sigma: a fortieth of a grey level; radii of less round to 0
 MOST_NOISE = 10.0  # sigma: ten times a pixel's range; the smallest common one in 0..255 is 15
 
 
@@ -27,9 +28,13 @@ def noise_level(sigma: float, *, name: str = "sigma") -> None:
         name: Its key or option, for messages.
 
     Raises:
-        ConfigError: It is not positive, or above MOST_NOISE; suggests the value in these units.
+        ConfigError: It is below LEAST_NOISE, or above MOST_NOISE; suggests it in these units.
     """
     require(0 < sigma < math.inf, f"{name}: must be positive, got {sigma:g}")
+    require(
+        sigma >= LEAST_NOISE,
+        f"{name}: must be at least {LEAST_NOISE:g}, as radii of less round to 0, got {sigma:g}",
+    )
     scaled = sigma / 255
     require(
         sigma <= MOST_NOISE,

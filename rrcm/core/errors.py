@@ -1,5 +1,8 @@
 """Errors that a user can fix. Any other exception is a bug and should crash loudly."""
 
+import warnings
+from collections.abc import Iterable
+
 
 class RrcmError(Exception):
     """Base class of these errors; the command line prints them in one line and exits 1.
@@ -43,6 +46,16 @@ class CertificateError(RrcmError):
 
 class StageError(RrcmError):
     """A pipeline stage cannot start, or its inputs changed while it ran."""
+
+
+class PlausibilityWarning(UserWarning):
+    """What was asked for is valid, and probably not what was meant."""
+
+
+def warn(lines: Iterable[str], *, stacklevel: int = 1) -> None:
+    """Warn of each of ``lines`` by a `PlausibilityWarning`; the command line shows it in a line."""
+    for line in lines:
+        warnings.warn(line, PlausibilityWarning, stacklevel=stacklevel + 1)
 
 
 def printable(text: str, *, lines: bool = False) -> str:

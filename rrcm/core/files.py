@@ -38,7 +38,7 @@ def atomic(path: Path) -> Iterator[Path]:
     Guarantee: whatever happens, including a crash, ``path`` holds either its old bytes or all of
     its new ones.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     ending = f".{secrets.token_hex(4)}.part"  # others cannot put a link there, as they cannot guess
     part = path.with_name(f".{_cut(path.name, NAME - 1 - len(ending))}{ending}")
     try:
@@ -67,13 +67,28 @@ def naming(path: Path, *parts: Path) -> Iterator[None]:
         raise
 
 
+def make_folder(path: Path) -> None:
+    """Create the folder that ``path`` lies in, if it is not there.
+
+    Raises:
+        DataError: A file has the name of this folder, or of one above it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise DataError(f"{path}: a file lies where a folder has to be; name a folder") from None
+
+
 def require_place(path: Path) -> None:
     """Create the folder of ``path``, and check before any work that a file can be created there.
 
     Raises:
+        DataError: ``path`` is a folder, or a file lies where its folder has to be.
         OSError: It cannot, because of its name, its folder, or missing permissions.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise DataError(f"{path}: a folder; name a file")
+    make_folder(path)
     with suppress(FileNotFoundError):
         path.lstat()  # raises if the name is too long
     tempfile.TemporaryFile(dir=path.parent).close()

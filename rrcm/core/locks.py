@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rrcm.core.errors import StageError
+from rrcm.core.files import make_folder
 
 POLL = 0.1  # seconds
 
@@ -71,7 +72,7 @@ def alone(
     Raises:
         StageError: Another process is still at the same work, and is named; or as `opened`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     file = _wait(path, work, say, patience)
     try:
         os.ftruncate(file, 0)

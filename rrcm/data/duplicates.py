@@ -5,14 +5,21 @@ from hashlib import sha256
 
 import numpy as np
 
+from rrcm.core.labels import UNKNOWN
+from rrcm.data.splits.shards import Split
 
-def digests(images: np.ndarray) -> list[bytes]:
-    """A digest of the pixels of each of ``images`` [N, C, H, W]."""
+
+def digests(split: Split) -> list[bytes]:
+    """A digest of the pixels of each image."""
+    images = np.asarray(split.images)
     return [sha256(np.ascontiguousarray(image).data).digest() for image in images]
 
 
-def line(pictures: Sequence[bytes]) -> list[str]:
-    """A line on `digests` that come again; often none."""
+def line(pictures: Sequence[bytes], labels: Sequence[int]) -> list[str]:
+    """A line on `digests` that come again, some under another label; often none."""
     again = len(pictures) - len({*pictures})
-    said = "equal others; intervals are of independent ones, and so too narrow"
+    known = {pair for pair in zip(pictures, labels, strict=False) if pair[1] != UNKNOWN}
+    torn = len(known) - len({picture for picture, _ in known})
+    said = "equal others" + f", {torn:,} of them under another label" * (torn > 0)
+    said += "; intervals are of independent ones, and so too narrow"
     return [f"duplicates: {again:,} of {len(pictures):,} pictures {said}"] if again else []

@@ -1,6 +1,7 @@
 """Reads a folder of pictures as a split, with labels from sub-folders or a CSV file, or without."""
 
 import io
+import posixpath
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
@@ -100,7 +101,7 @@ def folder(
         max_value=MAX_VALUE,
     )
     files = [names[place] for place in places]
-    again = duplicates.line(duplicates.digests(np.asarray(split.images)))
+    again = duplicates.line(duplicates.digests(split), split.labels.tolist())
     return Folder(
         split=split,
         files=files,
@@ -168,9 +169,9 @@ def _rows(path: Path) -> list[tuple[int, str, str]]:
 
 
 def _spelled(name: str) -> list[str]:
-    """What a name in a table may stand for: itself, one of our own tables, or of Windows."""
+    """What a name in a table may stand for: itself, one of our own tables, ./a//b or a\\b."""
     plain = name.strip()
-    return [name, plain, uncell(plain), plain.replace("\\", "/")]
+    return [name, plain, uncell(plain), posixpath.normpath(plain.replace("\\", "/"))]
 
 
 def _place(name: str, alike: Mapping[str, str], root: str) -> str | None:

@@ -29,7 +29,7 @@ import rrcm
 from rrcm.certification.answers import Answers
 from rrcm.certification.sampling import sampler, voting
 from rrcm.certification.votes import records
-from rrcm.core.errors import BackendError, ConfigError, DataError, VotesError
+from rrcm.core.errors import BackendError, ConfigError, DataError, PlausibilityWarning, VotesError
 from rrcm.inference.foreign import _probes
 
 SIGMA = 0.5
@@ -774,11 +774,16 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
         4,
     ]
     assert some.table.equals(rrcm.report(answers, [-1, *LABELS[1:3], -1, -1, -1]).table)
-    again = smooth().certify(torch.cat([IMAGES[:1], IMAGES[:2]]), **FAST)
     line = "duplicates: 1 of 3 pictures equal others"
+    with pytest.warns(PlausibilityWarning, match=line):
+        again = smooth().certify(torch.cat([IMAGES[:1], IMAGES[:2]]), **FAST)
     assert line in repr(rrcm.report(again)) and line not in repr(rrcm.report(again[1:]))
     rrcm.report(again).save(tmp_path / "again.html")
     assert line in (tmp_path / "again.html").read_text()
+    (tmp_path / "file").touch()
+    for place in ("file/page.html", "file"):
+        with refused(DataError, f"{tmp_path}/file", "a file lies where a folder has to be"):
+            page.save(tmp_path / place)
     with refused(DataError, "image: expected one picture, got 6"):
         smooth().answer(IMAGES)
     assert "of the labelled images (2 of 6)" in repr(rrcm.report(answers, [-1] * 4 + LABELS[4:]))
@@ -787,6 +792,35 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
             rrcm.report(none, [])
     with refused(ConfigError, "confidence: must lie in (0, 1), got 1.5"):
         rrcm.report(answers, confidence=1.5)
+
+
+def test_what_looks_wrong_is_warned_of_and_in_the_report():
+    """Pixels of 0..16 that nobody scaled are dark to every network; labels may come later."""
+    dark = torch.arange(320).remainder(17).to(torch.uint8).view(20, 1, 4, 4)  # 17 are different
+    with pytest.warns(PlausibilityWarning) as warned:
+        answers = smooth().certify(dark, **FAST)
+
+    texts = [str(one.message).partition(",")[0] for one in warned]
+    assert texts == [
+        "duplicates: 3 of 20 pictures equal others; intervals are of independent ones",
+        "no pixel is brighter than 0.0627",
+        "20 of 20 pictures are answered '0' without noise: check mean",
+    ]
+    assert {one.filename for one in warned} == {__file__}
+    labelled = repr(rrcm.report({"mine": answers}, [0, 1] * 10))
+    assert "mine: 20 of 20 pictures are answered '0' without noise, though 10" in labelled
+    assert "3 of 20 pictures equal others, 3 of them under another label" in labelled
+    with pytest.warns(PlausibilityWarning, match="no pixel is brighter than 0.0627"):
+        smooth().certify(dark, budget=60.0, **FAST)
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_at_once(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(sampler.VoteSampler, "draw_votes", None)
+    (tmp_path / "file").touch()
+    for name, why in [("file/a.jsonl", "a file lies where"), ("file/b/a", "a file lies"), ("", "")]:
+        place = tmp_path / name
+        with refused(DataError, f"{place}: {why}"):
+            smooth().certify(IMAGES, votes=place, **FAST)
 
 
 # Openers.

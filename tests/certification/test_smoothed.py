@@ -136,6 +136,8 @@ def test_mistakes_are_found_when_a_file_is_opened(file: Path, tmp_path: Path):
         openers.smooth(file, sigma=0.5, classes=["a", "b", "c"])
     with refused(ConfigError, "sigma: 60 looks like units of 0..255", "that is sigma 0.235"):
         openers.smooth(file, sigma=60.0)
+    with refused(ConfigError, "sigma: must be at least 0.0001, as radii of less round to 0"):
+        openers.smooth(file, sigma=1e-9)
     with refused(ConfigError, "resize: 'crob' is none of exact, crop, squash"):
         openers.smooth(file, sigma=0.5, resize="crob")
 

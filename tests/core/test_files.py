@@ -12,7 +12,7 @@ from builders import refused
 from rrcm.core import errors, files, registry
 from rrcm.core.errors import ConfigError, RrcmError
 
-ERRORS = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, Exception)]
+ERRORS = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, RrcmError)]
 
 
 def test_a_file_is_replaced_when_its_block_succeeds(tmp_path):

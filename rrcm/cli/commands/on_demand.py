@@ -29,8 +29,8 @@ from rrcm.cli.requests import Request
 from rrcm.config.certification import Certify, Report
 from rrcm.config.defaults import CONFIDENCE, DRAWS, RADII, STOPPING
 from rrcm.core import locks
-from rrcm.core.errors import VotesError, printable
-from rrcm.core.files import require_place, write_text
+from rrcm.core.errors import VotesError, printable, warn
+from rrcm.core.files import make_folder, require_place, write_text
 from rrcm.data.splits.shards import Split
 
 VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
@@ -87,7 +87,7 @@ def _results(
     report = shown(asked, header)
     entry, written = certified(certify, header, rows, project)
     table, tried = entry.table, trial.read(_tried(header))
-    warned = [f"warning: {line}" for line in trial.warnings(header, tried, rows)]
+    warn(plausibility.of_votes(header, rows, tried))
     foreign = header.backend.startswith(FOREIGN)
     if opened and opened.files:
         table["file"] = table["idx"].map(opened.files)
@@ -95,7 +95,6 @@ def _results(
     certification.write(whole if foreign else table, written)  # a run's is that of its stage
     entry = dataclasses.replace(entry, table=whole)
     lines = [
-        *([*warned, ""] if warned else []),
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         *([f"stale: {header.run}: {'; '.join(entry.stale)}"] if entry.stale and not opened else []),
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha}; stopping rule "
@@ -259,7 +258,7 @@ def kept_seed(header: Header, split: Split) -> int:
     if not path.exists():
         part, seed = path.with_suffix(f".seed-{os.getpid()}"), _seed_of_votes(header, split)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             part.write_text(f"{secrets.randbits(64) if seed is None else seed}\n")
             with suppress(FileExistsError):
                 os.link(part, path)  # the first of several processes decides

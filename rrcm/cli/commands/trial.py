@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rrcm.certification import checks, plausibility
 from rrcm.certification.plausibility import TrialAnswers
-from rrcm.certification.votes.records import Header, Row
+from rrcm.certification.votes.records import Header
 from rrcm.cli.classifiers import Opened, note
 from rrcm.core import registry
+from rrcm.core.errors import warn
 from rrcm.core.files import write_json
 
 FOREIGN = "foreign/"  # prefix of the backend of a classifier trained elsewhere
@@ -32,19 +33,10 @@ def ensure(path: Path, wanted: Header, source: Opened) -> None:
         ours=not wanted.backend.startswith(FOREIGN),
     )
     note(plausibility.fact(tried, sigma=wanted.sigma))
-    for line in warnings(wanted, tried, []):
-        note(line, kind="warning")
+    warn(plausibility.of_votes(wanted, [], tried))
     write_json(path, dataclasses.asdict(tried))
 
 
 def read(path: Path) -> TrialAnswers | None:
     """Return the answers that `ensure` kept in ``path``; None if votes were drawn without it."""
     return TrialAnswers(**json.loads(path.read_text())) if path.exists() else None
-
-
-def warnings(header: Header, tried: TrialAnswers | None, rows: list[Row]) -> list[str]:
-    """Return a line for each implausible finding; under noise from all votes, if there are any."""
-    labels, answers = plausibility.smoothed(rows)
-    if tried and not rows:
-        labels, answers = tried.labels, tried.noisy
-    return plausibility.warnings(tried, labels, answers, classes=header.classes, sigma=header.sigma)
