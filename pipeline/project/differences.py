@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rrcm.analysis import entries
-from rrcm.config.params import modern
 from rrcm.core.schema import finite
 
 FEW = 4  # differences that are listed individually
@@ -18,7 +17,7 @@ def differences(recorded: Mapping[str, Any], tree: Mapping[str, Any]) -> tuple[s
     One string for each key, in dotted form: ``runs.tiny.sigma was 0.25, is now 0.26``.
     """
     changes: list[str] = []
-    for section, was in modern(recorded).items():
+    for section, was in recorded.items():
         now = _part(tree, section)
         if now is None:
             changes.append(f"{section} is no longer there")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -132,51 +132,9 @@ def load(path: Path = PARAMS) -> Params:
     """
     node = read_yaml(path)
     with reading(path):
-        if isinstance(node, Mapping):
-            _require_modern(node)
         params = parse(node, Params, where="")
         _consistent(params)
     return params
-
-
-def modern(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Recorded sections by dotted name, as this version writes them.
-
-    Versions before 0.3 wrote ``shards/train`` where a start or guide is `NONE`, and had
-    ``certify.alpha`` in ``sample`` too, beside options that no preset used.
-    """
-    sections = {name: _with_none(value) for name, value in recorded.items()}
-    sample = sections.get("sample")
-    if isinstance(sample, Mapping):
-        if "alpha" in sample:
-            sections["certify.alpha"] = sample["alpha"]
-        off = {key for key in ("label_aware", "soft", "paired") if not sample.get(key, 1)}
-        sections["sample"] = {k: v for k, v in sample.items() if k not in {"alpha", *off}}
-    return sections
-
-
-def _with_none(node: Any) -> Any:
-    if not isinstance(node, Mapping):
-        return node
-    old = {key for key in ("start", "guide") if node.get(key) == "shards/train"}
-    return {key: NONE if key in old else _with_none(value) for key, value in node.items()}
-
-
-def _require_modern(node: Mapping[str, Any]) -> None:
-    if "generations" in node:
-        raise ConfigError("generations: pictures are no longer generated; remove this section")
-    today = modern(node)
-    if today.get("sample") != node.get("sample"):
-        raise ConfigError(
-            "sample: votes are drawn for certify.alpha now; remove the lines alpha, label_aware, "
-            "soft and paired, then `rrcm accept --because` keeps results"
-        )
-    if today != node:
-        raise ConfigError(
-            "starts and guides that are none are written none now, not shards/train: "
-            f"`sed -i 's,: shards/train,: {NONE},' {PARAMS}`, then `rrcm accept --because` keeps "
-            "results"
-        )
 
 
 def _consistent(params: Params) -> None:

@@ -219,26 +219,6 @@ def test_what_is_not_a_mapping_of_yaml_is_refused_in_one_line(tmp_path):
             read_yaml(path)
 
 
-def test_older_spellings_are_refused_and_read_in_records(tmp_path):
-    """A record of another version is no difference to params.yaml, so that nothing is stale."""
-    node = changed(plain(PARAMS), "runs.tiny-gaussian-s050.start", "shards/train")
-    with refused(ConfigError, "written none now, not shards/train"):
-        load(tmp_path, node)
-    with refused(ConfigError, "remove the lines alpha, label_aware, soft and paired"):
-        load(tmp_path, changed(plain(PARAMS), "sample.alpha", 0.001))
-    with refused(ConfigError, "generations: pictures are no longer generated; remove this"):
-        load(tmp_path, plain(PARAMS) | {"generations": {}})
-
-    assert params.modern(node) == plain(PARAMS) == params.modern(plain(PARAMS))
-    assert params.modern(
-        {"sample": {"alpha": 0.01, "n": 5, "soft": 0.0}, "runs.a": {"start": "shards/train"}}
-    ) == {
-        "sample": {"n": 5},
-        "certify.alpha": 0.01,
-        "runs.a": {"start": "none"},
-    }
-
-
 def test_a_missing_file_is_told_where_presets_come_from(tmp_path):
     with refused(ConfigError, "not found", "rrcm preset digits"):
         params.load(tmp_path / "params.yaml")
