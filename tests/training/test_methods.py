@@ -61,6 +61,7 @@ def test_method(name):
 def test_every_knob_of_a_method_turns_something(name):
     method, network = registry.load("methods", name), model()
 
+    assert bool(constants(method)) == (name != "gaussian")
     for knob in constants(method):
         changed = method_loss(method, network, **{knob: turned(method, knob)})
         assert not torch.allclose(method_loss(method, network), changed), f"{knob} does nothing"
