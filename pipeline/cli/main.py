@@ -111,13 +111,13 @@ def accept(
         list[str] | None,
         typer.Argument(help="Stages, groups, globs or outputs.", show_default="all of dvc.yaml"),
     ] = None,
+    *,
     because: Annotated[
-        str | None,
-        typer.Option(help="Reason to accept code that differs; it is kept in provenance/."),
-    ] = None,
+        str, typer.Option(help="Why the code computes the same; it is kept in provenance/.")
+    ],
 ) -> None:
-    """Keep results that a change of code cannot have changed."""
-    from pipeline.project import accept as accepting
+    """Keep results although their code was rewritten: it computes the same."""
+    from pipeline.workflow import accept as accepting
 
     if not accepting.accept(targets or [], because=because, say=say):
         raise typer.Exit(1)

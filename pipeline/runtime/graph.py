@@ -31,6 +31,7 @@ from dvc.stage import PipelineStage
 from dvc.stage.exceptions import StageNotFound
 
 from pipeline import checked
+from pipeline.runtime import code
 from rrcm.core import pool
 from rrcm.core.ending import hook, reported
 from rrcm.core.errors import DataError, StageError, one_line
@@ -77,7 +78,8 @@ def digest(stage_name: str) -> str:
     has changed since it was last hashed, so that large data cost nothing here.
 
     Raises:
-        StageError: There is no such stage, or a file that it needs is missing.
+        StageError: There is no such stage, a file that it needs is missing, or the code is no
+            longer that which ``code/`` describes.
     """
     with opened() as repo:
         stage = _found(repo, stage_name)
@@ -86,6 +88,7 @@ def digest(stage_name: str) -> str:
             if isinstance(dependency, ParamsDependency):
                 read["params"] |= dependency.read_params()
             else:
+                code.require_current(dependency.def_path)
                 read["files"][dependency.def_path] = _hash(dependency, stage_name)
     return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 

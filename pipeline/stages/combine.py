@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.runtime import graph
+from pipeline.runtime import code, graph
 from rrcm.config import certification, sections
 from rrcm.core.files import sha256
 from rrcm.data.splits import shards
@@ -18,11 +18,14 @@ def main(name: str) -> None:
         folder = Path("models", name)
         used = sorted({about["model"]["architecture"] for _, about in members})
         # An evaluation depends on the code of one architecture; these digests add all others.
-        files = [f"rrcm/models/{kind}/{one}.py" for one in used for kind in ("networks", "folding")]
-        code, params = {f: sha256(Path(f)) for f in files}, sections.as_written(f"ensembles.{name}")
+        kinds = ("networks", "folding")
+        files = [f"{code.COMPONENTS}/{kind}/{one}.json" for one in used for kind in kinds]
+        params = sections.as_written(f"ensembles.{name}")
         for _, about in members:
             params |= about.pop("params")  # a record only, not part of the function
-        made = ensembles.save(folder, members, cfg, code=code, params=params)
+        made = ensembles.save(
+            folder, members, cfg, code={f: sha256(Path(f)) for f in files}, params=params
+        )
         folded, _ = ensembles.load(folder)
         stage.notes["parity"] = export(
             ensembles.EnsembleClassifier([network for network, _ in members], cfg),

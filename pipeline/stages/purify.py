@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.runtime import graph
+from pipeline.runtime import code, graph
 from rrcm.config import certification, sections
 from rrcm.core.files import sha256
 from rrcm.data.splits import shards
@@ -22,8 +22,8 @@ def main(name: str) -> None:
             pictures=split.images.shape[1:],
             # An evaluation depends on the code of one network; these digests add the others.
             code=[
-                f"rrcm/diffusion/purifiers/{cfg.purifier}.py",
-                f"rrcm/diffusion/networks/{cfg.network}.py",
+                f"{code.COMPONENTS}/purifiers/{cfg.purifier}.json",
+                f"{code.COMPONENTS}/denoiser_networks/{cfg.network}.json",
             ],
             params=sections.as_written(f"purified.{name}"),
         )

@@ -1,13 +1,18 @@
 """Detects what changed since dvc.lock was written, as DVC does, but without its locks."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from dvc.dependency.param import ParamsDependency
 from dvc.output import Output
 from dvc.stage import PipelineStage
+from dvc_data.hashfile.hash_info import HashInfo
 
+from pipeline.runtime import code
+from pipeline.workflow import code_changes
 from pipeline.workflow.dvc_lock import tree
 from rrcm.config.sections import PARAMS
 from rrcm.core.schema import listed, read_yaml
@@ -28,6 +33,20 @@ def find(values: Any, dotted: str, missing: object = None) -> Any:
             return missing
         values = values[key]
     return values
+
+
+def added(had: Any, has: Any, name: str) -> list[str] | None:
+    """Keys of mappings in ``has`` that ``had`` lacks, dotted; None if anything else differs."""
+    if not (isinstance(had, dict) and isinstance(has, dict)):
+        return [] if had == has else None
+    if had.keys() - has.keys():
+        return None
+    new = [f"{name}.{key}" for key in has if key not in had]
+    for key, value in had.items():
+        if (inner := added(value, has[key], f"{name}.{key}")) is None:
+            return None
+        new += inner
+    return new
 
 
 class Places:
@@ -62,9 +81,11 @@ class Changes:
     def __init__(self, graph: Any, *, here: bool, allow_missing: bool = False) -> None:
         """``here`` and ``allow_missing`` say how far to look at this workspace; see `plan.load`."""
         self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
-        self._made = Places((out.fs_path, out) for stage in graph for out in stage.outs)
+        stages = [stage for stage in graph if stage.addressing != code.STAGE]
+        self._made = Places((out.fs_path, out) for stage in stages for out in stage.outs)
         self._here, self._allow_missing = here, allow_missing
         self._hashes: dict[str, Any] = {}
+        self._found: dict[tuple[str, str], list[str]] = {}
 
     def sources(self, dep: Output) -> list[Output]:
         """The outputs that equal, contain or lie in a dependency."""
@@ -75,14 +96,15 @@ class Changes:
     def in_stage(self, stage: PipelineStage) -> str:
         """What `dvc status` would find, but without locks; `MISSING` if only files are not here."""
         try:
-            reasons = list(dict.fromkeys(self._in_stage(stage)))
+            reasons = list(dict.fromkeys([*self.but_code(stage), *self._of_code(stage)]))
         except OSError:  # files come and go while a stage runs
             return "its files are changing"
         changed = [one for one in reasons if one != MISSING]
         missing = MISSING in reasons and not self._allow_missing
         return "; ".join(changed) or MISSING * missing
 
-    def _in_stage(self, stage: PipelineStage) -> Iterator[str]:
+    def but_code(self, stage: PipelineStage, *, but_added: bool = False) -> Iterator[str]:
+        """The reasons, other than code, and with ``but_added`` other than new parameters."""
         if not any(one.hash_info for one in (*stage.deps, *stage.outs)):
             yield "has not run"
             return
@@ -90,31 +112,60 @@ class Changes:
             yield "its command changed"
         if stage.is_callback or stage.always_changed:
             yield "it always runs"
-        code = []
-        for dep in filter(self.in_input, [] if stage.frozen else stage.deps):
+        for dep in [] if stage.frozen else stage.deps:
             if isinstance(dep, ParamsDependency):
-                yield f"{dep.def_path} says otherwise: {listed(self._keys(dep), most=MOST)}"
-            elif not (sources := self.sources(dep)):
-                code.append(dep.def_path)
-            elif not all(one.exists for one in (dep, *sources)) and not self.in_lock(dep):
-                yield MISSING
-            else:
-                yield f"{dep.def_path} is not what it ran on"
-        if code:
-            yield f"code changed: {listed(code, most=MOST)}"
+                if keys := self._keys(dep, but_added=but_added):
+                    yield f"{dep.def_path} says otherwise: {listed(keys, most=MOST)}"
+            elif (sources := self.sources(dep)) and self.in_input(dep):
+                here = all(one.exists for one in (dep, *sources))
+                yield (
+                    f"{dep.def_path} is not what it ran on"
+                    if here or self.in_lock(dep)
+                    else MISSING
+                )
         for out in filter(self._in_output, stage.outs):
             if out.hash_info and out.exists and out.changed_checksum():
                 yield f"{out.def_path} is not what dvc.lock has"
             else:
                 yield MISSING if out.hash_info else f"{out.def_path} was not made yet"
 
-    def _keys(self, dep: ParamsDependency) -> list[str]:
+    def code(self, stage: PipelineStage) -> list[Output]:
+        """The dependencies that git keeps, what the code means among them, that have changed."""
+        inputs = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
+        kept = [] if stage.frozen else [dep for dep in inputs if not self.sources(dep)]
+        return [dep for dep in kept if self.in_input(dep)]
+
+    def _of_code(self, stage: PipelineStage) -> Iterator[str]:
+        if changed := self.code(stage) if any(dep.hash_info for dep in stage.deps) else []:
+            places = chain.from_iterable(map(self._places, changed))
+            yield f"code changed: {listed([*dict.fromkeys(places)], most=MOST)}"
+
+    def _places(self, dep: Output) -> list[str]:
+        """Where the code differs from that which a stage ran on."""
+        key = (dep.def_path, dep.hash_info.value)
+        if key not in self._found:
+            self._found[key] = code_changes.places(*key)
+        return self._found[key]
+
+    def _keys(self, dep: ParamsDependency, *, but_added: bool = False) -> list[str]:
         """The parameters whose values differ from those that the stage ran with."""
         if dep.def_path != str(PARAMS) or not dep.params:
             return sorted(dep.status().get(dep.def_path, ()))
         known = dep.hash_info.value or {}
         read = {key: find(self.values, key, dep) for key in dep.params}
-        return sorted(key for key in read if key not in known or known[key] != read[key])
+        differing = sorted(key for key in read if key not in known or known[key] != read[key])
+        if not but_added:
+            return differing
+        return [key for key in differing if added(known.get(key), read[key], key) is None]
+
+    def new_parameters(self, stage: PipelineStage) -> list[str]:
+        """Keys, dotted, that params.yaml has and the stage ran without."""
+        keys: list[str] = []
+        for dep in stage.deps:
+            if isinstance(dep, ParamsDependency):
+                for key, had in (dep.hash_info.value or {}).items():
+                    keys += added(had, find(self.values, key, dep), key) or []
+        return keys
 
     def in_input(self, dep: Output) -> bool:
         """Whether a dependency differs from the version that the stage ran on."""
@@ -147,7 +198,18 @@ class Changes:
         return self._here and (data.exists or not self._allow_missing)
 
     def _hash(self, dep: Output) -> Any:
-        """DVC's hash of a dependency, cached because many stages share the same code."""
-        if dep.fs_path not in self._hashes:
-            self._hashes[dep.fs_path] = dep.get_hash() if dep.exists else None
-        return self._hashes[dep.fs_path]
+        """DVC's hash of a dependency, cached because many stages share it.
+
+        That of what the code means is of the code here, which DVC may not have described yet.
+        """
+        if (path := dep.def_path) not in self._hashes:
+            texts = code.texts(path)
+            md5 = {name: hashlib.md5(text.encode()).hexdigest() for name, text in texts.items()}
+            if path in md5:
+                self._hashes[path] = HashInfo("md5", md5[path])
+            elif md5:
+                inside = {name.removeprefix(f"{path}/"): digest for name, digest in md5.items()}
+                self._hashes[path] = HashInfo("md5", tree(inside))
+            else:
+                self._hashes[path] = dep.get_hash() if dep.exists else None
+        return self._hashes[path]

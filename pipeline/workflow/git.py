@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from rrcm.core.errors import StageError
@@ -40,32 +41,18 @@ def unmerged() -> list[str]:
     return sorted({*filter(None, names.split("\0"))})
 
 
-class Blobs:
-    """Reads blobs of git by name, all from one `git cat-file` process."""
+def contents(name: str) -> bytes | None:
+    """The bytes of a file by a name such as ``HEAD:./dvc.lock``; None if git has none of it."""
+    command = ["git", "cat-file", "blob", name]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+    return done.stdout if done.returncode == 0 else None
 
-    def __enter__(self) -> "Blobs":
-        """Start the process."""
-        command = ["git", "cat-file", "--batch"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._known: dict[str, bytes] = {}
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """End the process."""
-        self._process.communicate()
-
-    def __getitem__(self, name: str) -> bytes:
-        """The bytes of a blob.
-
-        Raises:
-            StageError: git does not have it.
-        """
-        if name not in self._known:
-            asked, answers = self._process.stdin, self._process.stdout
-            asked.write(f"{name}\n".encode())
-            asked.flush()
-            header = answers.readline().split()
-            if len(header) != 3:
-                raise StageError(f"{Path.cwd()}: git has no object {name}; `git fsck` says more")
-            self._known[name] = answers.read(int(header[2]) + 1)[:-1]
-        return self._known[name]
+def versions(path: str, most: int) -> Iterator[bytes]:
+    """The contents of a file as it is here, and in up to ``most`` commits, newest first."""
+    if Path(path).is_file():
+        yield Path(path).read_bytes()
+    log = attempt("log", "--format=%H", f"--max-count={most}", "--", path) or ""
+    for commit in log.split():
+        if (content := contents(f"{commit}:./{path}")) is not None:
+            yield content

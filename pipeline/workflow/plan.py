@@ -20,6 +20,7 @@ from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc.stage import PipelineStage
 
 from pipeline import checked
+from pipeline.runtime import code
 from pipeline.runtime import graph as dvc
 from pipeline.workflow import dvc_lock, lockfile
 from pipeline.workflow.changes import Changes, find, overlap
@@ -104,9 +105,30 @@ def load(
         ]
 
 
+def refreshed() -> None:
+    """Have DVC write what the code means, if the code has changed since it last did.
+
+    Raises:
+        StageError: DVC failed, or the code is no valid Python.
+    """
+    if not code.STAGE_FILE.exists():
+        return
+    with dvc.opened() as repo:
+        (stage,) = repo.stage.collect(code.STAGE)
+        parts = [*stage.deps, *stage.outs]
+        changed = any(not one.exists or one.get_hash() != one.hash_info for one in parts)
+    if changed:
+        with lockfile.repro([code.STAGE]) as process:
+            output = process.stdout.read()
+        if process.returncode != 0:
+            raise StageError(f"{code.STAGE}: {' '.join(output.decode().split())}")
+
+
 @contextmanager
 def opened(folder: str = ".") -> Iterator[tuple[Any, list[PipelineStage]]]:
     """DVC's graph, including data tracked by .dvc files, and its stages in `dvc repro`'s order.
+
+    Without the stage of `code`, which `refreshed` runs: it has no part in what others compute.
 
     Raises:
         StageError: As `graph.opened`.
@@ -119,7 +141,8 @@ def opened(folder: str = ".") -> Iterator[tuple[Any, list[PipelineStage]]]:
             finally:
                 gc.enable()
             order = plan_repro(graph, repo.index.stages)
-            yield graph, [stage for stage in order if not stage.is_data_source]
+            others = [stage for stage in order if stage.addressing != code.STAGE]
+            yield graph, [stage for stage in others if not stage.is_data_source]
     except StageError as error:
         if str(dvc_lock.LOCKFILE) in str(error):
             dvc_lock.parse()  # raises an error with the way out

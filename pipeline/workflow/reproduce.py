@@ -73,6 +73,7 @@ def side_by_side(arguments: Sequence[str], *, jobs: int, shares: int, say: Say) 
         say(restored)
     stop = Stop()
     with processes.signals(stop, say):
+        plan.refreshed()
         stages = plan.load(targets, allow_missing=bool(options))
         nodes = split.expanded(stages, count=shares)
         with here(len(nodes), jobs=jobs, stop=stop, say=say) as executor:

@@ -7,7 +7,6 @@ file that git has: that of either side, or an earlier one.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from dvc.dependency.param import ParamsDependency
 from dvc.stage import PipelineStage
 from dvc.stage.loader import StageLoader
 
-from pipeline.workflow import git, lockfile
+from pipeline.runtime import code
+from pipeline.workflow import git, lockfile, plan
 from pipeline.workflow.changes import Changes
 from pipeline.workflow.dvc_lock import LOCKFILE, MARKERS
 from pipeline.workflow.lockfile import RESULTS
-from pipeline.workflow.plan import opened
 from rrcm.core.errors import StageError
 from rrcm.core.files import atomic
 from rrcm.core.schema import listed
@@ -38,14 +37,15 @@ def resolve() -> str:
     Inputs are the command, code, parameters and data of the stage as they are now; data of other
     stages are those of the new entries. A stage of which no version has such an entry keeps the
     nearest one, and runs again. Nothing is removed from the cache. What git could not merge of
-    dvc.lock and of the metrics is then whole, and git is told so.
+    dvc.lock, code/ and the metrics is then whole, and git is told so.
 
     Raises:
         StageError: Another file has conflict markers, or there is no whole version of dvc.lock.
     """
     unmerged = git.unmerged()
     results = [name for name in unmerged if name.startswith(RESULTS)]
-    for name in {*unmerged} - {*results}:
+    described = [name for name in unmerged if name.startswith(f"{code.FOLDER}/")]
+    for name in {*unmerged} - {*results, *described}:
         if Path(name).is_file() and MARKERS.search(Path(name).read_text(errors="replace")):
             raise StageError(
                 f"{name}: has conflict markers; resolve them first, because a result counts by "
@@ -59,7 +59,10 @@ def resolve() -> str:
         )
     known = {**dict(versions[:2][-1][1]), **versions[0][1]}
     lockfile.replace(known)  # beside a damaged file, DVC reads no graph
-    with opened() as (graph, order):
+    if described:
+        _settle(code.STAGE_FILE.with_suffix(".lock"), (":2:", ":3:"))
+        plan.refreshed()
+    with plan.opened() as (graph, order):
         changes, places = Changes(graph, here=False), dict[str, str]()
         for stage in order:
             place = _place(stage, versions, changes, known)
@@ -67,12 +70,11 @@ def resolve() -> str:
             places[stage.addressing] = place if all(places[name] for name in above) else ""
         in_git = [one.addressing for one in order if not all(out.use_cache for out in one.outs)]
     lockfile.replace({name: known[name] for name in places if name in known} | known)
-    with git.Blobs() as blobs:
-        sides = (":3:", ":2:") if THEIRS in map(places.get, in_git) else (":2:", ":3:")
-        for name in {*results} - {str(LOCKFILE)}:
-            _settle(Path(name), blobs, sides)
-    if results:
-        git.run("add", "--all", "--", *results)
+    sides = (":3:", ":2:") if THEIRS in map(places.get, in_git) else (":2:", ":3:")
+    for name in {*results} - {str(LOCKFILE)}:
+        _settle(Path(name), sides)
+    if unmerged := [*results, *described]:
+        git.run("add", "--all", "--", *unmerged)
     return _summary(places)
 
 
@@ -81,22 +83,19 @@ def _versions(*, merged: bool) -> Iterator[Version]:
     heads = [name for name in HEADS if git.attempt("rev-parse", "--verify", "--quiet", name)]
     log = ("log", "--full-history", "--format=%h", f"--max-count={HISTORY}", *heads)
     earlier = (git.attempt(*log, "--", str(LOCKFILE)) or "").split() if heads else []
-    with git.Blobs() as blobs:
 
-        def text(prefix: str) -> str:
-            with suppress(StageError):  # not in git there
-                return blobs[f"{prefix}./{LOCKFILE}"].decode(errors="replace")
-            return ""
+    def text(prefix: str) -> str:
+        return (git.contents(f"{prefix}./{LOCKFILE}") or b"").decode(errors="replace")
 
-        def file(path: Path) -> str:
-            return path.read_text(errors="replace") if path.is_file() else ""
+    def file(path: Path) -> str:
+        return path.read_text(errors="replace") if path.is_file() else ""
 
-        texts = {"" if merged else file(LOCKFILE): "this file"}
-        for prefix, place in INDEX.items():
-            texts.setdefault(text(prefix), place)
-        texts.setdefault(file(lockfile.KEPT), "the last run")
-        for commit in (*heads, *earlier):
-            texts.setdefault(text(f"{commit}:"), commit)
+    texts = {"" if merged else file(LOCKFILE): "this file"}
+    for prefix, place in INDEX.items():
+        texts.setdefault(text(prefix), place)
+    texts.setdefault(file(lockfile.KEPT), "the last run")
+    for commit in (*heads, *earlier):
+        texts.setdefault(text(f"{commit}:"), commit)
     for content, place in texts.items():
         if stages := lockfile.whole(content):
             yield place, stages
@@ -130,11 +129,10 @@ def _fill(stage: PipelineStage, entry: Mapping[str, Any]) -> None:
     StageLoader.fill_from_lock(stage, {"cmd": "", **entry})
 
 
-def _settle(path: Path, blobs: git.Blobs, sides: Sequence[str]) -> None:
+def _settle(path: Path, sides: Sequence[str]) -> None:
     """Write the version of the first of ``sides`` that has the file, which git could not merge."""
     for side in sides:
-        with suppress(StageError):  # that side has removed it
-            content = blobs[f"{side}./{path.as_posix()}"]
+        if (content := git.contents(f"{side}./{path.as_posix()}")) is not None:
             with atomic(path) as part:
                 part.write_bytes(content)
             return

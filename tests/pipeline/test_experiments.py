@@ -69,7 +69,10 @@ def test_a_queued_experiment_that_fails_is_told_and_has_what_git_has(told: Works
     told.run("dvc", "exp", "run", "--queue", "--name", "unknown", *change)
     said = told.run("dvc", "exp", "run", "--run-all")
 
-    assert f"/{method}'" in said and "Failed to reproduce experiment(s) 'unknown'" in said
+    assert (
+        "/code/components/methods/mine.json'" in said
+        and "Failed to reproduce experiment(s) 'unknown'" in said
+    )
     (line,) = re.findall(r"`(! dvc queue status[^`]*)`", PAGE)
     assert "unknown" in told.run("bash", "-c", line, fails=True)
     told.run("git", "add", method)

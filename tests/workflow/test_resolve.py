@@ -20,7 +20,7 @@ stages:
     foreach: ${runs}
     do:
       cmd: echo draw ${key} >> ran && cat params.yaml > votes-${key}
-      deps: [code]
+      deps: [code/stages/draw.json]
       params: [n, 'runs.${key}']
       outs: ['votes-${key}']
   certify:
@@ -34,6 +34,14 @@ stages:
     cmd: echo report >> ran && mkdir -p metrics && cat radii-a > metrics/a
     deps: [radii-a]
     metrics: [metrics: {cache: false}]
+"""
+CODE = """
+stages:
+  code:
+    cmd: mkdir -p code/stages && cp source code/stages/draw.json
+    wdir: ..
+    deps: [source]
+    outs: [code/stages: {cache: false, persist: true}]
 """
 MARKS = ("<<<<<<<", "=======", ">>>>>>>")
 MORE, FEWER, BOTH = {"n": 2}, {"radii": 2}, {"n": 2, "radii": 2}
@@ -70,7 +78,9 @@ def branches(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(path)
         git("init", "--quiet", "--initial-branch", "main")
         Repo.init(".").close()
-        files = {"dvc.yaml": GRAPH, "code": "", ".gitignore": "/ran\n/.rrcm\n/votes-*\n/radii-*\n"}
+        files = {"dvc.yaml": GRAPH, "code/dvc.yaml": CODE, "source": "1\n\n\n\n2\n"}
+        files[".gitignore"] = "/ran\n/.rrcm\n/votes-*\n/radii-*\n"
+        Path("code").mkdir()
         for name, text in files.items():
             Path(name).write_text(text)
         of = {"main": {}, "more": MORE, "fewer": FEWER, "added": ADDED, "other": OTHER}
@@ -208,3 +218,21 @@ def test_a_run_that_was_added_on_each_side_keeps_its_result(here: Path):
     assert found == entries("added") | entries("other")
     assert [name for name in found if name.startswith("draw")] == ["draw@a", "draw@b", "draw@c"]
     assert ran() == []
+
+
+def test_what_the_code_means_is_written_anew(here: Path):
+    """Each side edits a line of it, and git merges the code but not its digest."""
+    for branch, old, new in (("more", "1\n", "one\n"), ("fewer", "2\n", "two\n")):
+        git("checkout", "--quiet", branch)
+        Path("source").write_text(Path("source").read_text().replace(old, new))
+        assert ran()
+        git("commit", "--quiet", "--all", "--message", f"{branch}, other code")
+    Path(".git/info/attributes").write_text("dvc.lock merge=binary\ncode/**/*.json merge=binary\n")
+    git("merge", "more", fails=True)
+    edit(BOTH)
+    resolve.resolve()
+
+    assert Path("code/stages/draw.json").read_text() == "one\n\n\n\ntwo\n"
+    git("commit", "--quiet", "--message", "merged")  # nothing is unmerged
+    assert ran() == ["draw a", "certify a", "report"]
+    git("diff", "--exit-code", "--", "code")

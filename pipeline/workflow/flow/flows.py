@@ -19,6 +19,7 @@ from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Completed, Failed
 
+from pipeline.runtime import code
 from pipeline.workflow import lockfile, plan, schedule, stage_run
 from pipeline.workflow import shares as split
 from pipeline.workflow.flow import checkout, environment
@@ -90,6 +91,10 @@ def _rebuilt(
             stack.enter_context(checkout.at(commit, stop=stop, say=logger.info))
             if restored := lockfile.restore():
                 logger.warning(restored)
+            if hosts:  # they run a commit, with what it says of its code
+                code.require_current(str(code.FOLDER))
+            else:
+                plan.refreshed()
             nodes = plan.load(targets, force=force, here=not hosts)
             nodes = split.expanded(nodes, count=shares)
             tasks = Tasks(commit=commit, stop=stop)

@@ -1,0 +1,98 @@
+"""``rrcm accept``: a change of code was found to compute the same, and results stay as they are.
+
+What changes only comments, docstrings or annotations needs no acceptance: see `code`.
+"""
+
+import datetime
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dvc.dependency.param import ParamsDependency
+from dvc.repo.reproduce import plan_repro
+from dvc.stage import PipelineStage
+from dvc.stage.serialize import to_single_stage_lockfile
+
+from pipeline import checked
+from pipeline.workflow import dvc_lock, lockfile, plan
+from pipeline.workflow.changes import MISSING, Changes
+from rrcm.core.errors import DataError, StageError
+from rrcm.core.files import write_json
+
+
+def accept(targets: Sequence[str], *, because: str, say: Callable[[str], None]) -> bool:
+    """Accept changed code of the stages that make ``targets``, and of those upstream; none: all.
+
+    Guarantee: entries of dvc.lock are renewed only for stages whose code differs, or whose
+    parameters have new keys beside the old values, and for no stage downstream of another change.
+    The reason is noted in ``provenance/<stage>.json``. dvc.lock is replaced atomically.
+
+    Returns:
+        Whether all these stages are up to date now.
+
+    Raises:
+        ConfigError: params.yaml is not valid.
+        StageError: There is no reason, dvc.yaml or dvc.lock cannot be read, or a stage ran
+            meanwhile; nothing was written.
+        DataError: The provenance file for the reason is not here; nothing was written.
+    """
+    if not because.strip():
+        raise StageError("--because: say why in a few words; provenance keeps them")
+    checked.load()
+    plan.refreshed()
+    before, notes, now = dvc_lock.read().get("stages", {}), dict[Path, Any](), dict[str, Any]()
+    refused: dict[str, str] = {}
+    with plan.opened() as (graph, order):
+        wanted = [stage for word in targets for stage in plan.meant(word, order)] or order
+        needed, changes = {*plan_repro(graph, wanted)}, Changes(graph, here=True)
+        above = plan.upstream(graph, order)
+        try:
+            for stage in (stage for stage in order if stage in needed):
+                name, waits = stage.addressing, [up.addressing for up in above[stage]]
+                others = {*changes.but_code(stage, but_added=True)} - {MISSING}
+                new, differs = changes.new_parameters(stage), changes.code(stage)
+                if others:
+                    refused[name] = "; ".join(sorted(others))
+                elif (differs or new) and (first := next((w for w in waits if w in refused), "")):
+                    refused[name] = f"it comes after {first}"
+                elif differs or new:
+                    path = Path("provenance", f"{name}.json")
+                    notes[path] = _note(path, [dep.def_path for dep in differs], new, because)
+                    now[name] = _entry(stage, changes, path)
+            lockfile.adopt(now, over={name: before[name] for name in now})
+        except BaseException:
+            for path, content in notes.items():
+                write_json(path, content)
+            raise
+    lines = [f"{name}: accepted, provenance/{name}.json says why" for name in now]
+    lines += [f"{name}: not accepted, {why}" for name, why in refused.items()]
+    for line in lines or ["nothing to accept: every stage ran on the code that is here"]:
+        say(line)
+    return not refused
+
+
+def _note(path: Path, code: list[str], new: list[str], because: str) -> Any:
+    """Add a note to a provenance file; return what it had."""
+    if not path.is_file():
+        raise DataError(f"{path}: not here, and is to say the reason; `dvc pull {path}`")
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path}: damaged ({error}); `dvc checkout {path}`") from None
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    note = {"date": date, "because": because, "code": code, "new parameters": new}
+    write_json(path, content | {"accepted": [*content.get("accepted", []), note]})
+    return content
+
+
+def _entry(stage: PipelineStage, changes: Changes, note: Path) -> Any:
+    """The entry that `dvc commit` would write, with the data and the other outputs as recorded."""
+    for dep in stage.deps:
+        if isinstance(dep, ParamsDependency) or not changes.sources(dep):
+            dep.save()
+    for out in stage.outs:
+        if out.def_path == str(note):
+            out.save()
+            out.commit()
+    return to_single_stage_lockfile(stage)
