@@ -1,5 +1,6 @@
 """The commands of a checkout, which its entry point adds to ``rrcm``."""
 
+import gc
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +91,12 @@ def status() -> None:
     """Show which results are up to date, and what runs now."""
     from pipeline.workflow import status
 
-    say(status.status())
+    gc.disable()  # as in `plan.opened`
+    try:
+        say(status.status())
+    finally:
+        gc.freeze()  # the process ends
+        gc.enable()
 
 
 @app.command(rich_help_panel=CHECKOUT)

@@ -135,11 +135,13 @@ def opened(folder: str = ".") -> Iterator[tuple[Any, list[PipelineStage]]]:
     """
     try:
         with dvc.opened(folder) as repo:
+            collects = gc.isenabled()
             gc.disable()  # of the many objects that DVC makes none is garbage; a third of the time
             try:
                 graph = get_active_graph(repo.index.graph)
             finally:
-                gc.enable()
+                if collects:
+                    gc.enable()
             order = plan_repro(graph, repo.index.stages)
             others = [stage for stage in order if stage.addressing != code.STAGE]
             yield graph, [stage for stage in others if not stage.is_data_source]
