@@ -222,7 +222,7 @@ def common(
     best = starts[count.argmax()]
     inside = (low <= best) & (high >= best)
     left, right = float(best), float(high[inside].min())
-    for length in range(1, digits + 1):
+    for length in range(1, digits + 1 if left + right > 0 else 1):
         short = float(f"{(left + right) / 2:.{length - 1}e}")
         within = (low <= short) & (high >= short)
         gap = max(left - short, short - right, 0.0) / short

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import RandomSampler
 
 from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN, shifted
@@ -50,6 +51,8 @@ def collect(
         DataError: There are none, one cannot be read or is of another shape, pixels are not in
             [0, 1], or labels are not those of the classes.
     """
+    if labels is not None and isinstance(getattr(images, "sampler", None), RandomSampler):
+        raise DataError("labels: the loader shuffles the images; give it shuffle=False")
     found: list[np.ndarray] = []
     marks: list[int] = []
     for item, label in _items(images):

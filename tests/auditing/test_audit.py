@@ -284,6 +284,15 @@ def test_no_radius_above_that_of_unanimous_votes_passes(tmp_path, rule, share, r
         assert result.trusted is False, str(result)
 
 
+def test_votes_that_an_editor_made_unanimous_are_not_those_of_the_bounds(tmp_path):
+    """Bounds that are far below them are of an alpha that may be 0."""
+    found = stopped("none")
+
+    result = examine(tmp_path, found.assign(n_A=found["n"]))
+
+    assert result.trusted is False and "p_A is no Clopper–Pearson bound" in str(result)
+
+
 @pytest.mark.parametrize("rule", ["none", "grid", "anytime", "spending"])
 def test_a_bound_that_no_votes_give_is_found_whatever_its_radius(tmp_path, rule):
     """Unanimous votes bound p by alpha^(1/n) at most; one certificate beside another, too."""

@@ -14,6 +14,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ import pytest
 import torch
 from builders import refused
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from workspace import ROOT
 
@@ -163,6 +164,8 @@ def test_what_is_no_image_or_label_is_named():
         with refused(DataError, words):
             smooth().certify(IMAGES, labels=labels, **FAST)
     pairs = DataLoader(TensorDataset(IMAGES, torch.tensor(LABELS)), batch_size=4)
+    with refused(DataError, "labels: the loader shuffles the images; give it shuffle=False"):
+        smooth().certify(DataLoader(IMAGES, shuffle=True), labels=LABELS, **FAST)
     with refused(DataError, "labels: image 3 is 0 there and 1 in the data set"):
         smooth().certify(pairs, labels=[0, 1, 0, 0, 1, 1], **FAST)
     assert smooth().certify(pairs, labels=LABELS, **FAST).rows[3].label == 1
@@ -278,12 +281,14 @@ class SetByFirst(Brightness):
         self.register_buffer("m", torch.tensor(math.nan))
         self.where, self.inside = where, {}
 
+    elsewhere: ClassVar[dict[str, Tensor]] = {}  # of all such networks, as what a closure keeps
+
     def forward(self, x):
         self.seen = x  # which no answer depends on
         if self.where == "m":
             self.m.copy_(torch.where(self.m.isnan(), x.mean(), self.m))
             return super().forward(x - self.m)
-        kept = vars(self) if self.where == "attribute" else self.inside
+        kept = {"attribute": vars(self), "dict": self.inside}.get(self.where, self.elsewhere)
         return super().forward(x - kept.setdefault("mean", x.mean()))
 
 
@@ -296,6 +301,8 @@ def test_guards_hold_for_networks_in_memory():
         assert {key: str(value) for key, value in vars(unset).items()} == before
         unset(torch.full_like(IMAGES, 0.25))
         assert len(smooth(unset).certify(IMAGES, **FAST)) == 6
+    with refused(BackendError, "SetByFirst: what it keeps changes with the pictures that"):
+        smooth(SetByFirst("elsewhere").eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "depend on the other pictures of its batch"):
         smooth(Shuffled().eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "Linear does not run at 4 x 4"):

@@ -621,6 +621,19 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
         networks.Backend(SMALL, sigma=SIGMA, weights=file(mean="x"))
 
 
+def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
+    own = timm.create_model(SMALL, num_classes=4, in_chans=1).eval()
+    torch.save(own.state_dict(), tmp_path / "net.pt")
+
+    found = networks.Backend(
+        SMALL, sigma=SIGMA, weights=tmp_path / "net.pt", mean=(0.0,), std=(1.0,), size=(32, 32)
+    )
+
+    assert found.shape == (1, 32, 32)
+    with torch.inference_mode():
+        assert torch.allclose(found.scores(PIXELS[:, :1]), own(PIXELS[:, :1]), atol=1e-5)
+
+
 @pytest.mark.parametrize("keys", [("best", "state_dict"), ("model_state_dict",), ("net",)])
 def test_weights_are_found_under_other_keys_beside_numbers_of_numpy(network, saved, tmp_path, keys):
     held: dict = network.state_dict()

@@ -134,9 +134,10 @@ class Backend:
         """The rows of the first batch that runs.
 
         Refuses a network in which pictures make parameters or change buffers, or whose answers are
-        others after white pictures than after grey ones, and leaves it as it was.
+        others after bright pictures than after dark ones, and leaves it as it was.
         """
         network, restore = self.network, _probes.restorer(self.network)
+        other = _probes.forked(self._after_bright) if self.device.type == "cpu" else None
         buffers = [(key, buffer, buffer.clone()) for key, buffer in network.named_buffers()]
         known = dict(network.named_parameters()).keys()
         try:
@@ -144,11 +145,13 @@ class Backend:
             if later := dict(network.named_parameters()).keys() - known:
                 raise BackendError(f"{self.name}: {min(later)} {RANDOM}")
             changed = [key for key, now, then in buffers if _differ(now, then)]
-            x = _probes.batches(self.shape, self.fixed, device=self.device)[0][:rows]
+            x = self._few(rows)
             first, again = self.scores(x), self.scores(x)
-            restore()
-            self._probe(rows, 1.0)
-            if _same(first, again) and not _same(first, self.scores(x)):
+            if other is None or other.shape != first.shape:
+                restore()
+                self._probe(rows, 1.0)
+                other = self.scores(x)
+            if _same(first, again) and not _same(first, other):
                 changed.append("what it keeps")
             if changed:
                 raise BackendError(
@@ -161,13 +164,21 @@ class Backend:
             raise
         return rows
 
-    def _runs(self) -> int:
+    def _after_bright(self) -> Tensor:
+        """Scores of the fixed pictures after bright ones."""
+        return self.scores(self._few(self._runs(1.0)))
+
+    def _few(self, rows: int) -> Tensor:
+        """The first of the fixed pictures."""
+        return _probes.batches(self.shape, self.fixed, device=self.device)[0][:rows]
+
+    def _runs(self, pixel: float = 0.5) -> int:
         """The rows of the first batch that runs; a program in it may tell what it takes."""
         failures = []
         for fixed in dict.fromkeys((_exported.batch(self.network), 0, 1)):
             self.fixed, rows = fixed, fixed or _exported.FEWEST
             try:
-                self._probe(rows)
+                self._probe(rows, pixel)
             except BackendError as error:
                 failures.append(error)
             else:
@@ -175,11 +186,12 @@ class Backend:
         raise failures[0]
 
     def _probe(self, rows: int, pixel: float = 0.5) -> int:
-        """The number of classes, by classifying pictures of one grey; the first run may fail."""
-        _, height, width = self.shape
+        """The number of classes, by classifying a ramp up to ``pixel``; the first run may fail."""
+        channels, height, width = self.shape
+        ramp = torch.linspace(pixel / 2, pixel, height * width, device=self.device)
         try:
             with torch.inference_mode():
-                scores = self.function(torch.full((rows, *self.shape), pixel, device=self.device))
+                scores = self.function(ramp.view(height, width).repeat(rows, channels, 1, 1))
         except FAILS as error:
             reason = one_line(error)
             raise BackendError(

@@ -1,10 +1,14 @@
 """What is tried on a network when it is opened: its answers to fixed pictures, on two threads."""
 
+import multiprocessing
+import pickle
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -15,6 +19,7 @@ from torch.nn.parameter import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rrcm.core.errors import RrcmError
 from rrcm.noise import streams
 
 PICTURES = 16
@@ -47,6 +52,33 @@ def order(scores: Tensor) -> list[Any]:
     Rounding changes neither, but where two scores nearly tie.
     """
     return [scores.argmax(1).tolist(), (scores > scores.roll(1, dims=1)).tolist()]
+
+
+def forked(function: Callable[[], Tensor]) -> Tensor | None:
+    """``function()`` in a copy of this process, so that nothing here changes, wherever it is kept.
+
+    None if there is none, as on a GPU that this process uses, or if it fails there.
+    """
+    if torch.cuda.is_initialized() or "fork" not in multiprocessing.get_all_start_methods():
+        return None
+    receive, send = multiprocessing.Pipe(duplex=False)
+
+    def run() -> None:
+        with suppress(RrcmError):  # of which this process, too, will tell
+            send.send_bytes(pickle.dumps(function().numpy()))
+
+    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of our threads
+        process.start()
+    send.close()
+    try:
+        ended = receive.poll(SECONDS)
+        return torch.from_numpy(pickle.loads(receive.recv_bytes())) if ended else None
+    except EOFError:
+        return None
+    finally:
+        process.kill()
+        process.join()
 
 
 def restorer(network: nn.Module) -> Callable[[], None]:

@@ -81,6 +81,7 @@ class Backend(_network.Backend):
         own: Any = network.pretrained_cfg
         cfg = own | said
         channels, *sides = own["input_size"]
+        channels = _width(state or {}, own["first_conv"], 1) or channels
         self.crop_pct: float = cfg["crop_pct"] or 0.875
         self.interpolation: str = cfg["interpolation"]
         super().__init__(
@@ -107,12 +108,13 @@ def _build(
     try:
         if state is None:
             return timm.create_model(name, pretrained=True, **shape)
-        head = f"{config.classifier}.weight"
-        wide = head in state and state[head].numel() > 0  # else it could claim any amount of memory
-        classes: dict[str, Any] = (
-            {"num_classes": len(state[head])} if wide and state[head].ndim else {}
-        )
-        network = timm.create_model(name, pretrained=False, **classes, **shape)
+        for key, layer, axis in (
+            ("num_classes", config.classifier, 0),
+            ("in_chans", config.first_conv, 1),
+        ):
+            if width := _width(state, layer, axis):
+                shape[key] = width
+        network = timm.create_model(name, pretrained=False, **shape)
     except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
         hint = "give a file with --weights" if state is None else "is --size one that it takes?"
         raise BackendError(f"timm cannot make {name}: {one_line(error)}; {hint}") from None
@@ -121,6 +123,15 @@ def _build(
     except RuntimeError as error:
         raise BackendError(f"{path}: not the weights of {name}: {one_line(error)}") from None
     return network
+
+
+def _width(state: dict[str, Tensor], layer: object, axis: int) -> int:
+    """The length of an axis of a layer's weights; 0 if a file has none of them.
+
+    A tensor without values could claim any amount of memory.
+    """
+    weight = state.get(f"{layer}.weight")
+    return weight.shape[axis] if weight is not None and weight.numel() and weight.ndim > axis else 0
 
 
 def _named(name: str, path: Path, options: dict[Any, Any]) -> str:
