@@ -25,13 +25,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rrcm.certification import fastest
 from rrcm.certification.sampling import session
-from rrcm.certification.sampling.voting import Backend
 from rrcm.config.certification import Export
 from rrcm.config.sections import Model
 from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.core.files import sha256
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 from rrcm.inference.export import export
 from rrcm.models.networks import vit
 from rrcm.models.trained.base import classifier

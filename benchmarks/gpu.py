@@ -31,9 +31,10 @@ from pipeline.workflow import git
 from rrcm.certification import fastest
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.voting import Backend, BoundNoise
+from rrcm.certification.sampling.voting import BoundNoise
 from rrcm.config.sections import Model, Pretrain
 from rrcm.core import registry
+from rrcm.inference.backend import Backend
 from rrcm.training import pretrain
 from rrcm.training.objectives import rrcm as objective
 

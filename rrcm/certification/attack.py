@@ -177,11 +177,10 @@ def differentiable(smoothed: Any, split: Split) -> nn.Module:
         raise DataError("attack: the label of each image is needed")
     if smoothed.draws.noise != DRAWS.noise:
         raise BackendError(f"attack: noise {smoothed.draws.noise} is for pixels on a grid alone")
-    backend, function = smoothed.backend, getattr(smoothed.backend, "function", None)
-    if smoothed.trained is not None:
+    backend, function = smoothed.backend, smoothed.backend.function
+    if smoothed.trained is not None and not backend.normals:
         loaded: Any = purified.load(smoothed.trained)[0]
-        random = bool(getattr(loaded, "normals", ()))
-        function = None if random else loaded.fix(backend.sigma).to(backend.device, torch.float32)
+        function = loaded.fix(backend.sigma).to(backend.device, torch.float32)
     grey = torch.full((1, *smoothed.shape), 0.5, device=backend.device, requires_grad=True)
     if function is None or not function(grey).requires_grad:
         raise BackendError(

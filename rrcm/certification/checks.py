@@ -17,9 +17,10 @@ from torch.nn import functional as F
 from rrcm.certification.plausibility import TrialAnswers
 from rrcm.certification.sampling import drift
 from rrcm.certification.sampling.drift import LARGEST, SAME_PLACE, same
-from rrcm.certification.sampling.voting import BROKEN, NAN, Backend, is_defined, trial_normals
+from rrcm.certification.sampling.voting import BROKEN, NAN, is_defined, trial_normals
 from rrcm.core.errors import BackendError
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 
 PICTURES = 64  # classified with and without noise
 ROUNDING = 1e-2  # of a score, at another place of the batch: that of bfloat16, of 8 bits
@@ -55,7 +56,7 @@ def examine(
         draws=torch.full((len(places),), DRAW),
         max_value=split.max_value,
     )
-    batch_size = getattr(backend, "fixed", 0) or min(batch_size, PICTURES)
+    batch_size = backend.fixed or min(batch_size, PICTURES)
     if not ours:
         rows = torch.arange(batch_size) % len(places)
         function(backend, noisy[rows], clean[rows])

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
+from rrcm.certification.sampling.voting import trial_normals
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import Header, Row
 from rrcm.core import progress
 from rrcm.core.errors import DataError
 from rrcm.core.files import read_json, write_json
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 
 COLUMN = "clean"
 
@@ -70,7 +71,7 @@ def _classified(
             batch = places[start : start + size]
             whole = np.resize(batch, size)  # some classifiers take no other size
             x = torch.from_numpy(split.pixels(whole)).to(backend.device)
-            scores = scores_of(backend, x, z)
+            scores = backend.scores(x, z)
             best = scores.argmax(1).masked_fill(scores.isnan().any(1), ABSTAIN)
             found += best[: len(batch)].tolist()
             bar.update(len(batch))

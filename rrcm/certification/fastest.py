@@ -25,12 +25,13 @@ import torch
 
 from rrcm.certification.sampling import batching, session, voting
 from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.voting import Backend, BoundNoise, scores_of, trial_normals
+from rrcm.certification.sampling.voting import BoundNoise, trial_normals
 from rrcm.config.certification import Eval, Sampling
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError, DataError
 from rrcm.core.files import read_json, write_json
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 from rrcm.inference.backends import onnx
 
 KEPT = Path(".rrcm/fastest")
@@ -40,13 +41,6 @@ ROWS = 16  # of the first calls
 LONG = 0.25  # seconds of such a call, beyond which larger batches are not tried
 ENOUGH = 1.0  # seconds of such a call, beyond which it alone is the measurement
 BATCHES = {"cpu": (16, 64, 256), "cuda": (256, 1024, 2048)}
-VARIANTS = {
-    "cpu": (
-        *(("lanes", "fp32"), ("torch", "fp32"), ("torch", "bf16")),
-        *(("onnx", "fp32"), ("onnx", "int8")),
-    ),
-    "cuda": (("torch", "fp32"), ("torch", "bf16"), ("onnx", "fp32"), ("onnx", "fp16")),
-}
 CLASSES = tuple("0123456789")  # of the images that are timed
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -177,9 +171,9 @@ def _rates(
 def _call(backend: Backend, split: Split, rows: int) -> float:
     """Return the seconds of a second call on one thread; the first one may compile."""
     x, z = session.batch(split, rows).to(backend.device), trial_normals(backend, rows)
-    scores_of(backend, x, z).sum().item()
+    backend.scores(x, z).sum().item()
     began = time.perf_counter()
-    scores_of(backend, x, z).sum().item()
+    backend.scores(x, z).sum().item()
     return time.perf_counter() - began
 
 
@@ -190,12 +184,19 @@ def random_images(shape: tuple[int, int, int]) -> Split:
     return Split(idx=np.arange(64), images=images, labels=labels, classes=CLASSES, max_value=255)
 
 
+def variants(device: str) -> list[tuple[str, str]]:
+    """Return the backends, each with the precisions that it offers on a kind of device."""
+    modules = {name: registry.load("backends", name) for name in registry.names("backends")}
+    return [(name, each) for name, one in modules.items() for each in one.AUTO.get(device, ())]
+
+
 def native(device: str) -> list[tuple[str, str]]:
     """Return the variants that the processor computes natively; emulation would take hours."""
-    precisions = {precision for _, precision in VARIANTS[device]} & {*DTYPES}
+    offered = variants(device)
+    precisions = {precision for _, precision in offered} & {*DTYPES}
     peaks = {name: gemm_peak(DTYPES[name], device, size=256) for name in precisions}
     slow = {name for name, peak in peaks.items() if peak < peaks["fp32"] / 3}
-    return [variant for variant in VARIANTS[device] if variant[1] not in slow]
+    return [variant for variant in offered if variant[1] not in slow]
 
 
 def engine_rate(

@@ -104,7 +104,7 @@ def smooth(
             raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
         return trained(name, sigma=sigma)
     opened = foreign("timm", name, weights=weights, **given)
-    for line in getattr(opened.backend, "notes", ()):
+    for line in opened.backend.notes:
         warnings.warn(line, stacklevel=3)
     return opened
 

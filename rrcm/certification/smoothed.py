@@ -20,7 +20,6 @@ from rrcm.certification.attack import Search
 from rrcm.certification.sampling import procedure, session
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
-from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
@@ -35,6 +34,7 @@ from rrcm.data import duplicates, given
 from rrcm.data.given import Picture
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 from rrcm.inference.foreign import _scores
 
 ATTACKED = {  # what answers and the attacked classifier have in common
@@ -348,10 +348,7 @@ class Smoothed(Certifier):
         budget_start: float | None = None,
     ) -> Answers:
         require(workers > 0, f"workers: must be positive, got {workers}")
-        backend: Any = self.backend  # only that of a network in memory can be copied
-        if devices and not hasattr(backend, "on"):
-            raise BackendError("devices: only a network in memory is copied to other devices")
-        first, *others = [backend.on(device) for device in devices] or [backend]
+        first, *others = [self.backend.on(device) for device in devices] or [self.backend]
         how: dict[str, Any] = {"workers": workers, "every": session.save_every()}
         how["budget_start"] = budget_start
         kept = InMemoryJournal()
@@ -434,7 +431,7 @@ def checked(
                 "model"
             )
         backend.classes = [*classes, *backend.classes[outputs:]]
-    size = backend.fixed or min(draws.batch_size, getattr(backend, "most", draws.batch_size))
+    size = backend.fixed or min(draws.batch_size, backend.most)
     draws = dataclasses.replace(
         draws, backend=f"foreign/{kind}", precision=backend.precision, batch_size=size
     )

@@ -132,7 +132,7 @@ class Foreign:
                 count_nan=given.count_nan,
                 draws=draws,
             )
-            for line in getattr(opened.backend, "notes", ()):
+            for line in opened.backend.notes:
                 note(line)
         except BackendError as error:
             text = str(error)

@@ -34,7 +34,7 @@ class Odd(Linear):
         self.spoil = spoil
         self.mask = mask
 
-    def scores(self, x):
+    def scores(self, x, z=None):
         scores = self.spoil(super().scores(x), x).float()
         return scores if self.mask is None else F.pad(scores, (0, 1), value=self.mask)
 
@@ -89,7 +89,7 @@ def test_scores_that_are_drawn_are_refused(mask):
 
 def test_scores_that_know_what_other_threads_ask_are_refused():
     class Keeping(Odd):
-        def scores(self, x):
+        def scores(self, x, z=None):
             self.kept = x
             time.sleep(0.01)
             return super().scores(self.kept)

@@ -49,7 +49,7 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
 
     monkeypatch.chdir(checkout.path)
     monkeypatch.setattr(fastest.session, "backend", opening)
-    monkeypatch.setattr(fastest, "native", lambda device: fastest.VARIANTS["cpu"])
+    monkeypatch.setattr(fastest, "native", fastest.variants)
     monkeypatch.setattr(fastest, "engine_rate", rate)
     return timed
 

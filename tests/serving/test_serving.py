@@ -40,7 +40,7 @@ class Gated(builders.Linear):
         super().__init__(w, b, **how)
         self.asked, self.door = threading.Event(), threading.Event()
 
-    def scores(self, x: torch.Tensor) -> torch.Tensor:
+    def scores(self, x: torch.Tensor, z: torch.Tensor | None = None) -> torch.Tensor:
         self.asked.set()
         assert self.door.wait(10)
         return super().scores(x)
@@ -216,7 +216,7 @@ def test_a_broken_classifier_is_the_operators_affair(
     error: Exception, caplog: pytest.LogCaptureFixture
 ):
     class Broken(builders.Linear):
-        def scores(self, x: torch.Tensor) -> torch.Tensor:
+        def scores(self, x: torch.Tensor, z: torch.Tensor | None = None) -> torch.Tensor:
             raise error
 
     response = ask(post, classifier(Broken))

@@ -32,6 +32,7 @@ from rrcm.core.files import sha256
 from rrcm.data.datasets import digits
 from rrcm.data.ingest.listing import Listing
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 from rrcm.inference.export import export
 from rrcm.models.trained import ensembles
 from rrcm.models.trained.base import classifier
@@ -165,13 +166,13 @@ class Clock:
     perf_counter = monotonic
 
 
-class Linear:
+class Linear(Backend):
     """Scores x.w + b in float64, one addition after the other: a row never knows its batch.
 
     ``batches`` are the shapes that were asked for.
     """
 
-    provider, weights, device, normals = "float64", "0" * 64, torch.device("cpu"), ()
+    provider, weights, device = "float64", "0" * 64, torch.device("cpu")
 
     def __init__(self, w: Any, b: Any, *, sigma: float = SIGMA) -> None:
         self.sigma = sigma
@@ -179,7 +180,7 @@ class Linear:
         self.classes = [str(k) for k in range(len(b))]
         self.batches: list[tuple[int, ...]] = []
 
-    def scores(self, x: torch.Tensor) -> torch.Tensor:
+    def scores(self, x: torch.Tensor, z: torch.Tensor | None = None) -> torch.Tensor:
         self.batches.append(tuple(x.shape))
         scores = self.b.expand(len(x), -1)
         for pixel, w in zip(x.double().flatten(1).T, self.w, strict=True):

@@ -29,6 +29,7 @@ from rrcm.core.schema import parse
 from rrcm.data.splits.shards import Split
 from rrcm.diffusion import training as denoising
 from rrcm.evaluation import probe
+from rrcm.inference.backend import Backend
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
@@ -210,10 +211,8 @@ def noise(name: str) -> Make:
     return make
 
 
-class OneLayer:
+class OneLayer(Backend):
     """A classifier of small images on a device."""
-
-    normals = ()
 
     def __init__(self, some: Split, device: str) -> None:
         torch.manual_seed(0)

@@ -27,7 +27,7 @@ FEW = dataclasses.replace(DRAWS, n=400, batch_size=32)
 class Slow(builders.Linear):
     """Takes its time for each batch."""
 
-    def scores(self, x: torch.Tensor) -> torch.Tensor:
+    def scores(self, x: torch.Tensor, z: torch.Tensor | None = None) -> torch.Tensor:
         time.sleep(0.01)
         return super().scores(x)
 

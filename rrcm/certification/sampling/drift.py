@@ -7,8 +7,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from rrcm.certification.sampling.voting import Backend, scores_of, trial_normals
+from rrcm.certification.sampling.voting import trial_normals
 from rrcm.core.errors import BackendError
+from rrcm.inference.backend import Backend
 
 SAME_PLACE = 1e-5  # of a score, at the same place, where kernels compute the same, bit for bit
 LARGEST = 1e30  # replaces infinite scores, of classes that are masked out
@@ -40,7 +41,7 @@ def require_none(backend: Backend) -> float:
     start = time.perf_counter()
     x, first = _FIRST[backend]
     z = trial_normals(backend, len(x))
-    for _ in range(getattr(backend, "copies", 1)):
+    for _ in range(backend.copies):
         if not same(first, scores(backend, x, z), SAME_PLACE):
             raise BackendError(
                 "the classifier has changed since it was checked: the same batch gets other "
@@ -53,7 +54,7 @@ def require_none(backend: Backend) -> float:
 def scores(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
     """Scores [B, K] of a batch on the CPU, float64."""
     with torch.inference_mode():
-        return scores_of(backend, x.to(backend.device), z).cpu().double()
+        return backend.scores(x.to(backend.device), z).cpu().double()
 
 
 def same(scores: Tensor, others: Tensor, share: float) -> bool:

@@ -18,7 +18,6 @@ import numpy as np
 
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler, subset
-from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import BUDGET, Header, Row
 from rrcm.config.certification import Sampling
@@ -26,6 +25,7 @@ from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError, VotesError
 from rrcm.core.schema import listed
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 
 
 def header(

@@ -10,12 +10,12 @@ import torch
 from rrcm.certification.sampling import batching, drift, voting
 from rrcm.certification.sampling.batching import Job
 from rrcm.certification.sampling.journal import InMemoryJournal
-from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.certification.votes.records import BUDGET, END, Header, Row
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 
 ASKING = 0.05  # most of the time that goes into asking again what was asked before
 

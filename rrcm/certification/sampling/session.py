@@ -12,13 +12,13 @@ from torch import Tensor
 
 from rrcm.certification.sampling import procedure, voting
 from rrcm.certification.sampling.sampler import SamplingProgress, subset
-from rrcm.certification.sampling.voting import Backend
 from rrcm.certification.votes.records import Header
 from rrcm.config.certification import Eval, Sampling
 from rrcm.core import progress, registry
 from rrcm.core.ending import seconds_between_saves
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 from rrcm.noise import streams
 
 NEVER = 1e9  # seconds, more than anybody waits

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from rrcm.certification.votes.records import Header
 from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.data.splits.shards import Split
+from rrcm.inference.backend import Backend
 from rrcm.noise import streams
 
 BROKEN = "the weights or the runtime are broken"
@@ -30,28 +30,6 @@ NAN = (
     "if the noise alone makes a few of them, --count-nan, in Python count_nan=True, counts them as "
     f"votes for no class; else {BROKEN}"
 )
-
-
-class Backend(Protocol):
-    """The classifier as certification calls it; see rrcm/inference/backends/.
-
-    ``sigma`` is the noise level that it classifies at, and that of the noise of its votes.
-    ``normals`` is the shape of the standard normal numbers z that each row of a random classifier
-    takes, () for a deterministic one.
-    """
-
-    sigma: float
-    classes: list[str]
-    weights: str
-    provider: str
-    device: torch.device
-    normals: tuple[int, ...] = ()
-
-    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
-        """Scores [B, K] of noisy pixels [B, C, H, W] and ``z`` [B, *normals], all on ``device``.
-
-        Callable from any thread. ``z`` is omitted where ``normals`` is ().
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +63,6 @@ def noise(header: Header, split: Split) -> BoundNoise:
     return BoundNoise(component, header.sigma, header.key, split.max_value)
 
 
-def scores_of(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:
-    """Scores of rows ``x`` and, where the classifier is random, ``z``."""
-    return backend.scores(x) if z is None else backend.scores(x, z)
-
-
 def trial_normals(backend: Backend, rows: int) -> Tensor | None:
     """Normal numbers [rows, *normals] for checks, unlike any draw's; None if none are needed."""
     if not backend.normals:
@@ -111,7 +84,7 @@ def ballots(backend: Backend, noisy: Tensor, z: Tensor | None = None) -> Tensor:
 
     The last column is 1 where the row has no class (`is_defined`).
     """
-    scores = scores_of(backend, noisy, z)
+    scores = backend.scores(noisy, z)
     votes = F.one_hot(scores.argmax(1), scores.shape[1])
     return torch.cat([votes, ~is_defined(scores)[:, None]], dim=1)
 
@@ -149,7 +122,7 @@ def counter(backend: Backend, split: Split, *, noise: BoundNoise, batch_size: in
         votes = totals.cpu().numpy()  # the only wait for the device
         if (nan := votes[:, -1]).any():
             image = split.idx[places[int(nan.argmax())]]
-            why = NAN if hasattr(backend, "count_nan") else BROKEN
+            why = BROKEN if backend.count_nan is None else NAN
             raise BackendError(f"NaN scores for image {image} under noise, or infinite ones; {why}")
         return list(votes[:, :-1])
 
@@ -211,8 +184,8 @@ def is_batch_invariant(backend: Backend, x: Tensor) -> bool:
     half = torch.arange(len(x)).flip(0) // 2  # rows of the first half, each twice, at other places
     with torch.inference_mode():
         x, z = x.to(backend.device), trial_normals(backend, len(x))
-        scores = scores_of(backend, x, z)
+        scores = backend.scores(x, z)
         return all(
-            torch.equal(scores[rows], scores_of(backend, x[rows], None if z is None else z[rows]))
+            torch.equal(scores[rows], backend.scores(x[rows], None if z is None else z[rows]))
             for rows in (half, len(x) - 1 - half)
         )

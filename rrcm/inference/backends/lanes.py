@@ -17,20 +17,20 @@ from torch import Tensor
 
 from rrcm.core.errors import BackendError
 from rrcm.core.files import read_config, sha256
+from rrcm.inference import backend
 from rrcm.inference.lanes import lenet, resnet9, vit
 from rrcm.inference.lanes.program import here
 from rrcm.models.trained import purified
 
 about = purified.about
 PRECISIONS = ("fp32",)
+AUTO = {"cpu": PRECISIONS}  # what --precision auto may choose
 NETWORKS = {"lenet": lenet, "resnet9": resnet9, "vit": vit}
 SMALLEST = 16  # numbers of an image: a register of them is read at once
 
 
-class Backend:
+class Backend(backend.Backend):
     """A trained network of `NETWORKS` under ``models/<run>``, at one sigma, for inference."""
-
-    normals: tuple[int, ...] = ()  # no such network is random
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Backend:
 
     @torch.inference_mode()
     def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
-        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], float32; on the calling thread."""
+        """Computed on the calling thread."""
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
         return self.program.run(x)

@@ -25,10 +25,11 @@ from torch import Tensor
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.files import read_bytes
 from rrcm.core.files import sha256 as sha256_of_file
-from rrcm.inference import runtime
+from rrcm.inference import backend, runtime
 from rrcm.models.trained import quantize
 
 PRECISIONS = ("fp32", "fp16", "int8")
+AUTO = {"cpu": ("fp32", "int8"), "cuda": ("fp32", "fp16")}  # what --precision auto may choose
 GRAPH, DATA = "model.onnx", "weights.data"  # files of a folder; DATA is also its SHA-256's key
 LARGEST = 2 * 10**9  # most bytes of a file, onnx's limit; that of protobuf is a little larger
 DIGEST = "rrcm-sha256"  # key of the last metadata entry
@@ -73,10 +74,10 @@ def _reopened(
     return opened
 
 
-class Backend(Reopened):
+class Backend(Reopened, backend.Backend):
     """``onnx/<run>.onnx`` at one sigma, in a session that any number of threads may share.
 
-    ``normals`` is the shape of a row's normal numbers, the file's input z, or () if it has none.
+    A random classifier takes its normal numbers as the file's input z.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Backend(Reopened):
             self.provider = described(self.session, self.device)
         _, self.width = self.session.get_outputs()[0].shape
         more = [value for value in self.session.get_inputs() if value.name == "z"]
-        self.normals: tuple[int, ...] = tuple(more[0].shape[1:]) if more else ()
+        self.normals = tuple(more[0].shape[1:]) if more else ()
         if self.width != len(self.classes):
             raise BackendError(
                 f"{path}: {self.width} scores per image, but {len(self.classes)} classes in its "
@@ -141,11 +142,7 @@ class Backend(Reopened):
         self.options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
-        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
-
-        ``z`` [B, *normals] is omitted where ``normals`` is (). Computed on the calling
-        thread; on a GPU, in the order of its current stream.
-        """
+        """Computed on the calling thread."""
         x = x.contiguous()
         z = z if z is None else z.contiguous()
         scores = torch.empty(len(x), self.width, device=self.device)

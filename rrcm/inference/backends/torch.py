@@ -9,18 +9,18 @@ from torch import Tensor
 
 from rrcm.core.errors import BackendError
 from rrcm.core.files import sha256
+from rrcm.inference import backend
 from rrcm.models.trained import purified
+from rrcm.models.trained.purified import PurifiedClassifier
 
 about = purified.about
 MOST = 1024  # compilations of a process: one for each network, precision and shape of a batch
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+AUTO = dict.fromkeys(("cpu", "cuda"), (*PRECISIONS,))  # what --precision auto may choose on each
 
 
-class Backend:
-    """A trained classifier under ``models/<run>``, at one sigma, in its form for inference.
-
-    ``normals`` is the shape of a row's normal numbers, () for a deterministic classifier.
-    """
+class Backend(backend.Backend):
+    """A trained classifier under ``models/<run>``, at one sigma, in its form for inference."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Backend:
         folder = root / "models" / run
         network: Any  # one of several classes, all with `fix`
         network, config = purified.load(folder)
-        self.normals: tuple[int, ...] = getattr(network, "normals", ())
+        self.normals = network.normals if isinstance(network, PurifiedClassifier) else ()
         self.sigma, self.device = sigma, torch.device(device)
         self.network = network.fix(sigma).to(self.device, PRECISIONS[precision])
         if device == "cuda":
@@ -67,11 +67,7 @@ class Backend:
 
     @torch.inference_mode()
     def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
-        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
-
-        ``z`` [B, *normals] is omitted where ``normals`` is (). Computed on the calling
-        thread; on a GPU, in the order of its current stream.
-        """
+        """Computed on the calling thread."""
         if self.device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
         scores: Tensor = self.network(x) if z is None else self.network(x, z)

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
-from rrcm.inference import runtime
+from rrcm.inference import backend, runtime
 from rrcm.inference.foreign import _exported, _probes, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.models.trained.base import checkpoint
@@ -39,13 +39,12 @@ NOT_COPIED = (  # what a network may raise when it, or what it keeps, is copied 
 )
 
 
-class Backend:
+class Backend(backend.Backend):
     """A network in evaluation mode, which is asked for scores and never changed.
 
     Scores are what it returns, or ``logits`` of that, an attribute or a key, as in Hugging Face's
-    models; see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers.
-    ``fixed`` is its batch size, as of an exported program, to which others are cut and filled up,
-    or 0 for any. On a CPU, more than ``most`` rows take longer each. ``crop_pct`` and
+    models; see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers. An
+    exported program has a ``fixed`` batch, to which others are cut and filled up. ``crop_pct`` and
     ``interpolation`` are common values.
 
     Guarantee: calls on several threads do not meet. Each has a copy of the network, which shares
@@ -53,7 +52,6 @@ class Backend:
     wait for each other.
     """
 
-    normals = ()  # it is deterministic
     crop_pct, interpolation = 0.875, "bicubic"
 
     def __init__(
@@ -120,7 +118,7 @@ class Backend:
         rows = self._first_call()  # what a network keeps from it is computed
         with _probes.Observed() as observed:
             outputs = self._probe(rows) - count_nan
-        self.classes: Sequence[str] = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
+        self.classes = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
         most = max(1, LARGEST * rows // observed.bytes)
         self.most = most if self.device.type == "cpu" else sys.maxsize
         batches = _probes.batches(shape, self.fixed, device=self.device)
@@ -197,7 +195,7 @@ class Backend:
             raise BackendError(
                 f"{self.name} does not run at {height} x {width}: {reason}"
             ) from None
-        if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2 + self.count_nan:
+        if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2 + bool(self.count_nan):
             given = [*scores.shape]
             raise BackendError(
                 f"{self.name} gives no scores of two classes or more: {rows} pictures gave {given}"
@@ -226,7 +224,7 @@ class Backend:
 
     @property
     def copies(self) -> int:
-        """How many calls, one after the other, ask each copy that no other call has."""
+        """Those that no other call has."""
         return max(1, len(self._idle or ()))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -251,12 +249,8 @@ class Backend:
         yield network
         self._idle.append(network)
 
-    def on(self, device: str) -> "Backend":
-        """The same function on another device, with a copy of the network.
-
-        Raises:
-            BackendError: There is no such device, or a copy is another function.
-        """
+    def on(self, device: str) -> Self:
+        """With a copy of the network."""
         copied = copy.copy(self)
         copied._lock = self._lock
         try:
@@ -277,10 +271,8 @@ class Backend:
         return copied
 
     @torch.inference_mode()
-    def scores(self, x: Tensor) -> Tensor:
-        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
-
-        Computed on the calling thread; on a GPU, in the order of its current stream.
+    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Computed on the calling thread.
 
         Raises:
             BackendError: The network fails, as one that checks the range of its pixels does.

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
+from rrcm.inference import backend
 from rrcm.inference.backends.onnx import Reopened, described, open_session
 from rrcm.inference.foreign import _onnx_file, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
@@ -36,15 +37,14 @@ COLOURS = 3  # default channels, if the file leaves them open
 WHITE = 255  # of uint8 pixels
 
 
-class Backend(Reopened):
+class Backend(Reopened, backend.Backend):
     """A classifier in an ONNX file, in a session that any number of threads may share.
 
-    ``shape`` [C, H, W] is that of its pictures, ``fixed`` its batch size, or 0 for any. The file
-    does not record how pictures are prepared: ``crop_pct`` and ``interpolation`` are common values.
+    ``shape`` [C, H, W] is that of its pictures. The file does not record how they are prepared:
+    ``crop_pct`` and ``interpolation`` are common values.
     """
 
     crop_pct, interpolation = 0.875, "bicubic"
-    normals = ()  # it is deterministic
 
     def __init__(
         self,
@@ -202,28 +202,28 @@ class Backend(Reopened):
         limit = min(SECONDS * rows, LIMIT)
         try:
             with _ended(after=limit) as options:
-                answer = self.scores(grey, options)
+                answer = self._scores(grey, options)
         except BROKEN as error:
             why = f"{one_line(error)}{OPEN if self.open else ''}"
             if options.terminate:
                 why = f"no scores of {rows} pictures in {limit:g} s; does it loop for ever?"
             raise BackendError(f"{self.path}: {taken}: {why}") from None
-        if answer.ndim != 2 or len(answer) != rows or answer.shape[1] < 2 + self.count_nan:
+        if answer.ndim != 2 or len(answer) != rows or answer.shape[1] < 2 + bool(self.count_nan):
             raise BackendError(
                 f"{self.path}: {self.output} of {rows} pictures is {list(answer.shape)}, not the "
                 "scores of two classes or more for each"
             )
         return answer.shape[1]
 
-    def scores(self, x: Tensor, options: onnxruntime.RunOptions | None = None) -> Tensor:
-        """Scores [B, K] of noisy pixels ``x`` [B, C, H, W], both float32 on ``device``.
-
-        Computed on the calling thread; on a GPU, in the order of its current stream. ``options``
-        apply to this run only.
+    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Computed on the calling thread.
 
         Raises:
             BackendError: B is not the ``fixed`` batch.
         """
+        return self._scores(x)
+
+    def _scores(self, x: Tensor, options: onnxruntime.RunOptions | None = None) -> Tensor:
         output = self._run(x, options)
         scores = _scores.of_classes(
             output, rows=len(x), classes=self.numbers, boundary=self.boundary
