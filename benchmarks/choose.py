@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.runtime import training
+from pipeline.runtime.training import data_digests
 from rrcm.analysis.estimation.statistics import certified
 from rrcm.analysis.presentation import markup
 from rrcm.certification import certify
@@ -39,7 +39,6 @@ from rrcm.data.splits.shards import Split
 from rrcm.inference.export import export
 from rrcm.models.trained.base import classifier
 from rrcm.training.engine import distributed
-from rrcm.training.engine.inputs import order
 from rrcm.training.finetune import start, train
 
 KEPT = Path(".rrcm/benchmarks/choose")
@@ -203,13 +202,9 @@ def trained(name: str, run: Run, recipe: Recipe, model: Model, data: dict[str, S
     state = start(run, recipe, model, classes=len(classes), device=distributed.device())
     if run.start != NONE:
         classifier.begin(state.modules["classifier"], Path(run.start))
-    per_epoch = order.steps_per_epoch(len(data["train"].idx), batch_size=recipe.batch_size)
+    training = train(state, registry.load("methods", run.method), data, run, recipe)
     for _ in progress.steps(
-        train(state, registry.load("methods", run.method), data, run, recipe),
-        total=recipe.epochs * per_epoch,
-        start=0,
-        title=f"train {name}",
-        images=recipe.batch_size,
+        training, total=training.steps, start=0, title=f"train {name}", images=recipe.batch_size
     ):
         pass
     kept = {"condition": recipe.condition, "final_norm": recipe.final_norm, "sigma": run.sigma}
@@ -236,7 +231,7 @@ def _key(run: Run, recipe: Recipe, model: Model, *splits: str) -> str:
     encoder = Path(run.start, "encoder.safetensors")
     found = [
         *map(dataclasses.asdict, (run, recipe, model)),
-        training.data_digests(*splits),
+        data_digests(*splits),
         sha256(encoder) if encoder.exists() else "",
     ]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:12]

@@ -121,7 +121,7 @@ def train(asked: Namespace) -> str:
         split = dataclasses.replace(
             few, idx=np.arange(len(rows)), images=few.images[rows], labels=few.labels[rows]
         )
-        running = pretrain.pretrain(state, split, cfg)
+        running = iter(pretrain.pretrain(state, split, cfg))
         finetune.seconds_a_step(running, warm)
         rates = [batch / finetune.seconds_a_step(running, steps) for _ in range(TURNS)]
         rate = statistics.median(rates)

@@ -5,7 +5,6 @@ FlopCounterMode counts them on networks without weights (its device ``meta``): n
 so that a network of any size takes a moment.
 """
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,11 +23,12 @@ from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.schema import parse
 from rrcm.data.ingest.listing import Contents
 from rrcm.data.splits import shards
-from rrcm.models.trained import denoiser as denoisers
+from rrcm.diffusion import training as denoisers
+from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import classifier as base
-from rrcm.models.trained.denoiser import Times
+from rrcm.training import finetune, pretrain
 from rrcm.training.engine.draws import Draws
-from rrcm.training.pretrain import noise_levels
+from rrcm.training.engine.inputs.loading import Batch
 
 ROWS = 2  # images with which a loss is called
 SPLITS = ("train", "validation", "choice", "test")
@@ -79,40 +79,24 @@ class Passes(nn.Module):
         return y.expand(-1, *shape)
 
 
-def _batch() -> tuple[Tensor, Tensor]:
-    return torch.full((ROWS, 1, 2, 2), 0.5), torch.zeros(ROWS, dtype=torch.int64)
+def _batch(*views: str, size: tuple[int, ...] = (1, 2, 2), step: int = 0) -> Batch:
+    images = dict.fromkeys(views, torch.full((ROWS, *size), 0.5))
+    return Batch(step=step, views=images, labels=torch.zeros(ROWS, dtype=torch.int64))
 
 
 def fine_tuning(run: Run, compute: Compute, classes: int) -> float:
     """Passes of the classifier for each image of a step, at the end of the training."""
-    module = registry.load("methods", run.method)
     network = Passes(lambda *_: (classes,), compute)
-    module.loss(
-        network.train(),
-        *_batch(),
-        sigma=torch.tensor(run.sigma),
-        draw=Draws(0, 0),
-        done=1.0,  # no attack is warming up
-        cfg=parse(run.loss, module.Config, where="runs: loss"),
-    )
+    loss = finetune.loss_of(network, registry.load("methods", run.method), run, steps=1)
+    loss(_batch("image", step=1), Draws(0, 0))  # no attack is warming up
     return network.passes
 
 
 def denoising(cfg: Denoising, classes: int) -> tuple[float, float]:
     """Passes of the denoiser, and of its guide, for each image of a step."""
-    module = registry.load("denoiser_objectives", cfg.objective)
-    constants = parse(cfg.loss, module.Config, where="denoisers: loss")
-    declared = module.schedule(constants)
     network = Passes(lambda x, *_: x.shape[1:], cfg.compute)
     guide = Passes(lambda *_: (classes,)).eval().requires_grad_(False)
-    module.loss(
-        network.train(),
-        *_batch(),
-        guide=guide if module.GUIDED else None,
-        times=None if declared is None else Times(declared),
-        draw=Draws(0, 0),
-        cfg=constants,
-    )
+    denoisers.loss_of(network, guide, cfg)(_batch("image"), Draws(0, 0))
     return network.passes, guide.passes
 
 
@@ -120,31 +104,17 @@ def pretraining(cfg: Pretrain, shape: dict[str, Any], size: tuple[int, ...]) -> 
     """Passes of the encoder and its averages for each image of a step; heads are not counted."""
     module = registry.load("networks", cfg.architecture)
     declared = parse(shape, module.Config, where=f"models.{cfg.model}")
-    objective = registry.load("objectives", cfg.objective)
-    constants = parse(cfg.loss, objective.Config, where="pretrain: loss")
     with torch.device("meta"):
-        encoder = module.Encoder(declared).requires_grad_(False)
+        encoder = module.Encoder(declared)
 
     def features(*given: Tensor) -> tuple[int, ...]:
-        return tuple(encoder(*(tensor.to("meta") for tensor in given)).shape[1:])
+        with torch.no_grad():
+            return tuple(encoder(*(tensor.to("meta") for tensor in given)).shape[1:])
 
-    heads = objective.heads(module, declared, constants)
-    online = {"encoder": Passes(features, cfg.compute), **heads}
-    averages = {
-        name: copy.deepcopy(online[source])
-        for name, (source, _) in objective.targets(constants).items()
-    }
-    levels, weights = noise_levels(0, cfg.grid, steps=cfg.steps)
-    objective.loss(
-        nn.ModuleDict(online).train(),
-        nn.ModuleDict(averages).train().requires_grad_(False),
-        {view: torch.zeros(ROWS, *size) for view in objective.VIEWS},
-        levels=levels,
-        weights=weights,
-        draw=Draws(0, 0),
-        cfg=constants,
-    )
-    called = [online["encoder"], *averages.values()]
+    network = Passes(features, cfg.compute)
+    online, target = pretrain.networks(network, module, declared, cfg).values()
+    pretrain.loss_of(online, target, cfg, {})(_batch(*cfg.augment, size=size), Draws(0, 0))
+    called = [network, *target.values()]
     return sum(each.passes for each in called if isinstance(each, Passes))
 
 
@@ -213,7 +183,7 @@ class Planned:
         shape = self.params.models[cfg.model]
 
         def build() -> nn.Module:
-            return denoisers.network(cfg.network, shape, where=f"models.{cfg.model}")
+            return denoiser.network(cfg.network, shape, where=f"models.{cfg.model}")
 
         return self._count((cfg.network, cfg.model), build)
 

@@ -20,11 +20,10 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from rrcm.config.sections import Compute
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_json
 from rrcm.training.engine import distributed
-from rrcm.training.engine.loop import State
+from rrcm.training.engine.loop import Training
 
 SPEED = "speed.json"  # the rows so far, in the scratch folder of a stage
 TENSORBOARD = "RRCM_TENSORBOARD"  # a folder to which the same numbers are written for TensorBoard
@@ -35,43 +34,27 @@ TRIES = 20  # products: other work on the machine comes and goes
 class Meter:
     """Adds a row of numbers whenever the training logs; a resumed training appends to them."""
 
-    def __init__(
-        self,
-        scratch: Path,
-        network: nn.Module,
-        *,
-        step: int,
-        size: tuple[int, ...],
-        batch_size: int,
-        compute: Compute,
-    ) -> None:
-        """Measure the peak of one device.
-
-        Args:
-            scratch: Where the rows are saved, in ``speed.json``.
-            network: (pixels [B, *size], sigma) to anything.
-            step: Step at which training starts or resumes.
-            size: Shape of one image, (C, H, W).
-            batch_size: Images of a step, over all devices.
-            compute: Devices and precision of the training.
-        """
-        self._path, self._batch_size = scratch / SPEED, batch_size
+    def __init__(self, scratch: Path, training: Training) -> None:
+        """Measure the peak of one device; the rows are in ``scratch``, in ``speed.json``."""
+        self._path, self._training, step = scratch / SPEED, training, training.state.step
         saved = json.loads(self._path.read_text()) if self._path.exists() else []
         self.rows = [row for row in saved if row["step"] <= step]
-        device = distributed.device()
-        self._operations = operations(network, size)
-        self._peak = distributed.world() * peak(compute.precision, device)
+        size = training.split.images.shape[1:]  # (C, H, W)
+        self._operations = operations(training.called[0].module, size)
+        precision = training.compute.precision
+        self._peak = distributed.world() * peak(precision, distributed.device())
         self._before = self.rows[-1]["seconds"] if self.rows else 0.0
         self._writer = _writer()
         self._began = self._last = time.monotonic()
         self._step = step
 
-    def look(self, state: State) -> None:
-        """Add a row with the speed since the last one, if ``state`` has just been logged."""
+    def look(self) -> None:
+        """Add a row with the speed since the last one, if the training has just logged a step."""
+        state = self._training.state
         if not (state.log and state.log[-1]["step"] == state.step):
             return
         now = time.monotonic()
-        rate = (state.step - self._step) * self._batch_size / (now - self._last)
+        rate = (state.step - self._step) * self._training.batch_size / (now - self._last)
         row = {
             "step": state.step,
             "images_per_second": rate,

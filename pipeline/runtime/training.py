@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import nn
 
 from pipeline.runtime import graph, torchrun
 from pipeline.runtime.graph import Stage
@@ -22,7 +21,7 @@ from rrcm.core.ranges import require
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 from rrcm.training.engine import distributed
-from rrcm.training.engine.loop import State
+from rrcm.training.engine.loop import Training
 
 BETWEEN_SAVES = seconds_between_saves(20.0)
 STATE, NOTES = "state.safetensors", "notes.json"
@@ -30,7 +29,7 @@ STATE, NOTES = "state.safetensors", "notes.json"
 
 @contextmanager
 def running(stage_name: str) -> Iterator[Stage]:
-    """`graph.running`; in a process started by `on_devices`, a context for its part of the stage.
+    """`graph.running`; in a process started by `begin`, a context for its part of the stage.
 
     Such a process writes no outputs, only the trained state in ``scratch``.
     """
@@ -42,9 +41,21 @@ def running(stage_name: str) -> Iterator[Stage]:
         yield Stage(name=stage_name, scratch=torchrun.scratch(), notes={})
 
 
-def read(split: str) -> Split:
-    """A split of the data; processes started by `on_devices` rely on the check of their starter."""
-    return shards.read(Path("shards"), split, verify=not distributed.launched())
+def begin(
+    stage: Stage, compute: Compute, *splits: str, model: str, shape: dict[str, Any]
+) -> dict[str, Split]:
+    """Read ``splits`` of the data for the network ``models.<model>``, of that ``shape``.
+
+    If several devices are configured, train on them, each in a process that runs this script, and
+    relies on the check of the data by its starter. The rest of the script then resumes at the end
+    of training, and writes the outputs.
+    """
+    verify = not distributed.launched()
+    data = {split: shards.read(Path("shards"), split, verify=verify) for split in splits}
+    require_fit(model, shape, data[splits[0]])
+    if torchrun.wanted(compute):
+        torchrun.launch(stage, compute)
+    return data
 
 
 def require_fit(model: str, shape: dict[str, Any], split: Split) -> None:
@@ -67,62 +78,57 @@ def require_fit(model: str, shape: dict[str, Any], split: Split) -> None:
         )
 
 
-def on_devices(stage: Stage, compute: Compute) -> None:
-    """If several devices are configured, train on them, each in a process that runs this script.
+def run(training: Training, stage: Stage, data: dict[str, Split], out: Path) -> bool:
+    """Run a training to its end, resuming it from the stage's scratch folder; then write its logs.
 
-    The rest of the script then resumes at the end of training, and writes the outputs.
+    The logged values of each step are in ``log.csv`` of the folder ``out``, for `dvc plots`; the
+    speed is beside the provenance, since no stage may depend on it.
+
+    Returns:
+        Whether to write the result: not in a process that another started, which continues.
     """
-    if torchrun.wanted(compute):
-        torchrun.launch(stage, compute)
+    _train(training, stage)
+    if distributed.launched():
+        return False
+    speed = json.loads((stage.scratch / SPEED).read_text())
+    for path, rows, columns in (
+        (out / "log.csv", training.state.log, ["step", "lr", "loss"]),
+        (Path("provenance", f"{stage.name}.csv"), speed, ["step", "images_per_second"]),
+    ):
+        table = pd.DataFrame(rows, columns=None if rows else columns)  # no rows without epochs
+        write_csv(table, path, digits="%.6g")
+    stage.notes |= {"seed": training.seed, "data": data_digests(*data)}
+    return True
 
 
-def run(
-    states: Iterator[State],
-    state: State,
-    stage: Stage,
-    *,
-    network: nn.Module,
-    size: tuple[int, ...],
-    batch_size: int,
-    total: int,
-    compute: Compute,
-) -> None:
-    """Run training to its end, resuming ``state`` from the stage's scratch folder.
-
-    Args:
-        states: The iterator of `pretrain` or `train`.
-        state: The state that it trains.
-        stage: Its scratch folder receives the state, periodically and at the end.
-        network: The network whose operations are counted.
-        size: Shape of one image, (C, H, W).
-        batch_size: Images of a step, over all devices.
-        total: Number of steps.
-        compute: Devices and precision of the training.
-    """
+def _train(training: Training, stage: Stage) -> None:
+    state, total = training.state, training.steps
     resumed, notes = state.resume(stage.scratch / STATE), stage.scratch / NOTES
     if resumed and state.step == total:
         if notes.exists():  # only on the host of process 0
             stage.notes |= json.loads(notes.read_text())
         return
     first, start, began = distributed.rank() == 0, state.step, time.monotonic()
-    if resumed and first:
-        print(f"{stage.name}: resuming at step {start} of {total}", flush=True)
-    if first:
-        meter = Meter(
-            stage.scratch, network, step=start, size=size, batch_size=batch_size, compute=compute
-        )
-        shown = progress.steps(
-            states, total=total, start=start, title=stage.name, images=batch_size
-        )
-        with closing(shown):  # prints an error on its own line, below the bar
-            _drive(shown, state, stage, meter)
-    else:
-        for _ in states:
+    if not first:
+        for _ in training:
             pass
+    else:
+        if resumed:
+            print(f"{stage.name}: resuming at step {start} of {total}", flush=True)
+        meter, images, saved = Meter(stage.scratch, training), training.batch_size, time.monotonic()
+        shown = progress.steps(training, total=total, start=start, title=stage.name, images=images)
+        with closing(shown):  # prints an error on its own line, below the bar
+            for _ in shown:
+                meter.look()
+                if time.monotonic() - saved >= BETWEEN_SAVES:
+                    meter.save()  # first: its rows may be ahead of the state
+                    state.save(stage.scratch / STATE)
+                    saved = time.monotonic()
+            meter.save()
     stage.notes |= {
         "device": torch.device(distributed.device()).type,
         "devices": distributed.world(),
-        "precision": compute.precision,
+        "precision": training.compute.precision,
         "resumed_at": start,
         "gradient_evaluations": state.gradients,
         "steps_per_second": round((total - start) / (time.monotonic() - began), 2),
@@ -130,32 +136,6 @@ def run(
     if first:
         write_json(notes, stage.notes)
         state.save(stage.scratch / STATE)
-
-
-def _drive(states: Iterator[State], state: State, stage: Stage, meter: Meter) -> None:
-    """Run to the end, and save periodically: first the meter, whose rows may be ahead."""
-    saved = time.monotonic()
-    for _ in states:
-        meter.look(state)
-        if time.monotonic() - saved >= BETWEEN_SAVES:
-            meter.save()
-            state.save(stage.scratch / STATE)
-            saved = time.monotonic()
-    meter.save()
-
-
-def write_logs(folder: Path, state: State, stage: Stage) -> None:
-    """Write the logged values of each step to ``log.csv``, for `dvc plots`.
-
-    The speed is written beside the provenance, since no stage may depend on it.
-    """
-    speed = json.loads((stage.scratch / SPEED).read_text())
-    for path, rows, columns in (
-        (folder / "log.csv", state.log, ["step", "lr", "loss"]),
-        (Path("provenance", f"{stage.name}.csv"), speed, ["step", "images_per_second"]),
-    ):
-        table = pd.DataFrame(rows, columns=None if rows else columns)  # no rows without epochs
-        write_csv(table, path, digits="%.6g")
 
 
 def data_digests(*splits: str) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Training of a denoiser by any of the objectives, from scratch or from given weights."""
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,10 +18,10 @@ from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.denoiser import Schedule, Times
 from rrcm.noise import streams
+from rrcm.training.engine.computing import Computed, prepare
 from rrcm.training.engine.draws import Draws
-from rrcm.training.engine.inputs import loading, order
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.loop import Computed, State, decayed, optimise, prepare, train
+from rrcm.training.engine.loop import Loss, State, Training, decayed, optimise
 
 
 def start(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> State:
@@ -56,27 +55,13 @@ def schedule(cfg: Denoising) -> Schedule | None:
     return objective.schedule(constants)
 
 
-def denoise(
-    state: State, split: Split, cfg: Denoising, guide: nn.Module | None = None
-) -> Iterator[State]:
-    """Train from ``state.step`` to ``cfg.steps``; yields the state after every step.
-
-    ``guide`` is the classifier from `load_guide`; it is put in evaluation mode and frozen.
-
-    Raises:
-        ConfigError: The guide does not fit the objective, the network does not support
-            ``recompute``, devices cannot share a batch evenly, or images have another size.
-    """
+def loss_of(called: nn.Module, guide: nn.Module | None, cfg: Denoising) -> Loss:
+    """The loss of a denoiser's training."""
     objective, constants = _objective(cfg)
-    network = state.modules["network"].train()
-    prepare(network, cfg.compute, name=cfg.network)
-    called = Computed(network, cfg.compute)
-    if guide is not None:
-        guide = Computed(guide.eval().requires_grad_(False), cfg.compute)
-    device = next(network.parameters()).device
     declared = objective.schedule(constants)
+    device = next(called.parameters()).device
     times = None if declared is None else Times(declared).to(device)
-    random = any(isinstance(part, nn.Dropout) and part.p > 0 for part in network.modules())
+    random = any(isinstance(part, nn.Dropout) and part.p > 0 for part in called.modules())
 
     def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
         x = batch.views["image"]
@@ -87,32 +72,42 @@ def denoise(
         )
         return {cfg.objective: value}
 
-    stream = loading.batches(
-        split,
-        {"image": cfg.augment},
-        batch_size=cfg.batch_size,
-        seed=cfg.seed,
-        start=state.step,
-        stop=cfg.steps,
-        device=device,
-        workers=cfg.compute.workers,
-        where="denoisers",
-    )
-    for _ in train(
-        state,
-        stream,
-        loss,
-        network=network,
-        steps=cfg.steps,
-        per_epoch=order.steps_per_epoch(len(split.labels), batch_size=cfg.batch_size),
-        optimizer=cfg.optimizer,
-        accumulate=cfg.compute.accumulate,
-        seed=cfg.seed,
-    ):
-        state.took([called], batch_size=cfg.batch_size)
+    return loss
+
+
+def denoise(state: State, split: Split, cfg: Denoising, guide: nn.Module | None = None) -> Training:
+    """The training of ``state`` for ``cfg.steps``; its `result` is a denoiser.
+
+    ``guide`` is the classifier from `load_guide`; it is put in evaluation mode and frozen.
+
+    Raises:
+        ConfigError: The network does not support ``recompute``.
+    """
+    network = state.modules["network"].train()
+    prepare(network, cfg.compute, name=cfg.network)
+    called = Computed(network, cfg.compute)
+    if guide is not None:
+        guide = Computed(guide.eval().requires_grad_(False), cfg.compute)
+
+    def follow() -> dict[str, float]:
         if cfg.ema:
             _follow(state.modules["average"], network, momentum=cfg.ema)
-        yield state
+        return {}
+
+    return Training(
+        state=state,
+        called=[called],
+        loss=loss_of(called, guide, cfg),
+        after=follow,
+        split=split,
+        augment={"image": cfg.augment},
+        where="denoisers",
+        steps=cfg.steps,
+        batch_size=cfg.batch_size,
+        optimizer=cfg.optimizer,
+        compute=cfg.compute,
+        seed=cfg.seed,
+    )
 
 
 def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> nn.Module | None:

@@ -1,6 +1,5 @@
 """Training of a classifier at one sigma, by any method, from an encoder or from scratch."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -15,11 +14,11 @@ from rrcm.data.splits.shards import Split
 from rrcm.models.trained.base import classifier
 from rrcm.noise import streams
 from rrcm.training.engine import distributed
+from rrcm.training.engine.computing import Computed, prepare
 from rrcm.training.engine.draws import Draws
-from rrcm.training.engine.inputs import augment, loading, order
+from rrcm.training.engine.inputs import augment, order
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.loop import Computed, State, optimise, prepare
-from rrcm.training.engine.loop import train as loop
+from rrcm.training.engine.loop import Loss, State, Training, optimise
 
 EVALUATION_BATCH = 512
 
@@ -40,86 +39,73 @@ def start(run: Run, recipe: Recipe, model: Model, *, classes: int, device: str =
     return State(modules={"classifier": network}, optimizer=optimise(groups, recipe.optimizer))
 
 
-def train(
-    state: State, method: ModuleType, data: dict[str, Split], run: Run, recipe: Recipe
-) -> Iterator[State]:
-    """Train for ``recipe.epochs``; yields the state after every step.
-
-    The result is ``state.best``: the weights after the epoch with the best score on the validation
-    split (`accuracy`; ties go to the latest), or after the last epoch, by ``recipe.selection``.
-    Without epochs these are the initial weights. The test split is not read.
-
-    Args:
-        state: From `start`, possibly resumed, possibly with a pre-trained encoder.
-        method: A module of rrcm/training/methods/: ``Config`` and ``loss``.
-        data: Splits ``train``, of which all labels are used, and ``validation``.
-        run: The run's own constants.
-        recipe: Optimizer, epochs, augmentation and so on.
-
-    Raises:
-        ConfigError: The network does not support ``recompute``, or devices cannot share a batch
-            evenly.
-    """
+def loss_of(called: nn.Module, method: ModuleType, run: Run, *, steps: int) -> Loss:
+    """The loss of a training of ``steps`` by a module of rrcm/training/methods/."""
     constants = parse(run.loss, method.Config, where=f"runs: loss of method {run.method}")
-    network: Any = state.modules["classifier"].train()  # its class is the architecture's
-    prepare(network.encoder, recipe.compute, name=run.architecture)
-    called = Computed(network, recipe.compute)
-    sigma = torch.tensor(run.sigma, device=network.head.weight.device)
-    per_epoch = order.steps_per_epoch(len(data["train"].labels), batch_size=recipe.batch_size)
-    steps = recipe.epochs * per_epoch
+    sigma = torch.tensor(run.sigma, device=next(called.parameters()).device)
 
     def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
         x, y, done = batch.views["image"], batch.labels, batch.step / steps
         value = method.loss(called, x, y, sigma=sigma, draw=draw, done=done, cfg=constants)
         return {run.method: value}
 
-    def keep() -> None:
-        draws, seed = recipe.validation_draws, run.seed
-        score = accuracy(called, data["validation"], sigma, draws=draws, seed=seed)
-        if score >= state.best_score:
-            state.best_score = score
-            state.best = {k: v.detach().clone() for k, v in network.state_dict().items()}
-
-    if steps == 0:
-        keep()
-    for _ in loop(
-        state,
-        mixed(data["train"], run, recipe, start=state.step, stop=steps, device=sigma.device),
-        loss,
-        network=network,
-        steps=steps,
-        per_epoch=per_epoch,
-        optimizer=recipe.optimizer,
-        accumulate=recipe.compute.accumulate,
-        seed=run.seed,
-    ):
-        last = state.step == steps
-        if last or (state.step % per_epoch == 0 and recipe.selection == "validation"):
-            keep()
-        state.took([called], batch_size=recipe.batch_size)
-        yield state
+    return loss
 
 
-def mixed(
-    split: Split, run: Run, recipe: Recipe, *, start: int, stop: int, device: torch.device
-) -> Iterator[Batch]:
-    """Augmented and mixed batches of the steps ``start`` to ``stop`` - 1; one view, ``image``."""
+def train(
+    state: State, method: ModuleType, data: dict[str, Split], run: Run, recipe: Recipe
+) -> Training:
+    """The training of ``state`` for ``recipe.epochs``.
+
+    The result is ``state.best``: the weights after the epoch with the best score on the validation
+    split (`accuracy`; ties go to the latest), or after the last epoch, by ``recipe.selection``.
+    Without epochs these are the initial weights. The test split is not read.
+
+    ``method`` is a module of rrcm/training/methods/. ``data`` has the splits ``train``, of which
+    all labels are used, and ``validation``.
+
+    Raises:
+        ConfigError: The network does not support ``recompute``.
+    """
+    network: Any = state.modules["classifier"].train()  # its class is the architecture's
+    prepare(network.encoder, recipe.compute, name=run.architecture)
+    called, split = Computed(network, recipe.compute), data["train"]
+    sigma = torch.tensor(run.sigma, device=network.head.weight.device)
+    per_epoch = order.steps_per_epoch(len(split.labels), batch_size=recipe.batch_size)
+    steps = recipe.epochs * per_epoch
     mixer = augment.Mixer(recipe.mix, len(split.classes))
-    for batch in loading.batches(
-        split,
-        {"image": recipe.augment},
-        batch_size=recipe.batch_size,
-        seed=run.seed,
-        start=start,
-        stop=stop,
-        device=device,
-        workers=recipe.compute.workers,
-        where=f"recipes.{run.recipe}",
-    ):
+
+    def mixed(batch: Batch) -> Batch:
         first = distributed.rank() * len(batch.labels)
         draw = Draws(run.seed, batch.step, first=first, purpose="mix")
         x, y = mixer(batch.views["image"], batch.labels, draw)
-        yield replace(batch, views={"image": x}, labels=y)
+        return replace(batch, views={"image": x}, labels=y)
+
+    def keep() -> dict[str, float]:
+        selects = recipe.selection == "validation" and state.step % per_epoch == 0
+        if selects or state.step == steps:
+            draws, seed = recipe.validation_draws, run.seed
+            score = accuracy(called, data["validation"], sigma, draws=draws, seed=seed)
+            if score >= state.best_score:
+                state.best_score = score
+                state.best = {k: v.detach().clone() for k, v in network.state_dict().items()}
+        return {}
+
+    return Training(
+        state=state,
+        called=[called],
+        loss=loss_of(called, method, run, steps=steps),
+        after=keep,
+        split=split,
+        augment={"image": recipe.augment},
+        mixed=mixed,
+        where=f"recipes.{run.recipe}",
+        steps=steps,
+        batch_size=recipe.batch_size,
+        optimizer=recipe.optimizer,
+        compute=recipe.compute,
+        seed=run.seed,
+    )
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """Self-supervised pre-training of an encoder along diffusion trajectories, by any objective."""
 
 import copy
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -16,10 +15,10 @@ from rrcm.data.splits.shards import Split
 from rrcm.noise import streams
 from rrcm.noise.levels import grid_points, karras_grid, lognormal_weights
 from rrcm.training.engine import distributed, schedules
+from rrcm.training.engine.computing import Computed, prepare
 from rrcm.training.engine.draws import Draws
-from rrcm.training.engine.inputs import loading, order
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.loop import Computed, State, decayed, optimise, prepare, train
+from rrcm.training.engine.loop import Loss, State, Training, decayed, optimise
 
 
 def start(cfg: Pretrain, model: Model, *, device: str = "cpu") -> State:
@@ -27,28 +26,32 @@ def start(cfg: Pretrain, model: Model, *, device: str = "cpu") -> State:
     torch.manual_seed(streams.torch_seed(cfg.seed, streams.INITIALISE))
     module = registry.load("networks", model.architecture)
     shape = parse(model.shape, module.Config, where="models: shape")
+    encoder = module.Encoder(shape)
+    encoder.first_layer.requires_grad_(not cfg.freeze_patches)
+    modules = networks(encoder, module, shape, cfg)
+    for part in modules.values():
+        part.to(device)  # before the optimizer, whose state follows its parameters
+    trained = (p for p in modules["online"].parameters() if p.requires_grad)
+    optimizer = optimise(decayed(trained, cfg.optimizer), cfg.optimizer)
+    return State(modules={**modules}, optimizer=optimizer)
+
+
+def networks(
+    encoder: nn.Module, models: ModuleType, shape: Any, cfg: Pretrain
+) -> dict[str, nn.ModuleDict]:
+    """``online``, an ``encoder`` of that ``shape`` with its heads, and ``target``."""
     objective, constants = _objective(cfg)
-    online = nn.ModuleDict({"encoder": module.Encoder(shape)})
-    online.update(objective.heads(module, shape, constants))
-    online["encoder"].first_layer.requires_grad_(not cfg.freeze_patches)
-    online.to(device)  # before the optimizer, whose state follows its parameters
+    online = nn.ModuleDict({"encoder": encoder} | objective.heads(models, shape, constants))
     followers = objective.targets(constants).items()
     target = nn.ModuleDict({name: copy.deepcopy(online[source]) for name, (source, _) in followers})
-    target.requires_grad_(False)
-    groups = decayed((p for p in online.parameters() if p.requires_grad), cfg.optimizer)
-    optimizer = optimise(groups, cfg.optimizer)
-    return State(modules={"online": online, "target": target}, optimizer=optimizer)
+    return {"online": online, "target": target.requires_grad_(False)}
 
 
-def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
-    """Train from ``state.step`` to ``cfg.steps``; yields the state after every step.
-
-    The result is ``state.modules["online"]["encoder"]``. Rows of the log hold the terms of the
-    loss, the objective's diagnostics, and the ``momentum`` of the target.
+def loss_of(online: nn.Module, target: nn.Module, cfg: Pretrain, noted: dict[str, float]) -> Loss:
+    """The loss of a pre-training; ``noted`` gets the objective's diagnostics of the latest step.
 
     Raises:
-        ConfigError: ``cfg.augment`` lacks a view of the objective, the network does not support
-            ``recompute``, or devices cannot share a batch evenly.
+        ConfigError: ``cfg.augment`` lacks a view of the objective.
     """
     objective, constants = _objective(cfg)
     if cfg.augment.keys() != {*objective.VIEWS}:
@@ -56,6 +59,28 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
             f"pretrain: augment: {cfg.objective} needs the views {', '.join(objective.VIEWS)}; "
             f"got {', '.join(cfg.augment) or 'none'}"
         )
+
+    def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
+        levels, weights = noise_levels(batch.step, cfg.grid, steps=cfg.steps)
+        terms, latest = objective.loss(
+            online, target, batch.views, levels=levels, weights=weights, draw=draw, cfg=constants
+        )
+        noted.update(latest)
+        return terms
+
+    return loss
+
+
+def pretrain(state: State, split: Split, cfg: Pretrain) -> Training:
+    """The training of ``state`` for ``cfg.steps``.
+
+    Its result is ``state.modules["online"]["encoder"]``. Rows of the log hold the terms of the
+    loss, the objective's diagnostics, and the ``momentum`` of the target.
+
+    Raises:
+        ConfigError: ``cfg.augment`` lacks a view of the objective, or the network does not support
+            ``recompute``.
+    """
     modules: dict[str, Any] = {**state.modules}  # nn.ModuleDicts
     online, target = (modules[name].train() for name in ("online", "target"))
     prepare(online["encoder"], cfg.compute, name=cfg.architecture)
@@ -65,45 +90,28 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Iterator[State]:
         nn.ModuleDict({name: Computed(part, cfg.compute) for name, part in module.items()})
         for module in (online, target)
     ]
+    objective, constants = _objective(cfg)
     targets = objective.targets(constants)
     encoders = [called[1][name] for name, (source, _) in targets.items() if source == "encoder"]
-    diagnostics: dict[str, float] = {}  # of the latest step
+    noted: dict[str, float] = {}
 
-    def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
-        levels, weights = noise_levels(batch.step, cfg.grid, steps=cfg.steps)
-        terms, latest = objective.loss(
-            *called, batch.views, levels=levels, weights=weights, draw=draw, cfg=constants
-        )
-        diagnostics.update(latest)
-        return terms
+    def follow() -> dict[str, float]:
+        return noted | {"momentum": _follow(state, targets, cfg)}
 
-    stream = loading.batches(
-        split,
-        cfg.augment,
-        batch_size=cfg.batch_size,
-        seed=cfg.seed,
-        start=state.step,
-        stop=cfg.steps,
-        device=next(online.parameters()).device,
-        workers=cfg.compute.workers,
+    return Training(
+        state=state,
+        called=[called[0]["encoder"], *encoders],
+        loss=loss_of(called[0], called[1], cfg, noted),
+        after=follow,
+        split=split,
+        augment=cfg.augment,
         where="pretrain",
-    )
-    for _ in train(
-        state,
-        stream,
-        loss,
-        network=online,
         steps=cfg.steps,
-        per_epoch=order.steps_per_epoch(len(split.labels), batch_size=cfg.batch_size),
+        batch_size=cfg.batch_size,
         optimizer=cfg.optimizer,
-        accumulate=cfg.compute.accumulate,
+        compute=cfg.compute,
         seed=cfg.seed,
-    ):
-        state.took([called[0]["encoder"], *encoders], batch_size=cfg.batch_size)
-        momentum = _follow(state, targets, cfg)
-        if state.log and state.log[-1]["step"] == state.step:
-            state.log[-1] |= diagnostics | {"momentum": momentum}
-        yield state
+    )
 
 
 def noise_levels(step: int, grid: Grid, *, steps: int) -> tuple[Tensor, Tensor | None]:

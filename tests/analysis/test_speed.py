@@ -1,22 +1,26 @@
 """The figures of speed.csv: what is counted, over what was measured."""
 
+import dataclasses
 import json
 import types
 
 import pytest
-import torch
-from helpers import MODEL, PRETRAIN
-from torch import nn
+from helpers import MODEL, PRETRAIN, split
 
 from pipeline.runtime import throughput
 from rrcm.core.errors import StageError
 from rrcm.models.trained.base import classifier
-from rrcm.training.engine.loop import State
+from rrcm.training import pretrain as pretraining
 
 
 @pytest.fixture
 def network():
     return classifier.build(MODEL, classes=4, condition="exact", final_norm=True)
+
+
+def pretrained(**changed):
+    cfg = dataclasses.replace(PRETRAIN, **changed)
+    return pretraining.pretrain(pretraining.start(cfg, MODEL), split(64, seed=0), cfg)
 
 
 def test_operations_are_those_of_the_matrix_products(network):
@@ -37,22 +41,16 @@ def test_operations_are_those_of_the_matrix_products(network):
     assert network.training
 
 
-def test_rows_are_noted_where_training_logs_and_go_on_when_resumed(network, tmp_path, monkeypatch):
+def test_rows_are_noted_where_training_logs_and_go_on_when_resumed(tmp_path, monkeypatch):
     clock = iter([0.0, 10.0, 14.0, 100.0, 103.0, 107.0])
     monkeypatch.setattr(throughput, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(throughput, "peak", lambda precision, device: 1e9)
     monkeypatch.setattr(throughput, "operations", lambda network, size: 1e5)
-    state = State(modules={}, optimizer=torch.optim.SGD([nn.Parameter(torch.zeros(1))]))
+    training = pretrained(batch_size=50)
+    state = training.state
 
     def meter():
-        return throughput.Meter(
-            tmp_path,
-            network,
-            step=state.step,
-            size=(1, 8, 8),
-            batch_size=50,
-            compute=PRETRAIN.compute,
-        )
+        return throughput.Meter(tmp_path, training)
 
     def train(meter, steps):
         for _ in range(steps):
@@ -60,7 +58,7 @@ def test_rows_are_noted_where_training_logs_and_go_on_when_resumed(network, tmp_
             if state.step % 10 == 0:
                 state.log.append({"step": state.step})
             state.passes = 3.0
-            meter.look(state)
+            meter.look()
         meter.save()
 
     train(meter(), 25)
@@ -75,12 +73,10 @@ def test_rows_are_noted_where_training_logs_and_go_on_when_resumed(network, tmp_
     assert all(0 < row["memory_gib"] < 100 for row in rows)
 
 
-def test_tensorboard_has_to_be_there_when_asked_for(network, tmp_path, monkeypatch):
+def test_tensorboard_has_to_be_there_when_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv(throughput.TENSORBOARD, str(tmp_path))
     monkeypatch.setattr(throughput.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(throughput, "peak", lambda precision, device: 1e9)
 
     with pytest.raises(StageError, match="RRCM_TENSORBOARD is set: install tensorboard"):
-        throughput.Meter(
-            tmp_path, network, step=0, size=(1, 8, 8), batch_size=1, compute=PRETRAIN.compute
-        )
+        throughput.Meter(tmp_path, pretrained())

@@ -4,61 +4,39 @@ from collections import defaultdict
 
 import pytest
 import torch
-from helpers import shipped
+from helpers import shipped, split
 
 from rrcm.config import sections
 from rrcm.core import registry
-from rrcm.core.schema import parse
-from rrcm.models.trained.base import classifier
-from rrcm.training import pretrain as pretraining
+from rrcm.training import finetune, pretrain
 from rrcm.training.engine.draws import Draws
-from rrcm.training.engine.inputs import order
-from rrcm.training.engine.loop import Computed
+from rrcm.training.engine.inputs.loading import Batch
+from rrcm.training.engine.loop import Training
 
 ALL = shipped("digits-all")
-IMAGES = 1797 - ALL.data.test - ALL.data.validation
+DATA = split(1797 - ALL.data.test - ALL.data.validation, seed=0)
 BATCH = 4
 
 
 def of_a_run(run: sections.Run) -> int:
-    """Gradient evaluations of its training, by those of one step."""
     recipe = ALL.recipes[run.recipe]
     model = sections.Model(architecture=run.architecture, shape=ALL.models[run.model])
-    network = classifier.build(model, classes=10, condition="exact", final_norm=recipe.final_norm)
-    called = Computed(network.train(), recipe.compute)
+    state = finetune.start(run, recipe, model, classes=10)
     method = registry.load("methods", run.method)
-    method.loss(
-        called,
-        torch.rand(BATCH, 1, 8, 8),
-        torch.arange(BATCH),
-        sigma=torch.tensor(run.sigma),
-        draw=Draws(0, 0),
-        done=0.5,
-        cfg=parse(run.loss, method.Config, where=""),
-    )
-    per_epoch = order.steps_per_epoch(IMAGES, batch_size=recipe.batch_size)
-    return called.taken()[1] // BATCH * recipe.epochs * per_epoch * recipe.batch_size
+    return evaluations(finetune.train(state, method, {"train": DATA}, run, recipe), "image")
 
 
 def of_a_pretraining(cfg: sections.Pretrain) -> int:
     model = sections.Model(architecture=cfg.architecture, shape=ALL.models[cfg.model])
-    state = pretraining.start(cfg, model)
-    objective = registry.load("objectives", cfg.objective)
-    online, target = (
-        torch.nn.ModuleDict({name: Computed(part, cfg.compute) for name, part in module.items()})
-        for module in state.modules.values()
-    )
-    levels, weights = pretraining.noise_levels(0, cfg.grid, steps=cfg.steps)
-    objective.loss(
-        online,
-        target,
-        {view: torch.rand(BATCH, 1, 8, 8) for view in objective.VIEWS},
-        levels=levels,
-        weights=weights,
-        draw=Draws(0, 0),
-        cfg=parse(cfg.loss, objective.Config, where=""),
-    )
-    return online["encoder"].taken()[1] // BATCH * cfg.steps * cfg.batch_size
+    return evaluations(pretrain.pretrain(pretrain.start(cfg, model), DATA, cfg), *cfg.augment)
+
+
+def evaluations(training: Training, *views: str) -> int:
+    """Gradient evaluations of a training, by those of one step."""
+    images = {view: torch.rand(BATCH, 1, 8, 8) for view in views}
+    batch = Batch(step=training.steps // 2, views=images, labels=torch.arange(BATCH))
+    training.loss(batch, Draws(0, 0))
+    return training.called[0].taken()[1] // BATCH * training.steps * training.batch_size
 
 
 def test_every_method_has_the_same_number_of_gradient_evaluations():

@@ -9,7 +9,7 @@ from torch import nn
 
 from rrcm.models.trained.base import classifier
 from rrcm.noise import units
-from rrcm.training.engine.loop import Computed, prepare
+from rrcm.training.engine.computing import Computed, prepare
 
 FP32 = PRETRAIN.compute
 CALLS = {

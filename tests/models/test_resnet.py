@@ -19,7 +19,7 @@ from rrcm.models.folding.resnet import fold
 from rrcm.models.networks import resnet
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.training import finetune, pretrain
-from rrcm.training.engine.loop import prepare
+from rrcm.training.engine.computing import prepare
 
 SMALL = {
     "size": "8",

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rrcm.core.errors import ConfigError
+from rrcm.training.engine.computing import Computed
 from rrcm.training.engine.draws import Draws
-from rrcm.training.engine.loop import Computed
 from rrcm.training.methods import consistency, gaussian, macer, smoothadv, smoothmix, stability
 from rrcm.training.shared import attacks
 

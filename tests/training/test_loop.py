@@ -6,6 +6,7 @@ import itertools
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from helpers import MINI, MODEL, PRETRAIN, Linear, equal, split
@@ -17,8 +18,8 @@ from rrcm.noise import levels, streams
 from rrcm.training import finetune
 from rrcm.training import pretrain as pretraining
 from rrcm.training.engine import loop, schedules
-from rrcm.training.engine.inputs import order
-from rrcm.training.engine.inputs.loading import Batch
+from rrcm.training.engine.computing import Computed
+from rrcm.training.engine.inputs import loading, order
 from rrcm.training.methods import gaussian
 from rrcm.training.objectives import rrcm as objective
 
@@ -38,27 +39,25 @@ def begin_loop():
     )
 
 
-def stream(start, stop, rows=16):
-    """Batches of nothing: what these losses see, they draw."""
-    for step in range(start, stop):
-        yield Batch(step=step, views={"x": torch.zeros(rows, 4)}, labels=torch.zeros(rows))
-
-
 def run_loop(state, loss=None, *, steps=12, setting=SETTING, rows=16, accumulate=1, per_epoch=1):
+    """A training on images of nothing: what these losses see, they draw."""
+    nothing = np.zeros((per_epoch * rows, 4), np.uint8)
     network = state.modules["network"]
 
     def drawn(batch, draw):
         return {"fit": network(draw.normal(batch.views["x"])).square().sum(dim=1)}
 
-    return loop.train(
-        state,
-        stream(state.step, steps, rows),
-        loss or drawn,
-        network=network,
+    return loop.Training(
+        state=state,
+        called=[Computed(network, PRETRAIN.compute)],
+        loss=loss or drawn,
+        split=dataclasses.replace(DATA["train"], images=nothing, labels=np.zeros(len(nothing))),
+        augment={"x": []},
+        where="",
         steps=steps,
-        per_epoch=per_epoch,
+        batch_size=rows,
         optimizer=setting,
-        accumulate=accumulate,
+        compute=dataclasses.replace(PRETRAIN.compute, accumulate=accumulate),
         seed=0,
     )
 
@@ -244,8 +243,10 @@ def test_parts_of_a_batch_add_up_to_its_gradient():
 
 
 def test_parts_of_a_batch_are_equal():
+    batch = loading.Batch(step=0, views={}, labels=torch.zeros(16))
+
     with pytest.raises(ConfigError, match=r"compute\.accumulate: 16 images .* in 3 equal parts"):
-        finish(run_loop(begin_loop(), accumulate=3))
+        loop._backward(nn.Identity(), batch, accumulate=3, seed=0)
 
 
 def test_the_target_follows_the_online_network():
@@ -302,7 +303,7 @@ def test_pretraining_wants_the_views_of_its_objective():
     cfg = dataclasses.replace(CFG, augment={"first": [], "plain": []})
 
     with pytest.raises(ConfigError, match="needs the views first, second, plain; got first, pl"):
-        next(pretraining.pretrain(pretraining.start(cfg, MODEL), DATA["train"], cfg))
+        pretraining.pretrain(pretraining.start(cfg, MODEL), DATA["train"], cfg)
 
 
 def test_pretraining_has_not_moved():
@@ -421,7 +422,7 @@ def test_only_a_frozen_head_stays_where_it_started(head, moves):
     network = state.modules["classifier"]
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
-    next(run_train(state, head=head))
+    next(iter(run_train(state, head=head)))
 
     for name, p in network.named_parameters():
         assert torch.equal(p, before[name]) != (moves or not name.startswith("head")), name

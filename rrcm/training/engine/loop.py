@@ -1,4 +1,4 @@
-"""The training loop of encoders, classifiers and denoisers, and how it calls a network.
+"""The training loop of encoders, classifiers and denoisers.
 
 Batches and noise depend on (seed, step) and a row's place in the batch only, so that on a CPU an
 interrupted and resumed run equals an uninterrupted one, bit for bit. Accumulation and the number of
@@ -20,69 +20,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rrcm.config.sections import Compute, Optimizer
 from rrcm.core.errors import ConfigError, TrainingError
+from rrcm.data.splits.shards import Split
 from rrcm.models.trained.base import checkpoint
 from rrcm.training.engine import distributed
+from rrcm.training.engine.computing import Computed
 from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.inputs import loading, order
 from rrcm.training.engine.inputs.loading import Batch
 from rrcm.training.engine.schedules import multi_step, warmup_cosine
 
 LOG_EVERY = 10
 BETA_2 = 0.999  # AdamW
-
-
-class Computed(nn.Module):
-    """Calls ``module`` under the settings of `Compute`; weights and their names stay as they are.
-
-    Under ``bf16`` matrix products are computed in bfloat16; weights, gradients and the optimizer's
-    moments stay float32, and outputs are cast to the type of the input.
-    """
-
-    def __init__(self, module: nn.Module, compute: Compute) -> None:
-        """Compile ``module`` in place if ``compute.compile``."""
-        super().__init__()
-        self.module, self.narrow = module, compute.precision == "bf16"
-        self._passes = self._gradients = 0
-        if compute.compile:
-            module.compile()
-
-    def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
-        """The output of ``module`` for the rows ``x``."""
-        gradient, training = torch.is_grad_enabled(), self.module.training
-        if gradient:  # in evaluation mode this is an attack: gradient of the input only
-            self._passes += len(x) * (3 if training else 2)
-            self._gradients += len(x)
-        elif training:
-            self._passes += len(x)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.narrow):
-            y = self.module(x, *rest)
-        return y.to(x.dtype)
-
-    def taken(self) -> tuple[int, int]:
-        """Passes and gradient evaluations, counted per row, since the last call.
-
-        A backward pass counts as two, or as one where only the input gets a gradient, as in an
-        attack. Validation does not count.
-        """
-        taken = self._passes, self._gradients
-        self._passes = self._gradients = 0
-        return taken
-
-
-def prepare(network: nn.Module, compute: Compute, *, name: str) -> None:
-    """Set ``network`` to recompute activations if ``compute.recompute``, and share its BatchNorms.
-
-    Raises:
-        ConfigError: The architecture ``name`` cannot recompute (``supports_recompute``), or has a
-            BatchNorm that several processes cannot share.
-    """
-    if compute.recompute and not network.supports_recompute:
-        raise ConfigError(
-            f"compute.recompute: {name} does not support it; set it to false, and save memory by "
-            "devices or batch_size"
-        )
-    setattr(network, "recompute", compute.recompute)  # noqa: B010 (not every module declares it)
-    if distributed.world() > 1:
-        distributed.synchronise(network)
 
 
 @dataclass(kw_only=True)
@@ -102,6 +50,11 @@ class State:
     best: dict[str, Tensor] = field(default_factory=dict)
     gradients: int = 0
     passes: float = 0.0  # not saved
+
+    @property
+    def device(self) -> str:
+        """The device of the modules."""
+        return next((str(p.device) for m in self.modules.values() for p in m.parameters()), "cpu")
 
     def took(self, called: Iterable[Computed], *, batch_size: int) -> None:
         """Record the cost of a step, in which all processes had equal parts."""
@@ -126,8 +79,7 @@ class State:
         Only process 0 reads the file; it broadcasts the state to the others.
         """
         reads = distributed.rank() == 0 and path.exists()
-        device = next((str(p.device) for m in self.modules.values() for p in m.parameters()), "cpu")
-        saved = distributed.from_first(checkpoint.load(path) if reads else None, device=device)
+        saved = distributed.from_first(checkpoint.load(path) if reads else None, device=self.device)
         if saved is None:
             return False
         tensors, text = saved
@@ -165,64 +117,99 @@ def decayed(parameters: Iterable[nn.Parameter], cfg: Optimizer) -> list[dict[str
 
 
 def optimise(groups: list[dict[str, Any]], cfg: Optimizer) -> torch.optim.Optimizer:
-    """The optimizer of parameter ``groups``; `train` sets its learning rate at every step."""
+    """The optimizer of parameter ``groups``; a `Training` sets its learning rate at every step."""
     if cfg.algorithm == "sgd":
         return torch.optim.SGD(groups, lr=cfg.lr, momentum=cfg.momentum, fused=True)
     return torch.optim.AdamW(groups, betas=(cfg.momentum, BETA_2), fused=True)
 
 
-def train(
-    state: State,
-    batches: Iterable[Batch],
-    loss: Loss,
-    *,
-    network: nn.Module,
-    steps: int,
-    per_epoch: int,
-    optimizer: Optimizer,
-    accumulate: int,
-    seed: int,
-) -> Iterator[State]:
-    """Run over ``batches`` up to ``steps``, updating ``state`` in place and yielding it each step.
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A training: iterating it trains ``state`` up to ``steps``, and yields it after every step.
 
     The caller may save, validate and stop between steps. Each of several processes gets its rows of
     every batch; all end with the same state.
 
-    Args:
-        state: Initial state; parameter groups of its optimizer may have an ``lr_scale``.
-        batches: One batch for each step from ``state.step`` on.
+    Attributes:
+        state: Initial or resumed; parameter groups of its optimizer may have an ``lr_scale``.
+        called: Networks whose passes are counted, first the one whose operations are.
         loss: Maps (part of a batch, random draws) to the terms of the loss, [rows] each.
-        network: The trained network.
+        after: What follows a step, or the start if there are no steps; adds its numbers to the log.
+        split: The images.
+        augment: For each view its list of augmentations.
+        mixed: What happens to a whole batch.
+        where: The section of params.yaml that says so, for messages.
         steps: Number of steps in all.
-        per_epoch: Steps of an epoch, for a warm-up by epochs.
+        batch_size: Images of a step, over all processes.
         optimizer: Learning rate schedule and clipping.
-        accumulate: Number of parts in which a batch is computed.
-        seed: Seed of the draws of ``loss``.
-
-    Raises:
-        ConfigError: A batch cannot be split into ``accumulate`` equal parts.
-        TrainingError: The loss or its gradient is not finite.
+        compute: Parts of a batch, workers, precision.
+        seed: Seed of the order, of the augmentations, and of the draws of ``loss``.
     """
-    shared = distributed.averaging(_Terms(network, loss))
-    parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
-    warmup = 0 if optimizer.clip_warmup else math.ceil(optimizer.warmup * steps)
-    for batch in batches:
-        lr = optimizer.lr * rate(state.step, optimizer, steps=steps, per_epoch=per_epoch)
-        for group in state.optimizer.param_groups:
-            group["lr"] = lr * group.get("lr_scale", 1.0)
 
-        state.optimizer.zero_grad()
-        terms = _backward(shared, batch, accumulate=accumulate, seed=seed)
-        clip = optimizer.clip if state.step >= warmup else math.inf
-        grad_norm = nn.utils.clip_grad_norm_(parameters, clip)
-        state.optimizer.step()
-        state.step += 1
+    state: State
+    called: list[Computed]
+    loss: Loss
+    after: Callable[[], dict[str, float]] = dict
+    split: Split
+    augment: dict[str, list[Any]]
+    mixed: Callable[[Batch], Batch] = lambda batch: batch
+    where: str
+    steps: int
+    batch_size: int
+    optimizer: Optimizer
+    compute: Compute
+    seed: int
 
-        if state.step % LOG_EVERY == 0 or state.step == steps:
-            row = {"step": state.step, "lr": lr} | _numbers(terms, grad_norm)
-            _require_finite(row)
-            state.log.append(row)
-        yield state
+    def __iter__(self) -> Iterator[State]:
+        """Train.
+
+        Raises:
+            ConfigError: A batch cannot be split evenly, or the augmentations are not of the images.
+            TrainingError: The loss or its gradient is not finite.
+        """
+        state, optimizer, steps, batches = self.state, self.optimizer, self.steps, self._batches()
+        shared = distributed.averaging(_Terms(state.modules, self.loss))
+        parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
+        warmup = 0 if optimizer.clip_warmup else math.ceil(optimizer.warmup * steps)
+        per_epoch = order.steps_per_epoch(len(self.split.labels), batch_size=self.batch_size)
+        if not steps:
+            self.after()
+        for batch in batches:
+            lr = optimizer.lr * rate(state.step, optimizer, steps=steps, per_epoch=per_epoch)
+            for group in state.optimizer.param_groups:
+                group["lr"] = lr * group.get("lr_scale", 1.0)
+
+            state.optimizer.zero_grad()
+            accumulate = self.compute.accumulate
+            terms = _backward(shared, batch, accumulate=accumulate, seed=self.seed)
+            clip = optimizer.clip if state.step >= warmup else math.inf
+            grad_norm = nn.utils.clip_grad_norm_(parameters, clip)
+            state.optimizer.step()
+            state.step += 1
+
+            row: dict[str, float] = {}
+            if state.step % LOG_EVERY == 0 or state.step == steps:
+                row = {"step": state.step, "lr": lr} | _numbers(terms, grad_norm)
+                _require_finite(row)
+            state.took(self.called, batch_size=self.batch_size)
+            more = self.after()
+            if row:
+                state.log.append(row | more)
+            yield state
+
+    def _batches(self) -> Iterator[Batch]:
+        batches = loading.batches(
+            self.split,
+            self.augment,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            start=self.state.step,
+            stop=self.steps,
+            device=self.state.device,
+            workers=self.compute.workers,
+            where=self.where,
+        )
+        return map(self.mixed, batches)
 
 
 def rate(step: int, optimizer: Optimizer, *, steps: int, per_epoch: int) -> float:
@@ -236,11 +223,11 @@ def rate(step: int, optimizer: Optimizer, *, steps: int, per_epoch: int) -> floa
 
 
 class _Terms(nn.Module):
-    """The loss as a module with the network, because DistributedDataParallel wraps modules."""
+    """The loss as a module with the trained ones, as DistributedDataParallel wraps modules."""
 
-    def __init__(self, network: nn.Module, loss: Loss) -> None:
+    def __init__(self, modules: dict[str, nn.Module], loss: Loss) -> None:
         super().__init__()
-        self.network, self.loss = network, loss
+        self.trained, self.loss = nn.ModuleDict(modules), loss
 
     def forward(self, batch: Batch, draw: Draws) -> dict[str, Tensor]:
         return self.loss(batch, draw)
