@@ -19,7 +19,7 @@ import pandas as pd
 from benchmarks.results import LATENCY_TABLE, up_to_date
 from pipeline.project.stale import Present
 from rrcm.analysis.presentation import markup, tables
-from rrcm.certification.sampling import batching, procedure, session, voting
+from rrcm.certification.sampling import batching, session, store, voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.config.certification import Eval
 from rrcm.config.params import Params
@@ -64,7 +64,7 @@ def turn(whole: Params, evaluation: Eval, split: Split) -> Callable[[], float]:
     """
     cfg = whole.sampling
     backend = session.backend(evaluation, cfg)
-    header = procedure.header(backend, split, evaluation.run, cfg, whole.stopping[cfg.stop])
+    header = store.header(backend, split, evaluation.run, cfg, whole.stopping[cfg.stop])
     noise = voting.noise(header, split)
     count = voting.counter(backend, split, noise=noise, batch_size=cfg.batch_size)
 

@@ -19,7 +19,7 @@ from rrcm.analysis.presentation import figures
 from rrcm.certification import openers
 from rrcm.certification.answers import Answer
 from rrcm.certification.certify import DOWN, one_minus, printed
-from rrcm.certification.sampling import procedure, voting
+from rrcm.certification.sampling import store, voting
 from rrcm.certification.smoothed import Smoothed
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
@@ -104,7 +104,7 @@ def said(answer: Answer) -> str:
 
 def copies(smoothed: Smoothed, split: Split) -> tuple[np.ndarray, np.ndarray]:
     """The first noisy copies that were counted for the bound, and the classes of their scores."""
-    header = procedure.header(smoothed.backend, split, "", smoothed.draws, smoothed.stopping)
+    header = store.header(smoothed.backend, split, "", smoothed.draws, smoothed.stopping)
     count, first = smoothed.draws.batch_size, smoothed.draws.n0
     images = torch.from_numpy(split.idx).expand(count).clone()
     x = torch.from_numpy(split.pixels()).expand(count, *split.images.shape[1:]).clone()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.runtime import graph
-from rrcm.certification.sampling import procedure, session
+from rrcm.certification.sampling import session, store
 from rrcm.config import certification, sections
 from rrcm.data.splits import shards
 
@@ -28,7 +28,7 @@ def draw(name: str, *, journal: Path, path: Path, title: str, shard: str = "1/1"
     split, classifier = shards.read(Path("shards"), cfg.split), session.backend(evaluation, cfg)
     return session.run(
         classifier,
-        procedure.header(classifier, split, evaluation.run, cfg, stopping, shard=shard),
+        store.header(classifier, split, evaluation.run, cfg, stopping, shard=shard),
         split,
         journal=journal,
         path=path,

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from rrcm.certification.answers import Answers
 from rrcm.certification.certify import DIGITS, UP, printed
-from rrcm.certification.sampling import procedure
+from rrcm.certification.sampling import store
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import Row
@@ -150,13 +150,13 @@ def together(answers: Answers, split: Split) -> tuple[Answers, Split]:
     labels = np.where(split.labels == UNKNOWN, theirs, split.labels)
     header, split = answers.header, dataclasses.replace(split, labels=labels)
     differ = (theirs != UNKNOWN) & (theirs != labels)
-    if differ.any() or not procedure.are_of_these(header, answers.all_rows, split):
+    if differ.any() or not store.are_of_these(header, answers.all_rows, split):
         part = "; give all images of the slice's answers" * (len(answers) < len(then))
         raise DataError(f"attack: the answers are of other images or labels{part}")
     if (theirs == labels).all():
         return answers, split
     known = dict(zip(split.idx.tolist(), labels.tolist(), strict=True))
-    header = dataclasses.replace(header, pixels=procedure.identity(split, header.subset))
+    header = dataclasses.replace(header, pixels=store.identity(split, header.subset))
 
     def labelled(rows: list[Row]) -> list[Row]:
         return [dataclasses.replace(row, label=known[row.idx]) for row in rows]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rrcm.certification import attack, certify, checks, clean, plausibility
 from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.attack import Search
-from rrcm.certification.sampling import procedure, session
+from rrcm.certification.sampling import session, store
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.certification.votes import reach, records
@@ -130,25 +130,18 @@ class Certifier:
             )
             header = smoothed._header(split, seed, budget)
             warn(reach.beyond(header, radii or []), stacklevel=3)
-            if path is not None and path.exists():
-                if kept is not None and header.provider.startswith(f"{kept.provider} "):
-                    # Older votes do not say which version it was of what computed them.
-                    header = dataclasses.replace(header, provider=kept.provider)
-                pictures = duplicates.digests(split)
-                answers = Answers(header, _kept(path, header, split), pictures=pictures)
-            else:
-                answers = smoothed._drawn(
-                    split,
-                    header,
-                    devices=devices,
-                    workers=workers,
-                    path=path,
-                    progress=progress,
-                    budget_start=budget_start,
-                )
+            answers = smoothed._drawn(
+                split,
+                header,
+                devices=devices,
+                workers=workers,
+                path=path,
+                progress=progress,
+                budget_start=budget_start,
+            )
             beside = path and path.with_name(f"{path.name}.clean.json")
             answers.clean = clean.column(
-                smoothed.backend, split, header, answers.rows, path=beside, shown=progress
+                smoothed.backend, split, answers.header, answers.rows, path=beside, shown=progress
             ).get(clean.COLUMN)
             brightest = float(np.asarray(split.images).max()) / split.max_value
             warn(duplicates.line(answers.pictures, split.labels.tolist()), stacklevel=3)
@@ -319,9 +312,9 @@ class Smoothed(Certifier):
         """The definition of the votes of ``split``, with noise at ``sigma``.
 
         Raises:
-            ConfigError: As of `procedure.header`.
+            ConfigError: As of `store.header`.
         """
-        return procedure.header(
+        return store.header(
             self.backend, split, run, self.draws, self.stopping, shard=shard, budget=budget
         )
 
@@ -347,6 +340,9 @@ class Smoothed(Certifier):
         progress: bool = False,
         budget_start: float | None = None,
     ) -> Answers:
+        pictures = duplicates.digests(split)
+        if path is not None and path.exists():
+            return Answers(*_kept(path, header, split), pictures=pictures)
         require(workers > 0, f"workers: must be positive, got {workers}")
         first, *others = [self.backend.on(device) for device in devices] or [self.backend]
         how: dict[str, Any] = {"workers": workers, "every": session.save_every()}
@@ -356,7 +352,7 @@ class Smoothed(Certifier):
             states = VoteSampler(split, header, kept, **how).draw_votes([first, *others])
         else:
             how["others"] = others
-            states = procedure.sample(first, split, header, _journal(path), path, **how)
+            states = session.sample(first, split, header, _journal(path), path, **how)
         if progress:
             session.shown(states, header, total=len(split.idx), title="certify")
         else:
@@ -366,7 +362,7 @@ class Smoothed(Certifier):
             rows = [kept.rows[int(idx)] for idx in split.idx]
         else:
             rows = records.read(path)[1]
-        return Answers(header, rows, pictures=duplicates.digests(split))
+        return Answers(header, rows, pictures=pictures)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -463,21 +459,23 @@ def _threads_restored() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _kept(path: Path, header: Header, split: Split) -> list[Row]:
-    """The rows of votes in ``path``, which are rewritten with the labels of ``split``.
+def _kept(path: Path, header: Header, split: Split) -> tuple[Header, list[Row]]:
+    """The votes in ``path``, which are rewritten with the labels of ``split``.
 
     Raises:
         VotesError: They are votes of something else.
     """
     kept, rows = records.read(path)
-    if kept == header:
-        return rows
-    known = procedure.reusable([path], header, split)
-    if len(known) < len(split.idx):
-        records.same(path, kept, header)
-    rows = [known[idx] for idx in split.idx.tolist()]
-    records.write(path, header, rows)
-    return rows
+    if header.provider.startswith(f"{kept.provider} "):
+        # Older votes do not say which version it was of what computed them.
+        header = dataclasses.replace(header, provider=kept.provider)
+    if kept != header:
+        known = store.reusable([path], header, split)
+        if len(known) < len(split.idx):
+            records.same(path, kept, header)
+        rows = [known[idx] for idx in split.idx.tolist()]
+        records.write(path, header, rows)
+    return header, rows
 
 
 def _sorted(radii: Sequence[float]) -> list[float]:

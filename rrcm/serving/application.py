@@ -18,7 +18,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rrcm.certification.sampling import procedure
+from rrcm.certification.sampling import store
 from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import DataError, RrcmError
 from rrcm.core.schema import listed
@@ -63,7 +63,7 @@ def app(
     Raises:
         ConfigError: The stopping rule certifies nothing before its end; requests have a deadline.
     """
-    procedure.require_any_look(smoothed.draws.stop, key="deadline")
+    store.require_any_look(smoothed.draws.stop, key="deadline")
     root_path = f"/{root_path.strip('/')}" if root_path else ""
     service = Service(smoothed, name=name, limits=limits, reproducible=reproducible)
     about: dict[str, Any] = {

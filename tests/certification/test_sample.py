@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sampling_runs import CFG, CONSTANTS, SIX, N, defined, header_and_rows, rows, sampled
 
 from rrcm.certification import certify
-from rrcm.certification.sampling import batching, journal, procedure, sampler, session, voting
+from rrcm.certification.sampling import batching, journal, sampler, session, store, voting
 from rrcm.certification.sampling.sampler import subset
 from rrcm.certification.votes import bounds, records
 from rrcm.certification.votes.counts import ABSTAIN
@@ -40,7 +40,7 @@ def journal_of(cfg, split=SIX):
         patch.setattr(Path, "unlink", lambda path: None)
         journal = Path(folder, "journal")
         arguments = linear(), split, defined(cfg, split), journal, Path(folder, "votes")
-        list(procedure.sample(*arguments, workers=1, every=-1.0))
+        list(session.sample(*arguments, workers=1, every=-1.0))
         return journal.read_bytes()
 
 
@@ -191,7 +191,7 @@ def extended(earlier, cfg, split=SIX):
         paths = [Path(folder, f"{number}.jsonl") for number in range(len(earlier))]
         for path, content in zip(paths, earlier, strict=True):
             path.write_bytes(content)
-        known = procedure.reusable(paths, defined(cfg, split), split)
+        known = store.reusable(paths, defined(cfg, split), split)
         return sampled(cfg, split, known=known.values()), len(known)
 
 
@@ -241,14 +241,16 @@ def test_what_cannot_be_read_or_is_asked_for_again_is_drawn():
     assert extended([whole()], CFG) == (whole(), 0)
 
 
-def test_images_that_time_ran_out_for_are_drawn():
-    cfg = replace(CFG, stop="grid")
-    cut = sampled(replace(cfg, subset="every:2"), budget=1e-9)
-
-    assert {row["stop"] for row in rows(cut).values()} == {"budget"}
-    with TemporaryDirectory() as folder:
-        (path := Path(folder, "cut.jsonl")).write_bytes(cut)
-        assert procedure.reusable([path], defined(cfg, budget=1e-9), SIX) == {}
+def test_images_that_time_ran_out_for_are_drawn_unless_they_are_of_a_share(tmp_path):
+    cfg, path = replace(CFG, stop="grid"), tmp_path / "cut.jsonl"
+    for share, cut in (
+        (False, sampled(replace(cfg, subset="every:2"), budget=1e-9)),
+        (True, sampled(cfg, shard="1/2", budget=1e-9)),
+    ):
+        path.write_bytes(cut)
+        known = store.reusable([path], defined(cfg, budget=1e-9), SIX)
+        assert {row["stop"] for row in rows(cut).values()} == {"budget"}
+        assert len(known) == 3 * share
 
 
 def test_a_subset_is_what_its_rule_says():
@@ -352,7 +354,7 @@ def test_what_comes_before_the_draws_is_part_of_a_budget(tmp_path):
         tmp_path / "j",
         tmp_path / "v",
     )
-    run = partial(procedure.sample, *arguments, workers=1)
+    run = partial(session.sample, *arguments, workers=1)
 
     with refused(ConfigError, "budget: the 20 s were over before the first draw", "after 21 s"):
         list(run(budget_start=time.monotonic() - 21))
@@ -387,11 +389,11 @@ def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_pat
     arguments = SIX, defined(), journal, path
 
     with refused(BackendError, "NaN scores for image ") as _:
-        list(procedure.sample(backend, *arguments, workers=1))
+        list(session.sample(backend, *arguments, workers=1))
 
     assert not path.exists()
     assert len(journal.read_bytes().splitlines()) > 1
-    again = list(procedure.sample(linear(), *arguments, workers=1))
+    again = list(session.sample(linear(), *arguments, workers=1))
     assert again[0].images >= 1
     assert path.read_bytes() == whole()
 
@@ -406,10 +408,10 @@ def test_votes_of_a_classifier_that_changes_are_void(tmp_path, every):
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
 
     with refused(BackendError, "the classifier has changed since it was checked", "none are kept"):
-        list(procedure.sample(backend, SIX, defined(), journal, path, workers=1, every=every))
+        list(session.sample(backend, SIX, defined(), journal, path, workers=1, every=every))
 
     assert not path.exists() and journal.read_bytes() == b""
-    list(procedure.sample(linear(), SIX, defined(), journal, path, workers=1))
+    list(session.sample(linear(), SIX, defined(), journal, path, workers=1))
     assert path.read_bytes() == whole()
 
 
@@ -434,7 +436,7 @@ def test_classes_must_be_those_of_the_data():
 
 
 def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
-    run = partial(procedure.sample, linear(), SIX, defined(), tmp_path / "j", tmp_path / "v")
+    run = partial(session.sample, linear(), SIX, defined(), tmp_path / "j", tmp_path / "v")
     stopped = run(workers=1)
     seen = [state.images for state in itertools.takewhile(lambda s: s.images < 3, stopped)]
     stopped.close()
@@ -471,7 +473,7 @@ def test_memory_does_not_grow_with_draws(tmp_path):
         definition = defined(cfg, some(SIX, [0]), backend=backend)
         tracemalloc.start()
         arguments = backend, some(SIX, [0]), definition, tmp_path / "j", tmp_path / "v"
-        list(procedure.sample(*arguments, workers=1))
+        list(session.sample(*arguments, workers=1))
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert {shape[0] for shape in backend.batches} == {200}

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from rrcm.certification.votes.records import Header, Row, encode, same, scan
 from rrcm.core.errors import VotesError
@@ -81,12 +80,7 @@ class Journal(InMemoryJournal):
             if not (row.idx in self.rows and self.rows[row.idx].stop):
                 self.append(row)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Sync and close."""
         try:
             with naming(self.path):

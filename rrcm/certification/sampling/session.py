@@ -1,8 +1,14 @@
-"""Runs a sampling for the stage and the command line: backend, worker threads, progress bar."""
+"""Samples noisy votes of a base classifier, the only costly step of certification.
+
+Guarantee: the noise of a draw is a function of (seed, split, image, draw); all batches have one
+shape and run on one thread each. So votes do not depend on the order of images, restarts, shares or
+the number of workers, if the scores of a row do not depend on the other rows of its batch
+(`is_batch_invariant` says so where they do, before a command or a stage draws).
+"""
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rrcm.certification.sampling import procedure, voting
-from rrcm.certification.sampling.sampler import SamplingProgress, subset
-from rrcm.certification.votes.records import Header
+from rrcm.certification.sampling import store, voting
+from rrcm.certification.sampling.journal import Journal
+from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler
+from rrcm.certification.votes import records
+from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Eval, Sampling
 from rrcm.core import progress, registry
 from rrcm.core.ending import seconds_between_saves
+from rrcm.core.errors import BackendError
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
@@ -65,16 +74,15 @@ def run(
     earlier: Sequence[Path] = (),
     budget_start: float | None = None,
 ) -> dict[str, Any]:
-    """Sample the votes of ``header`` into ``path``; see `procedure.sample`.
+    """Sample the votes of ``header`` into ``path``; see `sample`.
 
-    Images that have votes in files of ``earlier`` are not drawn (`procedure.reusable`). Returns
+    Images that have votes in files of ``earlier`` are not drawn (`store.reusable`). Returns
     notes for the provenance.
     """
-    invariant = is_batch_invariant(function, batch(split, header.batch))
-    images = len(subset(header.subset, len(split.idx), shard=header.shard))
-    if known := procedure.reusable(earlier, header, split):
+    invariant, images = is_batch_invariant(function, batch(split, header.batch)), header.expected()
+    if known := store.reusable(earlier, header, split):
         print(f"{title}: {len(known):,} of {images:,} images have votes already", file=sys.stderr)
-    states = procedure.sample(
+    states = sample(
         function,
         split,
         header,
@@ -94,6 +102,57 @@ def run(
         "draws": last.draws,
         "is_batch_invariant": invariant,
     }
+
+
+def sample(
+    backend: Backend,
+    split: Split,
+    header: Header,
+    journal: Path,
+    path: Path,
+    *,
+    workers: int,
+    every: float = 5.0,
+    budget_start: float | None = None,
+    others: Sequence[Backend] = (),
+    known: Iterable[Row] = (),
+) -> Iterator[SamplingProgress]:
+    """Write the votes of the images of ``split`` to ``path``, resuming from ``journal``.
+
+    Yields the progress, first that restored from the journal.
+
+    Args:
+        backend: The function to certify.
+        split: Images to certify.
+        header: From `store.header`; has all other settings.
+        journal: The journal file; removed at the end.
+        path: The votes file; written whole, at the end.
+        workers: Number of threads of each device.
+        every: Seconds between journal lines of an unfinished image; a kill loses at most these.
+        budget_start: When the budget of ``header`` began, of `time.monotonic`; by default with the
+            draws.
+        others: The same function on further devices, with which it shares the draws.
+        known: Finished rows, from `store.reusable`, whose images are not drawn.
+
+    Raises:
+        VotesError: ``journal`` has votes of another classifier or setting.
+        ConfigError: The budget was spent before the first draw.
+        BackendError: The classes differ from those of ``split``, or a score is NaN.
+    """
+    if list(header.classes) != list(split.classes):
+        raise BackendError(
+            f"run {header.run} has {len(header.classes)} classes ({', '.join(header.classes[:3])}, "
+            f"…), the data {len(split.classes)} ({', '.join(split.classes[:3])}, …)"
+        )
+    with Journal(journal, header) as kept:
+        kept.complete(known)
+        sampler = VoteSampler(
+            split, header, kept, workers=workers, every=every, budget_start=budget_start
+        )
+        yield from sampler.draw_votes([backend, *others])
+        rows = [kept.rows[int(split.idx[place])] for place in sampler.places]
+    records.write(path, header, rows)
+    journal.unlink()
 
 
 def is_batch_invariant(function: Backend, x: Tensor) -> bool:

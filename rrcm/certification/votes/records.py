@@ -95,6 +95,16 @@ class Header:
         """Rows of a batch: ``batch_size``, but never more than all draws of all images."""
         return max(1, min(self.batch_size, self.images * (self.n0 + self.n)))
 
+    @property
+    def aside(self) -> set[str]:
+        """The fields on which the votes of an image do not depend."""
+        fields = {"subset", "images", "pixels", "shard"}
+        return fields | {"alpha"} if self.stop == "none" else fields
+
+    def differing(self, other: "Header") -> list[str]:
+        """The fields in which two definitions differ, in the order of the file."""
+        return [name for name in Header.__slots__ if getattr(self, name) != getattr(other, name)]
+
     def expected(self) -> int:
         """The number of images of share i/k: those at i, i + k, i + 2k, …"""
         i, k = map(int, self.shard.split("/"))
@@ -219,12 +229,12 @@ def same(path: Path, existing: Header, wanted: Header, *, but: tuple[str, ...] =
     Raises:
         VotesError: Names the first field that differs.
     """
-    for name in Header.__slots__:
-        was, now = getattr(existing, name), getattr(wanted, name)
-        if was != now and name not in but:
+    for name in existing.differing(wanted):
+        if name not in but:
             raise VotesError(
-                f"{path}: holds votes of another classifier or setting: {name} was {was!r:.199}, "
-                f"is {now!r:.199}; move the file away to sample again"
+                f"{path}: holds votes of another classifier or setting: {name} was "
+                f"{getattr(existing, name)!r:.199}, is {getattr(wanted, name)!r:.199}; move the "
+                "file away to sample again"
             )
 
 

@@ -10,7 +10,7 @@ from rrcm.certification import attack as attacks
 from rrcm.certification import certify
 from rrcm.certification.answers import Answers
 from rrcm.certification.attack import Search
-from rrcm.certification.votes import reach, records
+from rrcm.certification.votes import reach
 from rrcm.cli.classifiers import note
 from rrcm.cli.commands import on_demand, repeated
 from rrcm.cli.requests import Request
@@ -25,7 +25,7 @@ def attack(request: Request, search: Search) -> str:
     settings = on_demand.shown(request, header)
     radii = settings.radii
     asked = sha256(f"{radii} {search}".encode()).hexdigest()[:8]
-    path = on_demand.VOTES / f"{records.key(header)}-{asked}.attack.json"
+    path = on_demand.VOTES.path(header, f"-{asked}.attack.json")
     with locks.alone(path.with_suffix(".lock"), f"attack {opened.name}", say=note):
         found = attacks.attack(
             opened.smoothed, network, opened.split, Answers(header, rows),
@@ -48,7 +48,7 @@ def attack(request: Request, search: Search) -> str:
         f"{len(rows)} images, alpha = {header.alpha}; PGD and DDN on {search.copies} noisy copies, "
         f"{search.steps} steps, {search.restarts} restarts",
         *on_demand.repetition(header, opened, alpha=header.alpha),
-        *repeated.attacks(header, on_demand.VOTES, alpha=header.alpha),
+        *repeated.attacks(header, on_demand.VOTES.folder, alpha=header.alpha),
         *reach.beyond(header, radii),
         f"certificates and distances: {out}.csv",
         f"the report: {out / 'index.html'}",

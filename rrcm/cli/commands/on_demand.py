@@ -6,9 +6,6 @@ reused.
 """
 
 import dataclasses
-import os
-import secrets
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +15,8 @@ from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
 from rrcm.certification import clean, plausibility
-from rrcm.certification.sampling import procedure, session
+from rrcm.certification.sampling import session
+from rrcm.certification.sampling.store import Store
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.cli.classifiers import Opened, note
@@ -29,12 +27,12 @@ from rrcm.cli.requests import Request
 from rrcm.config.certification import Certify, Report
 from rrcm.config.defaults import CONFIDENCE, DRAWS, RADII, STOPPING
 from rrcm.core import locks
-from rrcm.core.errors import VotesError, printable, warn
-from rrcm.core.files import make_folder, require_place, write_text
-from rrcm.data.splits.shards import Split
+from rrcm.core.errors import printable, warn
+from rrcm.core.files import require_place, write_text
 
-VOTES, RESULTS = Path(".rrcm/votes"), Path("results")
+VOTES, RESULTS = Store(Path(".rrcm/votes")), Path("results")
 CLEAN = Path(".rrcm/clean")  # answers without noise
+Votes = tuple[Header, list[Row], Path]  # of a file
 SHOWN = 5  # files left out that are listed individually
 UNNAMED = (
     "files: votes do not have their names; `rrcm certify` as before, without --shard, draws "
@@ -45,10 +43,10 @@ UNNAMED = (
 def certify(request: Request) -> str:
     """Certify the images of a request; return the table to show and the files written."""
     opened = request.opened()
-    header, rows, path = drawn(request, opened)
+    header, rows, _ = votes = drawn(request, opened)
     if request.shard == "1/1":
-        return _results(request, request.project, header, rows, path, opened)
-    path = _shard(header)
+        return _results(request, request.project, votes, opened)
+    path = RESULTS / f"{_name(header)}-shard{header.shard.replace('/', 'of')}.jsonl"
     records.write(path, header, rows)
     return (
         f"{len(rows)} images, share {header.shard}\nvotes: {path}\n"
@@ -59,31 +57,21 @@ def certify(request: Request) -> str:
 def merge(paths: list[Path], project: Project) -> str:
     """Merge shares of votes and certify them as was asked for; return the table to show."""
     settings = project.settings() or Settings()
-    header, rows, path = _merged(paths)
+    header, rows = records.merge(paths)
+    path = VOTES.path(header)
+    records.write(path, header, rows)
     certify = dataclasses.replace(settings.certify, alpha=header.alpha)
     if header.certificate != certify.certificates[0]:
         certify = dataclasses.replace(certify, certificates=[header.certificate])
     settings = dataclasses.replace(settings, certify=certify)
-    return _results(settings, project, header, rows, path)
-
-
-def _merged(paths: list[Path]) -> tuple[Header, list[Row], Path]:
-    header, rows = records.merge(paths)
-    path = VOTES / f"{records.key(header)}.jsonl"
-    records.write(path, header, rows)
-    return header, rows, path
+    return _results(settings, project, (header, rows, path))
 
 
 def _results(
-    asked: Request | Settings,
-    project: Project,
-    header: Header,
-    rows: list[Row],
-    path: Path,
-    opened: Opened | None = None,
+    asked: Request | Settings, project: Project, votes: Votes, opened: Opened | None = None
 ) -> str:
     """Write certificates; return the text to show, with notes on what is ``opened``, if any."""
-    certify, alpha = asked.certify, asked.certify.alpha
+    (header, rows, path), certify, alpha = votes, asked.certify, asked.certify.alpha
     report = shown(asked, header)
     entry, written = certified(certify, header, rows, project)
     table, tried = entry.table, trial.read(_tried(header))
@@ -150,11 +138,11 @@ def cleaned(header: Header, rows: list[Row], opened: Opened | None) -> dict[str,
 def repetition(header: Header, opened: Opened | None, *, alpha: float) -> list[str]:
     """Return the line of `repeated` on the votes that lie here; often none."""
     split = opened.split if opened else None
-    return repeated.line(header, _earlier(opened), split, alpha=alpha)
+    return repeated.line(header, _store(opened).files(), split, alpha=alpha)
 
 
-def _earlier(opened: Opened | None) -> list[Path]:
-    return [*(opened.votes if opened else ()), *sorted(VOTES.glob("*.jsonl"))]
+def _store(opened: Opened | None) -> Store:
+    return dataclasses.replace(VOTES, others=opened.votes) if opened else VOTES
 
 
 def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:
@@ -175,50 +163,27 @@ def _left_out(name: str, opened: Opened) -> list[str]:
     return [*some, f"left out: {count} of {total} files, listed in {path}"]
 
 
-def drawn(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
+def drawn(request: Request, opened: Opened) -> Votes:
     """Return the votes of a request and their file, drawn unless they exist."""
-    wanted = header_of(request, opened)
-    if stored := _stored(wanted, opened):
-        return stored
-    path = VOTES / f"{records.key(wanted)}.jsonl"
+    wanted, store = header_of(request, opened), _store(opened)
     title = f"certify {opened.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else "")
-    with locks.alone(path.with_suffix(".lock"), title, say=note):
-        if stored := _stored(wanted, opened):  # by the process that we waited for
-            return stored
-        _prepare(request, wanted, opened)
-        session.run(
-            opened.smoothed.backend,
-            wanted,
-            opened.split,
-            journal=path.with_suffix(".journal"),
-            path=path,
-            title=title,
-            earlier=_earlier(opened),
-            budget_start=request.budget_start,
-        )
+    path = store.path(wanted)
+    if not store.find(wanted):
+        with locks.alone(path.with_suffix(".lock"), title, say=note):
+            if not store.find(wanted):  # by the process that we waited for
+                _prepare(request, wanted, opened)
+                session.run(
+                    opened.smoothed.backend,
+                    wanted,
+                    opened.split,
+                    journal=path.with_suffix(".journal"),
+                    path=path,
+                    title=title,
+                    earlier=store.files(),
+                    budget_start=request.budget_start,
+                )
+    path = store.find(wanted) or path
     return *records.read(path), path
-
-
-def _stored(wanted: Header, opened: Opened) -> tuple[Header, list[Row], Path] | None:
-    """Return the votes that ``wanted`` defines, if they exist; shares are merged."""
-    for path in (*opened.votes, VOTES / f"{records.key(wanted)}.jsonl"):
-        if path.exists():
-            header, rows = records.read(path)
-            if header == wanted:
-                return header, rows, path
-    parts = _parts(wanted) if wanted.shard == "1/1" else []
-    return _merged(parts) if parts else None
-
-
-def _parts(wanted: Header) -> list[Path]:
-    """Return the files of all shares of ``wanted``, or nothing if one is missing."""
-    by_count: dict[int, list[Path]] = {}  # number of shares -> their files
-    for path in sorted(VOTES.glob("*.jsonl")):
-        with suppress(VotesError):  # a damaged file is ignored
-            header = records.definition(path)
-            if dataclasses.replace(header, shard=wanted.shard) == wanted:
-                by_count.setdefault(int(header.shard.partition("/")[2]), []).append(path)
-    return next((paths for count, paths in by_count.items() if len(paths) == count), [])
 
 
 def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
@@ -230,7 +195,7 @@ def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
 
 
 def _tried(header: Header) -> Path:
-    return VOTES / f"{records.key(dataclasses.replace(header, shard='1/1'))}.tried.json"
+    return VOTES.path(dataclasses.replace(header, shard="1/1"), ".tried.json")
 
 
 def header_of(request: Request, opened: Opened) -> Header:
@@ -243,41 +208,8 @@ def header_of(request: Request, opened: Opened) -> Header:
         opened.split, run=opened.name, shard=request.shard, budget=request.budget
     )
     if request.source.fresh_noise and not request.seeded:
-        return dataclasses.replace(header, seed=kept_seed(header, opened.split))
+        return dataclasses.replace(header, seed=VOTES.seed(header, opened.split))
     return header
-
-
-def kept_seed(header: Header, split: Split) -> int:
-    """Return an unpredictable seed, drawn once for these images and this request.
-
-    If only labels differ from an earlier request, or what else votes do not depend on, it is that
-    of its votes. Not if they are of other images: those were added with the seed in view.
-    """
-    key = records.key(dataclasses.replace(header, seed=0, shard="1/1"))
-    path = VOTES / f"{key}.seed"
-    if not path.exists():
-        part, seed = path.with_suffix(f".seed-{os.getpid()}"), _seed_of_votes(header, split)
-        try:
-            make_folder(path)
-            part.write_text(f"{secrets.randbits(64) if seed is None else seed}\n")
-            with suppress(FileExistsError):
-                os.link(part, path)  # the first of several processes decides
-        finally:
-            with suppress(OSError):
-                part.unlink()
-    return int(path.read_text())
-
-
-def _seed_of_votes(header: Header, split: Split) -> int | None:
-    """Return the seed of votes of the same images that answer this request; None without any."""
-    for path in sorted(VOTES.glob("*.jsonl")):
-        with suppress(VotesError):  # a damaged file is ignored
-            earlier = records.definition(path)
-            if (earlier.subset, earlier.images) == (header.subset, header.images):
-                wanted = dataclasses.replace(header, seed=earlier.seed)
-                if procedure.reusable([path], wanted, split):
-                    return earlier.seed
-    return None
 
 
 def _name(header: Header) -> str:
@@ -317,7 +249,3 @@ def _written_as(header: Header, certify: Certify) -> str:
 
 def _left_out_file(name: str) -> Path:
     return RESULTS / f"{name}-left-out.txt"
-
-
-def _shard(header: Header) -> Path:
-    return RESULTS / f"{_name(header)}-shard{header.shard.replace('/', 'of')}.jsonl"

@@ -6,7 +6,7 @@ from pathlib import Path
 from rrcm.certification.certify import DOWN, one_minus, printed
 from rrcm.certification.votes import reach
 from rrcm.certification.votes.counts import ABSTAIN
-from rrcm.cli.commands import on_demand
+from rrcm.cli.commands.on_demand import VOTES
 from rrcm.cli.requests import Request
 from rrcm.core import formats
 from rrcm.core.errors import DataError, printable
@@ -33,7 +33,7 @@ def predict(request: Request, image: str) -> str:
         except DataError as error:
             raise DataError(f"--image {error}") from None
         header = smoothed.header(split)
-        seed = request.sample.seed if request.seeded else on_demand.kept_seed(header, split)
+        seed = request.sample.seed if request.seeded else VOTES.seed(header, split)
         answer = smoothed.answer(split.images[0], seed=seed)
     image = printable(image)
     drawn = f"{answer.n_A:,} of {answer.n:,} noisy draws"

@@ -1,21 +1,18 @@
 """Counts what was done with the same images here: choosing among it is a selection."""
 
-import dataclasses
 import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from rrcm.certification.certify import DOWN, printed
-from rrcm.certification.sampling import procedure
+from rrcm.certification.sampling import store
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
 from rrcm.cli.commands.trial import FOREIGN
 from rrcm.core.errors import ConfigError, VotesError
 from rrcm.core.files import read_json
 from rrcm.data.splits.shards import Split
-
-IMAGES = {"run", "split", "subset", "images", "pixels", "shard", "budget"}
 
 
 def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: float) -> list[str]:
@@ -30,19 +27,16 @@ def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: f
         split: The images; without them, votes with other labels or another subset are not seen.
         alpha: Failure probability of the table.
     """
-    claims = {_claim(header): header}
-    for path in votes:
-        with suppress(VotesError, ConfigError):  # a damaged file is ignored
-            earlier = records.definition(path)
-            if _classifier(earlier) == _classifier(header) and _claim(earlier) not in claims:
-                if earlier.pixels == header.pixels or (
-                    split and procedure.rows_of_these(path, split)
-                ):
-                    claims[_claim(earlier)] = earlier
+    claims = [header]
+    for path, earlier in store.definitions(votes):
+        if _classifier(earlier) == _classifier(header):
+            if not any(_is_same_claim(earlier, one) for one in claims):
+                if earlier.pixels == header.pixels or (split and store.rows_of_these(path, split)):
+                    claims.append(earlier)
     if len(claims) == 1:
         return []
     each = printed(alpha / len(claims), DOWN, digits=3)
-    tables = sorted((one.n, one.n0, one.stop) for one in claims.values())
+    tables = sorted((one.n, one.n0, one.stop) for one in claims)
     drawn = ", ".join(f"n = {n:,} and n0 = {n0:,} ({stop})" for n, n0, stop in tables)
     return [
         f"repeated: {len(claims)} tables of these images, {drawn}; one that is chosen among them "
@@ -85,11 +79,10 @@ def _classifier(header: Header) -> tuple[str, float]:
     return header.weights if header.backend.startswith(FOREIGN) else header.run, header.sigma
 
 
-def _claim(header: Header) -> str:
-    """Return what distinguishes claims: the draws, and how a bound follows from them.
+def _is_same_claim(one: Header, other: Header) -> bool:
+    """Return whether the same draws are made, and a bound follows from them in the same way.
 
     Images, labels and time only say for which draws there are claims. Without a rule, a claim at a
     smaller alpha follows from that at a larger one.
     """
-    left_out = IMAGES if header.stop != "none" else IMAGES | {"alpha"}
-    return repr({key: v for key, v in dataclasses.asdict(header).items() if key not in left_out})
+    return {*one.differing(other)} <= one.aside | {"run", "split", "budget"}
