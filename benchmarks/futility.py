@@ -31,8 +31,8 @@ from rrcm.certification.certificates import cohen
 from rrcm.certification.stopping import grid, spending
 from rrcm.certification.votes.boundaries import hopeless as given_up
 from rrcm.certification.votes.bounds import complement
-from rrcm.certification.votes.counts import Claim, ImageVotes, Rule
-from rrcm.certification.votes.sequential import efficacy_bound, look_schedule
+from rrcm.certification.votes.counts import Claim, ImageVotes, Rule, look_schedule
+from rrcm.certification.votes.sequential import efficacy_bound
 
 BETAS = (0.05, 0.01, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4)
 BETA = 0.01  # of `spending`, for all looks together

@@ -30,8 +30,8 @@ from rrcm.certification.sampling import store
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import Row
-from rrcm.config.defaults import DRAWS, STOPPING
-from rrcm.core import progress
+from rrcm.config.defaults import DRAWS
+from rrcm.core import progress, registry
 from rrcm.core.errors import BackendError, DataError, VotesError
 from rrcm.core.files import read_json, require_place, write_json
 from rrcm.core.labels import UNKNOWN
@@ -102,7 +102,7 @@ def attack(
     judge = dataclasses.replace(
         smoothed,
         draws=dataclasses.replace(smoothed.draws, **drawn),
-        stopping=STOPPING[DRAWS.stop] | {"radii": [0.0]},
+        stopping=registry.load("stopping", DRAWS.stop).DEFAULTS | {"radii": [0.0]},
     )
     seed = int.from_bytes(sha256(f"{header.seed}/judge".encode()).digest()[:8], "big")
     place = {idx: place for place, idx in enumerate(split.idx.tolist())}

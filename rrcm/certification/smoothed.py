@@ -23,7 +23,7 @@ from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
-from rrcm.config.defaults import DRAWS, STOPPING
+from rrcm.config.defaults import DRAWS
 from rrcm.core import arguments, registry
 from rrcm.core.errors import BackendError, ConfigError, DataError, warn
 from rrcm.core.files import require_place
@@ -262,7 +262,9 @@ class Smoothed(Certifier):
     _: KW_ONLY
     shape: tuple[int, int, int]
     draws: Sampling = DRAWS
-    stopping: dict[str, Any] = field(default_factory=STOPPING[DRAWS.stop].copy)
+    stopping: dict[str, Any] = field(
+        default_factory=lambda: registry.load("stopping", DRAWS.stop).DEFAULTS
+    )
     max_value: int = MAX_VALUE
     fit: Fit | None = None
     trained: Path | None = None
@@ -290,20 +292,16 @@ class Smoothed(Certifier):
         return self, self.split(images, labels)
 
     def _asked(self, changed: dict[str, Any], radii: Sequence[float] | None) -> "Smoothed":
+        rule = changed.get("stop", self.draws.stop if radii is None else DRAWS.stop)
+        known = registry.names("stopping")
+        require(rule in known, f"stop: one of the rules {listed(known)}, got {rule!r}")
+        usual = {name: registry.load("stopping", name).DEFAULTS for name in known}
+        stopping = self.stopping if rule == self.draws.stop else usual[rule]
         if radii is not None:
-            able = [rule for rule, constants in STOPPING.items() if "radii" in constants]
-            if (rule := changed.setdefault("stop", DRAWS.stop)) not in able:
-                raise ConfigError(f"radii: the rules {listed(able)} decide them, not {rule!r}")
-            stopping = STOPPING[rule] | {"radii": _sorted(radii)}
-        elif (rule := changed.get("stop", self.draws.stop)) == self.draws.stop:
-            stopping = self.stopping
-        else:
-            if rule not in STOPPING:
-                raise ConfigError(
-                    f"stop: one of the rules {listed(sorted(STOPPING))}, got {rule!r}"
-                )
-            stopping = STOPPING[rule]
-        draws = dataclasses.replace(self.draws, **changed)
+            able = [name for name in known if "radii" in usual[name]]
+            require(rule in able, f"radii: the rules {listed(able)} decide them, not {rule!r}")
+            stopping = usual[rule] | {"radii": _sorted(radii)}
+        draws = dataclasses.replace(self.draws, **changed | {"stop": rule})
         return dataclasses.replace(self, draws=draws, stopping=stopping)
 
     def header(

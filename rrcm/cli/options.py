@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from rrcm.config import defaults
+from rrcm.core import registry
 
 DRAWS, CERTIFY = defaults.DRAWS, defaults.CERTIFY
 Command = Callable[..., None]
@@ -35,6 +36,10 @@ def _option(
     shown = f"{default}, or {key} of a checkout" if key else default
     declared = typer.Option(*flag, help=text, show_default=False if shown is None else str(shown))
     return dataclasses.field(default=value, metadata={"declared": declared})
+
+
+def _known(kind: str) -> str:
+    return " or ".join(registry.names(kind))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,23 +111,21 @@ class Options:
         "Failure probability of each certificate.", CERTIFY.alpha, key="certify.alpha"
     )
     stop: str | None = _option(
-        "Stopping rule: none, grid, spending, proportional or anytime.",
-        DRAWS.stop,
-        key="sample.stop",
+        f"Stopping rule: {_known('stopping')}.", DRAWS.stop, key="sample.stop"
     )
     radii: str | None = _option(
         "Radii to decide, such as 0,0.25,0.5.", "each half sigma in reach", key="report.radii"
     )
     tolerance: float | None = _option(
         "Draw by the rule anytime, until a radius is this many sigmas below that of --n draws.",
-        defaults.STOPPING["anytime"]["tolerance"],
+        "its own",
         key="stopping.anytime.tolerance",
     )
     noise: str | None = _option(
-        "Sampler of the noise: gaussian or sound.", DRAWS.noise, key="sample.noise"
+        f"Sampler of the noise: {_known('distributions')}.", DRAWS.noise, key="sample.noise"
     )
     certificate: str | None = _option(
-        "Certificate to report, such as cohen or two_class.",
+        f"Certificate to report: {_known('certificates')}.",
         CERTIFY.certificates[0],
         key="the first of certify.certificates",
     )
@@ -133,7 +136,7 @@ class Options:
     allow: str | None = _option(
         "Precisions beside fp32 for --precision auto to choose from, such as int8,bf16.", "none"
     )
-    backend: str | None = _option("What runs --model: onnx, lanes or torch.", "sample.backend")
+    backend: str | None = _option(f"What runs --model: {_known('backends')}.", "sample.backend")
     seed: int | None = _option("Seed of the noise.", "fresh for image files", key="sample.seed")
     split: str | None = _option(
         "Split of the dataset for --model: test, or choice to compare recipes on.", "sample.split"

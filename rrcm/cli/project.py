@@ -22,13 +22,13 @@ Finding = tuple[str, str]  # a mark, and the text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What the options of a command leave open; ``stopping`` has the constants of each rule.
+    """What the options of a command leave open; ``stopping`` are constants that rules have here.
 
     Without a ``report``, nobody has named radii.
     """
 
     sample: Sampling = defaults.DRAWS
-    stopping: dict[str, dict[str, Any]] = field(default_factory=defaults.STOPPING.copy)
+    stopping: dict[str, dict[str, Any]] = field(default_factory=dict)
     certify: Certify = defaults.CERTIFY
     report: Report | None = None
 

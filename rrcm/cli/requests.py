@@ -15,7 +15,6 @@ from rrcm.config.certification import Certify, Report, Sampling, noise_level
 from rrcm.core import formats, registry
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
-from rrcm.core.registry import suggest
 
 if TYPE_CHECKING:  # PyTorch takes seconds
     from rrcm.certification.smoothed import Smoothed
@@ -26,7 +25,8 @@ SAMPLE = (  # override keys of `sample`
     *("n", "n0", "split", "subset", "stop", "batch_size", "seed"),
     *("noise", "certificate", "precision", "backend"),
 )
-COMPONENTS = {"certificate": "certificates", "noise": "distributions", "backend": "backends"}
+COMPONENTS = {"certificate": "certificates", "noise": "distributions"}
+COMPONENTS |= {"backend": "backends", "stop": "stopping"}
 PRECISIONS = ("fp32", "fp16", "int8", "bf16")
 AUTO = "auto"  # --precision: the fastest of those that are allowed
 # Options for --model only.
@@ -99,12 +99,6 @@ def resolve(options: Options, project: Project) -> Request:
     if kept:
         project.require(settings)
     sample = settings.sample
-    where = f"{project.name}'s stopping" if kept else "what works outside of a checkout"
-    require(
-        sample.stop in settings.stopping,
-        f"--stop {sample.stop}: not in {where}, only {', '.join(settings.stopping)}."
-        f"{suggest(sample.stop, [*settings.stopping])}",
-    )
     return Request(
         source=source,
         project=project,
@@ -126,7 +120,7 @@ def _overridden(options: Options, settings: Settings) -> Settings:
     sample = dataclasses.replace(
         settings.sample, **{key: given[key] for key in SAMPLE if key in given}
     )
-    stopping, certify, report = settings.stopping, settings.certify, settings.report
+    certify, report = settings.certify, settings.report
     require(sample.split in SPLITS, f"--split: must be test or choice, got {sample.split!r}")
     for key, kind in COMPONENTS.items():
         if key in given:
@@ -140,20 +134,37 @@ def _overridden(options: Options, settings: Settings) -> Settings:
     if options.radii is not None:
         confidence = report.confidence if report else defaults.CONFIDENCE
         report = Report(radii=parse_radii(options.radii), confidence=confidence)
-        decides = sample.stop == "none" or "radii" in stopping.get(sample.stop, {})
-        if options.stop is None and not decides:
+        rule = registry.load("stopping", sample.stop)
+        if options.stop is None and not (rule.Rule.fixed or "radii" in rule.DEFAULTS):
             sample = dataclasses.replace(sample, stop=defaults.DRAWS.stop)
-        for rule, constants in (defaults.STOPPING | stopping).items():
-            if "radii" in constants:
-                stopping = stopping | {rule: constants | {"radii": report.radii}}
-    if options.tolerance is not None:
-        if options.stop is None:
-            sample = dataclasses.replace(sample, stop="anytime")
-        stopping = _with_tolerance(options.tolerance, stopping, rule=sample.stop)
+    if options.tolerance is not None and options.stop is None:
+        sample = dataclasses.replace(sample, stop="anytime")
     if options.alpha is not None:
         certify = dataclasses.replace(certify, alpha=options.alpha)
         sample = dataclasses.replace(sample, alpha=options.alpha)
+    stopping = settings.stopping | {sample.stop: _constants(options, settings, sample.stop, report)}
     return Settings(sample=sample, stopping=stopping, certify=certify, report=report)
+
+
+def _constants(
+    options: Options, settings: Settings, rule: str, report: Report | None
+) -> dict[str, Any]:
+    """Return the constants of the rule: those that it has here, or its own, and those of options.
+
+    Raises:
+        ConfigError: There is a tolerance, which is not positive, or ``rule`` is not `anytime`.
+    """
+    constants = settings.stopping.get(rule) or registry.load("stopping", rule).DEFAULTS
+    if report is not None and "radii" in constants:
+        if options.radii is not None or constants["radii"] is None:
+            constants = constants | {"radii": report.radii}
+    if (tolerance := options.tolerance) is not None:
+        asked = f"--tolerance: is of the rule anytime, and was given --stop {rule}"
+        require(rule == "anytime", asked)
+        finite = 0 < tolerance < math.inf
+        require(finite, f"--tolerance: must be positive and finite, got {tolerance:g}")
+        constants = constants | {"tolerance": tolerance}
+    return constants
 
 
 def _kind(options: Options) -> str:
@@ -171,22 +182,6 @@ def _kind(options: Options) -> str:
     if odd := sorted({*given} & set().union(*ONLY.values()) - ONLY[kind]):
         raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")
     return kind
-
-
-def _with_tolerance(
-    tolerance: float, stopping: dict[str, dict[str, Any]], *, rule: str
-) -> dict[str, dict[str, Any]]:
-    """Return the constants of all rules with another tolerance of `anytime`.
-
-    Raises:
-        ConfigError: ``rule`` is another one, or the tolerance is not positive.
-    """
-    require(rule == "anytime", f"--tolerance: is of the rule anytime, and was given --stop {rule}")
-    require(
-        0 < tolerance < math.inf, f"--tolerance: must be positive and finite, got {tolerance:g}"
-    )
-    changed = {"tolerance": tolerance}
-    return {k: v | changed if k == "anytime" else v for k, v in stopping.items()}
 
 
 def parse_radii(text: str) -> list[float]:

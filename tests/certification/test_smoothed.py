@@ -16,6 +16,7 @@ from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.config import defaults
+from rrcm.core import registry
 from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError
 from rrcm.data import given
 
@@ -32,7 +33,7 @@ def of(**changes) -> Smoothed:
 def test_an_answer_is_the_row_of_a_table(tmp_path: Path, stop: str, certificate: str):
     """Of the same seed and image, for any certificate and alpha, whatever subset is set."""
     draws = dataclasses.replace(DRAWS, stop=stop, seed=5, certificate=certificate, alpha=0.01)
-    stopping = defaults.STOPPING[stop]
+    stopping = registry.load("stopping", stop).DEFAULTS
     header = store.header(linear(), SPLIT, "a-run", draws, stopping)
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
     *_, _ = session.sample(linear(), SPLIT, header, journal, path, workers=2)
@@ -92,7 +93,7 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn():
     ):
         of().certify(SPLIT.images, stop="nome")
     with refused(
-        ConfigError, "radii: the rules grid, spending, proportional decide them, not 'anytime'"
+        ConfigError, "radii: the rules grid, proportional, spending decide them, not 'anytime'"
     ):
         of().certify(SPLIT.images, stop="anytime", radii=[0.1])
 

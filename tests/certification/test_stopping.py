@@ -16,7 +16,7 @@ from benchmarks.futility import fewest, seen
 from rrcm.certification import certify
 from rrcm.certification.certificates import cohen
 from rrcm.certification.stopping import anytime, grid, none, proportional, spending
-from rrcm.certification.votes import bounds, sequential
+from rrcm.certification.votes import bounds, counts, sequential
 from rrcm.certification.votes.counts import Claim
 from rrcm.core.errors import ConfigError
 from rrcm.core.schema import parse
@@ -48,8 +48,8 @@ every_rule = pytest.mark.parametrize("module", CONSTANTS, ids=lambda m: m.__name
 @given(st.integers(1, 10**7))
 def test_the_ladder_ascends_to_n_by_preferred_numbers(n):
     ladder = "100 125 160 200 250 315 400 500 630 800 1000 1250 1300"
-    assert sequential.look_schedule(1300) == tuple(map(int, ladder.split()))
-    ladder = sequential.look_schedule(n)
+    assert counts.look_schedule(1300) == tuple(map(int, ladder.split()))
+    ladder = counts.look_schedule(n)
 
     assert ladder[-1] == n
     assert all(1.2 < b / a < 1.3 for a, b in itertools.pairwise(ladder[:-1]))

@@ -13,13 +13,15 @@ from onnx_networks import save
 from PIL import Image
 
 from rrcm.certification.sampling import session
+from rrcm.certification.stopping import anytime, spending
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, predict, repeated
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 from rrcm.config.certification import Certify
-from rrcm.config.defaults import DRAWS, RADII, STOPPING
+from rrcm.config.defaults import DRAWS, RADII
+from rrcm.core import registry
 from rrcm.core.errors import PlausibilityWarning
 
 SIDE, PICTURES = 4, 20
@@ -190,7 +192,7 @@ def written(
     """The name of the certificates of votes that differ from the usual ones in ``changes``."""
     stop = changes.get("stop", DRAWS.stop)
     usual = {"run": "a", "n": 1000, "n0": DRAWS.n0, "batch_size": DRAWS.batch_size, "stop": stop}
-    usual |= {"stopping": STOPPING[stop], "alpha": alpha}
+    usual |= {"stopping": registry.load("stopping", stop).DEFAULTS, "alpha": alpha}
     if usual["stopping"].get("radii", ()) is None:  # nobody names any
         usual["stopping"] = usual["stopping"] | {"radii": [0.0, 0.25, 0.5, 0.75, 1.0]}
     header, rows = random_votes(0, images=2, **usual | changes)
@@ -201,7 +203,6 @@ def written(
 
 def test_no_table_takes_the_name_of_one_with_other_options(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    spending, anytime = STOPPING["spending"], STOPPING["anytime"]
     names = [
         written(),
         written(("cohen", "two_class")),
@@ -211,9 +212,12 @@ def test_no_table_takes_the_name_of_one_with_other_options(tmp_path: Path, monke
         *(written(**{key: value}) for key, value in [("seed", 1), ("batch_size", 32)]),
         *(written(**{key: value}) for key, value in [("precision", "bf16"), ("subset", "first:9")]),
         *(written(budget=seconds) for seconds in (2.0, 2.0000001)),
-        *(written(stop="anytime", stopping=anytime | {"tolerance": t}) for t in (0.1, 0.5, 0.05)),
         *(
-            written(stopping=spending | {"radii": radii})
+            written(stop="anytime", stopping=anytime.DEFAULTS | {"tolerance": t})
+            for t in (0.1, 0.5, 0.05)
+        ),
+        *(
+            written(stopping=spending.DEFAULTS | {"radii": radii})
             for radii in (RADII, [0.1, 0.5], [0.1, 0.3, 0.5], [0.0, 3.0], [0.0, 1.5])
         ),
         *(written(backend="foreign/onnx", n0=n0) for n0 in (100, 50)),

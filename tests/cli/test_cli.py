@@ -84,8 +84,7 @@ def test_help_gives_the_default_that_holds_outside_of_a_checkout():
     certify = defaults.CERTIFY
     known = sample | {"alpha": certify.alpha, "certificate": certify.certificates[0]}
     known |= {"radii": "each half sigma in reach"}
-    known |= defaults.STOPPING["anytime"]
-    known |= {"seed": "fresh for image files"}
+    known |= {"tolerance": "its own", "seed": "fresh for image files"}
     assert of_params.keys() >= {"batch_size", "n", "alpha", "tolerance"}
     for name, shown in of_params.items():
         assert shown.startswith(f"{known[name]}, or "), name
@@ -229,6 +228,9 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
     assert found.sample == replace(params.sampling, **sample, alpha=0.01)
     assert found.stopping == params.stopping["anytime"]
     assert resolve(**sample, tolerance=0.3).stopping["tolerance"] == 0.3
+    assert "proportional" not in params.stopping  # its own constants, and the radii of the report
+    own = {"radii": params.report.radii, "beta": 0.3}
+    assert resolve(stop="proportional").stopping == own
     assert found.certify == replace(params.certify, alpha=0.01)
     assert (found.source.evaluation.sigma, found.source.evaluation.run) == (0.25, RUN)
     assert (found.source.trained_at, found.source.votes) == (0.5, ())
@@ -250,7 +252,7 @@ def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"stop": "grit"}, "--stop grit: not in params.yaml's stopping"),
+        ({"stop": "grit"}, "certification/stopping/ has no 'grit', only anytime"),
         ({"n": 0}, "n: must be positive"),
         (
             {"tolerance": 0.1, "stop": "grid"},

@@ -23,7 +23,7 @@ from lookalikes import declared
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
-from rrcm.config.defaults import STOPPING
+from rrcm.certification.stopping import spending
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.data.splits.pictures import Fit
 from rrcm.serving import application, schemas
@@ -123,7 +123,7 @@ def test_every_picture_has_noise_of_its_own_and_metrics_are_the_sums_of_the_answ
 @pytest.mark.parametrize("n0", [FEW.n0, 10**6], ids=["draws", "before the first look"])
 def test_the_deadline_gives_the_answer_of_what_was_drawn(n0: int):
     draws = dataclasses.replace(FEW, n=10_000, n0=n0)
-    near = STOPPING["spending"] | {"radii": [0.0, 0.28]}  # decided after all 10,000 draws of seed 0
+    near = spending.DEFAULTS | {"radii": [0.0, 0.28]}  # decided after all 10,000 draws of seed 0
     endless = dataclasses.replace(classifier(Slow, draws), stopping=near)
     endless.answer(PIXELS, budget=0.3)  # computes the rule's boundaries, as a server's start does
     began = time.monotonic()
@@ -362,7 +362,7 @@ def test_what_is_served_is_said_and_documented():
     assert served["shape"] == [1, 2, 2] and served["classes"] == ["0", "1", "2"]
     settings = [served[key] for key in ("sigma", "n0", "n", "rule", "reproducible")]
     assert settings == [0.5, 100, 400, "spending", False]
-    reached = STOPPING["spending"] | {"radii": [0.0, 0.25, 0.5, 0.75, 1.0]}  # 2.05 sigma
+    reached = spending.DEFAULTS | {"radii": [0.0, 0.25, 0.5, 0.75, 1.0]}  # 2.05 sigma
     assert served["stopping"] == reached and "[0, 1]" in served["units"]
     OpenAPI.model_validate(api)
     responses = api["paths"]["/certify"]["post"]["responses"]

@@ -7,15 +7,13 @@ n = 100,000 and unanimous votes its radius is 1 % below Clopper-Pearson's.
 import math
 from dataclasses import dataclass
 
+from rrcm.certification.votes import counts
 from rrcm.certification.votes.bounds import mixture_complement
-from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import (
-    MARGIN,
-    is_futile,
-    look_schedule,
-    require_level,
-)
+from rrcm.certification.votes.counts import History, ImageVotes
+from rrcm.certification.votes.sequential import MARGIN, is_futile, require_level
 from rrcm.core.errors import ConfigError
+
+DEFAULTS = {"tolerance": 0.1, "beta": 1e-3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,17 +32,13 @@ class Config:
         require_level(self.beta)
 
 
-class Rule:
+class Rule(counts.Rule):
     """Compares the certified radius with the largest that n draws may plausibly certify."""
 
-    fixed = False
-    nested = True
-
-    def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
-        """For at most ``n`` draws and any ``claim``."""
-        self.cfg, self.claim = cfg, claim
-        self.looks = look_schedule(n)
-        self.pixels = cfg.tolerance * claim.sigma
+    @property
+    def pixels(self) -> float:
+        """The tolerance."""
+        return float(self.cfg.tolerance * self.claim.sigma)
 
     def stop(self, votes: ImageVotes) -> str | None:
         """``certified`` if the radius can hardly grow further, ``futile`` if there is none."""

@@ -6,22 +6,15 @@ in between are lower bounds of what n draws would certify.
 """
 
 from rrcm.certification.votes.bounds import complement, mixture_complement
-from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import OfTable, Table, is_futile, look_schedule
+from rrcm.certification.votes.counts import History, ImageVotes
+from rrcm.certification.votes.sequential import OfTable, Table, is_futile
 
 Config = Table
+DEFAULTS = {"radii": None, "beta": 5e-4}
 
 
 class Rule(OfTable):
     """Draws while a radius of the table is neither certified nor out of reach."""
-
-    fixed = False
-    nested = True
-
-    def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
-        """For at most ``n`` draws and any ``claim``."""
-        self.cfg, self.claim = cfg, claim
-        self.looks = look_schedule(n)
 
     def gives_up(self, radius: float, votes: ImageVotes) -> bool:
         """Whether no later look can plausibly certify ``radius``."""

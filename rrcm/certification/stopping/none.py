@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from rrcm.certification.votes import counts
 from rrcm.certification.votes.bounds import complement
-from rrcm.certification.votes.counts import Claim, History, ImageVotes
-from rrcm.certification.votes.sequential import look_schedule
+from rrcm.certification.votes.counts import History, ImageVotes
+
+DEFAULTS: dict[str, float] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,16 +14,10 @@ class Config:
     """No constants."""
 
 
-class Rule:
+class Rule(counts.Rule):
     """The Clopper-Pearson bound at n draws with the full alpha (eq. 11)."""
 
     fixed = True
-    nested = True
-
-    def __init__(self, cfg: Config, *, n: int, claim: Claim) -> None:
-        """For up to ``n`` draws and any ``claim``."""
-        self.cfg, self.claim = cfg, claim
-        self.looks = look_schedule(n)
 
     def stop(self, votes: ImageVotes) -> str | None:
         """None: no image stops early."""

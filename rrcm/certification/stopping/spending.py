@@ -7,6 +7,7 @@ from rrcm.certification.votes import boundaries
 from rrcm.certification.votes.sequential import Table
 
 Config = Table
+DEFAULTS = {"radii": None, "beta": 0.01}
 
 
 class Rule(boundaries.Rule):

@@ -43,8 +43,8 @@ class Pace(NamedTuple):
 class Rule(OfTable):
     """Draws while a radius of the table is neither certified nor out of reach."""
 
-    fixed = False
     nested = False
+    packed = True
     pace: Pace
 
     def __init__(self, cfg: Table, *, n: int, claim: Claim) -> None:

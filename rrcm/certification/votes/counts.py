@@ -14,6 +14,7 @@ import numpy as np
 from rrcm.core.errors import CertificateError
 
 ABSTAIN = -1
+R10 = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)  # preferred numbers, ISO 3
 History = list[tuple[int, int]]  # (draws, hits) at looks, both cumulative, draws ascending
 
 
@@ -63,20 +64,30 @@ class ImageVotes:
         )
 
 
+def look_schedule(n: int) -> tuple[int, ...]:
+    """Numbers of draws at which a rule may stop: ten per decade from 100, all below n, then n."""
+    steps = (10**decade * step for decade in range(len(str(n))) for step in R10)
+    return (*(look for look in steps if look < n), n)
+
+
 class Rule(Protocol):
     """When to stop drawing, and the bound that holds then; see rrcm/certification/stopping/.
 
-    Made by ``Rule(cfg, n=..., claim=...)`` for ``n`` draws at most and one `Claim`.
+    Made by ``Rule(cfg, n=..., claim=...)`` for ``n`` draws at most and one `Claim`. Beside it are
+    ``Config``, its constants, and ``DEFAULTS``, those that hold where nobody states others. Radii
+    that nobody has named are None: `reach` gives those that n draws can certify.
     """
 
     cfg: Any  # the constants, of the rule's own type
     looks: tuple[int, ...]  # numbers of draws, ascending; the last is n
-    fixed: bool  # all claims are made after exactly n draws, at the full alpha; else at any look
-    nested: bool  # it stops no later for a smaller n, so that votes can be cut to fewer draws
     claim: "Claim"
+    fixed: bool = False  # all claims are made after exactly n draws, at the full alpha
+    nested: bool = True  # it stops no later for a smaller n: votes can be cut to fewer draws
+    packed: bool = False  # it looks hundreds of times: files have its votes in the packed format
 
     def __init__(self, cfg: Any, *, n: int, claim: "Claim") -> None:
         """For at most ``n`` draws."""
+        self.cfg, self.looks, self.claim = cfg, look_schedule(n), claim
 
     def __hash__(self) -> int:
         """By identity: what all images share is computed once for a rule."""

@@ -30,7 +30,6 @@ from rrcm.core.labels import UNKNOWN
 from rrcm.core.schema import parse
 
 FORMAT, PACKED = "rrcm-votes-6", "rrcm-votes-7"  # of a file; in memory both are FORMAT
-OFTEN = ("spending", "proportional")  # rules whose votes are packed
 LOOKS = 1000  # the most looks in such a file
 END, BUDGET = "n", "budget"  # reasons to stop besides those of rules
 MOST = 10**12  # largest number of draws or images of a file
@@ -204,7 +203,7 @@ def read(path: Path) -> tuple[Header, list[Row]]:
 def write(path: Path, header: Header, rows: Iterable[Row]) -> None:
     """Write a votes file, atomically; the same votes give the same bytes."""
     with atomic(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-        if header.stop in OFTEN:
+        if registry.load("stopping", header.stop).Rule.packed:
             file.writelines(_packed(header, [*rows]))
         else:
             file.write(encode(header))

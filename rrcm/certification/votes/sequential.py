@@ -14,7 +14,6 @@ from scipy.stats import hypergeom
 from rrcm.certification.votes.counts import Claim, ImageVotes, Rule
 from rrcm.core.errors import ConfigError
 
-R10 = (100, 125, 160, 200, 250, 315, 400, 500, 630, 800)  # preferred numbers, ISO 3
 # Pixels. Tables round radii down to a millionth, so a rule certifies a little more than it shows.
 MARGIN = 2e-6
 
@@ -65,12 +64,6 @@ class OfTable(Rule):
         """A sentence for reports."""
         radii = ", ".join(f"{radius:g}" for radius in sorted(self.cfg.radii))
         return f"until the radii {radii} are decided; radii in between are lower bounds"
-
-
-def look_schedule(n: int) -> tuple[int, ...]:
-    """Numbers of draws at which a rule may stop: ten per decade from 100, all below n, then n."""
-    steps = (10**decade * step for decade in range(len(str(n))) for step in R10)
-    return (*(look for look in steps if look < n), n)
 
 
 def efficacy_bound(radius: float, *, sigma: float) -> float:

@@ -25,8 +25,8 @@ from rrcm.cli.commands.trial import FOREIGN
 from rrcm.cli.project import Described, Project, Settings
 from rrcm.cli.requests import Request
 from rrcm.config.certification import Certify, Report
-from rrcm.config.defaults import CONFIDENCE, DRAWS, RADII, STOPPING
-from rrcm.core import locks
+from rrcm.config.defaults import CONFIDENCE, DRAWS, RADII
+from rrcm.core import locks, registry
 from rrcm.core.errors import printable, warn
 from rrcm.core.files import require_place, write_text
 
@@ -235,7 +235,7 @@ def _name(header: Header) -> str:
 
 
 def _unusual(header: Header) -> bool:
-    usual = STOPPING.get(header.stop, {})
+    usual = registry.load("stopping", header.stop).DEFAULTS
     nobodys = reach.named(dataclasses.replace(header, stopping=usual)).stopping
     return (header.n0, header.batch_size) != (DRAWS.n0, DRAWS.batch_size) or (
         header.stopping not in (nobodys, usual | {"radii": RADII})
