@@ -154,16 +154,17 @@ def boundaries(
 
 
 def _most_misses(looks: tuple[int, ...], q: float, alpha: float, pace: Pace) -> list[int]:
-    found, spent = [], 0.0
-    for look, walk in _undecided(looks, q):
-        reached = np.cumsum(walk.share)
-        share = pace.alpha * (look / looks[-1]) ** pace.power if look < looks[-1] else 1.0
-        level = (1 - ROUNDING) * alpha * share - NEGLECTED - spent
-        count = int(np.searchsorted(reached, level, side="right"))
-        found.append(walk.first + count - 1 if count else -1)
+    """m [L] of eq. 56a, for one ``q``."""
+    m, n, spent = [], looks[-1], 0.0
+    for t, walk in _undecided(looks, q):
+        reached = np.cumsum(walk.p)
+        pace_t = pace.alpha * (t / n) ** pace.power if t < n else 1.0
+        a = (1 - ROUNDING) * alpha * pace_t - NEGLECTED
+        count = int(np.searchsorted(reached, a - spent, side="right"))
+        m.append(walk.first + count - 1 if count else -1)
         spent += float(reached[count - 1]) if count else 0.0
-        walk.share[:count] = 0.0
-    return found
+        walk.p[:count] = 0.0
+    return m
 
 
 @lru_cache(maxsize=1 << 10)
@@ -178,42 +179,42 @@ def hopeless(looks: tuple[int, ...], most: int, beta: float, pace: Pace) -> np.n
         return np.zeros(len(looks), dtype=np.int64)
     q = max(most, 1e-9) / n
     log_p_total, boundary, spent_beta = _log_pmf(np.array(most), n, q), [], 0.0
-    for look, walk in _undecided(looks, q):
-        misses = walk.first + np.arange(len(walk.share))
+    for t, walk in _undecided(looks, q):
+        misses = walk.first + np.arange(len(walk.p))
         left = np.where(misses <= most, most - misses, 0)
-        after = np.where(misses <= most, np.exp(_log_pmf(left, n - look, q) - log_p_total), 0.0)
-        lost = np.cumsum((walk.share * after)[::-1])  # most misses first
-        share = pace.beta * (look / n) ** pace.power
-        level = beta * share * (1 - ROUNDING) - NEGLECTED - spent_beta
-        count = int(np.searchsorted(lost, level, side="right")) if look < n else 0
-        end = len(walk.share) - count
-        boundary.append(min(walk.first + end, most + 1) if look < n else most + 1)
+        after = np.where(misses <= most, np.exp(_log_pmf(left, n - t, q) - log_p_total), 0.0)
+        lost = np.cumsum((walk.p * after)[::-1])  # most misses first
+        pace_t = pace.beta * (t / n) ** pace.power
+        level = beta * pace_t * (1 - ROUNDING) - NEGLECTED - spent_beta
+        count = int(np.searchsorted(lost, level, side="right")) if t < n else 0
+        end = len(walk.p) - count
+        boundary.append(min(walk.first + end, most + 1) if t < n else most + 1)
         spent_beta += float(lost[count - 1]) if count else 0.0
-        walk.share[end:] = 0.0
+        walk.p[end:] = 0.0
     return np.array(boundary, dtype=np.int64)
 
 
 @dataclass(slots=True)
 class _Walk:
-    """The probability ``share`` [i] of ``first + i`` misses, without having been decided before."""
+    """The probability ``p`` [i] of ``first + i`` misses, without having been decided before."""
 
     first: int
-    share: np.ndarray
+    p: np.ndarray
 
 
 def _undecided(looks: Sequence[int], q: float) -> Iterator[tuple[int, _Walk]]:
     """Each look, with the misses of probability ``q``; what the caller sets to 0 is decided."""
     walk, before = _Walk(0, np.ones(1)), 0
-    for look in looks:
-        low, high = _window(look - before, q)
-        pmf = np.exp(_log_pmf(np.arange(low, high + 1), look - before, q))
-        walk.share, walk.first = np.convolve(walk.share, pmf), walk.first + low
-        low, high = _window(look, q)
+    for t in looks:
+        low, high = _window(t - before, q)
+        pmf = np.exp(_log_pmf(np.arange(low, high + 1), t - before, q))
+        walk.p, walk.first = np.convolve(walk.p, pmf), walk.first + low
+        low, high = _window(t, q)
         start = max(0, low - walk.first)
-        walk.share = walk.share[start : max(start, high - walk.first) + 1]
+        walk.p = walk.p[start : max(start, high - walk.first) + 1]
         walk.first += start
-        yield look, walk
-        before = look
+        yield t, walk
+        before = t
 
 
 def _window(draws: int, q: float) -> tuple[int, int]:
