@@ -1,4 +1,4 @@
-"""Stage ``sample``: a classifier and images -> noisy votes. The only costly stage."""
+"""Stage ``sample``: a classifier and images -> noisy votes."""
 
 from pathlib import Path
 from typing import Any

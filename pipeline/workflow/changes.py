@@ -9,7 +9,6 @@ from typing import Any
 from dvc.dependency.param import ParamsDependency
 from dvc.output import Output
 from dvc.stage import PipelineStage
-from dvc_data.hashfile.hash_info import HashInfo
 
 from pipeline.runtime import code
 from pipeline.workflow import code_changes
@@ -205,11 +204,9 @@ class Changes:
         if (path := dep.def_path) not in self._hashes:
             texts = code.texts(path)
             md5 = {name: hashlib.md5(text.encode()).hexdigest() for name, text in texts.items()}
-            if path in md5:
-                self._hashes[path] = HashInfo("md5", md5[path])
-            elif md5:
+            if md5:
                 inside = {name.removeprefix(f"{path}/"): digest for name, digest in md5.items()}
-                self._hashes[path] = HashInfo("md5", tree(inside))
+                self._hashes[path] = type(dep.hash_info)("md5", md5.get(path) or tree(inside))
             else:
                 self._hashes[path] = dep.get_hash() if dep.exists else None
         return self._hashes[path]

@@ -381,7 +381,7 @@ def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_pat
     backend, calls = linear(), itertools.count()
     scores = backend.scores
 
-    def broken(x):
+    def broken(x, z=None):
         return scores(x) * (math.nan if next(calls) == 60 else 1)
 
     backend.scores = broken
@@ -404,7 +404,7 @@ def test_votes_of_a_classifier_that_changes_are_void(tmp_path, every):
     """Whether it is asked again with each line or at the end: no vote is written or kept."""
     backend, calls = linear(), itertools.count()
     scores = backend.scores
-    backend.scores = lambda x: scores(x).roll(int(next(calls) >= 60), 1)
+    backend.scores = lambda x, z=None: scores(x).roll(int(next(calls) >= 60), 1)
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
 
     with refused(BackendError, "the classifier has changed since it was checked", "none are kept"):
@@ -424,7 +424,7 @@ def test_a_batch_is_never_more_than_all_draws():
     assert max(shape[0] for shape in backend.batches) == 6 * (cfg.n0 + cfg.n)
     assert rows(found) == rows(sampled(replace(CFG, n=100)))
     torn = linear()
-    torn.scores = lambda x: torch.empty(2**60)
+    torn.scores = lambda x, z=None: torch.empty(2**60)
     with refused(BackendError, "batch_size: 16 pictures of 1 x 2 x 2 do not fit into memory"):
         sampled(make=lambda: torn)
 

@@ -56,7 +56,7 @@ class Store:
         """
         path = self.path(dataclasses.replace(header, seed=0, shard="1/1"), ".seed")
         if not path.exists():
-            with locks.alone(path.with_suffix(".seed-lock"), "a seed", say=print):
+            with locks.alone(path.with_suffix(".seed-lock"), "a seed", say=lambda _: None):
                 if not path.exists():  # another process may have drawn it
                     write_text(path, f"{self._seed(header, split)}\n")
         return int(path.read_text())
