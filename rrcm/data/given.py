@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN, shifted
@@ -51,8 +51,11 @@ def collect(
         DataError: There are none, one cannot be read or is of another shape, pixels are not in
             [0, 1], or labels are not those of the classes.
     """
-    if labels is not None and isinstance(getattr(images, "sampler", None), RandomSampler):
-        raise DataError("labels: the loader shuffles the images; give it shuffle=False")
+    if labels is not None and isinstance(images, DataLoader) and not _in_order(images):
+        raise DataError(
+            "labels: the loader gives images in an order of its own; take one without shuffle and "
+            "samplers, or labels of its data set"
+        )
     found: list[np.ndarray] = []
     marks: list[int] = []
     for item, label in _items(images):
@@ -84,6 +87,16 @@ def collect(
         classes=tuple(classes),
         max_value=white,
     )
+
+
+def _in_order(loader: DataLoader[Any]) -> bool:
+    """Whether a loader gives its data set from the first item to the last, or as that iterates."""
+    if isinstance(loader.dataset, IterableDataset):
+        return True
+    batches = loader.batch_sampler
+    plain = batches is None or type(batches) is BatchSampler
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
+    return plain and type(sampler) is SequentialSampler
 
 
 def _items(images: Any) -> Iterator[tuple[Any, Any]]:

@@ -164,8 +164,9 @@ def test_what_is_no_image_or_label_is_named():
         with refused(DataError, words):
             smooth().certify(IMAGES, labels=labels, **FAST)
     pairs = DataLoader(TensorDataset(IMAGES, torch.tensor(LABELS)), batch_size=4)
-    with refused(DataError, "labels: the loader shuffles the images; give it shuffle=False"):
-        smooth().certify(DataLoader(IMAGES, shuffle=True), labels=LABELS, **FAST)
+    for order in ({"shuffle": True}, {"sampler": [*range(5, -1, -1)]}, {"batch_sampler": [[1, 0]]}):
+        with refused(DataError, "labels: the loader gives images in an order of its own"):
+            smooth().certify(DataLoader(IMAGES, **order), labels=LABELS, **FAST)
     with refused(DataError, "labels: image 3 is 0 there and 1 in the data set"):
         smooth().certify(pairs, labels=[0, 1, 0, 0, 1, 1], **FAST)
     assert smooth().certify(pairs, labels=LABELS, **FAST).rows[3].label == 1
@@ -293,16 +294,17 @@ class SetByFirst(Brightness):
 
 
 def test_guards_hold_for_networks_in_memory():
-    for where, what in (("m", "m"), ("attribute", "what it keeps"), ("dict", "what it keeps")):
+    for where in ("m", "attribute", "dict"):
         unset = SetByFirst(where).eval()
         before = {key: str(value) for key, value in vars(unset).items()}
-        with refused(BackendError, f"SetByFirst: {what} changes with the pictures that"):
+        with refused(BackendError, "SetByFirst: what it keeps changes with the pictures that"):
             smooth(unset).certify(IMAGES, **FAST)
         assert {key: str(value) for key, value in vars(unset).items()} == before
         unset(torch.full_like(IMAGES, 0.25))
         assert len(smooth(unset).certify(IMAGES, **FAST)) == 6
     with refused(BackendError, "SetByFirst: what it keeps changes with the pictures that"):
         smooth(SetByFirst("elsewhere").eval()).certify(IMAGES, **FAST)
+    assert SetByFirst.elsewhere == {}  # the refusal set nothing
     with refused(BackendError, "depend on the other pictures of its batch"):
         smooth(Shuffled().eval()).certify(IMAGES, **FAST)
     with refused(BackendError, "Linear does not run at 4 x 4"):
