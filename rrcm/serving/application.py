@@ -131,7 +131,8 @@ class _AsMeant:
         await self.app(scope, receive, send)
 
 
-def _only_known_parameters(request: Request) -> None:
+async def _only_known_parameters(request: Request) -> None:
+    # Not on a thread of its own: requests would overtake each other on the way to the queue.
     known = [field.alias for field in request.scope["route"].dependant.query_params]
     if unknown := [name for name in request.query_params if name not in known]:
         takes = f"the parameters {listed(known)}" if known else "no parameters"

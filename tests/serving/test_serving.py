@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest import mock
 
 import builders
 import httpx
@@ -23,6 +24,7 @@ from lookalikes import declared
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
+from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.stopping import spending
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.data.splits.pictures import Fit
@@ -285,10 +287,10 @@ def test_a_deadline_that_passes_in_the_line_is_said():
 @given(st.lists(st.sampled_from(["stays", "leaves", "is cancelled"]), max_size=8))
 def test_whoever_leaves_the_queue_is_not_computed_and_gives_the_place_back(fates: list[str]):
     """All at once behind a thread that is busy; those who stay are served in their order."""
-    gated, computed = classifier(Gated), []
+    gated = classifier(Gated)
 
     async def send(app: Any, number: int, fate: str = "stays") -> None:
-        """A request as a server puts it to the application."""
+        """A request as a server puts it to the application; its seed is its number."""
         messages = iter([{"type": "http.request", "body": PICTURE, "more_body": False}])
 
         async def receive() -> dict[str, Any]:
@@ -299,17 +301,17 @@ def test_whoever_leaves_the_queue_is_not_computed_and_gives_the_place_back(fates
             return {"type": "http.disconnect"}
 
         async def answer(message: dict[str, Any]) -> None:
-            if message.get("status") == 200:
-                computed.append(number)
+            pass
 
         scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/certify"}
-        scope |= {"query_string": b"", "headers": [], "client": ("a.test", 1), "root_path": ""}
-        await app(scope, receive, answer)
+        scope |= {"query_string": b"seed=%d" % number, "headers": [], "client": ("a.test", 1)}
+        await app(scope | {"root_path": ""}, receive, answer)
 
     async def main() -> None:
-        app = application.app(gated, name="linear", limits=Limits(workers=1, queue=8))
+        limits = Limits(workers=1, queue=8)
+        app = application.app(gated, name="linear", limits=limits, reproducible=True)
         async with app.router.lifespan_context(app):
-            first = asyncio.create_task(send(app, -1))
+            first = asyncio.create_task(send(app, 99))
             await until(gated.backend.asked.is_set)
             tasks = [asyncio.create_task(send(app, k, fate)) for k, fate in enumerate(fates)]
             await asyncio.sleep(0.01)
@@ -320,10 +322,11 @@ def test_whoever_leaves_the_queue_is_not_computed_and_gives_the_place_back(fates
             await asyncio.gather(first, *tasks, return_exceptions=True)
             await send(app, len(fates))
 
-    asyncio.run(main())
+    with mock.patch.object(Smoothed, "answer", autospec=True, side_effect=Smoothed.answer) as asked:
+        asyncio.run(main())
 
     stayed = [k for k, fate in enumerate(fates) if fate == "stays"]
-    assert computed == [-1, *stayed, len(fates)]
+    assert [call.kwargs["seed"] for call in asked.mock_calls] == [99, *stayed, len(fates)]
 
 
 def test_a_slow_sender_takes_a_place_until_its_time_is_up():
