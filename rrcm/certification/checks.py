@@ -82,11 +82,12 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
     """Refuse a classifier that is not a function of each picture.
 
     ``x`` is a noisy batch [B, C, H, W], ``clean`` the same without noise. Differences as small as
-    rounding pass, as kernels may round by the position in a batch. Further calls run on several
-    threads at a time, as sampling does. What it answered is remembered for `drift`.
+    rounding pass, as kernels may round by the position in a batch, and by its size. Further calls
+    run on several threads at a time, as sampling does. What it answered is remembered for `drift`.
 
     Raises:
-        BackendError: Scores are none, change between calls, or with other pictures of the batch.
+        BackendError: Scores are none, change between calls, with other pictures of the batch, or
+            with their number.
     """
     z = trial_normals(backend, len(x))
     first = drift.remember(backend, x)
@@ -118,6 +119,13 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
             "its scale from the batch: export after eval(), with static scales, or with a fixed "
             "batch of 1"
         )
+    for rows in () if backend.fixed else sorted({1, 2, half} - {0}):
+        alone = drift.scores(backend, x[:rows], None if z is None else z[:rows])
+        if not same(first[:rows], alone, ROUNDING):
+            raise BackendError(
+                f"a picture's scores among {rows} differ from those among {len(x)}, and nothing "
+                "can be certified: each picture must be classified by itself"
+            )
 
 
 def _require_defined(plain: Tensor, noisy: Tensor) -> None:

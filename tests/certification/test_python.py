@@ -6,6 +6,7 @@ import doctest
 import itertools
 import math
 import pickle
+import random
 import subprocess
 import sys
 import threading
@@ -264,6 +265,17 @@ class Shuffled(Brightness):
         return super().forward(x - x.mean())
 
 
+class Counting(Brightness):
+    """Its scores depend on how many pictures there are."""
+
+    def __init__(self, counts):
+        super().__init__()
+        self.counts = counts
+
+    def forward(self, x):
+        return super().forward(x) * (-1 if len(x) in self.counts else 1)
+
+
 class Ranged(Brightness):
     def __init__(self, most):
         super().__init__()
@@ -280,12 +292,15 @@ class SetByFirst(Brightness):
     def __init__(self, where):
         super().__init__()
         self.register_buffer("m", torch.tensor(math.nan))
-        self.where, self.inside = where, {}
+        self.where, self.inside, self.most = where, {}, None
 
     elsewhere: ClassVar[dict[str, Tensor]] = {}  # of all such networks, as what a closure keeps
 
     def forward(self, x):
         self.seen = x  # which no answer depends on
+        if isinstance(self.where, float):  # as what finds out whether pixels end at 255
+            self.most = x.mean() > self.where if self.most is None else self.most
+            return super().forward(x / 255 if self.most else x)
         if self.where == "m":
             self.m.copy_(torch.where(self.m.isnan(), x.mean(), self.m))
             return super().forward(x - self.m)
@@ -294,7 +309,7 @@ class SetByFirst(Brightness):
 
 
 def test_guards_hold_for_networks_in_memory():
-    for where in ("m", "attribute", "dict"):
+    for where in ("m", "attribute", "dict", -0.01, 0.3, 0.5, 1.0):
         unset = SetByFirst(where).eval()
         before = {key: str(value) for key, value in vars(unset).items()}
         with refused(BackendError, "SetByFirst: what it keeps changes with the pictures that"):
@@ -307,6 +322,9 @@ def test_guards_hold_for_networks_in_memory():
     assert SetByFirst.elsewhere == {}  # the refusal set nothing
     with refused(BackendError, "depend on the other pictures of its batch"):
         smooth(Shuffled().eval()).certify(IMAGES, **FAST)
+    for counts, said in ((range(2), "among 1 "), (range(50, 999), "among 1 "), ((32,), "among 32")):
+        with refused(BackendError, f"a picture's scores {said}", "among 64, and nothing"):
+            smooth(Counting(counts).eval()).certify(IMAGES, batch_size=64, **FAST)
     with refused(BackendError, "Linear does not run at 4 x 4"):
         smooth(nn.Linear(3, 2).eval()).certify(IMAGES, **FAST)
     empty = nn.Sequential(nn.Flatten(), nn.Linear(16, 2, device="meta")).eval()
@@ -405,19 +423,54 @@ def test_an_exported_program_is_a_network():
 class Built(nn.Module):
     """Makes its weights when it sees a picture, as lazy modules of many projects do."""
 
+    def __init__(self, seed=None):
+        super().__init__()
+        self.seed = seed
+
     def forward(self, x):
         if not hasattr(self, "linear"):
+            if self.seed is not None:
+                torch.manual_seed(self.seed)
             self.linear = nn.Linear(x.flatten(1).shape[1], 2).eval()
         return self.linear(x.flatten(1))
 
 
+class Hidden(nn.Module):
+    """Makes its weights at the first picture and keeps them where PyTorch does not see them."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make, self.kept = make, []
+
+    def forward(self, x):
+        if not self.kept:
+            self.kept.append(self.make(x.flatten(1).shape[1]))
+        return x.flatten(1) @ torch.as_tensor(self.kept[0], dtype=x.dtype)
+
+
 def test_weights_that_a_first_picture_would_draw_are_refused():
     lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(2)).eval()
-    built = Built().eval()
-    for network, name in ((lazy, "Sequential: 1.weight"), (built, "Built: linear.bias")):
-        with refused(BackendError, f"{name} has no weights before the first picture"):
+    built, drawn, unset = Built(seed=0).eval(), Built().eval(), "has no weights before the first"
+    for network, said in (
+        (lazy, f"Sequential: 1.weight {unset}"),
+        (built, f"Built: linear.bias {unset}"),
+        (drawn, "Built: what it keeps"),
+    ):
+        with refused(BackendError, said):
             smooth(network).certify(IMAGES, **FAST)
     assert isinstance(lazy[1], nn.LazyLinear) and not hasattr(built, "linear")  # as they were
+    for make in (
+        lambda k: torch.randn(k, 2),
+        lambda k: np.random.randn(k, 2),
+        lambda k: [[random.random(), random.random()] for _ in range(k)],
+        lambda k: np.random.default_rng().normal(size=(k, 2)),
+    ):
+        hidden = Hidden(make).eval()
+        with refused(BackendError, "Hidden: what it keeps", "the first one draws it at random"):
+            smooth(hidden).certify(IMAGES, **FAST)
+        assert hidden.kept == []
+        hidden(IMAGES)
+        assert len(smooth(hidden).certify(IMAGES, **FAST)) == 6
     lazy(IMAGES)
     assert len(smooth(lazy).certify(IMAGES, **FAST)) == 6
 

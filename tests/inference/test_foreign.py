@@ -25,7 +25,7 @@ from rrcm.certification.votes import records
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError, VotesError
 from rrcm.inference import runtime
-from rrcm.inference.foreign import _onnx_file, module
+from rrcm.inference.foreign import _onnx_file, _probes, module
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
 
@@ -669,3 +669,18 @@ def test_what_is_missing_is_said(saved: Path, tmp_path: Path, monkeypatch):
     ]:
         with refused(CheckpointError, name, words):
             networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / name)
+
+
+def test_a_copy_of_this_process_waits_for_no_threads_and_draws_other_numbers():
+    def drawn() -> torch.Tensor:
+        return torch.rand(2**20).sin()  # on several threads, where there are some
+
+    torch.set_num_threads(2)
+    drawn()
+    state = torch.get_rng_state()
+
+    one, other = (_probes.forked(drawn, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
+    torch.set_num_threads(1)
+
+    assert one is not None and other is not None and not torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -6,7 +6,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -26,7 +27,7 @@ PRECISIONS = {  # from the lowest, which is that of a network
     torch.float32: "fp32",
     torch.float64: "fp64",
 }
-PIXELS = (0.5, 1.0)  # the brightest of first pictures, which no answer may depend on
+PIXELS = (0.5, 0.1, 1.0, 2.0, -1.0)  # ends of the first ramps, which no answer may depend on
 LARGEST = 2**24  # bytes of an activation; malloc returns larger ones to the system after each use
 RANDOM = (
     "has no weights before the first picture, and would get random ones; call it on a picture of "
@@ -133,51 +134,54 @@ class Backend(backend.Backend):
         """The rows of the first batch that runs.
 
         Refuses a network in which pictures make parameters or change buffers, or whose answers are
-        others after bright pictures than after dark ones, and leaves it as it was.
+        others after other first pictures and random numbers, and leaves it as it was.
         """
         network, restore = self.network, _probes.restorer(self.network)
         buffers = [(key, buffer, buffer.clone()) for key, buffer in network.named_buffers()]
         known = dict(network.named_parameters()).keys()
-        apart = [self._forked(pixel) for pixel in PIXELS]  # before anything here is called
+        apart = [  # before anything here is called
+            _probes.forked(partial(self._after, pixel), device=self.device, seed=seed)
+            for seed, pixel in enumerate(PIXELS)
+        ]
         try:
-            changed = ["what it keeps"] if self._set_by_first(*apart) else []
+            changed = ["what it keeps"] if self._set_by_first(apart) else []
             rows = 0 if changed else self._runs()
             if later := dict(network.named_parameters()).keys() - known:
                 raise BackendError(f"{self.name}: {min(later)} {RANDOM}")
             changed += [key for key, now, then in buffers if _differ(now, then)]
             if rows and None in apart:
-                dark = self._answers(rows)
-                restore()
-                self._probe(rows, PIXELS[1])
-                changed += ["what it keeps"] * self._set_by_first(dark, self._answers(rows))
+                here = []
+                for pixel in reversed(PIXELS):
+                    restore()
+                    here.append(self._after(pixel))
+                changed += ["what it keeps"] * self._set_by_first(here)
             if changed:
                 raise BackendError(
-                    f"{self.name}: {changed[0]} changes with the pictures that it classifies; call "
-                    "it on pictures that it was made for, if the first ones set it, and keep it "
-                    "fixed"
+                    f"{self.name}: {changed[0]} changes with the pictures that it classifies, or "
+                    "the first one draws it at random; load its weights, call it on pictures that "
+                    "it was made for, if the first ones set it, and keep it fixed"
                 )
         except BackendError:
             restore()
             raise
         return rows
 
-    def _forked(self, pixel: float) -> Tensor | None:
-        """Answers after first pictures up to ``pixel``, of a forked process, if there is one."""
-        if self.device.type != "cpu":
-            return None
-        return _probes.forked(lambda: self._answers(self._runs(pixel)))
-
-    def _answers(self, rows: int) -> Tensor:
-        """Scores [2, rows, K] of the first of the fixed pictures, asked for twice."""
-        x = _probes.batches(self.shape, self.fixed, device=self.device)[0][:rows]
-        return torch.stack([self.scores(x), self.scores(x)])
+    def _after(self, pixel: float) -> Tensor | None:
+        """Scores [2, rows, K] of fixed pictures, asked for twice after a ramp, if that runs."""
+        with suppress(BackendError):
+            rows = self._runs(pixel)
+            x = _probes.batches(self.shape, self.fixed, device=self.device)[0][:rows]
+            return torch.stack([self.scores(x), self.scores(x)])
+        return None
 
     @staticmethod
-    def _set_by_first(dark: Tensor | None, bright: Tensor | None) -> bool:
-        """Whether answers depend on the first pictures, of a network that repeats its answers."""
-        if dark is None or bright is None or dark.shape != bright.shape:
+    def _set_by_first(after: Sequence[Tensor | None]) -> bool:
+        """Whether answers depend on the first picture, of a network that repeats its answers."""
+        answers = [each for each in after if each is not None]
+        if not answers or not _same(answers[0][0], answers[0][1]):
             return False
-        return _same(dark[0], dark[1]) and not _same(dark, bright)
+        wanted = answers[0]
+        return not all(each.shape == wanted.shape and _same(each, wanted) for each in answers)
 
     def _runs(self, pixel: float = PIXELS[0]) -> int:
         """The rows of the first batch that runs; a program in it may tell what it takes."""

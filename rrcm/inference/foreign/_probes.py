@@ -2,16 +2,17 @@
 
 import multiprocessing
 import pickle
+import random
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,7 +20,6 @@ from torch.nn.parameter import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rrcm.core.errors import RrcmError
 from rrcm.noise import streams
 
 PICTURES = 16
@@ -54,18 +54,26 @@ def order(scores: Tensor) -> list[Any]:
     return [scores.argmax(1).tolist(), (scores > scores.roll(1, dims=1)).tolist()]
 
 
-def forked(function: Callable[[], Tensor]) -> Tensor | None:
+def forked(
+    function: Callable[[], Tensor | None], *, device: torch.device, seed: int
+) -> Tensor | None:
     """``function()`` in a copy of this process, so that nothing here changes, wherever it is kept.
 
-    None if there is none, as on a GPU that this process uses, or if it fails there.
+    Random numbers without a seed of their own are others there for each ``seed``. None if there is
+    no such copy, as on a GPU, or if it fails there.
     """
-    if torch.cuda.is_initialized() or "fork" not in multiprocessing.get_all_start_methods():
+    on_gpu = device.type != "cpu" or torch.cuda.is_initialized()
+    if on_gpu or "fork" not in multiprocessing.get_all_start_methods():
         return None
     receive, send = multiprocessing.Pipe(duplex=False)
 
     def run() -> None:
-        with suppress(RrcmError):  # of which this process, too, will tell
-            send.send_bytes(pickle.dumps(function().numpy()))
+        torch.set_num_threads(1)  # those that this process may have had were not copied
+        for seeded in (torch.manual_seed, np.random.seed, random.seed):
+            seeded(seed)
+        made = function()
+        if made is not None:
+            send.send_bytes(pickle.dumps(made.numpy()))
 
     process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of our threads
