@@ -256,6 +256,8 @@ def parsed(raw: bytes, path: Path, *, separator: str = ",") -> pd.DataFrame:
         raise DataError(f"{path}: not a table of an attack, no column 'attacked_to'")
     empty = table["correct"].isna() & (table["label"] == UNKNOWN)
     table["correct"] = table["correct"].mask(empty, 0)
+    if "name" in table:  # empty in abstentions that pandas wrote
+        table["name"] = table["name"].fillna("")
     whole = table.drop(columns="attacked", errors="ignore")  # empty where no attack succeeded
     if not isinstance(table.index, pd.RangeIndex):
         raise DataError(f"{path}:2: not a table of certificates ({LONG})")

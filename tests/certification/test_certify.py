@@ -186,6 +186,9 @@ def test_the_name_of_a_picture_is_read_as_it_was_written(tmp_path):
     certify.write(made, tmp_path / "table.csv")
 
     assert certify.read(tmp_path / "table.csv")["file"].tolist() == names
+    made["name"] = [None, *"bcdefg"]  # as `Answers.to_pandas` of an abstention
+    made.to_csv(tmp_path / "table.csv", index=False)
+    assert certify.read(tmp_path / "table.csv")["name"].tolist() == ["", *"bcdefg"]
 
 
 def test_an_image_of_which_nothing_is_known_abstains():

@@ -611,6 +611,8 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
         "trained with std (0.5,), and not (1.0,)",
         "trained with size (32, 32), and not (64, 64)",
     ]
+    same = networks.Backend(SMALL, sigma=SIGMA, weights=path, std=(0.5, 0.5, 0.5))
+    assert same.notes == ()  # one value is that of all channels
     with refused(BackendError, f"{path}: the weights of resnet10t.c3_in1k, not of resnet14t"):
         networks.Backend("resnet14t", sigma=SIGMA, weights=path)
     with refused(BackendError, f"{path}: its network has the model_kwargs {{'stem_width': 32}}"):

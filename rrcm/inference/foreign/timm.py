@@ -73,7 +73,7 @@ class Backend(_network.Backend):
             state, options, notes = _read(weights)
             made, said = _named(name, weights, options), _said(weights, options)
             for key, value in (("mean", mean), ("std", std), ("size", size)):
-                if value and key in said and (*value,) != said[key]:
+                if value and key in said and not _equal(value, said[key]):
                     notes.append(f"{weights}: trained with {key} {said[key]}, and not {value}")
         self.notes = tuple(notes)
         size = size or said.get("size")
@@ -178,3 +178,9 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[Any, Any], list[str]]:
         "it in a file of its own"
     )
     return state, found.options, [note] if others else []
+
+
+def _equal(values: tuple[float, ...], others: tuple[float, ...]) -> bool:
+    """Whether they are equal, where one alone is that of all channels."""
+    most = max(len(values), len(others))
+    return (*values,) * (most // len(values)) == (*others,) * (most // len(others))
