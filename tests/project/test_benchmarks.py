@@ -24,7 +24,7 @@ def test_onnx_runtime_has_products_of_each_type(precision):
 def test_dividing_alpha_costs_what_the_page_says(name: str):
     rules = futility.bounds_at(1.0, n=1_000, alpha=futility.ALPHA)
     chances = [f"{chance:.3f}" for chance in futility.worst(rules[name], rules["none"])]
-    misses = [f"{1_000 - rules[rule][1][-1]}" for rule in (name, "none")]
 
-    row = " | ".join(["| 1,000 | 1", f"`{name}`", *misses, *chances])
-    assert f"{row} |\n" in (ROOT / "docs/certifying.md").read_text()
+    page = " ".join((ROOT / "docs/certifying.md").read_text().split())
+    said = page.replace(" has a power of", " of")
+    assert f"`{name}` of {chances[0]} where `none` has {chances[1]}" in said
