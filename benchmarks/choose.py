@@ -175,11 +175,10 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row
             device=device,
             calibration=None,
         )
-        constants = whole.stopping[whole.sample.stop]
         cfg = dataclasses.replace(
             whole.sampling, split="choice", subset="all", n=n, precision="fp32"
         )
-        header = store.header(backend, data["choice"], name, cfg, constants)
+        header = store.header(backend, data["choice"], name, cfg)
         path.parent.mkdir(parents=True, exist_ok=True)
         session.run(
             backend,

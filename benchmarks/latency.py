@@ -64,7 +64,7 @@ def turn(whole: Params, evaluation: Eval, split: Split) -> Callable[[], float]:
     """
     cfg = whole.sampling
     backend = session.backend(evaluation, cfg)
-    header = store.header(backend, split, evaluation.run, cfg, whole.stopping[cfg.stop])
+    header = store.header(backend, split, evaluation.run, cfg)
     noise = voting.noise(header, split)
     count = voting.counter(backend, split, noise=noise, batch_size=cfg.batch_size)
 

@@ -56,8 +56,8 @@ def opened(asked: argparse.Namespace) -> tuple[Smoothed, Split]:
         whole, idx=whole.idx[one], images=whole.images[one], labels=whole.labels[one]
     )
     smoothed = openers.trained(asked.run, sigma=asked.sigma)
-    draws = dataclasses.replace(smoothed.draws, n=asked.n, stop="none", seed=0)
-    smoothed = dataclasses.replace(smoothed, draws=draws, stopping={}, max_value=split.max_value)
+    draws = dataclasses.replace(smoothed.draws, n=asked.n, stop="none", stopping={}, seed=0)
+    smoothed = dataclasses.replace(smoothed, draws=draws, max_value=split.max_value)
     return smoothed, split
 
 
@@ -104,7 +104,7 @@ def said(answer: Answer) -> str:
 
 def copies(smoothed: Smoothed, split: Split) -> tuple[np.ndarray, np.ndarray]:
     """The first noisy copies that were counted for the bound, and the classes of their scores."""
-    header = store.header(smoothed.backend, split, "", smoothed.draws, smoothed.stopping)
+    header = store.header(smoothed.backend, split, "", smoothed.draws)
     count, first = smoothed.draws.batch_size, smoothed.draws.n0
     images = torch.from_numpy(split.idx).expand(count).clone()
     x = torch.from_numpy(split.pixels()).expand(count, *split.images.shape[1:]).clone()

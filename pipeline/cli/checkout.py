@@ -14,7 +14,9 @@ from pipeline.project import runs
 from pipeline.project.runs import Trained
 from rrcm.cli.app import say, seen
 from rrcm.cli.options import Options
-from rrcm.cli.project import ABSENT, OK, WRONG, Described, Finding, Project, Settings
+from rrcm.cli.project import ABSENT, OK, WRONG, Described, Finding, Project
+from rrcm.cli.requests import Request, Settings
+from rrcm.config.certification import Certify
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import RrcmError, StageError
 
@@ -65,22 +67,29 @@ class Checkout(Project):
     commands: typer.Typer
     name: str = str(PARAMS)
 
-    def settings(self) -> Settings | None:
-        """Return those of params.yaml; None where there is none."""
+    def settings(self) -> Settings:
+        """Return those of params.yaml, where there is one."""
         if not PARAMS.exists():
-            return None
+            return Settings()
         params = checked.load()
         return Settings(
             sample=params.sampling,
             stopping=params.stopping,
-            certify=params.certify,
+            certificates=params.certify.certificates,
             report=params.report,
         )
 
-    def require(self, settings: Settings) -> None:
+    def require(self, request: Request) -> None:
         """Refuse settings that params.yaml could not have."""
-        changed = {key.name: getattr(settings, key.name) for key in dataclasses.fields(settings)}
-        dataclasses.replace(checked.load(), **changed)
+        if PARAMS.exists():
+            params, sample = checked.load(), request.sample
+            dataclasses.replace(
+                params,
+                sample=sample,
+                stopping=params.stopping | {sample.stop: sample.stopping},
+                certify=Certify(certificates=request.certificates, alpha=sample.alpha),
+                report=request.report or params.report,
+            )
 
     def classifier(self, options: Options) -> Trained:
         """Return the run that --model, --method and --sigma mean, of the checkout around."""

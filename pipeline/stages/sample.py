@@ -21,14 +21,17 @@ def main(name: str) -> None:
 
 def draw(name: str, *, journal: Path, path: Path, title: str, shard: str = "1/1") -> dict[str, Any]:
     """Draw the votes of an evaluation, or of a ``shard`` i/k of its images; see `session.run`."""
-    alpha = sections.read("certify", certification.Certify).alpha
-    cfg = sections.read("sample", certification.Sample).at(alpha)
+    cfg = sections.read("sample", certification.Sample)
     stopping = sections.read(f"stopping.{cfg.stop}", dict[str, Any])
+    sampling = cfg.at(sections.read("certify", certification.Certify).alpha, stopping)
     evaluation = sections.read(f"evals.{name}", certification.Eval)
-    split, classifier = shards.read(Path("shards"), cfg.split), session.backend(evaluation, cfg)
+    split, classifier = (
+        shards.read(Path("shards"), cfg.split),
+        session.backend(evaluation, sampling),
+    )
     return session.run(
         classifier,
-        store.header(classifier, split, evaluation.run, cfg, stopping, shard=shard),
+        store.header(classifier, split, evaluation.run, sampling, shard=shard),
         split,
         journal=journal,
         path=path,

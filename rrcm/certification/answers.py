@@ -82,9 +82,7 @@ class Answers(Sequence[Answer]):
         self.clean = clean
         self.all_rows = rows if all_rows is None else all_rows
         self.pictures = pictures
-        self._table = certify.certify(
-            header, rows, certificates=[header.certificate], alpha=header.alpha
-        )
+        self._table = certify.certify(header, rows, certificates=[header.certificate])
         lines, rule = self._table.to_dict("records"), header.rule().describe()
         self._answers = [
             _answer(header, row, line, rule) for row, line in zip(rows, lines, strict=True)

@@ -31,7 +31,7 @@ from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import Row
 from rrcm.config.defaults import DRAWS
-from rrcm.core import progress, registry
+from rrcm.core import progress
 from rrcm.core.errors import BackendError, DataError, VotesError
 from rrcm.core.files import read_json, require_place, write_json
 from rrcm.core.labels import UNKNOWN
@@ -96,14 +96,16 @@ def attack(
         require_place(path)
     if kept["of"] != of:
         raise VotesError(f"{path}: an attack on other images or with other settings; remove it")
-    n0 = max(header.n0, header.n // 10)  # near the boundary, few draws choose the wrong class
-    drawn: dict[str, Any] = {"n": header.n, "n0": n0, "alpha": header.alpha}
-    drawn |= {"stop": DRAWS.stop, "certificate": DRAWS.certificate}
-    judge = dataclasses.replace(
-        smoothed,
-        draws=dataclasses.replace(smoothed.draws, **drawn),
-        stopping=registry.load("stopping", DRAWS.stop).DEFAULTS | {"radii": [0.0]},
+    draws = dataclasses.replace(
+        smoothed.draws,
+        n=header.n,
+        n0=max(header.n0, header.n // 10),  # near the boundary, few draws choose the wrong class
+        alpha=header.alpha,
+        stop=DRAWS.stop,
+        stopping={"radii": [0.0]},
+        certificate=DRAWS.certificate,
     )
+    judge = dataclasses.replace(smoothed, draws=draws)
     seed = int.from_bytes(sha256(f"{header.seed}/judge".encode()).digest()[:8], "big")
     place = {idx: place for place, idx in enumerate(split.idx.tolist())}
     done, delay = len(kept["attacked"]), 0.0 if shown else math.inf
@@ -161,9 +163,14 @@ def together(answers: Answers, split: Split) -> tuple[Answers, Split]:
     def labelled(rows: list[Row]) -> list[Row]:
         return [dataclasses.replace(row, label=known[row.idx]) for row in rows]
 
-    kept: dict[str, Any] = {"all_rows": labelled(answers.all_rows), "pictures": answers.pictures}
-    kept["clean"] = answers.clean
-    return Answers(header, labelled(answers.rows), **kept), split
+    same = Answers(
+        header,
+        labelled(answers.rows),
+        clean=answers.clean,
+        all_rows=labelled(answers.all_rows),
+        pictures=answers.pictures,
+    )
+    return same, split
 
 
 def differentiable(smoothed: Any, split: Split) -> nn.Module:

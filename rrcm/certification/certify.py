@@ -37,14 +37,15 @@ OTHERS = {"correct": "Int64", "attacked": float, "clean": int}  # in a CSV
 
 
 def certify(
-    header: Header, rows: list[Row], *, certificates: list[str], alpha: float
+    header: Header, rows: list[Row], *, certificates: list[str], alpha: float | None = None
 ) -> pd.DataFrame:
     """One row per image in the order of the votes; columns are ``COLUMNS`` and further ones.
 
     The first of ``certificates`` fills ``predict``, ``radius`` and the columns that follow from
-    them. Each other one adds ``predict_<name>`` and ``radius_<name>`` at its own ``alpha``, so the
-    better of two columns holds at twice alpha. ``stop`` is the reason to stop, ``split``
-    the split of images from shards. An image of unknown ``label`` is never ``correct``.
+    them. Each other one adds ``predict_<name>`` and ``radius_<name>`` at its own ``alpha``, that of
+    ``header`` by default, so the better of two columns holds at twice alpha. ``stop`` is the reason
+    to stop, ``split`` the split of images from shards. An image of unknown ``label`` is never
+    ``correct``.
 
     ``predict`` is -1 for abstention; ``radius`` and ``p_A`` are rounded **down** (`floor`), so a
     written radius never exceeds the certified one.
@@ -74,13 +75,15 @@ def certify(
     return pd.DataFrame(table, columns=[*table[0]] if table else [*COLUMNS])
 
 
-def require(header: Header, *, certificates: list[str], alpha: float) -> tuple[Rule, float]:
-    """The rule of ``header``, and ``alpha`` minus the error of the noise sampler.
+def require(
+    header: Header, *, certificates: list[str], alpha: float | None = None
+) -> tuple[Rule, float]:
+    """The rule of ``header``, and ``alpha``, or its own, minus the error of the noise sampler.
 
     Raises:
         CertificateError: No outcome of so many draws certifies anything.
     """
-    rule, level = header.rule(), header.alpha_left(alpha)
+    rule, level = header.rule(), header.alpha_left(header.alpha if alpha is None else alpha)
     for name in certificates:
         require_enough(_component(name), rule, alpha=level)
     return rule, level

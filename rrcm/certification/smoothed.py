@@ -4,9 +4,10 @@ import dataclasses
 import math
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS
 from rrcm.core import arguments, registry
-from rrcm.core.errors import BackendError, ConfigError, DataError, warn
+from rrcm.core.errors import BackendError, DataError, warn
 from rrcm.core.files import require_place
 from rrcm.core.labels import named
 from rrcm.core.ranges import require
@@ -123,14 +124,19 @@ class Certifier:
             seed = kept.seed if seed is None else seed
             batch_size = batch_size or kept.batch_size
         with _threads_restored():
-            smoothed, split = self._with(images, labels)
-            asked = {"n": n, "n0": n0, "alpha": alpha, "stop": stop, "batch_size": batch_size}
-            smoothed = smoothed._asked(
-                {key: value for key, value in asked.items() if value is not None}, radii
+            smoothed, split = self._for(images, labels)
+            draws = _stopping_at(smoothed.draws, stop, radii)
+            draws = dataclasses.replace(
+                draws,
+                n=draws.n if n is None else n,
+                n0=draws.n0 if n0 is None else n0,
+                alpha=draws.alpha if alpha is None else alpha,
+                batch_size=draws.batch_size if batch_size is None else batch_size,
             )
-            header = smoothed._header(split, seed, budget)
+            smoothed = dataclasses.replace(smoothed, draws=draws)
+            header = smoothed._definition(split, seed, budget)
             warn(reach.beyond(header, radii or []), stacklevel=3)
-            answers = smoothed._drawn(
+            answers = smoothed._sampled(
                 split,
                 header,
                 devices=devices,
@@ -192,17 +198,25 @@ class Certifier:
         """
         search = Search(copies=copies, steps=steps, restarts=restarts)
         radii = None if radii is None else _sorted(radii)
-        draws: dict[str, Any] = {"n": n, "n0": n0, "alpha": alpha}
         with _threads_restored():
-            smoothed, split = self._with(images, labels)
+            smoothed, split = self._for(images, labels)
             if answers is not None:
-                if given := [name for name, value in draws.items() if value is not None]:
-                    raise ConfigError(f"{given[0]}: the answers have theirs; give one or the other")
+                for name, value in {"n": n, "n0": n0, "alpha": alpha}.items():
+                    require(
+                        value is None, f"{name}: the answers have theirs; give one or the other"
+                    )
                 answers, split = attack.together(answers, split)
             network = attack.differentiable(smoothed, split)  # before anything is drawn
             if answers is None:
-                draws |= {"labels": split.labels, "radii": radii, "progress": progress}
-                answers = smoothed.certify(np.asarray(split.images), **draws)
+                answers = smoothed.certify(
+                    np.asarray(split.images),
+                    labels=split.labels,
+                    radii=radii,
+                    n=n,
+                    n0=n0,
+                    alpha=alpha,
+                    progress=progress,
+                )
             here = smoothed.header(split)
             for name, what in ATTACKED.items():
                 if getattr(answers.header, name) != getattr(here, name):
@@ -235,14 +249,14 @@ class Certifier:
         """
         require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         require(0 <= idx < 2**32, f"idx: must be in [0, 2^32), as the noise counts, got {idx}")
-        smoothed, split = self._with([image], None)
+        smoothed, split = self._for([image], None)
         if len(split.idx) != 1:
             raise DataError(f"image: expected one picture, got {len(split.idx)}; see certify")
         split = dataclasses.replace(split, idx=np.array([idx]))
-        header = smoothed._header(split, seed, budget)
-        return smoothed._drawn(split, header, workers=workers)[0]
+        header = smoothed._definition(split, seed, budget)
+        return smoothed._sampled(split, header, workers=workers)[0]
 
-    def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
+    def _for(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         raise NotImplementedError
 
 
@@ -251,9 +265,8 @@ class Smoothed(Certifier):
     """A classifier of pictures, smoothed with Gaussian noise at one sigma in [0.0001, 10].
 
     ``backend`` classifies pixels of ``shape`` [C, H, W] at its own sigma; the uint8 pixel value
-    ``max_value`` becomes 1.0. ``stopping`` are the constants of the rule ``draws.stop``; radii of
-    None are those of `reach.usual`. Answers
-    are those of the certificate ``draws.certificate`` at failure probability ``draws.alpha``.
+    ``max_value`` becomes 1.0. Answers are those of the certificate ``draws.certificate`` at failure
+    probability ``draws.alpha``.
     ``fit`` resizes picture files to ``shape``; by default they must have that shape. ``trained`` is
     the folder of the network that ``backend`` runs, where its gradients are.
     """
@@ -262,9 +275,6 @@ class Smoothed(Certifier):
     _: KW_ONLY
     shape: tuple[int, int, int]
     draws: Sampling = DRAWS
-    stopping: dict[str, Any] = field(
-        default_factory=lambda: registry.load("stopping", DRAWS.stop).DEFAULTS
-    )
     max_value: int = MAX_VALUE
     fit: Fit | None = None
     trained: Path | None = None
@@ -288,21 +298,8 @@ class Smoothed(Certifier):
             split = dataclasses.replace(split, max_value=self.max_value)
         return split
 
-    def _with(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
+    def _for(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         return self, self.split(images, labels)
-
-    def _asked(self, changed: dict[str, Any], radii: Sequence[float] | None) -> "Smoothed":
-        rule = changed.get("stop", self.draws.stop if radii is None else DRAWS.stop)
-        known = registry.names("stopping")
-        require(rule in known, f"stop: one of the rules {listed(known)}, got {rule!r}")
-        usual = {name: registry.load("stopping", name).DEFAULTS for name in known}
-        stopping = self.stopping if rule == self.draws.stop else usual[rule]
-        if radii is not None:
-            able = [name for name in known if "radii" in usual[name]]
-            require(rule in able, f"radii: the rules {listed(able)} decide them, not {rule!r}")
-            stopping = usual[rule] | {"radii": _sorted(radii)}
-        draws = dataclasses.replace(self.draws, **changed | {"stop": rule})
-        return dataclasses.replace(self, draws=draws, stopping=stopping)
 
     def header(
         self, split: Split, *, run: str = "", shard: str = "1/1", budget: float = 0.0
@@ -312,22 +309,20 @@ class Smoothed(Certifier):
         Raises:
             ConfigError: As of `store.header`.
         """
-        return store.header(
-            self.backend, split, run, self.draws, self.stopping, shard=shard, budget=budget
-        )
+        return store.header(self.backend, split, run, self.draws, shard=shard, budget=budget)
 
     def definition(self) -> Header:
         """What defines an answer but for the picture and the seed: the header of a black one."""
         return self.header(self.split([np.zeros(self.shape, np.uint8)]))
 
-    def _header(self, split: Split, seed: int | None, budget: float) -> Header:
+    def _definition(self, split: Split, seed: int | None, budget: float) -> Header:
         seed = secrets.randbits(64) if seed is None else seed
         draws = dataclasses.replace(self.draws, seed=seed, subset="all")
         header = dataclasses.replace(self, draws=draws).header(split, budget=budget)
-        certify.require(header, certificates=[header.certificate], alpha=header.alpha)
+        certify.require(header, certificates=[header.certificate])
         return header
 
-    def _drawn(
+    def _sampled(
         self,
         split: Split,
         header: Header,
@@ -343,23 +338,29 @@ class Smoothed(Certifier):
             return Answers(*_kept(path, header, split), pictures=pictures)
         require(workers > 0, f"workers: must be positive, got {workers}")
         first, *others = [self.backend.on(device) for device in devices] or [self.backend]
-        how: dict[str, Any] = {"workers": workers, "every": session.save_every()}
-        how["budget_start"] = budget_start
-        kept = InMemoryJournal()
+        kept, every = InMemoryJournal(), session.save_every()
         if path is None:
-            states = VoteSampler(split, header, kept, **how).draw_votes([first, *others])
+            sampler = VoteSampler(
+                split, header, kept, workers=workers, every=every, budget_start=budget_start
+            )
+            states = sampler.draw_votes([first, *others])
         else:
-            how["others"] = others
-            states = session.sample(first, split, header, _journal(path), path, **how)
+            states = session.sample(
+                first,
+                split,
+                header,
+                _journal(path),
+                path,
+                workers=workers,
+                every=every,
+                budget_start=budget_start,
+                others=others,
+            )
         if progress:
             session.shown(states, header, total=len(split.idx), title="certify")
         else:
-            for _ in states:
-                pass
-        if path is None:
-            rows = [kept.rows[int(idx)] for idx in split.idx]
-        else:
-            rows = records.read(path)[1]
+            deque(states, maxlen=0)
+        rows = [kept.rows[i] for i in split.idx.tolist()] if path is None else records.read(path)[1]
         return Answers(header, rows, pictures=pictures)
 
 
@@ -396,7 +397,7 @@ class SmoothedNetwork(Certifier):
             )
             return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
 
-    def _with(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
+    def _for(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
         split = given.collect(images, labels=labels, classes=self.classes, fit=None)
         _, *shape = split.images.shape
         smoothed = self.at(tuple(shape))
@@ -474,6 +475,24 @@ def _kept(path: Path, header: Header, split: Split) -> tuple[Header, list[Row]]:
         rows = [known[idx] for idx in split.idx.tolist()]
         records.write(path, header, rows)
     return header, rows
+
+
+def _stopping_at(draws: Sampling, stop: str | None, radii: Sequence[float] | None) -> Sampling:
+    """``draws`` by the rule ``stop``, or else their own or the default one, that decides ``radii``.
+
+    Raises:
+        ConfigError: There is no such rule, or it decides no radii.
+    """
+    rule = DRAWS.stop if radii is not None else draws.stop
+    rule = rule if stop is None else stop
+    known = registry.names("stopping")
+    require(rule in known, f"stop: one of the rules {listed(known)}, got {rule!r}")
+    stopping = draws.stopping if rule == draws.stop and radii is None else {}
+    if radii is not None:
+        able = [n for n in known if "radii" in registry.load("stopping", n).DEFAULTS]
+        require(rule in able, f"radii: the rules {listed(able)} decide them, not {rule!r}")
+        stopping = {"radii": _sorted(radii)}
+    return dataclasses.replace(draws, stop=rule, stopping=stopping)
 
 
 def _sorted(radii: Sequence[float]) -> list[float]:

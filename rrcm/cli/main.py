@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from rrcm.cli import requests
 from rrcm.cli.app import CERTIFY, RESULTS, app, say, seen
 from rrcm.cli.options import Options, takes
 from rrcm.cli.project import Project
@@ -45,10 +44,10 @@ PROJECT = _project()
 @takes()
 def certify(asked: Options) -> None:
     """Certify a run or any classifier; interrupted, it resumes."""
-    request = requests.resolve(asked, PROJECT)
+    request = PROJECT.request(asked)
     from rrcm.cli.commands import on_demand  # heavy: a request is refused before
 
-    say(on_demand.certify(request))
+    say(on_demand.certify(request, PROJECT))
 
 
 @app.command(rich_help_panel=CERTIFY)
@@ -78,11 +77,11 @@ def attack(
             "--onnx: an attack needs gradients, which an ONNX file does not have; give a timm "
             "network by --timm, or a run of a checkout by --model"
         )
-    request = requests.resolve(asked, PROJECT)
+    request = PROJECT.request(asked)
     from rrcm.certification.attack import Search
     from rrcm.cli.commands import attack
 
-    say(attack.attack(request, Search(copies=copies, steps=steps, restarts=restarts)))
+    say(attack.attack(request, PROJECT, Search(copies=copies, steps=steps, restarts=restarts)))
 
 
 @app.command(rich_help_panel=CERTIFY)
@@ -93,7 +92,7 @@ def predict(
 ) -> None:
     """Classify one image with a certified radius, or abstain."""
     here, file = Path.cwd(), Path(image).exists()  # else the index of an image
-    request = requests.resolve(asked, PROJECT)
+    request = PROJECT.request(asked)
     from rrcm.cli.commands import predict
 
     say(predict.predict(request, str(seen(Path(image), here)) if file else image))
@@ -123,7 +122,7 @@ def serve(
     here = Path.cwd()
     if asked.tolerance is None:  # params.yaml's rule may be one that has no deadline
         asked = dataclasses.replace(asked, stop=DRAWS.stop)
-    request = requests.resolve(asked, PROJECT)
+    request = PROJECT.request(asked)
     from rrcm.cli.commands import serve
 
     serve.serve(

@@ -17,7 +17,7 @@ import typer
 from rrcm.config import defaults
 from rrcm.core import registry
 
-DRAWS, CERTIFY = defaults.DRAWS, defaults.CERTIFY
+DRAWS = defaults.DRAWS
 Command = Callable[..., None]
 
 
@@ -108,7 +108,7 @@ class Options:
         "Noisy draws before these, which choose the class.", DRAWS.n0, key="sample.n0"
     )
     alpha: float | None = _option(
-        "Failure probability of each certificate.", CERTIFY.alpha, key="certify.alpha"
+        "Failure probability of each certificate.", DRAWS.alpha, key="certify.alpha"
     )
     stop: str | None = _option(
         f"Stopping rule: {_known('stopping')}.", DRAWS.stop, key="sample.stop"
@@ -126,7 +126,7 @@ class Options:
     )
     certificate: str | None = _option(
         f"Certificate to report: {_known('certificates')}.",
-        CERTIFY.certificates[0],
+        DRAWS.certificate,
         key="the first of certify.certificates",
     )
     precision: str | None = _option(
@@ -153,10 +153,10 @@ class Options:
         value="1/1",
     )
 
-    def given(self) -> dict[str, Any]:
-        """Return the options that were typed, by name."""
-        named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {k: value for k, value in named.items() if value is not None and value is not False}
+    def given(self) -> set[str]:
+        """Return the names of the options that were typed."""
+        named = [field.name for field in dataclasses.fields(self)]
+        return {name for name in named if getattr(self, name) not in (None, False)}
 
 
 def takes(

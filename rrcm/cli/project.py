@@ -1,14 +1,14 @@
 """What surrounds a command: a folder of files, or a project that knows classifiers by name."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rrcm.cli import requests
 from rrcm.cli.classifiers import ClassifierSource
 from rrcm.cli.options import Options
-from rrcm.config import defaults
-from rrcm.config.certification import Certify, Report, Sampling
+from rrcm.cli.requests import Request, Settings
 from rrcm.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # pandas takes a while
@@ -18,19 +18,6 @@ if TYPE_CHECKING:  # pandas takes a while
 
 OK, ABSENT, WRONG = "ok", "--", "!!"  # marks of what `rrcm doctor` finds
 Finding = tuple[str, str]  # a mark, and the text
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """What the options of a command leave open; ``stopping`` are constants that rules have here.
-
-    Without a ``report``, nobody has named radii.
-    """
-
-    sample: Sampling = defaults.DRAWS
-    stopping: dict[str, dict[str, Any]] = field(default_factory=dict)
-    certify: Certify = defaults.CERTIFY
-    report: Report | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,16 +40,31 @@ class Project:
 
     name: str = ""  # of the file that has the settings
 
-    def settings(self) -> Settings | None:
-        """Return its settings; None if there are none here.
+    def request(self, options: Options) -> Request:
+        """Return what the options of a command ask for here.
 
         Raises:
-            ConfigError: They are invalid.
+            ConfigError: No such classifier, options that contradict each other, or settings under
+                which nothing could be certified.
+            BackendError: The classifier has not been trained and exported here; the message says
+                how to get it.
+            DataError: There is no such folder of images.
         """
-        return None
+        source = requests.foreign(options) or self.classifier(options)
+        request = requests.resolve(options, source, self.settings())
+        self.require(request)
+        return request
 
-    def require(self, settings: Settings) -> None:
-        """Refuse settings, some of them from options, that contradict each other.
+    def settings(self) -> Settings:
+        """Return what holds where options say nothing.
+
+        Raises:
+            ConfigError: It is invalid.
+        """
+        return Settings()
+
+    def require(self, request: Request) -> None:
+        """Refuse a request whose settings, some of them from options, contradict each other.
 
         Raises:
             ConfigError: They do.

@@ -5,30 +5,25 @@ import math
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
 
-from rrcm.cli.classifiers import ClassifierSource, Foreign, Opened
+from rrcm.cli.classifiers import ClassifierSource, Foreign
 from rrcm.cli.options import Options
-from rrcm.cli.project import Project, Settings
 from rrcm.config import defaults
-from rrcm.config.certification import Certify, Report, Sampling, noise_level
+from rrcm.config.certification import Report, Sampling, noise_level
 from rrcm.core import formats, registry
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
+from rrcm.core.schema import cast
 
-if TYPE_CHECKING:  # PyTorch takes seconds
-    from rrcm.certification.smoothed import Smoothed
-
-SPLITS = ("test", "choice")  # splits that may be certified
 SECONDS = {"s": 1, "m": 60, "h": 3600}
-SAMPLE = (  # override keys of `sample`
-    *("n", "n0", "split", "subset", "stop", "batch_size", "seed"),
-    *("noise", "certificate", "precision", "backend"),
-)
-COMPONENTS = {"certificate": "certificates", "noise": "distributions"}
-COMPONENTS |= {"backend": "backends", "stop": "stopping"}
-PRECISIONS = ("fp32", "fp16", "int8", "bf16")
 AUTO = "auto"  # --precision: the fastest of those that are allowed
+Precision = Literal["fp32", "fp16", "int8", "bf16", "auto"]
+PRECISIONS = tuple(name for name in get_args(Precision) if name != AUTO)
+# Options that are settings of `Sampling`, with the types of their values.
+TYPES = get_type_hints(Sampling, include_extras=True) | {"precision": Precision}
+del TYPES["stopping"]
 # Options for --model only.
 OURS = {"method", "eval_sigma", "split", "precision", "allow", "backend"}
 THEIRS = {"images", "labels", "classes", "size", "resize", "as_stored"}
@@ -38,19 +33,29 @@ ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What options leave open; ``stopping`` are the constants that rules have here, by name.
+
+    The first of ``certificates`` is reported. Without a ``report``, nobody has named radii.
+    """
+
+    sample: Sampling = defaults.DRAWS
+    stopping: dict[str, dict[str, Any]] = field(default_factory=dict)
+    certificates: list[str] = field(default_factory=lambda: [defaults.DRAWS.certificate])
+    report: Report | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """A classifier, and how to draw its votes, certify and report them.
 
-    ``stopping`` are the constants of the rule ``sample.stop``; ``shard`` is i/k; ``budget`` is in
-    seconds from ``budget_start``, 0 for none. ``seeded`` is whether the user chose the seed of the
-    noise. Without a ``report``, nobody has named radii.
+    ``shard`` is i/k; ``budget`` is in seconds from ``budget_start``, 0 for none. ``seeded`` is
+    whether the user chose the seed of the noise. For the rest see `Settings`.
     """
 
     source: ClassifierSource
-    project: Project
     sample: Sampling
-    stopping: dict[str, Any]
-    certify: Certify
+    certificates: list[str]
     report: Report | None
     shard: str = "1/1"
     budget: float = 0.0
@@ -59,119 +64,67 @@ class Request:
 
     def answering(self) -> "Request":
         """Return the request for single answers: draws serve the certificate that is reported."""
-        sample = dataclasses.replace(self.sample, certificate=self.certify.certificates[0])
+        sample = dataclasses.replace(self.sample, certificate=self.certificates[0])
         return dataclasses.replace(self, sample=sample)
 
-    def classifier(self, *, max_value: int | None = None) -> "Smoothed":
-        """Open the smoothed classifier, for pixels whose maximum ``max_value`` is 1.0.
 
-        Raises:
-            RrcmError: It is missing or damaged, or cannot be certified.
-        """
-        smoothed = self.source.classifier(self.sample, max_value=max_value)
-        return dataclasses.replace(smoothed, stopping=self.stopping)
-
-    def opened(self) -> Opened:
-        """Open the classifier and its images.
-
-        Raises:
-            RrcmError: One of them is missing or damaged, or they do not fit each other.
-        """
-        opened = self.source.opened(self.sample)
-        smoothed = dataclasses.replace(opened.smoothed, stopping=self.stopping)
-        return dataclasses.replace(opened, smoothed=smoothed)
-
-
-def resolve(options: Options, project: Project) -> Request:
-    """Turn the options of a command into a request; the project decides what they leave open.
+def resolve(options: Options, source: ClassifierSource, settings: Settings) -> Request:
+    """Return what ``options`` ask of a classifier, by ``settings`` where they leave it open.
 
     Raises:
-        ConfigError: No such classifier, options that contradict each other, or settings under which
-            nothing could be certified.
-        BackendError: The classifier has not been trained and exported here; the message says how to
-            get it.
-        DataError: There is no such folder of images.
+        ConfigError: A value is unknown or out of range, or options contradict each other.
     """
-    kind = _kind(options)
-    source = project.classifier(options) if kind == "model" else _foreign(kind, options)
-    kept = project.settings()
-    settings = _overridden(options, kept or Settings())
-    if kept:
-        project.require(settings)
-    sample = settings.sample
+    report = settings.report
+    if options.radii is not None:
+        confidence = report.confidence if report else defaults.CONFIDENCE
+        report = Report(radii=parse_radii(options.radii), confidence=confidence)
     return Request(
         source=source,
-        project=project,
-        sample=sample,
-        stopping=settings.stopping[sample.stop],
-        certify=settings.certify,
-        report=settings.report,
+        sample=_sampling(options, settings, report),
+        certificates=[options.certificate] if options.certificate else settings.certificates,
+        report=report,
         shard=options.shard,
         budget=0.0 if options.budget is None else seconds(options.budget),
         seeded=options.seed is not None,
     )
 
 
-def _overridden(options: Options, settings: Settings) -> Settings:
-    """Return the settings with those that options give."""
-    given = options.given()
-    if options.precision == AUTO:
-        del given["precision"]
-    sample = dataclasses.replace(
-        settings.sample, **{key: given[key] for key in SAMPLE if key in given}
-    )
-    certify, report = settings.certify, settings.report
-    require(sample.split in SPLITS, f"--split: must be test or choice, got {sample.split!r}")
-    for key, kind in COMPONENTS.items():
-        if key in given:
-            registry.require(kind, given[key])
-    require(
-        sample.precision in PRECISIONS,
-        f"--precision: one of {', '.join((*PRECISIONS, AUTO))}, got {sample.precision!r}",
-    )
-    if options.certificate is not None:
-        certify = dataclasses.replace(certify, certificates=[options.certificate])
-    if options.radii is not None:
-        confidence = report.confidence if report else defaults.CONFIDENCE
-        report = Report(radii=parse_radii(options.radii), confidence=confidence)
-        rule = registry.load("stopping", sample.stop)
-        if options.stop is None and not (rule.Rule.fixed or "radii" in rule.DEFAULTS):
-            sample = dataclasses.replace(sample, stop=defaults.DRAWS.stop)
-    if options.tolerance is not None and options.stop is None:
+def _sampling(options: Options, settings: Settings, report: Report | None) -> Sampling:
+    """Return how votes are drawn; radii that are named are those that the rule decides."""
+    given = {name: getattr(options, name) for name in TYPES}
+    values = {
+        name: cast(value, TYPES[name], where=f"--{name.replace('_', '-')}")
+        for name, value in given.items()
+        if value is not None
+    }
+    if values.get("precision") == AUTO:
+        del values["precision"]
+    sample, tolerance = dataclasses.replace(settings.sample, **values), options.tolerance
+    rule = registry.load("stopping", sample.stop)
+    if options.stop is None and tolerance is not None:
         sample = dataclasses.replace(sample, stop="anytime")
-    if options.alpha is not None:
-        certify = dataclasses.replace(certify, alpha=options.alpha)
-        sample = dataclasses.replace(sample, alpha=options.alpha)
-    stopping = settings.stopping | {sample.stop: _constants(options, settings, sample.stop, report)}
-    return Settings(sample=sample, stopping=stopping, certify=certify, report=report)
-
-
-def _constants(
-    options: Options, settings: Settings, rule: str, report: Report | None
-) -> dict[str, Any]:
-    """Return the constants of the rule: those that it has here, or its own, and those of options.
-
-    Raises:
-        ConfigError: There is a tolerance, which is not positive, or ``rule`` is not `anytime`.
-    """
-    constants = settings.stopping.get(rule) or registry.load("stopping", rule).DEFAULTS
-    if report is not None and "radii" in constants:
-        if options.radii is not None or constants["radii"] is None:
-            constants = constants | {"radii": report.radii}
-    if (tolerance := options.tolerance) is not None:
-        asked = f"--tolerance: is of the rule anytime, and was given --stop {rule}"
-        require(rule == "anytime", asked)
+    elif options.stop is None and options.radii is not None:
+        if not (rule.Rule.fixed or "radii" in rule.DEFAULTS):
+            sample = dataclasses.replace(sample, stop=defaults.DRAWS.stop)
+    stopping = settings.stopping.get(sample.stop, {})
+    if report and "radii" in registry.load("stopping", sample.stop).DEFAULTS:
+        if options.radii is not None or stopping.get("radii") is None:
+            stopping = stopping | {"radii": report.radii}
+    if tolerance is not None:
+        asked = f"--tolerance: is of the rule anytime, and was given --stop {sample.stop}"
+        require(sample.stop == "anytime", asked)
         finite = 0 < tolerance < math.inf
         require(finite, f"--tolerance: must be positive and finite, got {tolerance:g}")
-        constants = constants | {"tolerance": tolerance}
-    return constants
+        stopping = stopping | {"tolerance": tolerance}
+    return dataclasses.replace(sample, stopping=stopping)
 
 
-def _kind(options: Options) -> str:
-    """Return which of --model, --onnx and --timm was given.
+def foreign(options: Options) -> Foreign | None:
+    """Return the classifier of --onnx or --timm; None where --model names one of a project.
 
     Raises:
-        ConfigError: None or several were given, or an option does not go with it.
+        ConfigError: None or several of these were given, or an option does not go with it.
+        DataError: There is no such folder of images.
     """
     given = options.given()
     kinds = [kind for kind in ONLY if kind in given]
@@ -179,9 +132,31 @@ def _kind(options: Options) -> str:
         got = " and ".join(f"--{kind}" for kind in kinds) or "none"
         raise ConfigError(f"give one of --model, --onnx and --timm; got {got}")
     (kind,) = kinds
-    if odd := sorted({*given} & set().union(*ONLY.values()) - ONLY[kind]):
+    if odd := sorted(given & set().union(*ONLY.values()) - ONLY[kind]):
         raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")
-    return kind
+    if kind == "model":
+        return None
+    noise_level(options.sigma, name="--sigma")
+    channels = options.channels
+    require(channels in (None, 1, 3), f"--channels: 1 (grey) or 3 (RGB), got {channels}")
+    if options.images is not None:
+        _require_folder(options.images)
+    return Foreign(
+        kind=kind,
+        options=options,
+        size=None if options.size is None else _size(options.size),
+        mean=None if options.mean is None else _numbers("mean", options.mean),
+        std=None if options.std is None else _numbers("std", options.std),
+    )
+
+
+def _require_folder(images: Path) -> None:
+    if images.is_file():
+        what = formats.told(images, "a file, not a folder")
+        taken = f"; `rrcm predict --image {images}` takes it"
+        raise DataError(f"--images {images}: {what}{taken * (what == formats.WORDS['picture'])}")
+    if not images.is_dir():
+        raise DataError(f"--images {formats.missing(images, 'no such folder')}")
 
 
 def parse_radii(text: str) -> list[float]:
@@ -197,26 +172,6 @@ def parse_radii(text: str) -> list[float]:
     if not all(0 <= radius < math.inf for radius in radii):
         raise ConfigError(f"--radii: expected radii such as 0,0.25,0.5, got {text!r}")
     return radii
-
-
-def _foreign(kind: str, options: Options) -> Foreign:
-    images, channels = options.images, options.channels
-    noise_level(options.sigma, name="--sigma")
-    require(channels in (None, 1, 3), f"--channels: 1 (grey) or 3 (RGB), got {channels}")
-    if images is not None and not images.is_dir():
-        if images.is_file():
-            taken = f"; `rrcm predict --image {images}` takes it"
-            what = formats.told(images, "a file, not a folder")
-            picture = what == formats.WORDS["picture"]
-            raise DataError(f"--images {images}: {what}{taken if picture else ''}")
-        raise DataError(f"--images {formats.missing(images, 'no such folder')}")
-    return Foreign(
-        kind=kind,
-        options=options,
-        size=None if options.size is None else _size(options.size),
-        mean=None if options.mean is None else _numbers("mean", options.mean),
-        std=None if options.std is None else _numbers("std", options.std),
-    )
 
 
 def _size(text: str) -> tuple[int, int]:

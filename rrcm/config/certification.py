@@ -187,18 +187,22 @@ class Sample:
         top = self.n0 + self.n
         require(top < DRAWS, f"n: draws are numbered below 2^32, and n0 + n is {top}")
 
-    def at(self, alpha: float) -> "Sampling":
-        """The sampling whose stopping rule serves certificates of failure probability ``alpha``."""
-        return Sampling(
-            **{key.name: getattr(self, key.name) for key in fields(Sample)}, alpha=alpha
-        )
+    def at(self, alpha: float, stopping: dict[str, Any]) -> "Sampling":
+        """The sampling for certificates at ``alpha``, by the rule ``stop`` of these constants."""
+        section = {key.name: getattr(self, key.name) for key in fields(Sample)}
+        return Sampling(**section, alpha=alpha, stopping=stopping)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling(Sample):
-    """The section ``sample`` at one ``alpha``, that of ``certify``."""
+    """All settings of votes: what goes from options, or params.yaml, to the header of a votes file.
+
+    ``alpha`` is that of ``certify``. ``stopping`` are constants of the rule ``stop``; those that it
+    lacks are the rule's ``DEFAULTS``.
+    """
 
     alpha: float
+    stopping: dict[str, Any]
 
     def __post_init__(self) -> None:
         Sample.__post_init__(self)

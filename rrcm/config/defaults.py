@@ -5,7 +5,7 @@ draws little for a table, certifies single pictures too, and loses fewer easy im
 `proportional`. docs/certifying.md compares the rules; presets state theirs.
 """
 
-from rrcm.config.certification import Certify, Sampling
+from rrcm.config.certification import Sampling
 
 DRAWS = Sampling(
     backend="onnx",
@@ -20,7 +20,7 @@ DRAWS = Sampling(
     stop="spending",
     certificate="cohen",
     alpha=0.001,
+    stopping={},
 )
 RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]  # of the presets
 CONFIDENCE = 0.95  # of intervals
-CERTIFY = Certify(certificates=["cohen"], alpha=DRAWS.alpha)

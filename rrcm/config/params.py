@@ -75,7 +75,7 @@ class Params:
     @property
     def sampling(self) -> Sampling:
         """How votes are drawn: ``sample``, for certificates at ``certify.alpha``."""
-        return self.sample.at(self.certify.alpha)
+        return self.sample.at(self.certify.alpha, self.stopping[self.sample.stop])
 
     def runs_of(self, ensemble: str) -> list[str]:
         """The runs of an ensemble, ordered by ``place``."""

@@ -15,6 +15,7 @@ from pipeline.cli.main import checkout as project
 from pipeline.project import results
 from pipeline.project.stale import Present
 from rrcm.analysis.presentation import markup
+from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, tables
@@ -54,7 +55,12 @@ def set_to(dotted: str, value: Any) -> Any:
 
 
 def asked(**options: Any) -> requests.Request:
-    return requests.resolve(Options(**ASKED | options), project)
+    return project.request(Options(**ASKED | options))
+
+
+def opened(**options: Any) -> Smoothed:
+    request = asked(**options)
+    return request.source.classifier(request.sample)
 
 
 def unlock(workspace: Workspace) -> None:
@@ -133,21 +139,21 @@ def test_a_classifier_of_another_name_than_asked_for_is_refused(here: Workspace)
         file = f"onnx/{RUN}.onnx" if backend == "onnx" else f"models/{RUN}"
         words = (f"{file} is not the {RUN}", f"runs.{RUN}.{said}", f"`rrcm repro export@{RUN}`")
         with refused(BackendError, *words):
-            asked(**{key: value}).classifier()
+            opened(**{key: value})
 
 
 def test_other_edits_are_said_and_the_answer_is_of_the_file(here: Workspace, capsys):
     here.edit(set_to("recipes.finetune.epochs", 7))
     here.edit(set_to(f"runs.{RUN}.seed", 3))
 
-    found = asked().classifier()
+    found = opened()
     said = capsys.readouterr().err
 
     assert found.backend.weights == records.read(here.path / f"votes/{EVAL}.jsonl")[0].weights
     assert said.startswith(f"note: stale: {RUN}: ") and len(said.splitlines()) == 1
     for words in ("recipes.finetune.epochs was 2, is now 7", f"runs.{RUN}.seed was 0, is now 3"):
         assert words in said
-    table = on_demand.certify(asked())
+    table = on_demand.certify(asked(), project)
     assert "rrcm (stale)" in table and "seed" not in row(table, "rrcm")
     assert (capsys.readouterr().err + table).count("recipes.finetune.epochs was 2") == 1
 

@@ -99,7 +99,7 @@ def test_success_is_judged_by_noise_of_its_own(smoothed, answers, monkeypatch):
         seeds.add(seed)
         judged.append((idx, float(np.linalg.norm(image - pictures()[idx].numpy()))))
         assert (self.draws.alpha, self.draws.n) == (answers.header.alpha, answers.header.n)
-        assert self.stopping["radii"] == [0.0]
+        assert self.draws.stopping["radii"] == [0.0]
         return answer(self, image, idx=idx, seed=seed)
 
     monkeypatch.setattr(Smoothed, "answer", spied)
@@ -280,7 +280,7 @@ def test_a_run_is_attacked_by_the_gradients_of_its_network(tmp_path: Path):
     shape = (MODEL.shape["channels"], MODEL.shape["image_size"], MODEL.shape["image_size"])
     smoothed = Smoothed(backend, shape=shape, trained=tmp_path / "models/run")
     x = torch.rand(4, *shape, requires_grad=True)
-    _, split = smoothed._with(x.detach(), [0, 1, 2, 3])
+    _, split = smoothed._for(x.detach(), [0, 1, 2, 3])
 
     scores = attack.differentiable(smoothed, split)(x, torch.tensor(SIGMA))
 

@@ -16,7 +16,6 @@ from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.config import defaults
-from rrcm.core import registry
 from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError
 from rrcm.data import given
 
@@ -33,12 +32,11 @@ def of(**changes) -> Smoothed:
 def test_an_answer_is_the_row_of_a_table(tmp_path: Path, stop: str, certificate: str):
     """Of the same seed and image, for any certificate and alpha, whatever subset is set."""
     draws = dataclasses.replace(DRAWS, stop=stop, seed=5, certificate=certificate, alpha=0.01)
-    stopping = registry.load("stopping", stop).DEFAULTS
-    header = store.header(linear(), SPLIT, "a-run", draws, stopping)
+    header = store.header(linear(), SPLIT, "a-run", draws)
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
     *_, _ = session.sample(linear(), SPLIT, header, journal, path, workers=2)
     table = table_of(*records.read(path), certificates=[certificate], alpha=0.01)
-    one = of(draws=dataclasses.replace(draws, subset="first:1"), stopping=stopping)
+    one = of(draws=dataclasses.replace(draws, subset="first:1"))
 
     for place, row in enumerate(table.itertuples()):
         got = one.answer(SPLIT.images[place], idx=row.idx, seed=5)
@@ -84,7 +82,7 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn():
     assert few.backend.batches == []
     with refused(ConfigError, "sigma: must be positive, got 0"):
         Smoothed(linear(sigma=0.0), shape=SHAPE)
-    none = of(draws=dataclasses.replace(DRAWS, stop="none"), stopping={})
+    none = of(draws=dataclasses.replace(DRAWS, stop="none"))
     with refused(ConfigError, "rule 'none' certifies nothing before its end"):
         none.answer(SPLIT.images[0], budget=1.0)
     with refused(
@@ -121,7 +119,7 @@ def test_three_lines_certify_anybodys_classifier(file: Path, tmp_path: Path):
 
     classifier = openers.smooth(file, sigma=0.5, classes=["dark", "bright"])
     assert classifier.draws.batch_size == 16  # the file's own
-    classifier = dataclasses.replace(classifier, draws=draws, stopping={})
+    classifier = dataclasses.replace(classifier, draws=draws)
     answer = classifier.answer(tmp_path / "picture.png", seed=0)
 
     assert answer.name == "bright"

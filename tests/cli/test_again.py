@@ -19,7 +19,6 @@ from rrcm.cli import requests
 from rrcm.cli.commands import on_demand, predict, repeated
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
-from rrcm.config.certification import Certify
 from rrcm.config.defaults import DRAWS, RADII
 from rrcm.core import registry
 from rrcm.core.errors import PlausibilityWarning
@@ -46,7 +45,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def asked(name: str = "right", **options) -> requests.Request:
     source = {"onnx": f"{name}.onnx", "images": Path("pictures")}
-    return requests.resolve(Options(**source | ASKED | options), Project())
+    return Project().request(Options(**source | ASKED | options))
 
 
 def never(*arguments, **options):
@@ -57,17 +56,17 @@ def never(*arguments, **options):
 
 
 def test_votes_that_are_there_are_not_drawn_again(here: Path, monkeypatch):
-    alone = on_demand.certify(asked())
+    alone = on_demand.certify(asked(), Project())
     monkeypatch.setattr(session, "run", never)
 
-    assert on_demand.certify(asked()) == alone
+    assert on_demand.certify(asked(), Project()) == alone
 
 
 def test_of_votes_in_shards_only_those_that_are_missing_are_drawn(here: Path, capfd):
     written = set()
     for shard, known in (("1/3", 7), ("3/3", 13), ("2/3", 20)):
-        on_demand.certify(asked(shard=shard))
-        shared = on_demand.certify(asked())
+        on_demand.certify(asked(shard=shard), Project())
+        shared = on_demand.certify(asked(), Project())
         (path,) = [Path(line[7:]) for line in shared.splitlines() if line.startswith("votes: ")]
         assert f" {known} of 20 images have votes already" in capfd.readouterr().err
         written.add(path.read_bytes())
@@ -86,7 +85,7 @@ def test_a_warning_comes_once_and_again_with_the_same_votes(here: Path):
     (votes,) = here.glob(".rrcm/votes/*.jsonl")
     drawn = votes.read_bytes()
     with pytest.warns(PlausibilityWarning) as warned:
-        again = on_demand.certify(asked("constant"))
+        again = on_demand.certify(asked("constant"), Project())
 
     warning = (
         "20 of 20 pictures are answered 'bright' without noise, though 10 are labelled otherwise: "
@@ -102,7 +101,7 @@ def test_a_warning_comes_once_and_again_with_the_same_votes(here: Path):
 
 @pytest.mark.filterwarnings("error")
 def test_a_network_that_is_right_is_not_warned_of(here: Path):
-    assert on_demand.certify(asked()).startswith("certified accuracy")
+    assert on_demand.certify(asked(), Project()).startswith("certified accuracy")
 
 
 def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
@@ -111,7 +110,7 @@ def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
     Noise of sigma = 2 adds 4 to the mean square of pixels, so that all pictures look bright.
     """
     for shard in ("1/2", "2/2"):
-        on_demand.certify(asked(sigma=2.0, shard=shard))
+        on_demand.certify(asked(sigma=2.0, shard=shard), Project())
     for tried in here.glob(".rrcm/votes/*.tried.json"):
         tried.unlink()
 
@@ -121,11 +120,11 @@ def test_noise_that_hides_the_pictures_is_warned_of(here: Path):
 
 
 def test_a_picture_that_is_there_twice_is_no_second_image_of_an_interval(here: Path):
-    without = on_demand.certify(asked())
+    without = on_demand.certify(asked(), Project())
     for place in ("dark", "bright"):
         shutil.copy(here / "pictures/dark/1.png", here / "pictures" / place / "again.png")
 
-    said = on_demand.certify(asked())
+    said = on_demand.certify(asked(), Project())
 
     assert "duplicates" not in without
     assert "\nduplicates: 2 of 22 pictures equal others, 1 of them under another label; int" in said
@@ -151,7 +150,7 @@ def test_tables_of_the_same_classifier_are_counted_in_every_precision(
     path = tmp_path / "votes.jsonl"
     records.write(path, *random_votes(0, **{"backend": backend} | other))
 
-    said = repeated.line(header, [path], None, alpha=0.001)
+    said = repeated.line(header, [path], None)
 
     assert [line.partition(" of ")[0] for line in said] == [
         f"repeated: {count} tables" for count in [tables] if count > 1
@@ -166,20 +165,18 @@ def test_radii_that_nobody_names_are_half_sigmas_in_reach(here: Path, capfd, sto
     """Of 1,000 unanimous votes at 0.001, or half of it: 2.46 and 2.43 sigma, eq. 11 and 12."""
     for n, reach in ((1000, 4), (2000, 5)):
         request = asked(sigma=0.05, n=n, stop=stop)
-        header, *_ = on_demand.drawn(request, request.opened())
-        radii = on_demand.shown(request, header).radii
+        header, *_ = on_demand.drawn(request, request.source.opened(request.sample))
+        radii = on_demand.shown(request.report, header).radii
         assert radii == pytest.approx([i * 0.025 for i in range(reach + 1)], abs=1e-12)
         assert header.stopping.get("radii", radii) == radii
-        assert "out of reach" not in on_demand.certify(request)
-    sure = on_demand.certify(asked(sigma=0.05, n=1000, stop=stop, radii="0.1,0.125,0.2"))
+        assert "out of reach" not in on_demand.certify(request, Project())
+    sure = on_demand.certify(asked(sigma=0.05, n=1000, stop=stop, radii="0.1,0.125,0.2"), Project())
     (line,) = [line for line in sure.splitlines() if line.startswith("out of reach: ")]
     assert line.startswith("out of reach: r = 0.125, 0.2: 1,000 unanimous votes at sigma = 0.05")
     picture = str(here / "pictures/dark/0.png")
     for radii, far in ((None, False), ("0,0.2", stop != "none")):
-        request = requests.resolve(
-            Options(onnx="right.onnx", **ASKED | {"sigma": 0.05, "stop": stop, "radii": radii}),
-            Project(),
-        )
+        options = ASKED | {"sigma": 0.05, "stop": stop, "radii": radii}
+        request = Project().request(Options(onnx="right.onnx", **options))
         assert ("out of reach: r = 0.2" in predict.predict(request, picture)) == far
 
 
@@ -196,9 +193,8 @@ def written(
     if usual["stopping"].get("radii", ()) is None:  # nobody names any
         usual["stopping"] = usual["stopping"] | {"radii": [0.0, 0.25, 0.5, 0.75, 1.0]}
     header, rows = random_votes(0, images=2, **usual | changes)
-    certify = Certify(certificates=[*certificates], alpha=alpha)
     header = dataclasses.replace(header, seed=seed)
-    return on_demand.certified(certify, header, rows, Project())[1].stem
+    return on_demand.certified([*certificates], header, rows, Project())[1].stem
 
 
 def test_no_table_takes_the_name_of_one_with_other_options(tmp_path: Path, monkeypatch):

@@ -17,7 +17,6 @@ from rrcm.auditing.audit import audit
 from rrcm.certification import certify
 from rrcm.certification.attack import Search
 from rrcm.certification.votes import records
-from rrcm.cli import requests
 from rrcm.cli.commands import attack, on_demand, tables
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
@@ -129,7 +128,7 @@ def labelled(elsewhere: Workspace, tmp_path, monkeypatch):
             labels=Path("labels.csv"), classes=Path("names.txt"), n=n, alpha=alpha, stop=stop,
             **more,
         )  # fmt: skip
-        return on_demand.certify(requests.resolve(options, Project()))
+        return on_demand.certify(Project().request(options), Project())
 
     return certified
 
@@ -183,7 +182,7 @@ def test_an_attack_says_what_was_done_with_the_images_before(
 
     def attacked(n: int, steps: int = 1) -> str:
         search = Search(copies=1, steps=steps, restarts=1)
-        return attack.attack(requests.resolve(Options(**asked, n=n), Project()), search)
+        return attack.attack(Project().request(Options(**asked, n=n)), Project(), search)
 
     first, longer, more = attacked(40), attacked(40, steps=2), attacked(50)
 

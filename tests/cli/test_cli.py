@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,10 +80,7 @@ def test_help_gives_the_default_that_holds_outside_of_a_checkout():
         if " of a checkout" in str(option.show_default) and option.name not in requests.OURS
     }
 
-    sample = {name: getattr(defaults.DRAWS, name) for name in requests.SAMPLE}
-    certify = defaults.CERTIFY
-    known = sample | {"alpha": certify.alpha, "certificate": certify.certificates[0]}
-    known |= {"radii": "each half sigma in reach"}
+    known = asdict(defaults.DRAWS) | {"radii": "each half sigma in reach"}
     known |= {"tolerance": "its own", "seed": "fresh for image files"}
     assert of_params.keys() >= {"batch_size", "n", "alpha", "tolerance"}
     for name, shown in of_params.items():
@@ -164,7 +161,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def resolve(sigma: float = 0.5, **options) -> requests.Request:
-    return requests.resolve(Options(**{"model": "tiny", "sigma": sigma} | options), project)
+    return project.request(Options(**{"model": "tiny", "sigma": sigma} | options))
 
 
 @pytest.mark.parametrize(
@@ -202,12 +199,8 @@ def test_paths_stay_those_of_the_folder_in_which_they_were_given(here: Path, mon
 def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
     found = resolve(n=None, subset=None, stop=None, strict=False)
 
-    assert (found.sample, found.certify, found.report) == (
-        params.sampling,
-        params.certify,
-        params.report,
-    )
-    assert found.stopping == params.stopping[params.sample.stop]
+    assert (found.sample, found.report) == (params.sampling, params.report)
+    assert found.certificates == params.certify.certificates
     assert found.source.evaluation == params.evals[EVAL]
     assert found.source.votes == (Path(f"votes/{EVAL}.jsonl"),)
     assert (found.shard, found.budget) == ("1/1", 0.0)
@@ -225,13 +218,12 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
 
     found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3")
 
-    assert found.sample == replace(params.sampling, **sample, alpha=0.01)
-    assert found.stopping == params.stopping["anytime"]
-    assert resolve(**sample, tolerance=0.3).stopping["tolerance"] == 0.3
-    assert "proportional" not in params.stopping  # its own constants, and the radii of the report
-    own = {"radii": params.report.radii, "beta": 0.3}
-    assert resolve(stop="proportional").stopping == own
-    assert found.certify == replace(params.certify, alpha=0.01)
+    constants = params.stopping["anytime"]
+    assert found.sample == replace(params.sampling, **sample, alpha=0.01, stopping=constants)
+    assert resolve(**sample, tolerance=0.3).sample.stopping == constants | {"tolerance": 0.3}
+    assert "proportional" not in params.stopping  # the radii of the report, and else its own
+    assert resolve(stop="proportional").sample.stopping == {"radii": params.report.radii}
+    assert found.certificates == params.certify.certificates
     assert (found.source.evaluation.sigma, found.source.evaluation.run) == (0.25, RUN)
     assert (found.source.trained_at, found.source.votes) == (0.5, ())
     assert (found.budget, found.shard) == (90.0, "2/3")
@@ -246,7 +238,7 @@ def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
         CliRunner().invoke(cli.app, ["serve", *RUN_VALUES, *more])
 
     assert params.sample.stop not in [one.sample.stop for one in served] == ["spending", "anytime"]
-    assert served[1].stopping["tolerance"] == 0.3
+    assert served[1].sample.stopping["tolerance"] == 0.3
 
 
 @pytest.mark.parametrize(
@@ -273,7 +265,10 @@ def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
         ({"noise": "white"}, "certification/distributions/ has no 'white', only gaussian"),
         ({"certificate": "cohn"}, "Did you mean 'cohen'?"),
         ({"backend": "tensorrt"}, "inference/backends/ has no 'tensorrt', only lanes, onnx, torch"),
-        ({"precision": "fp8"}, "--precision: one of fp32, fp16, int8, bf16, auto, got 'fp8'"),
+        (
+            {"precision": "fp8"},
+            "--precision: must be fp32 or fp16 or int8 or bf16 or auto, got 'fp8'",
+        ),
         ({"allow": "int8"}, "--allow: goes with --precision auto only"),
         ({"precision": "auto", "allow": "int4"}, "got 'int4'. Did you mean 'int8'?"),
         ({"subset": "some"}, "expected all, every:K or first:K, got 'some'"),

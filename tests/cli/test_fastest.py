@@ -55,12 +55,13 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
 
 
 def resolve(**asked) -> requests.Request:
-    return requests.resolve(Options(**asked), project)
+    return project.request(Options(**asked))
 
 
 def draws(**asked):
     """How the votes of a request are drawn."""
-    return resolve(**ASKED | asked).opened().smoothed.draws
+    request = resolve(**ASKED | asked)
+    return request.source.opened(request.sample).smoothed.draws
 
 
 def test_the_fastest_of_what_is_allowed_is_taken(measured, monkeypatch):
@@ -130,11 +131,11 @@ def test_a_network_that_is_elsewhere_leaves_its_backend_out(measured):
 
 
 def test_votes_are_those_of_the_choice(measured):
-    on_demand.certify(resolve(**ASKED, allow="int8"))
+    on_demand.certify(resolve(**ASKED, allow="int8"), project)
     (auto,) = Path(".rrcm/votes").glob("*.jsonl")
     named = ASKED | {"backend": "onnx", "precision": "int8", "batch_size": 256}
     request = resolve(**named)
 
     header, _ = records.read(auto)
 
-    assert header == on_demand.header_of(request, request.opened())
+    assert header == on_demand.header_of(request, request.source.opened(request.sample))

@@ -15,7 +15,6 @@ from pipeline.cli.main import checkout as project
 from rrcm.certification import certify
 from rrcm.certification.sampling import sampler
 from rrcm.certification.votes import records
-from rrcm.cli import requests
 from rrcm.cli.commands import on_demand
 from rrcm.cli.options import Options
 
@@ -80,7 +79,7 @@ def test_a_function_and_a_certificate_are_chosen_on_the_command_line(
     asked = {"model": "tiny", "sigma": 0.5, "n": 200, "backend": "torch", "precision": "bf16"}
 
     on_demand.certify(
-        requests.resolve(Options(**asked, certificate="two_class", stop="none"), project)
+        project.request(Options(**asked, certificate="two_class", stop="none")), project
     )
 
     header, _ = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
@@ -96,8 +95,8 @@ def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):
     monkeypatch.setattr(sampler, "time", Clock(0.002))
     options = {"model": "tiny", "sigma": 0.5, "n": 4_000_000, "budget": "2s"}
 
-    request = requests.resolve(Options(**options), project)
-    on_demand.certify(dataclasses.replace(request, budget_start=0.0))  # of that clock
+    request = project.request(Options(**options))
+    on_demand.certify(dataclasses.replace(request, budget_start=0.0), project)  # of that clock
 
     header, _ = records.read(next(checkout.path.glob(".rrcm/votes/*.jsonl")))
     table = certify.read(next(checkout.path.glob("results/*b2s*.csv")))

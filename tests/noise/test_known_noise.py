@@ -31,7 +31,7 @@ def picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(**options) -> requests.Request:
     given = {"onnx": "net.onnx", "sigma": SIGMA, "n": 1000, "stop": "none", "resize": "exact"}
-    return requests.resolve(Options(**given | options), Project())
+    return Project().request(Options(**given | options))
 
 
 def test_the_answer_for_a_picture_file_has_noise_that_is_kept(picture: Path):
@@ -61,7 +61,7 @@ def test_folders_have_fresh_noise_that_is_kept_until_the_pictures_change(picture
     request = asked(images=folder, n=200)
 
     def seed_of(request) -> int:
-        return on_demand.header_of(request, request.opened()).seed
+        return on_demand.header_of(request, request.source.opened(request.sample)).seed
 
     first = seed_of(request)
     assert first == seed_of(request) == seed_of(asked(images=folder, n=200, shard="1/2")) > 2**32
@@ -69,7 +69,7 @@ def test_folders_have_fresh_noise_that_is_kept_until_the_pictures_change(picture
     assert seed_of(asked(images=folder, n=300)) != first
     Image.new("L", (4, 4)).save(folder / "b.png")
     assert seed_of(request) != first
-    printed = on_demand.certify(request)
+    printed = on_demand.certify(request, Project())
     assert f"--seed {seed_of(request)}" in printed
 
 
@@ -91,8 +91,8 @@ def test_radii_that_are_asked_for_are_decided(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)  # where there is no params.yaml
     given = {"onnx": "net.onnx", "sigma": SIGMA, "radii": "0.3,0.1"}
 
-    wanted = requests.resolve(Options(**given), Project())
-    assert (wanted.sample.stop, wanted.stopping["radii"]) == ("spending", [0.1, 0.3])
+    wanted = Project().request(Options(**given))
+    assert (wanted.sample.stop, wanted.sample.stopping["radii"]) == ("spending", [0.1, 0.3])
     assert wanted.report.radii == [0.1, 0.3]
-    assert requests.resolve(Options(**given, stop="none"), Project()).sample.stop == "none"
-    assert requests.resolve(Options(**given, stop="anytime"), Project()).sample.stop == "anytime"
+    assert Project().request(Options(**given, stop="none")).sample.stop == "none"
+    assert Project().request(Options(**given, stop="anytime")).sample.stop == "anytime"

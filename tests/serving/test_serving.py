@@ -124,9 +124,8 @@ def test_every_picture_has_noise_of_its_own_and_metrics_are_the_sums_of_the_answ
 
 @pytest.mark.parametrize("n0", [FEW.n0, 10**6], ids=["draws", "before the first look"])
 def test_the_deadline_gives_the_answer_of_what_was_drawn(n0: int):
-    draws = dataclasses.replace(FEW, n=10_000, n0=n0)
-    near = spending.DEFAULTS | {"radii": [0.0, 0.28]}  # decided after all 10,000 draws of seed 0
-    endless = dataclasses.replace(classifier(Slow, draws), stopping=near)
+    near = {"radii": [0.0, 0.28]}  # decided after all 10,000 draws of seed 0
+    endless = classifier(Slow, dataclasses.replace(FEW, n=10_000, n0=n0, stopping=near))
     endless.answer(PIXELS, budget=0.3)  # computes the rule's boundaries, as a server's start does
     began = time.monotonic()
 

@@ -1,6 +1,7 @@
 """Votes files that small samplings write."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,7 @@ N = 400
 CFG = Sampling(
     backend="linear", precision="fp32", batch_size=16, noise="gaussian", n0=20, n=N, seed=0,
     split="test", subset="all", stop="none", certificate="cohen",
-    alpha=0.05,
+    alpha=0.05, stopping={},
 )  # fmt: skip
 CONSTANTS = {
     "none": {},
@@ -27,7 +28,7 @@ SIX = images(6)
 
 def defined(cfg=CFG, split=SIX, *, backend=None, sigma=SIGMA, **how):
     backend = backend or linear(sigma=sigma)
-    return header(backend, split, "a-run", cfg, CONSTANTS[cfg.stop], **how)
+    return header(backend, split, "a-run", replace(cfg, stopping=CONSTANTS[cfg.stop]), **how)
 
 
 def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b"", known=(), **how):

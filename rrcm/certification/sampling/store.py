@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -74,14 +73,13 @@ def header(
     split: Split,
     run: str,
     cfg: Sampling,
-    stopping: dict[str, Any],
     *,
     shard: str = "1/1",
     budget: float = 0.0,
 ) -> Header:
     """The header of votes of ``split``, with noise at the sigma that ``backend`` classifies at.
 
-    ``stopping`` are the constants of the rule; radii of None become those of `reach.usual`.
+    Radii that neither ``cfg`` nor the rule states become those of `reach.usual`.
 
     Raises:
         ConfigError: ``shard`` is not i/k, or the rule makes no claim when a ``budget`` ends it.
@@ -93,15 +91,15 @@ def header(
         require_any_look(cfg.stop, key="budget")
     places = subset(cfg.subset, len(split.idx))
     component, pixels = registry.load("distributions", cfg.noise), math.prod(split.images.shape[1:])
+    stopping = registry.load("stopping", cfg.stop).DEFAULTS | cfg.stopping
     made = Header(
-        **(dataclasses.asdict(cfg) | {"split": split.name}),
+        **(dataclasses.asdict(cfg) | {"split": split.name, "stopping": stopping}),
         format=records.FORMAT,
         stream=records.stream(component.NAME, split.name),
         slack=component.slack(backend.sigma, pixels=pixels, max_value=split.max_value),
         run=run,
         weights=backend.weights,
         sigma=backend.sigma,
-        stopping=stopping,
         budget=budget,
         provider=backend.provider,
         images=len(places),

@@ -2,7 +2,6 @@
 
 import dataclasses
 from hashlib import sha256
-from typing import Any
 
 from rrcm.analysis import attacked, report
 from rrcm.analysis.presentation import markup, tables
@@ -13,17 +12,18 @@ from rrcm.certification.attack import Search
 from rrcm.certification.votes import reach
 from rrcm.cli.classifiers import note
 from rrcm.cli.commands import on_demand, repeated
+from rrcm.cli.project import Project
 from rrcm.cli.requests import Request
 from rrcm.core import locks
 
 
-def attack(request: Request, search: Search) -> str:
+def attack(request: Request, project: Project, search: Search) -> str:
     """Certify the images of a request and attack them; return the table and the files written."""
-    opened = request.opened()
+    opened = request.source.opened(request.sample)
     network = attacks.differentiable(opened.smoothed, opened.split)
     header, rows, votes = on_demand.drawn(request, opened)
-    settings = on_demand.shown(request, header)
-    radii = settings.radii
+    shown = on_demand.shown(request.report, header)
+    radii, confidence = shown.radii, shown.confidence
     asked = sha256(f"{radii} {search}".encode()).hexdigest()[:8]
     path = on_demand.VOTES.path(header, f"-{asked}.attack.json")
     with locks.alone(path.with_suffix(".lock"), f"attack {opened.name}", say=note):
@@ -31,24 +31,23 @@ def attack(request: Request, search: Search) -> str:
             opened.smoothed, network, opened.split, Answers(header, rows),
             radii=radii, search=search, path=path, shown=True,
         )  # fmt: skip
-    entry, written = on_demand.certified(request.certify, header, rows, request.project)
+    entry, written = on_demand.certified(request.certificates, header, rows, project)
     also = on_demand.cleaned(header, rows, opened)
     out = written.with_name(f"{entry.name}-attack-{asked}")
     entry = dataclasses.replace(
         entry, name=out.name, table=entry.table.assign(**also, **found.attacked)
     )
-    shown: dict[str, Any] = {"radii": radii, "confidence": settings.confidence}
     certify.write(entry.table, out.with_name(f"{out.name}.csv"))
-    report.write([entry], out, subject=opened.name, **shown)
-    table = attacked.table([entry], **shown).drop(columns="method")
+    report.write([entry], out, subject=opened.name, radii=radii, confidence=confidence)
+    table = attacked.table([entry], radii=radii, confidence=confidence).drop(columns="method")
     lines = [
         *attacked.contradictions([entry]),
-        f"robust accuracy, % [{tables.percent_of(settings.confidence)} Wilson interval]\n",
+        f"robust accuracy, % [{tables.percent_of(confidence)} Wilson interval]\n",
         f"{markup.plain(table, again=1)}\n",
         f"{len(rows)} images, alpha = {header.alpha}; PGD and DDN on {search.copies} noisy copies, "
         f"{search.steps} steps, {search.restarts} restarts",
-        *on_demand.repetition(header, opened, alpha=header.alpha),
-        *repeated.attacks(header, on_demand.VOTES.folder, alpha=header.alpha),
+        *on_demand.repetition(header, opened),
+        *repeated.attacks(header, on_demand.VOTES.folder),
         *reach.beyond(header, radii),
         f"certificates and distances: {out}.csv",
         f"the report: {out / 'index.html'}",

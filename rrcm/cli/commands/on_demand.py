@@ -22,9 +22,9 @@ from rrcm.certification.votes.records import Header, Row
 from rrcm.cli.classifiers import Opened, note
 from rrcm.cli.commands import repeated, trial
 from rrcm.cli.commands.trial import FOREIGN
-from rrcm.cli.project import Described, Project, Settings
+from rrcm.cli.project import Described, Project
 from rrcm.cli.requests import Request
-from rrcm.config.certification import Certify, Report
+from rrcm.config.certification import Report
 from rrcm.config.defaults import CONFIDENCE, DRAWS, RADII
 from rrcm.core import locks, registry
 from rrcm.core.errors import printable, warn
@@ -40,12 +40,12 @@ UNNAMED = (
 )
 
 
-def certify(request: Request) -> str:
+def certify(request: Request, project: Project) -> str:
     """Certify the images of a request; return the table to show and the files written."""
-    opened = request.opened()
+    opened = request.source.opened(request.sample)
     header, rows, _ = votes = drawn(request, opened)
     if request.shard == "1/1":
-        return _results(request, request.project, votes, opened)
+        return _results(votes, request.certificates, request.report, project, opened=opened)
     path = RESULTS / f"{_name(header)}-shard{header.shard.replace('/', 'of')}.jsonl"
     records.write(path, header, rows)
     return (
@@ -56,24 +56,27 @@ def certify(request: Request) -> str:
 
 def merge(paths: list[Path], project: Project) -> str:
     """Merge shares of votes and certify them as was asked for; return the table to show."""
-    settings = project.settings() or Settings()
+    settings = project.settings()
     header, rows = records.merge(paths)
     path = VOTES.path(header)
     records.write(path, header, rows)
-    certify = dataclasses.replace(settings.certify, alpha=header.alpha)
-    if header.certificate != certify.certificates[0]:
-        certify = dataclasses.replace(certify, certificates=[header.certificate])
-    settings = dataclasses.replace(settings, certify=certify)
-    return _results(settings, project, (header, rows, path))
+    kept = settings.certificates
+    certificates = kept if kept[0] == header.certificate else [header.certificate]
+    return _results((header, rows, path), certificates, settings.report, project)
 
 
 def _results(
-    asked: Request | Settings, project: Project, votes: Votes, opened: Opened | None = None
+    votes: Votes,
+    certificates: list[str],
+    report: Report | None,
+    project: Project,
+    *,
+    opened: Opened | None = None,
 ) -> str:
     """Write certificates; return the text to show, with notes on what is ``opened``, if any."""
-    (header, rows, path), certify, alpha = votes, asked.certify, asked.certify.alpha
-    report = shown(asked, header)
-    entry, written = certified(certify, header, rows, project)
+    header, rows, path = votes
+    report = shown(report, header)
+    entry, written = certified(certificates, header, rows, project)
     table, tried = entry.table, trial.read(_tried(header))
     warn(plausibility.of_votes(header, rows, tried))
     foreign = header.backend.startswith(FOREIGN)
@@ -85,15 +88,15 @@ def _results(
     lines = [
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         *([f"stale: {header.run}: {'; '.join(entry.stale)}"] if entry.stale and not opened else []),
-        f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {alpha}; stopping rule "
-        f"{header.stop}: {_effort(header, rows, table)}"
+        f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {header.alpha}; stopping "
+        f"rule {header.stop}: {_effort(header, rows, table)}"
         + ", by the graph; none now"
         * bool(opened and path in opened.votes),
         *reach.beyond(header, report.radii),
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
         *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
-        *repetition(header, opened, alpha=alpha),
+        *repetition(header, opened),
         *([*opened.notes, *_left_out(entry.name, opened)] if opened else [UNNAMED] * foreign),
         f"certificates: {written}",
         f"votes: {path}",
@@ -101,23 +104,21 @@ def _results(
     return "\n".join(lines)
 
 
-def shown(asked: Request | Settings, header: Header) -> Report:
+def shown(report: Report | None, header: Header) -> Report:
     """Return what a table of votes shows: radii that are named, or those that draws reach."""
-    return asked.report or Report(radii=reach.shown(header), confidence=CONFIDENCE)
+    return report or Report(radii=reach.shown(header), confidence=CONFIDENCE)
 
 
 def certified(
-    certify: Certify, header: Header, rows: list[Row], project: Project
+    certificates: list[str], header: Header, rows: list[Row], project: Project
 ) -> tuple[Entry, Path]:
     """Return votes as an entry of a table, and where its certificates are to be written."""
     described = Described(model=header.run, method="")
     if not header.backend.startswith(FOREIGN):
         described = project.described(header)
-    name = _written_as(header, certify)
+    name = _written_as(header, certificates)
     entry = dataclasses.replace(
-        entries.from_votes(
-            name, header, rows, alpha=certify.alpha, certificates=certify.certificates
-        ),
+        entries.from_votes(name, header, rows, certificates=certificates),
         model=described.model,
         method=described.method,
         sigma_train=described.sigma,
@@ -135,10 +136,10 @@ def cleaned(header: Header, rows: list[Row], opened: Opened | None) -> dict[str,
     return clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
 
 
-def repetition(header: Header, opened: Opened | None, *, alpha: float) -> list[str]:
+def repetition(header: Header, opened: Opened | None) -> list[str]:
     """Return the line of `repeated` on the votes that lie here; often none."""
     split = opened.split if opened else None
-    return repeated.line(header, _store(opened).files(), split, alpha=alpha)
+    return repeated.line(header, _store(opened).files(), split)
 
 
 def _store(opened: Opened | None) -> Store:
@@ -188,9 +189,11 @@ def drawn(request: Request, opened: Opened) -> Votes:
 
 def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
     """Refuse a request that cannot be certified, before anything is drawn."""
-    asked = request.certify
-    certification.require(wanted, certificates=asked.certificates, alpha=asked.alpha)
-    require_place(_left_out_file(_written_as(wanted, asked)))  # the longest of the file names
+    certificates = request.certificates
+    certification.require(wanted, certificates=certificates)
+    require_place(
+        _left_out_file(_written_as(wanted, certificates))
+    )  # the longest of the file names
     trial.ensure(_tried(wanted), wanted, opened)
 
 
@@ -242,9 +245,9 @@ def _unusual(header: Header) -> bool:
     )
 
 
-def _written_as(header: Header, certify: Certify) -> str:
-    named = certify.certificates if certify.certificates != [header.certificate] else []
-    return "-".join([_name(header), *named, f"a{certify.alpha}"])
+def _written_as(header: Header, certificates: list[str]) -> str:
+    named = certificates if certificates != [header.certificate] else []
+    return "-".join([_name(header), *named, f"a{header.alpha}"])
 
 
 def _left_out_file(name: str) -> Path:

@@ -20,14 +20,14 @@ def predict(request: Request, image: str) -> str:
     """
     request, truth = request.answering(), ""
     if known := request.source.known_image(image):
-        smoothed = request.classifier(max_value=known.max_value)
+        smoothed = request.source.classifier(request.sample, max_value=known.max_value)
         answer = smoothed.answer(known.pixels, idx=int(image), seed=request.sample.seed)
         header = smoothed.definition()
         truth = f"; the label is {known.label}"
     else:
         if not os.path.lexists(image):
             raise DataError(f"--image {formats.missing(image, 'neither a file nor an index')}")
-        smoothed = request.classifier()
+        smoothed = request.source.classifier(request.sample)
         try:
             split = smoothed.split([Path(image)])
         except DataError as error:

@@ -15,17 +15,16 @@ from rrcm.core.files import read_json
 from rrcm.data.splits.shards import Split
 
 
-def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: float) -> list[str]:
+def line(header: Header, votes: Iterable[Path], split: Split | None) -> list[str]:
     """Return a line on votes by which the images of ``header`` were certified before; often none.
 
     It has the failure probability at which k tables would have had to be certified for any of them
-    to hold at ``alpha``, the k-th part (union bound).
+    to hold at alpha, the k-th part (union bound).
 
     Args:
         header: Of the votes that are certified now.
         votes: Files that may have votes of the same classifier on some of the same images.
         split: The images; without them, votes with other labels or another subset are not seen.
-        alpha: Failure probability of the table.
     """
     claims = [header]
     for path, earlier in store.definitions(votes):
@@ -35,25 +34,24 @@ def line(header: Header, votes: Iterable[Path], split: Split | None, *, alpha: f
                     claims.append(earlier)
     if len(claims) == 1:
         return []
-    each = printed(alpha / len(claims), DOWN, digits=3)
+    each = printed(header.alpha / len(claims), DOWN, digits=3)
     tables = sorted((one.n, one.n0, one.stop) for one in claims)
     drawn = ", ".join(f"n = {n:,} and n0 = {n0:,} ({stop})" for n, n0, stop in tables)
     return [
         f"repeated: {len(claims)} tables of these images, {drawn}; one that is chosen among them "
-        f"holds at alpha = {alpha} only if each was certified at --alpha {each} or less"
+        f"holds at alpha = {header.alpha} only if each was certified at --alpha {each} or less"
     ]
 
 
-def attacks(header: Header, folder: Path, *, alpha: float) -> list[str]:
+def attacks(header: Header, folder: Path) -> list[str]:
     """Return a line on the attacks on these images; none if there was one.
 
-    Each finds a wrong answer where there is none with probability ``alpha`` at most, so the least
-    of what k of them leave does with probability k ``alpha``, with the same noise or another.
+    Each finds a wrong answer where there is none with probability alpha at most, so the least
+    of what k of them leave does with probability k alpha, with the same noise or another.
 
     Args:
         header: Of the votes of the images.
         folder: Where attacks are kept, beside the votes; those of other images are passed over.
-        alpha: Failure probability of what an attack finds.
     """
     found = set()
     for path in sorted(folder.glob("*.attack.json")):
@@ -65,12 +63,12 @@ def attacks(header: Header, folder: Path, *, alpha: float) -> list[str]:
                 found.add((f"n = {earlier.n:,}, {parts}", repr(radii), repr(earlier)))
     if len(found) < 2:
         return []
-    each = printed(alpha / len(found), DOWN, digits=3)
+    each = printed(header.alpha / len(found), DOWN, digits=3)
     searches = "; ".join(dict.fromkeys(search for search, *_ in sorted(found)))
     return [
         f"repeated: {len(found)} attacks on these images ({searches}); what one that is chosen "
-        f"among them leaves holds at alpha = {alpha} only if each was made at --alpha {each} or "
-        "less"
+        f"among them leaves holds at alpha = {header.alpha} only if each was made at --alpha "
+        f"{each} or less"
     ]
 
 

@@ -126,7 +126,7 @@ async def _patient(server: uvicorn.Server, listener: socket.socket) -> None:
 
 def _classifier(request: Request) -> Smoothed:
     """Open the classifier, check and compile it, so that no client waits for that."""
-    smoothed = request.classifier()
+    smoothed = request.source.classifier(request.sample)
     header = smoothed.definition()
     for line in reach.beyond(header, header.stopping.get("radii", [])):
         note(line)
