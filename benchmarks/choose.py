@@ -26,7 +26,7 @@ from pipeline.runtime.training import data_digests
 from rrcm.analysis.estimation.statistics import certified
 from rrcm.analysis.presentation import markup
 from rrcm.certification import certify
-from rrcm.certification.sampling import session, store
+from rrcm.certification.sampling import drawing, store
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
 from rrcm.config import params
@@ -180,7 +180,7 @@ def drawn(whole: Params, candidate: Candidate) -> tuple[Header, list[records.Row
         )
         header = store.header(backend, data["choice"], name, cfg)
         path.parent.mkdir(parents=True, exist_ok=True)
-        session.run(
+        drawing.run(
             backend,
             header,
             data["choice"],

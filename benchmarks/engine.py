@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from rrcm.certification import fastest
-from rrcm.certification.sampling import session
+from rrcm.certification.sampling import drawing
 from rrcm.config.certification import Export
 from rrcm.config.sections import Model
 from rrcm.core import registry
@@ -79,7 +79,7 @@ def measure(
             for (name, precision), backend in backends.items():
                 for batch in batches or fastest.BATCHES[device]:
                     torch.set_num_threads(threads)  # backends on the CPU leave it at one
-                    workers = session.workers()
+                    workers = drawing.workers()
                     rate = fastest.engine_rate(backend, subject.split, batch, workers, seconds)
                     rates[name, precision, batch].append(rate)
             torch.set_num_threads(threads)

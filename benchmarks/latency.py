@@ -19,7 +19,7 @@ import pandas as pd
 from benchmarks.results import LATENCY_TABLE, up_to_date
 from pipeline.project.stale import Present
 from rrcm.analysis.presentation import markup, tables
-from rrcm.certification.sampling import batching, session, store, voting
+from rrcm.certification.sampling import batching, drawing, store, voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.config.certification import Eval
 from rrcm.config.params import Params
@@ -63,7 +63,7 @@ def turn(whole: Params, evaluation: Eval, split: Split) -> Callable[[], float]:
     A turn is what the engine gives a worker at a time (`batching.TASK`), on one core or on the GPU.
     """
     cfg = whole.sampling
-    backend = session.backend(evaluation, cfg)
+    backend = drawing.backend(evaluation, cfg)
     header = store.header(backend, split, evaluation.run, cfg)
     noise = voting.noise(header, split)
     count = voting.counter(backend, split, noise=noise, batch_size=cfg.batch_size)

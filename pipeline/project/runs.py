@@ -49,7 +49,7 @@ class Trained:
         """Open the run; refuse a file that was made for another one, and note other differences."""
         from pipeline.project import differences
         from pipeline.project.stale import Present
-        from rrcm.certification.sampling import session
+        from rrcm.certification.sampling import drawing
         from rrcm.certification.smoothed import Smoothed
         from rrcm.data.splits import shards
         from rrcm.data.splits.pictures import MAX_VALUE
@@ -74,7 +74,7 @@ class Trained:
             remake = f"`rrcm repro {present.params.maker(self.name)}`"
             note(differences.line(self.name, changed, remake))
         return Smoothed(
-            session.backend(self.evaluation, draws),
+            drawing.backend(self.evaluation, draws),
             shape=fit.shape,
             draws=draws,
             fit=fit,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.runtime import graph
-from rrcm.certification.sampling import session, store
+from rrcm.certification.sampling import drawing, store
 from rrcm.config import certification, sections
 from rrcm.data.splits import shards
 
@@ -20,16 +20,16 @@ def main(name: str) -> None:
 
 
 def draw(name: str, *, journal: Path, path: Path, title: str, shard: str = "1/1") -> dict[str, Any]:
-    """Draw the votes of an evaluation, or of a ``shard`` i/k of its images; see `session.run`."""
+    """Draw the votes of an evaluation, or of a ``shard`` i/k of its images; see `drawing.run`."""
     cfg = sections.read("sample", certification.Sample)
     stopping = sections.read(f"stopping.{cfg.stop}", dict[str, Any])
     sampling = cfg.at(sections.read("certify", certification.Certify).alpha, stopping)
     evaluation = sections.read(f"evals.{name}", certification.Eval)
     split, classifier = (
         shards.read(Path("shards"), cfg.split),
-        session.backend(evaluation, sampling),
+        drawing.backend(evaluation, sampling),
     )
-    return session.run(
+    return drawing.run(
         classifier,
         store.header(classifier, split, evaluation.run, sampling, shard=shard),
         split,

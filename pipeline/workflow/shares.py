@@ -6,7 +6,7 @@ then merges what is there into its journal, resumes, and draws what is missing: 
 lost, or is half done, costs time alone.
 
 Guarantee: votes are those of the stage without shares, byte for byte, under the condition that
-`session` states for restarts.
+`drawing` states for restarts.
 """
 
 import dataclasses

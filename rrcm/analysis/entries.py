@@ -53,7 +53,7 @@ class Entry:
         return str(self.table["split"].iloc[0]) if "split" in self.table and len(self.table) else ""
 
     @property
-    def laxer(self) -> bool:
+    def at_larger_alpha(self) -> bool:
         """Whether ``table`` is at a larger failure probability than was asked of its votes."""
         return bool(self.votes and self.alpha and self.alpha > self.votes[0].alpha * (1 + 1e-9))
 
@@ -310,7 +310,7 @@ def label(entry: Entry, found: list[Entry]) -> str:
     short = _short(entry, found)
     twins = [e for e in found if (e.sigma, _short(e, found)) == (entry.sigma, short)]
     name = short if len(twins) == 1 else f"{short} ({entry.name})"
-    asked = f", votes {entry.votes[0].alpha:g}" if entry.laxer and entry.votes else ""
+    asked = f", votes {entry.votes[0].alpha:g}" if entry.at_larger_alpha and entry.votes else ""
     if asked or len({e.alpha for e in found}) > 1:
         level = "unknown" if entry.alpha is None else f"= {entry.alpha:g}"
         name = f"{name} (α {level}{asked})"

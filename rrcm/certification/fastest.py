@@ -23,7 +23,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from rrcm.certification.sampling import batching, session, voting
+from rrcm.certification.sampling import batching, drawing, voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.voting import BoundNoise, trial_normals
 from rrcm.config.certification import Eval, Sampling
@@ -125,7 +125,7 @@ def _opened(
             continue
         way: dict[str, Any] = {"backend": name, "precision": precision}
         try:
-            opened[name, precision] = session.backend(evaluation, dataclasses.replace(draws, **way))
+            opened[name, precision] = drawing.backend(evaluation, dataclasses.replace(draws, **way))
         except (BackendError, CheckpointError, DataError) as error:  # weights are elsewhere, say
             refused.append(str(error))
     if not opened:
@@ -138,7 +138,7 @@ def _measured(
     opened: dict[tuple[str, str], Backend], split: Split, batch_size: int | None
 ) -> list[Candidate]:
     """Return the rate of each backend with each batch size."""
-    threads, workers = torch.get_num_threads(), session.workers()
+    threads, workers = torch.get_num_threads(), drawing.workers()
     rates: dict[tuple[str, str, int], float] = {}
     try:
         for _ in range(TURNS):
@@ -170,7 +170,7 @@ def _rates(
 
 def _call(backend: Backend, split: Split, rows: int) -> float:
     """Return the seconds of a second call on one thread; the first one may compile."""
-    x, z = session.batch(split, rows).to(backend.device), trial_normals(backend, rows)
+    x, z = drawing.batch(split, rows).to(backend.device), trial_normals(backend, rows)
     backend.scores(x, z).sum().item()
     began = time.perf_counter()
     backend.scores(x, z).sum().item()

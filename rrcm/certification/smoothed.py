@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rrcm.certification import attack, certify, checks, clean, plausibility
 from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.attack import Search
-from rrcm.certification.sampling import session, store
+from rrcm.certification.sampling import drawing, store
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.certification.votes import reach, records
@@ -114,7 +114,7 @@ class Certifier:
             VotesError: ``votes`` has votes of another classifier, other images or settings.
         """
         budget_start = time.monotonic()  # checks are part of the budget
-        workers = session.workers() if workers is None else workers
+        workers = drawing.workers() if workers is None else workers
         require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         path = None if votes is None else Path(votes)
         if path is not None and not path.is_file():
@@ -338,14 +338,14 @@ class Smoothed(Certifier):
             return Answers(*_kept(path, header, split), pictures=pictures)
         require(workers > 0, f"workers: must be positive, got {workers}")
         first, *others = [self.backend.on(device) for device in devices] or [self.backend]
-        kept, every = InMemoryJournal(), session.save_every()
+        kept, every = InMemoryJournal(), drawing.save_every()
         if path is None:
             sampler = VoteSampler(
                 split, header, kept, workers=workers, every=every, budget_start=budget_start
             )
             states = sampler.draw_votes([first, *others])
         else:
-            states = session.sample(
+            states = drawing.sample(
                 first,
                 split,
                 header,
@@ -357,7 +357,7 @@ class Smoothed(Certifier):
                 others=others,
             )
         if progress:
-            session.shown(states, header, total=len(split.idx), title="certify")
+            drawing.shown(states, header, total=len(split.idx), title="certify")
         else:
             deque(states, maxlen=0)
         rows = [kept.rows[i] for i in split.idx.tolist()] if path is None else records.read(path)[1]

@@ -86,7 +86,7 @@ def test_derived_certificates_are_those_of_the_votes(here):
     )
 
     cut = truncation.truncate(*records.read(here / "a.jsonl"), 200)
-    digest = records.key(cut[0])[:8]  # votes elsewhere, of the same name, have another
+    digest = records.digest(cut[0])[:8]  # votes elsewhere, of the same name, have another
     path = here / f"results/a-{digest}-n200-two_class-cohen-a0.01.csv"
     certify.write(
         certify.certify(*cut, certificates=["two_class", "cohen"], alpha=0.01), here / "want.csv"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sampling_runs import CFG, CONSTANTS, SIX, N, defined, header_and_rows, rows, sampled
 
 from rrcm.certification import certify
-from rrcm.certification.sampling import batching, journal, sampler, session, store, voting
+from rrcm.certification.sampling import batching, drawing, journal, sampler, store, voting
 from rrcm.certification.sampling.sampler import subset
 from rrcm.certification.votes import bounds, records
 from rrcm.certification.votes.counts import ABSTAIN
@@ -40,7 +40,7 @@ def journal_of(cfg, split=SIX):
         patch.setattr(Path, "unlink", lambda path: None)
         journal = Path(folder, "journal")
         arguments = linear(), split, defined(cfg, split), journal, Path(folder, "votes")
-        list(session.sample(*arguments, workers=1, every=-1.0))
+        list(drawing.sample(*arguments, workers=1, every=-1.0))
         return journal.read_bytes()
 
 
@@ -54,12 +54,12 @@ def test_every_thread_draws(tmp_path, monkeypatch):
     """Although a backend on a CPU leaves the thread that calls it, as a trial does, with one."""
     function, before, pools = linear(), torch.get_num_threads(), []
     pool = batching.ThreadPoolExecutor
-    monkeypatch.setattr(session, "THREADS", 3)
+    monkeypatch.setattr(drawing, "THREADS", 3)
     monkeypatch.setattr(batching, "ThreadPoolExecutor", lambda n: pools.append(n) or pool(n))
     places = {"journal": tmp_path / "journal", "path": tmp_path / "votes"}
     try:
         torch.set_num_threads(1)
-        notes = session.run(function, defined(CFG, SIX), SIX, title="", **places)
+        notes = drawing.run(function, defined(CFG, SIX), SIX, title="", **places)
     finally:
         torch.set_num_threads(before)
 
@@ -178,11 +178,11 @@ def test_the_choice_split_shares_no_randomness_with_the_test_split():
         noises = [one.noisy(x, images, draws) for one in bound]
         normals = [one.normals(images, draws, (5,)) for one in bound]
         assert not torch.equal(*noises) and not torch.equal(*normals)
-    assert test.key == test.seed != choice.key
+    assert test.noise_key == test.seed != choice.noise_key
     assert test.stream != choice.stream
     others = (sampled(split=replace(SIX, name="choice")), sampled(replace(CFG, seed=1)))
     assert all(rows(other) != rows(whole()) for other in others)
-    assert replace(choice, stream=test.stream).key == test.seed  # of votes drawn before
+    assert replace(choice, stream=test.stream).noise_key == test.seed  # of votes drawn before
 
 
 def extended(earlier, cfg, split=SIX):
@@ -354,7 +354,7 @@ def test_what_comes_before_the_draws_is_part_of_a_budget(tmp_path):
         tmp_path / "j",
         tmp_path / "v",
     )
-    run = partial(session.sample, *arguments, workers=1)
+    run = partial(drawing.sample, *arguments, workers=1)
 
     with refused(ConfigError, "budget: the 20 s were over before the first draw", "after 21 s"):
         list(run(budget_start=time.monotonic() - 21))
@@ -389,11 +389,11 @@ def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_pat
     arguments = SIX, defined(), journal, path
 
     with refused(BackendError, "NaN scores for image ") as _:
-        list(session.sample(backend, *arguments, workers=1))
+        list(drawing.sample(backend, *arguments, workers=1))
 
     assert not path.exists()
     assert len(journal.read_bytes().splitlines()) > 1
-    again = list(session.sample(linear(), *arguments, workers=1))
+    again = list(drawing.sample(linear(), *arguments, workers=1))
     assert again[0].images >= 1
     assert path.read_bytes() == whole()
 
@@ -408,10 +408,10 @@ def test_votes_of_a_classifier_that_changes_are_void(tmp_path, every):
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
 
     with refused(BackendError, "the classifier has changed since it was checked", "none are kept"):
-        list(session.sample(backend, SIX, defined(), journal, path, workers=1, every=every))
+        list(drawing.sample(backend, SIX, defined(), journal, path, workers=1, every=every))
 
     assert not path.exists() and journal.read_bytes() == b""
-    list(session.sample(linear(), SIX, defined(), journal, path, workers=1))
+    list(drawing.sample(linear(), SIX, defined(), journal, path, workers=1))
     assert path.read_bytes() == whole()
 
 
@@ -436,7 +436,7 @@ def test_classes_must_be_those_of_the_data():
 
 
 def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
-    run = partial(session.sample, linear(), SIX, defined(), tmp_path / "j", tmp_path / "v")
+    run = partial(drawing.sample, linear(), SIX, defined(), tmp_path / "j", tmp_path / "v")
     stopped = run(workers=1)
     seen = [state.images for state in itertools.takewhile(lambda s: s.images < 3, stopped)]
     stopped.close()
@@ -451,12 +451,12 @@ def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
 
 def test_until_an_image_is_done_the_time_of_all_draws_is_shown(monkeypatch, capsys):
     """100 draws a second, and 6 x 420 of them to do."""
-    monkeypatch.setattr(session, "time", Clock(1.0))
+    monkeypatch.setattr(drawing, "time", Clock(1.0))
     start = sampler.SamplingProgress(images=0, draws=0)
 
     for images, draws in ((0, 100), (1, 420)):
         now = sampler.SamplingProgress(images=images, draws=draws)
-        session.shown(iter([start, now]), defined(), total=6, title="t")
+        drawing.shown(iter([start, now]), defined(), total=6, title="t")
 
         assert ("at most 00:24 left" in capsys.readouterr().err) == (images == 0)
 
@@ -473,7 +473,7 @@ def test_memory_does_not_grow_with_draws(tmp_path):
         definition = defined(cfg, some(SIX, [0]), backend=backend)
         tracemalloc.start()
         arguments = backend, some(SIX, [0]), definition, tmp_path / "j", tmp_path / "v"
-        list(session.sample(*arguments, workers=1))
+        list(drawing.sample(*arguments, workers=1))
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert {shape[0] for shape in backend.batches} == {200}

@@ -11,7 +11,7 @@ from PIL import Image
 
 from rrcm.certification import openers
 from rrcm.certification.certify import certify as table_of
-from rrcm.certification.sampling import session, store
+from rrcm.certification.sampling import drawing, store
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
@@ -34,7 +34,7 @@ def test_an_answer_is_the_row_of_a_table(tmp_path: Path, stop: str, certificate:
     draws = dataclasses.replace(DRAWS, stop=stop, seed=5, certificate=certificate, alpha=0.01)
     header = store.header(linear(), SPLIT, "a-run", draws)
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
-    *_, _ = session.sample(linear(), SPLIT, header, journal, path, workers=2)
+    *_, _ = drawing.sample(linear(), SPLIT, header, journal, path, workers=2)
     table = table_of(*records.read(path), certificates=[certificate], alpha=0.01)
     one = of(draws=dataclasses.replace(draws, subset="first:1"))
 

@@ -12,7 +12,7 @@ from builders import random_votes
 from onnx_networks import save
 from PIL import Image
 
-from rrcm.certification.sampling import session
+from rrcm.certification.sampling import drawing
 from rrcm.certification.stopping import anytime, spending
 from rrcm.certification.votes import records
 from rrcm.cli import requests
@@ -57,7 +57,7 @@ def never(*arguments, **options):
 
 def test_votes_that_are_there_are_not_drawn_again(here: Path, monkeypatch):
     alone = on_demand.certify(asked(), Project())
-    monkeypatch.setattr(session, "run", never)
+    monkeypatch.setattr(drawing, "run", never)
 
     assert on_demand.certify(asked(), Project()) == alone
 

@@ -150,7 +150,7 @@ def test_votes_serve_other_labels_and_every_alpha_without_a_rule(labelled, capsy
     assert (header.alpha, rows[0].label) == (0.01, 2)
     assert audit(path, alpha=0.01).trusted
     plain, laxer = tables.read(path), tables.read(path, alpha=0.05)
-    assert [entry.laxer for entry in (plain, laxer)] == [False, True]
+    assert [entry.at_larger_alpha for entry in (plain, laxer)] == [False, True]
     assert "(α = 0.05, votes 0.01)" in entries.label(laxer, [laxer])
     for shard in ("1/2", "2/2"):
         labelled(alpha=0.01, first="cat", shard=shard, **asked)

@@ -33,7 +33,7 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
     timed = []
     precisions: dict[int, str] = {}
     kept = {}
-    opened = fastest.session.backend
+    opened = fastest.drawing.backend
 
     def opening(evaluation, cfg):  # each once, as compiling takes seconds
         key = cfg.backend, cfg.precision
@@ -48,7 +48,7 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
         return RATES.get(kind, 1.0)
 
     monkeypatch.chdir(checkout.path)
-    monkeypatch.setattr(fastest.session, "backend", opening)
+    monkeypatch.setattr(fastest.drawing, "backend", opening)
     monkeypatch.setattr(fastest, "native", fastest.variants)
     monkeypatch.setattr(fastest, "engine_rate", rate)
     return timed

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from builders import SIGMA, images, linear
 
-from rrcm.certification.sampling import session
+from rrcm.certification.sampling import drawing
 from rrcm.certification.sampling.store import header
 from rrcm.certification.votes import records
 from rrcm.config.certification import Sampling
@@ -37,7 +37,7 @@ def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b""
         journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
         if before:
             journal.write_bytes(before)
-        drawn = session.sample(
+        drawn = drawing.sample(
             make(),
             split,
             defined(cfg, split, backend=make(), **how),

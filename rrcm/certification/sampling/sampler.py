@@ -41,7 +41,7 @@ class VoteSampler:
         every: float,
         budget_start: float | None = None,
     ) -> None:
-        """Resume from ``journal``; arguments are those of `session.sample`."""
+        """Resume from ``journal``; arguments are those of `drawing.sample`."""
         self.split = split
         self.header = header
         self.journal = journal

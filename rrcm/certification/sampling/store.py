@@ -32,7 +32,7 @@ class Store:
 
     def path(self, header: Header, ending: str = ".jsonl") -> Path:
         """The votes of ``header``, or a file beside them with another ``ending``."""
-        return self.folder / f"{records.key(header)}{ending}"
+        return self.folder / f"{records.digest(header)}{ending}"
 
     def files(self) -> list[Path]:
         """All files that may have votes."""
@@ -165,7 +165,7 @@ def rows_of_these(path: Path, split: Split) -> list[Row]:
 def reusable(files: Iterable[Path], header: Header, split: Split) -> dict[int, Row]:
     """Rows of images that ``header`` asks for, from finished votes that differ in nothing else.
 
-    Guarantee: the votes that sampling would draw, under the condition that `session` states for
+    Guarantee: the votes that sampling would draw, under the condition that `drawing` states for
     restarts: all that they depend on is the same, and the images are those of ``split``. Rows have
     the labels of ``split``. Images for which the time ran out are drawn again, but not those of a
     share of the same votes.

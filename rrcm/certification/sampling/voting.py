@@ -60,7 +60,7 @@ class BoundNoise:
 def noise(header: Header, split: Split) -> BoundNoise:
     """The noise that ``header`` defines, for pixels of ``split``."""
     component = registry.load("distributions", header.noise)
-    return BoundNoise(component, header.sigma, header.key, split.max_value)
+    return BoundNoise(component, header.sigma, header.noise_key, split.max_value)
 
 
 def trial_normals(backend: Backend, rows: int) -> Tensor | None:

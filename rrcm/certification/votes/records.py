@@ -81,7 +81,7 @@ class Header:
     classes: list[str]
 
     @property
-    def key(self) -> int:
+    def noise_key(self) -> int:
         """The key of all random numbers of these votes: ``seed``, or one derived for the split."""
         _, own, split = self.stream.partition(KEY_OF)
         if not own:
@@ -264,7 +264,7 @@ def encode(value: Header | Row) -> str:
     return _line(fields(value))
 
 
-def key(header: Header) -> str:
+def digest(header: Header) -> str:
     """The name of votes that ``header`` defines: a digest of all its fields."""
     return hashlib.sha256(json.dumps(fields(header)).encode()).hexdigest()[:16]
 

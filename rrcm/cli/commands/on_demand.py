@@ -15,7 +15,7 @@ from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
 from rrcm.certification import clean, plausibility
-from rrcm.certification.sampling import session
+from rrcm.certification.sampling import drawing
 from rrcm.certification.sampling.store import Store
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
@@ -173,7 +173,7 @@ def drawn(request: Request, opened: Opened) -> Votes:
         with locks.alone(path.with_suffix(".lock"), title, say=note):
             if not store.find(wanted):  # by the process that we waited for
                 _prepare(request, wanted, opened)
-                session.run(
+                drawing.run(
                     opened.smoothed.backend,
                     wanted,
                     opened.split,
@@ -232,7 +232,7 @@ def _name(header: Header) -> str:
         parts += [getattr(header, key) for key, value in usual if getattr(header, key) != value]
         parts += [f"seed{header.seed}"] if header.seed != DRAWS.seed else []
     if foreign or _unusual(header):
-        parts += [records.key(dataclasses.replace(header, shard="1/1"))[:8]]
+        parts += [records.digest(dataclasses.replace(header, shard="1/1"))[:8]]
     parts += [header.certificate] if header.certificate != DRAWS.certificate else []
     return "-".join(parts)
 

@@ -16,7 +16,7 @@ import torch
 import uvicorn
 from starlette.types import ASGIApp
 
-from rrcm.certification.sampling import session
+from rrcm.certification.sampling import drawing
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes import reach
 from rrcm.cli.classifiers import note
@@ -55,7 +55,7 @@ def serve(
             available.
     """
     limits = Limits(
-        workers=session.workers(),
+        workers=drawing.workers(),
         bytes=max_bytes,
         queue=queue,
         seconds=timeout,
@@ -131,7 +131,7 @@ def _classifier(request: Request) -> Smoothed:
     for line in reach.beyond(header, header.stopping.get("radii", [])):
         note(line)
     x = torch.rand(smoothed.draws.batch_size, *smoothed.shape)
-    session.is_batch_invariant(smoothed.backend, x)
+    drawing.is_batch_invariant(smoothed.backend, x)
     smoothed.answer(np.zeros(smoothed.shape, dtype=np.uint8))
     return smoothed
 

@@ -94,7 +94,7 @@ def derive(
     header, rows = truncate(header, rows, header.n if n is None else n)
     entry = entries.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
     named = [] if certificates == [DRAWS.certificate] else certificates
-    digest = records.key(header)[:8]  # votes elsewhere may have files of the same name
+    digest = records.digest(header)[:8]  # votes elsewhere may have files of the same name
     parts = [path.stem, digest, f"n{header.n}", *named, f"a{entry.alpha:g}"]
     out = out or RESULTS / f"{'-'.join(parts)}.csv"
     (tsv if out.suffix == ".tsv" else certify).write(entry.table, out)

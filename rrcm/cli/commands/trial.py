@@ -28,7 +28,7 @@ def ensure(path: Path, wanted: Header, source: Opened) -> None:
         source.split,
         noise=registry.load("distributions", wanted.noise),
         sigma=wanted.sigma,
-        seed=wanted.key,
+        seed=wanted.noise_key,
         batch_size=wanted.batch_size,
         ours=not wanted.backend.startswith(FOREIGN),
     )
