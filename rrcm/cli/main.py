@@ -51,16 +51,6 @@ def certify(asked: Options) -> None:
 
 
 @app.command(rich_help_panel=CERTIFY)
-def merge(
-    votes: Annotated[list[Path], typer.Argument(help="The votes files of all shares.")],
-) -> None:
-    """Merge the shares of `rrcm certify --shard`."""
-    from rrcm.cli.commands import on_demand
-
-    say(on_demand.merge(votes, PROJECT))
-
-
-@app.command(rich_help_panel=CERTIFY)
 @takes(but=frozenset({"budget", "shard"}), refused=frozenset({"onnx", "output", "channels"}))
 def attack(
     asked: Options,

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from rrcm.certification.sampling import journal as journal_module
 from rrcm.certification.sampling.journal import Journal
-from rrcm.certification.sampling.sampler import subset
 from rrcm.certification.votes import boundaries, records
 from rrcm.certification.votes.records import Header
 from rrcm.core.errors import VotesError
@@ -119,6 +118,9 @@ def test_votes_of_a_rule_that_looks_often_are_packed(path):
     assert lines[0] == f'{text},"crc32":"{zlib.crc32((text + "}").encode()):08x}"}}'
     assert json.loads(lines[3])["looks"] == [[7, {"0": 7}], [40, {"0": 7, "1": 33}]]
     assert records.definition(path) == records.read(path)[0] == replace(OFTEN, images=4)
+    path.write_text("\n".join([first, *lines[:-1]]) + "\n")
+    with refused(VotesError, f"{path}: 3 images, expected 4; was it cut?"):
+        records.read(path)
 
 
 def test_packed_votes_need_a_tenth_and_older_ones_are_read(path):
@@ -279,47 +281,3 @@ def test_votes_of_another_definition_are_not_continued(path):
         with refused(VotesError, f"{path}: ", *words):
             Journal(path, replace(HEADER, **{field: now}))
         assert path.read_bytes() == whole
-
-
-# Shards.
-
-
-def shards(folder, count, images=7, **changes):
-    """A votes file for each of ``count`` shards, and all rows in order."""
-    rows = [row(10 * i, i % 3, [10, 0, 0], [i, 40 - i, 0]) for i in range(images)]
-    paths = [folder / f"{i}.jsonl" for i in range(1, count + 1)]
-    for i, path in enumerate(paths, start=1):
-        places = subset("all", images, shard=f"{i}/{count}")
-        definition = header(shard=f"{i}/{count}", images=images, **changes)
-        records.write(path, definition, [rows[p] for p in places])
-    return paths, rows
-
-
-@pytest.mark.parametrize("count", [1, 3, 9])
-def test_shards_in_any_order_are_one_whole(tmp_path, count):
-    paths, rows = shards(tmp_path, count)
-
-    assert records.merge(paths) == records.merge(paths[::-1]) == (header(images=7), rows)
-
-
-def test_shards_that_are_no_whole_are_named(tmp_path):
-    folders = [tmp_path / name for name in ("three", "two", "one", "seed")]
-    for folder in folders:
-        folder.mkdir()
-    three, two, one = (shards(folder, n)[0] for folder, n in zip(folders, (3, 2, 1), strict=False))
-    others, _ = shards(folders[3], 2, seed=1)
-
-    for paths, words in [
-        ([three[0], three[2]], ["share 2/3 of 1/3 … 3/3 is missing"]),
-        ([*two, two[0]], [f"{two[0]}: share 1/2 was given before"]),
-        ([two[0], others[1]], [f"{others[1]}: ", "seed was 1, is 0"]),
-        # 1/1 is all images already, with those of 1/2 and 2/2 among them
-        ([*two, *one], ["is missing or foreign", "share 1/"]),
-        ([*one, *two], ["is missing or foreign", "share 1/"]),
-    ]:
-        with refused(VotesError, *words):
-            records.merge(paths)
-    lines = three[1].read_bytes().splitlines(keepends=True)
-    three[1].write_bytes(b"".join(lines[:-1]))
-    with refused(VotesError, f"{three[1]}: 1 images, expected 2"):
-        records.merge(three)

@@ -152,11 +152,6 @@ def test_votes_serve_other_labels_and_every_alpha_without_a_rule(labelled, capsy
     plain, laxer = tables.read(path), tables.read(path, alpha=0.05)
     assert [entry.at_larger_alpha for entry in (plain, laxer)] == [False, True]
     assert "(α = 0.05, votes 0.01)" in entries.label(laxer, [laxer])
-    for shard in ("1/2", "2/2"):
-        labelled(alpha=0.01, first="cat", shard=shard, **asked)
-    merged = on_demand.merge(sorted(Path("results").glob("*.jsonl")), Project())
-    assert "alpha = 0.01;" in merged and "files: votes do not have their names" in merged
-    assert "files: votes" not in labelled(alpha=0.01, first="cat", **asked)
 
 
 def test_a_repetition_says_which_alpha_would_have_kept_the_guarantee(labelled):

@@ -131,7 +131,6 @@ READERS = {  # the name of what is given, and the command that is to read it
     "certificates": ("a.csv", ("report", "a.csv")),
     "table": ("a.tsv", ("report", "a.tsv")),
     "derive": ("a.jsonl", ("derive", "a.jsonl")),
-    "merge": ("a.jsonl", ("merge", "a.jsonl")),
     "labels": ("a.csv", (*CERTIFY, "--labels", "a.csv")),
     "classes": ("a.txt", (*CERTIFY, "--classes", "a.txt")),
     "onnx": ("a.onnx", ("certify", "--onnx", "a.onnx", "--sigma", "1", "--images", "pictures")),

@@ -150,16 +150,17 @@ def test_a_header_names_no_place_outside_the_results(tmp_path, monkeypatch):
         named = json.dumps(json.loads(first) | {key: value}) + "\n"
         path.write_text("".join([named, *rest]))
         with refused(VotesError, f"{path}:1: {key} is "):
-            on_demand.merge([path], Project())
+            records.read(path)
     assert [*tmp_path.rglob("*")] == [path]
 
 
-def test_merged_votes_of_an_honest_header_are_in_the_results(tmp_path, monkeypatch):
+def test_certificates_of_an_honest_header_are_in_the_results(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a.jsonl"
     named = header(images=1, run="net \\x1b.v2 (1)-cats", backend="foreign/onnx")
     records.write(path, named, [row(0, 0, [10, 0, 0], [40, 0, 0])])
-    on_demand.merge([path], Project())
 
-    (written,) = tmp_path.glob("results/*.csv")
+    _, written = on_demand.certified(["cohen"], *records.read(path), Project())
+
+    assert written.parent.name == "results"
     assert written.name.startswith("net \\x1b.v2 (1)-cats-e0.5")

@@ -237,28 +237,6 @@ def same(path: Path, existing: Header, wanted: Header, *, but: tuple[str, ...] =
             )
 
 
-def merge(paths: list[Path]) -> tuple[Header, list[Row]]:
-    """Merge the shares of one sampling; the result is identical to that of one process.
-
-    Raises:
-        VotesError: A share is missing, comes twice, or belongs to another sampling.
-    """
-    shares: dict[str, tuple[Header, list[Row]]] = {}
-    for path in paths:
-        header, rows = read(path)
-        if header.shard in shares:
-            raise VotesError(f"{path}: share {header.shard} was given before")
-        shares[header.shard] = header, rows
-        same(path, header, next(iter(shares.values()))[0], but=("shard",))
-    count = int(header.shard.partition("/")[2])
-    names = [f"{i}/{count}" for i in range(1, count + 1)]
-    if odd := {*names} ^ {*shares}:
-        raise VotesError(f"share {min(odd)} of 1/{count} … {count}/{count} is missing or foreign")
-    parts = [shares[name][1] for name in names]
-    rows = [parts[i % count][i // count] for i in range(header.images)]
-    return dataclasses.replace(header, shard="1/1"), rows
-
-
 def encode(value: Header | Row) -> str:
     """The line of a header or an image, not packed."""
     return _line(fields(value))

@@ -1,4 +1,4 @@
-"""``rrcm certify`` and ``rrcm merge``: certification on demand.
+"""``rrcm certify``: certification on demand.
 
 Votes are kept under .rrcm/votes, named by a digest of all that defines them: the same request
 resumes where it stopped, and another one starts afresh. Votes that are elsewhere already are
@@ -34,70 +34,40 @@ VOTES, RESULTS = Store(Path(".rrcm/votes")), Path("results")
 CLEAN = Path(".rrcm/clean")  # answers without noise
 Votes = tuple[Header, list[Row], Path]  # of a file
 SHOWN = 5  # files left out that are listed individually
-UNNAMED = (
-    "files: votes do not have their names; `rrcm certify` as before, without --shard, draws "
-    "nothing and writes them, with its notes on model and files"
-)
 
 
 def certify(request: Request, project: Project) -> str:
     """Certify the images of a request; return the table to show and the files written."""
     opened = request.source.opened(request.sample)
-    header, rows, _ = votes = drawn(request, opened)
-    if request.shard == "1/1":
-        return _results(votes, request.certificates, request.report, project, opened=opened)
-    path = RESULTS / f"{_name(header)}-shard{header.shard.replace('/', 'of')}.jsonl"
-    records.write(path, header, rows)
-    return (
-        f"{len(rows)} images, share {header.shard}\nvotes: {path}\n"
-        "`rrcm merge` puts the shares together"
-    )
-
-
-def merge(paths: list[Path], project: Project) -> str:
-    """Merge shares of votes and certify them as was asked for; return the table to show."""
-    settings = project.settings()
-    header, rows = records.merge(paths)
-    path = VOTES.path(header)
-    records.write(path, header, rows)
-    kept = settings.certificates
-    certificates = kept if kept[0] == header.certificate else [header.certificate]
-    return _results((header, rows, path), certificates, settings.report, project)
-
-
-def _results(
-    votes: Votes,
-    certificates: list[str],
-    report: Report | None,
-    project: Project,
-    *,
-    opened: Opened | None = None,
-) -> str:
-    """Write certificates; return the text to show, with notes on what is ``opened``, if any."""
-    header, rows, path = votes
-    report = shown(report, header)
-    entry, written = certified(certificates, header, rows, project)
+    header, rows, path = drawn(request, opened)
+    if request.shard != "1/1":
+        return (
+            f"{len(rows)} images, share {header.shard}\nvotes: {path}\n"
+            "the same command without --shard puts the shares together"
+        )
+    report = shown(request.report, header)
+    entry, written = certified(request.certificates, header, rows, project)
     table, tried = entry.table, trial.read(_tried(header))
     warn(plausibility.of_votes(header, rows, tried))
-    foreign = header.backend.startswith(FOREIGN)
-    if opened and opened.files:
+    if opened.files:
         table["file"] = table["idx"].map(opened.files)
     whole = table.assign(**cleaned(header, rows, opened))
+    foreign = header.backend.startswith(FOREIGN)
     certification.write(whole if foreign else table, written)  # a run's is that of its stage
     entry = dataclasses.replace(entry, table=whole)
     lines = [
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
-        *([f"stale: {header.run}: {'; '.join(entry.stale)}"] if entry.stale and not opened else []),
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {header.alpha}; stopping "
         f"rule {header.stop}: {_effort(header, rows, table)}"
         + ", by the graph; none now"
-        * bool(opened and path in opened.votes),
+        * (path in opened.votes),
         *reach.beyond(header, report.radii),
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
         *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
         *repetition(header, opened),
-        *([*opened.notes, *_left_out(entry.name, opened)] if opened else [UNNAMED] * foreign),
+        *opened.notes,
+        *_left_out(entry.name, opened),
         f"certificates: {written}",
         f"votes: {path}",
     ]
@@ -128,22 +98,19 @@ def certified(
     return entry, RESULTS / f"{name}.csv"
 
 
-def cleaned(header: Header, rows: list[Row], opened: Opened | None) -> dict[str, list[int]]:
-    """Return the answers without noise as a column, found once for the same pictures; or none."""
-    if opened is None:
-        return {}
+def cleaned(header: Header, rows: list[Row], opened: Opened) -> dict[str, list[int]]:
+    """Return the answers without noise as a column, found once for the same pictures."""
     path = CLEAN / f"{clean.identity(header)}.json"
     return clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
 
 
-def repetition(header: Header, opened: Opened | None) -> list[str]:
+def repetition(header: Header, opened: Opened) -> list[str]:
     """Return the line of `repeated` on the votes that lie here; often none."""
-    split = opened.split if opened else None
-    return repeated.line(header, _store(opened).files(), split)
+    return repeated.line(header, _store(opened).files(), opened.split)
 
 
-def _store(opened: Opened | None) -> Store:
-    return dataclasses.replace(VOTES, others=opened.votes) if opened else VOTES
+def _store(opened: Opened) -> Store:
+    return dataclasses.replace(VOTES, others=opened.votes)
 
 
 def _effort(header: Header, rows: list[Row], table: pd.DataFrame) -> str:

@@ -15,7 +15,7 @@ from rrcm.core.files import read_json
 from rrcm.data.splits.shards import Split
 
 
-def line(header: Header, votes: Iterable[Path], split: Split | None) -> list[str]:
+def line(header: Header, votes: Iterable[Path], split: Split) -> list[str]:
     """Return a line on votes by which the images of ``header`` were certified before; often none.
 
     It has the failure probability at which k tables would have had to be certified for any of them
@@ -24,13 +24,13 @@ def line(header: Header, votes: Iterable[Path], split: Split | None) -> list[str
     Args:
         header: Of the votes that are certified now.
         votes: Files that may have votes of the same classifier on some of the same images.
-        split: The images; without them, votes with other labels or another subset are not seen.
+        split: The images.
     """
     claims = [header]
     for path, earlier in store.definitions(votes):
         if _classifier(earlier) == _classifier(header):
             if not any(_is_same_claim(earlier, one) for one in claims):
-                if earlier.pixels == header.pixels or (split and store.rows_of_these(path, split)):
+                if earlier.pixels == header.pixels or store.rows_of_these(path, split):
                     claims.append(earlier)
     if len(claims) == 1:
         return []
