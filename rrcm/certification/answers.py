@@ -1,8 +1,8 @@
 """What `certify` returns: an `Answer` for each image, and the votes they come from."""
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from typing import Any, overload
 
 import pandas as pd
@@ -51,41 +51,42 @@ class Answer:
         return not self.abstained and self.radius >= radius
 
 
+@dataclass(frozen=True, eq=False)
 class Answers(Sequence[Answer]):
     """The answers for several images, in their order; see `Answer`. A slice is the same of some.
 
-    Each holds with probability at least ``1 - alpha``, not all of them together. ``header`` and
-    ``rows`` are the votes that they were computed from, ``all_rows`` those of all images of
-    ``header``, whichever a slice has. ``pictures`` are `duplicates.digests` of the images, where
-    they are known. ``attacked`` is what an attack adds to the table: the distance to a picture that
-    is certified to have a wrong class, NaN if none was found, and ``attacked_to``, this class.
-    ``clean`` are the classes that the base classifier gives the pictures without noise, -1 where
-    its scores are NaN, or None if that is not known.
+    Each holds with probability at least ``1 - alpha``, not all of them together: they are those of
+    the certificate and at the alpha of ``header``. ``header`` and ``rows`` are the votes that they
+    are computed from, ``all_rows`` those of all images of ``header``, whichever a slice has.
+    ``pictures`` are `duplicates.digests` of the images, where they are known. ``attacked`` is what
+    an attack adds to the table: the distance to a picture that is certified to have a wrong class,
+    NaN if none was found, and ``attacked_to``, this class. ``clean`` are the classes that the base
+    classifier gives the pictures without noise, -1 where its scores are NaN, or None if that is not
+    known.
     """
 
-    def __init__(
-        self,
-        header: Header,
-        rows: list[Row],
-        attacked: dict[str, list[Any]] | None = None,
-        *,
-        clean: list[int] | None = None,
-        all_rows: list[Row] | None = None,
-        pictures: Sequence[bytes] = (),
-    ) -> None:
-        """Certify the votes with the certificate and at the alpha of ``header``.
+    header: Header
+    rows: list[Row]
+    attacked: dict[str, list[Any]] = field(default_factory=dict)
+    _: KW_ONLY
+    clean: list[int] | None = None
+    all_rows: list[Row] = field(default_factory=list)
+    pictures: Sequence[bytes] = ()
 
-        Raises:
-            CertificateError: Too few draws to certify anything at this alpha.
-        """
-        self.header, self.rows, self.attacked = header, rows, attacked or {}
-        self.clean = clean
-        self.all_rows = rows if all_rows is None else all_rows
-        self.pictures = pictures
-        self._table = certify.certify(header, rows, certificates=[header.certificate])
-        lines, rule = self._table.to_dict("records"), header.rule().describe()
-        self._answers = [
-            _answer(header, row, line, rule) for row, line in zip(rows, lines, strict=True)
+    def __post_init__(self) -> None:
+        if not self.all_rows:
+            object.__setattr__(self, "all_rows", self.rows)
+
+    @cached_property
+    def _table(self) -> pd.DataFrame:
+        return certify.certify(self.header, self.rows, certificates=[self.header.certificate])
+
+    @cached_property
+    def _answers(self) -> list[Answer]:
+        lines, rule = self._table.to_dict("records"), self.header.rule().describe()
+        return [
+            _answer(self.header, row, line, rule)
+            for row, line in zip(self.rows, lines, strict=True)
         ]
 
     @overload
@@ -96,17 +97,17 @@ class Answers(Sequence[Answer]):
         """The answer for the image at ``place``, or those of a slice."""
         if not isinstance(place, slice):
             return self._answers[place]
-        some = copy.copy(self)
-        some.rows, some._answers = self.rows[place], self._answers[place]
-        some.pictures = self.pictures[place]
-        some.clean = None if self.clean is None else self.clean[place]
-        some._table = self._table.iloc[place].reset_index(drop=True)
-        some.attacked = {name: column[place] for name, column in self.attacked.items()}
-        return some
+        return replace(
+            self,
+            rows=self.rows[place],
+            attacked={name: column[place] for name, column in self.attacked.items()},
+            clean=None if self.clean is None else self.clean[place],
+            pictures=self.pictures[place],
+        )
 
     def __len__(self) -> int:
         """The number of images."""
-        return len(self._answers)
+        return len(self.rows)
 
     def __repr__(self) -> str:
         """A line about all of them."""

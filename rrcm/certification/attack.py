@@ -131,14 +131,7 @@ def attack(
             bar.update()
     found = {name: kept[name] for name in ("attacked", "attacked_to")}
     found["attacked"] = [math.nan if apart is None else apart for apart in found["attacked"]]
-    return Answers(
-        header,
-        answers.rows,
-        found,
-        clean=answers.clean,
-        all_rows=answers.all_rows,
-        pictures=answers.pictures,
-    )
+    return dataclasses.replace(answers, attacked=found)
 
 
 def together(answers: Answers, split: Split) -> tuple[Answers, Split]:
@@ -163,14 +156,8 @@ def together(answers: Answers, split: Split) -> tuple[Answers, Split]:
     def labelled(rows: list[Row]) -> list[Row]:
         return [dataclasses.replace(row, label=known[row.idx]) for row in rows]
 
-    same = Answers(
-        header,
-        labelled(answers.rows),
-        clean=answers.clean,
-        all_rows=labelled(answers.all_rows),
-        pictures=answers.pictures,
-    )
-    return same, split
+    rows, all_rows = labelled(answers.rows), labelled(answers.all_rows)
+    return dataclasses.replace(answers, header=header, rows=rows, all_rows=all_rows), split
 
 
 def differentiable(smoothed: Any, split: Split) -> nn.Module:

@@ -146,9 +146,10 @@ class Certifier:
                 budget_start=budget_start,
             )
             beside = path and path.with_name(f"{path.name}.clean.json")
-            answers.clean = clean.column(
+            column = clean.column(
                 smoothed.backend, split, answers.header, answers.rows, path=beside, shown=progress
-            ).get(clean.COLUMN)
+            )
+            answers = dataclasses.replace(answers, clean=column.get(clean.COLUMN))
             brightest = float(np.asarray(split.images).max()) / split.max_value
             warn(duplicates.line(answers.pictures, split.labels.tolist()), stacklevel=3)
             warn(plausibility.of_answers(answers, answers.rows, brightest=brightest), stacklevel=3)
