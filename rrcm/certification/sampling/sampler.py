@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 import torch
@@ -28,34 +28,30 @@ class SamplingProgress:
     draws: int
 
 
+@dataclass
 class VoteSampler:
-    """Runs images as jobs of `batching.run`, and writes their votes to a journal."""
+    """Runs images as jobs of `batching.run`, and writes their votes to a journal.
 
-    def __init__(
-        self,
-        split: Split,
-        header: Header,
-        journal: InMemoryJournal,
-        *,
-        workers: int,
-        every: float,
-        budget_start: float | None = None,
-    ) -> None:
-        """Resume from ``journal``; arguments are those of `drawing.sample`."""
-        self.split = split
-        self.header = header
-        self.journal = journal
-        self.workers = workers
-        self.every = every
-        self.budget_start = budget_start
-        self.rule = header.rule()
-        self.classes = len(header.classes)
-        self.places = subset(header.subset, len(split.idx), shard=header.shard)
+    It resumes from ``journal``; fields are the arguments of `drawing.sample`.
+    """
+
+    split: Split
+    header: Header
+    journal: InMemoryJournal
+    _: KW_ONLY
+    workers: int
+    every: float
+    budget_start: float | None = None
+
+    def __post_init__(self) -> None:
+        self.rule, self.classes = self.header.rule(), len(self.header.classes)
+        self.places = subset(self.header.subset, len(self.split.idx), shard=self.header.shard)
         self.stops: dict[int, str] = {}  # place -> reason to stop, empty while drawing goes on
         self.written: dict[int, float] = {}  # place -> time of its last journal line
         self.waiting: dict[int, Row] = {}  # place -> what is written once no drift is found
         self.backends: Sequence[Backend] = ()
-        self.saved, self.pause = time.monotonic(), every  # the next writing is a pause later
+        # the next writing is a pause later
+        self.saved, self.pause = time.monotonic(), self.every
 
     def draw_votes(self, backends: Sequence[Backend]) -> Iterator[SamplingProgress]:
         """Draw for the images of the share until the rule stops each, or the budget is spent.
