@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.results import LATENCY_TABLE, up_to_date
+from benchmarks.results import LATENCY_TABLE, calls_of, up_to_date
 from pipeline.project.stale import Present
 from rrcm.analysis.presentation import markup, tables
 from rrcm.certification.sampling import batching, drawing, store, voting
@@ -46,7 +46,7 @@ def main() -> None:
     shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
     certified = tables.accuracy_table(found, **shown)
     costs = pd.DataFrame(
-        {f"{what} calls a draw": n for what, n in whole.calls(whole.evals[e.name].run).items()}
+        {f"{what} calls a draw": n for what, n in calls_of(whole, whole.evals[e.name].run).items()}
         | {"ms a draw": f"{1e3 * seconds[e.name]:.3f}"}
         | {"s an image": f"{draws * seconds[e.name]:.2f}"}
         | {f"× {asked.reference}": f"{seconds[e.name] / base.get(e.sigma, math.nan):.2f}"}

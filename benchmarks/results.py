@@ -112,13 +112,22 @@ def noted(stage: str) -> dict[str, Any]:
     return json.loads(Path("provenance", f"{stage}.json").read_text())
 
 
+def calls_of(whole: Params, name: str) -> dict[str, int]:
+    """Network calls per noisy draw of a classifier, for ``classifier`` and ``denoiser``."""
+    if name in whole.purified:
+        cfg = whole.purified[name]
+        each, behind = cfg.calls(), calls_of(whole, cfg.run)["classifier"]
+        return {"denoiser": each["denoiser"], "classifier": behind * each["classifier"]}
+    return {"denoiser": 0, "classifier": len(whole.runs_of(name)) or 1}
+
+
 def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
     """The cost of training and certifying each entry."""
     rows = []
     for entry in found:
         name = whole.evals[entry.name].run
         parts = trained(whole, name)
-        calls = whole.calls(name)
+        calls = calls_of(whole, name)
         sampled = noted(f"sample@{entry.name}")
         rows.append(
             {

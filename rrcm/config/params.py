@@ -106,15 +106,6 @@ class Params:
             classifiers[name] = dataclasses.replace(base_run, method=cfg.method, sigma=cfg.sigma)
         return classifiers
 
-    def calls(self, name: str) -> dict[str, int]:
-        """Network calls per noisy draw of a classifier, for ``classifier`` and ``denoiser``."""
-        if name in self.purified:
-            cfg = self.purified[name]
-            behind = self.calls(cfg.run)["classifier"]
-            each = cfg.calls()
-            return {"denoiser": each["denoiser"], "classifier": behind * each["classifier"]}
-        return {"denoiser": 0, "classifier": len(self.runs_of(name)) or 1}
-
     def maker(self, name: str) -> str:
         """The pipeline stage that writes ``onnx/<name>.onnx`` for a classifier."""
         kind = "combine" if name in self.ensembles else "export"

@@ -295,9 +295,8 @@ def test_a_preset_may_name_a_denoiser_that_is_imported_later(tmp_path, monkeypat
 
 def test_calls_are_counted_through_what_stands_behind_what():
     whole = shipped("digits-diffusion")
-    counted = {name: tuple(whole.calls(name).values()) for name in whole.classifiers()}
+    counted = {name: tuple(cfg.calls().values()) for name, cfg in whole.purified.items()}
 
-    assert counted["tiny-rrcm-s025"] == (0, 1)
     assert counted["tiny-dds-s025"] == counted["tiny-denoised-s025"] == (1, 1)
     assert counted["tiny-densepure1-s025"] == (5, 1)
     assert counted["tiny-densepure5-s025"] == (25, 5)
