@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ SIDES = {"lenet": 28, "resnet9": 32, "resnet20": 32, "resnet110": 32, "resnet50"
 SIDES |= dict.fromkeys(vit.SIZES, 8)
 GREY = (8, 28)  # image sizes of data in grey
 LOOP_BATCH = 500  # of the usual loop
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRODUCTS = {  # ONNX Runtime's on a CPU: operator, types of its inputs and of the product
     "fp32": ("MatMul", (np.float32, np.float32, np.float32)),
     "int8": ("MatMulInteger", (np.uint8, np.int8, np.int32)),
@@ -103,7 +105,7 @@ def measure(
 def ready(subject: Subject, device: str) -> tuple[dict[tuple[str, str], Backend], list[str]]:
     """The backends that run here by (name, precision), and what keeps the others from it."""
     running, missing = {}, []
-    for name, precision in fastest.native(device):
+    for name, precision in native(device):
         try:
             running[name, precision] = opened(subject, name, precision, device)
         except BackendError as error:
@@ -194,6 +196,42 @@ def opened(subject: Subject, name: str, precision: str, device: str) -> Backend:
     )
 
 
+def native(device: str) -> list[tuple[str, str]]:
+    """Return the variants that the processor computes natively; emulation would take hours."""
+    offered = fastest.variants(device)
+    precisions = {precision for _, precision in offered} & {*DTYPES}
+    peaks = {name: gemm_peak(DTYPES[name], device, size=256) for name in precisions}
+    slow = {name for name, peak in peaks.items() if peak < peaks["fp32"] / 3}
+    return [variant for variant in offered if variant[1] not in slow]
+
+
+def gemm_peak(dtype: torch.dtype, device: str, size: int | None = None) -> float:
+    """Return FLOP/s of matrix products, the best of a few, on all threads or the GPU.
+
+    By default of a ``size`` at which the processor reaches its peak.
+    """
+    size = size or (2048 if device == "cpu" else 8192)
+    a, b = torch.rand(2, size, size, device=device).to(dtype)
+
+    def products(n: int) -> None:
+        for _ in range(n):
+            c = a @ b
+        c[0, 0].item()  # a GPU is waited for once
+
+    return best_rate(products, operations=2.0 * size**3)
+
+
+def best_rate(compute: Callable[[int], None], *, operations: float) -> float:
+    """Return operations/s of ``compute``, given how often; the best of a few turns."""
+    compute(2)
+    turns = []
+    for _ in range(4):
+        began = time.perf_counter()
+        compute(5)
+        turns.append(5 * operations / (time.perf_counter() - began))
+    return max(turns)
+
+
 def machine_peak(precision: str, device: str) -> float:
     """Return operations/s of matrix products, on all threads or the GPU, by the faster library.
 
@@ -201,8 +239,8 @@ def machine_peak(precision: str, device: str) -> float:
     less than half of the rate of ONNX Runtime's.
     """
     peaks = []
-    if precision in fastest.DTYPES:
-        peaks.append(fastest.gemm_peak(fastest.DTYPES[precision], device))
+    if precision in DTYPES:
+        peaks.append(gemm_peak(DTYPES[precision], device))
     if device == "cpu" and precision in PRODUCTS:
         peaks.append(onnx_peak(precision, torch.get_num_threads()))
     return max(peaks)
@@ -233,7 +271,7 @@ def onnx_peak(precision: str, threads: int, size: int = 2048) -> float:
         for _ in range(n):
             session.run(None, {"a": a})
 
-    return fastest.best_rate(products, operations=2.0 * size**3)
+    return best_rate(products, operations=2.0 * size**3)
 
 
 @torch.no_grad()

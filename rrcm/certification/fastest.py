@@ -3,7 +3,7 @@
 ``--precision auto`` times each candidate for a moment with the engine that draws the votes, on all
 threads or the GPU. Candidates are float32 in each backend, which is one function up to rounding,
 and the precisions that the user allows besides: those are other functions, with certificates of
-their own. What is slower is never taken, nor what the processor only emulates. The rates are kept
+their own. What is slower is never taken. The rates are kept
 for each machine, network and request, so that the same command draws the same votes again.
 """
 
@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,6 @@ LONG = 0.25  # seconds of such a call, beyond which larger batches are not tried
 ENOUGH = 1.0  # seconds of such a call, beyond which it alone is the measurement
 BATCHES = {"cpu": (16, 64, 256), "cuda": (256, 1024, 2048)}
 CLASSES = tuple("0123456789")  # of the images that are timed
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +119,7 @@ def _opened(
 ) -> dict[tuple[str, str], Backend]:
     """Open what can run here, by names of backend and precision."""
     opened, refused = {}, []
-    for name, precision in native("cuda" if torch.cuda.is_available() else "cpu"):
+    for name, precision in variants("cuda" if torch.cuda.is_available() else "cpu"):
         if precision not in precisions or only not in (None, name):
             continue
         way: dict[str, Any] = {"backend": name, "precision": precision}
@@ -129,7 +128,7 @@ def _opened(
         except (BackendError, CheckpointError, DataError) as error:  # weights are elsewhere, say
             refused.append(str(error))
     if not opened:
-        why = refused[0] if refused else f"{' and '.join(precisions)}: not native here"
+        why = refused[0] if refused else f"{' and '.join(precisions)}: no backend has it here"
         raise ConfigError(f"--precision auto: {why}")
     return opened
 
@@ -190,15 +189,6 @@ def variants(device: str) -> list[tuple[str, str]]:
     return [(name, each) for name, one in modules.items() for each in one.AUTO.get(device, ())]
 
 
-def native(device: str) -> list[tuple[str, str]]:
-    """Return the variants that the processor computes natively; emulation would take hours."""
-    offered = variants(device)
-    precisions = {precision for _, precision in offered} & {*DTYPES}
-    peaks = {name: gemm_peak(DTYPES[name], device, size=256) for name in precisions}
-    slow = {name for name, peak in peaks.items() if peak < peaks["fp32"] / 3}
-    return [variant for variant in offered if variant[1] not in slow]
-
-
 def engine_rate(
     backend: Backend, split: Split, batch_size: int, workers: int, seconds: float
 ) -> float:
@@ -227,33 +217,6 @@ def engine_rate(
     running.close()
     (began, _), *counted = calls[first - 1 :]
     return sum(rows for _, rows in counted) / (counted[-1][0] - began)
-
-
-def gemm_peak(dtype: torch.dtype, device: str, size: int | None = None) -> float:
-    """Return FLOP/s of matrix products, the best of a few, on all threads or the GPU.
-
-    By default of a ``size`` at which the processor reaches its peak.
-    """
-    size = size or (2048 if device == "cpu" else 8192)
-    a, b = torch.rand(2, size, size, device=device).to(dtype)
-
-    def products(n: int) -> None:
-        for _ in range(n):
-            c = a @ b
-        c[0, 0].item()  # a GPU is waited for once
-
-    return best_rate(products, operations=2.0 * size**3)
-
-
-def best_rate(compute: Callable[[int], None], *, operations: float) -> float:
-    """Return operations/s of ``compute``, given how often; the best of a few turns."""
-    compute(2)
-    turns = []
-    for _ in range(4):
-        began = time.perf_counter()
-        compute(5)
-        turns.append(5 * operations / (time.perf_counter() - began))
-    return max(turns)
 
 
 def machine() -> str:

@@ -49,7 +49,6 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
 
     monkeypatch.chdir(checkout.path)
     monkeypatch.setattr(fastest.drawing, "backend", opening)
-    monkeypatch.setattr(fastest, "native", fastest.variants)
     monkeypatch.setattr(fastest, "engine_rate", rate)
     return timed
 
