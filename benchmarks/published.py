@@ -22,7 +22,7 @@ from rrcm.auditing import attainable_radii, usual, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.audit import audit
 from rrcm.auditing.ladder import around, rung
-from rrcm.certification import tsv
+from rrcm.certification import tables
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.files import write_text
 
@@ -78,7 +78,7 @@ def measure(base: Path, field: Path) -> None:
 def log(row: dict[str, Any], base: Path) -> tuple[dict[str, Any], pd.DataFrame | None]:
     """A row of ``logs.csv``, and the least radii at `ALPHA` unless n and alpha are unknown."""
     path, sigma = base / row["file"], row["sigma"]
-    table, audited = tsv.read(path), audit(path, sigma=sigma)
+    table, audited = tables.read(path), audit(path, sigma=sigma)
     known = audited.inferred[0] if audited.inferred else None
     result = {key: row[key] for key in (*ROW, "file")} | {"n": None, "alpha": None}
     if known:

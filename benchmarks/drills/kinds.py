@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
 
 from builders import random_votes
 
-from rrcm.certification import certify, tsv
+from rrcm.certification import certify, tables, tsv
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.votes import records
 from rrcm.config import params
@@ -189,7 +189,7 @@ def _results(root: Path) -> list[Kind]:
         Kind(name="votes .jsonl", file=drawn, read=records.read),
         Kind(name="votes while they are drawn", file=journal, read=opened, part=_fewer),
         Kind(name="certificates .csv", file=root / "a.csv", read=_cells(certify.read), knows=False),
-        Kind(name="table .tsv", file=root / "a.tsv", read=_cells(tsv.read), knows=False),
+        Kind(name="table .tsv", file=root / "a.tsv", read=_cells(tables.read), knows=False),
     ]
 
 

@@ -20,7 +20,6 @@ from rrcm.core.labels import NO_CLASS, UNKNOWN
 DIGITS = 6  # decimals of a written radius: a millionth of the pixel range
 DOWN, UP = ROUND_FLOOR, ROUND_CEILING  # how lower and upper bounds are printed
 EXACT = 15  # significant digits that float64 keeps
-LONG = "the line is too long"
 LEAST = -4  # power of ten below which numbers are written with an exponent
 COLUMNS = {
     "idx": int,
@@ -33,7 +32,8 @@ COLUMNS = {
     "p_A": float,
     "stop": str,
 }
-OTHERS = {"correct": "Int64", "attacked": float, "clean": int}  # in a CSV
+KINDS = COLUMNS | {"clean": int, "attacked": float, "attacked_to": int}
+WHOLE = 2**53  # whole numbers below it are exact in float64
 
 
 def certify(
@@ -169,7 +169,7 @@ def read(path: Path) -> pd.DataFrame:
     Raises:
         DataError: The file is no such table; names the line and column.
     """
-    table = scan(path)
+    table = parsed(read_bytes(path), path)
     require_valid(table, path, first=2)
     return table
 
@@ -227,70 +227,47 @@ def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
             )
 
 
-def scan(path: Path) -> pd.DataFrame:
-    """Certificates as a CSV has them: cells are parsed, but their values are not checked.
+def parsed(raw: bytes, path: Path, *, separator: str = ",") -> pd.DataFrame:
+    """The certificates of a CSV: cells are parsed, but their values are not checked.
 
     Raises:
-        DataError: The file is missing or not a table of certificates.
+        DataError: It is no table of certificates; ``path`` is for messages.
     """
-    return parsed(read_bytes(path), path)
-
-
-def parsed(raw: bytes, path: Path, *, separator: str = ",") -> pd.DataFrame:
-    """The contents of a file as by `scan`; ``path`` is for messages."""
     try:
-        with np.errstate(invalid="ignore"):  # casting inf to an integer, which pandas then refuses
-            # a picture may be named NA: only empty cells count as missing
-            table = pd.read_csv(
-                io.BytesIO(raw),
-                sep=separator,
-                dtype=COLUMNS | OTHERS,
-                keep_default_na=False,
-                na_values=[""],
-            )
-    except (ValueError, TypeError, OverflowError) as error:  # pandas cannot parse it
-        where, reason = _wrong(raw, separator) or ("", one_line(error))
-        raise DataError(f"{path}{where}: not a table of certificates ({reason})") from None
+        table = pd.read_csv(io.BytesIO(raw), sep=separator, dtype=str, keep_default_na=False)
+    except ValueError as error:  # pandas cannot parse it
+        raise DataError(f"{path}: not a table of certificates ({one_line(error)})") from None
     if twice := [name for name in table if f"{name}.1" in table]:  # as pandas names the second
         raise DataError(f"{path}:1: column {twice[0]!r} comes twice")
     if missing := [name for name in COLUMNS if name not in table]:
         raise DataError(f"{path}: not a table of certificates, no column {missing[0]!r}")
     if "attacked" in table and "attacked_to" not in table:
         raise DataError(f"{path}: not a table of an attack, no column 'attacked_to'")
-    empty = table["correct"].isna() & (table["label"] == UNKNOWN)
-    table["correct"] = table["correct"].mask(empty, 0)
-    if "name" in table:  # empty in abstentions that pandas wrote
-        table["name"] = table["name"].fillna("")
-    whole = table.drop(columns="attacked", errors="ignore")  # empty where no attack succeeded
     if not isinstance(table.index, pd.RangeIndex):
-        raise DataError(f"{path}:2: not a table of certificates ({LONG})")
-    if (gaps := whole.isna()).any(axis=None):
-        row = int(gaps.any(axis=1).argmax())
-        text = f"{whole.columns[gaps.iloc[row].argmax()]} is empty, or the line is too short"
-        raise DataError(f"{path}:{row + 2}: not a table of certificates ({text})")
-    table["correct"] = table["correct"].astype(int)
-    for name in table.columns.difference([*COLUMNS]):
-        table[name] = table[name].map(lambda v: uncell(v) if isinstance(v, str) else v)
+        raise DataError(f"{path}:2: not a table of certificates (the line is too long)")
+    table = table.fillna("")  # of lines that are too short
+    unknown = table["label"] == str(UNKNOWN)
+    table["correct"] = table["correct"].mask(unknown & (table["correct"] == ""), "0")
+    for name in table:
+        table[name] = _column(table[name], path)
     return table
 
 
-def _wrong(raw: bytes, separator: str) -> tuple[str, str] | None:
-    """The line and the text of the first cell that is not of its column's type, if any."""
-    try:
-        table = pd.read_csv(io.BytesIO(raw), sep=separator, dtype=str, keep_default_na=False)
-    except ValueError:
-        return None
-    if not isinstance(table.index, pd.RangeIndex):
-        return ":2", LONG
-    for name, kind in (COLUMNS | {"clean": int}).items():
-        if kind is str or name not in table:
-            continue
-        numbers = pd.to_numeric(table[name], errors="coerce")
-        wrong = numbers.isna() if kind is float else numbers % 1 != 0
-        wrong &= (table[name] != "") | (name != "correct")
-        if wrong.any():
-            row = int(wrong.argmax())
-            cell = table[name].iloc[row]
-            whole = "" if kind is float else " whole"
-            return f":{row + 2}", f"{name} is {cell[:30]!r}, expected a{whole} number"
-    return None
+def _column(cells: pd.Series, path: Path) -> pd.Series:
+    """The text of ``cells`` as numbers, or as the names that they are."""
+    name, kind = str(cells.name), KINDS.get(str(cells.name))
+    numbers = pd.to_numeric(cells, errors="coerce")
+    empty = (cells == "") & (name != "attacked")  # where no attack succeeded
+    wrong = empty if kind in (None, str) else numbers.isna() & (cells != "") | empty
+    if kind is int:
+        wrong |= (numbers % 1 != 0) | (numbers.abs() >= WHOLE)
+    if wrong.any():
+        row = int(wrong.argmax())
+        text = f"{name} is {cells[row][:30]!r}, expected a{' whole' * (kind is int)} number"
+        text = f"{name} is empty, or the line is too short" if empty[row] else text
+        raise DataError(f"{path}:{row + 2}: not a table of certificates ({text})")
+    if kind is str or numbers.isna().all() or (kind is None and numbers.isna().any()):
+        return cells if kind is str else cells.map(uncell)
+    return (
+        numbers.astype(int) if kind is int else numbers if kind is None else numbers.astype(float)
+    )

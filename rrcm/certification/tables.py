@@ -29,9 +29,9 @@ def read(path: Path) -> pd.DataFrame:
 
 
 def scan(path: Path) -> pd.DataFrame:
-    """A table as written, its values not checked: as by `certify.scan` if it has all columns of it.
+    """A table as written, its values not checked: as by `certify.parsed` if it has all its columns.
 
-    Else it is as by `tsv.scan`, which says what it may look like. Both may be compressed by gzip;
+    Else it is as by `tsv.parsed`, which says what it may look like. Both may be compressed by gzip;
     `STDIN` is the standard input.
 
     Raises:

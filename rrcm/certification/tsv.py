@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rrcm.certification.certify import DIGITS, DOWN, printed, require_valid
+from rrcm.certification.certify import DIGITS, DOWN, printed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import DataError
-from rrcm.core.files import read_bytes, write_text
+from rrcm.core.files import write_text
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 NEEDED = ("label", "predict", "radius", "correct")
@@ -28,20 +28,7 @@ _NORM = re.compile(r"(l1|l2|linf)_radius")
 _NONE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 
-def read(path: Path) -> pd.DataFrame:
-    """A valid table of certificates, as by `certify.require_valid`; ``time`` if present.
-
-    Columns are ``COLUMNS``; attributes are those of `scan`.
-
-    Raises:
-        DataError: The file is not such a table; names line and column.
-    """
-    table = scan(path)
-    require_valid(table, path, first=line(table, 0))
-    return table
-
-
-def scan(path: Path) -> pd.DataFrame:
+def parsed(raw: bytes, path: Path) -> pd.DataFrame:
     """A table as written: cells are parsed, but their values are not checked.
 
     ``attrs["header"]`` are the names in the first line, or None if that is a row;
@@ -50,13 +37,8 @@ def scan(path: Path) -> pd.DataFrame:
     the radius of an abstention is 0 if it was negative.
 
     Raises:
-        DataError: The file is not such a table; names line and column.
+        DataError: It is no such table; names line and column. ``path`` is for messages.
     """
-    return parsed(read_bytes(path), path)
-
-
-def parsed(raw: bytes, path: Path) -> pd.DataFrame:
-    """The contents of a file as by `scan`; ``path`` is for messages."""
     lines = _lines(raw, path)
     between = separator(lines[0])
     first = cells(lines[0], between)
@@ -107,7 +89,7 @@ def cells(line: str, between: str | None) -> list[str]:
 
 
 def line(table: pd.DataFrame, row: int) -> int:
-    """The line number in the file of a row of `scan`, from 1."""
+    """The line number in the file of a row of `parsed`, from 1."""
     return row + (1 if table.attrs.get("header", COLUMNS) is None else 2)
 
 

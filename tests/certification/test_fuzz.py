@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rrcm.auditing.audit import audit
-from rrcm.certification import certify, tsv
+from rrcm.certification import certify, tables, tsv
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.votes import records
 from rrcm.core.errors import RrcmError
@@ -106,11 +106,11 @@ def read(path: Path) -> None:
             assert {table[c].dtype.kind for c in ("radius", "p_A")} == {"f"}
     elif path.suffix == ".tsv":
         with refusals():
-            table = tsv.scan(path)
+            table = tables.scan(path)
             assert [c for c in tsv.COLUMNS if c in table] == [*table.columns]
             assert {table[c].dtype.kind for c in tsv.COLUMNS[:3]} == {"i"}
         with refusals():
-            table = tsv.read(path)
+            table = tables.read(path)
             assert (np.isfinite(table["radius"]) & (table["radius"] >= 0)).all()
             assert table["correct"].isin((0, 1)).all() and table["idx"].is_unique
     else:
@@ -179,7 +179,7 @@ def test_a_header_that_means_nothing_is_refused(tmp_path):
 
 
 def test_a_folder_and_a_missing_file_are_refused(tmp_path):
-    for reader in (certify.read, tsv.read, records.read, audit):
+    for reader in (certify.read, tables.read, records.read, audit):
         with refused(RrcmError, str(tmp_path)):
             reader(tmp_path)
         with refused(RrcmError, f"{tmp_path / 'none'}: not found"):

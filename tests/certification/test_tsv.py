@@ -25,7 +25,7 @@ def path(tmp_path):
 
 def read(path, text, encoding="utf-8"):
     path.write_bytes(text.encode(encoding))
-    return tsv.read(path)
+    return tables.read(path)
 
 
 def test_a_published_table_is_read(path):
@@ -85,7 +85,7 @@ def test_how_it_was_typed_does_not_matter(path):
 def test_anything_else_is_refused_with_its_place(path, text, words):
     path.write_text(text, newline="")
     with refused(DataError, *words):
-        tsv.read(path)
+        tables.read(path)
     with refused(DataError, "not UTF-8"):
         read(path, HEADER + "º", encoding="latin-1")
 
@@ -116,7 +116,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_form_that_people_publish_is_the_same_table(tmp_path, monkeypatch, name):
     (tmp_path / "plain").write_text(HEADER + ROWS)
-    expected, raw = tsv.read(tmp_path / "plain"), OTHERS[name](HEADER + ROWS).encode()
+    expected, raw = tables.read(tmp_path / "plain"), OTHERS[name](HEADER + ROWS).encode()
     path, packed = tmp_path / name, tmp_path / f"{name}.gz"
     path.write_bytes(raw)
     packed.write_bytes(gzip.compress(raw))

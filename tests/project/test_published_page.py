@@ -8,7 +8,7 @@ import pytest
 from workspace import ROOT
 
 from benchmarks import audit, published
-from rrcm.certification import tsv
+from rrcm.certification import tables, tsv
 from rrcm.certification.votes import bounds
 
 PAGE = (ROOT / "docs/published.md").read_text()
@@ -69,7 +69,7 @@ def test_the_radius_at_another_alpha_is_between_its_ends(digits: int, tmp_path):
     truth = audit.simulate(np.random.default_rng(0), n=n, alpha=0.01, sigma=sigma, images=500)
     (audit.write_published if digits == 3 else tsv.write)(truth, tmp_path / "log.tsv")
 
-    low, high = published.harmonised(tsv.read(tmp_path / "log.tsv"), sigma=sigma)
+    low, high = published.harmonised(tables.read(tmp_path / "log.tsv"), sigma=sigma)
 
     for k, predict, a, b in zip(
         truth["n_A"], truth["predict"], low["radius"], high["radius"], strict=True
