@@ -37,23 +37,23 @@ def column(
     *,
     path: Path | None,
     shown: bool = True,
-) -> dict[str, list[int]]:
+) -> list[int] | None:
     """The column ``clean`` of the table of ``rows``: a class for each, `ABSTAIN` for NaN scores.
 
-    It takes one pass over the pictures, and is kept in ``path``. Empty with a ``budget``, which is
+    It takes one pass over the pictures, and is kept in ``path``. None with a ``budget``, which is
     for draws.
     """
     if header.budget:
-        return {}
+        return None
     if path is not None and path.exists():
         kept = read_json(path, DataError, hint="; remove it")
         if isinstance(kept, dict) and kept.get("of") == identity(header):
-            return {COLUMN: [kept[COLUMN][str(row.idx)] for row in rows]}
+            return [kept[COLUMN][str(row.idx)] for row in rows]
     found = _classified(backend, split, rows, header.batch_size, shown=shown)
     if path is not None:
         named = {str(row.idx): answer for row, answer in zip(rows, found, strict=True)}
         write_json(path, {"of": identity(header), COLUMN: named})
-    return {COLUMN: found}
+    return found
 
 
 def _classified(

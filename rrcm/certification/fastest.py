@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -26,7 +25,7 @@ import torch
 from rrcm.certification.sampling import batching, drawing, voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.voting import BoundNoise, trial_normals
-from rrcm.config.certification import Eval, Sampling
+from rrcm.config.certification import Eval, Precision, Sampling
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError, DataError
 from rrcm.core.files import read_json, write_json
@@ -41,6 +40,7 @@ ROWS = 16  # of the first calls
 LONG = 0.25  # seconds of such a call, beyond which larger batches are not tried
 ENOUGH = 1.0  # seconds of such a call, beyond which it alone is the measurement
 BATCHES = {"cpu": (16, 64, 256), "cuda": (256, 1024, 2048)}
+Way = tuple[str, Precision]  # a backend, and how it computes
 CLASSES = tuple("0123456789")  # of the images that are timed
 
 
@@ -49,7 +49,7 @@ class Candidate:
     """A way to draw votes, and its noisy images a second."""
 
     backend: str
-    precision: str
+    precision: Precision
     batch_size: int
     per_s: float
 
@@ -90,9 +90,14 @@ def choose(
         rates = _measured(opened, random_images(shape), batch_size)
         candidates = sorted(rates, key=lambda one: -one.per_s)
         write_json(path, [asdict(one) for one in candidates])
-    fastest: dict[str, Any] = asdict(candidates[0])
-    del fastest["per_s"]
-    return dataclasses.replace(draws, **fastest), candidates
+    fastest = candidates[0]
+    draws = dataclasses.replace(
+        draws,
+        backend=fastest.backend,
+        precision=fastest.precision,
+        batch_size=fastest.batch_size,
+    )
+    return draws, candidates
 
 
 def _kept(path: Path) -> list[Candidate]:
@@ -116,15 +121,15 @@ def _key(evaluation: Eval, *asked: object) -> str:
 
 def _opened(
     evaluation: Eval, draws: Sampling, precisions: tuple[str, ...], only: str | None
-) -> dict[tuple[str, str], Backend]:
+) -> dict[Way, Backend]:
     """Open what can run here, by names of backend and precision."""
     opened, refused = {}, []
     for name, precision in variants("cuda" if torch.cuda.is_available() else "cpu"):
         if precision not in precisions or only not in (None, name):
             continue
-        way: dict[str, Any] = {"backend": name, "precision": precision}
+        way = dataclasses.replace(draws, backend=name, precision=precision)
         try:
-            opened[name, precision] = drawing.backend(evaluation, dataclasses.replace(draws, **way))
+            opened[name, precision] = drawing.backend(evaluation, way)
         except (BackendError, CheckpointError, DataError) as error:  # weights are elsewhere, say
             refused.append(str(error))
     if not opened:
@@ -133,24 +138,22 @@ def _opened(
     return opened
 
 
-def _measured(
-    opened: dict[tuple[str, str], Backend], split: Split, batch_size: int | None
-) -> list[Candidate]:
+def _measured(opened: dict[Way, Backend], split: Split, batch_size: int | None) -> list[Candidate]:
     """Return the rate of each backend with each batch size."""
     threads, workers = torch.get_num_threads(), drawing.workers()
-    rates: dict[tuple[str, str, int], float] = {}
+    best: dict[tuple[str, Precision, int], Candidate] = {}
     try:
-        for _ in range(TURNS):
-            for (name, precision), backend in opened.items():
-                for size, rate in _rates(backend, split, batch_size, workers=workers).items():
-                    key = (name, precision, size)
-                    rates[key] = max(rate, rates.get(key, 0.0))
+        for _, (name, precision) in itertools.product(range(TURNS), opened):
+            backend = opened[name, precision]
+            for size, rate in _rates(backend, split, batch_size, workers=workers).items():
+                way = Candidate(
+                    backend=name, precision=precision, batch_size=size, per_s=round(rate, 1)
+                )
+                key = (name, precision, size)
+                best[key] = max(way, best.get(key, way), key=lambda one: one.per_s)
     finally:
         torch.set_num_threads(threads)  # backends on the CPU leave it at one
-    return [
-        Candidate(backend=name, precision=precision, batch_size=size, per_s=round(rate, 1))
-        for (name, precision, size), rate in rates.items()
-    ]
+    return [*best.values()]
 
 
 def _rates(
@@ -183,7 +186,7 @@ def random_images(shape: tuple[int, int, int]) -> Split:
     return Split(idx=np.arange(64), images=images, labels=labels, classes=CLASSES, max_value=255)
 
 
-def variants(device: str) -> list[tuple[str, str]]:
+def variants(device: str) -> list[Way]:
     """Return the backends, each with the precisions that it offers on a kind of device."""
     modules = {name: registry.load("backends", name) for name in registry.names("backends")}
     return [(name, each) for name, one in modules.items() for each in one.AUTO.get(device, ())]

@@ -146,10 +146,10 @@ class Certifier:
                 budget_start=budget_start,
             )
             beside = path and path.with_name(f"{path.name}.clean.json")
-            column = clean.column(
+            plain = clean.column(
                 smoothed.backend, split, answers.header, answers.rows, path=beside, shown=progress
             )
-            answers = dataclasses.replace(answers, clean=column.get(clean.COLUMN))
+            answers = dataclasses.replace(answers, clean=plain)
             brightest = float(np.asarray(split.images).max()) / split.max_value
             warn(duplicates.line(answers.pictures, split.labels.tolist()), stacklevel=3)
             warn(plausibility.of_answers(answers, answers.rows, brightest=brightest), stacklevel=3)
@@ -466,9 +466,6 @@ def _kept(path: Path, header: Header, split: Split) -> tuple[Header, list[Row]]:
         VotesError: They are votes of something else.
     """
     kept, rows = records.read(path)
-    if header.provider.startswith(f"{kept.provider} "):
-        # Older votes do not say which version it was of what computed them.
-        header = dataclasses.replace(header, provider=kept.provider)
     if kept != header:
         known = store.reusable([path], header, split)
         if len(known) < len(split.idx):

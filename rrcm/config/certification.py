@@ -14,6 +14,7 @@ OPSETS = (
     25,
 )  # of ONNX: below, torch writes another; above, ONNX Runtime refuses what it writes
 DRAWS = 2**32  # most draws per image: a draw's index is 32 bits of the noise counter
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
 SUBSET = re.compile(r"all|(every|first):[1-9][0-9]{0,9}")
 
 LEAST_NOISE = 1e-4  # sigma: a fortieth of a grey level; radii of less round to 0
@@ -165,7 +166,7 @@ class Sample:
     """
 
     backend: Annotated[str, Of("backends")]
-    precision: Literal["fp32", "bf16", "fp16", "int8"]
+    precision: Precision
     batch_size: int
     noise: Annotated[str, Of("distributions")]
     n0: int

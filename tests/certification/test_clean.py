@@ -35,7 +35,7 @@ def column(backend: Asked, *, path=None, **changes) -> list[int]:
     pairs = zip(rows, SPLIT.idx.tolist(), strict=True)
     rows = [dataclasses.replace(row, idx=idx) for row, idx in pairs][::-1]
     found = clean.column(backend, SPLIT, head, rows, path=path, shown=False)
-    return found.get(clean.COLUMN, [])[::-1]
+    return (found or [])[::-1]
 
 
 def test_every_picture_is_answered_in_one_pass_which_is_kept(tmp_path):

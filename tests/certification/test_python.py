@@ -30,7 +30,6 @@ from workspace import ROOT
 import rrcm
 from rrcm.certification.answers import Answers
 from rrcm.certification.sampling import sampler, voting
-from rrcm.certification.votes import records
 from rrcm.core.errors import BackendError, ConfigError, DataError, PlausibilityWarning, VotesError
 from rrcm.inference.foreign import _probes
 
@@ -728,22 +727,6 @@ def test_votes_are_kept_and_an_interrupted_call_goes_on(
         smooth().certify(IMAGES, votes=path, **fresh | {"n": 2000})
     with refused(VotesError, "weights was"):
         smooth(swapped()).certify(IMAGES, votes=path, **fresh)
-
-
-def test_votes_that_do_not_say_which_version_drew_them_are_read(tmp_path: Path):
-    """As those of earlier releases; but nothing is added to them."""
-    path = tmp_path / "votes.jsonl"
-    wanted = smooth().certify(IMAGES, **FAST)
-    plain, _, _ = wanted.header.provider.partition(" ")
-    older = dataclasses.replace(wanted.header, provider=plain)
-    records.write(path, older, wanted.rows)
-
-    assert said(smooth().certify(IMAGES, votes=path, **FAST)) == said(wanted)
-    assert records.read(path)[0] == older
-
-    path.rename(f"{path}.journal")
-    with refused(VotesError, f"provider was '{plain}', is '{plain} "):
-        smooth().certify(IMAGES, votes=path, **FAST)
 
 
 def swapped() -> nn.Module:

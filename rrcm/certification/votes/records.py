@@ -90,6 +90,11 @@ class Header:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
     @property
+    def foreign(self) -> bool:
+        """Whether the votes are of a classifier trained elsewhere."""
+        return self.backend.startswith("foreign/")
+
+    @property
     def batch(self) -> int:
         """Rows of a batch: ``batch_size``, but never more than all draws of all images."""
         return max(1, min(self.batch_size, self.images * (self.n0 + self.n)))

@@ -32,11 +32,9 @@ def attack(request: Request, project: Project, search: Search) -> str:
             radii=radii, search=search, path=path, shown=True,
         )  # fmt: skip
     entry, written = on_demand.certified(request.certificates, header, rows, project)
-    also = on_demand.cleaned(header, rows, opened)
+    whole = on_demand.cleaned(entry.table, header, rows, opened)
     out = written.with_name(f"{entry.name}-attack-{asked}")
-    entry = dataclasses.replace(
-        entry, name=out.name, table=entry.table.assign(**also, **found.attacked)
-    )
+    entry = dataclasses.replace(entry, name=out.name, table=whole.assign(**found.attacked))
     certify.write(entry.table, out.with_name(f"{out.name}.csv"))
     report.write([entry], out, subject=opened.name, radii=radii, confidence=confidence)
     table = attacked.table([entry], radii=radii, confidence=confidence).drop(columns="method")

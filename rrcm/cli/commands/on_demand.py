@@ -21,7 +21,6 @@ from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.cli.classifiers import Opened, note
 from rrcm.cli.commands import repeated, trial
-from rrcm.cli.commands.trial import FOREIGN
 from rrcm.cli.project import Described, Project
 from rrcm.cli.requests import Request
 from rrcm.config.certification import Report
@@ -51,9 +50,8 @@ def certify(request: Request, project: Project) -> str:
     warn(plausibility.of_votes(header, rows, tried))
     if opened.files:
         table["file"] = table["idx"].map(opened.files)
-    whole = table.assign(**cleaned(header, rows, opened))
-    foreign = header.backend.startswith(FOREIGN)
-    certification.write(whole if foreign else table, written)  # a run's is that of its stage
+    whole = cleaned(table, header, rows, opened)
+    certification.write(whole if header.foreign else table, written)  # a run's is that of its stage
     entry = dataclasses.replace(entry, table=whole)
     lines = [
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
@@ -84,7 +82,7 @@ def certified(
 ) -> tuple[Entry, Path]:
     """Return votes as an entry of a table, and where its certificates are to be written."""
     described = Described(model=header.run, method="")
-    if not header.backend.startswith(FOREIGN):
+    if not header.foreign:
         described = project.described(header)
     name = _written_as(header, certificates)
     entry = dataclasses.replace(
@@ -98,10 +96,11 @@ def certified(
     return entry, RESULTS / f"{name}.csv"
 
 
-def cleaned(header: Header, rows: list[Row], opened: Opened) -> dict[str, list[int]]:
-    """Return the answers without noise as a column, found once for the same pictures."""
+def cleaned(table: pd.DataFrame, header: Header, rows: list[Row], opened: Opened) -> pd.DataFrame:
+    """Return the table with the answers without noise, found once for the same pictures."""
     path = CLEAN / f"{clean.identity(header)}.json"
-    return clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
+    plain = clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
+    return table if plain is None else table.assign(clean=plain)
 
 
 def repetition(header: Header, opened: Opened) -> list[str]:
@@ -193,12 +192,11 @@ def _name(header: Header) -> str:
     parts += [header.split] if header.split == "choice" else []
     parts += [header.subset.replace(":", "")] if header.subset != "all" else []
     parts += [f"b{header.budget:.12g}s"] if header.budget else []
-    foreign = header.backend.startswith(FOREIGN)  # its name does not identify it
-    if not foreign:
+    if not header.foreign:  # the name of a file does not identify it
         usual = ((key, getattr(DRAWS, key)) for key in ("backend", "precision", "noise"))
         parts += [getattr(header, key) for key, value in usual if getattr(header, key) != value]
         parts += [f"seed{header.seed}"] if header.seed != DRAWS.seed else []
-    if foreign or _unusual(header):
+    if header.foreign or _unusual(header):
         parts += [records.digest(dataclasses.replace(header, shard="1/1"))[:8]]
     parts += [header.certificate] if header.certificate != DRAWS.certificate else []
     return "-".join(parts)

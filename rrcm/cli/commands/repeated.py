@@ -9,7 +9,6 @@ from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.sampling import store
 from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header
-from rrcm.cli.commands.trial import FOREIGN
 from rrcm.core.errors import ConfigError, VotesError
 from rrcm.core.files import read_json
 from rrcm.data.splits.shards import Split
@@ -74,7 +73,7 @@ def attacks(header: Header, folder: Path) -> list[str]:
 
 def _classifier(header: Header) -> tuple[str, float]:
     # A run's weights are others in another precision; the name of a file from elsewhere is anyone's
-    return header.weights if header.backend.startswith(FOREIGN) else header.run, header.sigma
+    return header.weights if header.foreign else header.run, header.sigma
 
 
 def _is_same_claim(one: Header, other: Header) -> bool:

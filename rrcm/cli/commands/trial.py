@@ -12,8 +12,6 @@ from rrcm.core import registry
 from rrcm.core.errors import warn
 from rrcm.core.files import write_json
 
-FOREIGN = "foreign/"  # prefix of the backend of a classifier trained elsewhere
-
 
 def ensure(path: Path, wanted: Header, source: Opened) -> None:
     """Try the classifier, note the findings, and keep them in ``path``; once for the same votes.
@@ -30,7 +28,7 @@ def ensure(path: Path, wanted: Header, source: Opened) -> None:
         sigma=wanted.sigma,
         seed=wanted.noise_key,
         batch_size=wanted.batch_size,
-        ours=not wanted.backend.startswith(FOREIGN),
+        ours=not wanted.foreign,
     )
     note(plausibility.fact(tried, sigma=wanted.sigma))
     warn(plausibility.of_votes(wanted, [], tried))
