@@ -22,5 +22,4 @@ DRAWS = Sampling(
     alpha=0.001,
     stopping={},
 )
-RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.5]  # of the presets
 CONFIDENCE = 0.95  # of intervals

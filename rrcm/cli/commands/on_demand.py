@@ -24,8 +24,8 @@ from rrcm.cli.commands import repeated, trial
 from rrcm.cli.project import Described, Project
 from rrcm.cli.requests import Request
 from rrcm.config.certification import Report
-from rrcm.config.defaults import CONFIDENCE, DRAWS, RADII
-from rrcm.core import locks, registry
+from rrcm.config.defaults import CONFIDENCE, DRAWS
+from rrcm.core import locks
 from rrcm.core.errors import printable, warn
 from rrcm.core.files import require_place, write_text
 
@@ -181,38 +181,12 @@ def header_of(request: Request, opened: Opened) -> Header:
     return header
 
 
-def _name(header: Header) -> str:
-    """Return the name of a request's files, another one for all that options can change.
-
-    What is not in it as text, and not usual, is in a digest.
-    """
-    parts = [header.run, f"e{header.sigma:.12g}", f"n{header.n}", header.stop]
-    if (radii := header.stopping.get("radii", RADII)) != RADII:
-        parts += ["r" + (f"{min(radii):g}to{max(radii):g}" if radii[1:] else f"{radii[0]:g}")]
-    parts += [header.split] if header.split == "choice" else []
-    parts += [header.subset.replace(":", "")] if header.subset != "all" else []
-    parts += [f"b{header.budget:.12g}s"] if header.budget else []
-    if not header.foreign:  # the name of a file does not identify it
-        usual = ((key, getattr(DRAWS, key)) for key in ("backend", "precision", "noise"))
-        parts += [getattr(header, key) for key, value in usual if getattr(header, key) != value]
-        parts += [f"seed{header.seed}"] if header.seed != DRAWS.seed else []
-    if header.foreign or _unusual(header):
-        parts += [records.digest(dataclasses.replace(header, shard="1/1"))[:8]]
-    parts += [header.certificate] if header.certificate != DRAWS.certificate else []
-    return "-".join(parts)
-
-
-def _unusual(header: Header) -> bool:
-    usual = registry.load("stopping", header.stop).DEFAULTS
-    nobodys = reach.named(dataclasses.replace(header, stopping=usual)).stopping
-    return (header.n0, header.batch_size) != (DRAWS.n0, DRAWS.batch_size) or (
-        header.stopping not in (nobodys, usual | {"radii": RADII})
-    )
-
-
 def _written_as(header: Header, certificates: list[str]) -> str:
-    named = certificates if certificates != [header.certificate] else []
-    return "-".join([_name(header), *named, f"a{header.alpha}"])
+    """Return the name of a request's files: all that options can change is in a digest."""
+    parts = [header.run, f"e{header.sigma:.12g}", f"n{header.n}", header.stop]
+    parts += [records.digest(dataclasses.replace(header, shard="1/1"))[:8]]
+    parts += certificates if certificates != [DRAWS.certificate] else []
+    return "-".join([*parts, f"a{header.alpha}"])
 
 
 def _left_out_file(name: str) -> Path:
