@@ -106,7 +106,9 @@ def of_answers(
         if one.attacked and rows != one.rows:
             raise DataError(f"{name}: attacked with other labels; attack with these ones")
         notes += duplicates.line(one.pictures, [row.label for row in rows])
-        notes += [f"{name}: {line}" for line in plausibility.of_answers(one, rows)]
+        notes += [
+            f"{name}: {line}" for line in plausibility.of_votes(one.header, rows, plain=one.clean)
+        ]
         entry = from_votes(name, one.header, rows)
         relabelled = [row.label for row in one.rows] != first
         table = entry.table.assign(**one.further)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from rrcm.certification.answers import Answers
 from rrcm.certification.votes.records import Header, Row
 from rrcm.core.labels import UNKNOWN
 
@@ -47,21 +46,15 @@ def fact(tried: TrialAnswers, *, sigma: float) -> str:
     return f"{plain} of {total} right without noise, {noisy} of {total} {under}"
 
 
-def of_votes(header: Header, rows: list[Row], tried: TrialAnswers | None) -> list[str]:
-    """`warnings` of votes, or of what was ``tried`` before any."""
-    labels, answers = smoothed(rows)
-    if tried and not rows:
-        labels, answers = tried.labels, tried.noisy
-    return warnings(tried, labels, answers, classes=header.classes, sigma=header.sigma)
-
-
-def of_answers(answers: Answers, rows: list[Row], *, brightest: float = 1.0) -> list[str]:
-    """`warnings` of answers, whose ``rows`` may have other labels."""
+def of_votes(
+    header: Header, rows: list[Row], *, plain: list[int] | None, brightest: float = 1.0
+) -> list[str]:
+    """`warnings` of votes, and of the answers ``plain`` without noise, if they are known."""
     labels, noisy = smoothed(rows)
     tried = TrialAnswers(labels=[], plain=[], noisy=[], brightest=brightest)
-    if answers.clean is not None:
-        tried = dataclasses.replace(tried, labels=labels, plain=answers.clean, noisy=noisy)
-    return of_votes(answers.header, rows, tried)
+    if plain is not None:
+        tried = dataclasses.replace(tried, labels=labels, plain=plain, noisy=noisy)
+    return warnings(tried, labels, noisy, classes=header.classes, sigma=header.sigma)
 
 
 def smoothed(rows: list[Row]) -> tuple[list[int], list[int]]:

@@ -152,7 +152,8 @@ class Certifier:
             answers = dataclasses.replace(answers, clean=plain)
             brightest = float(np.asarray(split.images).max()) / split.max_value
             warn(duplicates.line(answers.pictures, split.labels.tolist()), stacklevel=3)
-            warn(plausibility.of_answers(answers, answers.rows, brightest=brightest), stacklevel=3)
+            lines = plausibility.of_votes(header, answers.rows, plain=plain, brightest=brightest)
+            warn(lines, stacklevel=3)
             return answers
 
     @arguments.checked("images", "labels")

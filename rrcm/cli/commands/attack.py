@@ -32,9 +32,9 @@ def attack(request: Request, project: Project, search: Search) -> str:
             radii=radii, search=search, path=path, shown=True,
         )  # fmt: skip
     entry, written = on_demand.certified(request.certificates, header, rows, project)
-    whole = on_demand.cleaned(entry.table, header, rows, opened)
+    further = {"clean": on_demand.cleaned(header, rows, opened)} | found.attacked
     out = written.with_name(f"{entry.name}-attack-{asked}")
-    entry = dataclasses.replace(entry, name=out.name, table=whole.assign(**found.attacked))
+    entry = dataclasses.replace(entry, name=out.name, table=entry.table.assign(**further))
     certify.write(entry.table, out.with_name(f"{out.name}.csv"))
     report.write([entry], out, subject=opened.name, radii=radii, confidence=confidence)
     table = attacked.table([entry], radii=radii, confidence=confidence).drop(columns="method")

@@ -14,18 +14,18 @@ from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
-from rrcm.certification import clean, plausibility
+from rrcm.certification import checks, clean, plausibility
 from rrcm.certification.sampling import drawing
 from rrcm.certification.sampling.store import Store
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.cli.classifiers import Opened, note
-from rrcm.cli.commands import repeated, trial
+from rrcm.cli.commands import repeated
 from rrcm.cli.project import Described, Project
 from rrcm.cli.requests import Request
 from rrcm.config.certification import Report
 from rrcm.config.defaults import CONFIDENCE, DRAWS
-from rrcm.core import locks
+from rrcm.core import locks, registry
 from rrcm.core.errors import printable, warn
 from rrcm.core.files import require_place, write_text
 
@@ -46,11 +46,11 @@ def certify(request: Request, project: Project) -> str:
         )
     report = shown(request.report, header)
     entry, written = certified(request.certificates, header, rows, project)
-    table, tried = entry.table, trial.read(_tried(header))
-    warn(plausibility.of_votes(header, rows, tried))
+    table, plain = entry.table, cleaned(header, rows, opened)
+    warn(plausibility.of_votes(header, rows, plain=plain))
     if opened.files:
         table["file"] = table["idx"].map(opened.files)
-    whole = cleaned(table, header, rows, opened)
+    whole = table if plain is None else table.assign(clean=plain)
     certification.write(whole if header.foreign else table, written)  # a run's is that of its stage
     entry = dataclasses.replace(entry, table=whole)
     lines = [
@@ -62,7 +62,6 @@ def certify(request: Request, project: Project) -> str:
         *reach.beyond(header, report.radii),
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
-        *([f"tried before: {plausibility.fact(tried, sigma=header.sigma)}"] if tried else []),
         *repetition(header, opened),
         *opened.notes,
         *_left_out(entry.name, opened),
@@ -96,11 +95,10 @@ def certified(
     return entry, RESULTS / f"{name}.csv"
 
 
-def cleaned(table: pd.DataFrame, header: Header, rows: list[Row], opened: Opened) -> pd.DataFrame:
-    """Return the table with the answers without noise, found once for the same pictures."""
+def cleaned(header: Header, rows: list[Row], opened: Opened) -> list[int] | None:
+    """Return the answers without noise, found once for the same pictures; see `clean.column`."""
     path = CLEAN / f"{clean.identity(header)}.json"
-    plain = clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
-    return table if plain is None else table.assign(clean=plain)
+    return clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
 
 
 def repetition(header: Header, opened: Opened) -> list[str]:
@@ -154,17 +152,24 @@ def drawn(request: Request, opened: Opened) -> Votes:
 
 
 def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
-    """Refuse a request that cannot be certified, before anything is drawn."""
+    """Refuse what cannot be certified before it is drawn, and say what a trial found."""
     certificates = request.certificates
     certification.require(wanted, certificates=certificates)
     require_place(
         _left_out_file(_written_as(wanted, certificates))
     )  # the longest of the file names
-    trial.ensure(_tried(wanted), wanted, opened)
-
-
-def _tried(header: Header) -> Path:
-    return VOTES.path(dataclasses.replace(header, shard="1/1"), ".tried.json")
+    tried = checks.examine(
+        opened.smoothed.backend,
+        opened.split,
+        noise=registry.load("distributions", wanted.noise),
+        sigma=wanted.sigma,
+        seed=wanted.noise_key,
+        batch_size=wanted.batch_size,
+        ours=not wanted.foreign,
+    )
+    note(plausibility.fact(tried, sigma=wanted.sigma))
+    labels, noisy = tried.labels, tried.noisy
+    warn(plausibility.warnings(tried, labels, noisy, classes=wanted.classes, sigma=wanted.sigma))
 
 
 def header_of(request: Request, opened: Opened) -> Header:
