@@ -258,16 +258,14 @@ def _column(cells: pd.Series, path: Path) -> pd.Series:
     name, kind = str(cells.name), KINDS.get(str(cells.name))
     numbers = pd.to_numeric(cells, errors="coerce")
     empty = (cells == "") & (name != "attacked")  # where no attack succeeded
-    wrong = empty if kind in (None, str) else numbers.isna() & (cells != "") | empty
+    wrong = numbers.isna() & (cells != "") & (kind in (int, float))
     if kind is int:
         wrong |= (numbers % 1 != 0) | (numbers.abs() >= WHOLE)
-    if wrong.any():
-        row = int(wrong.argmax())
+    if (wrong | empty).any():
+        row = int((wrong | empty).argmax())
         text = f"{name} is {cells[row][:30]!r}, expected a{' whole' * (kind is int)} number"
         text = f"{name} is empty, or the line is too short" if empty[row] else text
         raise DataError(f"{path}:{row + 2}: not a table of certificates ({text})")
-    if kind is str or numbers.isna().all() or (kind is None and numbers.isna().any()):
-        return cells if kind is str else cells.map(uncell)
-    return (
-        numbers.astype(int) if kind is int else numbers if kind is None else numbers.astype(float)
-    )
+    if kind is None:
+        return cells.map(uncell) if numbers.isna().any() else numbers
+    return cells if kind is str else numbers.astype(kind)
