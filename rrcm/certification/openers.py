@@ -70,7 +70,6 @@ def smooth(
         "classes: numbers are those of the outputs, 0, 1, …; other names are text, such as "
         "[str(k) for k in …]",
     )
-    size = None if shape is None else shape[1:]
     if isinstance(classifier, torch.export.ExportedProgram):
         classifier = classifier.module()
     if isinstance(classifier, nn.Module):
@@ -94,16 +93,26 @@ def smooth(
             "a function of your own can be the forward() of an nn.Module"
         )
     name = str(classifier)
-    given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
-    given |= {"classes": names, "resize": resize, "upright": upright, "count_nan": count_nan}
-    if name.endswith(".onnx"):
-        channels = None if shape is None else shape[0]
-        return foreign("onnx", name, channels=channels, output=output, **given)
-    if Path("onnx", f"{name}.onnx").exists():
+    kind = "onnx" if name.endswith(".onnx") else "timm"
+    if kind == "timm" and Path("onnx", f"{name}.onnx").exists():
         if mean or std or shape or weights or output or count_nan:
             raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
         return trained(name, sigma=sigma)
-    opened = foreign("timm", name, weights=weights, **given)
+    opened = foreign(
+        kind,
+        name,
+        sigma=sigma,
+        classes=names,
+        mean=mean,
+        std=std,
+        size=None if shape is None else shape[1:],
+        channels=None if shape is None else shape[0],
+        resize=resize,
+        upright=upright,
+        weights=weights,
+        output=output,
+        count_nan=count_nan,
+    )
     for line in opened.backend.notes:
         warnings.warn(line, stacklevel=3)
     return opened
