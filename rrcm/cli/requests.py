@@ -88,11 +88,10 @@ def resolve(options: Options, source: ClassifierSource, settings: Settings) -> R
 
 def _sampling(options: Options, settings: Settings, report: Report | None) -> Sampling:
     """Return how votes are drawn; radii that are named are those that the rule decides."""
-    given = {name: getattr(options, name) for name in TYPES}
     values = {
-        name: cast(value, TYPES[name], where=f"--{name.replace('_', '-')}")
-        for name, value in given.items()
-        if value is not None
+        name: cast(value, kind, where=f"--{name.replace('_', '-')}")
+        for name, kind in TYPES.items()
+        if (value := getattr(options, name)) is not None
     }
     sample, tolerance = dataclasses.replace(settings.sample, **values), options.tolerance
     rule = registry.load("stopping", sample.stop)
