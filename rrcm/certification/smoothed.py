@@ -124,7 +124,7 @@ class Certifier:
             seed = kept.seed if seed is None else seed
             batch_size = batch_size or kept.batch_size
         with _threads_restored():
-            smoothed, split = self._for(images, labels)
+            smoothed, split = self._fitted(images, labels)
             draws = _stopping_at(smoothed.draws, stop, radii)
             draws = dataclasses.replace(
                 draws,
@@ -201,7 +201,7 @@ class Certifier:
         search = Search(copies=copies, steps=steps, restarts=restarts)
         radii = None if radii is None else _sorted(radii)
         with _threads_restored():
-            smoothed, split = self._for(images, labels)
+            smoothed, split = self._fitted(images, labels)
             if answers is not None:
                 for name, value in {"n": n, "n0": n0, "alpha": alpha}.items():
                     require(
@@ -251,14 +251,15 @@ class Certifier:
         """
         require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         require(0 <= idx < 2**32, f"idx: must be in [0, 2^32), as the noise counts, got {idx}")
-        smoothed, split = self._for([image], None)
+        smoothed, split = self._fitted([image], None)
         if len(split.idx) != 1:
             raise DataError(f"image: expected one picture, got {len(split.idx)}; see certify")
         split = dataclasses.replace(split, idx=np.array([idx]))
         header = smoothed._definition(split, seed, budget)
         return smoothed._sampled(split, header, workers=workers)[0]
 
-    def _for(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
+    def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
+        """The classifier of pictures of this shape, and the images as it gets them."""
         raise NotImplementedError
 
 
@@ -300,7 +301,7 @@ class Smoothed(Certifier):
             split = dataclasses.replace(split, max_value=self.max_value)
         return split
 
-    def _for(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
+    def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         return self, self.split(images, labels)
 
     def header(
@@ -399,7 +400,7 @@ class SmoothedNetwork(Certifier):
             )
             return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
 
-    def _for(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
+    def _fitted(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
         split = given.collect(images, labels=labels, classes=self.classes, fit=None)
         _, *shape = split.images.shape
         smoothed = self.at(tuple(shape))

@@ -280,7 +280,7 @@ def test_a_run_is_attacked_by_the_gradients_of_its_network(tmp_path: Path):
     shape = (MODEL.shape["channels"], MODEL.shape["image_size"], MODEL.shape["image_size"])
     smoothed = Smoothed(backend, shape=shape, trained=tmp_path / "models/run")
     x = torch.rand(4, *shape, requires_grad=True)
-    _, split = smoothed._for(x.detach(), [0, 1, 2, 3])
+    _, split = smoothed._fitted(x.detach(), [0, 1, 2, 3])
 
     scores = attack.differentiable(smoothed, split)(x, torch.tensor(SIGMA))
 
