@@ -33,6 +33,7 @@ COLUMNS = {
     "stop": str,
 }
 KINDS = COLUMNS | {"clean": int, "attacked": float, "attacked_to": int}
+OPTIONAL = {"attacked", "name"}  # empty where no attack succeeded, and for abstentions
 WHOLE = 2**53  # whole numbers below it are exact in float64
 
 
@@ -257,7 +258,7 @@ def _column(cells: pd.Series, path: Path) -> pd.Series:
     """The text of ``cells`` as numbers, or as the names that they are."""
     name, kind = str(cells.name), KINDS.get(str(cells.name))
     numbers = pd.to_numeric(cells, errors="coerce")
-    empty = (cells == "") & (name != "attacked")  # where no attack succeeded
+    empty = (cells == "") & (name not in OPTIONAL)
     wrong = numbers.isna() & (cells != "") & (kind in (int, float))
     if kind is int:
         wrong |= (numbers % 1 != 0) | (numbers.abs() >= WHOLE)
