@@ -8,14 +8,11 @@ multiply-add, over the peak of the same precision: work that the engine avoids c
 """
 
 import argparse
-import itertools
-import os
-import platform
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +24,8 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from rrcm.certification.sampling import batching, drawing, voting
-from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.voting import BoundNoise
+from rrcm.certification import fastest
+from rrcm.certification.sampling import drawing
 from rrcm.config.certification import Export
 from rrcm.config.sections import Model
 from rrcm.core import registry
@@ -48,13 +44,6 @@ SIDES = {"lenet": 28, "resnet9": 32, "resnet20": 32, "resnet110": 32, "resnet50"
 SIDES |= dict.fromkeys(vit.SIZES, 8)
 GREY = (8, 28)  # image sizes of data in grey
 LOOP_BATCH = 500  # of the usual loop
-TORCH = [("torch", "fp32"), ("torch", "bf16")]
-BATCHES = {"cpu": (16, 64, 256), "cuda": (256, 1024, 2048)}
-CLASSES = tuple("0123456789")  # of the images that are timed
-VARIANTS = {  # backends, each with a precision that it offers on a kind of device
-    "cpu": [("lanes", "fp32"), ("onnx", "fp32"), ("onnx", "int8"), *TORCH],
-    "cuda": [("onnx", "fp32"), ("onnx", "fp16"), *TORCH],
-}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRODUCTS = {  # ONNX Runtime's on a CPU: operator, types of its inputs and of the product
     "fp32": ("MatMul", (np.float32, np.float32, np.float32)),
@@ -90,10 +79,10 @@ def measure(
         x = torch.from_numpy(subject.split.pixels(0))
         for _ in range(repeats):
             for (name, precision), backend in backends.items():
-                for batch in batches or BATCHES[device]:
+                for batch in batches or fastest.BATCHES[device]:
                     torch.set_num_threads(threads)  # backends on the CPU leave it at one
                     workers = drawing.workers()
-                    rate = engine_rate(backend, subject.split, batch, workers, seconds)
+                    rate = fastest.engine_rate(backend, subject.split, batch, workers, seconds)
                     rates[name, precision, batch].append(rate)
             torch.set_num_threads(threads)
             network = subject.network.to(device)
@@ -104,7 +93,7 @@ def measure(
     median_peaks = {name: statistics.median(turns) for name, turns in sorted(peaks.items())}
     head = (
         f"{model} at {image_size} x {image_size}, {subject.flops / 1e6:,.2f} MFLOP an image; "
-        f"{torch.cuda.get_device_name() if device == 'cuda' else machine()}, {threads} "
+        f"{torch.cuda.get_device_name() if device == 'cuda' else fastest.machine()}, {threads} "
         f"threads; torch {torch.__version__}, onnxruntime {onnxruntime.__version__}; medians of "
         f"{repeats}\nmatrix products, GFLOP/s: "
     )
@@ -147,14 +136,14 @@ def prepare(root: Path, model: str, image_size: int) -> Subject:
     channels = 1 if image_size in GREY else 3
     declared = _declared(model, image_size, channels)
     architecture, normed = declared.architecture, declared.architecture == "vit"
-    classes = CLASSES
+    classes = fastest.CLASSES
     network = classifier.build(
         declared, classes=len(classes), condition="exact", final_norm=normed
     ).eval()
     nn.init.normal_(network.head.weight)
     config = {"classes": classes, "condition": "exact", "final_norm": normed}
     classifier.save(root / "models/bench", network.state_dict(), model=declared, config=config)
-    split = random_images((channels, image_size, image_size))
+    split = fastest.random_images((channels, image_size, image_size))
     weights = sha256(root / "models/bench/model.safetensors")
     metadata = {"classes": classes, "sigma": SIGMA, "run": "bench", "weights": weights}
     settings = Export(opset=20, parity_images=2, tolerance=1e-2)
@@ -209,56 +198,11 @@ def opened(subject: Subject, name: str, precision: str, device: str) -> Backend:
 
 def native(device: str) -> list[tuple[str, str]]:
     """Return the variants that the processor computes natively; emulation would take hours."""
-    peaks = {name: gemm_peak(dtype, device, size=256) for name, dtype in DTYPES.items()}
+    offered = fastest.variants(device)
+    precisions = {precision for _, precision in offered} & {*DTYPES}
+    peaks = {name: gemm_peak(DTYPES[name], device, size=256) for name in precisions}
     slow = {name for name, peak in peaks.items() if peak < peaks["fp32"] / 3}
-    return [variant for variant in VARIANTS[device] if variant[1] not in slow]
-
-
-def random_images(shape: tuple[int, int, int]) -> Split:
-    """Return 64 images of ``shape`` [C, H, W]: the speed does not depend on what they show."""
-    images = np.random.default_rng(0).integers(0, 256, (64, *shape), dtype=np.uint8)
-    labels = np.zeros(64, dtype=np.int64)
-    return Split(idx=np.arange(64), images=images, labels=labels, classes=CLASSES, max_value=255)
-
-
-def engine_rate(
-    backend: Backend, split: Split, batch_size: int, workers: int, seconds: float
-) -> float:
-    """Return noisy images per second of the engine, on as many images as it takes."""
-    gaussian = registry.load("distributions", "gaussian")
-    count = voting.counter(
-        backend,
-        split,
-        noise=BoundNoise(gaussian, backend.sigma, 0, split.max_value),
-        batch_size=batch_size,
-    )
-    calls: list[tuple[float, int]] = []  # the end of each, and its rows
-
-    def timed(pieces: list[Piece]) -> Sequence[np.ndarray]:
-        counts = count(pieces)
-        calls.append((time.perf_counter(), sum(piece.size for piece in pieces)))
-        return counts
-
-    first = 4 * workers  # compiled, warm, all workers busy
-    bounds = tuple(range(0, 100 * batch_size + 1, batch_size))
-    jobs = (Job(row=i % len(split.idx), bounds=bounds) for i in itertools.count())
-    running = batching.run(jobs, timed, lambda job: True, batch_size=batch_size, workers=workers)
-    for _ in running:
-        if len(calls) > first and calls[-1][0] - calls[first - 1][0] >= seconds:
-            break
-    running.close()
-    (began, _), *counted = calls[first - 1 :]
-    return sum(rows for _, rows in counted) / (counted[-1][0] - began)
-
-
-def machine() -> str:
-    """Return the name of the processor, and how many cores there are."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    return f"{name}, {os.cpu_count()} cores"
+    return [variant for variant in offered if variant[1] not in slow]
 
 
 def gemm_peak(dtype: torch.dtype, device: str, size: int | None = None) -> float:
@@ -339,7 +283,7 @@ def loop_counts(network: nn.Module, x: Tensor, draws: int, *, sigma: float) -> n
     """
     device = next(network.parameters()).device
     level, x = torch.tensor(sigma, device=device), x.to(device)
-    counts = np.zeros(len(CLASSES), dtype=int)
+    counts = np.zeros(len(fastest.CLASSES), dtype=int)
     while draws > 0:
         size = min(LOOP_BATCH, draws)
         draws -= size

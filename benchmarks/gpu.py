@@ -28,6 +28,7 @@ import rrcm
 from benchmarks import engine, finetune
 from benchmarks.engine import SIGMA, Subject
 from pipeline.workflow import git
+from rrcm.certification import fastest
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
 from rrcm.certification.sampling.voting import BoundNoise
@@ -115,7 +116,7 @@ def train(asked: Namespace) -> str:
         model = Model(architecture="vit", shape=shape)
         cfg = pretraining(batch, warm + TURNS * steps)
         state = pretrain.start(cfg, model, device=asked.device)
-        few = engine.random_images((3, side, side))
+        few = fastest.random_images((3, side, side))
         rows = np.arange(4 * batch) % len(few.idx)
         split = dataclasses.replace(
             few, idx=np.arange(len(rows)), images=few.images[rows], labels=few.labels[rows]

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from rrcm.cli.classifiers import KnownImage, Opened, note
 from rrcm.cli.options import Options
+from rrcm.cli.requests import AUTO, PRECISIONS
 from rrcm.config.certification import Eval, Sampling, noise_level
 from rrcm.config.params import Params, load
 from rrcm.core.errors import BackendError, ConfigError, DataError
+from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 
 if TYPE_CHECKING:  # PyTorch takes seconds
@@ -18,6 +20,7 @@ if TYPE_CHECKING:  # PyTorch takes seconds
 
 PRESETS = Path("presets")
 SHARDS = Path("shards")
+SHOWN = 3  # ways of drawing that were not chosen, and indices of images
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,12 +28,16 @@ class Trained:
     """A run of params.yaml, smoothed at the sigma of ``evaluation``.
 
     ``trained_at`` is the sigma of its training if that differs, else None. ``votes`` are the files
-    in which the graph keeps votes of such an evaluation.
+    in which the graph keeps votes of such an evaluation. With ``precisions``, what is fastest of
+    them takes the place of the precision, the backend and the batch size of the draws, as far as
+    ``options`` leave them open.
     """
 
     evaluation: Eval
     trained_at: float | None
     votes: tuple[Path, ...]
+    options: Options
+    precisions: tuple[str, ...] = ()
     fresh_noise: bool = False
 
     @property
@@ -48,6 +55,20 @@ class Trained:
         from rrcm.data.splits.pictures import MAX_VALUE
 
         fit = shards.fit(shards.read_index(SHARDS / draws.split))
+        if self.precisions:
+            from rrcm.certification import fastest  # it needs the extra that runs ONNX files
+
+            choice = fastest.choose(
+                self.evaluation,
+                draws,
+                fit.shape,
+                precisions=self.precisions,
+                backend=self.options.backend,
+                batch_size=self.options.batch_size,
+            )
+            draws, (best, *others) = choice[0], map(str, choice[1])
+            also = f"; {'; '.join(others[:SHOWN])}" if others else ""
+            note(f"--precision auto: {best} noisy images/s{also}")
         present = Present()
         if changed := present.asked(self.name, backend=draws.backend).stale:
             remake = f"`rrcm repro {present.params.maker(self.name)}`"
@@ -120,7 +141,28 @@ def trained(params: Params, options: Options) -> Trained:
         evaluation=evaluation,
         trained_at=None if sigma == noise else sigma,
         votes=tuple(Path(f"votes/{k}.jsonl") for k, e in params.evals.items() if e == evaluation),
+        options=options,
+        precisions=_allowed(options),
     )
+
+
+def _allowed(options: Options) -> tuple[str, ...]:
+    """Return what --precision auto may choose from; nothing if another precision was given.
+
+    Raises:
+        ConfigError: --allow names no precision, or does not go with --precision.
+    """
+    named = tuple(options.allow.split(",")) if options.allow else ()
+    for name in named:
+        require(
+            name in PRECISIONS,
+            f"--allow: expected some of {', '.join(PRECISIONS)}, got {name!r}."
+            f"{suggest(name, [*PRECISIONS])}",
+        )
+    if options.precision != AUTO:
+        require(not named, "--allow: goes with --precision auto only")
+        return ()
+    return tuple(sorted({PRECISIONS[0], *named}))
 
 
 def find_run(params: Params, *, model: str, method: str, sigma: float, eval_sigma: float) -> str:

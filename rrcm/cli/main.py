@@ -22,7 +22,7 @@ from rrcm.inference import extras
 GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`, and a `Project`
 # Options of `certify` that a single answer does not have.
 OF_MANY = frozenset({"images", "labels", "strict", "split", "subset", "budget", "shard"})
-OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "backend"})
+OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
 OF_DRAWS |= {"seed"}
 PYTHONS = warnings.formatwarning
 WARNED = Counter[str]()

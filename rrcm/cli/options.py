@@ -130,8 +130,11 @@ class Options:
         key="the first of certify.certificates",
     )
     precision: str | None = _option(
-        "Precision of --model: fp32, fp16, int8 or bf16.",
+        "Precision of --model: fp32, fp16, int8, bf16, or auto: what is fastest here.",
         "sample.precision",
+    )
+    allow: str | None = _option(
+        "Precisions beside fp32 for --precision auto to choose from, such as int8,bf16.", "none"
     )
     backend: str | None = _option(f"What runs --model: {_known('backends')}.", "sample.backend")
     seed: int | None = _option("Seed of the noise.", "fresh for image files", key="sample.seed")

@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from rrcm.cli.classifiers import ClassifierSource, Foreign
 from rrcm.cli.options import Options
@@ -18,11 +18,14 @@ from rrcm.core.ranges import require
 from rrcm.core.schema import cast
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
+AUTO = "auto"  # --precision: the fastest of those that are allowed
+Precision = Literal["fp32", "fp16", "int8", "bf16", "auto"]
+PRECISIONS = tuple(name for name in get_args(Precision) if name != AUTO)
 # Options that are settings of `Sampling`, with the types of their values.
-TYPES = get_type_hints(Sampling, include_extras=True)
+TYPES = get_type_hints(Sampling, include_extras=True) | {"precision": Precision}
 del TYPES["stopping"]
 # Options for --model only.
-OURS = {"method", "eval_sigma", "split", "precision", "backend"}
+OURS = {"method", "eval_sigma", "split", "precision", "allow", "backend"}
 THEIRS = {"images", "labels", "classes", "size", "resize", "as_stored"}
 THEIRS |= {"mean", "std", "strict", "count_nan"}
 ONNX = {*THEIRS, "output", "channels"}
@@ -93,6 +96,8 @@ def _sampling(options: Options, settings: Settings, report: Report | None) -> Sa
         for name, kind in TYPES.items()
         if (value := getattr(options, name)) is not None
     }
+    if values.get("precision") == AUTO:
+        del values["precision"]
     sample, tolerance = dataclasses.replace(settings.sample, **values), options.tolerance
     rule = registry.load("stopping", sample.stop)
     if options.stop is None and tolerance is not None:

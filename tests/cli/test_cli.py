@@ -267,8 +267,10 @@ def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
         ({"backend": "tensorrt"}, "inference/backends/ has no 'tensorrt', only lanes, onnx, torch"),
         (
             {"precision": "fp8"},
-            "--precision: must be fp32 or bf16 or fp16 or int8, got 'fp8'",
+            "--precision: must be fp32 or fp16 or int8 or bf16 or auto, got 'fp8'",
         ),
+        ({"allow": "int8"}, "--allow: goes with --precision auto only"),
+        ({"precision": "auto", "allow": "int4"}, "got 'int4'. Did you mean 'int8'?"),
         ({"subset": "some"}, "expected all, every:K or first:K, got 'some'"),
         ({"model": None}, "give one of --model, --onnx and --timm; got none"),
         ({"onnx": "a.onnx"}, "got --model and --onnx"),

@@ -183,6 +183,7 @@ def test_modules_of_the_core_import_without_extras(core: Run, tmp_path: Path):
         **{f"rrcm.inference.{name}": RUNTIMES for name in ("backends.onnx", "foreign.onnx")},
         "rrcm.inference.foreign._onnx_file": RUNTIMES,
         **dict.fromkeys(("rrcm.inference.export", "rrcm.models.trained.quantize"), RUNTIMES),
+        "rrcm.certification.fastest": RUNTIMES,
         "rrcm.data.ingest.sharding": ("train",),
         **dict.fromkeys(
             ("rrcm.diffusion.networks.unet", "rrcm.diffusion.openai_unet"), ("diffusion",)

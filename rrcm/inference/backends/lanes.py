@@ -24,6 +24,7 @@ from rrcm.models.trained import purified
 
 about = purified.about
 PRECISIONS = ("fp32",)
+AUTO = {"cpu": PRECISIONS}  # what --precision auto may choose
 NETWORKS = {"lenet": lenet, "resnet9": resnet9, "vit": vit}
 SMALLEST = 16  # numbers of an image: a register of them is read at once
 

@@ -29,6 +29,7 @@ from rrcm.inference import backend, runtime
 from rrcm.models.trained import quantize
 
 PRECISIONS = ("fp32", "fp16", "int8")
+AUTO = {"cpu": ("fp32", "int8"), "cuda": ("fp32", "fp16")}  # what --precision auto may choose
 GRAPH, DATA = "model.onnx", "weights.data"  # files of a folder; DATA is also its SHA-256's key
 LARGEST = 2 * 10**9  # most bytes of a file, onnx's limit; that of protobuf is a little larger
 DIGEST = "rrcm-sha256"  # key of the last metadata entry
