@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from rrcm.certification.plausibility import TrialAnswers
 from rrcm.certification.sampling import drift
-from rrcm.certification.sampling.drift import LARGEST, SAME_PLACE, same
+from rrcm.certification.sampling.drift import ALONE, LARGEST, SAME_PLACE, same
 from rrcm.certification.sampling.voting import BROKEN, NAN, is_defined, trial_normals
 from rrcm.core.errors import BackendError
 from rrcm.data.splits.shards import Split
@@ -96,7 +96,8 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
     if not same(first, drift.scores(backend, x, z), SAME_PLACE):
         raise BackendError(
             "the same batch gave other scores when it was asked again: there is randomness inside, "
-            "such as dropout, and nothing can be certified; export the network after eval()"
+            "such as dropout, or state that a call changes, and nothing can be certified; export "
+            "the network after eval()"
         )
     half = len(x) // 2
     halves = slice(None, half), slice(half, None)
@@ -121,7 +122,7 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
         )
     for rows in () if backend.fixed else sorted({1, 2, half} - {0}):
         alone = drift.scores(backend, x[:rows], None if z is None else z[:rows])
-        if not same(first[:rows], alone, ROUNDING):
+        if not same(first[:rows], alone, ALONE):
             raise BackendError(
                 f"a picture's scores among {rows} differ from those among {len(x)}, and nothing "
                 "can be certified: each picture must be classified by itself"

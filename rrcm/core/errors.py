@@ -36,6 +36,10 @@ class BackendError(RrcmError):
     """A runtime refused an exported model, or disagrees with it."""
 
 
+class NoFunctionError(BackendError):
+    """A classifier's scores depend on more than the picture, so that votes of it say nothing."""
+
+
 class VotesError(RrcmError):
     """A votes file is damaged, or belongs to another classifier."""
 

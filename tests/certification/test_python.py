@@ -275,6 +275,17 @@ class Counting(Brightness):
         return super().forward(x) * (-1 if len(x) in self.counts else 1)
 
 
+class Scaled(Brightness):
+    """As what divides pixels by 255, where one of the batch is too bright to be in [0, 1]."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+
+    def forward(self, x):
+        return super().forward(x / 255 if x.max() > self.most else x)
+
+
 class Ranged(Brightness):
     def __init__(self, most):
         super().__init__()
@@ -307,7 +318,7 @@ class SetByFirst(Brightness):
         return super().forward(x - kept.setdefault("mean", x.mean()))
 
 
-def test_guards_hold_for_networks_in_memory():
+def test_guards_hold_for_networks_in_memory(tmp_path):
     for where in ("m", "attribute", "dict", -0.01, 0.3, 0.5, 1.0):
         unset = SetByFirst(where).eval()
         before = {key: str(value) for key, value in vars(unset).items()}
@@ -321,6 +332,11 @@ def test_guards_hold_for_networks_in_memory():
     assert SetByFirst.elsewhere == {}  # the refusal set nothing
     with refused(BackendError, "depend on the other pictures of its batch"):
         smooth(Shuffled().eval()).certify(IMAGES, **FAST)
+    for most in (1.5, 2.4, 2.6):  # the checks see what most batches reach, drawing what few do
+        kept = tmp_path / f"{most}.jsonl"
+        with refused(BackendError, "picture's scores"):
+            smooth(Scaled(most).eval()).certify(IMAGES, votes=kept, **FAST | {"n": 20_000})
+        assert not kept.exists()
     for counts, said in ((range(2), "among 1 "), (range(50, 999), "among 1 "), ((32,), "among 32")):
         with refused(BackendError, f"a picture's scores {said}", "among 64, and nothing"):
             smooth(Counting(counts).eval()).certify(IMAGES, batch_size=64, **FAST)

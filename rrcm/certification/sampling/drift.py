@@ -1,4 +1,8 @@
-"""Asks a classifier a batch again while votes are drawn: they are of one function, or void."""
+"""Asks a classifier again while votes are drawn: they are of one function, or void.
+
+A batch that it was asked first must keep its scores, and a drawn picture must have those that it
+has alone: what looks at the whole batch, as at its brightest pixel, may do so under noise alone.
+"""
 
 import time
 from typing import Any
@@ -8,10 +12,12 @@ import torch
 from torch import Tensor
 
 from rrcm.certification.sampling.voting import trial_normals
-from rrcm.core.errors import BackendError
+from rrcm.core.errors import NoFunctionError
 from rrcm.inference.backend import Backend
 
 SAME_PLACE = 1e-5  # of a score, at the same place, where kernels compute the same, bit for bit
+ALONE = 5e-2  # in a batch of another size, for which kernels are others, in 16 and in 8 bits
+ASKING = 0.05  # most of the time that goes into asking again
 LARGEST = 1e30  # replaces infinite scores, of classes that are masked out
 
 # The batch that each classifier was first asked, and its scores; others than then are a drift.
@@ -36,19 +42,48 @@ def require_none(backend: Backend) -> float:
     A network that has copies for several threads is asked as often, and answers by each.
 
     Raises:
-        BackendError: The scores are others.
+        NoFunctionError: The scores are others.
     """
     start = time.perf_counter()
     x, first = _FIRST[backend]
     z = trial_normals(backend, len(x))
     for _ in range(backend.copies):
         if not same(first, scores(backend, x, z), SAME_PLACE):
-            raise BackendError(
+            raise NoFunctionError(
                 "the classifier has changed since it was checked: the same batch gets other "
                 "scores, so that its votes are not those of one function, and none are kept; it "
                 "keeps state between calls, or was trained or loaded meanwhile"
             )
     return time.perf_counter() - start
+
+
+class AloneCheck:
+    """Asks a classifier for rows of drawn batches by themselves, in `ASKING` of the time."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Begin the time."""
+        self.backend, self.began = backend, time.perf_counter()
+        self.asked, self.seconds = 0, 0.0
+
+    def __call__(self, x: Tensor, z: Tensor | None, scores: Tensor) -> None:
+        """Look at a batch ``x`` whose ``scores`` are known, if there is time; from any thread.
+
+        Raises:
+            NoFunctionError: A row has other scores among copies of itself.
+        """
+        start = time.perf_counter()
+        if self.seconds > ASKING * (start - self.began):
+            return
+        row, self.asked = self.asked % len(x), self.asked + 1
+        rows = torch.full((self.backend.fixed or 1,), row)
+        own = self.backend.scores(x[rows], None if z is None else z[rows])[:1]
+        if not same(scores[row : row + 1].cpu().double(), own.cpu().double(), ALONE):
+            raise NoFunctionError(
+                "a noisy picture's scores depend on the other pictures of its batch, and no votes "
+                "are kept: each must be classified by itself; a step such as `if x.max() > 1` "
+                "looks at all of them"
+            )
+        self.seconds += time.perf_counter() - start
 
 
 def scores(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:

@@ -13,11 +13,9 @@ from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.certification.votes.records import BUDGET, END, Header, Row
-from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.errors import ConfigError, NoFunctionError
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
-
-ASKING = 0.05  # most of the time that goes into asking again what was asked before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,11 +56,13 @@ class VoteSampler:
 
         ``backends`` are the same function on one device or several. Under a budget images take
         turns, so that all have about as many looks when it is spent. Votes are written, and given
-        out at the end, after a batch was asked again (`drift`).
+        out at the end, after a batch was asked again; a foreign classifier is also asked for single
+        rows of what is drawn (`drift`).
 
         Raises:
             ConfigError: The budget was spent before, since ``budget_start``.
-            BackendError: A classifier has changed; the journal is then empty.
+            NoFunctionError: A classifier has changed, or looks at whole batches; the journal is
+                then empty.
         """
         header = self.header
         start = time.monotonic() if self.budget_start is None else self.budget_start
@@ -103,6 +103,9 @@ class VoteSampler:
                 if not ((row := self.row_of(place)) and row.stop):
                     job = going.get(place) or self.job_of(place)
                     self.waiting[place] = self.as_row(job, stop=BUDGET)
+        except NoFunctionError:
+            self._void()
+            raise
         finally:
             self._write()
 
@@ -115,8 +118,9 @@ class VoteSampler:
                 drift.remember(backend, torch.from_numpy(self.split.pixels(places)))
 
     def _counter(self, backend: Backend) -> batching.CountPieces:
-        noise = voting.noise(self.header, self.split)
-        return voting.counter(backend, self.split, noise=noise, batch_size=self.header.batch)
+        noise, size = voting.noise(self.header, self.split), self.header.batch
+        look = drift.AloneCheck(backend) if self.header.foreign else None
+        return voting.counter(backend, self.split, noise=noise, batch_size=size, look=look)
 
     def row_of(self, place: int) -> Row | None:
         """The image's latest line, if any, in the journal or on the way to it."""
@@ -171,20 +175,24 @@ class VoteSampler:
         if now > self.saved + self.pause:
             self._write()
 
+    def _void(self) -> None:
+        self.waiting.clear()
+        self.journal.void()
+
     def _write(self) -> None:
         """Write what waits to the journal, if the classifier is still the one that was checked."""
         if not self.waiting:
             return
         try:
             seconds = sum(map(drift.require_none, self.backends))
-        except BackendError:
-            self.journal.void()
+        except NoFunctionError:
+            self._void()
             raise
         for row in self.waiting.values():
             self.journal.append(row)
         self.waiting.clear()
         self.saved = time.monotonic()
-        self.pause = max(self.every, seconds / ASKING) if self.every > 0 else self.every
+        self.pause = max(self.every, seconds / drift.ASKING) if self.every > 0 else self.every
 
 
 def subset(rule: str, images: int, *, shard: str = "1/1") -> np.ndarray:

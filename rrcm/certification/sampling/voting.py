@@ -6,7 +6,7 @@ the noise, as its certificate requires.
 """
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -30,6 +30,8 @@ NAN = (
     "if the noise alone makes a few of them, --count-nan, in Python count_nan=True, counts them as "
     f"votes for no class; else {BROKEN}"
 )
+
+Look = Callable[[Tensor, Tensor | None, Tensor], None]  # at a batch, its normal numbers and scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +81,23 @@ def is_defined(scores: Tensor) -> Tensor:
     return scores.amax(1).isfinite()  # NaN, where a score is
 
 
-def ballots(backend: Backend, noisy: Tensor, z: Tensor | None = None) -> Tensor:
-    """One vote per row, int64 [B, K + 1]: for the class of the highest score, the lowest of equals.
+def ballots(scores: Tensor) -> Tensor:
+    """One vote per row of scores [B, K], int64 [B, K + 1]: for the highest, the lowest of equals.
 
     The last column is 1 where the row has no class (`is_defined`).
     """
-    scores = backend.scores(noisy, z)
     votes = F.one_hot(scores.argmax(1), scores.shape[1])
     return torch.cat([votes, ~is_defined(scores)[:, None]], dim=1)
 
 
-def counter(backend: Backend, split: Split, *, noise: BoundNoise, batch_size: int) -> CountPieces:
+def counter(
+    backend: Backend, split: Split, *, noise: BoundNoise, batch_size: int, look: Look | None = None
+) -> CountPieces:
     """The function that `batching.run` calls: the votes of each piece, int64 [K].
 
     Batches have ``batch_size`` rows on the device of ``backend``; rows that no piece fills repeat
     the first image and are not counted. A random classifier gets fresh normal numbers for each row.
+    ``look`` is called with each batch and its scores.
 
     Raises:
         BackendError: A row has no class (`is_defined`), the image of which is named; or a batch
@@ -118,7 +122,10 @@ def counter(backend: Backend, split: Split, *, noise: BoundNoise, batch_size: in
             keys = idx[piece], draws[batch]
             noisy = noise.noisy(x[piece], *keys)
             z = noise.normals(*keys, backend.normals) if backend.normals else None
-            totals.index_add_(0, piece, ballots(backend, noisy, z) * counts[batch, None])
+            scores = backend.scores(noisy, z)
+            if look:
+                look(noisy, z, scores)
+            totals.index_add_(0, piece, ballots(scores) * counts[batch, None])
         votes = totals.cpu().numpy()  # the only wait for the device
         if (nan := votes[:, -1]).any():
             image = split.idx[places[int(nan.argmax())]]

@@ -158,8 +158,9 @@ class Backend(backend.Backend):
             if changed:
                 raise BackendError(
                     f"{self.name}: {changed[0]} changes with the pictures that it classifies, or "
-                    "the first one draws it at random; load its weights, call it on pictures that "
-                    "it was made for, if the first ones set it, and keep it fixed"
+                    "the first one draws it at random; load its weights, export it after eval(), "
+                    "call it on pictures that it was made for, if the first ones set it, and keep "
+                    "it fixed"
                 )
         except BackendError:
             restore()
