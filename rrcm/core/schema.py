@@ -14,13 +14,6 @@ from typing import Annotated, Any, Literal
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    CollectionEndEvent,
-    CollectionStartEvent,
-    Event,
-    ScalarEvent,
-)
 
 from rrcm.core.errors import ConfigError, one_line
 from rrcm.core.files import read_bytes
@@ -33,7 +26,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 Name = Annotated[str, NAME]  # a user's name for an entry; part of paths, stages and dotted keys
 LARGEST = 2**64  # bound of whole numbers, as later code computes in 64 bits
 LINE = 380  # most characters of an error
-TEXT, DEPTH, NODES = 2**20, 50, 100_000  # limits of a YAML file: bytes, levels, values
+LONGEST = 2**20  # bytes of a YAML file
 
 
 class _Short(reprlib.Repr):
@@ -84,49 +77,23 @@ def read_yaml(path: Path) -> Any:
     """The contents of a YAML 1.2 file; to parse it takes a while, so its last version is kept.
 
     Raises:
-        ConfigError: It is missing, not YAML, or too large: more than `TEXT` bytes, `DEPTH` levels,
-            or `NODES` values with all aliases expanded.
+        ConfigError: It is missing, not YAML, nested too deeply, or has more than `LONGEST` bytes.
     """
     hint = "; run this in a checkout, or `rrcm preset digits`"
-    raw = read_bytes(path, ConfigError, most=TEXT, hint=hint)
+    raw = read_bytes(path, ConfigError, most=LONGEST, hint=hint)
     return deepcopy(_parsed(path, raw))  # whoever asked may change what it got
 
 
 @lru_cache(maxsize=1)
 def _parsed(path: Path, raw: bytes) -> Any:
     """What the bytes of a file say; see `read_yaml`."""
-    yaml = YAML(typ="safe", pure=True)  # YAML 1.2, as DVC: 1e-4 is a float
     try:
-        _require_small(yaml.parse(raw), path)
-        return yaml.load(raw)
+        return YAML(typ="safe", pure=True).load(raw)  # YAML 1.2, as DVC: 1e-4 is a float
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply") from None
     # an invalid tag or date, or bytes that are not UTF-8
     except (YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: {one_line(error)}") from None
-
-
-def _require_small(events: Iterable[Event], path: Path) -> None:
-    """Refuse YAML that would take too much memory to build; no alias is expanded for this."""
-    sizes: dict[str | None, int] = {}  # number of values at each anchor read so far
-    levels: list[tuple[str | None, int]] = []  # open collections: anchor, values before
-    total = 0
-    for event in events:
-        if isinstance(event, AliasEvent):
-            if any(event.anchor == anchor for anchor, _ in levels):
-                raise ConfigError(f"{path}: {shown(event.anchor)} is an alias of what it stands in")
-            total += sizes.get(event.anchor, 1)  # an undefined anchor is refused later
-        elif isinstance(event, CollectionStartEvent):
-            levels.append((event.anchor, total))
-            total += 1
-        elif isinstance(event, CollectionEndEvent):
-            anchor, before = levels.pop()
-            sizes[anchor] = total - before
-        elif isinstance(event, ScalarEvent):
-            sizes[event.anchor] = 1
-            total += 1
-        if len(levels) > DEPTH:
-            raise ConfigError(f"{path}: nested too deeply, in more than {DEPTH} levels")
-        if total > NODES:
-            raise ConfigError(f"{path}: more than {NODES:,} values, once aliases are written out")
 
 
 def find(node: Any, dotted: str) -> Any:
