@@ -58,7 +58,7 @@ class Params:
         require(
             self.sample.split == "test" or self.data.choice > 0,
             "sample.split: data.choice is 0, so that no images are held out for choosing; set "
-            "data.choice, then `dvc repro`",
+            "data.choice, then `rrcm repro`",
         )
         rule = self.sample.stop
         constants = self.stopping.get(rule, {})

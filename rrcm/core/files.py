@@ -215,7 +215,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         CheckpointError: It is missing, or not a JSON mapping.
     """
     path = folder / "config.json"
-    config = read_json(path, CheckpointError, hint="; make it with `dvc repro`")
+    config = read_json(path, CheckpointError, hint="; make it with `rrcm repro`")
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: damaged (no mapping)")
     return config

@@ -46,10 +46,12 @@ def test_damage_is_refused_or_changes_nothing():
     assert len(text.splitlines()) > 20
 
 
-def test_an_older_checkpoint_says_how_to_make_it_anew(tmp_path):
+def test_a_checkpoint_without_a_digest_is_refused(tmp_path):
     save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors", {"params": "{}"})
 
-    with refused(CheckpointError, "model.safetensors: has no digest", "`dvc repro`"):
+    with refused(
+        CheckpointError, "model.safetensors: damaged, or not written here", "`rrcm repro`"
+    ):
         checkpoint.load(tmp_path / "model.safetensors")
 
 

@@ -227,14 +227,14 @@ def test_a_damaged_split_is_refused(copy: Path):
             (None, "not found"),
         ):
             path.unlink() if raw is None else path.write_bytes(raw)
-            with refused(DataError, str(path), words, "dvc repro -f shard"):
+            with refused(DataError, str(path), words, "rrcm repro -f shard"):
                 shards.read(copy, "train")
         path.write_bytes(good)
 
     assert len(shards.read(copy, "test").idx) == 40  # the other splits are as good as ever
     for text in (b'{"classes": [', b"\xff\xfe", b"{}", b"[]"):
         (copy / "test/index.json").write_bytes(text)
-        with refused(DataError, "index.json: damaged", "dvc repro"):
+        with refused(DataError, "index.json: damaged", "rrcm repro"):
             shards.read(copy, "test")
 
 
@@ -243,7 +243,7 @@ def test_a_split_of_no_images_is_written_and_refused_with_the_way_out(tmp_path):
 
     assert shards.read_index(out / "choice")["images"] == 0
     assert shards.fit(shards.read_index(out / "test")) == Fit(shape=(1, 8, 8), resize="exact")
-    with refused(DataError, "shards/choice: no images: data.choice was 0", "`dvc repro shard`"):
+    with refused(DataError, "shards/choice: no images: data.choice was 0", "`rrcm repro shard`"):
         shards.read(out, "choice")
 
 
@@ -437,7 +437,7 @@ def test_a_shard_that_shrinks_under_its_reader_is_named(seen, tmp_path: Path):
     path = copy / "test/000000.tar"
     os.truncate(path, 1600)
 
-    with refused(DataError, str(path), "cut short", "dvc repro -f shard"):
+    with refused(DataError, str(path), "cut short", "rrcm repro -f shard"):
         split.images.encoded(0)
     path.unlink()
     with refused(DataError, str(path), "No such file"):

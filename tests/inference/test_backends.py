@@ -202,7 +202,7 @@ def test_a_file_that_is_not_ours_is_refused(copy):
     del model.metadata_props[:]
     onnx.save(model, path)
 
-    with refused(BackendError, str(path), "no metadata of ours", "`dvc repro export@a-run`"):
+    with refused(BackendError, str(path), "no metadata of ours", "`rrcm repro export@a-run`"):
         make("onnx", root=copy)
 
 

@@ -129,9 +129,8 @@ def test_weights_that_are_not_those_of_the_graph_are_refused(tmp_path, folder):
     with refused(BackendError, f"{folder}: int8", "use fp32 or fp16"):
         opened(tmp_path, "int8")
     content = (folder / DATA).read_bytes()
-    ways_out = (f"`dvc checkout --force {folder}`", "`dvc repro`")
     for damage in DAMAGES:
         (folder / DATA).write_bytes(content)
         damage(folder / DATA)
-        with refused(BackendError, f"{folder / DATA}: ", *ways_out):
+        with refused(BackendError, f"{folder / DATA}: ", "`rrcm repro`"):
             opened(tmp_path)

@@ -26,11 +26,9 @@ ABOVE = {  # what of pipeline/ a folder of it may import, beside pipeline/checke
 }
 FOREIGN = {"dvc", "prefect", "pipeline", "benchmarks", "cli"}
 # Nothing of the library opens, or says, what only a checkout has. Allowed are: the extra that
-# brings a package; a command in backquotes, the way out of an error of a file that a stage has
-# written; the name of the file that rrcm/config/ reads as a mapping, in errors of its values; and
-# there, the pointers of artifacts that such a file may name.
+# brings a package; the name of the file that rrcm/config/ reads as a mapping, in errors of its
+# values; and there, the pointers of artifacts that such a file may name.
 CHECKOUT = re.compile(r"\bdvc\b|\bpipeline\b|\bpresets/|\bprovenance/|params\.yaml")
-COMMAND = re.compile(r"`(dvc|rrcm) [^`]*")
 ALLOWED = {
     "rrcm/inference/extras.py": {"dvc"},
     "rrcm/config/sections.py": {"params.yaml"},
@@ -135,7 +133,7 @@ def test_the_library_knows_files_and_tensors_alone():
         nodes = [*ast.walk(parsed(path))]
         docstrings = {n.value for n in nodes if isinstance(n, ast.Expr)}
         constants = {n for n in nodes if isinstance(n, ast.Constant)} - docstrings
-        texts = [COMMAND.sub("", n.value) for n in constants if isinstance(n.value, str)]
+        texts = [n.value for n in constants if isinstance(n.value, str)]
         if words := {word for text in texts for word in CHECKOUT.findall(text)}:
             named[relative(path)] = words
         if not relative(path).startswith("rrcm/config/"):

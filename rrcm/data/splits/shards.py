@@ -75,13 +75,13 @@ class Pictures:
         try:
             file = os.open(path, os.O_RDONLY)
         except OSError as error:
-            raise DataError(f"{path}: {error.strerror}; `dvc repro -f shard`") from None
+            raise DataError(f"{path}: {error.strerror}; `rrcm repro -f shard`") from None
         try:
             raw = os.pread(file, size, offset)
         finally:
             os.close(file)
         if len(raw) != size:
-            raise DataError(f"{path}: cut short while it was in use; `dvc repro -f shard`")
+            raise DataError(f"{path}: cut short while it was in use; `rrcm repro -f shard`")
         return raw
 
     def name(self, i: int) -> str:
@@ -151,12 +151,12 @@ def read_index(folder: Path) -> dict[str, Any]:
     """
     path = folder / "index.json"
     try:
-        index = read_json(path, hint="; `dvc repro shard` writes it")
+        index = read_json(path, hint="; `rrcm repro shard` writes it")
         if index != sealed({key: value for key, value in index.items() if key != DIGEST}):
             raise ValueError("its digest is another")
         return {key: index[key] for key in KEYS}
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # not an index of ours
-        raise DataError(f"{path}: damaged ({error}); `dvc repro -f shard` rewrites it") from None
+        raise DataError(f"{path}: damaged ({error}); `rrcm repro -f shard` rewrites it") from None
 
 
 def fit(index: dict[str, Any]) -> Fit:
@@ -183,7 +183,7 @@ def read(root: Path, name: str, *, verify: bool = True) -> Split:
     if index["images"] == 0:
         raise DataError(
             f"{folder}: no images: data.{name} was 0 when it was written; set it in params.yaml, "
-            "then `dvc repro shard`"
+            "then `rrcm repro shard`"
         )
     tars = tuple(file for file in index["sha256"] if file != ROWS)
     if verify:
@@ -213,18 +213,18 @@ def _rows(path: Path) -> np.ndarray:
     try:
         rows = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError, OverflowError) as error:
-        raise DataError(f"{path}: damaged ({one_line(error)}); `dvc repro -f shard`") from None
+        raise DataError(f"{path}: damaged ({one_line(error)}); `rrcm repro -f shard`") from None
     if rows.dtype != KIND or rows.ndim != 1:
-        raise DataError(f"{path}: damaged, no table of images; `dvc repro -f shard`")
+        raise DataError(f"{path}: damaged, no table of images; `rrcm repro -f shard`")
     return rows
 
 
 def _check(path: Path, expected: str) -> None:
-    require_file(path, most=MOST, hint=", though index.json lists it; `dvc repro -f shard`")
+    require_file(path, most=MOST, hint=", though index.json lists it; `rrcm repro -f shard`")
     if (got := sha256(path)) != expected:
         raise DataError(
             f"{path}: SHA-256 is {got[:12]}…, index.json says {expected[:12]}…: it is truncated or "
-            f"altered; `dvc checkout {path.parent}` or `dvc repro -f shard` restores it"
+            f"altered; `rrcm repro -f shard` restores it"
         )
 
 

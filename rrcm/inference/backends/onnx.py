@@ -251,8 +251,7 @@ def refuse_damage(content: bytes, path: Path) -> None:
         return  # no digest
     if ending != _ending(sha256(body).hexdigest()):
         raise BackendError(
-            f"{path}: damaged: not the bytes that were exported; `dvc checkout --force` or `dvc "
-            "repro` brings them back"
+            f"{path}: damaged: not the bytes that were exported; `rrcm repro` exports it anew"
         )
 
 
@@ -264,8 +263,8 @@ def require_digest(model: onnx.ModelProto, path: Path) -> None:
     """
     if model.metadata_props[-1].key != DIGEST:
         raise BackendError(
-            f"{path}: does not end in a digest, so that damage would not show: it is cut short, "
-            "was changed, or an older version exported it; `dvc repro` exports it anew"
+            f"{path}: does not end in a digest, so that damage would not show: it is cut short "
+            "or was changed; `rrcm repro` exports it anew"
         )
 
 
@@ -297,7 +296,7 @@ def _read(path: Path) -> onnx.ModelProto:
 def _metadata(model: onnx.ModelProto, path: Path, run: str) -> dict[str, str]:
     metadata = {prop.key: prop.value for prop in model.metadata_props}
     if "classes" not in metadata or "weights" not in metadata:
-        raise BackendError(f"{path}: no metadata of ours; `dvc repro export@{run}` writes it")
+        raise BackendError(f"{path}: no metadata of ours; `rrcm repro export@{run}` writes it")
     if metadata.get("run") != run:
         raise BackendError(f"{path}: exported from run {metadata.get('run')!r}, not {run!r}")
     require_digest(model, path)
@@ -323,7 +322,7 @@ def require_data(path: Path, metadata: dict[str, str]) -> Path:
     Raises:
         BackendError: It is missing or differs; names the command that restores it.
     """
-    data, remedy = path / DATA, f"`dvc checkout --force {path}` or `dvc repro` brings it back"
+    data, remedy = path / DATA, "`rrcm repro` exports it anew"
     try:
         digest = sha256_of_file(data)
     except OSError as error:

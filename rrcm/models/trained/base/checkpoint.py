@@ -43,25 +43,19 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Guarantee: they are as saved, verified by the SHA-256 in the file.
 
     Raises:
-        CheckpointError: The file is missing or damaged, or an older version wrote it.
+        CheckpointError: The file is missing, damaged, or not from `save`.
     """
     tensors, metadata = read(path)
-    if ABOUT not in metadata:
-        raise CheckpointError(
-            f"{path}: has no digest, because an older version wrote it; make it anew with "
-            "`dvc repro` or `rrcm import`"
-        )
     try:
         about = json.loads(metadata[ABOUT])
         text: dict[str, str] = about["text"]
-        digest_matches = about["sha256"] == digest(tensors, text)
+        if about["sha256"] != digest(tensors, text):
+            raise ValueError
     except (ValueError, TypeError, KeyError):
-        digest_matches = False
-    if not digest_matches:
         raise CheckpointError(
-            f"{path}: damaged: not what was saved; `dvc checkout --force` or `dvc repro` brings it "
-            "back"
-        )
+            f"{path}: damaged, or not written here: its digest does not match; make it anew with "
+            "`rrcm repro` or `rrcm import`"
+        ) from None
     return tensors, text
 
 

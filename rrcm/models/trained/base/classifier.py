@@ -129,7 +129,7 @@ def begin(network: Classifier, folder: Path) -> dict[str, Any]:
     else:
         raise CheckpointError(
             f"{folder}: holds neither model.safetensors nor encoder.safetensors; make it with "
-            "`dvc repro` or `rrcm import`"
+            "`rrcm repro` or `rrcm import`"
         )
     try:
         return dict(json.loads(about.get("params", "{}")))
