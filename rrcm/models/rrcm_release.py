@@ -6,7 +6,7 @@ network except for the number of attention heads and whether the last LayerNorm 
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +126,10 @@ def _shape(
         "projector_dim": _rows(path, projector, "6.weight") if projector else 256,
     }
     try:
-        return asdict(vit.Config(**shape))
+        vit.Config(**shape)
     except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from None
+    return shape
 
 
 def _size(path: Path, width: int, depth: int, *, heads: int | None) -> str:

@@ -75,5 +75,5 @@ def test_what_it_cannot_take_is_refused():
     with refused(ConfigError, "models: image_size is 28, and images have 32 x 28 pixels"):
         build()(torch.rand(1, 1, 32, 28), torch.tensor(0.5))
     model = Model(architecture="lenet", shape=SHAPE)
-    with refused(ConfigError, "final_norm: LeNet has no LayerNorm"):
+    with refused(ConfigError, "final_norm: lenet has no LayerNorm"):
         classifier.build(model, classes=10, condition="exact", final_norm=True)

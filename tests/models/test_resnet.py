@@ -172,7 +172,7 @@ def test_impossible_shapes_are_refused(changed, message):
 def test_what_a_resnet_has_not_is_refused():
     network = build()
 
-    with pytest.raises(ConfigError, match=r"^final_norm: a ResNet has no LayerNorm .* to false$"):
+    with pytest.raises(ConfigError, match=r"^final_norm: resnet has no LayerNorm .* to false$"):
         classifier.build(model(), classes=7, condition="exact", final_norm=True)
     twice = dataclasses.replace(PRETRAIN.compute, recompute=True)
     with pytest.raises(ConfigError, match=r"^compute\.recompute: resnet does not support it; set"):

@@ -106,5 +106,5 @@ def test_what_it_cannot_take_is_refused():
     with refused(ConfigError, "models: image_size is 32, and images have 32 x 28 pixels"):
         build()(torch.rand(1, 3, 32, 28).double(), SIGMA)
     model = Model(architecture="resnet9", shape=SHAPE)
-    with refused(ConfigError, "final_norm: a ResNet has no LayerNorm"):
+    with refused(ConfigError, "final_norm: resnet9 has no LayerNorm"):
         classifier.build(model, classes=10, condition="exact", final_norm=True)

@@ -12,6 +12,7 @@ from rrcm.core import schema
 from rrcm.core.errors import ConfigError
 from rrcm.models.networks import vit
 from rrcm.models.trained.base import classifier
+from rrcm.models.trained.base.network import Projector
 
 TINY = schema.parse(MODEL.shape, vit.Config, where="tests/mini.yaml")
 IMAGENET, CIFAR = {"image_size": 224, "patch_size": 16}, {"image_size": 32, "patch_size": 4}
@@ -45,7 +46,7 @@ def test_parameters_are_as_many_as_the_paper_s(size, image, parameters, at_2048,
     """25M, 90M (loosely) and 177M are encoder and projector, at a hidden width of 2048."""
     with torch.device("meta"):
         encoder = vit.Encoder(shape(size, **image))
-        narrow, wide = (vit.Projector(shape(size, width, **image)) for width in (2048, 4096))
+        narrow, wide = (Projector(shape(size, width, **image)) for width in (2048, 4096))
 
     assert count(encoder) == parameters
     assert count(encoder, narrow) == at_2048

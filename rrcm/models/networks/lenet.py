@@ -16,27 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import SIDE, WIDTH, positive, require
-from rrcm.models.trained.base.projector import Projector as Projector
+from rrcm.core.ranges import require
+from rrcm.models.trained.base.network import Shape, Unnormed
 
 KERNEL, POOL, SMALLEST = 5, 2, 16
 CHANNELS = (20, 50)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
-    """Shape of the input, and of the projector used in pre-training."""
-
-    image_size: int
-    channels: int
-    projector_width: int
-    projector_dim: int
+class Config(Shape):
+    """Shape of the input, of which two convolutions and poolings must leave something."""
 
     def __post_init__(self) -> None:
-        """Refuse images that two convolutions and poolings leave nothing of."""
-        positive(self, "image_size", most=SIDE)
-        positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
+        Shape.__post_init__(self)
         require(
             self.image_size >= SMALLEST,
             f"image_size: LeNet takes {SMALLEST} pixels or more, got {self.image_size}",
@@ -48,23 +40,16 @@ class Config:
         return 500
 
 
-class Encoder(nn.Module):
+class Encoder(Unnormed):
     """Noisy pixels to a representation: the last hidden layer."""
 
-    supports_recompute: ClassVar[bool] = False
     head_init: ClassVar[str] = "pytorch"  # as the published network
     # Patterns of parameter names, for layer decay.
     LAYERS: ClassVar[dict[str, str]] = {"stem": r"conv1\.", "blocks": r"(?:conv|linear)(\d)\."}
 
     def __init__(self, cfg: Config, *, final_norm: bool = False) -> None:
-        """Initialise as PyTorch does by default.
-
-        Raises:
-            ConfigError: ``final_norm``; LeNet has none.
-        """
-        super().__init__()
-        require(not final_norm, "final_norm: LeNet has no LayerNorm at its end; set it to false")
-        self.image_size = cfg.image_size
+        """Initialise as PyTorch does by default."""
+        super().__init__(cfg, final_norm=final_norm)
         first, second = CHANNELS
         side = cfg.image_size
         for _ in CHANNELS:
@@ -87,11 +72,7 @@ class Encoder(nn.Module):
         Raises:
             ConfigError: The images are not of ``image_size``.
         """
-        if x.shape[-2:] != (self.image_size, self.image_size):
-            raise ConfigError(
-                f"models: image_size is {self.image_size}, and images have "
-                f"{x.shape[-2]} x {x.shape[-1]} pixels"
-            )
+        self.require_size(x)
         x = x.to(memory_format=torch.channels_last)
         for convolution in (self.conv1, self.conv2):
             x = F.relu(F.max_pool2d(convolution(x), POOL))

@@ -14,17 +14,16 @@ import torch.nn.functional as F
 from timm.models.resnet import BasicBlock, Bottleneck, make_blocks
 from torch import Tensor, nn
 
-from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import SIDE, WIDTH, positive, require
+from rrcm.core.ranges import require
 from rrcm.core.schema import shown
-from rrcm.models.trained.base.projector import Projector as Projector
+from rrcm.models.trained.base.network import Shape, Unnormed
 
 IMAGENET = "50"  # number of layers of the ImageNet network; all others are for small images
 STAGES = ("layer1", "layer2", "layer3", "layer4")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Config(Shape):
     """Shape of the network: its depth, its input, and the projector used in pre-training.
 
     ``size`` is the number of layers: 6 n + 2 for small images (3 stages of n blocks with 16, 32 and
@@ -33,12 +32,8 @@ class Config:
     """
 
     size: str
-    image_size: int
-    channels: int
     mean: list[float]
     std: list[float]
-    projector_width: int
-    projector_dim: int
 
     def __post_init__(self) -> None:
         """Refuse a depth that no ResNet has, and statistics that do not fit the channels."""
@@ -47,8 +42,7 @@ class Config:
             self.size == IMAGENET or bool(small and int(self.size) > 2),
             f"size: no {shown(self.size)}, only {IMAGENET!r}, or 6 n + 2 such as '20', '56', '110'",
         )
-        positive(self, "image_size", most=SIDE)
-        positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
+        Shape.__post_init__(self)
         for key in ("mean", "std"):
             count = len(getattr(self, key))
             require(count == self.channels, f"{key}: {count} numbers for {self.channels} channels")
@@ -60,11 +54,9 @@ class Config:
         return 2048 if self.size == IMAGENET else 64
 
 
-class Encoder(nn.Module):
+class Encoder(Unnormed):
     """Maps noisy pixels to a representation: the last stage, averaged over the image."""
 
-    supports_recompute: ClassVar[bool] = False  # BatchNorm would count each batch twice
-    head_init: ClassVar[str] = "uniform"
     # Patterns of parameter names, for layer decay; the others belong to the last layer.
     LAYERS: ClassVar[dict[str, str]] = {
         "stem": r"(?:conv1|bn1)\.",
@@ -72,14 +64,9 @@ class Encoder(nn.Module):
     }
 
     def __init__(self, cfg: Config, *, final_norm: bool = False) -> None:
-        """Initialise as He et al. (2015), arXiv:1502.01852, by fan-out.
-
-        Raises:
-            ConfigError: ``final_norm`` is True, but a ResNet has no final LayerNorm.
-        """
-        super().__init__()
-        require(not final_norm, "final_norm: a ResNet has no LayerNorm at its end; set it to false")
-        large, self.image_size = cfg.size == IMAGENET, cfg.image_size
+        """Initialise as He et al. (2015), arXiv:1502.01852, by fan-out."""
+        super().__init__(cfg, final_norm=final_norm)
+        large = cfg.size == IMAGENET
         stem = 64 if large else 16
         self.mean: Tensor
         self.std: Tensor
@@ -123,11 +110,7 @@ class Encoder(nn.Module):
         Raises:
             ConfigError: The images are not of ``image_size``.
         """
-        if x.shape[-2:] != (self.image_size, self.image_size):
-            raise ConfigError(
-                f"models: image_size is {self.image_size}, and images have "
-                f"{x.shape[-2]} x {x.shape[-1]} pixels"
-            )
+        self.require_size(x)
         x = F.relu(self.bn1(self.conv1((x - self.mean) / self.std)))
         x = self.maxpool(x)
         for stage in self.stages:

@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import SIDE, WIDTH, positive, require
-from rrcm.models.trained.base.projector import Projector as Projector
+from rrcm.core.ranges import WIDTH, positive, require
+from rrcm.models.trained.base.network import Shape, Unnormed
 from rrcm.noise import units
 
 SCALE = 0.125  # of the representation, as published: without it the first scores are too large
@@ -29,20 +28,15 @@ SMALLEST = 2**STAGES  # pixels per side
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Config(Shape):
     """Shape of the network: channels of its stem, its input, and the projector of pre-training."""
 
     stem: int
-    image_size: int
-    channels: int
-    projector_width: int
-    projector_dim: int
 
     def __post_init__(self) -> None:
         """Refuse images that the stages leave nothing of."""
-        positive(self, "image_size", most=SIDE)
+        Shape.__post_init__(self)
         positive(self, "stem", most=WIDTH // SMALLEST)
-        positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
         require(
             self.image_size >= SMALLEST,
             f"image_size: ResNet-9 takes {SMALLEST} pixels or more, got {self.image_size}",
@@ -87,23 +81,16 @@ class Stage(nn.Module):
         return x + self.block(x) if len(self.block) else x
 
 
-class Encoder(nn.Module):
+class Encoder(Unnormed):
     """Maps noisy pixels to a representation: the maximum of each channel of the last stage."""
 
-    supports_recompute: ClassVar[bool] = False  # BatchNorm would count each batch twice
-    head_init: ClassVar[str] = "uniform"
     # Patterns of parameter names, for layer decay; the others belong to the last layer.
     LAYERS: ClassVar[dict[str, str]] = {"stem": r"stem\.", "blocks": r"stages\.(\d+)\."}
 
     def __init__(self, cfg: Config, *, final_norm: bool = False) -> None:
-        """Initialise as He et al. (2015), arXiv:1502.01852, by fan-out.
-
-        Raises:
-            ConfigError: ``final_norm`` is True, but a ResNet has no final LayerNorm.
-        """
-        super().__init__()
-        require(not final_norm, "final_norm: a ResNet has no LayerNorm at its end; set it to false")
-        self.image_size, self.scale = cfg.image_size, SCALE
+        """Initialise as He et al. (2015), arXiv:1502.01852, by fan-out."""
+        super().__init__(cfg, final_norm=final_norm)
+        self.scale = SCALE
         widths = [cfg.stem * 2**i for i in range(STAGES + 1)]
         self.stem = Convolution(cfg.channels, widths[0], pool=False)
         self.stages = nn.ModuleList(
@@ -127,11 +114,7 @@ class Encoder(nn.Module):
         Raises:
             ConfigError: The images are not of ``image_size``.
         """
-        if x.shape[-2:] != (self.image_size, self.image_size):
-            raise ConfigError(
-                f"models: image_size is {self.image_size}, and images have "
-                f"{x.shape[-2]} x {x.shape[-1]} pixels"
-            )
+        self.require_size(x)
         x = self.stem(units.to_model_space(x).contiguous(memory_format=torch.channels_last))
         for stage in self.stages:
             x = stage(x)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import SIDE, WIDTH, dimensions, positive
-from rrcm.models.trained.base.projector import Projector as Projector
+from rrcm.core.ranges import SIDE, dimensions, positive
+from rrcm.models.trained.base.network import Shape
 from rrcm.noise import units
 
 SIZES = {  # name: (width, depth, heads); Lei et al., table 6, and one for 8 x 8 digits
@@ -34,7 +34,7 @@ SIGMA_DATA = 0.5  # standard deviation of natural images in model space (Karras 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Config:
+class Config(Shape):
     """Shape of the network: its size, its input, and the projector used in pre-training.
 
     ``size`` is a name (`SIZES`) or WIDTHxDEPTHxHEADS, such as ``48x2x4``. ``position_std`` is the
@@ -44,18 +44,14 @@ class Config:
     """
 
     size: str
-    image_size: int
-    channels: int
     patch_size: int
     position_std: float
     init: Literal["pytorch", "xavier"]
-    projector_width: int
-    projector_dim: int
 
     def __post_init__(self) -> None:
         """Refuse an unknown or impossible size, and patches that do not tile the image."""
-        positive(self, "image_size", "patch_size", most=SIDE)
-        positive(self, "channels", "projector_width", "projector_dim", most=WIDTH)
+        Shape.__post_init__(self)
+        positive(self, "patch_size", most=SIDE)
         positive(self, "position_std")
         if self.width % 2 or self.width % self.heads:
             raise ConfigError(

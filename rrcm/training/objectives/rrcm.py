@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rrcm.core.ranges import MOST, not_negative, positive, require
 from rrcm.core.schema import shown
+from rrcm.models.trained.base.network import Projector
 from rrcm.noise import units
 from rrcm.training.engine.draws import Draws
 from rrcm.training.shared import losses
@@ -50,8 +51,8 @@ class Config:
 
 
 def heads(models: ModuleType, shape: Any, cfg: Config) -> dict[str, nn.Module]:
-    """The projector, which is trained beside the encoder; ``models`` is the network's module."""
-    return {"projector": models.Projector(shape)}
+    """The projector, which is trained beside the encoder."""
+    return {"projector": Projector(shape)}
 
 
 def targets(cfg: Config) -> dict[str, tuple[str, float | None]]:
