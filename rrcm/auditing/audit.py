@@ -48,7 +48,6 @@ class Audit:
     verdict: str
 
     def __str__(self) -> str:
-        """Explanations, findings and the verdict, a line each."""
         lines = [f"{self.path}: {self.rows} image{'s' * (self.rows != 1)}"]
         for number, one in enumerate(self.inferred):
             lines.append(f"  {'or ' * (number > 0)}{one} ({one.rows} rows)")

@@ -32,7 +32,6 @@ class Finding:
     of_stated: bool = False
 
     def __str__(self) -> str:
-        """The level, the lines and the sentence."""
         where = f"{some(self.lines, 'line')}: " if self.lines else ""
         return f"{self.level}: {where}{self.text}"
 

@@ -11,7 +11,6 @@ class RrcmError(Exception):
     """
 
     def __init__(self, *args: object, retryable: bool = False) -> None:
-        """Store the message; like every exception, it can be pickled."""
         super().__init__(*args)
         self.retryable = retryable
 

@@ -173,7 +173,6 @@ class Kind:
     """Stand-in for numpy's dtype of bytes, the only one allowed."""
 
     def __init__(self, name: bytes, *_: Any) -> None:
-        """Accept only the name of that dtype."""
         if name not in (b"u1", "u1"):
             raise ValueError(f"an array of {name!r:.20} instead of bytes")
 

@@ -51,7 +51,6 @@ class Pictures:
         return len(self), *self.fit.shape
 
     def __len__(self) -> int:
-        """The number of pictures, N."""
         return len(self.rows)
 
     def __getitem__(self, rows: np.ndarray | slice | int) -> np.ndarray:

@@ -33,7 +33,6 @@ class Config:
     momentum: float
 
     def __post_init__(self) -> None:
-        """Refuse a network without a middle layer, and statistics that are never updated."""
         positive(self, "image_size", most=SIDE)
         positive(self, "channels", "width", most=WIDTH)
         require(self.depth > 2, f"depth: must be above 2, got {self.depth}")
@@ -47,7 +46,6 @@ class Network(nn.Module):
     supports_recompute: ClassVar[bool] = False  # BatchNorm would count each batch twice
 
     def __init__(self, cfg: Config) -> None:
-        """Start as the identity."""
         super().__init__()
         self.size = (cfg.channels, cfg.image_size, cfg.image_size)
         self.first = nn.Conv2d(cfg.channels, cfg.width, 3, padding=1)

@@ -44,7 +44,6 @@ class Config:
     learned_variance: bool
 
     def __post_init__(self) -> None:
-        """Refuse levels, groups or heads that do not divide evenly."""
         positive(self, "image_size", most=SIDE)
         positive(self, "channels", "width", "head_channels", "groups", most=WIDTH)
         positive(self, "blocks", most=LAYERS)

@@ -42,7 +42,6 @@ class Config:
     time_scale: float
 
     def __post_init__(self) -> None:
-        """Refuse an unknown or impossible size, and patches that do not tile the image."""
         positive(self, "image_size", "patch_size", most=SIDE)
         positive(self, "channels", most=WIDTH)
         positive(self, "position_std", "time_scale")

@@ -16,7 +16,6 @@ class Config:
     sigma: float
 
     def __post_init__(self) -> None:
-        """Refuse a sigma that is not positive."""
         positive(self, "sigma")
 
 

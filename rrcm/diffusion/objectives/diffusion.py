@@ -32,7 +32,6 @@ class Config:
     std: float
 
     def __post_init__(self) -> None:
-        """Refuse constants that would have no effect."""
         if self.schedule.kind == "edm":
             positive(self, "std")
             require(abs(self.mean) <= MOST, f"mean: a logarithm of noise, got {self.mean}")

@@ -60,7 +60,6 @@ class Purifier(nn.Module):
     """Maps noisy pixels [B, C, H, W] and normal numbers to pixels in [0, 1]."""
 
     def __init__(self, denoiser: Denoiser, cfg: Config) -> None:
-        """Take ``cfg.steps`` steps with ``denoiser``."""
         super().__init__()
         self.denoiser, self.cfg = denoiser, cfg
 

@@ -38,7 +38,6 @@ class Purifier(nn.Module):
     """Maps noisy pixels [B, C, H, W] to pixels in [0, 1]."""
 
     def __init__(self, denoiser: Denoiser, cfg: Config) -> None:
-        """Call ``denoiser`` at the time that ``cfg.rule`` chooses."""
         super().__init__()
         self.denoiser, self.cfg = denoiser, cfg
 

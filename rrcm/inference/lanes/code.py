@@ -19,7 +19,6 @@ class Code:
     """Instructions at the end of one function; values are LLVM's, of ``lanes`` floats each."""
 
     def __init__(self, function: ir.Function, lanes: int) -> None:
-        """Begin the body of ``function``."""
         self.function, self.lanes = function, lanes
         self.builder = ir.IRBuilder(function.append_basic_block())
         self.vector = ir.VectorType(FLOAT, lanes)

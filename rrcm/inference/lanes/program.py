@@ -56,7 +56,6 @@ class Program:
     """
 
     def __init__(self, machine: Machine, *, pixels: int, classes: int, groups: int = 1) -> None:
-        """Begin a program that computes ``groups`` groups of images at a time."""
         self.machine, self.pixels, self.classes, self.groups = machine, pixels, classes, groups
         self.module = ir.Module()
         self.module.triple = machine.triple
@@ -123,7 +122,6 @@ class Compiled:
     """A program in memory; `run` may be called by several threads at once."""
 
     def __init__(self, program: Program) -> None:
-        """Compile ``program``."""
         self.lanes, self.groups = program.machine.lanes, program.groups
         self.pixels, self.classes = program.pixels, program.classes
         self.vectors = program.vectors

@@ -28,7 +28,6 @@ class Trunk(nn.Module):
     mean: Tensor
 
     def __init__(self, network: Classifier) -> None:
-        """See `fold`."""
         super().__init__()
         encoder: Any = network.encoder
         self.register_buffer("mean", encoder.mean.double())
@@ -50,7 +49,6 @@ class Block(nn.Module):
     """A residual block: 2 or 3 convolutions beside a shortcut."""
 
     def __init__(self, block: Any) -> None:
-        """Fold timm's ``block``, a BasicBlock or a Bottleneck."""
         super().__init__()
         pairs = [(block.conv1, block.bn1), (block.conv2, block.bn2)]
         if hasattr(block, "conv3"):

@@ -25,7 +25,6 @@ class Trunk(nn.Module):
     """Noisy pixels [B, C, H, W] -> scores [B, K]."""
 
     def __init__(self, network: Classifier) -> None:
-        """See `fold`."""
         super().__init__()
         encoder: Any = copy.deepcopy(network.encoder).double().eval()
         for module in encoder.modules():

@@ -32,7 +32,6 @@ class Folded(nn.Module):
     grid: Tensor
 
     def __init__(self, network: Classifier) -> None:
-        """See `fold`."""
         super().__init__()
         encoder: Any = network.encoder
         projection = encoder.patch_embed.proj
@@ -79,7 +78,6 @@ class FoldedAtSigma(nn.Module):
     start: Tensor  # [N, D]
 
     def __init__(self, folded: Folded, sigma: float) -> None:
-        """See `Folded.fix`."""
         super().__init__()
         kernel, start = folded.constants(torch.tensor(sigma, dtype=torch.float64))
         self.register_buffer("kernel", kernel)
@@ -95,7 +93,6 @@ class Trunk(nn.Module):
     """The layers that do not depend on sigma; tokens are the rows of one matrix, [B * N, D]."""
 
     def __init__(self, network: Classifier) -> None:
-        """See `fold`."""
         super().__init__()
         encoder: Any = network.encoder
         *blocks, last = encoder.blocks
@@ -124,7 +121,6 @@ class Block(nn.Module):
     """A pre-norm transformer block."""
 
     def __init__(self, block: Any) -> None:
-        """Fold timm's ``block``."""
         super().__init__()
         self.heads = block.attn.num_heads
         self.norm = _norm(block.norm1)
@@ -154,7 +150,6 @@ class LastBlock(nn.Module):
     v: Tensor  # [heads, D, D / heads]
 
     def __init__(self, block: Any) -> None:
-        """Fold timm's ``block``."""
         super().__init__()
         weight, bias = _qkv(block)
         project = block.attn.proj.weight.double()
@@ -181,7 +176,6 @@ class Mlp(nn.Module):
     """The MLP half of a block, with its norm."""
 
     def __init__(self, block: Any) -> None:
-        """Fold timm's ``block``."""
         super().__init__()
         self.norm = _norm(block.norm2)
         self.fc1 = _linear(*_after(block.norm2, block.mlp.fc1))

@@ -36,7 +36,6 @@ class Config(Shape):
     std: list[float]
 
     def __post_init__(self) -> None:
-        """Refuse a depth that no ResNet has, and statistics that do not fit the channels."""
         small = re.fullmatch(r"[1-9][0-9]{0,3}", self.size) and int(self.size) % 6 == 2
         require(
             self.size == IMAGENET or bool(small and int(self.size) > 2),

@@ -34,7 +34,6 @@ class Config(Shape):
     stem: int
 
     def __post_init__(self) -> None:
-        """Refuse images that the stages leave nothing of."""
         Shape.__post_init__(self)
         positive(self, "stem", most=WIDTH // SMALLEST)
         require(
@@ -52,7 +51,6 @@ class Convolution(nn.Module):
     """Convolution of 3 x 3, BatchNorm and ReLU; with ``pool``, the maximum of 2 x 2 pixels."""
 
     def __init__(self, channels: int, out: int, *, pool: bool) -> None:
-        """From ``channels`` to ``out`` channels."""
         super().__init__()
         self.conv = nn.Conv2d(channels, out, 3, padding=1, bias=False)
         self.norm: nn.Module = nn.BatchNorm2d(out)
@@ -68,7 +66,6 @@ class Stage(nn.Module):
     """A convolution that halves the sides; with ``residual``, a block of two more beside it."""
 
     def __init__(self, channels: int, out: int, *, residual: bool) -> None:
-        """From ``channels`` to ``out`` channels."""
         super().__init__()
         self.down = Convolution(channels, out, pool=True)
         self.block = nn.Sequential(

@@ -49,7 +49,6 @@ class Config(Shape):
     init: Literal["pytorch", "xavier"]
 
     def __post_init__(self) -> None:
-        """Refuse an unknown or impossible size, and patches that do not tile the image."""
         Shape.__post_init__(self)
         positive(self, "patch_size", most=SIDE)
         positive(self, "position_std")

@@ -45,7 +45,6 @@ class Schedule:
     rescale: bool
 
     def __post_init__(self) -> None:
-        """Refuse a continuous process with steps, and a discrete one without."""
         if self.kind == "edm":
             require(self.steps == 0, f"steps: edm has no steps, set it to 0, got {self.steps}")
         else:

@@ -158,7 +158,6 @@ class Resize(Exact):
     matrix: Tensor  # [new, old]
 
     def __init__(self, old: int, new: int) -> None:
-        """Compute the matrix from ``old`` to ``new`` pixels per side."""
         super().__init__()
         self.needed = old != new
         eye = torch.eye(old, dtype=torch.float64)[None, None]
@@ -179,7 +178,6 @@ class Precise(nn.Module):
     kind: Tensor
 
     def __init__(self, network: nn.Module) -> None:
-        """Casting this module casts ``network``."""
         super().__init__()
         self.network = network
         self.register_buffer("kind", torch.empty(0), persistent=False)

@@ -41,7 +41,6 @@ class Config:
     defer: float
 
     def __post_init__(self) -> None:
-        """Refuse constants out of range."""
         positive(self, "gamma", "beta")
         positive(self, "m", most=COPIES)
         not_negative(self, "lbd")

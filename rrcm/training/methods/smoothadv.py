@@ -45,7 +45,6 @@ class Config:
     eta: float
 
     def __post_init__(self) -> None:
-        """Refuse constants out of range, or too few copies or steps."""
         positive(self, "m", "steps", most=COPIES)
         share(self, "warmup")
         not_negative(self, "epsilon", "lbd", "eta")

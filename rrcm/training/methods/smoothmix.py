@@ -45,7 +45,6 @@ class Config:
     max_norm: Unbounded
 
     def __post_init__(self) -> None:
-        """Refuse constants out of range."""
         positive(self, "m", "steps", most=COPIES)
         positive(self, "alpha")
         require(self.max_norm > 0, f"max_norm: must be positive, got {self.max_norm}")

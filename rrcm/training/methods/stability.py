@@ -23,7 +23,6 @@ class Config:
     lbd: float
 
     def __post_init__(self) -> None:
-        """Refuse a negative weight."""
         not_negative(self, "lbd")
 
 

@@ -55,7 +55,6 @@ class Config:
     min_keep: int
 
     def __post_init__(self) -> None:
-        """Refuse impossible shapes."""
         not_negative(self, "consistency", "summary")
         positive(self, "width", "heads", "targets", "min_keep", most=WIDTH)
         positive(self, "depth", most=LAYERS)

@@ -30,7 +30,6 @@ class Config:
     levels: list[float]
 
     def __post_init__(self) -> None:
-        """Refuse a temperature that is not positive, and negative noise levels."""
         positive(self, "tau")
         require(
             len(self.levels) > 0 and all(0 <= t <= MOST for t in self.levels),

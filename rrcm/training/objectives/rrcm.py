@@ -40,7 +40,6 @@ class Config:
     ema: float
 
     def __post_init__(self) -> None:
-        """Refuse temperatures and levels that are not positive."""
         positive(self, "tau_contrast", "tau_consistency")
         not_negative(self, "consistency")
         require(0 <= self.ema < 1, f"ema: a momentum in [0, 1), got {self.ema}")

@@ -101,7 +101,6 @@ class Consistency:
     measure: Literal["kl", "mse"]
 
     def __post_init__(self) -> None:
-        """Refuse negative weights and fewer than two copies, which have no distance."""
         not_negative(self, "lbd", "eta")
         require(self.m > 1, f"m: must be at least 2, got {self.m}")
         positive(self, "m", most=COPIES)

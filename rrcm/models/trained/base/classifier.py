@@ -82,7 +82,6 @@ class Unconditional(nn.Module):
     """A network of pixels as one of (pixels, sigma [], not used), the same at any sigma."""
 
     def __init__(self, fixed: nn.Module) -> None:
-        """``fixed`` maps noisy pixels [B, C, H, W] to scores [B, K]."""
         super().__init__()
         self.fixed = fixed
 

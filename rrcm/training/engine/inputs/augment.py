@@ -72,7 +72,6 @@ class Mixer:
     """
 
     def __init__(self, mix: Mix, classes: int) -> None:
-        """``classes`` is the number K of classes."""
         self._mix, self._classes = mix, classes
         self._mixup = Mixup(
             mixup_alpha=mix.mixup,
