@@ -43,8 +43,10 @@ def test_the_same_numbers_at_another_cost(name):
 
 
 def test_bfloat16_rounds_products_only():
-    plain, rounded = computed("plain")[0], computed("bf16")[0]
+    (plain, fused), (rounded, narrow) = computed("plain"), computed("bf16")
 
+    kinds = [{block.attn.fused_attn for block in c.module.encoder.blocks} for c in (fused, narrow)]
+    assert kinds == [{True}, {False}]
     for name, gradient in plain.items():
         error = (rounded[name] - gradient).norm() / gradient.norm()
         assert 0 < error < 0.05, name

@@ -227,13 +227,14 @@ def test_an_untrained_classifier_starts_near_uniform():
     assert 0 < scores.abs().max() < 1e-2
 
 
-def test_attention_without_the_fused_kernel_is_the_same_function(encoder, monkeypatch):
+def test_attention_without_the_fused_kernel_is_the_same_function(encoder):
     """Values and gradients, in float64; bfloat16 on a CPU takes this way."""
     encoder, found = encoder.double(), {}
     size = TINY.image_size
     x = torch.rand(3, TINY.channels, size, size, generator=torch.Generator().manual_seed(1))
     for fused in (True, False):
-        monkeypatch.setattr(vit, "_fused_is_fast", lambda x, fused=fused: fused)
+        for block in encoder.blocks:
+            block.attn.fused_attn = fused
         encoder.zero_grad()
         y = encoder(x.double(), torch.tensor(0.5, dtype=torch.float64))
         y.square().sum().backward()

@@ -137,10 +137,7 @@ class Encoder(nn.Module):
         cls = self.cls_token.expand(batch, -1, -1)
         time = time_embedding(t, self.cls_token.shape[-1])[:, None]
         tokens = torch.cat([cls, time, patches], dim=1) + self.pos_embed  # [B, 2 + L, D]
-        made: list[Any] = [*self.blocks]  # timm's, whose attributes are not declared
-        for block in made:
-            block.attn.fused_attn = _fused_is_fast(x)
-        *blocks, block = made
+        *blocks, block = self.blocks
         last: Callable[[Tensor], Tensor] = block
         if hidden is None:
             last = partial(cls_after, block)
@@ -176,11 +173,6 @@ def cls_after(block: Any, tokens: Tensor) -> Tensor:
         looked = (q * attention.scale @ k.transpose(-2, -1)).softmax(dim=-1) @ v
     cls = tokens[:, 0] + attention.proj(looked[:, :, 0].flatten(1))  # [B, D]
     return cls + block.mlp(block.norm2(cls))
-
-
-def _fused_is_fast(x: Tensor) -> bool:
-    """Whether to use PyTorch's fused attention: in bfloat16 on a CPU, its backward pass is slow."""
-    return x.device.type != "cpu" or not torch.is_autocast_enabled("cpu")
 
 
 def _without(tokens: Tensor, places: Tensor) -> Tensor:

@@ -1,6 +1,9 @@
 """How a training calls its networks: precision, compilation, recomputation, and what it counts."""
 
+from typing import Any
+
 import torch
+from timm.layers import Attention
 from torch import Tensor, nn
 
 from rrcm.config.sections import Compute
@@ -20,6 +23,10 @@ class Computed(nn.Module):
         super().__init__()
         self.module, self.narrow = module, compute.precision == "bf16"
         self._passes = self._gradients = 0
+        on_cpu = next(module.parameters()).device.type == "cpu"
+        parts: list[Any] = [part for part in module.modules() if isinstance(part, Attention)]
+        for part in parts:  # PyTorch's fused attention is slow backwards in bfloat16 on a CPU
+            part.fused_attn = not (self.narrow and on_cpu)
         if compute.compile:
             module.compile()
 
