@@ -58,21 +58,22 @@ def export(
     Raises:
         BackendError: ONNX Runtime disagrees with PyTorch by more than ``cfg.tolerance``.
     """
-    compared: Any = network  # which has `parity_outputs` and `decided`
-    folded = folded.float()
-    if isinstance(network, EnsembleClassifier | PurifiedClassifier):
-        folded = _Outputs(folded)
-    else:
-        compared = _Plain(network)
-    inputs = _inputs(split.pixels(slice(cfg.parity_images)), metadata["sigma"], compared.normals)
+    combines = isinstance(network, EnsembleClassifier | PurifiedClassifier)
+    compared: Any = network
+    folded = _Outputs(folded.float()) if combines else folded.float()
+    normals = compared.normals if combines else ()
+    inputs = _inputs(split.pixels(slice(cfg.parity_images)), metadata["sigma"], normals)
     with torch.inference_mode():
-        outputs = compared.parity_outputs(*inputs.values())
+        given = (*inputs.values(),)
+        outputs = compared.parity_outputs(*given) if combines else {"scores": network(*given)}
+    decided = torch.ones(len(outputs["scores"]), dtype=torch.bool)
+    if combines:
+        decided = compared.decided(outputs, tolerance=cfg.tolerance)
     size = sum(t.nbytes for t in [*folded.parameters(), *folded.buffers()])
     with (_folder if size >= LARGEST else atomic)(path) as part:
         _write(part, folded, inputs, [*outputs], metadata, opset=cfg.opset)
         gc.collect()  # frees the exporter's copies of the weights before ONNX Runtime makes its own
         graph = part / GRAPH if part.is_dir() else part
-        decided = compared.decided(outputs, tolerance=cfg.tolerance)
         record = parity(graph, inputs, outputs, decided)
         if not record["max_abs_difference"] <= cfg.tolerance:
             raise BackendError(
@@ -82,21 +83,6 @@ def export(
         if path.is_dir():  # an older folder cannot be replaced in one step
             shutil.rmtree(path)
     return record
-
-
-class _Plain:
-    """A single network that can be compared with its export; its scores do not combine others."""
-
-    normals: tuple[int, ...] = ()
-
-    def __init__(self, network: nn.Module) -> None:
-        self.network = network
-
-    def parity_outputs(self, x: Tensor, sigma: Tensor, *z: Tensor) -> dict[str, Tensor]:
-        return {"scores": self.network(x, sigma, *z)}
-
-    def decided(self, outputs: dict[str, Tensor], *, tolerance: float) -> Tensor:
-        return torch.ones(len(outputs["scores"]), dtype=torch.bool)
 
 
 class _Outputs(nn.Module):
