@@ -87,7 +87,7 @@ def heads(models: ModuleType, shape: Any, cfg: Config) -> dict[str, nn.Module]:
 
 
 def targets(cfg: Config) -> dict[str, tuple[str, float | None]]:
-    """EMA networks by name: the online module each follows, and its momentum (None: scheduled)."""
+    """The encoder."""
     return {"encoder": ("encoder", None)}
 
 
@@ -111,17 +111,7 @@ def loss(
     (docs/theory.md, eq. 25) with u the online tokens of the visible patches of v + εz, e the EMA
     network's tokens of all its patches, q the predictor, A a linear map, N a LayerNorm without
     weights, s the mean smooth L1 distance over D, and r the cls token and the mean of the patches,
-    [2, D].
-
-    Args:
-        online: ``encoder`` (pixels, sigma, hidden) -> tokens, ``predictor`` and ``summary``.
-        target: ``encoder``, an EMA of the online one; it gets no gradient.
-        views: Pixels in [0, 1], [b, C, H, W] for each of `VIEWS`: v and y.
-        levels: Noise levels t = 2 sigma of the grid, descending, float64 [N]; the last is the clean
-            end.
-        weights: Relative frequency of each n, [N - 1]; None is uniform.
-        draw: The randomness of the step.
-        cfg: Constants.
+    [2, D]. The encoder maps (pixels, sigma, hidden) to tokens; the views are v and y.
 
     Returns:
         The terms ``prediction``, ``summary`` and ``consistency``; the noisier level ``t`` of the

@@ -43,7 +43,7 @@ def heads(models: ModuleType, shape: Any, cfg: Config) -> dict[str, nn.Module]:
 
 
 def targets(cfg: Config) -> dict[str, tuple[str, float | None]]:
-    """EMA networks by name: the online module each follows, and its momentum (None: scheduled)."""
+    """The encoder and the projector."""
     return {"encoder": ("encoder", None), "projector": ("projector", None)}
 
 
@@ -65,17 +65,8 @@ def loss(
 
     (docs/theory.md, eq. 24) with h the projector after the encoder, h⁻ its EMA, and for each image
     one z and one σ' = t / 2 with t from ``cfg.levels``. The noise level input of both networks is
-    ε, whatever σ' is. Negatives come from all processes.
-
-    Args:
-        online: ``encoder`` (pixels, sigma) -> [b, D] and ``projector`` [b, D] -> [b, P].
-        target: The same, an EMA of ``online``; it gets no gradient.
-        views: Pixels in [0, 1], [b, C, H, W] for each of `VIEWS`: v and v'.
-        levels: Noise levels t = 2 sigma of the grid, descending, float64 [N]; only the last is
-            used, the clean end.
-        weights: Not used.
-        draw: The randomness of the step.
-        cfg: Constants.
+    ε, whatever σ' is. Negatives come from all processes. The views are v and v'; of ``levels`` only
+    the last is used.
     """
     first, second = views["first"], views["second"]
     times = first.new_tensor(cfg.levels)  # [levels]

@@ -55,7 +55,7 @@ def heads(models: ModuleType, shape: Any, cfg: Config) -> dict[str, nn.Module]:
 
 
 def targets(cfg: Config) -> dict[str, tuple[str, float | None]]:
-    """EMA networks by name: the online module each follows, and its momentum (None: scheduled)."""
+    """The encoder and the projector; with ``ema``, an encoder of the cleaner point."""
     followers = {"encoder": ("encoder", None), "projector": ("projector", None)}
     return followers | ({"cleaner": ("encoder", cfg.ema)} if cfg.ema else {})
 
@@ -79,16 +79,8 @@ def loss(
 
     (docs/theory.md, eq. 7) with f the encoder, h the projector after it, h⁻ their EMA, sg the
     stop-gradient, one n for the whole batch, and one z for all points of an image. With ``align``
-    one of its levels replaces σ_n, and ε replaces σ_{n+1}. Negatives come from all processes.
-
-    Args:
-        online: ``encoder`` (pixels, sigma) -> [b, D] and ``projector`` [b, D] -> [b, P].
-        target: The EMA networks of `targets`; they get no gradient.
-        views: Pixels in [0, 1], [b, C, H, W] for each of `VIEWS`: v, v' and y.
-        levels: Noise levels t = 2 sigma, descending, float64 [N]; the last is the clean end.
-        weights: Relative frequency of each n, [N - 1]; None is uniform.
-        draw: The randomness of the step.
-        cfg: Constants.
+    one of its levels replaces σ_n, and ε replaces σ_{n+1}. Negatives come from all processes. The
+    views are v, v' and y.
 
     Returns:
         The terms ``contrast`` and ``consistency``; the pair's level ``t``, and N as ``points``.
