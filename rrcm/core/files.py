@@ -40,7 +40,8 @@ def atomic(path: Path) -> Iterator[Path]:
     """
     make_folder(path)
     ending = f".{secrets.token_hex(4)}.part"  # others cannot put a link there, as they cannot guess
-    part = path.with_name(f".{_cut(path.name, NAME - 1 - len(ending))}{ending}")
+    name = os.fsdecode(os.fsencode(path.name)[: NAME - 1 - len(ending)])
+    part = path.with_name(f".{name}{ending}")
     try:
         with naming(path, part):
             yield part
@@ -49,10 +50,6 @@ def atomic(path: Path) -> Iterator[Path]:
             part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _cut(name: str, most: int) -> str:
-    return os.fsdecode(os.fsencode(name)[:most])
 
 
 @contextmanager

@@ -10,24 +10,23 @@ from rrcm.core.errors import printable
 
 HEAD = 512  # bytes that tell the kind
 STAND_INS = ("lfs", "page", "answer")  # what a download may leave in place of any file
-STARTS = (  # first bytes, kind
-    (b"version https://git-lfs", "lfs"),
-    (b"\x1f\x8b", "gzip"),
-    (b"BZh", "bzip2"),
-    (b"\xfd7zXZ\x00", "xz"),
-    (b"\x28\xb5\x2f\xfd", "zstd"),
-    (b"7z\xbc\xaf\x27\x1c", "7z"),
-    (b"Rar!\x1a\x07", "rar"),
-    (b"PAR1", "parquet"),
-    (b"\xd0\xcf\x11\xe0", "excel"),
-    (b"\x89HDF", "hdf5"),
-    (b"\x93NUMPY", "numpy"),
-    (b"%PDF", "pdf"),
-    (b"\x89PNG\r\n", "picture"),
-    (b"\xff\xd8\xff", "picture"),
-    (b"GIF8", "picture"),
-    *((b"\x80" + bytes([protocol]), "pickle") for protocol in (2, 3, 4, 5)),
-)
+STARTS: dict[str, bytes | tuple[bytes, ...]] = {  # kind: first bytes
+    "lfs": b"version https://git-lfs",
+    "gzip": b"\x1f\x8b",
+    "bzip2": b"BZh",
+    "xz": b"\xfd7zXZ\x00",
+    "zstd": b"\x28\xb5\x2f\xfd",
+    "7z": b"7z\xbc\xaf\x27\x1c",
+    "rar": b"Rar!\x1a\x07",
+    "parquet": b"PAR1",
+    "excel": b"\xd0\xcf\x11\xe0",
+    "hdf5": b"\x89HDF",
+    "numpy": b"\x93NUMPY",
+    "pdf": b"%PDF",
+    "picture": (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8"),
+    "pickle": (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+    "zip": (b"PK\x03\x04", b"PK\x05\x06"),
+}
 WORDS = {  # kind: what it is; and the way out
     "lfs": "a Git LFS pointer, not the file that it stands for; `git lfs pull` brings that",
     "page": "a web page (HTML), not the file that it may link to; download that",
@@ -83,10 +82,8 @@ def told(source: Path | IO[bytes], otherwise: str, *, own: Collection[str] = ())
 
 def kind(head: bytes) -> str:
     """The kind of a file that begins with ``head``, a key of `WORDS`; empty if it is unknown."""
-    if found := next((name for start, name in STARTS if head.startswith(start)), ""):
+    if found := next((name for name, start in STARTS.items() if head.startswith(start)), ""):
         return found
-    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return "zip"
     if head[257:262] == b"ustar":
         return "tar"
     if head[4:8] == b"ftyp":
