@@ -83,10 +83,6 @@ class Entry:
         # without votes it is unknown how many draws were asked for
         return (table["stop"] != END) & (table["n"] < (self.votes[0].n if self.votes else math.inf))
 
-    def lower_bound(self, radius: float) -> bool:
-        """`lower_bounds` of one radius."""
-        return self.lower_bounds([radius])[0]
-
     def lower_bounds(self, radii: Sequence[float]) -> list[bool]:
         """Whether the certified share at each radius is a lower bound, in the sense of `cut_short`.
 

@@ -95,7 +95,7 @@ def compare(
                     "low": difference - math.hypot(ours - mine.low, their.high - other, spread),
                     "high": difference + math.hypot(mine.high - ours, other - their.low, spread),
                     "errors": difference / error if error else 0.0,  # all are certified by both
-                    "lower_bound": any(entry.lower_bound(radius) for entry in members),
+                    "lower_bound": any(entry.lower_bounds([radius])[0] for entry in members),
                     "undecided": any(entry.undecided([radius])[0] for entry in members),
                 }
             )

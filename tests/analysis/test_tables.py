@@ -174,12 +174,12 @@ def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate)
     for radius in (0, 0.25, 0.3):
         known = stop == "none" or (asked and radius in decided[stop])
         assert one.undecided([radius]) == [not known]
-        assert one.lower_bound(radius) == (not known or stop != "none")
+        assert one.lower_bounds([radius])[0] == (not known or stop != "none")
     (row,) = tables.accuracy_table([one], radii=[0.25], confidence=0.95).to_dict("records")
-    assert row["r = 0.25"].startswith("≥ ") == one.lower_bound(0.25)
-    assert row["abstain %"].startswith("≤ ") == one.lower_bound(0)
+    assert row["r = 0.25"].startswith("≥ ") == one.lower_bounds([0.25])[0]
+    assert row["abstain %"].startswith("≤ ") == one.lower_bounds([0])[0]
     (number,) = tables.accuracy([one], radii=[0.25], confidence=0.95).to_dict("records")
-    assert number["lower_bound"] == one.lower_bound(0.25)
+    assert number["lower_bound"] == one.lower_bounds([0.25])[0]
 
 
 def test_without_labels_nothing_is_called_accuracy():

@@ -44,7 +44,7 @@ def accuracy_table(found: list[Entry], *, radii: list[float], confidence: float)
             row[column] = at_least(bound) + percent(*share)
         row["ACR" if labelled else "mean radius"] = acr(entry)
         abstained = printed(statistics.abstention(entry.judged), UP, places=1, scale=PERCENT)
-        row["abstain %"] = "≤ " * entry.lower_bound(0.0) + abstained
+        row["abstain %"] = "≤ " * entry.lower_bounds([0.0])[0] + abstained
         rows.append(row)
     return pd.DataFrame(rows)
 
