@@ -16,7 +16,7 @@ from rrcm.core.errors import DataError
 from rrcm.core.labels import UNKNOWN
 
 Votes = tuple[Header, list[Row]]
-RADII = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
+SERIES = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,7 +251,7 @@ def default_radii(found: list[Entry]) -> list[float]:
     if len(headers) == len(found) and len({header.sigma for header in headers}) == 1:
         return max(map(reach.usual, headers), key=len)
     largest = max(float(entry.table["radius"].max()) for entry in found)
-    return [radius for radius in RADII if radius <= largest] or RADII[:1]
+    return [radius for radius in SERIES if radius <= largest] or SERIES[:1]
 
 
 def beyond(found: list[Entry], radii: Sequence[float]) -> list[str]:

@@ -10,7 +10,7 @@ from scipy.stats import poisson
 from rrcm.auditing import attainable_radii, shares, usual, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.findings import ERROR, FAR, NOTE, WARNING, Finding, Inferred, Stated, at
-from rrcm.auditing.recount import MOST
+from rrcm.auditing.recount import MAJORITY
 from rrcm.auditing.written import SLIP
 from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.votes.bounds import complement, radius
@@ -43,7 +43,7 @@ def explain(
     possible = [one for one in explanations if not apart(one, stated)] or explanations
     first = possible[0].match(r, unit)
     informative = first.chance <= max(0.5, first.chance.min())
-    if first.near()[informative].mean() >= MOST:
+    if first.near()[informative].mean() >= MAJORITY:
         return _distinct(explanations, r, unit), [
             *_rounding(possible, r, unit, where),
             *_heaped(possible[0], r, unit, where),
@@ -57,7 +57,7 @@ def explain(
         one for one in attainable_radii.infer(r[rest], unit[rest], tried) if one != possible[0]
     ]
     both = first.near() | (second[0].match(r, unit).near() if second else False)
-    if second and both[informative].mean() >= MOST:
+    if second and both[informative].mean() >= MAJORITY:
         pair = [possible[0], second[0]]
         return [_as_inferred(candidate, r, unit) for candidate in pair], [
             *_mixed(pair, foreign & both, where),

@@ -14,7 +14,7 @@ from rrcm.certification.certify import DIGITS
 STEP = 10.0**-DIGITS  # by which p_A and radius may be rounded down
 SLACK = 1e-10  # relative error of special functions
 LAXEST = 0.5  # no certificate has an alpha above it: it would be wrong more often than right
-RADII = ("radius", "radius_cohen", "radius_two_class")
+COLUMNS = ("radius", "radius_cohen", "radius_two_class")
 
 
 def of_rows(table: pd.DataFrame, *, adaptive: bool, sigma: float | None) -> np.ndarray:
@@ -29,7 +29,7 @@ def of_rows(table: pd.DataFrame, *, adaptive: bool, sigma: float | None) -> np.n
     alphas = np.where(claims, alphas, 0.0)
     if sigma is None:
         return alphas
-    for name in RADII:
+    for name in COLUMNS:
         if name in table:
             r = numbers(table[name])
             alphas = np.where(r > 0, np.maximum(alphas, _unanimous(r / sigma, n)), alphas)

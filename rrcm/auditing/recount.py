@@ -16,7 +16,7 @@ from rrcm.certification.votes.bounds import beta_quantile, mixture_complement
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import END
 
-MOST = 0.95  # share of rows from which the others count as wrong
+MAJORITY = 0.95  # share of rows from which the others count as wrong
 FEW = 3  # rows that may agree by chance
 COINCIDENCE = 1e-4  # relative difference of a real number and one of a digit; a tenth for two
 FIXED = {"n", "futile"}  # reasons to stop that claim nothing before n draws
@@ -120,7 +120,7 @@ def _level(
     low, high, table, lines = low[level], high[level], table[level], lines[level]
     left, right, inside = common(low, np.minimum(high, needed.LAXEST))
     middle = math.sqrt(left * right)
-    if left > 0 and inside.mean() >= MOST:
+    if left > 0 and inside.mean() >= MAJORITY:
         text = f"p_A is not the bound of n_A votes that other rows have, at alpha = {middle:.4g}"
         return (left, right), [] if adaptive else at(ERROR, lines, ~inside, text)
     if adaptive:
@@ -129,7 +129,7 @@ def _level(
         return None if alpha is None else (alpha, alpha), []
     if not inside.all():
         other, _, also = common(low[~inside], high[~inside])
-        if also.sum() > FEW and inside.sum() + also.sum() >= MOST * len(table):
+        if also.sum() > FEW and inside.sum() + also.sum() >= MAJORITY * len(table):
             text = f"p_A is at alpha = {other:.4g}, in other rows at {middle:.4g}: mixed alpha"
             return (left, right), at(ERROR, lines, ~inside, text)
     text = "p_A is no Clopper–Pearson bound of n_A votes at any one alpha"
@@ -163,7 +163,7 @@ def _sigma(
         return (left, right), False, []
     for shift, how in ((1.0, "up"), (0.5, "to the nearest")):
         sigma, _, within = common(*sigmas(shift))
-        if within.mean() >= MOST and within.sum() - inside.sum() > (1 - MOST) * len(r):
+        if within.mean() >= MAJORITY and within.sum() - inside.sum() > (1 - MAJORITY) * len(r):
             text = f"radii were rounded {how}, beyond the certified ones"
             return (sigma, sigma), False, [Finding(level=ERROR, text=text)]
     share = _two_classes(table, upper, exact[1] if exact else most)
@@ -177,7 +177,7 @@ def _sigma(
         return (left, right), True, [Finding(level=NOTE, text=LARGER)]
     if below.sum() > FEW:
         other, _, also = common(low[below], high[below])
-        if also.sum() > max(FEW, MOST * below.sum()):
+        if also.sum() > max(FEW, MAJORITY * below.sum()):
             text = f"radii are of sigma = {other:.4g}, in other rows of {left:.4g}: mixed sigma"
             return (left, right), False, at(ERROR, lines, ~inside, text)
     text = f"the radius is {{}} sigma * Phi^-1(p_A) at sigma = {left:.6g} of the other rows"
@@ -262,13 +262,13 @@ def _of_two_classes(
     low = r / upper / share * (1 - SLACK)
     high = (r + STEP) / z * (1 + SLACK)
     left, right, inside = common(low, high)
-    if inside.mean() < MOST:
+    if inside.mean() < MAJORITY:
         return None
     note = Finding(level=NOTE, text=LARGER)
     if exact is not None and left == right:
         least, most = 2 * r / left - upper, 2 * (r + STEP) / left - z
         k, below, above = around(most, most - least, n, math.sqrt(exact[0] * exact[1]))
-        if (possible := np.where(k < n, below, above) >= least - SLACK).mean() >= MOST:
+        if (possible := np.where(k < n, below, above) >= least - SLACK).mean() >= MAJORITY:
             text = f"no votes for a runner-up give the radius, at sigma = {left:.6g} of other rows"
             return (left, right), [note, *at(ERROR, lines, ~possible, text)]
     left, right, inside = common(low, high, digits=0)

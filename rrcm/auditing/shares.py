@@ -9,7 +9,7 @@ from rrcm.auditing.findings import NOTE, Finding
 from rrcm.auditing.recount import Recount, has_mixture, levels, some
 from rrcm.auditing.usual import COMMON
 
-MOST = 0.5  # share of the rows stopped early that must have the same kind of bound
+HALF = 0.5  # share of the rows stopped early that must have the same kind of bound
 
 
 def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> tuple[int, list[Finding]]:
@@ -28,7 +28,7 @@ def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> tuple[int
     late = some(table[claims & (table["n"] == again.n)])
     if not len(early):
         return both, perhaps(both * level, alpha)
-    if has_mixture(early, level).mean() <= MOST:
+    if has_mixture(early, level).mean() <= HALF:
         return both, []
     low, high = levels(late)
     exact = (low <= level * (1 + 1e-6)) & (level <= high * (1 + 1e-6))

@@ -10,7 +10,7 @@ import pandas as pd
 from rrcm.certification import certify, tsv
 from rrcm.core import formats
 from rrcm.core.errors import DataError
-from rrcm.core.files import MOST, read_bytes, unzipped
+from rrcm.core.files import LARGEST, read_bytes, unzipped
 
 STDIN = Path("-")
 GZIP = b"\x1f\x8b"
@@ -40,7 +40,7 @@ def scan(path: Path) -> pd.DataFrame:
     raw = sys.stdin.buffer.read() if path == STDIN else read_bytes(path)
     if raw.startswith(GZIP):
         try:
-            raw = unzipped(raw, path, most=MOST)
+            raw = unzipped(raw, path, most=LARGEST)
         except (OSError, EOFError, zlib.error):
             raise DataError(f"{path}: a damaged gzip file") from None
     if why := formats.told(io.BytesIO(raw), ""):

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from rrcm.core.ranges import BATCH, COPIES, LAYERS, MOST, SEEDS, not_negative, positive, require
+from rrcm.core.ranges import BATCH, COPIES, COUNT, LAYERS, SEEDS, not_negative, positive, require
 from rrcm.core.registry import Of
 from rrcm.core.schema import shown
 
@@ -234,7 +234,7 @@ class Report:
 
     def __post_init__(self) -> None:
         require(
-            self.radii == sorted({r for r in self.radii if 0 <= r <= MOST}) != [],
+            self.radii == sorted({r for r in self.radii if 0 <= r <= COUNT}) != [],
             f"radii: must be distinct, ascending and not negative, got {shown(self.radii)}",
         )
         require(0 < self.confidence < 1, f"confidence: must be in (0, 1), got {self.confidence}")

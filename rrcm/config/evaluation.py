@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from rrcm.core.ranges import BATCH, MOST, SEEDS, not_negative, positive, require
+from rrcm.core.ranges import BATCH, COUNT, SEEDS, not_negative, positive, require
 from rrcm.core.registry import Of
 from rrcm.core.schema import shown
 
@@ -45,7 +45,7 @@ class Representation:
             f"t_min, t_max: need 0 < t_min < t_max, got {self.t_min} and {self.t_max}",
         )
         require(
-            self.sigmas == sorted({s for s in self.sigmas if 0 <= s <= MOST}) != [],
+            self.sigmas == sorted({s for s in self.sigmas if 0 <= s <= COUNT}) != [],
             f"sigmas: must be distinct, ascending and not negative, got {shown(self.sigmas)}",
         )
         require(self.images > 1, f"images: must be above 1, got {self.images}")

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from rrcm.core.ranges import (
     BATCH,
     COPIES,
+    COUNT,
     LAYERS,
-    MOST,
     SEEDS,
     SIDE,
     not_negative,
@@ -175,7 +175,7 @@ class Grid:
         )
         positive(self, "t_max", "rho", "std")
         positive(self, "last", most=BATCH)
-        require(abs(self.mean) <= MOST, f"mean: a logarithm of noise, got {self.mean}")
+        require(abs(self.mean) <= COUNT, f"mean: a logarithm of noise, got {self.mean}")
         require(1 <= self.first <= self.last, f"first: from 1 to {self.last}, got {self.first}")
 
 

@@ -20,7 +20,7 @@ from rrcm.core.errors import CheckpointError, DataError, RrcmError, one_line, pr
 if TYPE_CHECKING:  # pandas is slow to import, and few callers write tables
     import pandas as pd
 
-MOST = 2**30  # largest file that is read as a whole, in bytes
+LARGEST = 2**30  # largest file that is read as a whole, in bytes
 NAME = 255  # longest file name on all usual file systems, in bytes
 KINDS = {  # not regular files: reading them might block or never end
     stat.S_IFDIR: "a folder",
@@ -153,7 +153,7 @@ def require_utf8(name: str, refused: type[RrcmError] = DataError) -> None:
 
 
 def require_file(
-    path: Path, refused: type[RrcmError] = DataError, *, most: int = MOST, hint: str = ""
+    path: Path, refused: type[RrcmError] = DataError, *, most: int = LARGEST, hint: str = ""
 ) -> None:
     """Refuse a path whose reading could hang, never end, or fill the memory.
 
@@ -179,7 +179,7 @@ def require_file(
 
 
 def read_bytes(
-    path: Path, refused: type[RrcmError] = DataError, *, most: int = MOST, hint: str = ""
+    path: Path, refused: type[RrcmError] = DataError, *, most: int = LARGEST, hint: str = ""
 ) -> bytes:
     """The bytes of a file that `require_file` accepts.
 

@@ -13,7 +13,7 @@ from rrcm.core.schema import shown
 
 # Larger numbers are taken for mistakes: they would fail after hours of training, or take all
 # memory. The limits are far above anything that was ever trained or certified.
-MOST = 2**31 - 1  # steps, images, weights of a loss, …: counts that 32 bits hold
+COUNT = 2**31 - 1  # steps, images, weights of a loss, …: counts that 32 bits hold
 SEEDS = 2**32 - 1  # larger ones would make streams of noise.streams.torch_seed overlap
 SIDE = 2**14  # pixels per side of a picture
 WIDTH = 2**16  # of a layer: channels, features, heads
@@ -30,7 +30,7 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def positive(section: object, *keys: str, most: int = MOST) -> None:
+def positive(section: object, *keys: str, most: int = COUNT) -> None:
     """Refuse values that are not positive, or above ``most``."""
     for key in keys:
         value = getattr(section, key)
@@ -38,7 +38,7 @@ def positive(section: object, *keys: str, most: int = MOST) -> None:
         _at_most(key, value, most)
 
 
-def not_negative(section: object, *keys: str, most: int = MOST) -> None:
+def not_negative(section: object, *keys: str, most: int = COUNT) -> None:
     """Refuse values that are negative, or above ``most``."""
     for key in keys:
         value = getattr(section, key)

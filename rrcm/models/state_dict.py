@@ -127,7 +127,7 @@ def _plain(value: object) -> object:
 
 def _unpickled(path: Path) -> object:
     """The contents of a file of `torch.save`."""
-    require_file(path, CheckpointError, most=checkpoint.MOST)
+    require_file(path, CheckpointError, most=checkpoint.LARGEST)
     if said := formats.told(path, "", own=("torch", "pickle")):
         raise CheckpointError(f"{path}: {said}; a state dict of tensors is wanted")
     try:

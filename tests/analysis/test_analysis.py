@@ -214,8 +214,8 @@ def test_radii_that_nobody_chose_are_those_that_the_rule_settled(here):
 
     assert entries.default_radii([entry, foreign]) == GRID["radii"]
     largest = foreign.table["radius"].max()
-    assert entries.default_radii([foreign]) == [r for r in entries.RADII if r <= largest]
+    assert entries.default_radii([foreign]) == [r for r in entries.SERIES if r <= largest]
     nothing = certificates([-1], [0.0])
     certify.write(nothing, here / "nothing.csv")
     assert entries.default_radii([tables.read(here / "nothing.csv")]) == [0.0]
-    assert np.isfinite(entries.RADII).all()
+    assert np.isfinite(entries.SERIES).all()

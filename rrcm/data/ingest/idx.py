@@ -19,7 +19,7 @@ SIDE, MAX_VALUE = 28, 255
 PARTS = ("train", "t10k")  # prefixes of the files; the second is the test split
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 FILES = tuple(f"{part}-{kind}" for part in PARTS for kind in (IMAGES, LABELS))
-MOST = 2**26  # bytes of an unpacked file; the largest official one has 47 million
+UNPACKED = 2**26  # bytes of an unpacked file; the largest official one has 47 million
 
 
 def acquire(root: Path, origin: Origin, *, torchvision: str, md5: dict[str, str]) -> str:
@@ -108,9 +108,9 @@ def _packed(source: Path, name: str) -> bytes:
     """The unpacked contents of a file, which may be gzipped."""
     path, packed = source / name, source / f"{name}.gz"
     if path.exists() or not packed.exists():
-        return read_bytes(path, most=MOST, hint=", nor with .gz at its end")
+        return read_bytes(path, most=UNPACKED, hint=", nor with .gz at its end")
     try:
-        return unzipped(read_bytes(packed), packed, most=MOST)
+        return unzipped(read_bytes(packed), packed, most=UNPACKED)
     except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{packed}: truncated or no gzip file ({error})") from None
 

@@ -24,7 +24,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format runs
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 MODES = {1: "L", 3: "RGB"}
-MOST = Image.MAX_IMAGE_PIXELS or 0  # larger pictures are refused as decompression bombs
+PIXELS = Image.MAX_IMAGE_PIXELS or 0  # larger pictures are refused as decompression bombs
 BROKEN = (  # exceptions of PIL on damaged files and files that are not pictures
     *(OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError),
     *(NotImplementedError, ZeroDivisionError, MemoryError, struct.error, zlib.error),
@@ -115,7 +115,7 @@ def decode(
         with Image.open(source, formats=FORMATS) as picture:
             return _plain(picture, channels, name, upright=upright)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise DataError(f"{name}: more than {MOST:,} pixels, which may be a trap") from None
+        raise DataError(f"{name}: more than {PIXELS:,} pixels, which may be a trap") from None
     except UnidentifiedImageError:
         why = formats.told(source, "not a picture, or of a kind that is not read", own=("picture",))
         raise DataError(f"{name}: {why}") from None
@@ -173,7 +173,7 @@ def fitted(picture: Image.Image, fit: Fit, *, name: str) -> Image.Image:
         wide = int(high * picture.width / picture.height)
     else:
         high = int(wide * picture.height / picture.width)
-    if wide * high > MOST:
+    if wide * high > PIXELS:
         raise DataError(f"{name}: {picture.width} x {picture.height} pixels are too oblong to crop")
     left, top = round((wide - width) / 2), round((high - height) / 2)
     return picture.resize((wide, high), filter_).crop((left, top, left + width, top + height))

@@ -29,7 +29,7 @@ KIND = np.dtype(
     [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
 )
 DIGEST = "digest"  # key of the index's own SHA-256
-MOST = 2**40  # most bytes of a tar; of picture files, only one is in memory
+TAR = 2**40  # most bytes of a tar; of picture files, only one is in memory
 KEYS = ("classes", "shape", "white", "size", "channels", "crop", "images", "sha256")
 
 
@@ -219,7 +219,7 @@ def _rows(path: Path) -> np.ndarray:
 
 
 def _check(path: Path, expected: str) -> None:
-    require_file(path, most=MOST, hint=", though index.json lists it; `rrcm repro -f shard`")
+    require_file(path, most=TAR, hint=", though index.json lists it; `rrcm repro -f shard`")
     if (got := sha256(path)) != expected:
         raise DataError(
             f"{path}: SHA-256 is {got[:12]}…, index.json says {expected[:12]}…: it is truncated or "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import MOST, positive, require
+from rrcm.core.ranges import COUNT, positive, require
 from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
 from rrcm.noise import units
 from rrcm.training.engine.draws import Draws
@@ -34,7 +34,7 @@ class Config:
     def __post_init__(self) -> None:
         if self.schedule.kind == "edm":
             positive(self, "std")
-            require(abs(self.mean) <= MOST, f"mean: a logarithm of noise, got {self.mean}")
+            require(abs(self.mean) <= COUNT, f"mean: a logarithm of noise, got {self.mean}")
         else:
             require(
                 self.mean == 0 and self.std == 0,

@@ -14,7 +14,9 @@ from rrcm.models.trained import purified
 from rrcm.models.trained.purified import PurifiedClassifier
 
 about = purified.about
-MOST = 1024  # compilations of a process: one for each network, precision and shape of a batch
+COMPILATIONS = (
+    1024  # compilations of a process: one for each network, precision and shape of a batch
+)
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 AUTO = dict.fromkeys(("cpu", "cuda"), (*PRECISIONS,))  # what --precision auto may choose on each
 
@@ -57,8 +59,8 @@ class Backend(backend.Backend):
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
             # Networks of one class count as one function, which by default has eight compilations.
-            torch._dynamo.config.recompile_limit = MOST
-            torch._dynamo.config.accumulated_recompile_limit = MOST
+            torch._dynamo.config.recompile_limit = COMPILATIONS
+            torch._dynamo.config.accumulated_recompile_limit = COMPILATIONS
             # Without CUDA graphs: they fail in any thread but one (pytorch issue 123177).
             self.network = torch.compile(self.network, fullgraph=True, dynamic=False)
         self.classes: list[str] = config["classes"]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rrcm.core.ranges import MOST, positive, require
+from rrcm.core.ranges import COUNT, positive, require
 from rrcm.core.schema import shown
 from rrcm.models.trained.base.network import Projector
 from rrcm.noise import units
@@ -32,7 +32,7 @@ class Config:
     def __post_init__(self) -> None:
         positive(self, "tau")
         require(
-            len(self.levels) > 0 and all(0 <= t <= MOST for t in self.levels),
+            len(self.levels) > 0 and all(0 <= t <= COUNT for t in self.levels),
             f"levels: at least one noise level t >= 0, got {shown(self.levels)}",
         )
 

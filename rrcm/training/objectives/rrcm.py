@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rrcm.core.ranges import MOST, not_negative, positive, require
+from rrcm.core.ranges import COUNT, not_negative, positive, require
 from rrcm.core.schema import shown
 from rrcm.models.trained.base.network import Projector
 from rrcm.noise import units
@@ -44,7 +44,7 @@ class Config:
         not_negative(self, "consistency")
         require(0 <= self.ema < 1, f"ema: a momentum in [0, 1), got {self.ema}")
         require(
-            all(0 < t <= MOST for t in self.align),
+            all(0 < t <= COUNT for t in self.align),
             f"align: noise levels must be positive, got {shown(self.align)}",
         )
 

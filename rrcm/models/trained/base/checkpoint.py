@@ -19,7 +19,7 @@ from rrcm.core.errors import CheckpointError, one_line
 from rrcm.core.files import atomic, require_file
 
 ABOUT = "rrcm"  # the only metadata entry, because safetensors writes several in random order
-MOST = 2**40  # bytes of a file
+LARGEST = 2**40  # bytes of a file
 
 
 def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -65,7 +65,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         CheckpointError: The file is missing, or cannot be read.
     """
-    require_file(path, CheckpointError, most=MOST)
+    require_file(path, CheckpointError, most=LARGEST)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
