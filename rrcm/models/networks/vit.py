@@ -19,8 +19,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rrcm.core.errors import ConfigError
-from rrcm.core.ranges import SIDE, dimensions, positive
+from rrcm.core.ranges import SIDE, dimensions, positive, require
 from rrcm.models.trained.base.network import Shape
 from rrcm.noise import units
 
@@ -52,32 +51,24 @@ class Config(Shape):
         Shape.__post_init__(self)
         positive(self, "patch_size", most=SIDE)
         positive(self, "position_std")
-        if self.width % 2 or self.width % self.heads:
-            raise ConfigError(
-                f"size: width {self.width} must be even and a multiple of {self.heads} heads"
-            )
-        if self.image_size % self.patch_size:
-            raise ConfigError(
-                f"patch_size: {self.patch_size} does not divide image_size {self.image_size}"
-            )
+        width, _, heads = self.dimensions
+        require(
+            width % 2 == 0 and width % heads == 0,
+            f"size: width {width} must be even and a multiple of {heads} heads",
+        )
+        require(
+            self.image_size % self.patch_size == 0,
+            f"patch_size: {self.patch_size} does not divide image_size {self.image_size}",
+        )
 
     @property
     def width(self) -> int:
         """Dimension D of the representation."""
-        return self._dimensions[0]
+        return self.dimensions[0]
 
     @property
-    def depth(self) -> int:
-        """Number of transformer blocks."""
-        return self._dimensions[1]
-
-    @property
-    def heads(self) -> int:
-        """Number of attention heads in each block."""
-        return self._dimensions[2]
-
-    @property
-    def _dimensions(self) -> tuple[int, ...]:
+    def dimensions(self) -> tuple[int, ...]:
+        """Width, number of blocks, and attention heads in each."""
         return dimensions(self.size, SIZES)
 
 
@@ -103,7 +94,7 @@ class Encoder(nn.Module):
         The paper's CIFAR-10 classifiers read the cls token without it.
         """
         super().__init__()
-        width, norm = cfg.width, partial(nn.LayerNorm, eps=1e-5)
+        (width, depth, heads), norm = cfg.dimensions, partial(nn.LayerNorm, eps=1e-5)
         self.patch_embed = PatchEmbed(cfg.image_size, cfg.patch_size, cfg.channels, width)
         self.cls_token = nn.Parameter(trunc_normal_(torch.empty(1, 1, width), std=0.02))
         self.pos_embed = nn.Parameter(
@@ -111,8 +102,8 @@ class Encoder(nn.Module):
         )
         self.blocks = nn.ModuleList(
             # timm only calls norm_layer, but declares it as a class
-            Block(width, cfg.heads, mlp_ratio=4, qkv_bias=False, norm_layer=norm)  # type: ignore[arg-type]
-            for _ in range(cfg.depth)
+            Block(width, heads, mlp_ratio=4, qkv_bias=False, norm_layer=norm)  # type: ignore[arg-type]
+            for _ in range(depth)
         )
         self.norm = norm(width) if final_norm else nn.Identity()
         if cfg.init == "xavier":
