@@ -138,7 +138,7 @@ def test_without_a_folder_torchvision_downloads(source: Path, tmp_path: Path, mo
     """Its own code, with a mirror that answers with look-alikes; then one that does not answer."""
     monkeypatch.chdir(tmp_path)
     packed = {f"{n}.gz": gzip.compress((source / n).read_bytes()) for n in idx.FILES}
-    kind = getattr(datasets, fashion_mnist.TORCHVISION)
+    kind = datasets.FashionMNIST
     listed = [(n, hashlib.md5(raw).hexdigest()) for n, raw in packed.items()]
     monkeypatch.setattr(kind, "resources", listed)
 

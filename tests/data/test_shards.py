@@ -447,9 +447,9 @@ def test_a_shard_that_shrinks_under_its_reader_is_named(seen, tmp_path: Path):
 def test_settings_that_do_not_go_with_the_images_are_refused(tmp_path):
     for changes, *words in (
         ({"test": 0}, "data.test: digits has no test split of its own"),
-        ({"size": 32}, "data.size, data.crop", "8 x 8 pixels", "got 32 and 1"),
-        ({"crop": 0.875}, "data.size, data.crop", "got 8 and 0.875"),
-        ({"channels": 3}, "data.channels: images of digits have 1", "got 3"),
+        ({"size": 32}, "data.size, data.crop", "[1, 8, 8]", "got 1, 32 and 1"),
+        ({"crop": 0.875}, "data.size, data.crop", "got 1, 8 and 0.875"),
+        ({"channels": 3}, "data.channels, ", "images of digits are [1, 8, 8]", "got 3, 8"),
     ):
         with refused(ConfigError, *words):
             write(tmp_path / "shards", **changes)

@@ -13,7 +13,6 @@ CLASSES = (
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 CONTENTS = Contents(train=60_000, test=10_000, classes=10)
-TORCHVISION = "FashionMNIST"  # the class of torchvision.datasets that downloads it
 MD5 = {  # of the unpacked files
     "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
     "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
@@ -21,5 +20,5 @@ MD5 = {  # of the unpacked files
     "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
 }
 
-acquire = partial(idx.acquire, torchvision=TORCHVISION, md5=MD5)
+acquire = partial(idx.acquire, torchvision="FashionMNIST", md5=MD5)
 listing = partial(idx.listing, classes=CLASSES, command="rrcm data fashion-mnist")

@@ -11,7 +11,6 @@ from rrcm.data.ingest.listing import Contents
 
 CLASSES = tuple("0123456789")
 CONTENTS = Contents(train=60_000, test=10_000, classes=10)
-TORCHVISION = "MNIST"  # the class of torchvision.datasets that downloads it
 MD5 = {  # of the unpacked files
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
@@ -19,5 +18,5 @@ MD5 = {  # of the unpacked files
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
 
-acquire = partial(idx.acquire, torchvision=TORCHVISION, md5=MD5)
+acquire = partial(idx.acquire, torchvision="MNIST", md5=MD5)
 listing = partial(idx.listing, classes=CLASSES, command="rrcm data mnist")

@@ -94,16 +94,11 @@ def choose(listing: Listing, cfg: Data) -> dict[str, np.ndarray]:
         )
     images = listing.images
     shape = images.shape[1:] if isinstance(images, np.ndarray) else None  # [C, H, W]
-    if shape and (*shape[1:], 1.0) != (cfg.size, cfg.size, cfg.crop):
-        height, width = shape[1:]
+    if shape and (*shape, 1.0) != (cfg.channels, cfg.size, cfg.size, cfg.crop):
         raise ConfigError(
-            f"data.size, data.crop: images of {cfg.name} are {height} x {width} pixels and are not "
-            f"scaled, so that these are {height} and 1.0; got {cfg.size} and {cfg.crop:g}"
-        )
-    if shape and shape[0] != cfg.channels:
-        raise ConfigError(
-            f"data.channels: images of {cfg.name} have {shape[0]} and are not "
-            f"converted, so that this is it; got {cfg.channels}"
+            f"data.channels, data.size, data.crop: images of {cfg.name} are {[*shape]}, and "
+            f"stay so: set these to {shape[0]}, {shape[1]} and 1.0; got {cfg.channels}, {cfg.size} "
+            f"and {cfg.crop:g}"
         )
     free, held = np.flatnonzero(~listing.held), np.flatnonzero(listing.held)
     labels = listing.labels[free].tolist()
