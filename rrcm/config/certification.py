@@ -54,7 +54,7 @@ class Ensemble:
     """
 
     members: int
-    rule: Literal["mean_logits", "mean_probabilities", "plurality"]
+    rule: Literal["mean_logits", "mean_probabilities"]
 
     def __post_init__(self) -> None:
         positive(self, "members", most=LAYERS)

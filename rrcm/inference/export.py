@@ -67,8 +67,8 @@ def export(
         given = (*inputs.values(),)
         outputs = compared.parity_outputs(*given) if combines else {"scores": network(*given)}
     decided = torch.ones(len(outputs["scores"]), dtype=torch.bool)
-    if combines:
-        decided = compared.decided(outputs, tolerance=cfg.tolerance)
+    if isinstance(network, PurifiedClassifier):
+        decided = network.decided(outputs, tolerance=cfg.tolerance)
     size = sum(t.nbytes for t in [*folded.parameters(), *folded.buffers()])
     with (_folder if size >= LARGEST else atomic)(path) as part:
         _write(part, folded, inputs, [*outputs], metadata, opset=cfg.opset)

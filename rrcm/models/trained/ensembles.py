@@ -5,12 +5,10 @@ class more often. Smoothing certifies any function of the noisy input, so an ens
 like a single network. The rules, for scores :math:`f_l` of members :math:`l = 1 \dots k`:
 
 .. math:: \text{mean\_logits: } \tfrac1k \sum_l f_l(x), \qquad
-    \text{mean\_probabilities: } \log \tfrac1k \sum_l \mathrm{softmax}\, f_l(x), \qquad
-    \text{plurality: } \#\{l : \arg\max f_l(x) = c\} \text{ for each class } c.
+    \text{mean\_probabilities: } \log \tfrac1k \sum_l \mathrm{softmax}\, f_l(x).
 
 Under mean_probabilities the softmax of the scores is the mean of the members' probabilities. The
-vote goes to the class with the highest score. Ties, which plurality can produce, go to the lowest
-class; the authors break them at random.
+vote goes to the class with the highest score.
 
 Guarantee: a row's scores do not depend on other rows of its batch if the members' scores do not.
 """
@@ -67,17 +65,6 @@ class EnsembleClassifier(nn.Module):
         named = {f"member_{place}": each for place, each in enumerate(scores, start=1)}
         return {"scores": self.combine(scores)} | named
 
-    def decided(self, outputs: dict[str, Tensor], *, tolerance: float) -> Tensor:
-        """Rows [B] whose votes stay the same if members' scores change by up to ``tolerance``.
-
-        ``outputs`` are `parity_outputs`. NaN counts as decided, so that a comparison includes it.
-        """
-        each = torch.stack([value for name, value in outputs.items() if name != "scores"])
-        if self.cfg.rule != "plurality":
-            return torch.ones(each.shape[1], dtype=torch.bool)
-        best = each.topk(min(2, each.shape[2])).values
-        return ~(best[..., 0] - best[..., -1] <= 2 * tolerance).any(dim=0)
-
 
 def mean(scores: list[Tensor], rule: str) -> Tensor:
     """Combine several scores, [B, K] each, to scores [B, K] by a rule.
@@ -88,9 +75,15 @@ def mean(scores: list[Tensor], rule: str) -> Tensor:
         # In logarithms: probabilities would underflow.
         likely = torch.stack([f.log_softmax(dim=1) for f in scores])
         return likely.logsumexp(dim=0) - math.log(len(scores))
-    if rule == "plurality":
-        return _sum([_votes(f) for f in scores])
     return _sum(scores) / len(scores)
+
+
+def plurality(scores: list[Tensor]) -> Tensor:
+    """Votes of several scores for each class, [B, K], from [B, K] each.
+
+    NaN where a score is not finite, so that sampling refuses it.
+    """
+    return _sum([_votes(f) for f in scores])
 
 
 def _sum(terms: list[Tensor]) -> Tensor:
@@ -101,7 +94,6 @@ def _sum(terms: list[Tensor]) -> Tensor:
 
 
 def _votes(scores: Tensor) -> Tensor:
-    """One-hot votes [B, K]; NaN where a score is not finite, so that sampling refuses it."""
     classes = torch.arange(scores.shape[1], device=scores.device)
     votes = (classes == scores.argmax(dim=1, keepdim=True)).to(scores.dtype)
     return torch.where(scores.isfinite(), votes, torch.nan)

@@ -102,7 +102,7 @@ class PurifiedClassifier(Exact):
     def combine(self, scores: list[Tensor]) -> Tensor:
         """Scores [B, K] from those of `each`."""
         votes = self.purified(scores).unbind(dim=1)
-        return ensembles.mean([*votes], "plurality") if self.votes > 1 else votes[0]
+        return ensembles.plurality([*votes]) if self.votes > 1 else votes[0]
 
     def purified(self, scores: list[Tensor]) -> Tensor:
         """Scores [B, votes, K] of each purified picture, from those of `each`."""
@@ -130,9 +130,6 @@ class PurifiedClassifier(Exact):
         ``outputs`` are `parity_outputs`.
         """
         decided = torch.ones(len(outputs["scores"]), dtype=torch.bool)
-        if isinstance(self.classifier, EnsembleClassifier):
-            members = self.classifier.decided(outputs, tolerance=tolerance)
-            decided &= members.view(len(decided), -1).all(dim=1)
         if self.votes > 1:
             calls = [value for name, value in outputs.items() if name != "scores"]
             best = self.purified(calls).topk(min(2, outputs["scores"].shape[1])).values
