@@ -1,10 +1,11 @@
 """Datasets of the user's own pictures, one folder per class; the files stay where they are."""
 
+from functools import partial
 from pathlib import Path
 
 from rrcm.core.errors import DataError
 from rrcm.data.ingest import class_folders, manifest
-from rrcm.data.ingest.listing import Listing, Origin
+from rrcm.data.ingest.listing import Origin
 from rrcm.data.ingest.manifest import Tree
 
 CONTENTS = None  # known when the pictures have been read
@@ -37,6 +38,4 @@ def tree(source: Path) -> Tree:
     return class_folders.checked(source, parts)
 
 
-def listing(root: Path, link: Path) -> Listing:
-    """Every picture of the manifest in ``root``, sorted by part, class and name."""
-    return manifest.listing(root, link, tree)
+listing = partial(manifest.listing, tree=tree)

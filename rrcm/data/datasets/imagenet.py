@@ -6,11 +6,12 @@ official archives. Classes are sorted WordNet ids, the usual order. The validati
 test split.
 """
 
+from functools import partial
 from pathlib import Path
 
 from rrcm.core.errors import DataError
 from rrcm.data.ingest import class_folders, manifest
-from rrcm.data.ingest.listing import Contents, Listing, Origin
+from rrcm.data.ingest.listing import Contents, Origin
 from rrcm.data.ingest.manifest import Tree
 
 PARTS = {"train": "train", "test": "val"}  # split -> its folder
@@ -53,6 +54,4 @@ def tree(source: Path) -> Tree:
     return class_folders.checked(source, parts)
 
 
-def listing(root: Path, link: Path) -> Listing:
-    """Every picture of the manifest in ``root``, sorted by part, class and name."""
-    return manifest.listing(root, link, tree)
+listing = partial(manifest.listing, tree=tree)
