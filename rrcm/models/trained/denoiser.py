@@ -191,15 +191,6 @@ def network(name: str, shape: dict[str, Any], *, where: str) -> nn.Module:
     return module.Network(parse(shape, module.Config, where=where))
 
 
-def as_config(network: str, shape: dict[str, Any], schedule: Schedule | None) -> dict[str, Any]:
-    """The part of ``config.json`` from which `build` makes a denoiser."""
-    return {
-        "network": network,
-        "shape": shape,
-        "schedule": None if schedule is None else dataclasses.asdict(schedule),
-    }
-
-
 def build(config: dict[str, Any], tensors: dict[str, Tensor], *, source: str) -> nn.Module:
     """The denoiser of a ``config`` with the weights ``tensors``, in evaluation mode, frozen.
 
@@ -236,7 +227,8 @@ def save(
     clean image itself. ``params`` are the sections of params.yaml that made it, by name.
     """
     checkpoint.save(folder / "model.safetensors", tensors)
-    config = as_config(network, shape, schedule)
+    declared = None if schedule is None else dataclasses.asdict(schedule)
+    config = {"network": network, "shape": shape, "schedule": declared}
     write_json(folder / "config.json", config | ({"params": params} if params else {}))
 
 

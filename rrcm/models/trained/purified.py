@@ -220,7 +220,7 @@ def save(
     }
     made_with = {k: v for config in configs for k, v in config.pop("params", {}).items()}
     config = {
-        "classes": _of(configs[1], "classes", run),
+        "classes": configs[1].get("classes"),  # `rebuild` refuses none
         "sigma": cfg.sigma,
         "pictures": [*pictures],
         "purified": {key: value for key, value in asdict(cfg).items() if key in FUNCTION},
@@ -356,9 +356,3 @@ def _copies(local: Local, shape: list[int]) -> Tensor:
 def _first(config: dict[str, Any]) -> dict[str, Any]:
     """The ``config.json`` of a run, or of an ensemble's first member."""
     return config["members"][0] if "ensemble" in config else config
-
-
-def _of(config: dict[str, Any], key: str, folder: Path) -> Any:
-    if key not in config:
-        raise CheckpointError(f"{folder / 'config.json'}: damaged (no {key!r})")
-    return config[key]
