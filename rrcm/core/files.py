@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ KINDS = {  # not regular files: reading them might block or never end
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; rename it into place only if the block succeeds.
 
+    The block writes a file there, or a folder of files if nothing has the name ``path``.
     Guarantee: whatever happens, including a crash, ``path`` holds either its old bytes or all of
     its new ones.
     """
@@ -45,10 +47,14 @@ def atomic(path: Path) -> Iterator[Path]:
     try:
         with naming(path, part):
             yield part
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
+            for place in (*part.glob("*"), part):
+                handle = os.open(place, os.O_RDONLY)
+                os.fsync(handle)
+                os.close(handle)
             part.replace(path)
     finally:
+        if part.is_dir():
+            shutil.rmtree(part)
         part.unlink(missing_ok=True)
 
 

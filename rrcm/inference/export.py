@@ -8,11 +8,9 @@ import gc
 import io
 import json
 import logging
-import os
 import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +68,9 @@ def export(
     if isinstance(network, PurifiedClassifier):
         decided = network.decided(outputs, tolerance=cfg.tolerance)
     size = sum(t.nbytes for t in [*folded.parameters(), *folded.buffers()])
-    with (_folder if size >= LARGEST else atomic)(path) as part:
+    with atomic(path) as part:
+        if size >= LARGEST:
+            part.mkdir()
         _write(part, folded, inputs, [*outputs], metadata, opset=cfg.opset)
         gc.collect()  # frees the exporter's copies of the weights before ONNX Runtime makes its own
         graph = part / GRAPH if part.is_dir() else part
@@ -82,6 +82,8 @@ def export(
             )
         if path.is_dir():  # an older folder cannot be replaced in one step
             shutil.rmtree(path)
+        elif part.is_dir():
+            path.unlink(missing_ok=True)  # nor can an older file by a folder
     return record
 
 
@@ -130,27 +132,6 @@ def _write(
         model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
     )
     write(model, path)
-
-
-@contextmanager
-def _folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; rename it into place only if the block succeeds.
-
-    Guarantee: whatever happens, including a crash, ``path`` is unchanged, absent, or complete.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)  # left by an earlier process with the same id
-    part.mkdir(parents=True)
-    try:
-        yield part
-        for place in (*part.iterdir(), part):
-            handle = os.open(place, os.O_RDONLY)
-            os.fsync(handle)
-            os.close(handle)
-        path.unlink(missing_ok=True)  # an older file
-        part.rename(path)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _trace(
