@@ -14,7 +14,7 @@ from rrcm.data.splits.shards import Split
 from rrcm.models.trained.base import classifier
 from rrcm.noise import streams
 from rrcm.training.engine import distributed
-from rrcm.training.engine.computing import Computed, prepare
+from rrcm.training.engine.computing import Computed, evaluating, prepare
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import augment, order
 from rrcm.training.engine.inputs.loading import Batch
@@ -115,17 +115,15 @@ def accuracy(network: nn.Module, split: Split, sigma: Tensor, *, draws: int, see
     The noise is the same at every call, and is never used in certification. Processes share the
     images; each image is decoded once.
     """
-    was_training = network.training
-    network.eval()
     at_once = max(1, EVALUATION_BATCH // draws)  # images
     correct = torch.zeros((), dtype=torch.int64, device=sigma.device)
     parts = torch.arange(len(split.labels)).split(at_once)
-    for rows in parts[distributed.rank() :: distributed.world()]:
-        x = torch.from_numpy(split.pixels(rows.numpy())).to(sigma.device).repeat(draws, 1, 1, 1)
-        labels = torch.from_numpy(split.labels[rows.numpy()]).to(sigma.device).repeat(draws)
-        image = rows.to(sigma.device).repeat(draws)
-        draw = torch.arange(draws, device=sigma.device).repeat_interleave(len(rows))
-        z = streams.gaussian(seed, image, draw, tuple(x.shape[1:]), stream=streams.VALIDATE)
-        correct += (network(x + sigma * z, sigma).argmax(dim=1) == labels).sum()
-    network.train(was_training)
+    with evaluating(network):
+        for rows in parts[distributed.rank() :: distributed.world()]:
+            x = torch.from_numpy(split.pixels(rows.numpy())).to(sigma.device).repeat(draws, 1, 1, 1)
+            labels = torch.from_numpy(split.labels[rows.numpy()]).to(sigma.device).repeat(draws)
+            image = rows.to(sigma.device).repeat(draws)
+            draw = torch.arange(draws, device=sigma.device).repeat_interleave(len(rows))
+            z = streams.gaussian(seed, image, draw, tuple(x.shape[1:]), stream=streams.VALIDATE)
+            correct += (network(x + sigma * z, sigma).argmax(dim=1) == labels).sum()
     return distributed.total(correct).item() / (draws * len(split.labels))

@@ -1,5 +1,7 @@
 """How a training calls its networks: precision, compilation, recomputation, and what it counts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -68,3 +70,15 @@ def prepare(network: nn.Module, compute: Compute, *, name: str) -> None:
     setattr(network, "recompute", compute.recompute)  # noqa: B010 (not every module declares it)
     if distributed.world() > 1:
         distributed.synchronise(network)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put ``model`` in evaluation mode; restore the mode of each of its modules afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -15,12 +15,11 @@ B = batch, K = classes, m = noisy copies per image. Equation numbers are those o
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from rrcm.training.engine.computing import evaluating
 from rrcm.training.engine.draws import Draws
 from rrcm.training.shared.losses import classes, cross_entropy, log_mean, log_probabilities
 
@@ -118,18 +117,6 @@ def project(point: Tensor, x: Tensor, *, radius: float) -> Tensor:
     """
     offset = point - x
     return x + offset * _per_row((radius / _length(offset).clamp_min(TINY)).clamp_max(1))
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put ``model`` in evaluation mode; restore the mode of each of its modules afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _ascent(

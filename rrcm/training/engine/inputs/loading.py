@@ -57,18 +57,7 @@ def batches(
 
     Arrays are copied to the device once and augmented there. Picture files are prepared by
     ``workers`` processes ahead of time, or by this process if that is 0, and copied to the device
-    as bytes.
-
-    Args:
-        split: The images.
-        augment: For each view its list of augmentations.
-        batch_size: Images of a step over all processes; each gets an equal part.
-        seed: Seed of the order and of all augmentations.
-        start: The first step.
-        stop: The step after the last one.
-        device: Device of the batches.
-        workers: Decoding processes, at most one for each core.
-        where: The section of params.yaml, for error messages.
+    as bytes. Arguments are those of `loop.Training`.
 
     Raises:
         ConfigError: ``augment`` is invalid or not for arrays, or ``batch_size`` cannot be shared
