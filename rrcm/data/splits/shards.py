@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,13 +71,11 @@ class Pictures:
         shard, offset, size = (int(self.rows[i][key]) for key in ("shard", "offset", "size"))
         path = self.folder / self.tars[shard]
         try:
-            file = os.open(path, os.O_RDONLY)
+            with path.open("rb", buffering=0) as file:
+                file.seek(offset)
+                raw = file.read(size)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}; `rrcm repro -f shard`") from None
-        try:
-            raw = os.pread(file, size, offset)
-        finally:
-            os.close(file)
         if len(raw) != size:
             raise DataError(f"{path}: cut short while it was in use; `rrcm repro -f shard`")
         return raw
