@@ -169,24 +169,13 @@ def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
     rows = []
     for entry in found:
         mean = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
-        rows.append(
-            {
-                "σ": entries.sigma(entry),
-                "classifier, or difference": entries.label(entry, found),
-                "ACR": f"{acr(entry)} {interval(mean.low, mean.high, places=3)}",
-            }
-        )
+        ends = interval(mean.low, mean.high, places=3)
+        rows.append((entries.sigma(entry), entries.label(entry, found), f"{acr(entry)} {ends}"))
     for first, second in pairing.pairs(found):
         if difference := acr_difference(first, second, confidence=confidence):
-            names = (entries.label(entry, found) for entry in (first, second))
-            rows.append(
-                {
-                    "σ": entries.sigma(first),
-                    "classifier, or difference": " − ".join(names),
-                    "ACR": difference,
-                }
-            )
-    return pd.DataFrame(rows)
+            names = " − ".join(entries.label(entry, found) for entry in (first, second))
+            rows.append((entries.sigma(first), names, difference))
+    return pd.DataFrame(rows, columns=["σ", "classifier, or difference", "ACR"])
 
 
 def failure_table(found: list[Entry]) -> pd.DataFrame:
@@ -235,21 +224,19 @@ def drawing_table(found: list[Entry]) -> pd.DataFrame:
 
 def origin_table(found: list[Entry]) -> pd.DataFrame:
     """The network, images and draws of the entries that record them, by digests."""
-    rows = []
-    for entry in found:
-        if entry.votes:
-            header, _ = entry.votes
-            rows.append(
-                {
-                    "σ": entries.sigma(entry),
-                    "method": entries.label(entry, found),
-                    "network": header.weights[:DIGEST],
-                    "images": header.pixels[:DIGEST],
-                    "noise": f"{header.stream}; seed {header.seed}",
-                    "votes": header.format,
-                }
-            )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "σ": entries.sigma(entry),
+            "method": entries.label(entry, found),
+            "network": header.weights[:DIGEST],
+            "images": header.pixels[:DIGEST],
+            "noise": f"{header.stream}; seed {header.seed}",
+            "votes": header.format,
+        }
+        for entry in found
+        if entry.votes
+        for header in entry.votes[:1]
+    )
 
 
 def percent(value: float, low: float, high: float) -> str:
