@@ -59,24 +59,21 @@ def read(path: Path, *, heads: int | None, final_norm: bool) -> Checkpoint:
         if name.startswith(PROJECTOR)
     }
     shape = _shape(path, tensors, projector, heads=heads)
-    if head and not final_norm:  # there, but not used
-        tensors = {name: t for name, t in tensors.items() if not name.startswith("norm.")}
     kept = final_norm or not head
+    if not kept:  # there, but not used
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("norm.")}
     with torch.device("meta"):
         encoder = vit.Encoder(vit.Config(**shape), final_norm=kept)
     wanted = {name: [*t.shape] for name, t in encoder.state_dict().items()}
     state_dict.check(path, tensors, wanted, hints=HINTS)
-    if not head:
-        return Checkpoint(
-            tensors=state_dict.widen(tensors), shape=shape, classes=None, final_norm=True
-        )
-    classes = _rows(path, head, f"{HEAD}weight")
-    width = wanted["cls_token"][-1]
-    state_dict.check(path, head, {f"{HEAD}weight": [classes, width], f"{HEAD}bias": [classes]})
-    named = {f"encoder.{name}": t for name, t in tensors.items()}
-    named |= {f"head.{name.removeprefix(HEAD)}": t for name, t in head.items()}
+    classes = None
+    if head:
+        classes, width = _rows(path, head, f"{HEAD}weight"), wanted["cls_token"][-1]
+        state_dict.check(path, head, {f"{HEAD}weight": [classes, width], f"{HEAD}bias": [classes]})
+        tensors = {f"encoder.{name}": t for name, t in tensors.items()}
+        tensors |= {f"head.{name.removeprefix(HEAD)}": t for name, t in head.items()}
     return Checkpoint(
-        tensors=state_dict.widen(named), shape=shape, classes=classes, final_norm=final_norm
+        tensors=state_dict.widen(tensors), shape=shape, classes=classes, final_norm=kept
     )
 
 
