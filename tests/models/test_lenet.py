@@ -59,7 +59,7 @@ def test_values_and_gradients_are_those_of_the_published_layers():
 @pytest.mark.parametrize("changed", [{}, {"channels": 3}, {"image_size": 16}, {"image_size": 33}])
 def test_its_inference_form_is_the_same_function_to_the_bit(changed):
     network = build(**changed).double()
-    x = torch.randn(7, *(network.encoder.conv1.in_channels, *2 * [network.encoder.image_size]))
+    x = torch.randn(7, *network.encoder.size)
     x, level = x.double(), torch.tensor(0.25, dtype=torch.float64)
     folded = fold(network)
 
@@ -72,7 +72,9 @@ def test_its_inference_form_is_the_same_function_to_the_bit(changed):
 def test_what_it_cannot_take_is_refused():
     with refused(ConfigError, "image_size: LeNet takes 16 pixels or more, got 15"):
         lenet.Config(**SHAPE | {"image_size": 15})
-    with refused(ConfigError, "models: image_size is 28, and images have 32 x 28 pixels"):
+    with refused(
+        ConfigError, "models: the network is for images of (1, 28, 28)", "gets (1, 32, 28)"
+    ):
         build()(torch.rand(1, 1, 32, 28), torch.tensor(0.5))
     model = Model(architecture="lenet", shape=SHAPE)
     with refused(ConfigError, "final_norm: lenet has no LayerNorm"):

@@ -89,8 +89,7 @@ def test_values_and_gradients_are_those_of_the_published_layers(training):
 @pytest.mark.parametrize("changed", [{}, {"channels": 1, "image_size": 28}, {"image_size": 11}])
 def test_its_inference_form_is_the_same_function(changed):
     network = build(**changed).eval()
-    side = network.encoder.image_size
-    x = torch.randn(3, (SHAPE | changed)["channels"], side, side).double()
+    x = torch.randn(3, *network.encoder.size).double()
     folded = fold(network)
 
     expected = network(x, SIGMA)
@@ -103,7 +102,9 @@ def test_its_inference_form_is_the_same_function(changed):
 def test_what_it_cannot_take_is_refused():
     with refused(ConfigError, "image_size: ResNet-9 takes 8 pixels or more, got 7"):
         resnet9.Config(**SHAPE | {"image_size": 7})
-    with refused(ConfigError, "models: image_size is 32, and images have 32 x 28 pixels"):
+    with refused(
+        ConfigError, "models: the network is for images of (3, 32, 32)", "gets (3, 32, 28)"
+    ):
         build()(torch.rand(1, 3, 32, 28).double(), SIGMA)
     model = Model(architecture="resnet9", shape=SHAPE)
     with refused(ConfigError, "final_norm: resnet9 has no LayerNorm"):

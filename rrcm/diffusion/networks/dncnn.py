@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import LAYERS, SIDE, WIDTH, positive, require
+from rrcm.models.trained.base.network import require_size
 
 EPS = 1e-4  # of BatchNorm, the authors' value
 
@@ -68,11 +68,7 @@ class Network(nn.Module):
         Raises:
             ConfigError: The images are not of the declared size.
         """
-        if x.shape[1:] != self.size:
-            raise ConfigError(
-                f"models: the network is for images of {self.size}, channels x height x width, and "
-                f"gets {(*x.shape[1:],)}; set channels and image_size"
-            )
+        require_size(x, self.size)
         residual = F.relu(self.first(x))
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             residual = F.relu(norm(convolution(residual)))

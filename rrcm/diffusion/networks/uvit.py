@@ -15,8 +15,8 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import SIDE, WIDTH, dimensions, positive, require
+from rrcm.models.trained.base.network import require_size
 
 SIZES = {"small": (512, 13, 8)}  # name: (width, depth, heads); their table 5, and CIFAR-10's
 STD = 0.02  # initial standard deviation of matrices
@@ -99,12 +99,7 @@ class Network(nn.Module):
         Raises:
             ConfigError: The images are not of the declared size.
         """
-        size = (self.cfg.channels, self.cfg.image_size, self.cfg.image_size)
-        if x.shape[1:] != size:
-            raise ConfigError(
-                f"models: the network is for images of {size}, channels x height x width, and gets "
-                f"{(*x.shape[1:],)}; set channels and image_size"
-            )
+        require_size(x, (self.cfg.channels, self.cfg.image_size, self.cfg.image_size))
         batch = x.shape[0]  # not len(x), which would freeze the batch size of an export
         width = self.pos_embed.shape[-1]
         time = time_embedding(self.cfg.time_scale * told.double(), width).to(x.dtype)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rrcm.core.ranges import require
-from rrcm.models.trained.base.network import Shape, Unnormed
+from rrcm.models.trained.base.network import Shape, Unnormed, require_size
 
 KERNEL, POOL, SMALLEST = 5, 2, 16
 CHANNELS = (20, 50)
@@ -70,9 +70,9 @@ class Encoder(Unnormed):
         input.
 
         Raises:
-            ConfigError: The images are not of ``image_size``.
+            ConfigError: The images are of another size.
         """
-        self.require_size(x)
+        require_size(x, self.size)
         x = x.to(memory_format=torch.channels_last)
         for convolution in (self.conv1, self.conv2):
             x = F.relu(F.max_pool2d(convolution(x), POOL))

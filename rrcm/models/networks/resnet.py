@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rrcm.core.ranges import require
 from rrcm.core.schema import shown
-from rrcm.models.trained.base.network import Shape, Unnormed
+from rrcm.models.trained.base.network import Shape, Unnormed, require_size
 
 IMAGENET = "50"  # number of layers of the ImageNet network; all others are for small images
 STAGES = ("layer1", "layer2", "layer3", "layer4")
@@ -107,9 +107,9 @@ class Encoder(Unnormed):
         take it as an input.
 
         Raises:
-            ConfigError: The images are not of ``image_size``.
+            ConfigError: The images are of another size.
         """
-        self.require_size(x)
+        require_size(x, self.size)
         x = F.relu(self.bn1(self.conv1((x - self.mean) / self.std)))
         x = self.maxpool(x)
         for stage in self.stages:

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rrcm.core.ranges import WIDTH, positive, require
-from rrcm.models.trained.base.network import Shape, Unnormed
+from rrcm.models.trained.base.network import Shape, Unnormed, require_size
 from rrcm.noise import units
 
 SCALE = 0.125  # of the representation, as published: without it the first scores are too large
@@ -109,9 +109,9 @@ class Encoder(Unnormed):
         ``sigma`` is not used: the network sees how noisy a picture is.
 
         Raises:
-            ConfigError: The images are not of ``image_size``.
+            ConfigError: The images are of another size.
         """
-        self.require_size(x)
+        require_size(x, self.size)
         x = self.stem(units.to_model_space(x).contiguous(memory_format=torch.channels_last))
         for stage in self.stages:
             x = stage(x)

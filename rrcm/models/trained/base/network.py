@@ -36,27 +36,24 @@ class Unnormed(nn.Module):
     head_init: ClassVar[str] = "uniform"
 
     def __init__(self, cfg: Shape, *, final_norm: bool) -> None:
-        """Take images of ``cfg.image_size``.
-
-        Raises:
-            ConfigError: ``final_norm`` is True.
-        """
+        """Refuse ``final_norm`` by a ConfigError."""
         super().__init__()
         name = type(self).__module__.rpartition(".")[2]
         require(not final_norm, f"final_norm: {name} has no LayerNorm at its end; set it to false")
-        self.image_size = cfg.image_size
+        self.size = (cfg.channels, cfg.image_size, cfg.image_size)
 
-    def require_size(self, x: Tensor) -> None:
-        """Refuse images [B, C, H, W] that are not of ``image_size``.
 
-        Raises:
-            ConfigError: They are not.
-        """
-        if x.shape[-2:] != (self.image_size, self.image_size):
-            raise ConfigError(
-                f"models: image_size is {self.image_size}, and images have "
-                f"{x.shape[-2]} x {x.shape[-1]} pixels"
-            )
+def require_size(x: Tensor, size: tuple[int, int, int]) -> None:
+    """Refuse images [B, C, H, W] that are not of ``size`` [C, H, W].
+
+    Raises:
+        ConfigError: They are not.
+    """
+    if x.shape[1:] != size:
+        raise ConfigError(
+            f"models: the network is for images of {size}, channels x height x width, and gets "
+            f"{(*x.shape[1:],)}; set channels and image_size"
+        )
 
 
 class Projector(nn.Sequential):
