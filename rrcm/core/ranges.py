@@ -57,15 +57,20 @@ def share(section: object, *keys: str) -> None:
         require(0 <= value <= 1, f"{key}: a share in [0, 1], got {value}")
 
 
-def dimensions(size: str, named: dict[str, tuple[int, int, int]]) -> tuple[int, ...]:
+def dimensions(size: str, named: dict[str, tuple[int, int, int]]) -> tuple[int, int, int]:
     """Width, depth and heads of a ``size``: a name, or WIDTHxDEPTHxHEADS.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is neither, or the width is odd or no multiple of the heads.
     """
     if size not in named and not CUSTOM.fullmatch(size):
         raise ConfigError(
             f"size: no {shown(size)}, only {', '.join(named)}, or WIDTHxDEPTHxHEADS such as "
             f"48x3x4.{suggest(size, [*named])}"
         )
-    return named.get(size) or tuple(int(n) for n in size.split("x"))
+    width, depth, heads = named.get(size) or (int(n) for n in size.split("x"))
+    require(
+        width % 2 == 0 and width % heads == 0,
+        f"size: width {width} must be even and a multiple of {heads} heads",
+    )
+    return width, depth, heads

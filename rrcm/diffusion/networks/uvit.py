@@ -45,11 +45,7 @@ class Config:
         positive(self, "image_size", "patch_size", most=SIDE)
         positive(self, "channels", most=WIDTH)
         positive(self, "position_std", "time_scale")
-        width, depth, heads = self.dimensions
-        require(
-            width % 2 == 0 and width % heads == 0,
-            f"size: width {width} must be even and a multiple of {heads} heads",
-        )
+        _, depth, _ = self.dimensions
         require(depth % 2 == 1, f"size: depth {depth} must be odd, for a block in the middle")
         require(
             self.image_size % self.patch_size == 0,
@@ -57,7 +53,7 @@ class Config:
         )
 
     @property
-    def dimensions(self) -> tuple[int, ...]:
+    def dimensions(self) -> tuple[int, int, int]:
         """Width, depth and heads."""
         return dimensions(self.size, SIZES)
 

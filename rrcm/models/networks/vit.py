@@ -51,11 +51,7 @@ class Config(Shape):
         Shape.__post_init__(self)
         positive(self, "patch_size", most=SIDE)
         positive(self, "position_std")
-        width, _, heads = self.dimensions
-        require(
-            width % 2 == 0 and width % heads == 0,
-            f"size: width {width} must be even and a multiple of {heads} heads",
-        )
+        dimensions(self.size, SIZES)  # refuses what is none
         require(
             self.image_size % self.patch_size == 0,
             f"patch_size: {self.patch_size} does not divide image_size {self.image_size}",
@@ -67,7 +63,7 @@ class Config(Shape):
         return self.dimensions[0]
 
     @property
-    def dimensions(self) -> tuple[int, ...]:
+    def dimensions(self) -> tuple[int, int, int]:
         """Width, number of blocks, and attention heads in each."""
         return dimensions(self.size, SIZES)
 
