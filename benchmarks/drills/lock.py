@@ -1,12 +1,10 @@
 """Kills aimed at dvc.lock while DVC writes it: ``python -m benchmarks.drills.lock [--tries 50]``.
 
 A graph of many small stages runs in a folder of its own, and receives a signal each time the file
-changes, at slightly varied moments. Under `rrcm repro` no file may be truncated and no entry lost.
-Under a plain `dvc repro`, which writes in place, files are truncated, and the next `rrcm repro`
-must repair them without losing anything.
+changes, at slightly varied moments. No file may be truncated and no entry lost.
 
 Then each process that writes the file, DVC included, is killed at each of its file operations and
-restarted. Only DVC may leave a truncated file, and the final file must be, byte for byte, the one
+restarted. None may leave a truncated file, and the final file must be, byte for byte, the one
 without a kill. The printed rows are those of docs/reliability.md.
 """
 
@@ -28,7 +26,7 @@ from dvc.cli import main as dvc
 from ruamel.yaml import YAML
 
 from benchmarks.drills.operations import End, Operations, Started, share
-from pipeline.workflow import lockfile
+from pipeline.workflow import careful_dvc, lockfile
 from rrcm.core.files import sha256
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +58,7 @@ class Count:
 def main() -> None:
     """Run the drill, and print its table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tries", type=int, default=24, help="Signals for each of the two ways.")
+    parser.add_argument("--tries", type=int, default=24, help="Signals.")
     given = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # an ignored signal would be inherited
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -71,13 +69,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         _begin(STAGES, FILES)
-        for name, command in (("rrcm repro", [BIN / "rrcm"]), ("dvc repro", [BIN / "dvc"])):
-            count = Count()
-            for number in range(given.tries):
-                _try([*map(str, command), "repro"], SIGNALS[number % len(SIGNALS)], count, chance)
-            cells = (f"`{name}`", count.tries, count.cut, count.lost, count.tracebacks)
-            print(f"| {' | '.join(map(str, cells))} |", flush=True)
-            failed |= count.bad or (name == "rrcm repro" and count.cut > 0)
+        count = Count()
+        for number in range(given.tries):
+            _try(SIGNALS[number % len(SIGNALS)], count, chance)
+        cells = ("`rrcm repro`", count.tries, count.cut, count.lost, count.tracebacks)
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        failed |= count.bad or count.cut > 0
     print("\n| what is killed | operations | kills | files cut | lost | tracebacks |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +85,7 @@ def main() -> None:
             cells = (name, operations, count.tries, count.cut, count.lost, count.tracebacks)
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
             failed |= count.bad or count.tries < operations
-            failed |= count.cut > 0 and steps[1] is not _reproduce  # DVC writes in place
+            failed |= count.cut > 0
     sys.exit(failed)
 
 
@@ -117,14 +114,10 @@ def _change() -> None:
 
 def _reproduce() -> None:
     """Do the work of `rrcm repro` in one process."""
-    lockfile.restore()
-    lockfile.mend()
+    careful_dvc.mend()
+    careful_dvc.become_careful()
     os.environ["DVC_NO_ANALYTICS"] = "1"  # analytics would start another process
     sys.exit(dvc(["repro", "--quiet"]))
-
-
-def _cut() -> None:
-    LOCK.write_bytes(LOCK.read_bytes()[:-20])
 
 
 def _edit() -> None:
@@ -136,7 +129,6 @@ def _edit() -> None:
 # Name -> the preparation, and the function that is killed.
 AIMED: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "`rrcm repro` of two stages": (_change, _reproduce),
-    "mending a file that was cut": (_cut, lockfile.restore),
     "an edit by `rrcm flow`": (lambda: None, _edit),
 }
 
@@ -184,13 +176,13 @@ def _digests() -> dict[str, str]:
     return {path.name: sha256(path) for path in (LOCK, *Path().glob("made-*"))}
 
 
-def _try(command: list[str], number: int, count: Count, chance: random.Random) -> None:
-    """End one run by a signal while dvc.lock is written, and run the command after it."""
+def _try(number: int, count: Count, chance: random.Random) -> None:
+    """End one `rrcm repro` by a signal while dvc.lock is written, and run another after it."""
     Path("changing").write_text(f"{time.time_ns()}")
     shutil.rmtree(".dvc/cache/runs", ignore_errors=True)
     before = _stamp()
     process = subprocess.Popen(
-        command,
+        [BIN / "rrcm", "repro"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -208,7 +200,7 @@ def _try(command: list[str], number: int, count: Count, chance: random.Random) -
     while _at_work() and time.monotonic() < deadline:
         time.sleep(0.05)
     count.tries += 1
-    count.tracebacks += command[0].endswith("rrcm") and "Traceback" in said
+    count.tracebacks += "Traceback" in said
     count.cut += len(_entries()) < STAGES
     after = subprocess.run(
         [BIN / "rrcm", "repro", "--dry"],

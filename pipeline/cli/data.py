@@ -50,10 +50,10 @@ def acquire(name: str, source: Path | None, *, verify: bool, skip_unreadable: bo
         DataError: The files are missing, damaged or not the official ones.
     """
     from pipeline.runtime import graph
-    from pipeline.workflow import dvc_lock
+    from pipeline.workflow import lockfile
     from rrcm.data.ingest.listing import Origin
 
-    dvc_lock.read()  # DVC tracks nothing beside a damaged one, and does not say why
+    lockfile.read()  # DVC tracks nothing beside a damaged one, and does not say why
     name = name.replace("-", "_")
     dataset = registry.load("datasets", name)
     origin = Origin(

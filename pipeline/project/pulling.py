@@ -9,8 +9,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from pipeline.checked import load
+from pipeline.project.lineage import Lock
 from pipeline.project.runs import presets
-from pipeline.workflow import dvc_lock
 from pipeline.workflow.pull import PUSH, Missing
 from pipeline.workflow.pull import pull as pulled
 from rrcm.config.params import Params
@@ -29,7 +29,7 @@ def pull(names: list[str], *, remote: str | None) -> str:
         StageError: dvc.lock of this commit has no such result.
         DataError: The remote cannot be reached, or lacks a file.
     """
-    outputs = {path: digest for path, (_, digest) in dvc_lock.Lock().outputs.items()}
+    outputs = {path: digest for path, (_, digest) in Lock().outputs.items()}
     if not names:
         counted = pulled(outputs, remote, whatever=True)
         _tidy(outputs)

@@ -7,12 +7,11 @@ and data.dvc have the hashes of one data set, presets/locks/ those of the others
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-from pipeline.workflow import dvc_lock, lockfile
+from pipeline.workflow import lockfile
 from rrcm.core.ending import reported
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.schema import read_yaml
@@ -65,12 +64,12 @@ def renew() -> str:
 
 def _outputs(data: str) -> dict[str, str]:
     """Path and hash of every output of the data set's stages, and of its raw data."""
-    lock: Mapping[str, Any] = dvc_lock.read()
+    made = lockfile.read()
     tracked = [read_yaml(TRACKED)] if TRACKED.exists() else []
-    if lockfile.data_set(lock) != data:
-        lock, tracked = read_yaml(lockfile.ASIDE / f"{data}.lock"), []
-    stages = [*lock.get("stages", {}).values(), *tracked]
-    return {out["path"]: out["md5"] for one in stages for out in one.get("outs", [])}
+    if lockfile.data_set(made) != data:
+        made, tracked = read_yaml(lockfile.ASIDE / f"{data}.lock")["stages"], []
+    entries = [*made.values(), *tracked]
+    return {out["path"]: out["md5"] for entry in entries for out in entry.get("outs", [])}
 
 
 def _objects(md5: str, part: str) -> Iterator[str]:

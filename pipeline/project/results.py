@@ -8,7 +8,7 @@ from pipeline.project import differences
 from pipeline.project.patterns import matching
 from pipeline.project.stale import PAGE, Present
 from pipeline.workflow import git
-from pipeline.workflow.dvc_lock import LOCKFILE
+from pipeline.workflow.lockfile import LOCKFILE
 from rrcm.analysis import published, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables

@@ -13,8 +13,9 @@ from typing import Any
 
 from pipeline import checked
 from pipeline.project.differences import differences, listed
+from pipeline.project.lineage import Lock
 from pipeline.project.variants import merged
-from pipeline.workflow.dvc_lock import Lock, md5, tree
+from pipeline.workflow.lockfile import md5, tree
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.certification import certify

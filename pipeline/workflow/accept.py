@@ -15,7 +15,7 @@ from dvc.stage import PipelineStage
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from pipeline import checked
-from pipeline.workflow import dvc_lock, lockfile, plan
+from pipeline.workflow import lockfile, plan
 from pipeline.workflow.changes import MISSING, Changes
 from rrcm.core.errors import DataError, StageError
 from rrcm.core.files import write_json
@@ -41,7 +41,7 @@ def accept(targets: Sequence[str], *, because: str, say: Callable[[str], None]) 
         raise StageError("--because: say why in a few words; provenance keeps them")
     checked.load()
     plan.refreshed()
-    before, notes, now = dvc_lock.read().get("stages", {}), dict[Path, Any](), dict[str, Any]()
+    before, notes, now = lockfile.read(), dict[Path, Any](), dict[str, Any]()
     refused: dict[str, str] = {}
     with plan.opened() as (graph, order):
         wanted = [stage for word in targets for stage in plan.meant(word, order)] or order

@@ -12,7 +12,7 @@ from dvc.stage import PipelineStage
 
 from pipeline.runtime import code
 from pipeline.workflow import code_changes
-from pipeline.workflow.dvc_lock import tree
+from pipeline.workflow.lockfile import tree
 from rrcm.config.sections import PARAMS
 from rrcm.core.schema import listed, read_yaml
 

@@ -10,7 +10,5 @@ import re
 EXITED = re.compile(r"ERROR: .*failed to run: .*, exited with (-?\d+)")
 # DVC exits with 0, and dvc.lock has outputs that it could not cache.
 UNKEPT = re.compile(r"ERROR: failed to transfer .*")
-# Read while another stage's DVC was writing it.
-TORN = re.compile(r".*'\./dvc\.lock' validation failed.*")
 # Of a `dvc push` that exits with 0.
 UNPUSHED = re.compile(r"(?:WARNING: )?(Some of the cache files do not exist.*)")

@@ -1,15 +1,14 @@
-"""Reads and writes dvc.lock atomically, although DVC itself rewrites it in place.
+"""Reads and writes dvc.lock, which has the hashes of all results.
 
-A DVC process that is started here receives no signals while it writes. A copy of the last complete
-file is kept, from which `restore` repairs a file that a killed `dvc repro` left truncated. Entries
-lost that way can still be restored from DVC's run cache.
+Whatever this project starts replaces the file at once: so do the functions here, and `careful_dvc`.
+Entries that a plain `dvc repro` loses, if it is killed while it writes, DVC restores from its run
+cache.
 """
 
 import base64
+import hashlib
 import json
 import re
-import subprocess
-import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,76 +18,67 @@ from typing import Any
 
 from dvc.config import Config
 from dvc.exceptions import DvcException
+from dvc.schema import COMPILED_LOCKFILE_SCHEMA
 from dvc.utils.serialize import dumps_yaml
+from dvc.utils.strictyaml import validate
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.workflow import git, processes
-from pipeline.workflow.dvc_lock import GUARD, LOCKFILE, MARKERS, UNMERGED, parse, read
-from rrcm.core.errors import StageError, one_line
+from rrcm.core.errors import DataError, StageError, one_line
 from rrcm.core.files import write_text
-from rrcm.core.locks import lock
 
-DVC = "pipeline.workflow.careful_dvc"
-KEPT = Path(".rrcm/dvc.lock")  # copy of the last version known to be complete
+LOCKFILE = Path("dvc.lock")
 RESULTS = ("dvc.lock", "metrics")  # what stages write of what git keeps
 ASIDE = Path("presets/locks")  # the results of data sets other than that of params.yaml
-RUNS = Path(".dvc/cache/runs")  # DVC's run cache: a folder of files for each set of inputs
-PATH_LOCKS, PATH_GUARD = Path(".dvc/tmp/rwlock"), Path(".dvc/tmp/rwlock.lock")
-ENTRY = re.compile(r"^  \S[^\n]*:\s*$", flags=re.MULTILINE)  # the first line of one
-SAVING = 3600.0  # seconds that DVC may take to record the outputs of a stopped stage
+GUARD = Path(".dvc/tmp/lock")  # DVC holds it, by flock, while it writes
+MARKERS = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)", flags=re.MULTILINE)  # of a conflict in git
+UNMERGED = f"{LOCKFILE}: git could not merge it; `rrcm resolve` puts it together from both sides"
 
 
-@contextmanager
-def repro(
-    arguments: Sequence[str],
-    *,
-    environment: Mapping[str, str] | None = None,
-    output: int | None = subprocess.PIPE,
-    hold: Sequence[int] = (),
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `dvc repro` so that a stop at any moment loses nothing.
+def read() -> dict[str, Any]:
+    """The stages of dvc.lock as plain data; nothing if there is no such file.
 
-    Guarantee: SIGTERM to the process, or our own end, stops the command of the running stage. DVC
-    itself, in a session of its own, gets no signal: it records the outputs, or cleans up, and ends.
-    It is killed only after SAVING seconds. See `processes.start` for the arguments.
+    Raises:
+        StageError: It is not as DVC writes it, or has conflict markers.
     """
-    mend()
-    with processes.start(
-        [sys.executable, "-m", DVC, "--wait-for-lock", "repro", *arguments],
-        # DVC would send its analytics from another process.
-        environment={"DVC_NO_ANALYTICS": "1", **(environment or {})},
-        output=output,
-        spare=SAVING,
-        hold=hold,
-    ) as process:
-        yield process
-    if process.returncode == 0:  # otherwise dvc.lock may be incomplete, as on a full disk
-        with _guarded() as free:
-            if free and LOCKFILE.exists():
-                write_text(KEPT, LOCKFILE.read_text(encoding="utf-8"))
+    if not LOCKFILE.exists():
+        return {}
+    text = LOCKFILE.read_text(encoding="utf-8", errors="replace")
+    try:
+        return parsed(text)
+    except DataError as error:
+        if MARKERS.search(text):
+            raise StageError(UNMERGED) from None
+        raise StageError(f"{error}; `rrcm resolve` puts it together from what git has") from None
 
 
-def mend() -> None:
-    """Remove partial files of a killed DVC, at which the next one would fail.
+def parsed(text: str) -> dict[str, Any]:
+    """The stages that the text of a dvc.lock has.
 
-    These are a truncated file of path locks (its processes are gone, or find their locks free) and,
-    unless another DVC is running, truncated entries and empty folders of the run cache.
+    Raises:
+        DataError: It is not as DVC writes it.
     """
-    if PATH_LOCKS.exists():
-        with PATH_GUARD.open("ab") as guard:
-            processes.take(guard.fileno(), stop=Event(), why="DVC's path locks")
-            try:
-                json.loads(PATH_LOCKS.read_text(encoding="utf-8"))
-            except ValueError:
-                PATH_LOCKS.unlink()
-    with _guarded() as free:
-        if free:
-            for part in RUNS.glob("*/*/.*.tmp"):
-                part.unlink()
-            for folder in RUNS.glob("*/*"):
-                if not any(folder.iterdir()):
-                    folder.rmdir()
+    if not text.endswith("\n"):
+        raise DataError(f"{LOCKFILE}: its end is missing")
+    try:
+        contents = YAML(typ="safe").load(text)  # the quick one, as DVC; its floats are plain
+        validate(contents, COMPILED_LOCKFILE_SCHEMA, path=str(LOCKFILE))
+    except (YAMLError, ValueError, DvcException) as error:
+        raise DataError(f"{LOCKFILE}: {one_line(error)}") from None
+    stages: dict[str, Any] = contents.get("stages", {})
+    return stages
+
+
+def require_whole() -> None:
+    """Refuse a dvc.lock that git could not merge, or that is damaged.
+
+    Raises:
+        StageError: Says so, and the way out.
+    """
+    if str(LOCKFILE) in git.unmerged():
+        raise StageError(UNMERGED)
+    read()
 
 
 def require_lock() -> None:
@@ -109,14 +99,14 @@ def require_lock() -> None:
 
 
 @contextmanager
-def _guarded(stop: Event | None = None) -> Iterator[bool]:
-    """Hold DVC's lock: unless another process does or, with ``stop``, as soon as none does."""
+def _guarded(stop: Event | None = None) -> Iterator[None]:
+    """Hold DVC's lock, as soon as no other process does."""
     require_lock()
     GUARD.parent.mkdir(parents=True, exist_ok=True)
     with GUARD.open("ab") as guard:
-        if stop is not None:
-            processes.take(guard.fileno(), stop=stop, why="the lock of another DVC process")
-        yield stop is not None or lock(guard.fileno())
+        why = "the lock of another DVC process"
+        processes.take(guard.fileno(), stop=stop or Event(), why=why)
+        yield
 
 
 def entries(names: Sequence[str]) -> dict[str, Any]:
@@ -125,7 +115,7 @@ def entries(names: Sequence[str]) -> dict[str, Any]:
     Raises:
         StageError: dvc.lock is not YAML.
     """
-    known = read().get("stages", {})
+    known = read()
     return {name: known[name] for name in names if name in known}
 
 
@@ -152,25 +142,25 @@ def edited(stop: Event | None = None) -> Iterator[dict[str, Any]]:
         StageError: dvc.lock is not YAML, or the disk is full.
         Stopped: ``stop`` was set while waiting.
     """
-    with _guarded(stop or Event()):
-        data = {"schema": "2.0"} | parse()
-        stages = data.setdefault("stages", {})
+    with _guarded(stop):
+        stages = read()
         yield stages
-        _put(data)
+        _put(stages)
 
 
 def replace(stages: Mapping[str, Any]) -> None:
     """Make these the stages of dvc.lock, whatever the file was, atomically. See `edited`."""
-    with _guarded(Event()):
-        _put({"schema": "2.0", "stages": dict(stages)})
+    with _guarded():
+        _put(stages)
 
 
-def _put(data: Mapping[str, Any]) -> None:
+def _put(stages: Mapping[str, Any]) -> None:
     """Write dvc.lock if it changes; the caller holds DVC's lock."""
     before = LOCKFILE.read_bytes() if LOCKFILE.exists() else b""
-    if data["stages"] and (after := dumps_yaml(data)).encode() != before:
+    after = dumps_yaml({"schema": "2.0", "stages": dict(stages)})
+    if stages and after.encode() != before:
         try:
-            _write(after)
+            write_text(LOCKFILE, after)
         except OSError as error:
             raise StageError(f"{LOCKFILE}: {error.strerror}; it is as it was") from None
 
@@ -202,105 +192,35 @@ def switch(data: str) -> str:
     Raises:
         StageError: dvc.lock is not YAML.
     """
-    with _guarded(Event()):
-        contents = parse()
-        before = data_set(contents)
-        if before == data or (not before and contents.get("stages")):
+    with _guarded():
+        stages = read()
+        before = data_set(stages)
+        if before == data or (stages and not before):
             return ""
         if before:
             write_text(ASIDE / f"{before}.lock", LOCKFILE.read_text(encoding="utf-8"))
         kept = ASIDE / f"{data}.lock"
         if kept.exists():
-            _write(kept.read_text(encoding="utf-8"))
+            write_text(LOCKFILE, kept.read_text(encoding="utf-8"))
             kept.unlink()
         else:
-            for file in (KEPT, LOCKFILE):
-                file.unlink(missing_ok=True)
+            LOCKFILE.unlink(missing_ok=True)
         return before
 
 
-def data_set(lock: Mapping[str, Any]) -> str:
-    """The data set whose results the contents of a dvc.lock are; empty if there are none."""
-    shard = lock.get("stages", {}).get("shard", {})
+def data_set(stages: Mapping[str, Any]) -> str:
+    """The data set whose results these stages of a dvc.lock are; empty if there are none."""
+    shard = stages.get("shard", {})
     return str(shard.get("params", {}).get("params.yaml", {}).get("data", {}).get("name", ""))
 
 
-def restore() -> str:
-    """Repair a dvc.lock that a killed DVC truncated; return a message, or an empty text.
-
-    A truncated file is a prefix of the new one, and often still valid YAML. It is recognized by
-    comparison with the last complete file, kept here or committed, and the part after the cut is
-    taken from there. A file that is committed as it is counts as complete. While another DVC
-    process runs, nothing is done.
-
-    Raises:
-        StageError: git could not merge the file, or it was damaged otherwise than by a cut.
-    """
-    if str(LOCKFILE) in git.unmerged():
-        raise StageError(UNMERGED)
-    if LOCKFILE.exists() and MARKERS.search(LOCKFILE.read_text("utf-8", errors="replace")):
-        raise StageError(UNMERGED)
-    with _guarded() as free:
-        if not free or not LOCKFILE.exists() or _committed():
-            return ""
-        text = LOCKFILE.read_text(encoding="utf-8", errors="replace")
-        complete = whole(
-            KEPT.read_text(encoding="utf-8", errors="replace")
-            if KEPT.is_file()
-            else git.attempt("show", f"HEAD:./{LOCKFILE}") or ""
-        )
-        if not _is_cut(text, complete):
-            write_text(KEPT, text)
-            return ""
-        first = _without_last(text)
-        left = whole(first)
-        if not left and ENTRY.search(first):
-            parse()  # its error: what is before a cut can be read
-        again = {name: entry for name, entry in complete.items() if name not in left}
-        _write(dumps_yaml({"schema": "2.0", "stages": left | again}))
-    return (
-        f"{LOCKFILE} was cut while DVC wrote it: {len(left)} entries were whole, and "
-        f"{len(again)} are again as they were before"
-    )
+def md5(path: Path) -> str:
+    """Return the hash by which DVC identifies a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
 
 
-def _committed() -> bool:
-    """Whether dvc.lock is in git byte for byte."""
-    name = git.attempt("hash-object", "--no-filters", str(LOCKFILE))
-    return name is not None and git.attempt("cat-file", "-e", name) is not None
-
-
-def _is_cut(text: str, complete: dict[str, Any]) -> bool:
-    stages = whole(text)
-    if not text.endswith("\n") or not stages:
-        return True
-    names, last = [*complete], [*stages][-1]
-    ended = names[: len(stages)] == [*stages] and len(stages) < len(names)
-    return ended or _rows(stages[last]) < _rows(complete.get(last))
-
-
-def _rows(entry: Any) -> int:
-    """The number of files that an entry lists."""
-    lists = entry.values() if isinstance(entry, dict) else ()
-    return sum(len(rows) for rows in lists if isinstance(rows, list))
-
-
-def _without_last(text: str) -> str:
-    """A truncated file without its last entry, which may be incomplete."""
-    entries = [*ENTRY.finditer(text)]
-    return text[: entries[-1].start()] if entries else ""
-
-
-def whole(text: str) -> dict[str, Any]:
-    """The entries of the text of a dvc.lock; empty if it is not YAML, or has none."""
-    try:
-        data = YAML(typ="safe").load(text)
-    except (YAMLError, ValueError):
-        return {}
-    stages = data.get("stages") if isinstance(data, dict) else None
-    return stages if isinstance(stages, dict) else {}
-
-
-def _write(text: str) -> None:
-    for file in (LOCKFILE, KEPT):
-        write_text(file, text)
+def tree(files: dict[str, str]) -> str:
+    """Return the hash by which DVC identifies a folder, from the hashes of its files."""
+    listed = [{"md5": files[name], "relpath": name} for name in sorted(files)]
+    return f"{hashlib.md5(json.dumps(listed, sort_keys=True).encode()).hexdigest()}.dir"

@@ -1,7 +1,6 @@
 """Reads DVC's graph: the stages, their order, and which are out of date.
 
-Nothing here runs a stage or waits for one: a plan can be made while stages run. A half-written
-dvc.lock is never read.
+Nothing here runs a stage or waits for one: a plan can be made while stages run.
 """
 
 import gc
@@ -22,7 +21,7 @@ from dvc.stage import PipelineStage
 from pipeline import checked
 from pipeline.runtime import code
 from pipeline.runtime import graph as dvc
-from pipeline.workflow import dvc_lock, lockfile
+from pipeline.workflow import careful_dvc, lockfile
 from pipeline.workflow.changes import Changes, find, overlap
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import StageError
@@ -56,7 +55,6 @@ class Node:
         return bool(self.reason)
 
 
-@dvc_lock.consistent
 def load(
     targets: Sequence[str] = (),
     *,
@@ -118,7 +116,7 @@ def refreshed() -> None:
         parts = [*stage.deps, *stage.outs]
         changed = any(not one.exists or one.get_hash() != one.hash_info for one in parts)
     if changed:
-        with lockfile.repro([code.STAGE]) as process:
+        with careful_dvc.repro([code.STAGE]) as process:
             output = process.stdout.read()
         if process.returncode != 0:
             raise StageError(f"{code.STAGE}: {' '.join(output.decode().split())}")
@@ -146,8 +144,8 @@ def opened(folder: str = ".") -> Iterator[tuple[Any, list[PipelineStage]]]:
             others = [stage for stage in order if stage.addressing != code.STAGE]
             yield graph, [stage for stage in others if not stage.is_data_source]
     except StageError as error:
-        if str(dvc_lock.LOCKFILE) in str(error):
-            dvc_lock.parse()  # raises an error with the way out
+        if str(lockfile.LOCKFILE) in str(error):
+            lockfile.read()  # raises an error with the way out
         raise
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.workflow import gpus, lockfile, plan, processes, schedule, stage_run
+from pipeline.workflow import careful_dvc, gpus, lockfile, plan, processes, schedule, stage_run
 from pipeline.workflow import shares as split
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop
@@ -31,17 +31,18 @@ def reproduce(arguments: Sequence[str], *, say: Say) -> int:
 
     Guarantee: Ctrl-C, SIGTERM and SIGHUP stop only the running stage, which keeps its saved state;
     DVC, in a session of its own, then records the outputs and ends. The same holds if this process
-    dies, even by SIGKILL. Only SIGKILL to DVC itself may truncate dvc.lock; a truncated file is
-    repaired before DVC starts.
+    dies, even by SIGKILL. See `careful_dvc` for a kill of DVC itself.
+
+    Raises:
+        StageError: dvc.lock is damaged, or git could not merge it.
     """
     if {word for word in arguments if word.startswith("-")} == {ALLOW_MISSING}:
         # DVC by itself would run a stage that reads a folder of which only a part is here.
         return side_by_side(arguments, jobs=1, shares=1, say=say)
-    if restored := lockfile.restore():
-        say(restored)
+    lockfile.require_whole()
     stop = Stop()
     with processes.signals(stop, say):
-        with lockfile.repro(arguments, output=None) as process:
+        with careful_dvc.repro(arguments, output=None) as process:
             while process.poll() is None:
                 if stop.wait(POLL):
                     process.terminate()
@@ -69,8 +70,7 @@ def side_by_side(arguments: Sequence[str], *, jobs: int, shares: int, say: Say) 
             "of DVC's options"
         )
     targets = [word for word in arguments if word not in options]
-    if restored := lockfile.restore():
-        say(restored)
+    lockfile.require_whole()
     stop = Stop()
     with processes.signals(stop, say):
         plan.refreshed()

@@ -7,6 +7,7 @@ file that git has: that of either side, or an earlier one.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from dvc.stage.loader import StageLoader
 from pipeline.runtime import code
 from pipeline.workflow import git, lockfile, plan
 from pipeline.workflow.changes import Changes
-from pipeline.workflow.dvc_lock import LOCKFILE, MARKERS
-from pipeline.workflow.lockfile import RESULTS
-from rrcm.core.errors import StageError
+from pipeline.workflow.lockfile import LOCKFILE, MARKERS, RESULTS
+from rrcm.core.errors import DataError, StageError
 from rrcm.core.files import atomic
 from rrcm.core.schema import listed
 
@@ -54,8 +54,8 @@ def resolve() -> str:
     versions = [*_versions(merged=str(LOCKFILE) in unmerged)]
     if not versions:
         raise StageError(
-            f"{LOCKFILE}: neither git nor {lockfile.KEPT} has a whole version of it; remove it, "
-            "and `rrcm repro` makes what DVC's cache lacks"
+            f"{LOCKFILE}: git has no whole version of it; remove it, and `rrcm repro` makes what "
+            "DVC's cache lacks"
         )
     known = {**dict(versions[:2][-1][1]), **versions[0][1]}
     lockfile.replace(known)  # beside a damaged file, DVC reads no graph
@@ -87,18 +87,15 @@ def _versions(*, merged: bool) -> Iterator[Version]:
     def text(prefix: str) -> str:
         return (git.contents(f"{prefix}./{LOCKFILE}") or b"").decode(errors="replace")
 
-    def file(path: Path) -> str:
-        return path.read_text(errors="replace") if path.is_file() else ""
-
-    texts = {"" if merged else file(LOCKFILE): "this file"}
+    usable = LOCKFILE.is_file() and not merged
+    texts = {LOCKFILE.read_text(errors="replace") if usable else "": "this file"}
     for prefix, place in INDEX.items():
         texts.setdefault(text(prefix), place)
-    texts.setdefault(file(lockfile.KEPT), "the last run")
     for commit in (*heads, *earlier):
         texts.setdefault(text(f"{commit}:"), commit)
     for content, place in texts.items():
-        if stages := lockfile.whole(content):
-            yield place, stages
+        with suppress(DataError):
+            yield place, lockfile.parsed(content)
 
 
 def _place(

@@ -24,7 +24,7 @@ from dvc.repo import Repo
 from dvc.stage.loader import StageLoader
 
 from pipeline.runtime import graph
-from pipeline.workflow import dvc_lock, dvc_says, gpus, lockfile, moving, processes, shares
+from pipeline.workflow import careful_dvc, dvc_says, gpus, lockfile, moving, processes, shares
 from pipeline.workflow.processes import Stopped
 from rrcm.core.ending import MEND, RETRY
 from rrcm.core.errors import StageError
@@ -33,7 +33,6 @@ LOCKS = Path(".rrcm/flow")
 TAIL = 20  # lines of output in a failure
 BAR = re.compile(r"(?P<title>.*?):? +(?P<percent>\d+)%\|.*?\| *(?P<rest>.*)")
 ERROR = "error: "
-TRIES = 5  # of a DVC that read dvc.lock while another one wrote it
 _reading = threading.Lock()  # DVC reads the graph in one thread at a time
 
 
@@ -108,24 +107,20 @@ def run(
         if not share and shares.drawn(stage):
             shares.merge(stage, digest)
         began, before, hold = time.monotonic(), _recorded(stage), (file, *slots)
-        for tries in range(1, TRIES + 1):
-            output = Output(name, say=say, progressed=progressed)
-            if share:
-                command = [sys.executable, "-m", shares.__name__, stage, share]
-                start = processes.start(command, environment=environment, hold=hold)
-            else:
-                start = lockfile.repro(arguments, environment=environment, hold=hold)
-            with start as process:
-                for data in processes.output(process, stop):
-                    output.feed(data)
-                output.end()
-            if process.returncode == 0 and not output.unkept:
-                break
+        output = Output(name, say=say, progressed=progressed)
+        if share:
+            command = [sys.executable, "-m", shares.__name__, stage, share]
+            start = processes.start(command, environment=environment, hold=hold)
+        else:
+            start = careful_dvc.repro(arguments, environment=environment, hold=hold)
+        with start as process:
+            for data in processes.output(process, stop):
+                output.feed(data)
+            output.end()
+        if process.returncode != 0 or output.unkept:
             if stop.is_set():
                 raise Stopped(f"{name}: stopped; what it saved is kept, and a new run goes on")
-            if not output.torn or tries == TRIES:
-                raise output.failure(process.returncode)
-            time.sleep(1.0)
+            raise output.failure(process.returncode)
         seconds = round(time.monotonic() - began, 1)
         if not share:
             shares.clear(stage)
@@ -139,7 +134,6 @@ def _recorded(stage: str) -> dict[str, Any]:
     return entry if all(os.path.exists(out["path"]) for out in entry.get("outs", ())) else {}
 
 
-@dvc_lock.consistent
 def _known(stage: str, *, pull: bool) -> bool:
     """Whether DVC would restore the outputs of a stage instead of running it.
 
@@ -180,7 +174,7 @@ class Output:
         self._part = ""
         self._error = ""
         self._exit: int | None = None  # of the stage's command
-        self.unkept = self.torn = False  # whether DVC said so, see `dvc_says`
+        self.unkept = False  # whether DVC said so, see `dvc_says`
         self.tail: deque[str] = deque(maxlen=TAIL)
 
     def feed(self, data: bytes) -> None:
@@ -208,7 +202,6 @@ class Output:
         if line.startswith(ERROR):
             self._error = line.removeprefix(ERROR)
         self.unkept |= dvc_says.UNKEPT.fullmatch(line) is not None
-        self.torn |= dvc_says.TORN.fullmatch(line) is not None
         if exited := dvc_says.EXITED.fullmatch(line):
             self._exit = int(exited[1])
 

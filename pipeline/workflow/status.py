@@ -7,7 +7,7 @@ from functools import partial
 
 from pipeline import checked
 from pipeline.runtime.graph import SCRATCH
-from pipeline.workflow import dvc_lock, git, plan
+from pipeline.workflow import git, lockfile, plan
 from pipeline.workflow.changes import MISSING
 from pipeline.workflow.plan import Node
 from rrcm.core.locks import lock, opened
@@ -53,8 +53,8 @@ def status() -> str:
     lines += [f"running: {name}, process {pid}" for name, pid in now.items()]
     if stages.keys() == {FRESH} and not now:
         lines = [f"all {len(nodes)} stages are up to date: `rrcm repro` has nothing to do"]
-    if str(dvc_lock.LOCKFILE) in git.unmerged():
-        lines.insert(0, dvc_lock.UNMERGED)
+    if str(lockfile.LOCKFILE) in git.unmerged():
+        lines.insert(0, lockfile.UNMERGED)
     if MISSING in stages:
         lines.append(
             "`rrcm pull` fetches the results that a remote or release/ has; "

@@ -10,7 +10,7 @@ from dvc.exceptions import DvcException
 from workspace import EVAL, ROOT, RUN
 
 from pipeline.project import pulling
-from pipeline.workflow import dvc_lock
+from pipeline.workflow import lockfile
 from pipeline.workflow import pull as workflow_pull
 from pipeline.workflow.pull import PUSH, Missing
 from rrcm.config import params as parameters
@@ -106,7 +106,7 @@ def test_a_remote_may_lack_what_certifying_does_not_read(
 
         monkeypatch.setattr(pulling, "load", lambda: params("fp32", tmp_path))
         entries = {"all": {"outs": [{"path": path, "md5": "0"} for path in MADE]}}
-        monkeypatch.setattr(dvc_lock, "read", lambda: {"stages": entries})
+        monkeypatch.setattr(lockfile, "read", lambda: entries)
         monkeypatch.setattr(pulling, "pulled", fail)
         return pulling.pull([RUN], remote=None)
 

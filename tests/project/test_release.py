@@ -13,7 +13,7 @@ from workspace import ROOT
 
 from pipeline.project import pulling, release
 from pipeline.workflow import lockfile
-from pipeline.workflow.dvc_lock import md5
+from pipeline.workflow.lockfile import md5
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.schema import read_yaml
 from rrcm.data.datasets.cifar10 import CLASSES

@@ -10,7 +10,7 @@ import pytest
 from clones import Clones, git
 from workspace import ROOT, Workspace
 
-from pipeline.workflow import dvc_lock
+from pipeline.workflow import lockfile
 from pipeline.workflow.flow import checkout
 from rrcm.core.errors import StageError
 from rrcm.core.schema import read_yaml
@@ -112,7 +112,7 @@ def test_only_what_a_stage_reads_is_fetched_or_said_to_be_nowhere(clone: Workspa
     assert {file.name for file in (clone.path / "made").iterdir()} == {"left", "right"}
 
     text = (clone.path / "dvc.lock").read_text()
-    digest = dvc_lock.read()["stages"]["left"]["outs"][0]["md5"]
+    digest = lockfile.read()["left"]["outs"][0]["md5"]
     (clone.path / "dvc.lock").write_text(text.replace(digest, "f" * 32))
 
     with pytest.raises(

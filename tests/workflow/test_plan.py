@@ -16,7 +16,7 @@ from dvc.repo import Repo
 from survivors import until
 from workspace import EVAL, ROOT, RUN, Workspace
 
-from pipeline.workflow import dvc_lock, lockfile, plan, reproduce, schedule
+from pipeline.workflow import lockfile, plan, reproduce, schedule
 from pipeline.workflow.changes import MISSING
 from pipeline.workflow.processes import Stop
 from pipeline.workflow.stage_run import Outcome
@@ -56,19 +56,6 @@ import sys
 from pipeline.workflow import lockfile, plan
 for i in range(20):
     lockfile.adopt({f"stage@{sys.argv[1]}-{i}": {"cmd": "true"}})
-"""
-WRITER = """
-import time
-from pathlib import Path
-from dvc.lock import make_lock
-from dvc.output import Output
-with make_lock(".dvc/tmp/lock"), open("dvc.lock", "w") as file:
-    lines = Path("whole").read_text().splitlines(keepends=True)
-    file.writelines(lines[:9])
-    file.flush()
-    Path("writing").touch()
-    time.sleep(1.5)
-    file.writelines(lines[9:])
 """
 
 
@@ -250,7 +237,7 @@ def test_tidying_gives_the_order_of_dvc_whatever_the_order_of_the_runs(here: Pat
 
     lockfile.adopt({"apart": entries["apart"], "gone": {"cmd": "true"}})
     plan.tidy()
-    assert [*dvc_lock.read()["stages"]][-2:] == ["apart", "gone"]
+    assert [*lockfile.read()][-2:] == ["apart", "gone"]
 
 
 def test_two_who_adopt_at_once_lose_nothing_and_a_killed_one_leaves_a_whole_file(here: Path):
@@ -262,7 +249,7 @@ def test_two_who_adopt_at_once_lose_nothing_and_a_killed_one_leaves_a_whole_file
     with start("one") as one, start("killed") as killed:
         until(lambda: lockfile.entries(["stage@killed-3"]))
         killed.kill()
-    stages = dvc_lock.read()["stages"]
+    stages = lockfile.read()
 
     assert one.returncode == 0
     assert {f"stage@one-{i}" for i in range(20)} <= {*stages}
@@ -308,17 +295,6 @@ def test_a_full_disk_of_dvcs_database_is_an_error_of_one_line(here: Path):
             plan.load()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_reader_never_sees_half_a_file_that_dvc_is_writing(here: Path):
-    """DVC truncates dvc.lock and then writes it, under its lock; a half may well be YAML."""
-    whole, expected = (here / "dvc.lock").read_text(), dvc_lock.read()
-    (here / "whole").write_text(whole)
-    with subprocess.Popen([sys.executable, "-c", WRITER]):
-        until((here / "writing").exists)
-
-        assert (here / "dvc.lock").read_text() != whole
-        assert dvc_lock.read() == expected
 
 
 def test_the_real_graph_in_a_clone_without_data(checkout: Workspace, tmp_path: Path, monkeypatch):

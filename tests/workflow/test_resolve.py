@@ -11,7 +11,7 @@ import pytest
 from builders import refused
 from dvc.repo import Repo
 
-from pipeline.workflow import dvc_lock, lockfile, plan, resolve
+from pipeline.workflow import lockfile, plan, resolve
 from rrcm.core.errors import StageError
 
 GRAPH = """
@@ -104,7 +104,9 @@ def here(branches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def entries(branch: str) -> dict[str, Any]:
-    return lockfile.whole(subprocess.check_output(["git", "show", f"{branch}:dvc.lock"], text=True))
+    return lockfile.parsed(
+        subprocess.check_output(["git", "show", f"{branch}:dvc.lock"], text=True)
+    )
 
 
 def merged() -> None:
@@ -131,7 +133,7 @@ def left_to_us() -> None:
     """As .gitattributes of this project has it: our side lies there, without markers."""
     Path(".git/info/attributes").write_text("dvc.lock merge=binary\nmetrics/* merge=binary\n")
     merged()
-    assert dvc_lock.parse()["stages"] == entries("fewer")
+    assert lockfile.read() == entries("fewer")
 
 
 def half_resolved() -> None:
@@ -163,14 +165,14 @@ def without_marker_lines() -> None:
 
 
 def lock() -> Path:
-    return dvc_lock.LOCKFILE
+    return lockfile.LOCKFILE
 
 
 WAYS = [merged, rebased, picked, stashed, left_to_us, half_resolved, cut, committed]
 
 
 @pytest.mark.parametrize("conflict", [*WAYS, without_marker_lines], ids=lambda way: way.__name__)
-def test_a_lock_that_git_did_not_merge_is_resolved_and_never_repaired(
+def test_a_lock_that_git_did_not_merge_is_refused_until_it_is_resolved(
     here: Path, conflict: Callable[[], None]
 ):
     more, fewer = entries("more"), entries("fewer")
@@ -178,15 +180,15 @@ def test_a_lock_that_git_did_not_merge_is_resolved_and_never_repaired(
     edit(BOTH)
     broken = lock().read_bytes()
     with refused(StageError, "`rrcm resolve`"):
-        lockfile.restore()
+        lockfile.require_whole()
     assert lock().read_bytes() == broken
     said = resolve.resolve()
 
     assert "no version has certify@a, report" in said
-    found = dvc_lock.read()["stages"]
+    found = lockfile.read()
     assert found["draw@a"] == more["draw@a"] and [*found] == [*more]
     assert all(found[name] in (more[name], fewer[name]) for name in found)
-    assert lockfile.restore() == ""
+    lockfile.require_whole()
     if conflict not in (committed, without_marker_lines):  # there, the report makes them anew
         assert MARKS[0] not in Path("metrics/a").read_text()
 
@@ -202,7 +204,7 @@ def test_only_what_neither_side_has_runs_again(here: Path, values: dict[str, Any
     resolve.resolve()
     git("commit", "--quiet", "--all", "--message", "merged")  # nothing is unmerged
     if having:
-        assert dvc_lock.read()["stages"] == entries(having)
+        assert lockfile.read() == entries(having)
     assert ran() == ([] if having else ["certify a", "report"])
 
 
@@ -213,7 +215,7 @@ def test_a_run_that_was_added_on_each_side_keeps_its_result(here: Path):
         resolve.resolve()
     edit({"runs": {"a": 1, "b": 1, "c": 1}})
     resolve.resolve()
-    found = dvc_lock.read()["stages"]
+    found = lockfile.read()
 
     assert found == entries("added") | entries("other")
     assert [name for name in found if name.startswith("draw")] == ["draw@a", "draw@b", "draw@c"]

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from survivors import mark, marked, until
 from workspace import ROOT
 
-from pipeline.workflow import lockfile, plan, reproduce, schedule
+from pipeline.workflow import careful_dvc, lockfile, plan, reproduce, schedule
 from pipeline.workflow.processes import Stop
 from pipeline.workflow.schedule import GOOD as WELL
 from pipeline.workflow.schedule import Result
@@ -92,7 +92,9 @@ def test_stages_run_at_the_same_time_and_leave_what_dvc_leaves(here: Path):
     found = (here / "dvc.lock").read_bytes()
     older.runs(here)
     shutil.rmtree(here / ".dvc/cache/runs")
-    with lockfile.repro(GOOD, output=None) as process:  # one after the other, began-* being there
+    with careful_dvc.repro(
+        GOOD, output=None
+    ) as process:  # one after the other, began-* being there
         process.wait()
     assert (here / "dvc.lock").read_bytes() == found
     made = [here / output for output in ("left", "right", "both", "apart")]

@@ -45,9 +45,6 @@ stages:
     cmd: python careful.py
     deps: [raw]
     outs: [careful]
-  torn:
-    cmd: python torn.py
-    outs: [torn]
   folder:
     cmd: ulimit -S -f unlimited && mkdir -p folder && head -c 3000000 /dev/zero > folder/large
     outs: [folder]
@@ -64,13 +61,6 @@ pathlib.Path("begun").touch()
 while not pathlib.Path("go").exists():
     time.sleep(0.01)
 pathlib.Path("slow").write_text("made")
-""",
-    "torn": """
-import pathlib, sys
-if not pathlib.Path("tried").exists():
-    pathlib.Path("tried").touch()
-    sys.exit("ERROR: './dvc.lock' validation failed")
-pathlib.Path("torn").write_text("at the second try")
 """,
     "bars": """
 import pathlib, time
@@ -179,12 +169,6 @@ def test_what_dvc_did_is_told(here: Path):
     assert Run("quick", forced=True).end().outcome is Outcome.DONE
     assert Run("quick").end().outcome is Outcome.CACHED
     assert (here / "runs").read_text() == "run\n" * 2
-
-
-def test_a_stage_that_read_a_lock_file_while_it_was_written_goes_on(here: Path, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    assert Run("torn").end().outcome is Outcome.DONE
-    assert (here / "torn").read_text() == "at the second try"
 
 
 def test_two_runs_of_a_stage_at_once_run_it_once(here: Path):
@@ -336,7 +320,6 @@ def test_the_exit_code_of_a_stage_says_whether_a_person_must_mend_it(
     [
         ("EXITED", "dvc.stage.exceptions", '", exited with {status}"'),
         ("UNKEPT", "dvc_data.hashfile.transfer", "failed to transfer"),
-        ("TORN", "dvc.utils.strictyaml", "validation failed"),
         ("UNPUSHED", "dvc.data_cloud", "Some of the cache files do not exist"),
     ],
 )

@@ -89,8 +89,7 @@ def _rebuilt(
             environment.enter()
             commit = checkout.pushed() if hosts else ""
             stack.enter_context(checkout.at(commit, stop=stop, say=logger.info))
-            if restored := lockfile.restore():
-                logger.warning(restored)
+            lockfile.require_whole()
             if hosts:  # they run a commit, with what it says of its code
                 code.require_current(str(code.FOLDER))
             else:

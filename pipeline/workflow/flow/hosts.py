@@ -134,8 +134,6 @@ def stage(
     ):
         try:
             with checkout.at(commit, stop=stop, say=log.info):
-                if restored := lockfile.restore():
-                    log.warning(restored)
                 lockfile.adopt(lockfile.unpack(entries), stop=stop)
                 checkout.pull(inputs, stop=stop, say=log.info)
                 done = stage_run.run(
