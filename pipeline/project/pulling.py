@@ -5,7 +5,8 @@ are kept, dvc.lock is unchanged, and the same command resumes.
 """
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import chain
 from pathlib import Path
 
 from pipeline.checked import load
@@ -16,6 +17,8 @@ from pipeline.workflow.pull import pull as pulled
 from rrcm.config.params import Params
 from rrcm.core.errors import ConfigError, StageError
 from rrcm.core.registry import suggest
+
+NOT_PULLED = ("provenance/", "metrics")  # outputs that no command needs, or that git keeps
 
 
 def pull(names: list[str], *, remote: str | None) -> str:
@@ -29,14 +32,16 @@ def pull(names: list[str], *, remote: str | None) -> str:
         StageError: dvc.lock of this commit has no such result.
         DataError: The remote cannot be reached, or lacks a file.
     """
-    outputs = {path: digest for path, (_, digest) in Lock().outputs.items()}
+    made = Lock().outputs
+    outputs = {path: digest for path, (_, digest) in made.items()}
     if not names:
         counted = pulled(outputs, remote, whatever=True)
         _tidy(outputs)
         here = sum(os.path.exists(path) for path in outputs)
         return f"{counted.removesuffix('.')}; {here} of {len(outputs)} outputs of dvc.lock are here"
     params = load()
-    paths = {path for name in names for path in wanted(name, params, outputs)}
+    makers = {path: stage for path, (stage, _) in made.items()}
+    paths = {path for name in names for path in wanted(name, params, makers)}
     try:
         counted = pulled({path: outputs[path] for path in sorted(paths)}, remote)
     except Missing as error:
@@ -63,66 +68,52 @@ def _way(needed: list[str], params: Params) -> str:
 
 def _names(params: Params) -> list[str]:
     """Everything that has a name of its own."""
-    return [
-        *params.classifiers(),
-        *params.evals,
-        *params.pretrain,
-        *params.denoisers,
-        "report",
-    ]
+    named = (params.classifiers(), params.evals, params.pretrain, params.denoisers)
+    return [*chain.from_iterable(named), "report"]
 
 
-def wanted(name: str, params: Params, outputs: Collection[str]) -> list[str]:
-    """Return the outputs that belong to ``name``, among ``outputs``, those in dvc.lock.
+def wanted(name: str, params: Params, makers: Mapping[str, str]) -> list[str]:
+    """Return the outputs that belong to ``name``, of those with a stage in ``makers``.
 
-    A run: the files that `rrcm certify` reads, votes and certificates of its evaluations. An
+    A run: what `rrcm certify` reads, its checkpoint, votes and certificates of its evaluations. An
     evaluation: its votes and certificates. A pre-training: its encoder. A denoiser: its network.
     ``report``: the page.
 
     Raises:
         ConfigError: The name is none of these.
-        StageError: dvc.lock lacks an output that is needed.
+        StageError: A stage that is needed did not run at this commit.
     """
-    runs, known = params.classifiers(), _names(params)
+    known = _names(params)
     if name not in known:
         having = [preset for preset, its in presets().items() if name in _names(its)]
-        way = f"its runs are {', '.join(runs)}.{suggest(name, known)}"
+        way = f"its runs are {', '.join(params.classifiers())}.{suggest(name, known)}"
         if having:
             way = " or ".join(f"`rrcm preset {preset}`" for preset in having) + " has it"
         raise ConfigError(
             f"{name}: params.yaml has no run, evaluation, pre-training or denoiser of this name; "
             f"{way}"
         )
-    needed: dict[str, str] = {}  # path -> the stage that makes it
-    if name in runs:
-        needed[f"onnx/{name}.onnx"] = params.maker(name)
-        needed[f"shards/{params.sample.split}"] = "shard"
-        if params.sample.precision == "int8":
-            needed["shards/validation"] = "shard"
-    if name in params.evals:
-        needed |= {path: f"certify@{name}" for path in _results(name)}
-    if name in params.pretrain:
-        needed[f"pretrained/{name}/encoder.safetensors"] = f"pretrain@{name}"
-    if name in params.denoisers:
-        for file in ("config.json", "model.safetensors"):
-            needed[f"denoisers/{name}/{file}"] = f"denoise@{name}"
+    of_eval = {"sample": params.evals, "certify": params.evals}
+    groups = {**of_eval, "pretrain": params.pretrain, "denoise": params.denoisers}
+    needed = [f"{group}@{name}" for group, names in groups.items() if name in names]
+    more, splits = set[str](), set[str]()
     if name == "report":
-        needed["report"] = "report"
-    for path, stage in needed.items():
-        if path not in outputs:
-            raise StageError(
-                f"{name}: dvc.lock has no {path}: it was not made at this commit; "
-                f"`rrcm repro {stage}` makes it"
-            )
-    more = [path for path in outputs if path.startswith((f"models/{name}/", f"pretrained/{name}/"))]
-    more += [
-        p for k, e in params.evals.items() if e.run == name for p in _results(k) if p in outputs
-    ]
-    return sorted({*needed, *more})
-
-
-def _results(evaluation: str) -> tuple[str, str]:
-    return f"votes/{evaluation}.jsonl", f"certificates/{evaluation}.csv"
+        needed = ["report"]
+    if name in params.classifiers():
+        needed += ["shard", params.maker(name)]
+        evals = [key for key, one in params.evals.items() if one.run == name]
+        more = {f"train@{name}", *(f"{group}@{key}" for key in evals for group in of_eval)}
+        calibrated = params.sample.precision == "int8"
+        splits = {"shards/validation"} if calibrated else set()
+        splits |= {f"shards/{params.sample.split}"}
+    if missing := [stage for stage in needed if stage not in makers.values()]:
+        raise StageError(
+            f"{name}: dvc.lock has no {missing[0]}: it was not made at this commit; "
+            f"`rrcm repro {missing[0]}` makes it"
+        )
+    made_by = {*needed, *more} - {"shard"}
+    of_name = (path for path, stage in makers.items() if stage in made_by)
+    return sorted(splits | {path for path in of_name if not path.startswith(NOT_PULLED)})
 
 
 def _tidy(outputs: Collection[str]) -> None:

@@ -22,9 +22,14 @@ MODEL = {f"models/{RUN}/{file}" for file in ("config.json", "model.safetensors",
 RESULTS = {f"votes/{EVAL}.jsonl", f"certificates/{EVAL}.csv"}
 ENCODER = {f"pretrained/tiny/{file}" for file in ("encoder.safetensors", "log.csv")}
 MADE = {
-    *(CERTIFIES | MODEL | RESULTS | ENCODER),
-    *("report", "shards/train", "shards/validation", "provenance/shard.json"),
-    *(f"onnx/{OTHER}.onnx", f"models/{OTHER}/model.safetensors", f"votes/{OTHER}-e050.jsonl"),
+    **dict.fromkeys(["shards/test", "shards/train", "shards/validation"], "shard"),
+    **dict.fromkeys([f"onnx/{RUN}.onnx", f"provenance/export@{RUN}.json"], f"export@{RUN}"),
+    **dict.fromkeys(MODEL, f"train@{RUN}"),
+    **dict(zip(sorted(RESULTS), (f"certify@{EVAL}", f"sample@{EVAL}"), strict=True)),
+    **dict.fromkeys(ENCODER, "pretrain@tiny"),
+    "report": "report",
+    f"onnx/{OTHER}.onnx": f"export@{OTHER}",
+    f"votes/{OTHER}-e050.jsonl": f"sample@{OTHER}-e050",
 }
 
 
@@ -49,7 +54,8 @@ def test_a_name_is_what_it_takes_and_nothing_else(tmp_path: Path):
     other = params("int8", tmp_path)
     other = replace(other, sample=replace(other.sample, split="choice"))
 
-    found = pulling.wanted(RUN, other, (MADE | {"shards/choice"}) - RESULTS)
+    made = MADE | {"shards/choice": "shard"}
+    found = pulling.wanted(RUN, other, {k: v for k, v in made.items() if k not in RESULTS})
 
     wanted = CERTIFIES - {"shards/test"} | MODEL | {"shards/choice", "shards/validation"}
     assert {*found} == wanted
@@ -62,8 +68,8 @@ def test_names_that_nobody_knows_or_made_are_refused_in_one_line(tmp_path: Path)
         pulling.wanted("tiny-rcm-s050", known, MADE)
     with refused(ConfigError, "name; `rrcm preset mnist` or `rrcm preset mnist-all` has it"):
         pulling.wanted("lenet-gaussian-s025", known, MADE)
-    with refused(StageError, f"dvc.lock has no onnx/{RUN}.onnx", f"`rrcm repro export@{RUN}`"):
-        pulling.wanted(RUN, known, {"shards/test"})
+    with refused(StageError, f"dvc.lock has no export@{RUN}", f"`rrcm repro export@{RUN}`"):
+        pulling.wanted(RUN, known, {"shards/test": "shard"})
     with refused(StageError, "`rrcm repro report`"):
         pulling.wanted("report", known, {})
 
@@ -105,7 +111,9 @@ def test_a_remote_may_lack_what_certifying_does_not_read(
             raise Missing([*lacks], "the default remote", PUSH)
 
         monkeypatch.setattr(pulling, "load", lambda: params("fp32", tmp_path))
-        entries = {"all": {"outs": [{"path": path, "md5": "0"} for path in MADE]}}
+        entries = {stage: {"outs": []} for stage in MADE.values()}
+        for path, stage in MADE.items():
+            entries[stage]["outs"].append({"path": path, "md5": "0"})
         monkeypatch.setattr(lockfile, "read", lambda: entries)
         monkeypatch.setattr(pulling, "pulled", fail)
         return pulling.pull([RUN], remote=None)
