@@ -91,7 +91,7 @@ def status() -> None:
     """Show which results are up to date, and what runs now."""
     from pipeline.workflow import status
 
-    gc.disable()  # as in `plan.opened`
+    gc.disable()  # of the many objects that DVC makes none is garbage; a third of the time
     try:
         say(status.status())
     finally:

@@ -1,9 +1,8 @@
 """Detects what changed since dvc.lock was written, as DVC does, but without its locks."""
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from dvc.dependency.param import ParamsDependency
@@ -48,49 +47,22 @@ def added(had: Any, has: Any, name: str) -> list[str] | None:
     return new
 
 
-class Places:
-    """Outputs by path; those of a path are found without a look at all others."""
-
-    def __init__(self, outputs: Iterable[tuple[str, Output]]) -> None:
-        """Index pairs of a path and an output."""
-        self._at: dict[str, list[Output]] = defaultdict(list)
-        self._under: dict[str, list[Output]] = defaultdict(list)
-        for path, out in outputs:
-            self._at[path].append(out)
-            for folder in _upwards(path):
-                self._under[folder].append(out)
-
-    def overlapping(self, path: str) -> list[Output]:
-        """The outputs that contain, equal or lie in ``path``; see `overlap`."""
-        _, *folders = _upwards(path)
-        around = [out for folder in folders for out in self._at.get(folder, ())]
-        return [*around, *self._under.get(path, ())]
-
-
-def _upwards(path: str) -> Iterator[str]:
-    """A path, and the folders that it is in."""
-    while path:
-        yield path
-        path = path.rpartition("/")[0]
-
-
 class Changes:
     """Detects changes since dvc.lock was written; reads params.yaml and each code file once."""
 
     def __init__(self, graph: Any, *, here: bool, allow_missing: bool = False) -> None:
         """``here`` and ``allow_missing`` say how far to look at this workspace; see `plan.load`."""
         self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
-        stages = [stage for stage in graph if stage.addressing != code.STAGE]
-        self._made = Places((out.fs_path, out) for stage in stages for out in stage.outs)
-        self._here, self._allow_missing = here, allow_missing
+        self._graph, self._here, self._allow_missing = graph, here, allow_missing
         self._hashes: dict[str, Any] = {}
-        self._found: dict[tuple[str, str], list[str]] = {}
+        self._texts, self._places = cache(code.texts), cache(code_changes.places)
 
     def sources(self, dep: Output) -> list[Output]:
-        """The outputs that equal, contain or lie in a dependency."""
+        """The outputs, but for what the code means, that equal, contain or lie in a dependency."""
         if isinstance(dep, ParamsDependency):
             return []
-        return self._made.overlapping(dep.fs_path)
+        above = [up for up in self._graph.successors(dep.stage) if up.addressing != code.STAGE]
+        return [out for up in above for out in up.outs if overlap(out.fs_path, dep.fs_path)]
 
     def in_stage(self, stage: PipelineStage) -> str:
         """What `dvc status` would find, but without locks; `MISSING` if only files are not here."""
@@ -136,15 +108,11 @@ class Changes:
 
     def _of_code(self, stage: PipelineStage) -> Iterator[str]:
         if changed := self.code(stage) if any(dep.hash_info for dep in stage.deps) else []:
-            places = chain.from_iterable(map(self._places, changed))
-            yield f"code changed: {listed([*dict.fromkeys(places)], most=MOST)}"
-
-    def _places(self, dep: Output) -> list[str]:
-        """Where the code differs from that which a stage ran on."""
-        key = (dep.def_path, dep.hash_info.value)
-        if key not in self._found:
-            self._found[key] = code_changes.places(*key)
-        return self._found[key]
+            places = dict[str, None]()
+            for dep in changed:
+                now = self._texts(dep.def_path).get(dep.def_path, "")
+                places |= dict.fromkeys(self._places(dep.def_path, now, dep.hash_info.value))
+            yield f"code changed: {listed([*places], most=MOST)}"
 
     def _keys(self, dep: ParamsDependency, *, but_added: bool = False) -> list[str]:
         """The parameters whose values differ from those that the stage ran with."""
@@ -202,7 +170,7 @@ class Changes:
         That of what the code means is of the code here, which DVC may not have described yet.
         """
         if (path := dep.def_path) not in self._hashes:
-            texts = code.texts(path)
+            texts = self._texts(path)
             md5 = {name: hashlib.md5(text.encode()).hexdigest() for name, text in texts.items()}
             if md5:
                 inside = {name.removeprefix(f"{path}/"): digest for name, digest in md5.items()}

@@ -11,17 +11,17 @@ from rrcm.core.errors import StageError
 VERSIONS = 50  # of a file that are looked at
 
 
-def places(path: str, recorded: str) -> list[str]:
+def places(path: str, text: str, recorded: str) -> list[str]:
     """The files that differ, each with a definition, such as ``rrcm/core/files.py (`MOST`)``.
 
     Args:
         path: A file below ``code/``. Another dependency is its own place.
+        text: What it should have now; empty for another dependency.
         recorded: DVC's hash of it when the stage ran.
     """
-    now = json.loads(code.texts(path).get(path, "{}"))
-    for content in git.versions(path, VERSIONS) if now else ():
+    for content in git.versions(path, VERSIONS) if text else ():
         if hashlib.md5(content).hexdigest() == recorded:
-            then = json.loads(content)
+            now, then = json.loads(text), json.loads(content)
             changed = [file for file in now | then if now.get(file) != then.get(file)]
             return [_definition(file, then.get(file)) for file in sorted(changed)]
     return [path]

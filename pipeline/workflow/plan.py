@@ -3,7 +3,6 @@
 Nothing here runs a stage or waits for one: a plan can be made while stages run.
 """
 
-import gc
 import os
 import shutil
 import tempfile
@@ -133,13 +132,7 @@ def opened(folder: str = ".") -> Iterator[tuple[Any, list[PipelineStage]]]:
     """
     try:
         with dvc.opened(folder) as repo:
-            collects = gc.isenabled()
-            gc.disable()  # of the many objects that DVC makes none is garbage; a third of the time
-            try:
-                graph = get_active_graph(repo.index.graph)
-            finally:
-                if collects:
-                    gc.enable()
+            graph = get_active_graph(repo.index.graph)
             order = plan_repro(graph, repo.index.stages)
             others = [stage for stage in order if stage.addressing != code.STAGE]
             yield graph, [stage for stage in others if not stage.is_data_source]
