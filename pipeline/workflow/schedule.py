@@ -7,12 +7,12 @@ tasks of Prefect and its workers (`flow.flows`).
 import queue
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from pipeline.workflow import lockfile, plan
+from pipeline.workflow import plan
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop
 from pipeline.workflow.stage_run import Done, Outcome
@@ -21,13 +21,11 @@ from rrcm.core.errors import RrcmError
 POLL = 0.2
 PAUSE, LONGEST = 5.0, 600.0  # seconds before the second try; doubled before each further one
 GOOD = (Outcome.DONE, Outcome.CACHED)
-INPUTS = ("cmd", "params", "deps")  # of an entry of dvc.lock
-PROVENANCE = "provenance/"  # has the seconds of a stage, and so differs from run to run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """The result of a stage; ``note`` has the reason, or the new outputs.
+    """The result of a stage; ``note`` has the reason why it was not brought up to date.
 
     These are the columns of the table of stages on Prefect's page, too.
     """
@@ -79,7 +77,6 @@ class _Schedule:
     ) -> None:
         self._nodes, self._executor = nodes, executor
         self._retries, self._stop = retries, stop
-        self._before = lockfile.entries([node.name for node in nodes])
         self._submitted: set[str] = set()
         self._ends: dict[str, Result] = {}  # what threads have found
         self._results: dict[str, Result] = {}  # of those whose thread has ended
@@ -155,20 +152,8 @@ class _Schedule:
                     continue
                 self._executor.say(node, str(error))
                 return ended(outcome=Outcome.FAILED, note=str(error))
-            note = self._news(node.name) if done.outcome == Outcome.DONE else ""
-            message = f"{done.outcome}, {done.seconds:.1f} s{note and f'; {note}'}"
-            self._executor.say(node, message)
-            return ended(outcome=done.outcome, seconds=done.seconds, note=note)
-
-    def _news(self, name: str) -> str:
-        """Text about the outputs of a stage that had run before, and ran again."""
-        if not (before := self._before.get(name)):
-            return ""
-        after = lockfile.entries([name]).get(name, {})
-        changed = news(before, after)
-        if changed and all(before.get(key) == after.get(key) for key in INPUTS):
-            return f"same inputs, other outputs: {', '.join(changed)}"
-        return f"new: {', '.join(changed)}" if changed else "outputs as before"
+            self._executor.say(node, f"{done.outcome}, {done.seconds:.1f} s")
+            return ended(outcome=done.outcome, seconds=done.seconds)
 
 
 def sentence(results: Sequence[Result]) -> str:
@@ -183,10 +168,3 @@ def sentence(results: Sequence[Result]) -> str:
 
 def _count(results: Sequence[Result]) -> str:
     return f"{len(results)} stage{'s'[: len(results) != 1]}"
-
-
-def news(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """The outputs of an entry of dvc.lock that are new or changed since another of that stage."""
-    known = before.get("outs", [])
-    new = [out["path"] for out in after.get("outs", []) if out not in known]
-    return [path for path in new if not path.startswith(PROVENANCE)]

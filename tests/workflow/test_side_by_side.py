@@ -138,12 +138,3 @@ def test_one_line_says_what_failed_and_why():
     )
     assert schedule.sentence(results[:1]) == "1 stage: 1 done"
     assert schedule.sentence(more) == "failed: y: no; z: no (of 2 stages: 2 failed)"
-
-
-def test_outputs_are_new_by_content_and_provenance_never_is():
-    made = {"path": "made", "hash": "md5", "md5": "2"}
-    note = {"path": "provenance/made.json", "hash": "md5", "md5": "3"}
-    other = [{**made, "md5": "9"}, {**note, "md5": "9"}]
-
-    assert schedule.news({"outs": [made, note]}, {"outs": other}) == ["made"]
-    assert schedule.news({"outs": [made, note]}, {"outs": [made, other[1]]}) == []
