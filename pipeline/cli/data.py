@@ -38,12 +38,6 @@ def data(
 def acquire(name: str, source: Path | None, *, verify: bool, skip_unreadable: bool) -> str:
     """Put the files of a dataset, or their manifest, into data/<name>; returns what to print.
 
-    Args:
-        name: A file of rrcm/data/datasets/, ``-`` for its ``_``.
-        source: The folder or archive of the original files; None if none was named.
-        verify: Whether they must be the official ones.
-        skip_unreadable: Whether pictures that cannot be read are left out, or an error.
-
     Raises:
         ConfigError: There is no such dataset.
         StageError: dvc.lock is damaged.

@@ -35,14 +35,7 @@ NETWORK = "unet"  # of denoisers
 def import_checkpoint(
     file: Path, *, sigma: float, heads: int | None, skip_norm: bool, name: str
 ) -> str:
-    """Write ``imported/<name>/``, and have DVC track it.
-
-    Args:
-        file: A classifier or an encoder of the reference implementation.
-        sigma: The noise that a classifier was trained at.
-        heads: Its number of attention heads; None: that of the paper's network of its shapes.
-        skip_norm: Whether its head follows no LayerNorm.
-        name: The name of the folder and of the run; empty: SIZE-imported-sSIGMA.
+    """Write ``imported/<name>/``, and have DVC track it; the options are those of `rrcm import`.
 
     Returns:
         Lines to show: a classifier's run of no epochs and its evaluation, which `rrcm repro`
@@ -74,19 +67,7 @@ def import_denoiser(
     heads: int | None,
     head_channels: int | None,
 ) -> str:
-    """Write ``imported/<name>/``, and have DVC track it.
-
-    Args:
-        file: A checkpoint of improved-diffusion or guided-diffusion.
-        name: The name of the folder.
-        image_size: The side of its images in pixels.
-        schedule: ``cosine:T`` or ``linear:T``, of T steps.
-        rescale: Whether the network takes times rescaled to 1000 steps.
-        heads: Its number of attention heads.
-        head_channels: Channels of each attention head, instead of ``heads``.
-
-    Returns:
-        A line to show.
+    """Like `import_checkpoint`, for `rrcm import-denoiser`; returns a line to show.
 
     Raises:
         CheckpointError: ``file`` is no such checkpoint.
@@ -101,11 +82,7 @@ def import_denoiser(
 
 
 def _place(name: str) -> Path:
-    """Return ``imported/<name>``, where nothing is yet.
-
-    Raises:
-        ConfigError: ``name`` is taken, or is not allowed as a name.
-    """
+    """Return ``imported/<name>``, where nothing is yet; refuse other names."""
     out = FOLDER / cast(name, Name, where="--name")
     if out.exists() or out.with_suffix(".dvc").exists():
         raise ConfigError(f"{out}: exists already; import under another --name")
@@ -128,7 +105,6 @@ def _keep(out: Path, write: Callable[[Path], None]) -> None:
 
 
 def _write(part: Path, *, read: Checkpoint, sigma: float) -> None:
-    """Write a checkpoint to the folder ``part``."""
     if read.classes is None:
         checkpoint.save(part / "encoder.safetensors", read.tensors)
         return

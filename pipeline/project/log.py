@@ -43,13 +43,7 @@ class Run:
 
 
 def log(sink: str, *, to: str | None, only: Sequence[str], say: Callable[[str], None]) -> str:
-    """Send the finished trainings, each as one run.
-
-    Args:
-        sink: A name of `SINKS`.
-        to: Folder or address; None: that of the sink.
-        only: Patterns of trainings, by name or stage; none: all.
-        say: Called with a line for each training.
+    """Send the finished trainings, each as one run, with a line to ``say``.
 
     Returns:
         Where the trainings are now, and how to look at them.
@@ -87,12 +81,7 @@ def log(sink: str, *, to: str | None, only: Sequence[str], say: Callable[[str], 
 
 
 def _logs(only: Sequence[str]) -> dict[str, Path]:
-    """The folders of the trainings whose logs are here, or of those that the patterns match.
-
-    Raises:
-        StageError: There is none.
-        ConfigError: A pattern matches none.
-    """
+    """The folders of the trainings whose logs are here, or of those that the patterns match."""
     here = {
         f"{kind}@{file.parent.name}": file.parent
         for kind, parent in FOLDERS.items()

@@ -84,12 +84,9 @@ def at_hand() -> Device:
 
 
 def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
-    """Return the estimates of all stages, or of those that ``only`` names and what they need.
+    """Return the estimates of all stages, or of those that ``only`` matches and what they need.
 
-    Args:
-        preset: Name of a preset; None is the current params.yaml.
-        only: Patterns of runs, evaluations or stages; none: all.
-        gpu: Devices by name and number, ``h100:8``; None: those of this machine.
+    Without ``preset``, of the current params.yaml; without ``gpu``, on this machine.
 
     Raises:
         ConfigError: There is no such preset or GPU, a pattern matches nothing, or params.yaml is
@@ -135,22 +132,19 @@ def _table(works: Sequence[Work], device: Device) -> list[str]:
         name = pattern if several else names[0]
         lines.append(_row(name, f"{len(names)} x {what}" if several else what, *cells))
     seconds = sum(device.seconds(work) or 0 for work in works)
-    bound = "≤ " if any(work.bound for work in works) else ""
+    bound = "≤ " * any(work.bound for work in works)
     operations = SCALED(sum(work.operations or 0 for work in works))
     return [*lines, _row("all, one after the other", "", operations, bound + brief(seconds))]
 
 
 def _cells(work: Work, device: Device) -> tuple[str, str, str]:
-    seconds = device.seconds(work)
-    if work.operations is None or seconds is None:
+    if (seconds := device.seconds(work)) is None:
         return work.what, "not known", ""
-    bound = "≤ " if work.bound else ""
-    return work.what, SCALED(work.operations), bound + brief(seconds)
+    return work.what, SCALED(work.operations), "≤ " * work.bound + brief(seconds)
 
 
 def _row(name: str, what: str, operations: str, time: str) -> str:
-    if len(name) > NAME:
-        name = f"{name[: NAME - 1]}…"
+    name = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
     return f"{name:{NAME}} {what:{WHAT}} {operations:>10} {time:>10}".rstrip()
 
 

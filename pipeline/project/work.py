@@ -7,7 +7,7 @@ so that a network of any size takes a moment.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,8 @@ class Planned:
         Raises:
             ConfigError: They are not known before it is sharded.
         """
-        self.params, self._networks = params, dict[tuple[str, str], float]()
+        self.params = params
+        self.classifier, self._denoiser = cache(self._classifier), cache(self._of_denoiser)
         self.size = params.data.channels, params.data.size, params.data.size  # (C, H, W)
         self._data: Contents | None = registry.load("datasets", params.data.name).CONTENTS
 
@@ -165,32 +166,20 @@ class Planned:
         }  # fmt: skip
         return work[group](name, item) if group in work else None
 
-    def classifier(self, architecture: str, model: str) -> float:
+    def _classifier(self, architecture: str, model: str) -> float:
         """Operations of a network of rrcm/models/networks/ of the shape of an entry of ``models``.
 
         They are those of a forward pass of one image.
         """
         declared = Model(architecture=architecture, shape=self.params.models[model])
+        build = partial(base.build, classes=self.classes, condition="exact", final_norm=False)
+        return counted(lambda: build(declared), self.size)
 
-        def build() -> nn.Module:
-            return base.build(declared, classes=self.classes, condition="exact", final_norm=False)
-
-        return self._count((architecture, model), build)
-
-    def _denoiser(self, name: str) -> float:
+    def _of_denoiser(self, name: str) -> float:
         """The same of the network of an entry of ``denoisers``."""
         cfg = self.params.denoisers[name]
-        shape = self.params.models[cfg.model]
-
-        def build() -> nn.Module:
-            return denoiser.network(cfg.network, shape, where=f"models.{cfg.model}")
-
-        return self._count((cfg.network, cfg.model), build)
-
-    def _count(self, key: tuple[str, str], build: Callable[[], nn.Module]) -> float:
-        if key not in self._networks:
-            self._networks[key] = counted(build, self.size)
-        return self._networks[key]
+        shape, where = self.params.models[cfg.model], f"models.{cfg.model}"
+        return counted(lambda: denoiser.network(cfg.network, shape, where=where), self.size)
 
     def _draw(self, name: str) -> float | None:
         """Operations of one noisy draw of a classifier.
