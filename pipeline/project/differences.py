@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pipeline.workflow.changes import find
 from rrcm.analysis import entries
 from rrcm.core.schema import finite
 
@@ -17,19 +18,18 @@ def differences(recorded: Mapping[str, Any], tree: Mapping[str, Any]) -> tuple[s
     One string for each key, in dotted form: ``runs.tiny.sigma was 0.25, is now 0.26``.
     """
     changes: list[str] = []
-    for section, was in recorded.items():
-        now = _part(tree, section)
+    for section, then in recorded.items():
+        now = find(tree, section)
         if now is None:
             changes.append(f"{section} is no longer there")
             continue
-        before, after = (entries.flat(finite(node), section) for node in (was, now))
+        before, after = (entries.flat(finite(node), section) for node in (then, now))
         for key in before | after:
-            if key not in after:
-                changes.append(f"{key} was {_value(before[key])}, is no longer there")
-            elif key not in before:
-                changes.append(f"{key} was not there, is now {_value(after[key])}")
-            elif before[key] != after[key]:
-                changes.append(f"{key} was {_value(before[key])}, is now {_value(after[key])}")
+            if key in before and key in after and before[key] == after[key]:
+                continue
+            was = _value(before[key]) if key in before else "not there"
+            is_now = f"is now {_value(after[key])}" if key in after else "is no longer there"
+            changes.append(f"{key} was {was}, {is_now}")
     return tuple(changes)
 
 
@@ -48,22 +48,13 @@ def lines(stale: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
     sentences = []
     for reasons, names in alike.items():
         stages = [f"certify@{name}" for name in names] if len(names) <= NAMED else ["certify"]
-        them = "it" if len(names) == 1 else "them"
-        sentences.append(
-            line(", ".join(names), reasons, f"`rrcm repro {' '.join(stages)}`", them=them)
-        )
+        sentences.append(line(", ".join(names), reasons, f"rrcm repro {' '.join(stages)}"))
     return sentences
 
 
-def line(name: str, reasons: tuple[str, ...], way: str, *, them: str = "it") -> str:
-    """Return the line for something stale; ``way`` is the command that remakes it."""
-    return f"stale: {name}: {listed(reasons)}; {way} makes {them} anew"
-
-
-def _part(tree: Any, section: str) -> Any:
-    for key in section.split("."):
-        tree = tree.get(key) if isinstance(tree, dict) else None
-    return tree
+def line(name: str, reasons: tuple[str, ...], command: str) -> str:
+    """Return the line for something stale, with the command that makes it anew."""
+    return f"stale: {name}: {listed(reasons)}; `{command}` makes it anew"
 
 
 def _value(value: Any) -> str:

@@ -48,7 +48,7 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
             **shown,
         )
     elif page and (changed := present.page()):
-        lines.append(differences.line(str(PAGE), changed, "`rrcm repro report`"))
+        lines.append(differences.line(str(PAGE), changed, "rrcm repro report"))
     text = tables.text(evaluations, **shown)
     return "\n".join(
         [f"{text}\n" if page else text, *lines, *([f"the report: {page}"] * bool(page))]

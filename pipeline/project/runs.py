@@ -71,7 +71,7 @@ class Trained:
             note(f"--precision auto: {best} noisy images/s{also}")
         present = Present()
         if changed := present.asked(self.name, backend=draws.backend).stale:
-            remake = f"`rrcm repro {present.params.maker(self.name)}`"
+            remake = f"rrcm repro {present.params.maker(self.name)}"
             note(differences.line(self.name, changed, remake))
         return Smoothed(
             drawing.backend(self.evaluation, draws),
